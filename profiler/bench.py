@@ -1,0 +1,124 @@
+"""Tree decoding beside plain decoding, timed in turn on the same prompts."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from treeopt.errors import InvalidValueError
+from treeopt.latency import Estimate
+from treeopt.runtime import Decoder, Transformer
+from treeopt.trees import TokenTree, chain
+
+BOOTSTRAP_DRAWS = 2000
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What decoding with a tree really did, beside plain decoding by the same runtime."""
+
+    speedup: Estimate
+    """Tokens per second over those of plain decoding; the interval is a bootstrap over prompts."""
+    tokens_per_step: float
+    step_s: float
+    plain_step_s: float
+    """Seconds of a plain step, one token."""
+    identical: bool | None
+    """Whether every token equals plain decoding's; None above temperature 0, where texts differ by chance."""
+    tokens: int
+    """Tokens decoded with the tree in one pass over the prompts."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    tokens: list[int]
+    steps: int
+    seconds: float
+
+
+def bench(
+    target: Transformer,
+    draft: Transformer,
+    tree: TokenTree,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    repeats: int = 3,
+    rule: str = "sequoia",
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    now_s: Callable[[], float] = time.perf_counter,
+    show_progress: bool = True,
+) -> Measured:
+    """Decode every prompt with the tree and plainly, in turn, `repeats` times, and compare.
+
+    Of the repeats of one prompt the median time counts.  Filling the cache with the prompt is not timed.
+    Raises InvalidValueError without prompts, or where the decoder refuses a prompt.
+    """
+    if not prompts:
+        raise InvalidValueError("prompts: expected at least one. Got none.")
+    decoders = [
+        Decoder(target, draft, shape, rule=rule, temperature=temperature, top_p=top_p) for shape in (chain(0), tree)
+    ]
+    for decoder in decoders:  # the first calls of every size are slower
+        _decode(decoder, prompts[0], min(32, max_new_tokens), now_s)
+    runs: list[list[tuple[_Run, _Run]]] = []
+    hidden = None if show_progress else True
+    with tqdm(total=len(prompts) * repeats, desc="bench     ", unit="text", disable=hidden) as bar:
+        for prompt in prompts:
+            runs.append([])
+            for _ in range(repeats):
+                plain, with_tree = (_decode(decoder, prompt, max_new_tokens, now_s) for decoder in decoders)
+                runs[-1].append((plain, with_tree))
+                bar.update()
+    return _measured(runs, compare=temperature == 0)
+
+
+def _decode(decoder: Decoder, prompt: Sequence[int], max_new_tokens: int, now_s: Callable[[], float]) -> _Run:
+    steps = decoder.steps(prompt, max_new_tokens)  # fills the caches
+    tokens: list[int] = []
+    count = 0
+    if decoder.target.device.type == "cuda":
+        torch.cuda.synchronize()
+    start_s = now_s()
+    for committed in steps:
+        tokens.extend(committed)
+        count += 1
+    return _Run(tokens, count, now_s() - start_s)
+
+
+def _measured(runs: Sequence[Sequence[tuple[_Run, _Run]]], *, compare: bool) -> Measured:
+    """Return the comparison of all runs, one row per prompt."""
+    plain_s, plain_tokens, tree_s, tree_tokens, tree_steps = np.array(
+        [
+            [
+                np.median([plain.seconds for plain, _ in row]),
+                np.mean([len(plain.tokens) for plain, _ in row]),
+                np.median([tree.seconds for _, tree in row]),
+                np.mean([len(tree.tokens) for _, tree in row]),
+                np.mean([tree.steps for _, tree in row]),
+            ]
+            for row in runs
+        ]
+    ).T
+    picks = np.random.default_rng(SEED).integers(len(runs), size=(BOOTSTRAP_DRAWS, len(runs)))
+
+    def speedup(
+        rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
+    ) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        plain_rate = plain_tokens[rows].sum(-1) / plain_s[rows].sum(-1)
+        return np.asarray(tree_tokens[rows].sum(-1) / tree_s[rows].sum(-1) / plain_rate)
+
+    low, high = np.quantile(speedup(picks), [0.025, 0.975])
+    return Measured(
+        speedup=Estimate(float(speedup(np.arange(len(runs)))), float(low), float(high)),
+        tokens_per_step=float(tree_tokens.sum() / tree_steps.sum()),
+        step_s=float(tree_s.sum() / tree_steps.sum()),
+        plain_step_s=float(plain_s.sum() / plain_tokens.sum()),
+        identical=all(plain.tokens == tree.tokens for row in runs for plain, tree in row) if compare else None,
+        tokens=int(tree_tokens.sum()),
+    )

@@ -1,0 +1,92 @@
+"""Every measurement on disk as soon as it is made, so that an interrupted profile can go on where it stopped."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from treeopt.errors import FormatError, TreeoptError
+from treeopt.files import read_text
+
+MAX_BYTES = 64_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One measurement."""
+
+    kind: str
+    """What was measured: `verify`, `draft`, `overhead`, `acceptance`."""
+    key: int
+    """Tokens of the pass, number of the probe tree, number of the prompt."""
+    values: tuple[float, ...]
+
+
+class Journal:
+    """A file of measurements, one JSON line each, under a first line that says what they are measurements of.
+
+    Args:
+        path: the file, or None to keep nothing.
+        heading: the conditions; a journal made under others is not continued.
+        resume: read what is there instead of starting anew.
+
+    Raises TreeoptError when there is nothing to resume or its conditions differ.
+    """
+
+    def __init__(self, path: Path | None, heading: str, *, resume: bool = False) -> None:
+        self._path = path
+        self._entries: list[Entry] = []
+        if path is None:
+            return
+        if resume:
+            self._entries = _read(path, heading)
+        else:
+            self._write("w", json.dumps({"conditions": heading}))
+
+    def append(self, kind: str, key: int, values: tuple[float, ...]) -> None:
+        """Keep one measurement."""
+        self._entries.append(Entry(kind, key, values))
+        if self._path is not None:
+            self._write("a", json.dumps([kind, key, list(values)]))
+
+    def entries(self, kind: str) -> Iterator[Entry]:
+        """Yield the measurements of one kind in the order they were made."""
+        return (entry for entry in self._entries if entry.kind == kind)
+
+    def samples(self, kind: str) -> dict[int, list[float]]:
+        """Return the single numbers of one kind by key, keys rising."""
+        found: dict[int, list[float]] = {}
+        for entry in self.entries(kind):
+            found.setdefault(entry.key, []).extend(entry.values)
+        return dict(sorted(found.items()))
+
+    def remove(self) -> None:
+        """Delete the file: what it held has been written elsewhere."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+    def _write(self, mode: str, line: str) -> None:
+        assert self._path is not None
+        try:
+            with self._path.open(mode, encoding="utf-8") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            raise TreeoptError(f"{self._path}: cannot be written ({error.strerror}). Choose another output.") from None
+
+
+def _read(path: Path, heading: str) -> list[Entry]:
+    lines = read_text(path, limit_bytes=MAX_BYTES).split("\n")
+    try:
+        conditions = json.loads(lines[0])["conditions"]
+        # a line is complete once its line end is there; the last piece is what an interruption cut off
+        entries = [
+            Entry(str(kind), int(key), tuple(map(float, values))) for kind, key, values in map(json.loads, lines[1:-1])
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise FormatError(path, "content", f"expected a journal of measurements ({error}).") from None
+    if conditions != heading:
+        raise TreeoptError(
+            f"{path}: was measured under other conditions ({conditions}) than asked for now ({heading}). "
+            "Profile without --resume, or with the options of the interrupted run."
+        )
+    return entries

@@ -1,0 +1,55 @@
+"""What machine and software the numbers were measured on."""
+
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from treeopt import __version__
+from treeopt.profile import Machine, Pair
+from treeopt.runtime import Transformer
+
+
+def describe_machine(device: torch.device) -> Machine:
+    """Return the machine as it is now."""
+    return Machine(
+        device=str(device),
+        processor=torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
+        threads=torch.get_num_threads(),
+        system=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+    )
+
+
+def describe_pair(target: Transformer, draft: Transformer) -> Pair:
+    """Return what the two models are."""
+    return Pair(
+        target=target.name,
+        draft=draft.name,
+        dtype=str(target.dtype).removeprefix("torch."),
+        vocabulary=target.config.vocabulary,
+        target_parameters=target.parameters,
+        draft_parameters=draft.parameters,
+    )
+
+
+def now() -> str:
+    """Return the time in UTC, ISO 8601, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def tool() -> str:
+    """Return this program and its version."""
+    return f"treeopt {__version__}"
+
+
+def _processor() -> str:
+    """Return the processor's model name, which `platform` does not know on Linux."""
+    information = Path("/proc/cpuinfo")
+    if information.is_file():
+        for line in information.read_text("utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

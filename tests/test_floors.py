@@ -1,0 +1,188 @@
+"""Imports go down only: the floors of the house, checked on the source of every module.
+
+A new module fails here until the table says which room it belongs to.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = {"treeopt": "treeopt", "trees": "treeopt.trees", "profiler": "treeopt.profiler", "cli": "treeopt.cli"}
+
+BASE = {"treeopt.errors", "treeopt.files", "treeopt.fields", "treeopt.pair"}
+"""Errors, reading and writing files, and where the bundled pair lies: everyone may import them."""
+RECORDS = {"treeopt.acceptance", "treeopt.latency", "treeopt.profile", "treeopt.profile_file"}
+TREES = {"treeopt.trees"}
+SOLVER = {"treeopt.solver"}
+PLANNER = {"treeopt.planner", "treeopt.uncertainty", "treeopt.engines"}
+RUNTIME = {"treeopt.runtime"}
+PROFILER = {"treeopt.profiler"}
+
+MAY_IMPORT = {
+    # floor 5: one command per module
+    "treeopt.cli": PROFILER | RUNTIME | PLANNER | SOLVER | RECORDS | TREES,
+    # floor 4: measuring
+    "treeopt.profiler": RUNTIME | RECORDS | TREES,
+    # floor 3: executing
+    "treeopt.runtime": RECORDS | TREES,
+    # floor 2: from a profile to a plan, from a plan to an engine's settings
+    "treeopt.engines": {"treeopt.planner"} | SOLVER | RECORDS | TREES,
+    "treeopt.planner": {"treeopt.uncertainty"} | SOLVER | RECORDS | TREES,
+    "treeopt.uncertainty": RECORDS | TREES,
+    # floor 1: optimal trees
+    "treeopt.solver": RECORDS | TREES,
+    # floor 1: records, which may hold one another
+    **dict.fromkeys(RECORDS, RECORDS | TREES),
+    # floor 0: what a tree is
+    "treeopt.trees": set(),
+    # below all floors
+    **dict.fromkeys(BASE, BASE),
+}
+ANYONE_MAY_TAKE_FROM_TREEOPT = {"__version__"}
+
+ONLY_IN = {
+    "torch": RUNTIME | PROFILER,
+    "transformers": RUNTIME | PROFILER,
+    "numba": SOLVER,
+    "click": {"treeopt.cli"},
+}
+"""Packages that only some rooms may import, wherever in a module."""
+
+
+def room_of(module: str) -> str | None:
+    """Return the room that a module lies in, None when the table has none for it."""
+    return next((room for room in MAY_IMPORT if module == room or module.startswith(f"{room}.")), None)
+
+
+def imports(tree: ast.AST, *, lazy: bool = False, typing: bool = False) -> Iterator[tuple[ast.stmt, str, bool, bool]]:
+    """Yield every import below a syntax tree: statement, dotted name, whether in a function, whether for types only."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node, alias.name, lazy, typing) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node, f"{'.' * node.level}{node.module or ''}.{a.name}", lazy, typing) for a in node.names)
+        elif isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            yield from imports(ast.Module(node.body, []), lazy=lazy, typing=True)
+            yield from imports(ast.Module(node.orelse, []), lazy=lazy, typing=typing)
+        else:
+            function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            yield from imports(node, lazy=lazy or function, typing=typing)
+
+
+def faults(module: str, source: str) -> list[str]:
+    """Return a line for every import that a module may not have."""
+    room = room_of(module)
+    if room is None:
+        return [f"{module}: belongs to no room; add it to MAY_IMPORT"]
+    found = []
+    for statement, name, lazy, typing in imports(ast.parse(source)):
+        reason = outer_fault(module, room, name, lazy=lazy or typing)
+        if name.split(".")[0] == "treeopt" and not typing:
+            reason = inner_fault(room, name)
+        if reason:
+            found.append(f"{module}, line {statement.lineno}: {name}: {reason}")
+    return found
+
+
+def outer_fault(module: str, room: str, name: str, *, lazy: bool) -> str | None:
+    package = name.split(".")[0]
+    if name.startswith("."):
+        return "relative import"
+    if room not in ONLY_IN.get(package, {room}):
+        return f"{package} is for {', '.join(sorted(ONLY_IN[package]))} only"
+    if package == "matplotlib" and not (lazy and "figure" in module.rpartition(".")[2]):
+        return "matplotlib is for functions and types of modules named *figure* only"
+    return None
+
+
+def inner_fault(room: str, name: str) -> str | None:
+    if name.removeprefix("treeopt.") in ANYONE_MAY_TAKE_FROM_TREEOPT:
+        return None
+    target = room_of(name)
+    if target is None:
+        return "name the module it comes from, so that its floor can be seen"
+    if target == room or target in BASE | MAY_IMPORT[room]:
+        return None
+    return f"{room} may not import {target}"
+
+
+def modules() -> list[tuple[str, Path]]:
+    """Return the name and the path of every module, each once: links lead to folders that are read by themselves."""
+    found = []
+    for folder, package in FOLDERS.items():
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
+            above = [ROOT / folder / Path(*parts[:length]) for length in range(1, len(parts))]
+            copied = folder == "treeopt" and parts[0] in FOLDERS
+            if not copied and not any(part.is_symlink() for part in above):
+                found.append((".".join([package, *(part for part in parts if part != "__init__")]), path))
+    return [(name, path) for name, path in found if name != "treeopt"]
+
+
+@pytest.mark.parametrize(("module", "path"), modules(), ids=[name for name, _ in modules()])
+def test_imports_go_down(module, path):
+    assert faults(module, path.read_text("utf-8")) == []
+
+
+def test_every_folder_is_checked():
+    names = {name for name, _ in modules()}
+    assert {"treeopt.errors", "treeopt.files", "treeopt.trees.token_tree", "treeopt.cli", "treeopt.profiler"} <= names
+    assert len(names) == len(modules())
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("treeopt.trees.shapes", "import numpy as np\nfrom treeopt.errors import TreeoptError"),
+        ("treeopt.trees.token_tree", "from treeopt.trees.tree_file import load"),
+        ("treeopt.trees.figure", "def draw():\n    import matplotlib.pyplot as plt"),
+        ("treeopt.trees.figure", "if TYPE_CHECKING:\n    from matplotlib.figure import Figure"),
+        ("treeopt.profile", "from treeopt import latency\nfrom treeopt.acceptance import AcceptanceTable"),
+        ("treeopt.solver.kernels", "from numba import njit"),
+        ("treeopt.planner", "from treeopt.solver import solve"),
+        ("treeopt.engines.vllm", "from treeopt.planner import Plan\nfrom treeopt import __version__"),
+        ("treeopt.runtime.decoder", "import torch.nn\nfrom treeopt.trees import TokenTree"),
+        ("treeopt.profiler.sweep", "import treeopt.runtime.decoder"),
+        ("treeopt.cli.main", "import click\nfrom treeopt import planner, profiler, solver"),
+        ("treeopt.trees.tree", "if TYPE_CHECKING:\n    from treeopt.planner import Plan"),
+        ("treeopt.files", "from treeopt.errors import TreeoptError"),
+    ],
+)
+def test_a_good_import_is_let_through(module, source):
+    assert faults(module, source) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "reason"),
+    [
+        ("treeopt.trees.shapes", "from treeopt.acceptance import AcceptanceTable", "may not import treeopt.acceptance"),
+        ("treeopt.trees.shapes", "def f():\n    import treeopt.cli.main", "line 2: .*may not import treeopt.cli"),
+        ("treeopt.trees.shapes", "try:\n    import torch\nexcept ImportError:\n    pass", "torch is for"),
+        ("treeopt.trees.shapes", "if TYPE_CHECKING:\n    import torch", "torch is for"),
+        ("treeopt.trees.shapes", "if TYPE_CHECKING:\n    pass\nelse:\n    import treeopt.solver", "line 4: "),
+        ("treeopt.trees.shapes", "from . import token_tree", "relative"),
+        ("treeopt.trees.shapes", "from ..errors import TreeoptError", "relative"),
+        ("treeopt.trees.shapes", "def f():\n    import matplotlib", "matplotlib is for"),
+        ("treeopt.trees.figure", "import matplotlib", "matplotlib is for"),
+        ("treeopt.profile", "from treeopt import trees, solver", "may not import treeopt.solver"),
+        ("treeopt.solver.kernels", "from treeopt.planner import plan", "may not import treeopt.planner"),
+        ("treeopt.planner", "from treeopt.engines import vllm", "may not import treeopt.engines"),
+        ("treeopt.planner", "from numba import njit", "numba is for treeopt.solver only"),
+        ("treeopt.runtime.decoder", "from treeopt.solver import solve", "may not import treeopt.solver"),
+        ("treeopt.runtime.decoder", "from treeopt.profiler import clock", "may not import treeopt.profiler"),
+        ("treeopt.profiler.sweep", "from treeopt import planner", "may not import treeopt.planner"),
+        ("treeopt.profiler.sweep", "import click", "click is for treeopt.cli only"),
+        ("treeopt.cli.run", "import torch", "torch is for"),
+        ("treeopt.cli.run", "import treeopt", "name the module"),
+        ("treeopt.cli.run", "from treeopt import plan", "name the module"),
+        ("treeopt.files", "from treeopt.trees import load", "may not import treeopt.trees"),
+        ("treeopt.profiles", "", "belongs to no room"),
+    ],
+)
+def test_a_bad_import_is_found(module, source, reason):
+    assert len(found := faults(module, source)) == 1
+    assert re.search(reason, found[0])

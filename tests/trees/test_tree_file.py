@@ -1,0 +1,416 @@
+"""The tree file of docs/tree-file.md: golden bytes, round trips, and every way in which a file can be wrong."""
+
+import dataclasses
+import errno
+import json
+import os
+import random
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from treeopt.errors import FormatError, InvalidValueError, TreeoptError
+from treeopt.trees import Provenance, TokenTree, TreeFile, load, load_file
+from treeopt.trees.tree_file import MAX_BYTES, MAX_NODES
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT / "tests" / "data"
+SPECIFICATION = ROOT / "docs" / "tree-file.md"
+VALIDATOR = jsonschema.Draft202012Validator(json.loads((ROOT / "docs" / "tree-file.schema.json").read_bytes()))
+
+GOLDEN = {
+    "tree-chain.json": TreeFile(tree=TokenTree([-1, 0, 1, 2, 3])),
+    "tree-reach.json": TreeFile(
+        tree=TokenTree([-1, 0, 0, 1, 1, 2]), reach=np.array([1, 0.73, 0.12, 0.73**2, 0.73 * 0.12, 0.12 * 0.73])
+    ),
+    "tree-full.json": TreeFile(
+        tree=TokenTree([-1, 0, 0, 1, 1, 2, 3]),
+        reach=np.array([1, 0.7, 0.15, 0.7**2, 0.7 * 0.15, 0.15 * 0.7, 0.7**3]),
+        provenance=Provenance(
+            tool="treeopt 0.1.0",
+            created="2026-11-20T11:12:00Z",
+            source="profile.yaml",
+            pair="bundled/target with bundled/draft",
+            machine="2 cores, AMD EPYC 7763",
+            rule="sequoia",
+            temperature=0.6,
+            tokens_per_step=2.893,
+            step_s=0.0034,
+            speedup=1.61668,
+        ),
+    ),
+}
+golden = pytest.mark.parametrize("name", GOLDEN)
+
+
+class TestGoldenFiles:
+    @golden
+    def test_written_bytes(self, name, tmp_path):
+        GOLDEN[name].save(tmp_path / name)
+        assert (tmp_path / name).read_bytes() == (DATA / name).read_bytes()
+
+    @golden
+    def test_read_contents(self, name):
+        found, expected = load_file(DATA / name), GOLDEN[name]
+        assert load(DATA / name) == found.tree == expected.tree
+        assert found.provenance == expected.provenance
+        assert found == expected
+        assert (found.reach is None) == (expected.reach is None)
+        if expected.reach is not None:
+            np.testing.assert_allclose(found.reach, expected.reach, rtol=1e-6)
+
+    @golden
+    def test_schema_accepts(self, name):
+        VALIDATOR.validate(json.loads((DATA / name).read_bytes()))
+
+    def test_the_fullest_one_has_every_key(self):
+        content = json.loads((DATA / "tree-full.json").read_bytes())
+        properties = VALIDATOR.schema["properties"]
+        assert list(content) == list(properties)
+        assert list(content["provenance"]) == list(properties["provenance"]["properties"])
+        assert list(content["provenance"]) == [field.name for field in dataclasses.fields(Provenance)]
+
+    def test_the_specification_shows_it(self):
+        assert f"```json\n{(DATA / 'tree-full.json').read_text('utf-8')}```" in SPECIFICATION.read_text("utf-8")
+
+    def test_the_specification_shows_the_smallest_file(self, tmp_path):
+        (tmp_path / "t.json").write_text(smallest := '{"format": "treeopt-tree", "version": 1, "parents": [-1]}')
+        assert smallest in SPECIFICATION.read_text("utf-8")
+        assert load(tmp_path / "t.json") == TokenTree([-1])
+
+    def test_token_tree_saves_the_same_file(self, tmp_path):
+        expected = GOLDEN["tree-full.json"]
+        expected.tree.save(tmp_path / "t.json", reach=expected.reach, provenance=expected.provenance)
+        assert (tmp_path / "t.json").read_bytes() == (DATA / "tree-full.json").read_bytes()
+
+
+TEXT = st.none() | st.text(max_size=8)
+NUMBER = st.none() | st.floats(0, 1e300) | st.integers(0, 10**20)
+
+
+@st.composite
+def tree_files(draw: st.DrawFn) -> TreeFile:
+    parents, reach = [-1], [1.0]
+    for node in range(1, draw(st.integers(1, 16))):
+        parents.append(draw(st.integers(max(parents[-1], 0), node - 1)))
+        reach.append(reach[parents[node]] * draw(st.floats(0, 1)))
+    fields = dataclasses.fields(Provenance)
+    values = {field.name: draw(TEXT if field.type == str | None else NUMBER) for field in fields}
+    return TreeFile(
+        tree=TokenTree(parents),
+        reach=np.array(reach) if draw(st.booleans()) else None,
+        provenance=Provenance(**values) if draw(st.booleans()) else None,
+    )
+
+
+class TestRoundTrip:
+    @settings(deadline=None)
+    @given(tree_files())
+    def test_what_is_saved_is_loaded(self, tmp_path_factory, tree_file):
+        path = tmp_path_factory.getbasetemp() / "round-trip.json"
+        tree_file.save(path)
+        found = load_file(path)
+        assert found.tree == tree_file.tree
+        assert found.provenance == tree_file.provenance
+        if tree_file.reach is None:
+            assert found.reach is None
+        else:
+            np.testing.assert_allclose(found.reach, tree_file.reach, rtol=5.1e-6, atol=1e-300)
+        assert found.to_json() == path.read_text("utf-8")
+        assert found == tree_file
+        assert hash(found) == hash(tree_file)
+        VALIDATOR.validate(json.loads(path.read_bytes()))
+
+    def test_any_json_layout_is_read(self, tmp_path):
+        content = json.loads((DATA / "tree-full.json").read_bytes())
+        turned = dict(reversed(content.items()))
+        (tmp_path / "t.json").write_text(json.dumps(turned, indent=7).replace("\n", "\r\n"))
+        assert load_file(tmp_path / "t.json") == GOLDEN["tree-full.json"]
+
+    def test_the_largest_tree_fits(self, tmp_path):
+        tree = TokenTree([-1, *[0] * (MAX_NODES - 1)])
+        tree.save(tmp_path / "t.json", reach=np.array([1.0, *[0.000123456] * (MAX_NODES - 1)]))
+        assert load(tmp_path / "t.json") == tree
+
+
+def document(**fields: object) -> bytes:
+    """Return the bytes of a good file with some fields replaced; ... takes one away."""
+    good = {"format": "treeopt-tree", "version": 1, "parents": [-1, 0, 0, 1], "reach": [1, 0.5, 0.25, 0.125]}
+    return json.dumps({key: value for key, value in (good | fields).items() if value is not ...}).encode()
+
+
+def bare(text: str) -> bytes:
+    """Return a good start of a file, then some text."""
+    return b'{"format": "treeopt-tree", "version": 1, "parents": [-1, 0], ' + text.encode() + b"}"
+
+
+NOT_JSON = {
+    "empty": (b"", "expected JSON"),
+    "words": (b"parents: [-1, 0]\n", "expected JSON"),
+    "cut short": (document()[:-1], "expected JSON"),
+    "data behind the object": (document() + b"{}", "expected JSON .Extra data"),
+    "byte-order mark": (b"\xef\xbb\xbf" + document(), "expected JSON .*BOM"),
+    "deep nesting": (b"[" * 200_000, "expected JSON .*recursion"),
+    "deep nesting, closed": (
+        document(parents=...)[:-1] + b', "parents": ' + b"[" * 9999 + b"]" * 9999 + b"}",
+        "recursion",
+    ),
+    "NaN": (bare('"reach": [1, NaN]'), "NaN is not a JSON number"),
+    "infinity": (bare('"reach": [1, -Infinity]'), "-Infinity is not a JSON number"),
+    "key twice": (bare('"version": 1'), "the key 'version' appears twice"),
+    "key twice inside": (bare('"provenance": {"rule": "a", "rule": "b"}'), "the key 'rule' appears twice"),
+    "5000 digits": (bare(f'"reach": [1, {"9" * 5000}]'), "expected JSON"),
+    "list": (b"[-1, 0, 0]", "expected fields with names"),
+    "null": (b"null", "expected fields with names"),
+}
+
+# What a JSON Schema can refuse: id -> (bytes, field, reason).
+WRONG_SHAPE = {
+    "no format": (document(format=...), "format", "is missing"),
+    "other format": (document(format="treeopt-profile"), "format", "'treeopt-tree'. Got 'treeopt-profile'"),
+    "format null": (document(format=None), "format", "expected text. Got None"),
+    "no version": (document(version=...), "version", "is missing"),
+    "version 0": (document(version=0), "version", "at least 1. Got 0"),
+    "version 2": (document(version=2), "version", "at most 1. Got 2: update treeopt"),
+    "version true": (document(version=True), "version", "whole number.* Got True"),
+    "version text": (document(version="1"), "version", "whole number.* Got '1'"),
+    "unknown key": (document(mask=[[1]]), "mask", "unknown field"),
+    "no parents": (document(parents=...), "parents", "is missing"),
+    "parents null": (document(parents=None), "parents", "whole numbers. Got None"),
+    "parents text": (document(parents="-1 0"), "parents", "whole numbers. Got '-1 0'"),
+    "parents object": (document(parents={"0": -1}), "parents", "whole numbers"),
+    "parents empty": (document(parents=[]), "parents", "one integer per node"),
+    "parents boolean": (document(parents=[-1, False]), "parents", "whole numbers"),
+    "parents float": (document(parents=[-1, 0.5]), "parents", "whole numbers"),
+    "parents nested": (document(parents=[[-1, 0]]), "parents", "whole numbers"),
+    "parents huge": (document(parents=[-1, 10**30]), "parents", "whole numbers"),
+    "parents beyond 16 bits": (document(parents=[-1, 70_000]), "parents", "node indices from -1 to 1"),
+    "too many nodes": (document(parents=[-1, *[0] * MAX_NODES]), "parents", "at most 65536 nodes. Got 65537"),
+    "no root": (document(parents=[0, 0]), "parents", r"parents\[0\]: expected -1"),
+    "two roots": (document(parents=[-1, 0, -1]), "parents", r"parents\[2\]: .*second root"),
+    "below -1": (document(parents=[-1, -2]), "parents", "Got -2 to -1"),
+    "reach null": (document(reach=None), "reach", "list of finite numbers. Got None"),
+    "reach text": (document(reach="1"), "reach", "list of finite numbers. Got '1'"),
+    "reach of text": (document(reach=[1, "0.5", 0, 0]), "reach", "list of finite numbers"),
+    "reach boolean": (document(reach=[True, 0.5, 0, 0]), "reach", "list of finite numbers"),
+    "reach nested": (document(reach=[[1, 0, 0, 0]]), "reach", "list of finite numbers"),
+    "reach above 1": (document(reach=[1, 1.5, 0, 0]), "reach", "from 0 to 1"),
+    "reach negative": (document(reach=[1, 0.5, -0.1, 0]), "reach", "from 0 to 1"),
+    "reach of the root": (document(reach=[0.9, 0.5, 0, 0]), "reach", "expected 1 for the root.* Got 0.9"),
+    "reach huge": (document(reach=[1, 10**400, 0, 0]), "reach", "list of finite numbers"),
+    "provenance null": (document(provenance=None), "provenance", "expected fields with names"),
+    "provenance list": (document(provenance=[]), "provenance", "expected fields with names"),
+    "provenance unknown": (document(provenance={"author": "me"}), "provenance.author", "unknown field"),
+    "tool number": (document(provenance={"tool": 3}), "provenance.tool", "expected text. Got 3"),
+    "rule null": (document(provenance={"rule": None}), "provenance.rule", "expected text. Got None"),
+    "temperature text": (document(provenance={"temperature": "1"}), "provenance.temperature", "number.* Got '1'"),
+    "speedup boolean": (document(provenance={"speedup": True}), "provenance.speedup", "number.* Got True"),
+    "step negative": (document(provenance={"step_s": -1}), "provenance.step_s", "at least 0. Got -1"),
+}
+
+# What only the loader refuses.
+WRONG_MEANING = {
+    "version 1.0": (document(version=1.0), "version", "whole number.* Got 1.0"),
+    "parents 0.0": (document(parents=[-1, 0.0]), "parents", "whole numbers"),
+    "own parent": (document(parents=[-1, 1]), "parents", r"parents\[1\]: .*Got 1"),
+    "parent behind": (document(parents=[-1, 2, 0]), "parents", r"parents\[1\]: .*Got 2"),
+    "out of order": (document(parents=[-1, 0, 1, 0]), "parents", r"parents\[3\]: expected level order"),
+    "reach too short": (document(reach=[1, 0.5]), "reach", "expected 4 numbers, one per node"),
+    "reach too long": (document(reach=[1, 0.5, 0.2, 0.1, 0.1]), "reach", "expected 4 numbers, one per node"),
+    "reach above its parent": (document(reach=[1, 0.5, 0.2, 0.51]), "reach", "more often than its parent"),
+    "reach overflows": (bare('"reach": [1, 1e999]'), "reach", "list of finite numbers"),
+    "temperature overflows": (bare('"provenance": {"temperature": 1e999}'), "provenance.temperature", "Got inf"),
+    "speedup huge": (document(provenance={"speedup": 10**400}), "provenance.speedup", "expected a number"),
+}
+
+
+def cases(table: dict[str, tuple]) -> list:
+    return [pytest.param(*case, id=name) for name, case in table.items()]
+
+
+class TestMalformed:
+    def test_the_document_that_the_cases_spoil_is_good(self, tmp_path):
+        (tmp_path / "t.json").write_bytes(document())
+        assert load(tmp_path / "t.json") == TokenTree([-1, 0, 0, 1])
+
+    @pytest.mark.parametrize(("data", "reason"), cases(NOT_JSON))
+    def test_no_json_object(self, tmp_path, data, reason):
+        self.check(tmp_path / "t.json", data, "content", reason)
+
+    @pytest.mark.parametrize(("data", "field", "reason"), cases(WRONG_SHAPE | WRONG_MEANING))
+    def test_a_wrong_field(self, tmp_path, data, field, reason):
+        self.check(tmp_path / "t.json", data, field, reason)
+
+    def check(self, path, data, field, reason):
+        """Expect an error that names the file, the field and the reason, and is short."""
+        path.write_bytes(data)
+        with pytest.raises(FormatError, match=reason) as caught:
+            load(path)
+        assert (caught.value.path, caught.value.field) == (path, field)
+        assert str(caught.value).startswith(f"{path}: {field}: ")
+        assert len(str(caught.value)) < len(str(path)) + 300
+        assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize(("data", "field", "reason"), cases(WRONG_SHAPE))
+    def test_the_schema_refuses_it_too(self, data, field, reason):  # noqa: ARG002
+        assert not VALIDATOR.is_valid(json.loads(data))
+
+    def test_the_schema_is_a_schema(self):
+        VALIDATOR.check_schema(VALIDATOR.schema)
+
+
+class TestUnreadable:
+    def test_missing(self, tmp_path):
+        with pytest.raises(TreeoptError, match=r"none\.json: no such file"):
+            load(tmp_path / "none.json")
+
+    def test_folder(self, tmp_path):
+        with pytest.raises(TreeoptError, match=f"{tmp_path}: cannot be read .*directory"):
+            load(tmp_path)
+
+    def test_not_utf8(self, tmp_path):
+        (tmp_path / "t.json").write_bytes(document()[:10] + b"\xff" + document()[10:])
+        with pytest.raises(TreeoptError, match=r"t\.json: not UTF-8 text \(byte 10\)"):
+            load(tmp_path / "t.json")
+
+    def test_too_large(self, tmp_path):
+        (tmp_path / "t.json").write_bytes(document() + b" " * MAX_BYTES)
+        with pytest.raises(TreeoptError, match=r"t\.json: larger than 8000000 bytes"):
+            load(tmp_path / "t.json")
+
+
+ODD_TOKENS = [
+    *(b"-1", b"0", b"1", b"2", b"1.0", b"1e999", b"-0", b"NaN", b"99999999999999999999", b"9" * 400, b"true", b"null"),
+    *(b'""', b'"\\ud800"', b"[]", b"{}", b"[[]]", b"[-1]", b'"reach"', b'"parents"', b'"provenance"', b","),
+]
+
+
+def mutate(rng: random.Random, data: bytes) -> bytes:
+    """Return the bytes with one or two faults: a bit, a cut, a copy, a byte, a slice gone, or an odd token."""
+    for _ in range(rng.randint(1, 2)):
+        start, end = sorted(rng.randrange(len(data) + 1) for _ in range(2))
+        fault = rng.randrange(6)
+        if fault == 0 and start < len(data):
+            data = data[:start] + bytes([data[start] ^ 1 << rng.randrange(8)]) + data[start + 1 :]
+        elif fault == 1:
+            data = data[:start] if rng.random() < 0.2 else data[:start] + data[start + 1 :]
+        elif fault == 2:
+            data = data[:end] + data[start:end] + data[end:]
+        elif fault == 3:
+            data = data[:start] + bytes([rng.randrange(256)]) + data[start:]
+        elif fault == 4:
+            data = data[:start] + data[min(end, start + 8) :]
+        else:
+            tokens = [i for i, byte in enumerate(data) if byte in b'0123456789"[{']
+            at = rng.choice(tokens or [0])
+            length = len(data[at:]) - len(data[at:].lstrip(b'-0123456789."'))
+            data = data[:at] + rng.choice(ODD_TOKENS) + data[at + max(1, length) :]
+    return data
+
+
+@golden
+def test_mutated_files_load_as_valid_trees_or_raise_a_known_error(name, tmp_path):
+    rng, original = random.Random(f"seed 1 {name}"), (DATA / name).read_bytes()
+    loaded = refused = unnamed = 0
+    for number in range(700):
+        path = tmp_path / f"{number}.json"  # a new file each time: overwriting one is slow on some disks
+        path.write_bytes(mutate(rng, original))
+        try:
+            found = load_file(path)
+        except TreeoptError as error:
+            unnamed += not str(error).startswith(f"{path}: ")
+            refused += 1
+        else:
+            assert TokenTree(found.tree.parents.tolist()) == found.tree
+            again = path.with_suffix(".again")
+            again.write_text(found.to_json(), "utf-8")
+            assert load_file(again) == found
+            loaded += 1
+    assert unnamed == 0
+    assert loaded > 10
+    assert refused > 400
+
+
+class TestRecords:
+    @pytest.mark.parametrize(
+        ("reach", "reason"),
+        [
+            ([1, 0.5], "expected 3 numbers"),
+            ([[1, 0.5, 0.5]], "expected 3 numbers"),
+            ([1, 0.5, np.nan], "from 0 to 1"),
+            ([1, 0.5, 1.01], "from 0 to 1"),
+            ([0.5, 0.5, 0.5], "expected 1 for the root"),
+            ([1, 0.5, 0.5 + 1e-12], "more often than its parent"),
+        ],
+    )
+    def test_reach_that_does_not_fit_is_never_written(self, reach, reason, tmp_path):
+        with pytest.raises(InvalidValueError, match=reason):
+            TokenTree([-1, 0, 1]).save(tmp_path / "t.json", reach=np.array(reach))
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("name", ["temperature", "tokens_per_step", "step_s", "speedup"])
+    @pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
+    def test_numbers_that_no_file_can_hold(self, name, value):
+        with pytest.raises(InvalidValueError, match=f"{name}: expected a finite number"):
+            Provenance(**{name: value})
+
+    def test_a_tree_too_large_for_a_file(self, tmp_path):
+        with pytest.raises(InvalidValueError, match=r"at most 65536 nodes\. Got 65537"):
+            TokenTree([-1, *[0] * MAX_NODES]).save(tmp_path / "t.json")
+
+    def test_rounding_never_lifts_a_node_above_its_parent(self, tmp_path):
+        """Six digits of values that are almost equal; a check with slack once let through what no reader took."""
+        reach = np.array([1, 0.5000005 + 1e-10, 0.5000005 - 1e-10, 0.5000005 - 1e-10])
+        TokenTree([-1, 0, 1, 2]).save(tmp_path / "t.json", reach=reach)
+        assert load_file(tmp_path / "t.json").reach.tolist() == [1, 0.500001, 0.5, 0.5]
+
+    def test_reach_is_kept_apart_and_read_only(self):
+        given_array = np.array([1, 0.5])
+        tree_file = TreeFile(tree=TokenTree([-1, 0]), reach=given_array)
+        given_array[1] = 0.9
+        assert tree_file.reach.tolist() == [1, 0.5]
+        with pytest.raises(ValueError, match="read-only"):
+            tree_file.reach[1] = 0.9
+
+    def test_equal_when_the_files_are(self):
+        tree, reach = TokenTree([-1, 0]), np.array([1, 0.5])
+        assert TreeFile(tree=tree, reach=reach) == TreeFile(tree=tree, reach=reach + 0)
+        assert TreeFile(tree=tree, reach=reach) != TreeFile(tree=tree)
+        assert TreeFile(tree=tree) != tree
+
+
+class TestWriting:
+    def test_a_failing_rename_leaves_the_old_file_and_nothing_else(self, tmp_path, monkeypatch):
+        """The promise that nobody finds half a file: the new bytes go beside the old ones and are renamed at the end."""
+        path = tmp_path / "t.json"
+        GOLDEN["tree-chain.json"].save(path)
+
+        def fail(source, target):  # noqa: ARG001
+            assert Path(source).read_bytes() == (DATA / "tree-full.json").read_bytes()
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr(os, "replace", fail)
+        with pytest.raises(TreeoptError, match=r"t\.json: cannot be written \(Input/output error\)"):
+            GOLDEN["tree-full.json"].save(path)
+        assert path.read_bytes() == (DATA / "tree-chain.json").read_bytes()
+        assert os.listdir(tmp_path) == ["t.json"]
+
+    def test_the_old_file_is_replaced(self, tmp_path):
+        for tree_file in GOLDEN.values():
+            tree_file.save(str(tmp_path / "t.json"))
+            assert load_file(tmp_path / "t.json") == tree_file
+        assert os.listdir(tmp_path) == ["t.json"]
+
+    def test_no_folder(self, tmp_path):
+        with pytest.raises(TreeoptError, match=r"its folder does not exist\. Create "):
+            TokenTree([-1]).save(tmp_path / "none" / "t.json")
+
+    def test_dash_is_standard_output(self, capsys, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        GOLDEN["tree-reach.json"].save("-")
+        assert capsys.readouterr().out == (DATA / "tree-reach.json").read_text("utf-8")
+        assert list(tmp_path.iterdir()) == []

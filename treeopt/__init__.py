@@ -1,0 +1,65 @@
+"""treeopt: measure, solve, hand over and prove the fastest speculation tree for one machine and one pair of models.
+
+Names are loaded when they are first used, so that `import treeopt` needs neither torch, numba nor matplotlib.
+"""
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+from treeopt.errors import FormatError, InfeasibleError, InvalidValueError, TreeoptError
+
+if TYPE_CHECKING:
+    from treeopt import profiler, runtime, trees
+    from treeopt.acceptance import AcceptanceTable
+    from treeopt.latency import LatencyTable
+    from treeopt.planner import Plan, plan
+    from treeopt.profile import Profile
+    from treeopt.solver import Solution, solve
+    from treeopt.trees import TokenTree
+
+try:
+    __version__ = version("treeopt")
+except PackageNotFoundError:  # a source tree that was never installed
+    __version__ = "0+source"
+
+__all__ = [
+    "AcceptanceTable",
+    "FormatError",
+    "InfeasibleError",
+    "InvalidValueError",
+    "LatencyTable",
+    "Plan",
+    "Profile",
+    "Solution",
+    "TokenTree",
+    "TreeoptError",
+    "plan",
+    "profiler",
+    "runtime",
+    "solve",
+    "trees",
+]
+
+_HOME = {
+    "AcceptanceTable": "treeopt.acceptance",
+    "LatencyTable": "treeopt.latency",
+    "Plan": "treeopt.planner",
+    "Profile": "treeopt.profile",
+    "Solution": "treeopt.solver",
+    "TokenTree": "treeopt.trees",
+    "plan": "treeopt.planner",
+    "solve": "treeopt.solver",
+}
+_ROOMS = frozenset({"profiler", "runtime", "trees"})
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use (PEP 562)."""
+    if name in _ROOMS:
+        return import_module(f"treeopt.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'treeopt' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value

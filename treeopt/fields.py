@@ -1,0 +1,129 @@
+"""Reading the fields of a parsed file one by one, so that every wrong one is named with its path and the reason."""
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from treeopt.errors import FormatError, InvalidValueError
+
+T = TypeVar("T")
+
+
+class Fields:
+    """One mapping of a parsed file; every field is read exactly once, and `end` refuses what nobody read.
+
+    Every method raises FormatError naming the file, the field and what was expected.
+    """
+
+    def __init__(self, path: Path | str, content: object, name: str = "") -> None:
+        self._path = path
+        self._name = name
+        if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+            raise FormatError(path, name or "content", "expected fields with names.")
+        self._content = dict(content)
+
+    def text(self, field: str) -> str:
+        """Return a field that must be text."""
+        value = self._take(field)
+        if not isinstance(value, str):
+            raise self.error(field, f"expected text. Got {_short(value)}.")
+        return value
+
+    def number(self, field: str, *, least: float = 0.0, most: float = math.inf) -> float:
+        """Return a field that must be a finite number from `least` to `most`."""
+        value = self._take(field)
+        if not _is_number(value) or not least <= value <= most:
+            limit = f"at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
+            raise self.error(field, f"expected a number {limit}. Got {_short(value)}.")
+        return float(value)
+
+    def integer(self, field: str, *, least: int = 1) -> int:
+        """Return a field that must be a whole number of at least `least`."""
+        value = self._take(field)
+        if type(value) is not int or value < least:
+            raise self.error(field, f"expected a whole number of at least {least}. Got {_short(value)}.")
+        return value
+
+    def integers(self, field: str) -> list[int]:
+        """Return a field that must be a list of whole numbers below 2**31."""
+        values = self._take(field)
+        if not isinstance(values, list) or not all(type(value) is int and abs(value) < 2**31 for value in values):
+            raise self.error(field, f"expected a list of whole numbers. Got {_short(values)}.")
+        return values
+
+    def numbers(self, field: str) -> list[float]:
+        """Return a field that must be a list of finite numbers."""
+        return self._numbers(field, self._take(field))
+
+    def rows(self, field: str) -> list[list[float]]:
+        """Return a field that must be a list of lists of finite numbers."""
+        rows = self._take(field)
+        if not isinstance(rows, list):
+            raise self.error(field, f"expected a list of lists. Got {_short(rows)}.")
+        return [self._numbers(f"{field}[{i}]", row) for i, row in enumerate(rows)]
+
+    def mapping(self, field: str) -> "Fields":
+        """Return a field that must hold fields of its own."""
+        return Fields(self._path, self._take(field), self._full(field))
+
+    def mappings(self, field: str) -> list["Fields"]:
+        """Return a field that must be a list, at least one long, of things with fields of their own."""
+        items = self._take(field)
+        if not isinstance(items, list) or not items:
+            raise self.error(field, f"expected a list of at least one. Got {_short(items)}.")
+        return [Fields(self._path, item, self._full(f"{field}[{i}]")) for i, item in enumerate(items)]
+
+    def build(self, field: str, make: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
+        """Return what `make` makes of values already read, its refusal told as this field's."""
+        try:
+            return make(*arguments, **keywords)
+        except InvalidValueError as error:
+            raise self.error(field, str(error)) from None
+
+    def __contains__(self, field: str) -> bool:
+        return field in self._content
+
+    def end(self) -> None:
+        """Refuse the fields that were not read."""
+        if self._content:
+            raise self.error(next(iter(self._content)), "unknown field. Remove it, or update treeopt.")
+
+    def error(self, field: str, reason: str) -> FormatError:
+        """Return the error for one field of this mapping."""
+        return FormatError(self._path, self._full(field), reason)
+
+    def _take(self, field: str) -> Any:
+        if field not in self._content:
+            raise self.error(field, "is missing.")
+        return self._content.pop(field)
+
+    def _full(self, field: str) -> str:
+        return f"{self._name}.{field}" if self._name else field
+
+    def _numbers(self, field: str, values: object) -> list[float]:
+        if not isinstance(values, list) or not all(map(_is_number, values)):
+            raise self.error(field, f"expected a list of finite numbers. Got {_short(values)}.")
+        return [float(value) for value in values]
+
+
+def check_format(fields: Fields, name: str, version: int) -> None:
+    """Read the `format` and `version` fields and refuse another format or a newer version."""
+    found = fields.text("format")
+    if found != name:
+        raise fields.error("format", f"expected {name!r}. Got {found!r}: is it another kind of file?")
+    number = fields.integer("version")
+    if number > version:
+        raise fields.error("version", f"expected at most {version}. Got {number}: update treeopt to read it.")
+
+
+def _is_number(value: object) -> bool:
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer beyond the range of floats
+        return False
+
+
+def _short(value: object) -> str:
+    text = f"{len(value)} items" if isinstance(value, Sequence) and not isinstance(value, str) else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,134 @@
+"""Measured times: samples, their median and its interval, and the table of times against a token count."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import comb
+
+import numpy as np
+import numpy.typing as npt
+
+from treeopt.errors import InfeasibleError, InvalidValueError
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timing:
+    """Every sample of one measured time, in the order they were taken.
+
+    Args:
+        samples_s: seconds, at least one, each above 0 unless `allow_negative`, which differences of times need.
+
+    >>> Timing([0.2, 0.1, 0.3]).median_s
+    0.2
+    """
+
+    samples_s: FloatArray
+
+    def __init__(self, samples_s: Sequence[float] | FloatArray, *, allow_negative: bool = False) -> None:
+        samples = np.array(samples_s, np.float64)
+        if samples.ndim != 1 or samples.size == 0 or not np.all(np.isfinite(samples)):
+            raise InvalidValueError("samples_s: expected at least one finite number of seconds.")
+        if not allow_negative and samples.min() <= 0:
+            raise InvalidValueError(f"samples_s: expected seconds above 0. Got {samples.min():g}.")
+        samples.flags.writeable = False
+        object.__setattr__(self, "samples_s", samples)
+
+    @property
+    def median_s(self) -> float:
+        """The middle sample: unlike the mean, one interruption does not move it."""
+        return float(np.median(self.samples_s))
+
+    @property
+    def interval_s(self) -> tuple[float, float]:
+        """Ends of a 95 % interval of the median, from the order statistics (Conover, 1999, section 3.2).
+
+        Distribution-free; with fewer than 6 samples no such interval exists and the extremes are returned.
+        """
+        ordered = np.sort(self.samples_s)
+        left_out = _left_out(len(ordered))
+        return float(ordered[left_out]), float(ordered[-1 - left_out])
+
+    @property
+    def estimate(self) -> Estimate:
+        """The median with its interval, in seconds."""
+        return Estimate(self.median_s, *self.interval_s)
+
+
+def _left_out(count: int, miss: float = 0.025) -> int:
+    """Return how many ordered samples may be left out at each end while the rest still encloses the median.
+
+    The median lies outside the remaining samples with probability at most `miss` on each side, because the number
+    of samples below it is Binomial(count, 1/2): leaving out j is allowed while P(Binomial <= j) <= miss.
+    """
+    left_out, tail = 0, 1
+    while tail + comb(count, left_out + 1) <= miss * 2**count:
+        left_out += 1
+        tail += comb(count, left_out)
+    return left_out
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LatencyTable:
+    """Measured seconds against a number of tokens, straight lines between the measured counts.
+
+    Args:
+        tokens: int (m,), rising, from 1: the tokens of one model pass.
+        timings: as many, the samples at each count.
+
+    Raises InvalidValueError when counts do not rise or do not match the timings.
+    """
+
+    tokens: npt.NDArray[np.int64]
+    timings: tuple[Timing, ...]
+
+    def __init__(self, tokens: Sequence[int] | npt.NDArray[np.integer], timings: Sequence[Timing]) -> None:
+        counts = np.array(tokens, np.int64)
+        if counts.ndim != 1 or counts.size == 0 or counts[0] < 1 or np.any(np.diff(counts) <= 0):
+            raise InvalidValueError(f"tokens: expected rising counts of at least 1. Got {counts.tolist()}.")
+        if len(timings) != len(counts):
+            raise InvalidValueError(f"timings: expected {len(counts)}, one per token count. Got {len(timings)}.")
+        counts.flags.writeable = False
+        object.__setattr__(self, "tokens", counts)
+        object.__setattr__(self, "timings", tuple(timings))
+
+    @property
+    def max_tokens(self) -> int:
+        """The largest measured count."""
+        return int(self.tokens[-1])
+
+    @property
+    def medians_s(self) -> FloatArray:
+        """float64 (m,): the median seconds at each measured count."""
+        return np.array([timing.median_s for timing in self.timings])
+
+    def seconds(self, tokens: npt.NDArray[np.integer] | int) -> FloatArray:
+        """Return the median seconds at any count inside the measured range, the shape of `tokens`.
+
+        Raises InfeasibleError outside it: treeopt does not guess what was not measured.
+        """
+        return self._interpolate(tokens, self.medians_s)
+
+    def interval_s(self, tokens: npt.NDArray[np.integer] | int) -> tuple[FloatArray, FloatArray]:
+        """Return the ends of the 95 % interval of `seconds`, interpolated between the measured counts'."""
+        low, high = zip(*(timing.interval_s for timing in self.timings), strict=True)
+        return self._interpolate(tokens, np.array(low)), self._interpolate(tokens, np.array(high))
+
+    def _interpolate(self, tokens: npt.NDArray[np.integer] | int, values: FloatArray) -> FloatArray:
+        asked = np.asarray(tokens)
+        if asked.size and (asked.min() < self.tokens[0] or asked.max() > self.tokens[-1]):
+            outside = int(asked.max() if asked.max() > self.tokens[-1] else asked.min())
+            raise InfeasibleError(
+                f"tokens: times were measured for {self.tokens[0]} to {self.max_tokens} tokens. Got {outside}: "
+                "ask for fewer, or profile with a larger --max-tokens."
+            )
+        return np.asarray(np.interp(asked, self.tokens, values))

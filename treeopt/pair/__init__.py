@@ -1,0 +1,11 @@
+"""The bundled pair: a small real target and draft, so that every command works on a machine without a model.
+
+`tools/train_target.py`, `tools/train_draft.py` and `tools/make_prompts.py` made these files; see README.md here.
+"""
+
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+TARGET = FOLDER / "target"
+DRAFT = FOLDER / "draft"
+PROMPTS = FOLDER / "prompts.json"

@@ -1,0 +1,187 @@
+"""Profile to plan: the tree, chain or plain decoding with the most tokens per second on the measured machine.
+
+The model of a step, for a tree T of n nodes and D levels (docs/planning.md):
+
+    step_s(T)  = sum over levels of draft_s(internal nodes of the level) + verify_s(n) + overhead_s
+    speedup(T) = F(T) / step_s(T) * verify_s(1)
+
+Plain decoding is the tree of the root alone: one token per verify_s(1), nothing else.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from treeopt.errors import InvalidValueError
+from treeopt.latency import Estimate
+from treeopt.profile import MeasuredAcceptance, Profile, StepLatency
+from treeopt.solver import Solution, solve
+from treeopt.trees import TokenTree, chain
+from treeopt.uncertainty import Draws
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One way to decode, and what the profile says of it."""
+
+    kind: str
+    """`tree`, `chain` or `plain`."""
+    tree: TokenTree
+    tokens_per_step: Estimate
+    step_s: Estimate
+    speedup: Estimate
+    """Tokens per second over those of plain decoding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to run: the fastest of the best tree, the best chain and plain decoding, with all three beside it."""
+
+    tree: Candidate
+    """The best tree, over every budget and depth."""
+    chain: Candidate
+    """The best single sequence."""
+    plain: Candidate
+    """One token per pass."""
+    budgets: tuple[Candidate, ...]
+    """The best tree of at most so many nodes, for a row of budgets."""
+    rule: str
+    temperature: float
+    context_tokens: int
+    solution: Solution
+
+    @property
+    def choice(self) -> Candidate:
+        """The fastest; in a tie the simplest."""
+        return max((self.plain, self.chain, self.tree), key=lambda candidate: candidate.speedup.value)
+
+
+class StepModel:
+    """Predicted tokens, seconds and speedup of any tree under one condition of a profile."""
+
+    def __init__(self, latency: StepLatency, acceptance: MeasuredAcceptance) -> None:
+        self.latency = latency
+        self.acceptance = acceptance
+        self._draws = Draws(latency, acceptance.table)
+
+    def step_s(self, tree: TokenTree) -> float:
+        """Return the median seconds of a step; InfeasibleError for sizes that were not measured."""
+        verify_s = float(self.latency.verify.seconds(tree.nodes))
+        if tree.max_depth == 0:
+            return verify_s
+        draft_s = float(self.latency.draft.seconds(tree.draft_widths).sum())
+        return draft_s + verify_s + max(0.0, self.latency.overhead.median_s)
+
+    def tokens_per_step(self, tree: TokenTree) -> float:
+        """Return F(T)."""
+        return self.acceptance.table.expected_tokens(tree)
+
+    def speedup(self, tree: TokenTree) -> float:
+        """Return tokens per second over those of plain decoding."""
+        return self.tokens_per_step(tree) / self.step_s(tree) * float(self.latency.verify.seconds(1))
+
+    def predict(self, kind: str, tree: TokenTree) -> Candidate:
+        """Return the prediction for one tree with 95 % intervals."""
+        tokens, step_s, speedup = self._draws.of(tree)
+        return Candidate(
+            kind=kind,
+            tree=tree,
+            tokens_per_step=_estimate(self.tokens_per_step(tree), tokens),
+            step_s=_estimate(self.step_s(tree), step_s),
+            speedup=_estimate(self.speedup(tree), speedup),
+        )
+
+
+def step_model(
+    profile: Profile,
+    *,
+    rule: str | None = None,
+    temperature: float | None = None,
+    context_tokens: int | None = None,
+) -> StepModel:
+    """Return the model of one condition of a profile; by default the first one measured.
+
+    Raises InfeasibleError naming what was measured.
+    """
+    return StepModel(
+        profile.latency(context_tokens=context_tokens),
+        profile.acceptance(rule=rule, temperature=temperature),
+    )
+
+
+def plan(
+    profile: Profile,
+    max_nodes: int = 512,
+    *,
+    max_depth: int | None = None,
+    rule: str | None = None,
+    temperature: float | None = None,
+    context_tokens: int | None = None,
+) -> Plan:
+    """Return the best tree, chain and plain decoding under a profile, over all budgets up to `max_nodes`.
+
+    The tree is the fastest among the trees of most expected tokens for every (budget, depth).
+    Raises InvalidValueError for a budget below 1, InfeasibleError for one beyond what was measured.
+    """
+    if max_nodes < 1:
+        raise InvalidValueError(f"max_nodes: expected at least 1, the root. Got {max_nodes}.")
+    model = step_model(profile, rule=rule, temperature=temperature, context_tokens=context_tokens)
+    model.latency.verify.seconds(max_nodes)  # refuse now what was not measured
+    solution = solve(model.acceptance.table, max_nodes, max_depth)
+    chains = [chain(depth) for depth in range(min(solution.max_depth, max_nodes - 1) + 1)]
+    return Plan(
+        tree=model.predict("tree", fastest_tree(model, solution)),
+        chain=model.predict("chain", max(chains, key=model.speedup)),
+        plain=model.predict("plain", chain(0)),
+        budgets=tuple(model.predict("tree", fastest_tree(model, solution, nodes)) for nodes in _row_of(max_nodes)),
+        rule=model.acceptance.rule,
+        temperature=model.acceptance.temperature,
+        context_tokens=model.latency.context_tokens,
+        solution=solution,
+    )
+
+
+def fastest_tree(model: StepModel, solution: Solution, nodes: int | None = None) -> TokenTree:
+    """Return the solution's fastest tree; with `nodes`, among those of that budget only.
+
+    Branch and bound: a level costs at least the cheapest measured draft pass, which bounds every tree's speed from
+    above without making it; trees are made in falling order of the bound, until it is below the best speed found.
+    """
+    best, best_speedup = chain(0), 1.0 if nodes is None else 0.0
+    for bound, depth, budget in _bounds(model, solution, nodes):
+        if bound <= best_speedup:
+            break
+        tree = solution.tree(budget, depth)
+        speedup = model.speedup(tree)
+        if speedup > best_speedup:
+            best, best_speedup = tree, speedup
+    return best
+
+
+def _bounds(model: StepModel, solution: Solution, nodes: int | None) -> Iterator[tuple[float, int, int]]:
+    """Yield (upper bound on the speedup, depth, budget), the highest bound first."""
+    budgets = np.arange(1, solution.max_nodes + 1) if nodes is None else np.array([nodes])
+    depths = np.arange(solution.max_depth + 1)
+    least_draft_s = depths * model.latency.draft.medians_s.min()
+    # a tree may use fewer nodes than its budget, so its pass costs at least the cheapest up to there
+    verify_s = np.minimum.accumulate(model.latency.verify.seconds(np.arange(1, budgets[-1] + 1)))[budgets - 1]
+    overhead_s = np.where(depths > 0, max(0.0, model.latency.overhead.median_s), 0.0)
+    seconds = verify_s[None, :] + (least_draft_s + overhead_s)[:, None]
+    bounds = solution.expected_tokens[:, budgets] / seconds * float(model.latency.verify.seconds(1))
+    for index in np.argsort(-bounds, axis=None, kind="stable"):
+        depth, column = np.unravel_index(index, bounds.shape)
+        yield float(bounds[depth, column]), int(depth), int(budgets[column])
+
+
+def _row_of(max_nodes: int) -> list[int]:
+    """Return the budgets of the printed table: powers of two, and the largest asked for."""
+    return sorted({2**i for i in range(1, max_nodes.bit_length()) if 2**i <= max_nodes} | {max_nodes})
+
+
+def _estimate(value: float, draws: FloatArray) -> Estimate:
+    low, high = np.quantile(draws, [0.025, 0.975])
+    return Estimate(value, min(value, float(low)), max(value, float(high)))

@@ -1,0 +1,130 @@
+"""The profile: what was measured on one machine for one pair of models; docs/profile-file.md specifies its file."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from treeopt.acceptance import AcceptanceTable
+from treeopt.errors import InfeasibleError, InvalidValueError
+from treeopt.latency import LatencyTable, Timing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What the times were measured on."""
+
+    device: str
+    """`cpu`, `cuda:0`, …"""
+    processor: str
+    """Model name of the processor or accelerator."""
+    threads: int
+    """Threads that torch used."""
+    system: str
+    """Operating system and its release."""
+    python: str
+    torch: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """The models that were measured."""
+
+    target: str
+    """Name or folder of the target model."""
+    draft: str
+    """Name or folder of the draft model."""
+    dtype: str
+    """Number format that both ran in, such as `float32`."""
+    vocabulary: int
+    """Tokens in the shared vocabulary."""
+    target_parameters: int
+    draft_parameters: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLatency:
+    """What a step is made of, at one context length and batch size."""
+
+    context_tokens: int
+    """Tokens in the cache while the times were taken."""
+    batch_size: int
+    verify: LatencyTable
+    """Target pass against the nodes verified, until the answer is known to the host."""
+    draft: LatencyTable
+    """Drafting one level against the internal nodes fed, their children drawn."""
+    overhead: Timing
+    """The rest of a whole step: choosing, compacting both caches, bookkeeping."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredAcceptance:
+    """The acceptance of one verification rule at one temperature."""
+
+    rule: str
+    temperature: float
+    top_p: float
+    prompts: int
+    """Prompts whose continuations were measured."""
+    positions: int
+    """Generated positions that were measured."""
+    table: AcceptanceTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Everything measured, with its conditions; a profile never holds a number that was not measured.
+
+    Raises InvalidValueError when there is no latency or no acceptance.
+    """
+
+    created: str
+    """Date and time, ISO 8601."""
+    tool: str
+    """Program and version that measured."""
+    machine: Machine
+    pair: Pair
+    latencies: tuple[StepLatency, ...]
+    acceptances: tuple[MeasuredAcceptance, ...]
+
+    def __post_init__(self) -> None:
+        if not self.latencies or not self.acceptances:
+            raise InvalidValueError("profile: expected at least one latency and one acceptance.")
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Profile":
+        """Read a profile file.
+
+        Raises FormatError naming the file, the field and the reason, TreeoptError when it cannot be read.
+        """
+        from treeopt import profile_file
+
+        return profile_file.load(path)
+
+    def save(self, path: Path | str) -> None:
+        """Write the profile file whole or not at all; '-' is standard output."""
+        from treeopt import profile_file
+
+        profile_file.save(self, path)
+
+    def latency(self, *, context_tokens: int | None = None, batch_size: int = 1) -> StepLatency:
+        """Return the latency of one condition; without a context length, that of the first measured.
+
+        Raises InfeasibleError naming the conditions that were measured.
+        """
+        for latency in self.latencies:
+            if latency.batch_size == batch_size and context_tokens in (None, latency.context_tokens):
+                return latency
+        known = ", ".join(f"{item.context_tokens} tokens x {item.batch_size}" for item in self.latencies)
+        raise InfeasibleError(
+            f"context {context_tokens} tokens x batch {batch_size} was not measured. Measured: {known}."
+        )
+
+    def acceptance(self, *, rule: str | None = None, temperature: float | None = None) -> MeasuredAcceptance:
+        """Return the acceptance of one rule and temperature; without them, the first measured.
+
+        Raises InfeasibleError naming the conditions that were measured.
+        """
+        for acceptance in self.acceptances:
+            if rule in (None, acceptance.rule) and temperature in (None, acceptance.temperature):
+                return acceptance
+        known = ", ".join(f"{item.rule} at {item.temperature:g}" for item in self.acceptances)
+        raise InfeasibleError(f"rule {rule} at temperature {temperature} was not measured. Measured: {known}.")

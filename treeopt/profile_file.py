@@ -1,0 +1,203 @@
+"""The profile file, `profile.yaml`, to and from the `Profile` record; docs/profile-file.md is its specification."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from treeopt.acceptance import AcceptanceTable
+from treeopt.errors import FormatError
+from treeopt.fields import Fields, check_format
+from treeopt.files import read_text, write_text
+from treeopt.latency import LatencyTable, Timing
+from treeopt.profile import Machine, MeasuredAcceptance, Pair, Profile, StepLatency
+
+FORMAT = "treeopt-profile"
+VERSION = 1
+MAX_BYTES = 32_000_000
+MAX_NESTING = 16
+
+_Parser: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+class _Loader(_Parser):  # type: ignore[misc]
+    """The safe loader, which takes the last of two equal keys, made to refuse them."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        names = [key.value for key, _ in node.value]
+        if len(set(map(str, names))) != len(names):
+            raise yaml.YAMLError(f"line {node.start_mark.line + 1}: a field appears twice")
+        result: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        return result
+
+
+def load(path: Path | str) -> Profile:
+    """Return the profile of a file.
+
+    Raises FormatError naming the file, the field and the reason, TreeoptError when it cannot be read.
+    """
+    text = read_text(path, limit_bytes=MAX_BYTES)
+    try:
+        _refuse_tricks(path, text)
+        content = yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, ValueError) as error:
+        problem = " ".join(str(error).split())
+        raise FormatError(path, "content", f"expected YAML ({problem}). Is it a profile?") from None
+    fields = Fields(path, content)
+    check_format(fields, FORMAT, VERSION)
+    profile = Profile(
+        created=fields.text("created"),
+        tool=fields.text("tool"),
+        machine=_read_machine(fields.mapping("machine")),
+        pair=_read_pair(fields.mapping("pair")),
+        latencies=tuple(map(_read_latency, fields.mappings("latency"))),
+        acceptances=tuple(map(_read_acceptance, fields.mappings("acceptance"))),
+    )
+    fields.end()
+    return profile
+
+
+def save(profile: Profile, path: Path | str) -> None:
+    """Write the profile file whole or not at all; '-' is standard output."""
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "created": profile.created,
+        "tool": profile.tool,
+        "machine": asdict(profile.machine),
+        "pair": asdict(profile.pair),
+        "latency": [_write_latency(latency) for latency in profile.latencies],
+        "acceptance": [_write_acceptance(acceptance) for acceptance in profile.acceptances],
+    }
+    write_text(path, yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=120, default_flow_style=None))
+
+
+def _refuse_tricks(path: Path | str, text: str) -> None:
+    """Refuse aliases, which can blow a small file up, tags, which name types, and deep nesting."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Parser):
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) or getattr(event, "tag", None):
+            raise FormatError(path, _line(event), "anchors, aliases and tags are not allowed.")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_NESTING:
+            raise FormatError(path, _line(event), f"nested more than {MAX_NESTING} deep.")
+
+
+def _line(event: yaml.Event) -> str:
+    return f"line {event.start_mark.line + 1}" if event.start_mark else "content"
+
+
+def _read_machine(fields: Fields) -> Machine:
+    machine = Machine(
+        device=fields.text("device"),
+        processor=fields.text("processor"),
+        threads=fields.integer("threads"),
+        system=fields.text("system"),
+        python=fields.text("python"),
+        torch=fields.text("torch"),
+    )
+    fields.end()
+    return machine
+
+
+def _read_pair(fields: Fields) -> Pair:
+    pair = Pair(
+        target=fields.text("target"),
+        draft=fields.text("draft"),
+        dtype=fields.text("dtype"),
+        vocabulary=fields.integer("vocabulary"),
+        target_parameters=fields.integer("target_parameters"),
+        draft_parameters=fields.integer("draft_parameters"),
+    )
+    fields.end()
+    return pair
+
+
+def _read_latency(fields: Fields) -> StepLatency:
+    latency = StepLatency(
+        context_tokens=fields.integer("context_tokens", least=0),
+        batch_size=fields.integer("batch_size"),
+        verify=_read_table(fields.mapping("verify")),
+        draft=_read_table(fields.mapping("draft")),
+        overhead=_read_timing(fields.mapping("overhead"), allow_negative=True),
+    )
+    fields.end()
+    return latency
+
+
+def _read_table(fields: Fields) -> LatencyTable:
+    tokens = fields.integers("tokens")
+    samples = fields.rows("samples_s")
+    timings = [fields.build(f"samples_s[{i}]", Timing, row) for i, row in enumerate(samples)]
+    fields.end()
+    return fields.build("tokens", LatencyTable, tokens, timings)
+
+
+def _read_timing(fields: Fields, *, allow_negative: bool) -> Timing:
+    samples = fields.numbers("samples_s")
+    fields.end()
+    return fields.build("samples_s", Timing, samples, allow_negative=allow_negative)
+
+
+def _read_acceptance(fields: Fields) -> MeasuredAcceptance:
+    table = fields.build(
+        "p",
+        AcceptanceTable,
+        fields.rows("p"),
+        counts=fields.numbers("counts") if "counts" in fields else None,
+        standard_error=fields.rows("standard_error") if "standard_error" in fields else None,
+    )
+    acceptance = MeasuredAcceptance(
+        rule=fields.text("rule"),
+        temperature=fields.number("temperature"),
+        top_p=fields.number("top_p", most=1.0),
+        prompts=fields.integer("prompts"),
+        positions=fields.integer("positions"),
+        table=table,
+    )
+    fields.end()
+    return acceptance
+
+
+def _write_latency(latency: StepLatency) -> dict[str, Any]:
+    return {
+        "context_tokens": latency.context_tokens,
+        "batch_size": latency.batch_size,
+        "verify": _write_table(latency.verify),
+        "draft": _write_table(latency.draft),
+        "overhead": {"samples_s": _rounded(latency.overhead.samples_s)},
+    }
+
+
+def _write_table(table: LatencyTable) -> dict[str, Any]:
+    return {
+        "tokens": table.tokens.tolist(),
+        "samples_s": [_rounded(timing.samples_s) for timing in table.timings],
+    }
+
+
+def _write_acceptance(acceptance: MeasuredAcceptance) -> dict[str, Any]:
+    table = acceptance.table
+    written = {
+        "rule": acceptance.rule,
+        "temperature": acceptance.temperature,
+        "top_p": acceptance.top_p,
+        "prompts": acceptance.prompts,
+        "positions": acceptance.positions,
+        "p": _rounded(np.atleast_2d(table.p), digits=10),
+    }
+    if table.counts is not None:
+        written["counts"] = _rounded(table.counts)
+    if table.standard_error is not None:
+        written["standard_error"] = _rounded(np.atleast_2d(table.standard_error))
+    return written
+
+
+def _rounded(values: np.ndarray[Any, np.dtype[np.float64]], digits: int = 6) -> list[Any]:
+    """Return nested lists with few digits; rows of probabilities need more, to keep sums of 1 at 1."""
+    if values.ndim == 2:
+        return [_rounded(row, digits) for row in values]
+    return [float(f"{value:.{digits}g}") for value in values]

@@ -1,0 +1,32 @@
+"""Attention masks of tree nodes behind a text whose length changes every step."""
+
+import torch
+from torch import Tensor
+
+
+class TreeMask:
+    """Additive attention mask (rows, length + columns) for any length, without building it anew.
+
+    A buffer (rows, capacity + columns) holds zeros, "may attend", left of the nodes' own mask; dropping columns from
+    the left gives the mask for a shorter text as a view:
+
+        capacity columns of 0 | ancestor mask        length = 3:   0 0 0 | ancestor mask
+
+    Args:
+        visible: bool (rows, columns), the nodes that each fed node may attend to.
+        capacity: longest text that can stand before the tree.
+    """
+
+    def __init__(self, visible: Tensor, capacity: int, *, dtype: torch.dtype, device: torch.device) -> None:
+        self._all_visible = bool(visible.all())
+        self._capacity = capacity
+        rows, columns = visible.shape
+        self._buffer = torch.zeros(
+            (0, 0) if self._all_visible else (rows, capacity + columns), device=device, dtype=dtype
+        )
+        if not self._all_visible:
+            self._buffer[:, capacity:].masked_fill_(~visible.to(device), float("-inf"))
+
+    def behind(self, length: int) -> Tensor | None:
+        """Return the mask behind `length` committed tokens, or None when every node sees everything."""
+        return None if self._all_visible else self._buffer[:, self._capacity - length :]

@@ -1,0 +1,64 @@
+"""Named tree shapes, the baselines that every optimum is compared with."""
+
+from collections.abc import Sequence
+
+from treeopt.errors import InvalidValueError
+from treeopt.trees.token_tree import TokenTree
+
+
+def chain(depth: int) -> TokenTree:
+    """Return one sequence of `depth` draft tokens; depth 0 is plain decoding (Leviathan et al., 2023).
+
+    >>> chain(2).parents.tolist()
+    [-1, 0, 1]
+    """
+    return chains(1, depth)
+
+
+def chains(count: int, depth: int) -> TokenTree:
+    """Return `count` independent sequences of `depth` draft tokens below one root (Miao et al., 2024).
+
+    >>> chains(2, 2).parents.tolist()
+    [-1, 0, 0, 1, 2]
+    """
+    _at_least("count", count, 1)
+    _at_least("depth", depth, 0)
+    first_level = [0] * count if depth else []
+    deeper = [1 + i for i in range(count * (depth - 1))] if depth else []
+    return TokenTree([-1, *first_level, *deeper])
+
+
+def k_ary(branching: int, depth: int) -> TokenTree:
+    """Return the complete tree in which every node above the last level has `branching` children.
+
+    >>> k_ary(2, 2).parents.tolist()
+    [-1, 0, 0, 1, 1, 2, 2]
+    """
+    _at_least("branching", branching, 1)
+    _at_least("depth", depth, 0)
+    inner = sum(branching**level for level in range(depth))
+    return TokenTree([-1, *(node for node in range(inner) for _ in range(branching))])
+
+
+def level_widths(widths: Sequence[int]) -> TokenTree:
+    """Return the tree with the given number of nodes at depth 1, 2, …, shared out as evenly as can be.
+
+    Nodes of a level that come first in order get one child more where the division leaves a rest.
+
+    >>> level_widths([2, 3]).parents.tolist()
+    [-1, 0, 0, 1, 1, 2]
+    """
+    parents, above = [-1], [0]
+    for depth, width in enumerate(widths, start=1):
+        _at_least(f"width at depth {depth}", width, 1)
+        share, rest = divmod(width, len(above))
+        counts = [share + (i < rest) for i in range(len(above))]
+        start = len(parents)
+        parents.extend(node for node, count in zip(above, counts, strict=True) for _ in range(count))
+        above = list(range(start, len(parents)))
+    return TokenTree(parents)
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise InvalidValueError(f"{name}: expected at least {least}. Got {value}.")

@@ -1,0 +1,204 @@
+"""What a speculation tree is: parents in level order; everything else follows from them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from treeopt.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    from treeopt.trees.tree_file import Provenance
+
+IntArray = npt.NDArray[np.int32]
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenTree:
+    """A tree of draft tokens below the root, which is the last committed token.
+
+    Nodes stand in level order, siblings in rank order: `parents[0] == -1` and `parents` never falls, so the children
+    of every node and the nodes of every level are contiguous, and equal trees have equal arrays.
+
+    Args:
+        parents: int32 (n,), the index of each node's parent; -1 for the root.
+
+    Raises InvalidValueError naming the first node that breaks the order; `TokenTree.ordered` sorts any parents.
+
+    >>> tree = TokenTree([-1, 0, 0, 1, 1, 2])
+    >>> tree.depth.tolist(), tree.rank.tolist()
+    ([0, 1, 1, 2, 2, 2], [0, 0, 1, 0, 1, 0])
+    """
+
+    parents: IntArray
+    depth: IntArray
+    """int32 (n,): levels below the root, which has depth 0."""
+    rank: IntArray
+    """int32 (n,): order among siblings, 0 first; 0 for the root."""
+
+    def __init__(self, parents: Sequence[int] | npt.NDArray[np.integer]) -> None:
+        array = _integers(parents)
+        _check_order(array)
+        depth = [0]
+        for parent in array[1:].tolist():
+            depth.append(depth[parent] + 1)
+        first_sibling = np.searchsorted(array, array, side="left")
+        rank = np.arange(len(array)) - first_sibling
+        for name, value in (("parents", array), ("depth", depth), ("rank", rank)):
+            frozen = np.array(value, np.int32)
+            frozen.flags.writeable = False
+            object.__setattr__(self, name, frozen)
+
+    @classmethod
+    def ordered(cls, parents: Sequence[int] | npt.NDArray[np.integer]) -> "TokenTree":
+        """Return the tree of any parents array whose every parent stands before its children.
+
+        Siblings keep their relative order as ranks.
+
+        >>> TokenTree.ordered([-1, 0, 1, 0]).parents.tolist()
+        [-1, 0, 0, 1]
+        """
+        array = _integers(parents)
+        if len(array) == 0 or array[0] != -1 or any(not 0 <= array[i] < i for i in range(1, len(array))):
+            raise InvalidValueError("parents: expected -1 first and then, for every node, a parent before it.")
+        children: list[list[int]] = [[] for _ in array]
+        for node in range(1, len(array)):
+            children[array[node]].append(node)
+        order, new_parents = [0], [-1]
+        for position, node in enumerate(order):  # grows while it is read: a breadth-first walk
+            order.extend(children[node])
+            new_parents.extend([position] * len(children[node]))
+        return cls(new_parents)
+
+    @property
+    def nodes(self) -> int:
+        """Tokens that the target verifies in one pass, root included."""
+        return len(self.parents)
+
+    @property
+    def max_depth(self) -> int:
+        """Draft levels: the most draft tokens that one step can accept."""
+        return int(self.depth[-1])
+
+    @property
+    def child_counts(self) -> IntArray:
+        """int32 (n,): children of each node."""
+        return np.bincount(self.parents[1:], minlength=self.nodes).astype(np.int32)
+
+    @property
+    def first_child(self) -> IntArray:
+        """int32 (n,): index of each node's first child; where there is none, the index it would have."""
+        return np.searchsorted(self.parents, np.arange(self.nodes), side="left").astype(np.int32)
+
+    def children(self, node: int) -> range:
+        """Return the indices of a node's children in rank order."""
+        start, stop = np.searchsorted(self.parents, [node, node + 1], side="left")
+        return range(int(start), int(stop))
+
+    @property
+    def levels(self) -> tuple[slice, ...]:
+        """One slice of node indices per depth, root level first."""
+        edges = np.searchsorted(self.depth, np.arange(self.max_depth + 2))
+        return tuple(slice(int(a), int(b)) for a, b in pairwise(edges))
+
+    @property
+    def level_widths(self) -> IntArray:
+        """int32 (max_depth + 1,): nodes of each depth."""
+        return np.bincount(self.depth).astype(np.int32)
+
+    @property
+    def draft_widths(self) -> IntArray:
+        """int32 (max_depth,): internal nodes of each depth, all that the drafter has to be run on."""
+        internal = self.child_counts > 0
+        return np.bincount(self.depth[internal], minlength=self.max_depth).astype(np.int32)
+
+    @property
+    def positions(self) -> IntArray:
+        """int32 (n,): offset of each token from the root's position in the text; the same as depth."""
+        return self.depth
+
+    @property
+    def ancestor_mask(self) -> BoolArray:
+        """Bool (n, n): row i marks node i and its ancestors, the tree tokens that node i may attend to."""
+        mask = np.eye(self.nodes, dtype=np.bool_)
+        for node in range(1, self.nodes):
+            mask[node] |= mask[self.parents[node]]
+        return mask
+
+    @property
+    def leaf_paths(self) -> IntArray:
+        """int32 (leaves, max_depth + 1): the nodes from the root to each leaf, -1 behind the shorter paths."""
+        leaves = np.flatnonzero(self.child_counts == 0)
+        paths = np.full((len(leaves), self.max_depth + 1), -1, np.int32)
+        for row, leaf in enumerate(leaves):
+            node = int(leaf)
+            while node >= 0:
+                paths[row, self.depth[node]] = node
+                node = int(self.parents[node])
+        return paths
+
+    def save(
+        self, path: Path | str, *, reach: FloatArray | None = None, provenance: "Provenance | None" = None
+    ) -> None:
+        """Write the tree file; see `treeopt.trees.tree_file`."""
+        from treeopt.trees.tree_file import TreeFile
+
+        TreeFile(tree=self, reach=reach, provenance=provenance).save(path)
+
+    def __len__(self) -> int:
+        return self.nodes
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TokenTree) and np.array_equal(self.parents, other.parents)
+
+    def __hash__(self) -> int:
+        return hash(self.parents.tobytes())
+
+    def __reduce__(self) -> tuple[type["TokenTree"], tuple[IntArray]]:
+        return TokenTree, (self.parents,)  # so that copies are read-only too
+
+    def __repr__(self) -> str:
+        return f"TokenTree(nodes={self.nodes}, max_depth={self.max_depth}, widths={self.level_widths.tolist()})"
+
+
+def _integers(parents: Sequence[int] | npt.NDArray[np.integer]) -> IntArray:
+    try:
+        array = np.asarray(parents)
+    except ValueError:  # lists of different lengths
+        raise InvalidValueError("parents: expected one integer per node. Got lists inside the list.") from None
+    if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
+        raise InvalidValueError(
+            f"parents: expected one integer per node, the root's -1 first. Got shape {array.shape}, {array.dtype}."
+        )
+    if array.max() >= array.size or array.min() < -1:
+        raise InvalidValueError(
+            f"parents: expected node indices from -1 to {array.size - 1}. Got {array.min()} to {array.max()}."
+        )
+    return array.astype(np.int32)
+
+
+def _check_order(parents: IntArray) -> None:
+    if parents[0] != -1:
+        raise InvalidValueError(f"parents[0]: expected -1, the root. Got {parents[0]}.")
+    node = np.arange(1, len(parents))
+    previous, parent = parents[:-1], parents[1:]
+    wrong = np.flatnonzero((parent < 0) | (parent >= node) | (parent < previous))
+    if len(wrong):
+        _explain(int(node[wrong[0]]), int(parent[wrong[0]]), int(previous[wrong[0]]))
+
+
+def _explain(node: int, parent: int, previous: int) -> NoReturn:
+    if parent < 0:
+        raise InvalidValueError(f"parents[{node}]: expected a node before {node}. Got {parent}, a second root.")
+    if parent >= node:
+        raise InvalidValueError(f"parents[{node}]: expected a node before {node}. Got {parent}.")
+    raise InvalidValueError(
+        f"parents[{node}]: expected level order with siblings together, so at least {previous}. "
+        f"Got {parent}; TokenTree.ordered() sorts nodes that stand in another order."
+    )
