@@ -87,7 +87,7 @@ class AcceptanceText:
             expected, hit, token = self._position(token)
             rows.append(expected)
             hits.append(hit)
-            if token == self._models[0].config.end_token:
+            if token in self._models[0].config.end_tokens:
                 break
         return conditional_counts(np.array(rows), np.array(hits), self._depth)
 

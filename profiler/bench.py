@@ -59,8 +59,11 @@ def bench(
     Of the repeats of one prompt the median time counts.  Filling the cache with the prompt is not timed.
     Raises InvalidValueError without prompts, or where the decoder refuses a prompt.
     """
-    if not prompts:
-        raise InvalidValueError("prompts: expected at least one. Got none.")
+    if not prompts or max_new_tokens < 1 or repeats < 1:
+        raise InvalidValueError(
+            "prompts, max_new_tokens, repeats: expected at least one of each. "
+            f"Got {len(prompts)}, {max_new_tokens}, {repeats}."
+        )
     decoders = [
         Decoder(target, draft, shape, rule=rule, temperature=temperature, top_p=top_p) for shape in (chain(0), tree)
     ]

@@ -1,6 +1,7 @@
 """Every measurement on disk as soon as it is made, so that an interrupted profile can go on where it stopped."""
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,7 @@ class Journal:
             return
         if resume:
             self._entries = _read(path, heading)
+            _cut_torn_line(path)
         else:
             self._write("w", json.dumps({"conditions": heading}))
 
@@ -90,3 +92,11 @@ def _read(path: Path, heading: str) -> list[Entry]:
             "Profile without --resume, or with the options of the interrupted run."
         )
     return entries
+
+
+def _cut_torn_line(path: Path) -> None:
+    """Remove what an interruption left of a last line, so that the next one does not begin behind it."""
+    try:
+        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+    except OSError as error:
+        raise TreeoptError(f"{path}: cannot be written ({error.strerror}). Choose another output.") from None

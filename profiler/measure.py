@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from zlib import crc32
 
 import numpy as np
 from tqdm import tqdm
@@ -16,6 +17,7 @@ from treeopt.profiler.machine import describe_machine, describe_pair, now, tool
 from treeopt.profiler.passes import PROBE_TREES, StepProbe, draft_pass, filled_cache, verify_pass
 from treeopt.profiler.sweep import Step, first_points, latency_table, sweep
 from treeopt.runtime import Decoder, Transformer
+from treeopt.runtime.sampling import check_rule, check_sampling
 
 EXTRA_POINTS = 8
 """Token counts added where the curve bends."""
@@ -47,14 +49,18 @@ class Settings:
     """Depths of the acceptance table."""
 
     def __post_init__(self) -> None:
+        check_rule(self.rule)
+        check_sampling(self.temperature, self.top_p)
         least = {"context_tokens": 1, "max_tokens": 2, "rounds": 1, "positions": 1, "branching": 1, "depth": 1}
         for name, value in least.items():
             if getattr(self, name) < value:
                 raise InvalidValueError(f"{name}: expected at least {value}. Got {getattr(self, name)}.")
 
-    def conditions(self, target: Transformer, draft: Transformer) -> str:
+    def conditions(self, target: Transformer, draft: Transformer, prompts: Sequence[Sequence[int]]) -> str:
         """Return all that makes two profiles comparable, as one line."""
+        checksum = crc32(repr([list(prompt) for prompt in prompts]).encode())
         parts = {**asdict(describe_machine(target.device)), **asdict(describe_pair(target, draft)), **asdict(self)}
+        parts["prompts"] = f"{len(prompts)} of checksum {checksum:08x}"
         return ", ".join(f"{name} {value}" for name, value in parts.items())
 
 
@@ -88,6 +94,13 @@ class Measurement:
             raise InvalidValueError(
                 f"context_tokens: expected at most {trained - STEP_ROOM_TOKENS}, since the models were trained on "
                 f"{trained} tokens and the timed steps need {STEP_ROOM_TOKENS}. Got {settings.context_tokens}."
+            )
+        longest = max(map(len, prompts))
+        if settings.positions > (trained - longest) * len(prompts):
+            raise InvalidValueError(
+                f"positions: expected at most {(trained - longest) * len(prompts)}, since {len(prompts)} prompts of up "
+                f"to {longest} tokens are continued and the models were trained on {trained}. "
+                f"Got {settings.positions}: ask for fewer, or give more prompts."
             )
         self._target, self._draft = target, draft
         self._prompts = prompts
@@ -180,7 +193,18 @@ class Measurement:
     def _texts(self, step: Step) -> list[TextCounts]:
         settings = self._settings
         done = {entry.key: entry.values for entry in self._journal.entries("acceptance")}
-        text = AcceptanceText(
+        positions = -(-settings.positions // len(self._prompts))
+        for number, prompt in enumerate(self._prompts):
+            if number not in done:
+                done[number] = self._acceptance_text(number).count(prompt, positions).numbers
+                self._journal.append("acceptance", number, done[number])
+            step()
+        return [TextCounts.from_numbers(np.array(values), settings.depth) for _, values in sorted(done.items())]
+
+    def _acceptance_text(self, seed: int) -> AcceptanceText:
+        """Return the generator of one text; each has its own seed, so that a resumed profile equals a whole one."""
+        settings = self._settings
+        return AcceptanceText(
             self._target,
             self._draft,
             rule=settings.rule,
@@ -188,14 +212,8 @@ class Measurement:
             top_p=settings.top_p,
             branching=min(settings.branching, self._target.config.vocabulary),
             depth=settings.depth,
+            seed=seed,
         )
-        positions = -(-settings.positions // len(self._prompts))
-        for number, prompt in enumerate(self._prompts):
-            if number not in done:
-                done[number] = text.count(prompt, positions).numbers
-                self._journal.append("acceptance", number, done[number])
-            step()
-        return [TextCounts.from_numbers(np.array(values), settings.depth) for _, values in sorted(done.items())]
 
     def _timed_calls(self) -> int:
         points = len(first_points(self._settings.max_tokens)) + EXTRA_POINTS

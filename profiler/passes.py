@@ -65,8 +65,8 @@ class StepProbe:
         self._room_tokens = 0
 
     def prepare(self) -> None:
-        """Go back to the context, one step past it, when the text has no room for another step."""
-        if self._room_tokens <= self._decoder.tree.max_depth:
+        """Go back to the context, one step past it, when the text has no room for two more steps."""
+        if self._room_tokens <= 2 * self._decoder.tree.max_depth + 1:
             self._decoder.start(self._context)
             self._room_tokens = self._decoder.max_text_tokens - len(self._context)
             self.step()

@@ -7,18 +7,19 @@ what it will be asked to draft: the loss is the divergence of the draft's law fr
 """
 
 import argparse
-from collections.abc import Iterator
 from pathlib import Path
 
 import corpus
 import torch
 from torch.nn.functional import kl_div, log_softmax
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 from tqdm import tqdm
-from train_target import TOKENS_PER_STEP, TRAINED_TOKENS, optimizers, schedule
+from train_target import TRAINED_TOKENS, optimizers, schedule
 from transformers import LlamaConfig, LlamaForCausalLM
 
 TEMPERATURES = (0.0, 0.6, 1.0)
 """Of the texts that the target writes."""
+WINDOWS_PER_STEP = 4
 
 
 def new_model(layers: int, hidden: int) -> LlamaForCausalLM:
@@ -51,45 +52,41 @@ def written_texts(target: LlamaForCausalLM, count: int, tokens: int, generator: 
         prompts = torch.stack([next(pieces)[:96] for _ in range(48)])
         temperature = TEMPERATURES[batch % len(TEMPERATURES)]
         sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
-        with torch.autocast("cpu", torch.bfloat16):
-            texts.append(
-                target.generate(
-                    prompts,
-                    attention_mask=torch.ones_like(prompts),
-                    max_new_tokens=tokens - 96,
-                    min_new_tokens=tokens - 96,
-                    pad_token_id=corpus.SEPARATOR,
-                    **sampling,
-                )
+        texts.append(
+            target.generate(
+                prompts,
+                attention_mask=torch.ones_like(prompts),
+                max_new_tokens=tokens - 96,
+                min_new_tokens=tokens - 96,
+                pad_token_id=corpus.SEPARATOR,
+                **sampling,
             )
+        )
     return torch.cat(texts)
 
 
-def batches(texts: torch.Tensor, share: float, steps: int) -> Iterator[torch.Tensor]:
-    """Yield int64 (windows, tokens): corpus windows during the first `share` of the steps, written texts afterwards."""
-    generator = torch.Generator().manual_seed(2)
-    stream = corpus.byte_stream(held_out=False)
-    pieces = corpus.windows(stream, TRAINED_TOKENS, generator)
-    rows = max(1, TOKENS_PER_STEP // texts.shape[1])
-    for step in range(steps):
-        if step < share * steps:
-            yield torch.stack([next(pieces)[:-1] for _ in range(TOKENS_PER_STEP // TRAINED_TOKENS)])
-        else:
-            yield texts[torch.randint(len(texts), (rows,), generator=generator)]
+@torch.no_grad()
+def lessons(target: LlamaForCausalLM, texts: torch.Tensor, corpus_windows: int) -> TensorDataset:
+    """Return windows of the corpus and all texts, each with the target's logits after every token, in half precision."""
+    pieces = corpus.windows(corpus.byte_stream(held_out=False), TRAINED_TOKENS, torch.Generator().manual_seed(2))
+    windows = torch.cat([torch.stack([next(pieces)[:-1] for _ in range(corpus_windows)]), texts])
+    logits = torch.empty((*windows.shape, 256), dtype=torch.float16)
+    for start in tqdm(range(0, len(windows), 8), desc="lessons"):
+        with torch.autocast("cpu", torch.bfloat16):
+            logits[start : start + 8] = target(windows[start : start + 8]).logits
+    return TensorDataset(windows, logits)
 
 
-def distil(draft: LlamaForCausalLM, target: LlamaForCausalLM, texts: torch.Tensor, steps: int, rate: float) -> None:
+def distil(draft: LlamaForCausalLM, taught: TensorDataset, *, steps: int, rate: float) -> None:
     """Train the draft in place on KL(target || draft)."""
     optimizer_pair = optimizers(draft, rate)
-    bar = tqdm(batches(texts, 0.4, steps), total=steps, desc="draft")
-    for step, batch in enumerate(bar):
+    sampler = RandomSampler(taught, True, steps * WINDOWS_PER_STEP, generator=torch.Generator().manual_seed(4))
+    bar = tqdm(DataLoader(taught, WINDOWS_PER_STEP, sampler=sampler), desc="draft")
+    for step, (windows, wanted) in enumerate(bar):
         for optimizer in optimizer_pair:
             optimizer.param_groups[0]["lr"] = rate * schedule((step + 1) / steps)
         with torch.autocast("cpu", torch.bfloat16):
-            with torch.no_grad():
-                wanted = target(batch).logits
-            given = draft(batch).logits
-        agreement = (wanted.argmax(-1) == given.argmax(-1)).float().mean().item()
+            given = draft(windows).logits
         loss = kl_div(
             log_softmax(given.float(), -1).flatten(0, 1),
             log_softmax(wanted.float(), -1).flatten(0, 1),
@@ -101,30 +98,36 @@ def distil(draft: LlamaForCausalLM, target: LlamaForCausalLM, texts: torch.Tenso
         for optimizer in optimizer_pair:
             optimizer.step()
             optimizer.zero_grad()
-        bar.set_postfix(loss=f"{loss.item():.3f}", agreement=f"{agreement:.3f}")
+        if step % 20 == 0:
+            agreement = (wanted.argmax(-1) == given.argmax(-1)).float().mean().item()
+            bar.set_postfix(loss=f"{loss.item():.3f}", agreement=f"{agreement:.3f}")
 
 
 def main() -> None:
-    """Parse the arguments, write texts once, distil, save in half precision."""
+    """Parse the arguments, distil, save in half precision."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--layers", type=int, default=1)
     parser.add_argument("--hidden", type=int, default=192)
-    parser.add_argument("--texts", type=int, default=576)
-    parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--learning-rate", type=float, default=4e-3)
+    parser.add_argument("--texts", type=int, default=288)
+    parser.add_argument("--corpus-windows", type=int, default=1024)
+    parser.add_argument("--steps", type=int, default=1600)
+    parser.add_argument("--learning-rate", type=float, default=3e-3)
     options = parser.parse_args()
-    target = LlamaForCausalLM.from_pretrained(options.target, dtype=torch.float32).eval()
-    store = options.target.with_name("texts.pt")
-    if store.is_file():
-        texts = torch.load(store, weights_only=True)
-    else:
-        texts = written_texts(target, options.texts, TRAINED_TOKENS, torch.Generator().manual_seed(3))
-        torch.save(texts, store)
     draft = new_model(options.layers, options.hidden)
-    distil(draft, target, texts, options.steps, options.learning_rate)
+    distil(draft, prepared(options), steps=options.steps, rate=options.learning_rate)
     draft.half().save_pretrained(options.output)
+
+
+def prepared(options: argparse.Namespace) -> TensorDataset:
+    """Return the lessons, made once and kept beside the target."""
+    store = options.target.with_name("lessons.pt")
+    if not store.is_file():
+        target = LlamaForCausalLM.from_pretrained(options.target, dtype=torch.float32).eval()
+        texts = written_texts(target, options.texts, TRAINED_TOKENS, torch.Generator().manual_seed(3))
+        torch.save(lessons(target, texts, options.corpus_windows).tensors, store)
+    return TensorDataset(*torch.load(store, weights_only=True))
 
 
 if __name__ == "__main__":

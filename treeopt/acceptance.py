@@ -128,7 +128,10 @@ def _probabilities(p: object) -> FloatArray:
 def _like(name: str, values: object, shape: tuple[int, ...]) -> FloatArray | None:
     if values is None:
         return None
-    array = np.array(values, np.float64)
+    try:
+        array = np.array(values, np.float64)
+    except (TypeError, ValueError):
+        raise InvalidValueError(f"{name}: expected numbers in shape {shape}.") from None
     if array.shape != shape or not np.all(array >= 0) or not np.all(np.isfinite(array)):
         raise InvalidValueError(f"{name}: expected finite numbers of at least 0 in shape {shape}. Got {array.shape}.")
     array.flags.writeable = False

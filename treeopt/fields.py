@@ -41,7 +41,7 @@ class Fields:
     def integer(self, field: str, *, least: int = 1) -> int:
         """Return a field that must be a whole number of at least `least`."""
         value = self._take(field)
-        if type(value) is not int or value < least:
+        if type(value) is not int or not least <= value < 2**63:
             raise self.error(field, f"expected a whole number of at least {least}. Got {_short(value)}.")
         return value
 
@@ -62,6 +62,12 @@ class Fields:
         if not isinstance(rows, list):
             raise self.error(field, f"expected a list of lists. Got {_short(rows)}.")
         return [self._numbers(f"{field}[{i}]", row) for i, row in enumerate(rows)]
+
+    def numbers_or_rows(self, field: str) -> list[float] | list[list[float]]:
+        """Return a field that must be a list of finite numbers or a list of such lists."""
+        values = self._content.get(field)
+        nested = isinstance(values, list) and any(isinstance(value, list) for value in values)
+        return self.rows(field) if nested else self.numbers(field)
 
     def mapping(self, field: str) -> "Fields":
         """Return a field that must hold fields of its own."""
@@ -125,5 +131,8 @@ def _is_number(value: object) -> bool:
 
 
 def _short(value: object) -> str:
-    text = f"{len(value)} items" if isinstance(value, Sequence) and not isinstance(value, str) else repr(value)
+    try:
+        text = f"{len(value)} items" if isinstance(value, Sequence) and not isinstance(value, str) else repr(value)
+    except ValueError:  # an integer of more digits than Python is willing to write
+        text = "a number of thousands of digits"
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb
 
 import numpy as np
 import numpy.typing as npt
@@ -64,16 +63,18 @@ class Timing:
         return Estimate(self.median_s, *self.interval_s)
 
 
-def _left_out(count: int, miss: float = 0.025) -> int:
+def _left_out(count: int) -> int:
     """Return how many ordered samples may be left out at each end while the rest still encloses the median.
 
-    The median lies outside the remaining samples with probability at most `miss` on each side, because the number
-    of samples below it is Binomial(count, 1/2): leaving out j is allowed while P(Binomial <= j) <= miss.
+    The median lies outside the remaining samples with probability at most 1/40 on each side, because the number of
+    samples below it is Binomial(count, 1/2): leaving out j is allowed while P(Binomial <= j) <= 1/40.  Whole numbers
+    throughout: 2**1024 is beyond the range of floats.
     """
-    left_out, tail = 0, 1
-    while tail + comb(count, left_out + 1) <= miss * 2**count:
+    left_out, tail, ways = 0, 1, count  # tail: ways to have at most left_out below; ways: to have one more
+    while 40 * (tail + ways) <= 2**count:
         left_out += 1
-        tail += comb(count, left_out)
+        tail += ways
+        ways = ways * (count - left_out) // (left_out + 1)
     return left_out
 
 

@@ -8,17 +8,17 @@ The model of a step, for a tree T of n nodes and D levels (docs/planning.md):
 Plain decoding is the tree of the root alone: one token per verify_s(1), nothing else.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from treeopt import __version__
 from treeopt.errors import InvalidValueError
 from treeopt.latency import Estimate
 from treeopt.profile import MeasuredAcceptance, Profile, StepLatency
 from treeopt.solver import Solution, solve
-from treeopt.trees import TokenTree, chain
+from treeopt.trees import Provenance, TokenTree, TreeFile, chain
 from treeopt.uncertainty import Draws
 
 FloatArray = npt.NDArray[np.float64]
@@ -48,7 +48,7 @@ class Plan:
     plain: Candidate
     """One token per pass."""
     budgets: tuple[Candidate, ...]
-    """The best tree of at most so many nodes, for a row of budgets."""
+    """The fastest tree of exactly so many nodes, for a row of sizes."""
     rule: str
     temperature: float
     context_tokens: int
@@ -82,7 +82,7 @@ class StepModel:
 
     def speedup(self, tree: TokenTree) -> float:
         """Return tokens per second over those of plain decoding."""
-        return self.tokens_per_step(tree) / self.step_s(tree) * float(self.latency.verify.seconds(1))
+        return self.tokens_per_step(tree) * (float(self.latency.verify.seconds(1)) / self.step_s(tree))
 
     def predict(self, kind: str, tree: TokenTree) -> Candidate:
         """Return the prediction for one tree with 95 % intervals."""
@@ -137,7 +137,7 @@ def plan(
         tree=model.predict("tree", fastest_tree(model, solution)),
         chain=model.predict("chain", max(chains, key=model.speedup)),
         plain=model.predict("plain", chain(0)),
-        budgets=tuple(model.predict("tree", fastest_tree(model, solution, nodes)) for nodes in _row_of(max_nodes)),
+        budgets=tuple(model.predict("tree", tree) for tree in _row_of_trees(model, solution)),
         rule=model.acceptance.rule,
         temperature=model.acceptance.temperature,
         context_tokens=model.latency.context_tokens,
@@ -145,41 +145,54 @@ def plan(
     )
 
 
-def fastest_tree(model: StepModel, solution: Solution, nodes: int | None = None) -> TokenTree:
-    """Return the solution's fastest tree; with `nodes`, among those of that budget only.
+def tree_file(plan: Plan, profile: Profile, *, source: str) -> TreeFile:
+    """Return the tree file of a plan's choice, with what was promised of it and where the promise comes from."""
+    choice = plan.choice
+    return TreeFile(
+        tree=choice.tree,
+        reach=plan.solution.table.reach(choice.tree),
+        provenance=Provenance(
+            tool=f"treeopt {__version__}",
+            created=profile.created,
+            source=source,
+            pair=f"{profile.pair.target} + {profile.pair.draft}",
+            machine=profile.machine.processor,
+            rule=plan.rule,
+            temperature=plan.temperature,
+            tokens_per_step=choice.tokens_per_step.value,
+            step_s=choice.step_s.value,
+            speedup=choice.speedup.value,
+        ),
+    )
 
-    Branch and bound: a level costs at least the cheapest measured draft pass, which bounds every tree's speed from
-    above without making it; trees are made in falling order of the bound, until it is below the best speed found.
+
+def fastest_tree(model: StepModel, solution: Solution) -> TokenTree:
+    """Return the solution's fastest tree.
+
+    The speed of the tree of every (depth, budget) is computed and the largest taken, in a tie the shallower and then
+    the smaller.
     """
-    best, best_speedup = chain(0), 1.0 if nodes is None else 0.0
-    for bound, depth, budget in _bounds(model, solution, nodes):
-        if bound <= best_speedup:
-            break
-        tree = solution.tree(budget, depth)
-        speedup = model.speedup(tree)
-        if speedup > best_speedup:
-            best, best_speedup = tree, speedup
-    return best
+    speedups = _speedups(model, solution)
+    depth, nodes = np.unravel_index(speedups[:, 1:].argmax(), (solution.max_depth + 1, solution.max_nodes))
+    return solution.tree(int(nodes) + 1, int(depth))
 
 
-def _bounds(model: StepModel, solution: Solution, nodes: int | None) -> Iterator[tuple[float, int, int]]:
-    """Yield (upper bound on the speedup, depth, budget), the highest bound first."""
-    budgets = np.arange(1, solution.max_nodes + 1) if nodes is None else np.array([nodes])
-    depths = np.arange(solution.max_depth + 1)
-    least_draft_s = depths * model.latency.draft.medians_s.min()
-    # a tree may use fewer nodes than its budget, so its pass costs at least the cheapest up to there
-    verify_s = np.minimum.accumulate(model.latency.verify.seconds(np.arange(1, budgets[-1] + 1)))[budgets - 1]
-    overhead_s = np.where(depths > 0, max(0.0, model.latency.overhead.median_s), 0.0)
-    seconds = verify_s[None, :] + (least_draft_s + overhead_s)[:, None]
-    bounds = solution.expected_tokens[:, budgets] / seconds * float(model.latency.verify.seconds(1))
-    for index in np.argsort(-bounds, axis=None, kind="stable"):
-        depth, column = np.unravel_index(index, bounds.shape)
-        yield float(bounds[depth, column]), int(depth), int(budgets[column])
+def _row_of_trees(model: StepModel, solution: Solution) -> list[TokenTree]:
+    """Return the fastest tree of 2, 4, 8, … nodes and of the most; sizes that no best tree has are left out."""
+    speedups = np.where(solution.tree_nodes == np.arange(solution.max_nodes + 1), _speedups(model, solution), 0.0)
+    sizes = {2**i for i in range(1, solution.max_nodes.bit_length())} | {solution.max_nodes}
+    columns = [nodes for nodes in sorted(sizes) if speedups[:, nodes].any()]
+    return [solution.tree(nodes, int(speedups[:, nodes].argmax())) for nodes in columns]
 
 
-def _row_of(max_nodes: int) -> list[int]:
-    """Return the budgets of the printed table: powers of two, and the largest asked for."""
-    return sorted({2**i for i in range(1, max_nodes.bit_length()) if 2**i <= max_nodes} | {max_nodes})
+def _speedups(model: StepModel, solution: Solution) -> FloatArray:
+    """Return float64 (max_depth + 1, max_nodes + 1), the speedup of every tree of a solution; column 0 is 0."""
+    latency = model.latency
+    draft_s = np.append(0.0, latency.draft.seconds(np.arange(1, int(solution.draft_widths.max(initial=1)) + 1)))
+    verify_s = np.append(np.inf, latency.verify.seconds(np.arange(1, solution.max_nodes + 1)))
+    overhead_s = np.where(solution.tree_nodes > 1, max(0.0, latency.overhead.median_s), 0.0)
+    step_s = draft_s[solution.draft_widths].sum(axis=2) + verify_s[solution.tree_nodes] + overhead_s
+    return np.asarray(solution.expected_tokens / step_s * verify_s[1])
 
 
 def _estimate(value: float, draws: FloatArray) -> Estimate:

@@ -24,12 +24,14 @@ _Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 class _Loader(_Parser):  # type: ignore[misc]
-    """The safe loader, which takes the last of two equal keys, made to refuse them."""
+    """The safe loader, which takes the last of two equal keys and lets `<<` hide some, made to refuse both."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names = [key.value for key, _ in node.value]
         if len(set(map(str, names))) != len(names):
             raise yaml.YAMLError(f"line {node.start_mark.line + 1}: a field appears twice")
+        if "<<" in names:
+            raise yaml.YAMLError(f"line {node.start_mark.line + 1}: merging with << is not allowed")
         result: dict[Any, Any] = super().construct_mapping(node, deep=deep)
         return result
 
@@ -146,9 +148,9 @@ def _read_acceptance(fields: Fields) -> MeasuredAcceptance:
     table = fields.build(
         "p",
         AcceptanceTable,
-        fields.rows("p"),
+        fields.numbers_or_rows("p"),
         counts=fields.numbers("counts") if "counts" in fields else None,
-        standard_error=fields.rows("standard_error") if "standard_error" in fields else None,
+        standard_error=fields.numbers_or_rows("standard_error") if "standard_error" in fields else None,
     )
     acceptance = MeasuredAcceptance(
         rule=fields.text("rule"),
@@ -187,12 +189,12 @@ def _write_acceptance(acceptance: MeasuredAcceptance) -> dict[str, Any]:
         "top_p": acceptance.top_p,
         "prompts": acceptance.prompts,
         "positions": acceptance.positions,
-        "p": _rounded(np.atleast_2d(table.p), digits=10),
+        "p": _rounded(table.p, digits=10),
     }
     if table.counts is not None:
         written["counts"] = _rounded(table.counts)
     if table.standard_error is not None:
-        written["standard_error"] = _rounded(np.atleast_2d(table.standard_error))
+        written["standard_error"] = _rounded(table.standard_error)
     return written
 
 

@@ -39,7 +39,7 @@ class Draws:
         if tree.max_depth > 0:
             draft_s = _at(self._draft, self._draft_s, tree.draft_widths).sum(axis=1)
             step_s = step_s + draft_s + self._overhead_s
-        return tokens, step_s, tokens / step_s * plain_s
+        return tokens, step_s, tokens * (plain_s / step_s)
 
     def _tokens(self, tree: TokenTree) -> FloatArray:
         self._table.rows(tree.max_depth)  # refuses a tree deeper than the table

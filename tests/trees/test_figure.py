@@ -10,7 +10,8 @@ import pytest
 
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.trees import TokenTree, chain, chains, k_ary
-from treeopt.trees.figure import layout, save_figure
+from treeopt.trees.figure import save_figure
+from treeopt.trees.layout import layout
 from treeopt.trees.token_tree import FloatArray
 
 

@@ -28,8 +28,8 @@ class ModelConfig:
     max_positions: int
     """Longest text the model was trained on; the runtime refuses to go past it."""
     tied_head: bool
-    end_token: int | None
-    """Token that ends a text; None when the model has none."""
+    end_tokens: tuple[int, ...]
+    """Tokens that end a text; empty when the model has none."""
 
 
 def load_config(folder: Path | str) -> ModelConfig:
@@ -44,7 +44,7 @@ def load_config(folder: Path | str) -> ModelConfig:
         raise FormatError(path, "content", f"expected JSON ({error}).") from None
     fields = Fields(path, content)
     architectures = content.get("architectures")
-    if not isinstance(architectures, list) or not set(architectures) & set(ARCHITECTURES):
+    if not isinstance(architectures, list) or not any(name in ARCHITECTURES for name in architectures):
         raise fields.error("architectures", f"expected one of {', '.join(ARCHITECTURES)}. Got {architectures}.")
     _refuse_unsupported(fields, content)
     heads = fields.integer("num_attention_heads")
@@ -52,7 +52,6 @@ def load_config(folder: Path | str) -> ModelConfig:
     key_value_heads = fields.integer("num_key_value_heads") if "num_key_value_heads" in fields else heads
     if heads % key_value_heads:
         raise fields.error("num_key_value_heads", f"expected a divisor of {heads} heads. Got {key_value_heads}.")
-    end = content.get("eos_token_id")
     return ModelConfig(
         vocabulary=fields.integer("vocab_size"),
         hidden=hidden,
@@ -65,8 +64,16 @@ def load_config(folder: Path | str) -> ModelConfig:
         rope_base=_rope_base(fields, content),
         max_positions=fields.integer("max_position_embeddings"),
         tied_head=bool(content.get("tie_word_embeddings", False)),
-        end_token=end if isinstance(end, int) else None,
+        end_tokens=_end_tokens(fields, content.get("eos_token_id")),
     )
+
+
+def _end_tokens(fields: Fields, end: object) -> tuple[int, ...]:
+    """Return the end tokens: none, one, or a list of them, as in Llama 3."""
+    tokens = end if isinstance(end, list) else [] if end is None else [end]
+    if not all(type(token) is int for token in tokens):
+        raise fields.error("eos_token_id", f"expected a token id or a list of them. Got {end!r}.")
+    return tuple(tokens)
 
 
 def _rope(content: dict[str, object]) -> dict[str, object]:
@@ -89,7 +96,8 @@ def _refuse_unsupported(fields: Fields, content: dict[str, object]) -> None:
     rope = _rope(content)
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
-        raise fields.error("rope_scaling", f"expected none. Got {kind!r}, which this version cannot run.")
+        field = "rope_parameters" if rope is content.get("rope_parameters") else "rope_scaling"
+        raise fields.error(field, f"expected none. Got {kind!r}, which this version cannot run.")
     for key in ("attention_bias", "mlp_bias"):
         if content.get(key):
             raise fields.error(key, "expected false: this version runs models without biases.")

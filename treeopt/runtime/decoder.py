@@ -1,6 +1,7 @@
 """The decode loop: draft a tree, verify it in one pass of the target, commit the accepted path and one token more."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -8,7 +9,7 @@ from torch import Tensor
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafter import Draft, ModelDrafter
 from treeopt.runtime.mask import TreeMask
-from treeopt.runtime.sampling import check_rule, probabilities
+from treeopt.runtime.sampling import check_rule, check_sampling, probabilities
 from treeopt.runtime.transformer import Transformer
 from treeopt.runtime.verification import Verdict, verify, verify_greedy
 from treeopt.trees import TokenTree
@@ -47,13 +48,17 @@ class Decoder:
         check_rule(rule)
         _check(target, drafter, tree, temperature, top_p)
         trained = min(model.config.max_positions for model in (target, drafter) if model is not None)
-        if not 1 <= (max_text_tokens or trained) <= trained:
+        self.max_text_tokens = trained if max_text_tokens is None else max_text_tokens
+        if not 1 <= self.max_text_tokens <= trained:
             raise InvalidValueError(
                 f"max_text_tokens: expected 1 to {trained}, the trained length. Got {max_text_tokens}."
             )
+        if tree.max_depth > trained:  # positions are prepared for twice the trained length
+            raise InvalidValueError(
+                f"tree: expected a depth of at most {trained}, the trained length. Got {tree.max_depth}."
+            )
         self.target = target
         self.tree = tree
-        self.max_text_tokens = max_text_tokens or trained
         self._rule = rule
         self._temperature = temperature
         self._top_p = top_p
@@ -71,27 +76,28 @@ class Decoder:
             )
 
     def generate(self, token_ids: Sequence[int], max_new_tokens: int) -> Iterator[int]:
-        """Yield committed tokens as they are decoded, up to `max_new_tokens` or the target's end token, included.
+        """Return an iterator over the committed tokens, decoded as they are asked for.
 
+        It ends after `max_new_tokens` or with the target's end token; a new text ends the one before it.
         Raises InvalidValueError, before anything runs, for an empty prompt, a token outside the vocabulary, or a text
         longer than the models were trained for.
         """
-        for tokens in self.steps(token_ids, max_new_tokens):
-            yield from tokens
+        return chain.from_iterable(self.steps(token_ids, max_new_tokens))
 
     def steps(self, token_ids: Sequence[int], max_new_tokens: int) -> Iterator[list[int]]:
-        """Yield the tokens of each step, as `generate` does one by one."""
+        """Return an iterator over the tokens of each step; `generate` returns them one by one."""
         self._check_text(token_ids, max_new_tokens)
         self.start(token_ids)
         return self._steps(max_new_tokens)
 
     def _steps(self, max_new_tokens: int) -> Iterator[list[int]]:
-        end = self.target.config.end_token
+        ends = self.target.config.end_tokens
         left = max_new_tokens
         while left > 0:
             tokens = self.step()[:left]
-            if end in tokens:
-                tokens, left = tokens[: tokens.index(end) + 1], 0
+            last = next((place for place, token in enumerate(tokens) if token in ends), None)
+            if last is not None:
+                tokens, left = tokens[: last + 1], 0
             left -= len(tokens)
             yield tokens
 
@@ -164,10 +170,7 @@ def _check(target: Transformer, drafter: Transformer | None, tree: TokenTree, te
             f"drafter: expected the target's vocabulary of {target.config.vocabulary} tokens. "
             f"Got {drafter.config.vocabulary}: choose a draft model of the same family."
         )
-    if not temperature >= 0 or temperature == float("inf"):
-        raise InvalidValueError(f"temperature: expected a finite number of at least 0. Got {temperature}.")
-    if not 0 < top_p <= 1:
-        raise InvalidValueError(f"top_p: expected a number above 0 and at most 1. Got {top_p}.")
+    check_sampling(temperature, top_p)
     if tree.nodes > 1 and int(tree.child_counts.max()) > target.config.vocabulary:
         raise InvalidValueError(
             f"tree: expected at most {target.config.vocabulary} children per node, the vocabulary. "

@@ -7,6 +7,8 @@ from treeopt.errors import InvalidValueError
 
 RULES = ("sequoia",)
 """Verification rules that can be run; each draws its children in its own way."""
+LEAST_TEMPERATURE = 1e-6
+"""Below it logits divided by the temperature leave the range of float32."""
 
 
 def probabilities(logits: Tensor, temperature: float, top_p: float = 1.0) -> Tensor:
@@ -62,6 +64,17 @@ def check_rule(rule: str) -> None:
     """Raise InvalidValueError for a rule that cannot be run."""
     if rule not in RULES:
         raise InvalidValueError(f"rule: expected one of {', '.join(RULES)}. Got {rule!r}.")
+
+
+def check_sampling(temperature: float, top_p: float) -> None:
+    """Raise InvalidValueError for a temperature or a top-p that no law can be made with."""
+    if temperature != 0 and not LEAST_TEMPERATURE <= temperature < float("inf"):
+        raise InvalidValueError(
+            f"temperature: expected 0, which is greedy, or a finite number of at least {LEAST_TEMPERATURE:g}. "
+            f"Got {temperature}."
+        )
+    if not 0 < top_p <= 1:
+        raise InvalidValueError(f"top_p: expected a number above 0 and at most 1. Got {top_p}.")
 
 
 def _race(law: Tensor, generator: torch.Generator | None) -> Tensor:

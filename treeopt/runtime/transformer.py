@@ -123,7 +123,9 @@ def _rotations(config: ModelConfig, positions: int) -> Tensor:
 
 def _count(weights: Weights, *, tied: bool) -> int:
     """Return the number of distinct parameters."""
-    products = [w.weight for x in weights.layers for w in (x.query_key_value, x.attention_output, x.gate_up, x.down)]
+    products = [w for x in weights.layers for w in (x.query_key_value, x.attention_output, x.gate_up, x.down)]
     norms = [w for x in weights.layers for w in (x.attention_norm, x.mlp_norm)]
-    head = [] if tied else [weights.head.weight]
-    return sum(w.numel() for w in [weights.embedding, weights.norm, *products, *norms, *head])
+    head = [] if tied else [weights.head]
+    return sum(w.numel() for w in [weights.embedding, weights.norm, *norms]) + sum(
+        w.parameters for w in [*products, *head]
+    )

@@ -11,6 +11,7 @@ from treeopt.solver import kernels
 from treeopt.trees import TokenTree
 
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int32]
 
 DEFAULT_MAX_DEPTH = 32
 MAX_CELLS = 40_000_000
@@ -24,6 +25,10 @@ class Solution:
     table: AcceptanceTable
     values: FloatArray
     """float64 (max_depth + 1, max_depth + 1, max_nodes + 1); see `treeopt.solver.kernels.values`."""
+    tree_nodes: IntArray
+    """int32 (max_depth + 1, max_nodes + 1): nodes that the tree of each depth and budget really has."""
+    draft_widths: IntArray
+    """int32 (max_depth + 1, max_nodes + 1, max_depth): its internal nodes at each depth; see `TokenTree.draft_widths`."""
 
     @property
     def max_nodes(self) -> int:
@@ -85,14 +90,16 @@ def solve(table: AcceptanceTable, max_nodes: int = 512, max_depth: int | None = 
         max_depth = table.max_depth or DEFAULT_MAX_DEPTH
     _within("max_nodes", max_nodes, 1, MAX_CELLS)
     _within("max_depth", max_depth, 0, MAX_CELLS)
-    rows = np.ascontiguousarray(table.rows(max_depth))
     if (max_depth + 1) ** 2 * (max_nodes + 1) > MAX_CELLS:
         raise InvalidValueError(
             f"max_nodes, max_depth: {max_nodes} x {max_depth} needs more than {MAX_CELLS} values. Ask for fewer."
         )
+    rows = np.ascontiguousarray(table.rows(max_depth))
     values = kernels.values(rows, table.position_invariant, max_nodes)
-    values.flags.writeable = False
-    return Solution(table=table, values=values)
+    sizes, widths = kernels.shapes(rows, table.position_invariant, values)
+    for array in (values, sizes, widths):
+        array.flags.writeable = False
+    return Solution(table=table, values=values, tree_nodes=sizes, draft_widths=widths)
 
 
 def _within(name: str, value: int, least: int, most: int) -> None:

@@ -1,0 +1,107 @@
+"""`treeopt bench`: whether the prediction comes true."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from treeopt.cli.options import PairOptions, file, output, pair_options, profile_option
+from treeopt.cli.text import milliseconds
+from treeopt.files import STANDARD_STREAM, check_writable, write_text
+
+if TYPE_CHECKING:
+    from treeopt.planner import Candidate
+    from treeopt.profiler import Measured
+
+
+@click.command()
+@click.argument("tree", type=file)
+@profile_option
+@click.option("--max-new-tokens", type=click.IntRange(min=1), default=256, show_default=True, help="Tokens per prompt.")
+@click.option(
+    "--repeats",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Times each prompt is decoded; the median counts.",
+)
+@click.option("--rule", help="Verification rule; by default the first in the profile.")
+@click.option("--temperature", type=click.FloatRange(min=0), help="Temperature; by default the first in the profile.")
+@click.option("-o", "--output", "path", type=output, help="JSON file to write as well; - is standard output.")
+@pair_options
+def bench(
+    tree: Path,
+    profile_path: Path,
+    max_new_tokens: int,
+    repeats: int,
+    rule: str | None,
+    temperature: float | None,
+    path: Path | None,
+    pair: PairOptions,
+) -> None:
+    """Decode held-out prompts with TREE and plainly, in turn, and put the result beside the prediction."""
+    if path is not None:
+        check_writable(path)
+    from treeopt.planner import step_model
+    from treeopt.profile import Profile
+    from treeopt.profiler import bench as measure
+    from treeopt.runtime.pair import bench_prompts, load_prompts
+    from treeopt.trees import load
+
+    shape = load(tree)
+    model = step_model(Profile.load(profile_path), rule=rule, temperature=temperature)
+    predicted = model.predict("tree", shape)
+    models = pair.load()
+    measured = measure(
+        models.target,
+        models.draft,
+        shape,
+        [models.tokenizer.encode(text) for text in bench_prompts(load_prompts())],
+        max_new_tokens=max_new_tokens,
+        repeats=repeats,
+        rule=model.acceptance.rule,
+        temperature=model.acceptance.temperature,
+        top_p=model.acceptance.top_p,
+    )
+    only_json = path is not None and str(path) == STANDARD_STREAM
+    click.echo(table(predicted, measured), err=only_json)
+    if path is not None:
+        write_text(path, json.dumps(report(predicted, measured), indent=2) + "\n")
+
+
+def report(predicted: "Candidate", measured: "Measured") -> dict[str, Any]:
+    """Return prediction and measurement as one flat JSON object, seconds and tokens."""
+    return {
+        "nodes": predicted.tree.nodes,
+        "depth": predicted.tree.max_depth,
+        "predicted_speedup": predicted.speedup.value,
+        "predicted_speedup_interval": [predicted.speedup.low, predicted.speedup.high],
+        "measured_speedup": measured.speedup.value,
+        "measured_speedup_interval": [measured.speedup.low, measured.speedup.high],
+        "predicted_tokens_per_step": predicted.tokens_per_step.value,
+        "measured_tokens_per_step": measured.tokens_per_step,
+        "predicted_step_s": predicted.step_s.value,
+        "measured_step_s": measured.step_s,
+        "measured_plain_step_s": measured.plain_step_s,
+        "identical_to_plain_decoding": measured.identical,
+        "tokens": measured.tokens,
+    }
+
+
+def table(predicted: "Candidate", measured: "Measured") -> str:
+    """Return prediction beside measurement, in a few lines."""
+    rows = [
+        ("tokens per step", f"{predicted.tokens_per_step.value:.2f}", f"{measured.tokens_per_step:.2f}"),
+        ("step, ms", milliseconds(predicted.step_s.value), milliseconds(measured.step_s)),
+        ("speedup", f"{predicted.speedup.value:.2f}", f"{measured.speedup.value:.2f}"),
+    ]
+    lines = [f"{'':<18}{'predicted':>10}{'measured':>10}"]
+    lines += [f"{name:<18}{left:>10}{right:>10}" for name, left, right in rows]
+    same = {
+        True: "the same, token by token",
+        False: "NOT the same",
+        None: "of the same law (not compared token by token)",
+    }
+    lines.append(f"\n{measured.tokens} tokens decoded; the text is {same[measured.identical]} as plain decoding's.")
+    return "\n".join(lines)

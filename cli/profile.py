@@ -1,0 +1,135 @@
+"""`treeopt profile`: measure the machine and the pair."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from treeopt.cli.options import PairOptions, output, pair_options
+from treeopt.cli.text import milliseconds
+from treeopt.errors import TreeoptError
+from treeopt.files import STANDARD_STREAM, check_writable
+
+if TYPE_CHECKING:
+    from treeopt.profile import Profile
+
+JOURNAL_SUFFIX = ".partial"
+SHOWN_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
+
+@click.command()
+@click.option(
+    "-o",
+    "--output",
+    "path",
+    type=output,
+    default=Path("profile.yaml"),
+    show_default=True,
+    help="File to write; - is standard output.",
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Sampling temperature; 0 is greedy.",
+)
+@click.option(
+    "--top-p",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Share of the target's law that is kept.",
+)
+@click.option(
+    "--context-tokens",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    help="Tokens in the cache while times are taken.",
+)
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(min=2),
+    default=512,
+    show_default=True,
+    help="Largest pass that is timed; no larger budget can be planned.",
+)
+@click.option("--rounds", type=click.IntRange(min=1), default=25, show_default=True, help="Samples of every time.")
+@click.option(
+    "--positions",
+    type=click.IntRange(min=1),
+    default=4096,
+    show_default=True,
+    help="Generated tokens whose acceptance is counted.",
+)
+@click.option("--resume", is_flag=True, help="Go on with an interrupted profile.")
+@pair_options
+def profile(path: Path, pair: PairOptions, resume: bool, **measured: float) -> None:
+    """Measure verification, draft and acceptance of a pair on this machine.
+
+    Without --target and --draft the bundled pair is measured.  Every measurement is kept in OUTPUT.partial at once: an
+    interrupted profile goes on with --resume.
+    """
+    check_writable(path)
+    if str(path) != STANDARD_STREAM:
+        check_writable(journal_path(path))
+    from treeopt.profiler import Journal, Measurement, Settings, clock_for
+    from treeopt.runtime.pair import load_prompts, profile_prompts
+
+    settings = Settings(**measured)  # type: ignore[arg-type]
+    models = pair.load()
+    prompts = [models.tokenizer.encode(text) for text in profile_prompts(load_prompts())]
+    journal_file = None if str(path) == STANDARD_STREAM else journal_path(path)
+    journal = Journal(journal_file, settings.conditions(models.target, models.draft, prompts), resume=resume)
+    measurement = Measurement(
+        models.target, models.draft, prompts, settings, clock=clock_for(models.target.device), journal=journal
+    )
+    try:
+        result = measurement.profile()
+    except KeyboardInterrupt:
+        if journal_file is None:
+            raise
+        raise TreeoptError(
+            f"interrupted. What was measured is in {journal_file}; the same command with --resume goes on from there."
+        ) from None
+    result.save(path)
+    journal.remove()
+    click.echo(summary(result), err=str(path) == STANDARD_STREAM)
+    if str(path) != STANDARD_STREAM:
+        click.echo(f"\nWritten to {path}. Next: treeopt solve --profile {path}")
+
+
+def journal_path(path: Path) -> Path:
+    """Return where the measurements of an unfinished profile are kept."""
+    return path.with_name(path.name + JOURNAL_SUFFIX)
+
+
+def summary(profile: "Profile") -> str:
+    """Return what a profile holds, in a few lines."""
+    latency, acceptance = profile.latency(), profile.acceptance()
+    machine, pair = profile.machine, profile.pair
+    shown = [tokens for tokens in SHOWN_TOKENS if tokens <= latency.verify.max_tokens]
+    lines = [
+        f"{_named(pair.target, pair.target_parameters)} + {_named(pair.draft, pair.draft_parameters)}, {pair.dtype}",
+        f"{machine.processor}, {machine.device}, {machine.threads} threads, torch {machine.torch}",
+        "",
+        f"tokens in a pass    {''.join(f'{tokens:>7}' for tokens in shown)}",
+        f"verify, ms          {''.join(f'{milliseconds(float(latency.verify.seconds(tokens))):>7}' for tokens in shown)}",
+        f"draft a level, ms   {''.join(f'{milliseconds(float(latency.draft.seconds(tokens))):>7}' for tokens in shown)}",
+        f"overhead of a step  {milliseconds(latency.overhead.median_s):>7} ms",
+        "",
+        f"acceptance, {acceptance.rule} at temperature {acceptance.temperature:g}, {acceptance.positions} positions",
+        "rank                " + "".join(f"{rank:>7}" for rank in range(min(8, acceptance.table.branching))),
+    ]
+    rows = acceptance.table.rows(acceptance.table.max_depth or 1)
+    lines += [
+        f"depth {depth:<14}" + "".join(f"{value:>7.3f}" for value in rows[depth - 1][:8])
+        for depth in (1, 2, 4, 8, 16)
+        if depth <= len(rows)
+    ]
+    return "\n".join(lines)
+
+
+def _named(model: str, parameters: int) -> str:
+    return f"{model} ({parameters / 1e6:.3g} M parameters)"

@@ -1,0 +1,261 @@
+"""The commands end to end, as a user types them, on the bundled pair with little of everything measured."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from treeopt import Profile
+from treeopt.cli.main import main
+from treeopt.trees import chain, load, load_file
+
+LITTLE = ("--max-tokens", "16", "--rounds", "2", "--positions", "240", "--context-tokens", "64")
+
+
+def call(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("profile") / "profile.yaml"
+    result = call("profile", "--output", path, *LITTLE)
+    assert result.exit_code == 0, result.output
+    return path
+
+
+@pytest.fixture(scope="module")
+def tree(profile: Path) -> Path:
+    path = profile.with_name("tree.json")
+    result = call("solve", "--profile", profile, "--output", path)
+    assert result.exit_code == 0, result.output
+    return path
+
+
+class TestProfile:
+    def test_file_holds_every_measurement_with_its_conditions(self, profile: Path) -> None:
+        written = Profile.load(profile)
+
+        assert written.pair.target == "bundled target"
+        assert written.latency().verify.max_tokens == 16
+        assert all(len(timing.samples_s) >= 2 for timing in written.latency().verify.timings)
+        assert written.latency().context_tokens == 64
+        assert written.acceptance().table.standard_error is not None
+
+    def test_journal_is_gone_once_the_profile_is_written(self, profile: Path) -> None:
+        assert not profile.with_name("profile.yaml.partial").exists()
+
+    def test_dash_writes_the_profile_to_standard_output(self, tmp_path: Path) -> None:
+        result = call("profile", "--output", "-", *LITTLE)
+        (tmp_path / "copy.yaml").write_text(result.stdout)
+
+        assert Profile.load(tmp_path / "copy.yaml").pair.target == "bundled target"
+
+    def test_interruption_keeps_what_was_measured_and_resume_goes_on(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from treeopt.profiler import MonotonicClock
+
+        path = tmp_path / "profile.yaml"
+        real, calls = MonotonicClock.time_s, []
+
+        def interrupted(self: MonotonicClock, work: object) -> float:
+            calls.append(work)
+            if len(calls) == 10:
+                raise KeyboardInterrupt
+            return real(self, work)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(MonotonicClock, "time_s", interrupted)
+        first = call("profile", "--output", path, *LITTLE)
+        kept = path.with_name("profile.yaml.partial").read_text().splitlines()
+        second = call("profile", "--output", path, "--resume", *LITTLE)
+
+        assert first.exit_code == 1
+        assert "--resume" in first.output
+        assert len(kept) == 1 + 9
+        assert second.exit_code == 0, second.output
+        samples = {float(value) for line in kept[1:] for value in json.loads(line)[2]}
+        written = {float(s) for timing in Profile.load(path).latency().verify.timings for s in timing.samples_s}
+        assert {float(f"{s:.6g}") for s in samples} <= written
+
+    def test_resume_without_a_journal_says_so(self, tmp_path: Path) -> None:
+        result = call("profile", "--output", tmp_path / "profile.yaml", "--resume", *LITTLE)
+
+        assert result.exit_code == 1
+        assert "no such file" in result.output
+
+
+class TestSolve:
+    def test_table_shows_tree_chain_and_plain_with_one_choice(self, profile: Path, tmp_path: Path) -> None:
+        result = call("solve", "--profile", profile, "--budget", 8, "--output", tmp_path / "tree.json")
+
+        lines = result.stdout.splitlines()
+        assert sum(line.startswith("*") for line in lines) == 1
+        for kind in ("plain", "chain", "tree"):
+            assert any(line[2:].startswith(kind) for line in lines)
+        assert load(tmp_path / "tree.json").nodes <= 8
+
+    def test_tree_file_carries_the_promise(self, tree: Path) -> None:
+        content = load_file(tree)
+
+        assert content.reach is not None
+        assert content.provenance is not None
+        assert content.provenance.rule == "sequoia"
+        assert content.provenance.tokens_per_step == pytest.approx(content.reach.sum(), rel=1e-4)
+
+    def test_dash_writes_only_the_tree_to_standard_output(self, profile: Path) -> None:
+        result = call("solve", "--profile", profile, "--output", "-")
+
+        assert json.loads(result.stdout)["format"] == "treeopt-tree"
+
+    def test_budget_beyond_the_measured_says_what_to_do(self, profile: Path, tmp_path: Path) -> None:
+        result = call("solve", "--profile", profile, "--budget", 512, "--output", tmp_path / "tree.json")
+
+        assert result.exit_code == 1
+        assert "--max-tokens" in result.output
+        assert not (tmp_path / "tree.json").exists()
+
+
+class TestShow:
+    def test_text_diagram(self, tree: Path) -> None:
+        result = call("show", tree)
+
+        assert result.exit_code == 0
+        assert "depth" in result.stdout
+
+    @pytest.mark.parametrize(("suffix", "magic"), [(".svg", b"<?xml"), (".png", b"\x89PNG"), (".pdf", b"%PDF")])
+    def test_picture(self, tree: Path, tmp_path: Path, suffix: str, magic: bytes) -> None:
+        path = tmp_path / f"tree{suffix}"
+        result = call("show", tree, "--output", path)
+
+        assert result.exit_code == 0, result.output
+        assert path.read_bytes().startswith(magic)
+
+
+class TestRun:
+    def test_text_is_that_of_plain_decoding(self, tmp_path: Path) -> None:
+        plain, bushy = tmp_path / "plain.json", tmp_path / "bushy.json"
+        chain(0).save(plain)
+        load_tree = [-1, 0, 0, 0, 1, 1, 4]
+        from treeopt.trees import TokenTree
+
+        TokenTree(load_tree).save(bushy)
+        texts = [call("run", path, "--prompt", "import os\n", "--max-new-tokens", 60).stdout for path in (plain, bushy)]
+
+        assert texts[0] == texts[1]
+        assert texts[0].startswith("import os\n")
+        assert len(texts[0]) == len("import os\n") + 60 + 1
+
+    def test_speed_goes_to_standard_error(self, tree: Path) -> None:
+        result = call("run", tree, "--prompt", "x", "--max-new-tokens", 8)
+
+        assert "per second" in result.stderr
+        assert "per second" not in result.stdout
+
+    def test_seed_repeats_the_text_above_temperature_0(self, tree: Path) -> None:
+        command = ("run", tree, "--prompt", "def f", "--max-new-tokens", 40, "--temperature", "0.8", "--seed")
+        first, again, other = (call(*command, seed).stdout for seed in (1, 1, 2))
+
+        assert first == again
+        assert first != other
+
+
+class TestBench:
+    def test_prediction_stands_beside_measurement(self, tree: Path, profile: Path, tmp_path: Path) -> None:
+        path = tmp_path / "bench.json"
+        result = call("bench", tree, "--profile", profile, "--max-new-tokens", 16, "--repeats", 1, "--output", path)
+        report = json.loads(path.read_text())
+
+        assert result.exit_code == 0, result.output
+        assert report["identical_to_plain_decoding"] is True
+        for name in ("speedup", "tokens_per_step", "step_s"):
+            assert report[f"predicted_{name}"] > 0
+            assert report[f"measured_{name}"] > 0
+        assert "predicted" in result.stdout
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("arguments", "code", "said"),
+        [
+            (("solve", "--budget", "0"), 2, "--budget"),
+            (("solve", "--budget", "many"), 2, "--budget"),
+            (("nonsense",), 2, "nonsense"),
+            (("solve", "--profile", "missing.yaml"), 1, "treeopt profile"),
+            (("show", "missing.json"), 1, "missing.json"),
+            (("run", "missing.json", "--prompt", "x"), 1, "missing.json"),
+            (("bench", "missing.json"), 1, "missing.json"),
+            (("profile", "--output", "missing/profile.yaml"), 1, "missing"),
+            (("profile", "--device", "cuda:99"), 1, "cuda:99"),
+            (("profile", "--target", "missing"), 1, "both"),
+            (("profile", "--target", "missing", "--draft", "missing"), 1, "tokenizer.json"),
+            (("profile", "--temperature", "nan"), 1, "temperature"),
+        ],
+    )
+    def test_one_clear_line_and_the_right_exit_code(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], code: int, said: str
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        result = call(*arguments)
+
+        assert result.exit_code == code
+        assert said in result.stderr
+        assert "Traceback" not in result.output
+        assert len([line for line in result.stderr.splitlines() if line.startswith("Error")]) == 1
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("content", ["", "{}", "[1]", "nonsense: [", "format: treeopt-profile\nversion: 99\n"])
+    def test_malformed_profile_names_the_file(self, tmp_path: Path, content: str) -> None:
+        path = tmp_path / "profile.yaml"
+        path.write_text(content)
+        result = call("solve", "--profile", path, "--output", tmp_path / "tree.json")
+
+        assert result.exit_code == 1
+        assert "profile.yaml" in result.stderr
+        assert not (tmp_path / "tree.json").exists()
+
+    def test_output_is_checked_before_any_long_work(self, tree: Path, tmp_path: Path) -> None:
+        start_s = time.perf_counter()
+        result = call("bench", tree, "--output", tmp_path / "missing" / "bench.json")
+
+        assert result.exit_code == 1
+        assert "missing" in result.stderr
+        assert time.perf_counter() - start_s < 2
+
+    def test_draft_of_another_vocabulary_is_refused(self, tmp_path: Path) -> None:
+        from treeopt import pair
+
+        draft = tmp_path / "draft"
+        draft.mkdir()
+        for file in pair.DRAFT.iterdir():
+            (draft / file.name).write_bytes(file.read_bytes())
+        tokenizer = json.loads((draft / "tokenizer.json").read_text())
+        vocabulary = tokenizer["model"]["vocab"]
+        vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+        (draft / "tokenizer.json").write_text(json.dumps(tokenizer))
+        result = call("profile", "--target", pair.TARGET, "--draft", draft, "--output", tmp_path / "p.yaml")
+
+        assert result.exit_code == 1
+        assert "vocabulary" in result.stderr
+
+    def test_debug_shows_the_traceback(self) -> None:
+        result = call("--debug", "show", "missing.json")
+
+        assert result.exit_code == 1
+        assert result.exception is not None
+        assert "no such file" in str(result.exception)
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys\nfrom treeopt.cli.main import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "print(sorted({'torch', 'numba', 'matplotlib', 'scipy', 'yaml'} & set(sys.modules)), file=sys.stderr)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert result.stderr.strip() == "[]"

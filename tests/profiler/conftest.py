@@ -1,0 +1,70 @@
+"""Small models with random weights, made in memory."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from treeopt.runtime import Transformer
+from treeopt.runtime.config import ModelConfig
+from treeopt.runtime.linear import Linear
+from treeopt.runtime.transformer import Layer, Weights
+
+CONFIG = ModelConfig(
+    vocabulary=23,
+    hidden=16,
+    intermediate=24,
+    layers=1,
+    heads=2,
+    key_value_heads=1,
+    head_size=8,
+    norm_epsilon=1e-6,
+    rope_base=10_000.0,
+    max_positions=128,
+    tied_head=False,
+    end_tokens=(),
+)
+
+
+@pytest.fixture(scope="session")
+def make_model():
+    """Return a function that makes a model of one layer; `noise` is the share of its weights that others have not."""
+
+    def make(*, seed, name="model", noise=0.0, **changes):
+        config = replace(CONFIG, **changes)
+        generator, other = (torch.Generator().manual_seed(number) for number in (seed, seed + 1000))
+
+        def weight(*shape):
+            common, own = (torch.randn(shape, generator=each) for each in (generator, other))
+            return 0.4 * ((1 - noise) * common + noise * own)
+
+        layer = Layer(
+            attention_norm=torch.ones(config.hidden),
+            query_key_value=Linear(weight(4 * config.head_size, config.hidden)),
+            attention_output=Linear(weight(config.hidden, 2 * config.head_size)),
+            mlp_norm=torch.ones(config.hidden),
+            gate_up=Linear(weight(2 * config.intermediate, config.hidden)),
+            down=Linear(weight(config.hidden, config.intermediate)),
+        )
+        embedding, head = weight(config.vocabulary, config.hidden), Linear(weight(config.vocabulary, config.hidden))
+        weights = Weights(embedding=embedding, layers=(layer,), norm=torch.ones(config.hidden), head=head)
+        return Transformer(config, weights, name=name)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def target(make_model):
+    return make_model(seed=1, name="large")
+
+
+@pytest.fixture(scope="session")
+def draft(make_model):
+    """Return a model that often wants what the target wants."""
+    return make_model(seed=1, noise=0.15, name="small")
+
+
+@pytest.fixture(scope="session")
+def prompts():
+    return [np.random.default_rng(seed).integers(23, size=5 + seed).tolist() for seed in range(6)]

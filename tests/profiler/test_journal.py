@@ -1,0 +1,140 @@
+"""A journal keeps every measurement and goes on after an interruption."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from treeopt.errors import FormatError, TreeoptError
+from treeopt.profiler import Journal
+
+HEADING = "machine A, rounds 3, größe 1"
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "profile.yaml.partial"
+
+
+def filled(path):
+    journal = Journal(path, HEADING)
+    for kind, key, values in (("verify", 4, (0.25,)), ("verify", 1, (0.125,)), ("acceptance", 0, (3.0, 1.5, 0.0))):
+        journal.append(kind, key, values)
+    return journal
+
+
+def listed(journal, kind):
+    return [(entry.key, entry.values) for entry in journal.entries(kind)]
+
+
+def test_measurements_by_kind_in_the_order_they_were_made(path):
+    journal = filled(path)
+    journal.append("verify", 4, (0.5,))
+    assert listed(journal, "verify") == [(4, (0.25,)), (1, (0.125,)), (4, (0.5,))]
+    assert journal.samples("verify") == {1: [0.125], 4: [0.25, 0.5]}
+    assert list(journal.samples("verify")) == [1, 4]
+    assert listed(journal, "acceptance") == [(0, (3.0, 1.5, 0.0))]
+    assert journal.samples("step") == {}
+
+
+def test_every_measurement_is_on_disk_at_once(path):
+    journal = Journal(path, HEADING)
+    for count in range(1, 4):
+        journal.append("verify", 2, (0.1 * count,))
+        lines = path.read_text("utf-8").splitlines()
+        assert json.loads(lines[0]) == {"conditions": HEADING}
+        assert len(lines) == 1 + count
+        assert json.loads(lines[-1]) == ["verify", 2, [0.1 * count]]
+
+
+def test_without_a_file_measurements_are_kept_in_memory():
+    journal = filled(None)
+    assert journal.samples("verify") == {1: [0.125], 4: [0.25]}
+    journal.remove()
+
+
+def test_resuming_brings_everything_back(path):
+    filled(path)
+    resumed = Journal(path, HEADING, resume=True)
+    resumed.append("verify", 1, (1 / 3,))
+    for journal in (resumed, Journal(path, HEADING, resume=True)):
+        assert journal.samples("verify") == {1: [0.125, 1 / 3], 4: [0.25]}
+        assert listed(journal, "acceptance") == [(0, (3.0, 1.5, 0.0))]
+
+
+def test_not_resuming_starts_anew(path):
+    filled(path)
+    assert Journal(path, "other").samples("verify") == {}
+    assert Journal(path, "other", resume=True).samples("verify") == {}
+
+
+@pytest.mark.parametrize("cut", range(1, 31))
+def test_a_torn_last_line_is_left_out(path, cut):
+    filled(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-cut])
+    resumed = Journal(path, HEADING, resume=True)
+    assert listed(resumed, "acceptance") == []
+    assert resumed.samples("verify") == {1: [0.125], 4: [0.25]}
+    resumed.append("acceptance", 0, (3.0, 1.5, 0.0))
+    assert path.read_bytes() == whole
+    assert listed(Journal(path, HEADING, resume=True), "acceptance") == [(0, (3.0, 1.5, 0.0))]
+
+
+def test_other_conditions_are_refused_and_nothing_is_lost(path):
+    filled(path)
+    before = path.read_bytes() + b'["ver'
+    path.write_bytes(before)
+    with pytest.raises(TreeoptError, match=r"measured under other conditions \(machine A.*asked for now \(machine B\)"):
+        Journal(path, "machine B", resume=True)
+    assert path.read_bytes() == before
+
+
+def test_nothing_to_resume(path):
+    with pytest.raises(TreeoptError, match=f"{path}: no such file"):
+        Journal(path, HEADING, resume=True)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "\n",
+        '{"cond',
+        "[]\n",
+        '{"heading": "x"}\n',
+        '{"conditions": "c"}\n["verify", 1]\n',
+        '{"conditions": "c"}\n["verify", 1, [0.1], 2]\n',
+        '{"conditions": "c"}\n["verify", "many", [0.1]]\n',
+        '{"conditions": "c"}\n["verify", 1, ["long"]]\n',
+        '{"conditions": "c"}\n["verify", 1, 0.1]\n',
+        '{"conditions": "c"}\n["verify", 1, [0.1\n["verify", 1, [0.1]]\n',
+        '{"conditions": "c"}\n3\n',
+    ],
+)
+def test_something_else_is_refused(path, content):
+    path.write_text(content)
+    with pytest.raises(FormatError, match=f"{path}: content: expected a journal of measurements"):
+        Journal(path, "c", resume=True)
+    assert path.read_text() == content
+
+
+def test_removing(path):
+    journal = filled(path)
+    journal.remove()
+    assert not path.exists()
+    journal.remove()
+
+
+def test_a_file_that_cannot_be_written(path, monkeypatch):
+    journal = filled(path)
+
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(TreeoptError, match=rf"{path}: cannot be written \(Permission denied\)"):
+        journal.append("verify", 1, (0.1,))
+    with pytest.raises(TreeoptError, match=rf"{path}: cannot be written"):
+        Journal(path, HEADING)

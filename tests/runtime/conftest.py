@@ -1,0 +1,86 @@
+"""Tiny random Llama checkpoints, made by transformers, whose own models are the reference for logits."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from treeopt.runtime import load_model
+
+SIZES = {
+    "vocab_size": 23,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.3,  # large enough for laws that are peaked and depend on the whole text
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+
+
+@pytest.fixture(scope="session")
+def make_checkpoint(tmp_path_factory):
+    """Return a function that saves a random checkpoint and returns its folder."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    def make(*, seed, stored_dtype=torch.float32, max_shard_size="1GB", **changes):
+        folder = tmp_path_factory.mktemp("model")
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            model = LlamaForCausalLM(LlamaConfig(**{**SIZES, **changes}))
+        model.to(stored_dtype).save_pretrained(folder, max_shard_size=max_shard_size)
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def target_folder(make_checkpoint):
+    return make_checkpoint(seed=1, tie_word_embeddings=False)
+
+
+@pytest.fixture(scope="session")
+def target(target_folder):
+    """Return a model of 23 tokens with an untied head."""
+    return load_model(target_folder)
+
+
+@pytest.fixture(scope="session")
+def draft(make_checkpoint):
+    """Return a smaller model with other weights, the same vocabulary and a tied head."""
+    return load_model(make_checkpoint(seed=2, tie_word_embeddings=True, num_hidden_layers=1))
+
+
+@pytest.fixture(scope="session")
+def logits_after():
+    """Return a function that gives a model's logits (V,) after a text, by a pass over nothing but this text."""
+
+    def logits(model, tokens):
+        cache = model.new_cache(len(tokens))
+        model.prefill(torch.tensor(tokens[:-1]), cache)
+        return model.forward(torch.tensor(tokens[-1:]), torch.tensor([len(tokens) - 1]), cache, None)[0]
+
+    return logits
+
+
+@pytest.fixture(scope="session")
+def chi_squared():
+    """Return the function from counts and the law they should follow to a p-value, rare cells taken together."""
+
+    def p_value(counts, law):
+        counts, expected = np.asarray(counts, np.float64).ravel(), np.asarray(law, np.float64).ravel()
+        assert abs(expected.sum() - 1) < 1e-9
+        if counts[expected == 0].any():
+            return 0.0
+        expected = expected * counts.sum()
+        rare = expected < 5
+        cells = [(counts[~rare], expected[~rare]), ([counts[rare].sum()], [expected[rare].sum()])]
+        observed, wanted = (np.concatenate(part) for part in zip(*cells, strict=True))
+        there = wanted > 0
+        return float(stats.chisquare(observed[there], wanted[there]).pvalue) if there.sum() > 1 else 1.0
+
+    return p_value

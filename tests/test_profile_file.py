@@ -1,0 +1,609 @@
+"""The profile file of docs/profile-file.md: golden bytes, round trips, and every way in which a file can be wrong."""
+
+import copy
+import dataclasses
+import json
+import random
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from treeopt import profile_file
+from treeopt.acceptance import AcceptanceTable
+from treeopt.errors import FormatError, InfeasibleError, InvalidValueError, TreeoptError
+from treeopt.latency import LatencyTable, Timing
+from treeopt.profile import Machine, MeasuredAcceptance, Pair, Profile, StepLatency
+from treeopt.profile_file import MAX_BYTES, MAX_NESTING
+
+ROOT = Path(__file__).resolve().parents[1]
+GOLDEN_FILE = ROOT / "tests" / "data" / "profile-golden.yaml"
+SPECIFICATION = ROOT / "docs" / "profile-file.md"
+VALIDATOR = jsonschema.Draft202012Validator(json.loads((ROOT / "docs" / "profile-file.schema.json").read_bytes()))
+
+MACHINE = Machine(device="cpu", processor="AMD EPYC 7763", threads=2, system="Linux 6.8", python="3.12", torch="2.8.0")
+PAIR = Pair(
+    target="bundled/target",
+    draft="bundled/draft",
+    dtype="float32",
+    vocabulary=256,
+    target_parameters=4_900_000,
+    draft_parameters=230_000,
+)
+VERIFY = LatencyTable(
+    [1, 4, 16, 64],
+    [
+        Timing([0.00191, 0.00189, 0.00204]),
+        Timing([0.0024, 0.00246, 0.00239]),
+        Timing([0.004, 0.00403, 0.0041]),
+        Timing([0.0082, 0.0081, 0.0083]),
+    ],
+)
+DRAFT = LatencyTable([1, 64], [Timing([0.00016, 0.000158, 0.000171]), Timing([0.0004, 0.00041, 0.00039])])
+OVERHEAD = Timing([0.00011, -2e-05, 0.00013], allow_negative=True)
+PER_DEPTH = AcceptanceTable(
+    [[0.73, 0.12, 0.05], [5 / 7, 0.0, 0.1]],
+    counts=[4096, 3701.25],
+    standard_error=[[0.0069, 0.0051, 0.0034], [0.0074, 0, 0.005]],
+)
+GOLDEN = Profile(
+    created="2026-11-20T11:12:00Z",
+    tool="treeopt 0.1.0",
+    machine=MACHINE,
+    pair=PAIR,
+    latencies=(StepLatency(context_tokens=256, batch_size=1, verify=VERIFY, draft=DRAFT, overhead=OVERHEAD),),
+    acceptances=(
+        MeasuredAcceptance(rule="sequoia", temperature=0.6, top_p=1.0, prompts=24, positions=4096, table=PER_DEPTH),
+        MeasuredAcceptance(
+            rule="typical", temperature=0.0, top_p=0.9, prompts=1, positions=1, table=AcceptanceTable([0.8, 0.1])
+        ),
+    ),
+)
+
+
+def check_same(found: Profile, expected: Profile) -> None:
+    """Expect equal profiles, up to the digits that the file keeps."""
+    for name in ("created", "tool", "machine", "pair"):
+        assert getattr(found, name) == getattr(expected, name)
+    for one, other in zip(found.latencies, expected.latencies, strict=True):
+        assert (one.context_tokens, one.batch_size) == (other.context_tokens, other.batch_size)
+        for table, wanted in ((one.verify, other.verify), (one.draft, other.draft)):
+            assert table.tokens.tolist() == wanted.tokens.tolist()
+            for timing, wanted_timing in zip(table.timings, wanted.timings, strict=True):
+                close(timing.samples_s, wanted_timing.samples_s)
+        close(one.overhead.samples_s, other.overhead.samples_s)
+    for one, other in zip(found.acceptances, expected.acceptances, strict=True):
+        for name in ("rule", "temperature", "top_p", "prompts", "positions"):
+            assert getattr(one, name) == getattr(other, name)
+        np.testing.assert_allclose(one.table.p, other.table.p, rtol=5.1e-10, atol=1e-300)
+        for name in ("counts", "standard_error"):
+            array, wanted = getattr(one.table, name), getattr(other.table, name)
+            assert (array is None) == (wanted is None)
+            if array is not None:
+                close(array, wanted)
+
+
+def close(found: np.ndarray, expected: np.ndarray) -> None:
+    np.testing.assert_allclose(found, expected, rtol=5.1e-6, atol=1e-300)
+
+
+class TestGoldenFile:
+    def test_written_bytes(self, tmp_path):
+        GOLDEN.save(tmp_path / "p.yaml")
+        assert (tmp_path / "p.yaml").read_bytes() == GOLDEN_FILE.read_bytes()
+
+    def test_read_contents(self):
+        check_same(Profile.load(GOLDEN_FILE), GOLDEN)
+
+    def test_saved_again_byte_for_byte(self, tmp_path):
+        Profile.load(str(GOLDEN_FILE)).save(str(tmp_path / "p.yaml"))
+        assert (tmp_path / "p.yaml").read_bytes() == GOLDEN_FILE.read_bytes()
+
+    def test_the_same_bytes_without_the_c_library(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(profile_file, "_Dumper", yaml.SafeDumper)
+        GOLDEN.save(tmp_path / "p.yaml")
+        assert (tmp_path / "p.yaml").read_bytes() == GOLDEN_FILE.read_bytes()
+
+    def test_schema_accepts(self):
+        VALIDATOR.validate(yaml.safe_load(GOLDEN_FILE.read_bytes()))
+
+    def test_it_has_every_key_of_the_schema_in_order(self):
+        self.check_keys(yaml.safe_load(GOLDEN_FILE.read_bytes()), VALIDATOR.schema)
+
+    def check_keys(self, content, schema):
+        schema = VALIDATOR.schema["$defs"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+        if isinstance(content, dict):
+            assert list(content) == list(schema["properties"])
+            for key, value in content.items():
+                self.check_keys(value, schema["properties"][key])
+        elif isinstance(content, list) and "items" in schema:
+            self.check_keys(content[0], schema["items"])
+
+    def test_the_specification_shows_it(self):
+        assert f"```yaml\n{GOLDEN_FILE.read_text('utf-8')}```" in SPECIFICATION.read_text("utf-8")
+
+    def test_dash_is_standard_output(self, capsys):
+        GOLDEN.save("-")
+        assert capsys.readouterr().out == GOLDEN_FILE.read_text("utf-8")
+
+
+TEXT = st.text(max_size=12) | st.sampled_from(["null", "yes", "3.11", "2026-11-20", "1e5", "=", "<<", "*a", "- b", "~"])
+WHOLE = st.integers(1, 2**63 - 1)
+SECONDS = st.floats(1e-300, 1e300)
+
+
+@st.composite
+def latency_tables(draw: st.DrawFn) -> LatencyTable:
+    tokens = sorted(draw(st.sets(st.integers(1, 2**31 - 1), min_size=1, max_size=4)))
+    return LatencyTable(tokens, [Timing(draw(st.lists(SECONDS, min_size=1, max_size=4))) for _ in tokens])
+
+
+@st.composite
+def acceptance_tables(draw: st.DrawFn) -> AcceptanceTable:
+    depth, branching = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    weights = np.array(draw(st.lists(st.floats(0, 1), min_size=depth * branching, max_size=depth * branching)))
+    p = weights.reshape(depth, branching)
+    p = p / np.maximum(p.sum(axis=1, keepdims=True), 1.0)
+    error = draw(st.lists(st.floats(0, 1), min_size=p.size, max_size=p.size))
+    return AcceptanceTable(
+        p,
+        counts=draw(st.none() | st.lists(st.floats(0, 1e300), min_size=depth, max_size=depth)),
+        standard_error=np.reshape(error, p.shape) if draw(st.booleans()) else None,
+    )
+
+
+MACHINES = st.builds(Machine, device=TEXT, processor=TEXT, threads=WHOLE, system=TEXT, python=TEXT, torch=TEXT)
+PAIRS = st.builds(
+    Pair, target=TEXT, draft=TEXT, dtype=TEXT, vocabulary=WHOLE, target_parameters=WHOLE, draft_parameters=WHOLE
+)
+LATENCIES = st.builds(
+    StepLatency,
+    context_tokens=st.integers(0, 2**31),
+    batch_size=WHOLE,
+    verify=latency_tables(),
+    draft=latency_tables(),
+    overhead=st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=4).map(lambda s: Timing(s, allow_negative=True)),
+)
+ACCEPTANCES = st.builds(
+    MeasuredAcceptance,
+    rule=TEXT,
+    temperature=st.floats(0, 1e300),
+    top_p=st.floats(0, 1),
+    prompts=WHOLE,
+    positions=WHOLE,
+    table=acceptance_tables() | acceptance_tables().map(lambda table: AcceptanceTable(table.p[0])),
+)
+PROFILES = st.builds(
+    Profile,
+    created=TEXT,
+    tool=TEXT,
+    machine=MACHINES,
+    pair=PAIRS,
+    latencies=st.lists(LATENCIES, min_size=1, max_size=2).map(tuple),
+    acceptances=st.lists(ACCEPTANCES, min_size=1, max_size=2).map(tuple),
+)
+
+
+class TestRoundTrip:
+    @settings(deadline=None, derandomize=True, max_examples=200)
+    @given(PROFILES)
+    def test_what_is_saved_is_loaded(self, tmp_path_factory, profile):
+        path = tmp_path_factory.getbasetemp() / "round-trip.yaml"
+        profile.save(path)
+        found, text = Profile.load(path), path.read_bytes()
+        check_same(found, profile)
+        VALIDATOR.validate(yaml.safe_load(text))
+        found.save(path)
+        assert path.read_bytes() == text
+
+    def test_a_row_for_every_depth_stays_one(self, tmp_path):
+        """Written as a list of one row it came back as a table of depth 1."""
+        GOLDEN.save(tmp_path / "p.yaml")
+        one_row = Profile.load(tmp_path / "p.yaml").acceptances[1].table
+        assert one_row.position_invariant
+        assert one_row.max_depth is None
+
+    def test_any_layout_is_read(self, tmp_path):
+        content = dict(reversed(yaml.safe_load(GOLDEN_FILE.read_bytes()).items()))
+        block = yaml.safe_dump(content, sort_keys=False, default_flow_style=False, indent=5)
+        flow = yaml.safe_dump(content, sort_keys=False, default_flow_style=True, width=40)
+        for name, text in {"block": f"# a remark\n---\n{block}", "flow": "\ufeff" + flow.replace("\n", "\r\n")}.items():
+            (tmp_path / name).write_bytes(text.encode())
+            check_same(Profile.load(tmp_path / name), GOLDEN)
+
+
+def spoiled(*where: object, value: object = ...) -> bytes:
+    """Return the bytes of the golden file with one value replaced; ... takes it away."""
+    content = copy.deepcopy(yaml.safe_load(GOLDEN_FILE.read_bytes()))
+    holder = content
+    for key in where[:-1]:
+        holder = holder[key]
+    if value is ...:
+        del holder[where[-1]]
+    else:
+        holder[where[-1]] = value
+    return yaml.safe_dump(content, sort_keys=False, default_flow_style=None).encode()
+
+
+def replaced(old: str, new: str) -> bytes:
+    text = GOLDEN_FILE.read_text("utf-8")
+    assert text.count(old) == 1
+    return text.replace(old, new).encode()
+
+
+LAUGHS = "a: &a [ha, ha]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in pairwise("abcdefghi"))
+
+NOT_PLAIN_YAML = {
+    "empty": (b"", "expected fields with names"),
+    "words": (b"no profile at all", "expected fields with names"),
+    "list": (b"- a\n- b\n", "expected fields with names"),
+    "names that are numbers": (b"1: 2\n", "expected fields with names"),
+    "names that are lists": (b"? [a, b]\n: 2\n", r"expected YAML .*unhashable"),
+    "two documents": (GOLDEN_FILE.read_bytes() + b"---\na: 1\n", r"expected YAML .*single document"),
+    "cut short": (GOLDEN_FILE.read_bytes().rstrip()[:-1], "expected YAML"),
+    "tabs": (b"a:\n\t- b\n", "expected YAML"),
+    "control characters": (b"a: \x07\n", "expected YAML .*control characters"),
+    "key twice": (
+        replaced("version: 1\n", "version: 1\nversion: 1\n"),
+        r"expected YAML \(line 1: a field appears twice",
+    ),
+    "key twice inside": (replaced("  batch_size: 1\n", "  batch_size: 1\n  'batch_size': 2\n"), "line 8: .* twice"),
+    "merged keys": (replaced("{device: cpu,", "{<<: {device: cpu},"), "line 5: merging with << is not allowed"),
+    "a date that is none": (replaced("'2026-11-20T11:12:00Z'", "2026-13-20"), "expected YAML .*month"),
+    "5000 digits": (replaced("version: 1", f"version: {'9' * 5000}"), "expected YAML .*digits"),
+}
+
+TRICKS = {
+    "billion laughs": (LAUGHS.encode(), "line 1"),
+    "alias": (b"a: *b\n", "line 1"),
+    "a list inside itself": (b"a: &b [*b]\n", "line 1"),
+    "anchor": (replaced("version: 1", "version: &v 1"), "line 2"),
+    "anchor of a key": (replaced("version: 1", "&v version: 1"), "line 2"),
+    "tag": (replaced("version: 1", "version: !!int 1"), "line 2"),
+    "tag of a list": (replaced("p: [0.8, 0.1]", "p: !!set {0.8, 0.1}"), "line 42"),
+    "tag of code": (b"!!python/object/apply:os.system [exit]", "line 1"),
+    "bare tag": (replaced("version: 1", "version: ! 1"), "line 2"),
+}
+
+# What a JSON Schema can refuse: id -> (bytes, field, reason).
+VERIFY_AT, DRAFT_AT = ("latency", 0, "verify"), ("latency", 0, "draft")
+FIRST = ("acceptance", 0)
+WRONG_SHAPE = {
+    "no format": (spoiled("format"), "format", "is missing"),
+    "other format": (spoiled("format", value="treeopt-tree"), "format", "'treeopt-profile'. Got 'treeopt-tree'"),
+    "format null": (spoiled("format", value=None), "format", "expected text. Got None"),
+    "no version": (spoiled("version"), "version", "is missing"),
+    "version 0": (spoiled("version", value=0), "version", "at least 1. Got 0"),
+    "newer version": (spoiled("version", value=2), "version", "at most 1. Got 2: update treeopt"),
+    "version true": (spoiled("version", value=True), "version", "whole number.* Got True"),
+    "created as a date": (replaced("'2026-11-20T11:12:00Z'", "2026-11-20"), "created", "expected text. Got datetime"),
+    "torch as a number": (spoiled("machine", "torch", value=2.8), "machine.torch", "expected text. Got 2.8"),
+    "no threads": (spoiled("machine", "threads"), "machine.threads", "is missing"),
+    "threads 0": (spoiled("machine", "threads", value=0), "machine.threads", "at least 1. Got 0"),
+    "threads 1.5": (spoiled("machine", "threads", value=1.5), "machine.threads", "whole number.* Got 1.5"),
+    "machine text": (spoiled("machine", value="mine"), "machine", "expected fields with names"),
+    "pair null": (spoiled("pair", value=None), "pair", "expected fields with names"),
+    "huge integer": (
+        spoiled("pair", "vocabulary", value=2**63),
+        "pair.vocabulary",
+        "whole number.* Got 922337203685477",
+    ),
+    "huge number": (spoiled(*FIRST, "temperature", value=10**400), "acceptance[0].temperature", r"Got 1000.*\.\.\."),
+    "unknown field": (spoiled("note", value="hello"), "note", "unknown field"),
+    "unknown field of the machine": (spoiled("machine", "owner", value="me"), "machine.owner", "unknown field"),
+    "unknown field of a table": (spoiled(*VERIFY_AT, "unit", value="s"), "latency[0].verify.unit", "unknown field"),
+    "unknown field of the overhead": (
+        spoiled("latency", 0, "overhead", "tokens", value=[1]),
+        "latency[0].overhead.tokens",
+        "unknown field",
+    ),
+    "unknown field of acceptance": (spoiled(*FIRST, "q", value=1), "acceptance[0].q", "unknown field"),
+    "no latency": (spoiled("latency"), "latency", "is missing"),
+    "latency empty": (spoiled("latency", value=[]), "latency", "at least one. Got 0 items"),
+    "latency not a list": (spoiled("latency", value={}), "latency", "at least one. Got {}"),
+    "latency of text": (spoiled("latency", 0, value="fast"), "latency[0]", "expected fields with names"),
+    "context negative": (spoiled("latency", 0, "context_tokens", value=-1), "latency[0].context_tokens", "at least 0"),
+    "batch 0": (spoiled("latency", 0, "batch_size", value=0), "latency[0].batch_size", "at least 1. Got 0"),
+    "no overhead": (spoiled("latency", 0, "overhead"), "latency[0].overhead", "is missing"),
+    "overhead empty": (
+        spoiled("latency", 0, "overhead", "samples_s", value=[]),
+        "latency[0].overhead.samples_s",
+        "at least one finite number",
+    ),
+    "tokens text": (
+        spoiled(*VERIFY_AT, "tokens", value="1 to 64"),
+        "latency[0].verify.tokens",
+        "list of whole numbers",
+    ),
+    "tokens 0": (spoiled(*VERIFY_AT, "tokens", 0, value=0), "latency[0].verify.tokens", "rising counts of at least 1"),
+    "tokens 1.5": (spoiled(*VERIFY_AT, "tokens", 0, value=1.5), "latency[0].verify.tokens", "list of whole numbers"),
+    "tokens huge": (spoiled(*DRAFT_AT, "tokens", 1, value=2**31), "latency[0].draft.tokens", "list of whole numbers"),
+    "samples not nested": (
+        spoiled(*DRAFT_AT, "samples_s", value=[0.1, 0.2]),
+        "latency[0].draft.samples_s[0]",
+        "list of finite numbers. Got 0.1",
+    ),
+    "samples null": (
+        spoiled(*DRAFT_AT, "samples_s", value=None),
+        "latency[0].draft.samples_s",
+        "list of lists. Got None",
+    ),
+    "no samples": (spoiled(*VERIFY_AT, "samples_s", 2, value=[]), "latency[0].verify.samples_s[2]", "at least one"),
+    "text instead of a number": (
+        spoiled(*VERIFY_AT, "samples_s", 1, 2, value="2 ms"),
+        "latency[0].verify.samples_s[1]",
+        "list of finite numbers",
+    ),
+    "boolean instead of a number": (
+        spoiled(*VERIFY_AT, "samples_s", 1, 2, value=True),
+        "latency[0].verify.samples_s[1]",
+        "list of finite numbers",
+    ),
+    "negative seconds": (
+        spoiled(*VERIFY_AT, "samples_s", 1, 2, value=-0.1),
+        "latency[0].verify.samples_s[1]",
+        r"seconds above 0\. Got -0\.1",
+    ),
+    "no seconds": (spoiled(*DRAFT_AT, "samples_s", 0, 0, value=0.0), "latency[0].draft.samples_s[0]", "above 0. Got 0"),
+    "rule a number": (spoiled(*FIRST, "rule", value=1), "acceptance[0].rule", "expected text. Got 1"),
+    "temperature negative": (
+        spoiled(*FIRST, "temperature", value=-1),
+        "acceptance[0].temperature",
+        "at least 0. Got -1",
+    ),
+    "top_p above 1": (spoiled(*FIRST, "top_p", value=1.5), "acceptance[0].top_p", "from 0 to 1. Got 1.5"),
+    "prompts 0": (spoiled(*FIRST, "prompts", value=0), "acceptance[0].prompts", "at least 1. Got 0"),
+    "no p": (spoiled(*FIRST, "p"), "acceptance[0].p", "is missing"),
+    "p empty": (spoiled(*FIRST, "p", value=[]), "acceptance[0].p", "at least one entry"),
+    "p of empty rows": (spoiled(*FIRST, "p", value=[[], []]), "acceptance[0].p", "at least one entry"),
+    "p text": (spoiled(*FIRST, "p", value="high"), "acceptance[0].p", "list of finite numbers. Got 'high'"),
+    "p rows and numbers": (spoiled(*FIRST, "p", 0, value=0.5), "acceptance[0].p[0]", "list of finite numbers. Got 0.5"),
+    "p negative": (spoiled(*FIRST, "p", 1, 2, value=-0.5), "acceptance[0].p", r"p\[1, 2\]: .* Got -0\.5"),
+    "p above 1": (spoiled(*FIRST, "p", 1, 2, value=1.5), "acceptance[0].p", r"p\[1, 2\]: .* Got 1\.5"),
+    "counts negative": (spoiled(*FIRST, "counts", 0, value=-1.0), "acceptance[0].p", "counts: .*at least 0"),
+    "counts null": (spoiled(*FIRST, "counts", value=None), "acceptance[0].counts", "list of finite numbers. Got None"),
+}
+
+# What only the loader refuses: NaN and infinity are in no JSON, lengths and sums in no schema.
+WRONG_MEANING = {
+    "version 1.0": (spoiled("version", value=1.0), "version", "whole number.* Got 1.0"),
+    "NaN seconds": (
+        spoiled(*VERIFY_AT, "samples_s", 0, 0, value=float("nan")),
+        "latency[0].verify.samples_s[0]",
+        "list of finite numbers",
+    ),
+    "infinite overhead": (
+        spoiled("latency", 0, "overhead", "samples_s", 0, value=float("-inf")),
+        "latency[0].overhead.samples_s",
+        "list of finite numbers",
+    ),
+    "NaN acceptance": (spoiled(*FIRST, "p", 0, 0, value=float("nan")), "acceptance[0].p[0]", "list of finite numbers"),
+    "NaN temperature": (spoiled(*FIRST, "temperature", value=float("nan")), "acceptance[0].temperature", "Got nan"),
+    "seconds overflow": (replaced("0.00191", "1.0e+999"), "latency[0].verify.samples_s[0]", "list of finite numbers"),
+    "hexadecimal of 6000 digits": (
+        replaced("vocabulary: 256", f"vocabulary: 0x{'f' * 5000}"),
+        "pair.vocabulary",
+        "Got a number of thousands of digits",
+    ),
+    "number without end": (
+        replaced("temperature: 0.6", f"temperature: 0x{'f' * 5000}"),
+        "acceptance[0].temperature",
+        "Got a number of thousands of digits",
+    ),
+    "tokens that do not rise": (
+        spoiled(*VERIFY_AT, "tokens", value=[1, 16, 4, 64]),
+        "latency[0].verify.tokens",
+        r"rising counts of at least 1\. Got \[1, 16, 4, 64\]",
+    ),
+    "a token count twice": (spoiled(*DRAFT_AT, "tokens", value=[1, 1]), "latency[0].draft.tokens", "rising counts"),
+    "more tokens than samples": (
+        spoiled(*VERIFY_AT, "tokens", value=[1, 4, 16, 64, 128]),
+        "latency[0].verify.tokens",
+        r"expected 5, one per token count\. Got 4",
+    ),
+    "fewer tokens than samples": (
+        spoiled(*DRAFT_AT, "tokens", value=[1]),
+        "latency[0].draft.tokens",
+        "expected 1, .* Got 2",
+    ),
+    "a row that sums to more than 1": (
+        spoiled(*FIRST, "p", 1, 1, value=0.5),
+        "acceptance[0].p",
+        r"Row 1 sums to 1\.31",
+    ),
+    "rows of different lengths": (spoiled(*FIRST, "p", 0, value=[0.5]), "acceptance[0].p", "as many in every row"),
+    "counts too short": (spoiled(*FIRST, "counts", value=[1.0]), "acceptance[0].p", r"counts: .*in shape \(2,\)"),
+    "errors of another shape": (
+        spoiled(*FIRST, "standard_error", value=[0.1, 0.1]),
+        "acceptance[0].p",
+        r"standard_error: .*in shape \(2, 3\)\. Got \(2,\)",
+    ),
+    "errors of different lengths": (
+        spoiled(*FIRST, "standard_error", 0, value=[0.1]),
+        "acceptance[0].p",
+        r"standard_error: expected numbers in shape \(2, 3\)",
+    ),
+}
+
+
+def cases(table: dict[str, tuple]) -> list:
+    return [pytest.param(*case, id=name) for name, case in table.items()]
+
+
+class TestMalformed:
+    def test_the_document_that_the_cases_spoil_is_good(self, tmp_path):
+        (tmp_path / "p.yaml").write_bytes(spoiled("version", value=1))
+        check_same(Profile.load(tmp_path / "p.yaml"), GOLDEN)
+
+    @pytest.mark.parametrize(("data", "reason"), cases(NOT_PLAIN_YAML))
+    def test_no_yaml_with_names(self, tmp_path, data, reason):
+        self.check(tmp_path / "p.yaml", data, "content", reason)
+
+    @pytest.mark.parametrize(("data", "line"), cases(TRICKS))
+    def test_tricks(self, tmp_path, data, line):
+        self.check(tmp_path / "p.yaml", data, line, "anchors, aliases and tags are not allowed")
+
+    @pytest.mark.parametrize(
+        "data", [b"[" * 200_000, b"[" * 20 + b"]" * 20, b"- " * 20 + b"a"], ids=["flow", "closed", "block"]
+    )
+    def test_deep_nesting(self, tmp_path, data):
+        self.check(tmp_path / "p.yaml", data, "line 1", f"nested more than {MAX_NESTING} deep")
+
+    @pytest.mark.parametrize(("data", "field", "reason"), cases(WRONG_SHAPE | WRONG_MEANING))
+    def test_a_wrong_field(self, tmp_path, data, field, reason):
+        self.check(tmp_path / "p.yaml", data, field, reason)
+
+    def check(self, path, data, field, reason):
+        """Expect an error at once that names the file, the field and the reason, and is short."""
+        path.write_bytes(data)
+        start = time.perf_counter()
+        with pytest.raises(FormatError, match=reason) as caught:
+            Profile.load(path)
+        assert time.perf_counter() - start < 5
+        assert (caught.value.path, caught.value.field) == (path, field)
+        assert str(caught.value).startswith(f"{path}: {field}: ")
+        assert len(str(caught.value)) < len(str(path)) + 400
+        assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize(("data", "field", "reason"), cases(WRONG_SHAPE))
+    def test_the_schema_refuses_it_too(self, data, field, reason):  # noqa: ARG002
+        assert not VALIDATOR.is_valid(yaml.safe_load(data))
+
+    def test_the_schema_is_a_schema(self):
+        VALIDATOR.check_schema(VALIDATOR.schema)
+
+
+class TestUnreadable:
+    def test_missing(self, tmp_path):
+        with pytest.raises(TreeoptError, match=r"none\.yaml: no such file"):
+            Profile.load(tmp_path / "none.yaml")
+
+    def test_folder(self, tmp_path):
+        with pytest.raises(TreeoptError, match=f"{tmp_path}: cannot be read"):
+            Profile.load(tmp_path)
+
+    def test_not_utf8(self, tmp_path):
+        (tmp_path / "p.yaml").write_bytes(b"format: \xff")
+        with pytest.raises(TreeoptError, match=r"p\.yaml: not UTF-8 text \(byte 8\)"):
+            Profile.load(tmp_path / "p.yaml")
+
+    def test_too_large(self, tmp_path):
+        (tmp_path / "p.yaml").write_bytes(GOLDEN_FILE.read_bytes() + b" " * MAX_BYTES)
+        with pytest.raises(TreeoptError, match=r"p\.yaml: larger than 32000000 bytes"):
+            Profile.load(tmp_path / "p.yaml")
+
+    def test_no_folder_to_save_in(self, tmp_path):
+        with pytest.raises(TreeoptError, match="its folder does not exist"):
+            GOLDEN.save(tmp_path / "none" / "p.yaml")
+
+
+ODD_TOKENS = [
+    *(
+        b"-1",
+        b"0",
+        b"1",
+        b"1.0",
+        b"1e5",
+        b"1.0e+999",
+        b".nan",
+        b"-.inf",
+        b"9" * 5000,
+        b"0x" + b"f" * 5000,
+        b"0b_",
+        b"0_",
+    ),
+    *(b"1:30", b"1:59.5", b"2026-02-30", b"2026-01-01T00:00:00+99:99", b"true", b"~", b"=", b"<<", b"''", b'"\\x00"'),
+    *(
+        b"[]",
+        b"{}",
+        b"[[0.5]]",
+        b"{a: 1}",
+        b"*a",
+        b"&a",
+        b"!!int",
+        b"!",
+        b"? ",
+        b"- ",
+        b": ",
+        b"#",
+        b"%",
+        b"---",
+        b"\t",
+        b"|",
+    ),
+    *(b"tokens", b"samples_s", b"p", b"\xef\xbb\xbf", b"\xc2\x85", b"\xe2\x80\xa8"),
+]
+
+
+def mutate(rng: random.Random, data: bytes) -> bytes:
+    """Return the bytes with one or two faults: a bit, a byte, a slice gone or doubled, lines swapped, an odd token."""
+    for _ in range(rng.randint(1, 2)):
+        start, end = sorted(rng.randrange(len(data) + 1) for _ in range(2))
+        fault = rng.randrange(7)
+        if fault == 0 and start < len(data):
+            data = data[:start] + bytes([data[start] ^ 1 << rng.randrange(8)]) + data[start + 1 :]
+        elif fault == 1:
+            data = data[:start] if rng.random() < 0.2 else data[:start] + data[start + 1 :]
+        elif fault == 2:
+            data = data[:end] + data[start:end] + data[end:]
+        elif fault == 3:
+            data = data[:start] + bytes([rng.randrange(256)]) + data[start:]
+        elif fault == 4:
+            data = data[:start] + data[min(end, start + 8) :]
+        elif fault == 5:
+            lines = data.split(b"\n")
+            one, other = rng.randrange(len(lines)), rng.randrange(len(lines))
+            lines[one], lines[other] = lines[other], lines[one]
+            data = b"\n".join(lines)
+        else:
+            at = rng.choice([i for i, byte in enumerate(data) if byte in b"0123456789"] or [0])
+            length = len(data[at:]) - len(data[at:].lstrip(b"0123456789.e-"))
+            data = data[:at] + rng.choice(ODD_TOKENS) + data[at + max(1, length) :]
+    return data
+
+
+def test_mutated_files_load_as_valid_profiles_or_raise_a_known_error(tmp_path):
+    rng, original = random.Random("seed 1"), GOLDEN_FILE.read_bytes()
+    loaded = refused = unnamed = 0
+    for number in range(500):
+        path = tmp_path / f"{number}.yaml"
+        path.write_bytes(mutate(rng, original))
+        try:
+            found = Profile.load(path)
+        except TreeoptError as error:
+            unnamed += not str(error).startswith(f"{path}: ")
+            refused += 1
+        else:
+            again = path.with_suffix(".again")
+            found.save(again)
+            check_same(Profile.load(again), found)
+            loaded += 1
+    assert unnamed == 0
+    assert loaded > 30
+    assert refused > 250
+
+
+class TestRecord:
+    def test_conditions_are_found_by_their_values(self):
+        assert GOLDEN.latency() is GOLDEN.latency(context_tokens=256) is GOLDEN.latencies[0]
+        assert GOLDEN.acceptance() is GOLDEN.acceptance(rule="sequoia") is GOLDEN.acceptances[0]
+        assert GOLDEN.acceptance(temperature=0.0) is GOLDEN.acceptance(rule="typical") is GOLDEN.acceptances[1]
+
+    def test_conditions_never_measured(self):
+        with pytest.raises(InfeasibleError, match=r"context 8 tokens x batch 1 .*Measured: 256 tokens x 1"):
+            GOLDEN.latency(context_tokens=8)
+        with pytest.raises(InfeasibleError, match=r"batch 4 was not measured"):
+            GOLDEN.latency(batch_size=4)
+        with pytest.raises(InfeasibleError, match=r"rule typical at temperature 1 .*sequoia at 0\.6, typical at 0"):
+            GOLDEN.acceptance(rule="typical", temperature=1)
+
+    @pytest.mark.parametrize("nothing", [{"latencies": ()}, {"acceptances": ()}], ids=str)
+    def test_a_profile_of_nothing(self, nothing):
+        with pytest.raises(InvalidValueError, match="at least one latency and one acceptance"):
+            dataclasses.replace(GOLDEN, **nothing)
