@@ -11,7 +11,7 @@ demo: .venv/ready
 	$(BIN)/treeopt profile --output $(DEMO)/profile.yaml
 	$(BIN)/treeopt solve --profile $(DEMO)/profile.yaml --budget 512 --output $(DEMO)/tree.json
 	$(BIN)/treeopt show $(DEMO)/tree.json --output $(DEMO)/tree.svg
-	$(BIN)/treeopt run $(DEMO)/tree.json --max-new-tokens 200 --prompt "$$(printf 'class Parser:\n    \"\"\"')"
+	$(BIN)/treeopt run $(DEMO)/tree.json --max-new-tokens 200 --prompt "$$(printf 'class Parser:\n    \042\042\042')"
 	$(BIN)/treeopt bench $(DEMO)/tree.json --profile $(DEMO)/profile.yaml --output $(DEMO)/bench.json
 
 test: .venv/ready-to-test
