@@ -125,8 +125,8 @@ def test_progress_goes_to_standard_error(target, prompts, capsys):
         ({"prompts": [[1], []]}, "token_ids: expected at least one"),
         ({"prompts": [[1], [23]]}, "token_ids: expected tokens from 0 to 22"),
         ({"max_new_tokens": 0}, "expected at least one of each"),
-            ({"repeats": 0}, "expected at least one of each"),
-            ({"max_new_tokens": 200}, "max_new_tokens: expected 0 to"),
+        ({"repeats": 0}, "expected at least one of each"),
+        ({"max_new_tokens": 200}, "max_new_tokens: expected 0 to"),
         ({"temperature": -1.0}, "temperature: "),
     ],
 )

@@ -317,7 +317,10 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("changes", "reason"),
         [
-            ({"temperature": -0.1}, r"temperature: expected 0, which is greedy, or a finite number of at least 1e-06. Got -0.1"),
+            (
+                {"temperature": -0.1},
+                r"temperature: expected 0, which is greedy, or a finite number of at least 1e-06. Got -0.1",
+            ),
             ({"temperature": float("nan")}, r"temperature: .*Got nan"),
             ({"temperature": float("inf")}, r"temperature: .*Got inf"),
             ({"top_p": 0.0}, r"top_p: expected a number above 0 and at most 1. Got 0"),
