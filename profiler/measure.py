@@ -21,6 +21,7 @@ from treeopt.runtime.sampling import check_rule, check_sampling
 
 EXTRA_POINTS = 8
 """Token counts added where the curve bends."""
+ROUNDS_PER_BLOCK = 5
 STEP_ROOM_TOKENS = 64
 """Tokens that the timed steps may add to the context."""
 
@@ -144,34 +145,37 @@ class Measurement:
         def draft_work(tokens: int) -> Work:
             return draft_pass(self._draft, caches[1], tokens, settings.temperature, settings.rule)
 
-        verify, drafted = self._table("verify", verify_work, step), self._table("draft", draft_work, step)
+        probes = self._probes()
+        for rounds in _blocks(settings.rounds):  # verify, draft and steps in turn, so that drift hits all three alike
+            verify = self._table("verify", verify_work, rounds, step)
+            drafted = self._table("draft", draft_work, rounds, step)
+            self._time_steps(probes, rounds, step)
         return StepLatency(
             context_tokens=settings.context_tokens,
             batch_size=1,
             verify=verify,
             draft=drafted,
-            overhead=self._overhead(verify, drafted, step),
+            overhead=self._overhead(probes, verify, drafted),
         )
 
-    def _table(self, kind: str, make_work: Callable[[int], Work], step: Step) -> LatencyTable:
+    def _table(self, kind: str, make_work: Callable[[int], Work], rounds: int, step: Step) -> LatencyTable:
         return latency_table(
             kind,
             make_work,
             self._settings.max_tokens,
-            rounds=self._settings.rounds,
+            rounds=rounds,
             extra_points=EXTRA_POINTS,
             clock=self._clock,
             journal=self._journal,
             step=step,
         )
 
-    def _overhead(self, verify: LatencyTable, draft: LatencyTable, step: Step) -> Timing:
-        """Time whole steps of the probe trees; what their passes do not explain is overhead."""
+    def _probes(self) -> dict[int, StepProbe]:
+        """Return the probe trees that are no larger than the largest pass, by their numbers."""
         settings = self._settings
-        probes: dict[int, StepProbe] = {}
-        for number, tree in enumerate(PROBE_TREES):
-            if tree.nodes <= settings.max_tokens:
-                decoder = Decoder(
+        return {
+            number: StepProbe(
+                Decoder(
                     self._target,
                     self._draft,
                     tree,
@@ -179,10 +183,19 @@ class Measurement:
                     temperature=settings.temperature,
                     top_p=settings.top_p,
                     max_text_tokens=settings.context_tokens + STEP_ROOM_TOKENS,
-                )
-                probes[number] = StepProbe(decoder, self._context)
+                ),
+                self._context,
+            )
+            for number, tree in enumerate(PROBE_TREES)
+            if tree.nodes <= settings.max_tokens
+        }
+
+    def _time_steps(self, probes: dict[int, StepProbe], rounds: int, step: Step) -> None:
         works = {number: probe.step for number, probe in probes.items()}
-        sweep("step", works, settings.rounds, self._clock, self._journal, step, prepare=lambda n: probes[n].prepare())
+        sweep("step", works, rounds, self._clock, self._journal, step, prepare=lambda n: probes[n].prepare())
+
+    def _overhead(self, probes: dict[int, StepProbe], verify: LatencyTable, draft: LatencyTable) -> Timing:
+        """Return what the passes of the probe trees' steps do not explain."""
         samples = [
             seconds - probes[number].passes_s(verify, draft)
             for number, steps in self._journal.samples("step").items()
@@ -218,3 +231,8 @@ class Measurement:
     def _timed_calls(self) -> int:
         points = len(first_points(self._settings.max_tokens)) + EXTRA_POINTS
         return self._settings.rounds * (2 * points + len(PROBE_TREES))
+
+
+def _blocks(rounds: int) -> list[int]:
+    """Return the rounds after which measuring moves on to the next kind: 5, 10, …, `rounds`."""
+    return [*range(ROUNDS_PER_BLOCK, rounds, ROUNDS_PER_BLOCK), rounds]

@@ -60,10 +60,10 @@ def sweep(
     """
     generator = np.random.default_rng(SEED)
     have = journal.samples(kind)
-    for key, work in works.items():
+    for key in works.keys() - have.keys():
         for _ in range(WARM_UP_CALLS):
             prepare(key)
-            work()
+            works[key]()
     for number in range(rounds):
         due = [key for key in works if len(have.get(key, ())) <= number]
         for key in generator.permutation(due).tolist():
