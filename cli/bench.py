@@ -99,9 +99,9 @@ def table(predicted: "Candidate", measured: "Measured") -> str:
     lines = [f"{'':<18}{'predicted':>10}{'measured':>10}"]
     lines += [f"{name:<18}{left:>10}{right:>10}" for name, left, right in rows]
     same = {
-        True: "the same, token by token",
-        False: "NOT the same",
-        None: "of the same law (not compared token by token)",
+        True: "the text is plain decoding's, token by token",
+        False: "the text DIFFERS from plain decoding's",
+        None: "above temperature 0 texts are not compared",
     }
-    lines.append(f"\n{measured.tokens} tokens decoded; the text is {same[measured.identical]} as plain decoding's.")
+    lines.append(f"\n{measured.tokens} tokens decoded; {same[measured.identical]}.")
     return "\n".join(lines)

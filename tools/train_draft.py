@@ -2,7 +2,7 @@
 
     python tools/train_draft.py --target build/pair/target --output build/pair/draft
 
-About 25 CPU minutes on two cores.  First on the corpus, then on texts that the target writes itself, because that is
+About half an hour on two cores, most of it for the target's texts.  First on the corpus, then on texts that the target writes itself, because that is
 what it will be asked to draft: the loss is the divergence of the draft's law from the target's at every position.
 """
 
@@ -108,8 +108,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--layers", type=int, default=1)
-    parser.add_argument("--hidden", type=int, default=192)
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--hidden", type=int, default=128)
     parser.add_argument("--texts", type=int, default=288)
     parser.add_argument("--corpus-windows", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=1600)
