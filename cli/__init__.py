@@ -1,1 +1,1 @@
-"""To come."""
+"""The command line: one click command per module; parse, call, print."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from treeopt.cli.options import budget_type, output, profile_option
-from treeopt.cli.text import spread
+from treeopt.cli.text import patience, spread
 from treeopt.errors import TreeoptError
 from treeopt.files import STANDARD_STREAM, check_writable
 
@@ -52,7 +52,8 @@ def solve(
 
     profile = Profile.load(profile_path)
     most = budget or profile.latency().verify.max_tokens
-    result = plan(profile, most, max_depth=depth, rule=rule, temperature=temperature)
+    with patience("compiling the solver, once per installation…"):
+        result = plan(profile, most, max_depth=depth, rule=rule, temperature=temperature)
     written = tree_file(result, profile, source=str(profile_path))
     written.save(path)
     to_stderr = str(path) == STANDARD_STREAM
