@@ -8,6 +8,7 @@ import click
 
 from treeopt.cli.options import PairOptions, file, output, pair_options, profile_option
 from treeopt.cli.text import milliseconds
+from treeopt.errors import TreeoptError
 from treeopt.files import STANDARD_STREAM, check_writable, write_text
 
 if TYPE_CHECKING:
@@ -53,11 +54,12 @@ def bench(
     model = step_model(Profile.load(profile_path), rule=rule, temperature=temperature)
     predicted = model.predict("tree", shape)
     models = pair.load()
+    prompts = [models.tokenizer.encode(text) for text in bench_prompts(load_prompts())]
     measured = measure(
         models.target,
         models.draft,
         shape,
-        [models.tokenizer.encode(text) for text in bench_prompts(load_prompts())],
+        prompts,
         max_new_tokens=max_new_tokens,
         repeats=repeats,
         rule=model.acceptance.rule,
@@ -68,6 +70,11 @@ def bench(
     click.echo(table(predicted, measured), err=only_json)
     if path is not None:
         write_text(path, json.dumps(report(predicted, measured), indent=2) + "\n")
+    if measured.prompts < len(prompts):
+        raise TreeoptError(
+            f"interrupted after {measured.prompts} of {len(prompts)} prompts; the numbers are from those. "
+            "Run it again for the rest."
+        )
 
 
 def report(predicted: "Candidate", measured: "Measured") -> dict[str, Any]:

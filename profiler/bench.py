@@ -31,6 +31,8 @@ class Measured:
     """Whether every token equals plain decoding's; None above temperature 0, where texts differ by chance."""
     tokens: int
     """Tokens decoded with the tree in one pass over the prompts."""
+    prompts: int
+    """Prompts decoded; fewer than asked for after an interruption."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ def bench(
     """Decode every prompt with the tree and plainly, in turn, `repeats` times, and compare.
 
     Of the repeats of one prompt the median time counts.  Filling the cache with the prompt is not timed.
+    Ctrl-C ends it early: the prompts begun so far are the result, unless there is none.
     Raises InvalidValueError without prompts, or where the decoder refuses a prompt.
     """
     if not prompts or max_new_tokens < 1 or repeats < 1:
@@ -72,13 +75,17 @@ def bench(
     runs: list[list[tuple[_Run, _Run]]] = []
     hidden = None if show_progress else True
     with tqdm(total=len(prompts) * repeats, desc="bench     ", unit="text", disable=hidden) as bar:
-        for prompt in prompts:
-            runs.append([])
-            for _ in range(repeats):
-                plain, with_tree = (_decode(decoder, prompt, max_new_tokens, now_s) for decoder in decoders)
-                runs[-1].append((plain, with_tree))
-                bar.update()
-    return _measured(runs, compare=temperature == 0)
+        try:
+            for prompt in prompts:
+                runs.append([])
+                for _ in range(repeats):
+                    plain, with_tree = (_decode(decoder, prompt, max_new_tokens, now_s) for decoder in decoders)
+                    runs[-1].append((plain, with_tree))
+                    bar.update()
+        except KeyboardInterrupt:
+            if not runs[0]:
+                raise
+    return _measured([row for row in runs if row], compare=temperature == 0)
 
 
 def _decode(decoder: Decoder, prompt: Sequence[int], max_new_tokens: int, now_s: Callable[[], float]) -> _Run:
@@ -124,4 +131,5 @@ def _measured(runs: Sequence[Sequence[tuple[_Run, _Run]]], *, compare: bool) -> 
         plain_step_s=float(plain_s.sum() / plain_tokens.sum()),
         identical=all(plain.tokens == tree.tokens for row in runs for plain, tree in row) if compare else None,
         tokens=int(tree_tokens.sum()),
+        prompts=len(runs),
     )

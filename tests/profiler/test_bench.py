@@ -74,6 +74,34 @@ def test_the_median_of_each_prompt_counts(target, twin, prompts):
     assert measured.step_s == pytest.approx(8 / 4)
 
 
+def test_an_interruption_keeps_what_was_measured(target, twin, prompts, passes):
+    stopped = []
+
+    def now_s():
+        stopped.append(1)
+        if len(stopped) > 4 + 4 * 4:  # the warm-up, three repeats of the first prompt, one of the second
+            raise KeyboardInterrupt
+        return sum(1.5 if size > 1 else 1.0 for size in passes)
+
+    measured = bench_quietly(target, twin, chain(3), prompts, now_s=now_s)
+    assert measured.prompts == 2 < len(prompts)
+    assert measured.speedup.value == pytest.approx(8 / 3)
+    assert measured.tokens == 16
+
+
+def test_an_interruption_before_anything_was_measured_is_passed_on(target, twin, prompts):
+    readings = iter([0.0, 1.0, 2.0, 3.0, 4.0])
+
+    def now_s():
+        try:
+            return next(readings)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    with pytest.raises(KeyboardInterrupt):
+        bench_quietly(target, twin, chain(3), prompts, now_s=now_s)
+
+
 def test_the_speedup_counts_tokens_of_all_prompts(make_model, twin, prompts):
     free = make_model(seed=1)
     texts = [list(decoder.Decoder(free, None, chain(0), temperature=0.0).generate(prompt, 8)) for prompt in prompts]
