@@ -91,6 +91,8 @@ class LatencyTable:
 
     tokens: npt.NDArray[np.int64]
     timings: tuple[Timing, ...]
+    medians_s: FloatArray
+    """float64 (m,): the median seconds at each measured count."""
 
     def __init__(self, tokens: Sequence[int] | npt.NDArray[np.integer], timings: Sequence[Timing]) -> None:
         counts = np.array(tokens, np.int64)
@@ -98,19 +100,16 @@ class LatencyTable:
             raise InvalidValueError(f"tokens: expected rising counts of at least 1. Got {counts.tolist()}.")
         if len(timings) != len(counts):
             raise InvalidValueError(f"timings: expected {len(counts)}, one per token count. Got {len(timings)}.")
-        counts.flags.writeable = False
+        medians = np.array([timing.median_s for timing in timings])
+        counts.flags.writeable = medians.flags.writeable = False
         object.__setattr__(self, "tokens", counts)
         object.__setattr__(self, "timings", tuple(timings))
+        object.__setattr__(self, "medians_s", medians)
 
     @property
     def max_tokens(self) -> int:
         """The largest measured count."""
         return int(self.tokens[-1])
-
-    @property
-    def medians_s(self) -> FloatArray:
-        """float64 (m,): the median seconds at each measured count."""
-        return np.array([timing.median_s for timing in self.timings])
 
     def seconds(self, tokens: npt.NDArray[np.integer] | int) -> FloatArray:
         """Return the median seconds at any count inside the measured range, the shape of `tokens`.
