@@ -27,6 +27,14 @@ class TestTable:
         with pytest.raises(InfeasibleError, match=r"max_depth: .*measured to depth 1\. Got 2: ask for at most 1"):
             AcceptanceTable([[0.7]]).rows(2)
 
+    def test_rounding_above_1_is_taken_back(self):
+        """Otherwise the rounding of a file would come on top, and a saved table could not be loaded."""
+        p = np.full(64, (1 + 0.9 * ROUNDING) / 64)
+        written = [float(f"{value:.10g}") for value in AcceptanceTable(p).p]
+        assert p.sum() > 1 + 0.5 * ROUNDING
+        assert AcceptanceTable(p).p.sum() == pytest.approx(1, abs=1e-14)
+        assert sum(written) < 1 + 0.1 * ROUNDING
+
     def test_it_is_kept_apart_and_read_only(self):
         source = np.array([[0.5, 0.25]])
         table = AcceptanceTable(source, counts=np.array([9.0]), standard_error=source / 10)

@@ -120,7 +120,7 @@ def _probabilities(p: object) -> FloatArray:
         raise InvalidValueError(
             f"p: expected each row to sum to at most 1 (siblings exclude each other). Row {row} sums to {sums[row]:.6g}."
         )
-    table = np.minimum(table, 1.0)
+    table /= np.maximum(1.0, table.sum(axis=-1, keepdims=True))  # takes the rounding back, so that it cannot add up
     table.flags.writeable = False
     return table
 
