@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treeopt.cli.options import PairOptions, file, output, pair_options, profile_option
+from treeopt.cli.options import PairOptions, file, load_profile, output, pair_options, profile_options
 from treeopt.cli.text import milliseconds
 from treeopt.errors import TreeoptError
 from treeopt.files import STANDARD_STREAM, check_writable, write_text
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("tree", type=file)
-@profile_option
+@profile_options
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=256, show_default=True, help="Tokens per prompt.")
 @click.option(
     "--repeats",
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     show_default=True,
     help="Times each prompt is decoded; the median counts.",
 )
-@click.option("--rule", help="Verification rule; by default the first in the profile.")
-@click.option("--temperature", type=click.FloatRange(min=0), help="Temperature; by default the first in the profile.")
 @click.option("-o", "--output", "path", type=output, help="JSON file to write as well; - is standard output.")
 @pair_options
 def bench(
@@ -45,13 +43,12 @@ def bench(
     if path is not None:
         check_writable(path)
     from treeopt.planner import step_model
-    from treeopt.profile import Profile
     from treeopt.profiler import bench as measure
     from treeopt.runtime.pair import bench_prompts, load_prompts
     from treeopt.trees import load
 
     shape = load(tree)
-    model = step_model(Profile.load(profile_path), rule=rule, temperature=temperature)
+    model = step_model(load_profile(profile_path), rule=rule, temperature=temperature)
     predicted = model.predict("tree", shape)
     models = pair.load()
     prompts = [models.tokenizer.encode(text) for text in bench_prompts(load_prompts())]

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from treeopt.errors import TreeoptError
+
 if TYPE_CHECKING:
+    from treeopt.profile import Profile
     from treeopt.runtime.pair import ModelPair
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 output = click.Path(path_type=Path, allow_dash=True)
 file = click.Path(path_type=Path)
-
-budget_type = click.IntRange(min=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +70,50 @@ def pair_options(function: Function) -> Function:
     return command  # type: ignore[return-value]
 
 
-def profile_option(function: Function) -> Function:
-    """Add `--profile`."""
-    return click.option(
-        "--profile",
-        "profile_path",
-        type=file,
-        default=Path("profile.yaml"),
+def profile_options(function: Function) -> Function:
+    """Add the options that choose a profile and, of what it holds, one rule and temperature."""
+    options = [
+        click.option(
+            "--profile",
+            "profile_path",
+            type=file,
+            default=Path("profile.yaml"),
+            show_default=True,
+            help="What was measured, written by treeopt profile.",
+        ),
+        click.option("--rule", help="Verification rule; by default the first in the profile."),
+        click.option(
+            "--temperature", type=click.FloatRange(min=0), help="Temperature; by default the first in the profile."
+        ),
+    ]
+    for option in reversed(options):
+        option(function)
+    return function
+
+
+def load_profile(path: Path) -> "Profile":
+    """Return the profile of a file; where there is none, say how to make one."""
+    from treeopt.profile import Profile
+
+    if not path.exists():
+        raise TreeoptError(f"{path}: no such file. Run treeopt profile first, or name another with --profile.")
+    return Profile.load(path)
+
+
+def sampling_options(function: Function) -> Function:
+    """Add the options that say how the target's tokens are sampled."""
+    click.option(
+        "--top-p",
+        type=click.FloatRange(0, 1, min_open=True),
+        default=1.0,
         show_default=True,
-        help="What was measured, written by treeopt profile.",
+        help="Share of the target's law that is kept.",
     )(function)
+    click.option(
+        "--temperature",
+        type=click.FloatRange(min=0),
+        default=0.0,
+        show_default=True,
+        help="Sampling temperature; 0 is greedy.",
+    )(function)
+    return function

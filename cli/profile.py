@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.options import PairOptions, output, pair_options
+from treeopt.cli.options import PairOptions, output, pair_options, sampling_options
 from treeopt.cli.text import milliseconds
 from treeopt.errors import TreeoptError
 from treeopt.files import STANDARD_STREAM, check_writable
@@ -27,20 +27,7 @@ SHOWN_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
     show_default=True,
     help="File to write; - is standard output.",
 )
-@click.option(
-    "--temperature",
-    type=click.FloatRange(min=0),
-    default=0.0,
-    show_default=True,
-    help="Sampling temperature; 0 is greedy.",
-)
-@click.option(
-    "--top-p",
-    type=click.FloatRange(0, 1, min_open=True),
-    default=1.0,
-    show_default=True,
-    help="Share of the target's law that is kept.",
-)
+@sampling_options
 @click.option(
     "--context-tokens",
     type=click.IntRange(min=1),

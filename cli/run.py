@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from treeopt.cli.options import PairOptions, file, pair_options
+from treeopt.cli.options import PairOptions, file, pair_options, sampling_options
 
 
 @click.command()
@@ -15,8 +15,7 @@ from treeopt.cli.options import PairOptions, file, pair_options
 @click.option("--prompt", required=True, help="Text to continue.")
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=256, show_default=True)
 @click.option("--rule", default="sequoia", show_default=True, help="Verification rule.")
-@click.option("--temperature", type=click.FloatRange(min=0), default=0.0, show_default=True, help="0 is greedy.")
-@click.option("--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True)
+@sampling_options
 @click.option("--seed", type=int, default=0, show_default=True)
 @pair_options
 def run(

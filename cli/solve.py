@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.options import budget_type, output, profile_option
+from treeopt.cli.options import load_profile, output, profile_options
 from treeopt.cli.text import patience, spread
-from treeopt.errors import TreeoptError
 from treeopt.files import STANDARD_STREAM, check_writable
 
 if TYPE_CHECKING:
@@ -15,13 +14,13 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@profile_option
-@click.option("--budget", type=budget_type, help="Most nodes, root included; by default all that was measured.")
+@profile_options
+@click.option(
+    "--budget", type=click.IntRange(min=1), help="Most nodes, root included; by default all that was measured."
+)
 @click.option(
     "--depth", type=click.IntRange(min=0), help="Most levels below the root; by default all that was measured."
 )
-@click.option("--rule", help="Verification rule; by default the first in the profile.")
-@click.option("--temperature", type=click.FloatRange(min=0), help="Temperature; by default the first in the profile.")
 @click.option(
     "-o",
     "--output",
@@ -44,13 +43,10 @@ def solve(
     Prints the best tree of a row of budgets, the best chain and plain decoding, and writes the fastest.
     """
     check_writable(path)
-    if not profile_path.exists():
-        raise TreeoptError(f"{profile_path}: no such file. Run treeopt profile first, or name another with --profile.")
     from treeopt.planner import plan, tree_file
-    from treeopt.profile import Profile
     from treeopt.trees import draw_text
 
-    profile = Profile.load(profile_path)
+    profile = load_profile(profile_path)
     most = budget or profile.latency().verify.max_tokens
     with patience("compiling the solver, once per installation…"):
         result = plan(profile, most, max_depth=depth, rule=rule, temperature=temperature)

@@ -83,7 +83,7 @@ def bench(
                     runs[-1].append((plain, with_tree))
                     bar.update()
         except KeyboardInterrupt:
-            if not runs[0]:
+            if not any(runs):
                 raise
     return _measured([row for row in runs if row], compare=temperature == 0)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from zlib import crc32
 
 import numpy as np
@@ -139,9 +140,11 @@ class Measurement:
         settings = self._settings
         caches = [filled_cache(model, self._context, settings.max_tokens) for model in (self._target, self._draft)]
 
+        @cache
         def verify_work(tokens: int) -> Work:
             return verify_pass(self._target, caches[0], tokens, settings.temperature, settings.top_p)
 
+        @cache
         def draft_work(tokens: int) -> Work:
             return draft_pass(self._draft, caches[1], tokens, settings.temperature, settings.rule)
 

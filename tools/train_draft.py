@@ -2,8 +2,9 @@
 
     python tools/train_draft.py --target build/pair/target --output build/pair/draft
 
-About half an hour on two cores, most of it for the target's texts.  First on the corpus, then on texts that the target writes itself, because that is
-what it will be asked to draft: the loss is the divergence of the draft's law from the target's at every position.
+It took about a quarter of an hour on two cores, more than half of it for what the target writes and says.  The draft
+learns from the corpus and from texts that the target writes itself, because that is what it will be asked to draft: the
+loss is the divergence of the draft's law from the target's at every position.
 """
 
 import argparse

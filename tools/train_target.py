@@ -2,7 +2,7 @@
 
     python tools/train_target.py --output build/pair/target
 
-About 50 minutes on two cores.  Hidden matrices are trained with Muon, the rest with AdamW; three quarters of
+It took an hour on two busy cores.  Hidden matrices are trained with Muon, the rest with AdamW; three quarters of
 the steps see short windows, the last quarter sees windows of the full trained length.
 """
 

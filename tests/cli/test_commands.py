@@ -218,6 +218,12 @@ class TestBadInput:
         assert "profile.yaml" in result.stderr
         assert not (tmp_path / "tree.json").exists()
 
+    def test_bench_without_a_profile_says_how_to_make_one(self, tree: Path, tmp_path: Path) -> None:
+        result = call("bench", tree, "--profile", tmp_path / "missing.yaml")
+
+        assert result.exit_code == 1
+        assert "treeopt profile" in result.stderr
+
     def test_output_is_checked_before_any_long_work(self, tree: Path, tmp_path: Path) -> None:
         start_s = time.perf_counter()
         result = call("bench", tree, "--output", tmp_path / "missing" / "bench.json")
