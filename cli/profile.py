@@ -109,7 +109,7 @@ def summary(profile: "Profile") -> str:
         f"acceptance, {acceptance.rule} at temperature {acceptance.temperature:g}, {acceptance.positions} positions",
         "rank                " + "".join(f"{rank:>7}" for rank in range(min(8, acceptance.table.branching))),
     ]
-    rows = acceptance.table.rows(acceptance.table.max_depth or 1)
+    rows = acceptance.table.rows(acceptance.table.max_depth or 1)[:, 0]  # below a parent of rank 0, as the root counts
     lines += [
         f"depth {depth:<14}" + "".join(f"{value:>7.3f}" for value in rows[depth - 1][:8])
         for depth in (1, 2, 4, 8, 16)

@@ -3,7 +3,7 @@
 At every position of a text the draft's children are drawn, `branching` of them, the rule is asked how likely it is to
 accept each, and the text goes on with what the rule then samples.  Because the rule is lossless the text follows the
 target's law, and because it is the rule's own outcome it is known at every position whether a step that started
-earlier would have come this far.
+earlier would have come this far, and through which ranks.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from treeopt.acceptance import AcceptanceTable
+from treeopt.acceptance import AcceptanceTable, TextSums
 from treeopt.errors import TreeoptError
 from treeopt.runtime import Transformer, probabilities
 from treeopt.runtime.cache import KVCache
@@ -22,22 +22,36 @@ from treeopt.runtime.verification import acceptance_probabilities, sample_after
 
 FloatArray = npt.NDArray[np.float64]
 
+IntArray = npt.NDArray[np.int64]
+
 LEAST_COUNT = 20.0
 """Depths that fewer positions reached are left out of the table."""
+REJECTED = -1
+"""Stands for the accepted rank where every child was rejected."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
+class TextPositions:
+    """What happened at every position of one text."""
+
+    expected: FloatArray
+    """float64 (positions, B): the probability that the rule accepts the child of each rank, given the children."""
+    accepted_rank: IntArray
+    """int64 (positions,): the rank that it accepted, `REJECTED` for none."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class TextCounts:
     """Sums over one text: how often each depth was reached, and how much of that each rank accepted."""
 
     reached: FloatArray
-    """float64 (D,)."""
+    """float64 (D,), or (D, R) where every rank of the parent has sums of its own."""
     accepted: FloatArray
-    """float64 (D, B)."""
+    """float64 (D, B) or (D, R, B)."""
 
     @classmethod
     def from_numbers(cls, numbers: FloatArray, depth: int) -> "TextCounts":
-        """Return the sums that `numbers` gave as one row."""
+        """Return the sums that `numbers` gave as one row, in shapes (D,) and (D, B)."""
         return cls(numbers[:depth], numbers[depth:].reshape(depth, -1))
 
     @property
@@ -75,24 +89,29 @@ class AcceptanceText:
         self._depth = depth
         self._generator = torch.Generator(target.device).manual_seed(seed)
 
-    @torch.inference_mode()
     def count(self, prompt: Sequence[int], positions: int) -> TextCounts:
         """Generate `positions` tokens after a prompt and count their acceptance."""
+        text = self.positions(prompt, positions)
+        return conditional_counts(text.expected, text.accepted_rank, self._depth)
+
+    @torch.inference_mode()
+    def positions(self, prompt: Sequence[int], positions: int) -> TextPositions:
+        """Generate `positions` tokens after a prompt, fewer if the text ends, and tell what happened at each."""
         self._caches = tuple(model.new_cache(len(prompt) + positions) for model in self._models)
         for model, cache in zip(self._models, self._caches, strict=True):
             model.prefill(torch.tensor(prompt[:-1], device=model.device), cache)
         token = prompt[-1]
-        rows, hits = [], []
+        rows, ranks = [], []
         for _ in range(positions):
-            expected, hit, token = self._position(token)
+            expected, rank, token = self._position(token)
             rows.append(expected)
-            hits.append(hit)
+            ranks.append(rank)
             if token in self._models[0].config.end_tokens:
                 break
-        return conditional_counts(np.array(rows), np.array(hits), self._depth)
+        return TextPositions(np.array(rows), np.array(ranks))
 
-    def _position(self, token: int) -> tuple[FloatArray, bool, int]:
-        """Return the expected acceptance (B,) of the children after a token, whether one is accepted, and the next."""
+    def _position(self, token: int) -> tuple[FloatArray, int, int]:
+        """Return the expected acceptance (B,) of the children after a token, the accepted rank, and the next token."""
         target_logits, draft_logits = (
             self._feed(model, cache, token) for model, cache in zip(self._models, self._caches, strict=True)
         )
@@ -100,13 +119,13 @@ class AcceptanceText:
         if self._temperature == 0:
             wanted = int(target_logits.argmax())
             expected = (likeliest(draft_logits, self._counts, branching) == wanted).double().cpu().numpy()
-            return expected, bool(expected.any()), wanted
+            return expected, int(expected.argmax()) if expected.any() else REJECTED, wanted
         law = probabilities(target_logits, self._temperature, self._top_p)[0]
         draft_law = probabilities(draft_logits, self._temperature)
         children = draw(self._rule, draft_law, self._counts, self._generator).tolist()
         expected = acceptance_probabilities(self._rule, children, draft_law[0], law).cpu().numpy()
-        accepted, following = sample_after(self._rule, children, draft_law[0], law, self._generator)
-        return expected, accepted is not None, following
+        rank, following = sample_after(self._rule, children, draft_law[0], law, self._generator)
+        return expected, REJECTED if rank is None else rank, following
 
     def _feed(self, model: Transformer, cache: KVCache, token: int) -> torch.Tensor:
         position = torch.tensor([cache.length], device=model.device)
@@ -115,31 +134,54 @@ class AcceptanceText:
         return logits
 
 
-def conditional_counts(expected: FloatArray, hit: npt.NDArray[np.bool_], depth: int) -> TextCounts:
+def conditional_counts(expected: FloatArray, accepted_rank: IntArray, depth: int) -> TextCounts:
     """Return the sums per depth, every position taken as a root once.
 
     Position s + d - 1 counts for depth d of root s when positions s … s + d - 2 all accepted a child.
 
     Args:
         expected: float64 (positions, B), acceptance of each rank.
-        hit: bool (positions,), whether any child was accepted.
+        accepted_rank: int64 (positions,), the rank accepted, `REJECTED` for none.
         depth: D.
     """
-    reached, accepted = np.zeros(depth), np.zeros((depth, expected.shape[1]))
-    reach = np.ones(len(expected))  # reach[s]: root s came as far as depth d - 1
+    counts = rank_conditioned_counts(expected, accepted_rank, depth, 1)
+    return TextCounts(counts.reached[:, 0], counts.accepted[:, 0])
+
+
+def rank_conditioned_counts(expected: FloatArray, accepted_rank: IntArray, depth: int, parent_ranks: int) -> TextCounts:
+    """Return the sums per depth and rank of the parent, every position taken as a root once.
+
+    Position s + d - 1 counts for depth d of root s when positions s … s + d - 2 all accepted a child, and there for
+    the rank that position s + d - 2 accepted, the rank of its parent.  Parents of rank R - 1 and beyond count together;
+    the root has rank 0.  Summed over the parent's rank these are the sums of `conditional_counts`.
+
+    Args:
+        expected: float64 (positions, B), acceptance of each rank.
+        accepted_rank: int64 (positions,), the rank accepted, `REJECTED` for none.
+        depth: D.
+        parent_ranks: R.
+
+    Returns sums of shapes (D, R) and (D, R, B).
+    """
+    reached, accepted = np.zeros((depth, parent_ranks)), np.zeros((depth, parent_ranks, expected.shape[1]))
+    ranks = np.arange(parent_ranks)
+    parent_rank = np.zeros(len(expected), np.int64)  # of the node that root s came to at depth d
+    reach = np.ones(len(expected))  # 1 where root s came as far as depth d
     for d in range(min(depth, len(expected))):
-        at = expected[d:]
-        reached[d] = reach.sum()
-        accepted[d] = reach @ at
-        reach = reach[:-1] * hit[d : d + len(reach) - 1]
+        by_rank = reach[:, None] * (np.minimum(parent_rank, parent_ranks - 1)[:, None] == ranks)
+        reached[d] = by_rank.sum(axis=0)
+        accepted[d] = by_rank.T @ expected[d:]
+        parent_rank = accepted_rank[d:-1]
+        reach = reach[:-1] * (parent_rank != REJECTED)
     return TextCounts(reached, accepted)
 
 
-def acceptance_table(texts: Sequence[TextCounts]) -> AcceptanceTable:
-    """Return the table of all texts together, with standard errors from the spread between texts.
+def text_sums(texts: Sequence[TextCounts]) -> TextSums:
+    """Return the sums of all texts, without the depths that hardly any position reached.
 
-    A row is a ratio of sums over texts, so its error is that of a ratio estimator with texts as clusters
-    (Cochran, 1977, section 6.3): neighbouring positions of one text are not independent.
+    Args:
+        texts: counts of shapes (D,) and (D, B).
+
     Raises TreeoptError when too little text was measured.
     """
     reached = np.array([text.reached for text in texts])
@@ -147,10 +189,28 @@ def acceptance_table(texts: Sequence[TextCounts]) -> AcceptanceTable:
     depths = int(np.cumprod(reached.sum(axis=0) >= LEAST_COUNT).sum())
     if depths == 0 or len(texts) < 2:
         raise TreeoptError("acceptance: expected two texts or more with 20 positions in all. Measure more.")
-    reached, accepted = reached[:, :depths], accepted[:, :depths]
+    return TextSums(reached[:, :depths], accepted[:, :depths])
+
+
+def rank_conditioned_table(texts: Sequence[TextCounts]) -> AcceptanceTable:
+    """Return the table in which acceptance also depends on the parent's rank, with standard errors over texts.
+
+    A rank of the parent that fewer than `LEAST_COUNT` positions reached at a depth takes the plain row of that depth,
+    which holds for parents of any rank; `counts` still says how few there were.
+
+    Args:
+        texts: counts of shapes (D, R) and (D, R, B).
+
+    Raises TreeoptError when too little text was measured.
+    """
+    plain = text_sums([TextCounts(text.reached.sum(axis=1), text.accepted.sum(axis=1)) for text in texts]).table()
+    reached = np.array([text.reached[: len(plain.p)] for text in texts])
+    accepted = np.array([text.accepted[: len(plain.p)] for text in texts])
     total = reached.sum(axis=0)
-    p = accepted.sum(axis=0) / total[:, None]
-    residual = accepted - p * reached[:, :, None]
-    clusters = len(texts)
-    error = np.sqrt((residual**2).sum(axis=0) * clusters / (clusters - 1)) / total[:, None]
-    return AcceptanceTable(np.minimum(p, 1.0), counts=total, standard_error=error)
+    enough = total >= LEAST_COUNT
+    measured = TextSums(reached[:, enough], accepted[:, enough]).table()  # one row per pair of depth and rank
+    assert plain.standard_error is not None
+    assert measured.standard_error is not None
+    p, error = (np.repeat(array[:, None], total.shape[1], axis=1) for array in (plain.p, plain.standard_error))
+    p[enough], error[enough] = measured.p, measured.standard_error
+    return AcceptanceTable(p, counts=total, standard_error=error)

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from treeopt.errors import InvalidValueError
 from treeopt.latency import LatencyTable, Timing
 from treeopt.profile import MeasuredAcceptance, Profile, StepLatency
-from treeopt.profiler.acceptance import AcceptanceText, TextCounts, acceptance_table
+from treeopt.profiler.acceptance import AcceptanceText, TextCounts, text_sums
 from treeopt.profiler.clock import Clock, Work
 from treeopt.profiler.journal import Journal
 from treeopt.profiler.machine import describe_machine, describe_pair, now, tool
@@ -119,13 +119,15 @@ class Measurement:
             latency = self._latency(bar.update)
         with tqdm(total=len(self._prompts), desc="acceptance", unit="text", disable=hidden) as bar:
             texts = self._texts(bar.update)
+        sums = text_sums(texts)
         acceptance = MeasuredAcceptance(
             rule=self._settings.rule,
             temperature=self._settings.temperature,
             top_p=self._settings.top_p,
             prompts=len(texts),
             positions=int(sum(text.reached[0] for text in texts)),
-            table=acceptance_table(texts),
+            table=sums.table(),
+            texts=sums,
         )
         return Profile(
             created=now(),

@@ -10,9 +10,12 @@ from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.trees import TokenTree
 
 FloatArray = npt.NDArray[np.float64]
+Numbers = Sequence[float] | Sequence[Sequence[float]] | Sequence[Sequence[Sequence[float]]] | npt.NDArray[np.floating]
 
 ROUNDING = 1e-9
 """Rows may exceed 1 by this much, the rounding of a sum of written probabilities."""
+SUMS_ROUNDING = 2e-5
+"""Relative error that ratios of sums written with six digits can have: twice 5e-6, and as much again to be safe."""
 NORMAL_95 = 1.959964
 """Half-width of a 95 % interval in standard errors."""
 
@@ -21,9 +24,14 @@ NORMAL_95 = 1.959964
 class AcceptanceTable:
     """P[d-1, k]: probability that the child of rank k at depth d is accepted, given that its parent was reached.
 
+    Where it also depends on the parent's rank j it is P[d-1, j, k]: parents of rank R - 1 and beyond share the last
+    row.  The root counts as rank 0, so at depth 1 only row 0 is ever asked for.
+
     Args:
-        p: float (B,), the same at every depth, or (D, B), one row per depth; rows sum to at most 1.
-        counts: float (D,) or None: positions that reached each depth when the table was measured.
+        p: float (B,), the same at every depth, (D, B), one row per depth, or (D, R, B), one row per depth and rank of
+            the parent; rows sum to at most 1.
+        counts: float, the shape of p without its last axis, (1,) for one row, or None: positions that reached each
+            row when the table was measured.
         standard_error: float, the shape of p, or None: of each measured probability.
 
     Raises InvalidValueError naming the first entry that is not a probability, or the row that sums to more than 1.
@@ -38,10 +46,10 @@ class AcceptanceTable:
 
     def __init__(
         self,
-        p: Sequence[float] | Sequence[Sequence[float]] | npt.NDArray[np.floating],
+        p: Numbers,
         *,
-        counts: Sequence[float] | npt.NDArray[np.floating] | None = None,
-        standard_error: Sequence[Sequence[float]] | npt.NDArray[np.floating] | None = None,
+        counts: Numbers | None = None,
+        standard_error: Numbers | None = None,
     ) -> None:
         table = _probabilities(p)
         object.__setattr__(self, "p", table)
@@ -59,23 +67,28 @@ class AcceptanceTable:
         return int(self.p.shape[-1])
 
     @property
+    def parent_ranks(self) -> int:
+        """R: ranks of the parent that have rows of their own; 1 when its rank does not matter."""
+        return int(self.p.shape[1]) if self.p.ndim == 3 else 1
+
+    @property
     def max_depth(self) -> int | None:
         """D: depths that were measured; None when one row holds for all."""
         return None if self.position_invariant else len(self.p)
 
     def rows(self, depth: int) -> FloatArray:
-        """Return the rows of depth 1 … `depth` as float64 (depth, B).
+        """Return the rows of depth 1 … `depth` as float64 (depth, R, B), read-only; R is `parent_ranks`.
 
         Raises InfeasibleError when fewer depths were measured.
         """
         if self.position_invariant:
-            return np.broadcast_to(self.p, (depth, self.branching))
+            return np.broadcast_to(self.p, (depth, 1, self.branching))
         if depth > len(self.p):
             raise InfeasibleError(
                 f"max_depth: the acceptance table was measured to depth {len(self.p)}. Got {depth}: "
                 f"ask for at most {len(self.p)}, or measure deeper."
             )
-        return self.p[:depth]
+        return self.p.reshape(len(self.p), self.parent_ranks, self.branching)[:depth]
 
     def reach(self, tree: TokenTree) -> FloatArray:
         """Return float64 (n,): the probability that a step accepts each node; 1 for the root.
@@ -83,9 +96,10 @@ class AcceptanceTable:
         A rank that was never measured counts as never accepted.
         Raises InfeasibleError when the tree is deeper than the table.
         """
-        rows = np.zeros((tree.max_depth + 1, max(self.branching, int(tree.rank.max()) + 1)))
-        rows[1:, : self.branching] = self.rows(tree.max_depth)
-        accepted = rows[tree.depth, tree.rank]
+        rows = np.zeros((tree.max_depth + 1, self.parent_ranks, max(self.branching, int(tree.rank.max()) + 1)))
+        rows[1:, :, : self.branching] = self.rows(tree.max_depth)
+        parent_rank = np.minimum(tree.rank[tree.parents], self.parent_ranks - 1)  # of the root: of any node, not used
+        accepted = rows[tree.depth, parent_rank, tree.rank]
         reach = np.ones(tree.nodes)
         for level in tree.levels[1:]:
             reach[level] = reach[tree.parents[level]] * accepted[level]
@@ -103,36 +117,112 @@ class AcceptanceTable:
         return np.clip(self.p - half, 0, 1), np.clip(self.p + half, 0, 1)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class TextSums:
+    """Sums of acceptance over each of J measured texts, from which errors keep their correlation between depths.
+
+    A text that the draft follows well it follows well at every depth: the entries of a table do not err independently.
+
+    Args:
+        reached: float (J, D), positions of each text that reached each depth.
+        accepted: float (J, D, B), how much of that each rank accepted.
+
+    Raises InvalidValueError for fewer than two texts, a depth that no position reached, numbers that are negative or
+    not finite, and ranks that together accept more than was reached.
+
+    >>> sums = TextSums([[10.0], [30.0]], [[[9.0]], [[15.0]]])
+    >>> sums.table().p.tolist(), sums.table().standard_error.round(3).tolist()
+    ([[0.6]], [[0.15]])
+    """
+
+    reached: FloatArray
+    accepted: FloatArray
+
+    def __init__(self, reached: Numbers, accepted: Numbers) -> None:
+        shape = _numbers("accepted", accepted).shape
+        if len(shape) != 3 or shape[0] < 2 or 0 in shape:
+            raise InvalidValueError(f"accepted: expected shape (J, D, B) with J at least 2, all others 1. Got {shape}.")
+        object.__setattr__(self, "accepted", _numbers("accepted", accepted, shape))
+        object.__setattr__(self, "reached", _numbers("reached", reached, shape[:2]))
+        self._check()
+
+    def _check(self) -> None:
+        with np.errstate(over="ignore"):  # infinite sums are refused below
+            rows, total = self.accepted.sum(axis=2), self.reached.sum(axis=0)
+        too_much = np.argwhere(rows > self.reached * (1 + SUMS_ROUNDING))
+        if len(too_much):
+            text, depth = too_much[0].tolist()
+            raise InvalidValueError(
+                f"accepted[{text}, {depth}]: expected to sum to at most what was reached, "
+                f"{self.reached[text, depth]:g}. Got {rows[text, depth]:g}."
+            )
+        if not np.all((total > 0) & np.isfinite(total)):
+            depth = int(np.argmin((total > 0) & np.isfinite(total)))
+            raise InvalidValueError(
+                f"reached: expected positions at every depth. Depth {depth + 1} has {total[depth]:g}: leave it out."
+            )
+
+    @property
+    def p(self) -> FloatArray:
+        """float64 (D, B): acceptance over all texts together, a ratio of sums."""
+        p = self.accepted.sum(axis=0) / self.reached.sum(axis=0)[:, None]
+        return np.asarray(p / np.maximum(1.0, p.sum(axis=-1, keepdims=True)))  # above 1 is rounding
+
+    def deviations(self) -> FloatArray:
+        """Return float64 (J, D, B): what each text contributes to the error of `p`.
+
+        `p + sum over j of z[j] * deviations[j]`, z standard normal, has the estimated covariance of `p`: that of a
+        ratio estimator with texts as clusters, because neighbouring positions of one text are alike (Cochran, 1977,
+        section 6.3).
+        """
+        texts = len(self.reached)
+        residual = self.accepted - self.p * self.reached[:, :, None]
+        return np.asarray(residual / self.reached.sum(axis=0)[:, None] * np.sqrt(texts / (texts - 1)))
+
+    def table(self) -> AcceptanceTable:
+        """Return the table of all texts together, with its counts and standard errors."""
+        error = np.sqrt((self.deviations() ** 2).sum(axis=0))
+        return AcceptanceTable(self.p, counts=self.reached.sum(axis=0), standard_error=error)
+
+
 def _probabilities(p: object) -> FloatArray:
     try:
         table = np.array(p, np.float64)
     except (TypeError, ValueError):
         raise InvalidValueError("p: expected numbers, as many in every row.") from None
-    if table.ndim not in (1, 2) or table.size == 0:
-        raise InvalidValueError(f"p: expected shape (B,) or (D, B) with at least one entry. Got {table.shape}.")
+    if table.ndim not in (1, 2, 3) or table.size == 0:
+        raise InvalidValueError(
+            f"p: expected shape (B,), (D, B) or (D, R, B) with at least one entry. Got {table.shape}."
+        )
     bad = np.argwhere(~((table >= 0) & (table <= 1 + ROUNDING)))
     if len(bad):
         where = tuple(bad[0].tolist())
         raise InvalidValueError(f"p{list(where)}: expected a probability from 0 to 1. Got {table[where]}.")
-    sums = np.atleast_1d(table.sum(axis=-1))
+    sums = table.sum(axis=-1, keepdims=True)
     if sums.max() > 1 + ROUNDING:
-        row = int(sums.argmax())
+        row = ", ".join(map(str, np.argwhere(sums == sums.max())[0, : max(1, table.ndim - 1)]))
         raise InvalidValueError(
-            f"p: expected each row to sum to at most 1 (siblings exclude each other). Row {row} sums to {sums[row]:.6g}."
+            "p: expected each row to sum to at most 1 (siblings exclude each other). "
+            f"Row {row} sums to {sums.max():.6g}."
         )
-    table /= np.maximum(1.0, table.sum(axis=-1, keepdims=True))  # takes the rounding back, so that it cannot add up
+    # half the rounding is left alone, as ten written digits make it: a file is loaded as it is, and loads once saved
+    table = np.minimum(table / np.where(sums > 1 + ROUNDING / 2, sums, 1.0), 1.0)
     table.flags.writeable = False
     return table
 
 
 def _like(name: str, values: object, shape: tuple[int, ...]) -> FloatArray | None:
-    if values is None:
-        return None
+    return None if values is None else _numbers(name, values, shape)
+
+
+def _numbers(name: str, values: object, shape: tuple[int, ...] | None = None) -> FloatArray:
+    """Return a read-only copy of finite numbers of at least 0, in a shape if one is given."""
+    where = "" if shape is None else f" in shape {shape}"
     try:
         array = np.array(values, np.float64)
     except (TypeError, ValueError):
-        raise InvalidValueError(f"{name}: expected numbers in shape {shape}.") from None
-    if array.shape != shape or not np.all(array >= 0) or not np.all(np.isfinite(array)):
-        raise InvalidValueError(f"{name}: expected finite numbers of at least 0 in shape {shape}. Got {array.shape}.")
+        raise InvalidValueError(f"{name}: expected numbers{where}, as many in every row.") from None
+    if shape not in (None, array.shape) or not np.all(array >= 0) or not np.all(np.isfinite(array)):
+        raise InvalidValueError(f"{name}: expected finite numbers of at least 0{where}. Got {array.shape}.")
     array.flags.writeable = False
     return array

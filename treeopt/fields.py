@@ -58,16 +58,16 @@ class Fields:
 
     def rows(self, field: str) -> list[list[float]]:
         """Return a field that must be a list of lists of finite numbers."""
-        rows = self._take(field)
-        if not isinstance(rows, list):
-            raise self.error(field, f"expected a list of lists. Got {_short(rows)}.")
-        return [self._numbers(f"{field}[{i}]", row) for i, row in enumerate(rows)]
+        return self._nested(field, self._take(field), 2)
 
-    def numbers_or_rows(self, field: str) -> list[float] | list[list[float]]:
-        """Return a field that must be a list of finite numbers or a list of such lists."""
-        values = self._content.get(field)
-        nested = isinstance(values, list) and any(isinstance(value, list) for value in values)
-        return self.rows(field) if nested else self.numbers(field)
+    def lists_of_rows(self, field: str) -> list[list[list[float]]]:
+        """Return a field that must be a list of such lists of lists."""
+        return self._nested(field, self._take(field), 3)
+
+    def nested_numbers(self, field: str) -> list[Any]:
+        """Return a field that must be what `numbers`, `rows` or `lists_of_rows` takes, whichever it is."""
+        values = self._take(field)
+        return self._nested(field, values, max(1, _nesting(values, most=3)))
 
     def mapping(self, field: str) -> "Fields":
         """Return a field that must hold fields of its own."""
@@ -107,6 +107,14 @@ class Fields:
     def _full(self, field: str) -> str:
         return f"{self._name}.{field}" if self._name else field
 
+    def _nested(self, field: str, values: object, depth: int) -> list[Any]:
+        """Return lists nested so deep, the innermost of finite numbers."""
+        if depth == 1:
+            return self._numbers(field, values)
+        if not isinstance(values, list):
+            raise self.error(field, f"expected a list of lists. Got {_short(values)}.")
+        return [self._nested(f"{field}[{i}]", value, depth - 1) for i, value in enumerate(values)]
+
     def _numbers(self, field: str, values: object) -> list[float]:
         if not isinstance(values, list) or not all(map(_is_number, values)):
             raise self.error(field, f"expected a list of finite numbers. Got {_short(values)}.")
@@ -121,6 +129,13 @@ def check_format(fields: Fields, name: str, version: int) -> None:
     number = fields.integer("version")
     if number > version:
         raise fields.error("version", f"expected at most {version}. Got {number}: update treeopt to read it.")
+
+
+def _nesting(values: object, most: int) -> int:
+    """Return how deep lists are nested, looking no deeper than `most`."""
+    if not isinstance(values, list) or most == 0:
+        return 0
+    return 1 + max((_nesting(value, most - 1) for value in values), default=0)
 
 
 def _is_number(value: object) -> bool:

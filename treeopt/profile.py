@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from treeopt.acceptance import AcceptanceTable
+import numpy as np
+
+from treeopt.acceptance import SUMS_ROUNDING, AcceptanceTable, TextSums
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.latency import LatencyTable, Timing
 
@@ -57,7 +59,10 @@ class StepLatency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredAcceptance:
-    """The acceptance of one verification rule at one temperature."""
+    """The acceptance of one verification rule at one temperature.
+
+    Raises InvalidValueError when the sums over texts are not those of the table.
+    """
 
     rule: str
     temperature: float
@@ -67,6 +72,21 @@ class MeasuredAcceptance:
     positions: int
     """Generated positions that were measured."""
     table: AcceptanceTable
+    texts: TextSums | None = None
+    """What the table was made of, text by text; None where only the table is known."""
+
+    def __post_init__(self) -> None:
+        if self.texts is None:
+            return
+        p = self.texts.p
+        if p.shape != self.table.p.shape:
+            raise InvalidValueError(f"texts: expected sums for p in shape {self.table.p.shape}. Got {p.shape}.")
+        if np.abs(p - self.table.p).max() > SUMS_ROUNDING:
+            where = tuple(np.argwhere(np.abs(p - self.table.p) > SUMS_ROUNDING)[0].tolist())
+            raise InvalidValueError(
+                f"texts: expected accepted / reached, over all texts, to be p{list(where)} = {self.table.p[where]:.6g}. "
+                f"Got {p[where]:.6g}."
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from treeopt.acceptance import AcceptanceTable
+from treeopt.acceptance import AcceptanceTable, TextSums
 from treeopt.errors import FormatError
 from treeopt.fields import Fields, check_format
 from treeopt.files import read_text, write_text
@@ -145,23 +145,35 @@ def _read_timing(fields: Fields, *, allow_negative: bool) -> Timing:
 
 
 def _read_acceptance(fields: Fields) -> MeasuredAcceptance:
+    def measured(field: str) -> Any:
+        return fields.nested_numbers(field) if field in fields else None
+
     table = fields.build(
         "p",
         AcceptanceTable,
-        fields.numbers_or_rows("p"),
-        counts=fields.numbers("counts") if "counts" in fields else None,
-        standard_error=fields.numbers_or_rows("standard_error") if "standard_error" in fields else None,
+        fields.nested_numbers("p"),
+        counts=measured("counts"),
+        standard_error=measured("standard_error"),
     )
-    acceptance = MeasuredAcceptance(
+    acceptance = fields.build(
+        "texts",
+        MeasuredAcceptance,
         rule=fields.text("rule"),
         temperature=fields.number("temperature"),
         top_p=fields.number("top_p", most=1.0),
         prompts=fields.integer("prompts"),
         positions=fields.integer("positions"),
         table=table,
+        texts=_read_texts(fields.mapping("texts")) if "texts" in fields else None,
     )
     fields.end()
     return acceptance
+
+
+def _read_texts(fields: Fields) -> TextSums:
+    reached, accepted = fields.rows("reached"), fields.lists_of_rows("accepted")
+    fields.end()
+    return fields.build("accepted", TextSums, reached, accepted)
 
 
 def _write_latency(latency: StepLatency) -> dict[str, Any]:
@@ -195,11 +207,13 @@ def _write_acceptance(acceptance: MeasuredAcceptance) -> dict[str, Any]:
         written["counts"] = _rounded(table.counts)
     if table.standard_error is not None:
         written["standard_error"] = _rounded(table.standard_error)
+    if (texts := acceptance.texts) is not None:
+        written["texts"] = {"reached": _rounded(texts.reached), "accepted": _rounded(texts.accepted)}
     return written
 
 
 def _rounded(values: np.ndarray[Any, np.dtype[np.float64]], digits: int = 6) -> list[Any]:
     """Return nested lists with few digits; rows of probabilities need more, to keep sums of 1 at 1."""
-    if values.ndim == 2:
+    if values.ndim > 1:
         return [_rounded(row, digits) for row in values]
     return [float(f"{value:.{digits}g}") for value in values]

@@ -7,12 +7,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treeopt.errors import TreeoptError
-from treeopt.profiler.acceptance import LEAST_COUNT, AcceptanceText, TextCounts, acceptance_table, conditional_counts
+from treeopt.profiler.acceptance import (
+    LEAST_COUNT,
+    REJECTED,
+    AcceptanceText,
+    TextCounts,
+    conditional_counts,
+    rank_conditioned_counts,
+    rank_conditioned_table,
+    text_sums,
+)
 from treeopt.runtime import Decoder
 from treeopt.trees import chain, level_widths
 
 
-def slow_counts(expected, hit, depth):
+def slow_counts(expected, accepted_rank, depth):
     """Follow every root down for as long as its text accepts."""
     reached, accepted = np.zeros(depth), np.zeros((depth, expected.shape[1]))
     for root in range(len(expected)):
@@ -22,28 +31,77 @@ def slow_counts(expected, hit, depth):
                 break
             reached[level] += 1
             accepted[level] += expected[position]
-            if not hit[position]:
+            if accepted_rank[position] == REJECTED:
                 break
     return reached, accepted
 
 
+def slow_rank_counts(expected, accepted_rank, depth, parent_ranks):
+    """Look back from every position at every depth: the d - 1 positions before it must all have accepted a child."""
+    reached, accepted = np.zeros((depth, parent_ranks)), np.zeros((depth, parent_ranks, expected.shape[1]))
+    for level in range(depth):
+        for position in range(level, len(expected)):
+            above = [int(accepted_rank[position - back]) for back in range(level, 0, -1)]
+            if REJECTED not in above:
+                rank = above[-1] if above else 0
+                row = level, rank if rank < parent_ranks else parent_ranks - 1
+                reached[row] += 1
+                accepted[row] += expected[position]
+    return reached, accepted
+
+
+def random_text(seed, positions, branching, rate):
+    generator = np.random.default_rng(seed)
+    expected = generator.dirichlet(np.ones(branching + 1), positions)[:, :branching]
+    hit = generator.random(positions) < rate
+    return expected, np.where(hit, generator.integers(branching, size=positions), REJECTED)
+
+
+TEXTS = (st.integers(0, 10_000), st.integers(1, 12), st.integers(1, 4), st.floats(0, 1))
+
+
 class TestCounting:
     @settings(max_examples=100, deadline=None)
-    @given(st.integers(1, 12), st.integers(1, 4), st.integers(1, 8), st.integers(0, 10_000), st.floats(0, 1))
-    def test_counts_are_those_of_a_slow_loop(self, positions, branching, depth, seed, rate):
-        generator = np.random.default_rng(seed)
-        expected = generator.dirichlet(np.ones(branching + 1), positions)[:, :branching]
-        hit = generator.random(positions) < rate
-        counts = conditional_counts(expected, hit, depth)
-        reached, accepted = slow_counts(expected, hit, depth)
+    @given(*TEXTS, st.integers(1, 8))
+    def test_counts_are_those_of_a_slow_loop(self, seed, positions, branching, rate, depth):
+        text = random_text(seed, positions, branching, rate)
+        counts = conditional_counts(*text, depth)
+        reached, accepted = slow_counts(*text, depth)
         np.testing.assert_allclose(counts.reached, reached)
         np.testing.assert_allclose(counts.accepted, accepted)
 
+    @settings(max_examples=150, deadline=None)
+    @given(*TEXTS, st.integers(1, 8), st.integers(1, 5))
+    def test_counts_per_rank_of_the_parent_are_those_of_a_slow_loop(
+        self, seed, positions, branching, rate, depth, parent_ranks
+    ):
+        text = random_text(seed, positions, branching, rate)
+        counts = rank_conditioned_counts(*text, depth, parent_ranks)
+        reached, accepted = slow_rank_counts(*text, depth, parent_ranks)
+        assert counts.reached.tolist() == reached.tolist()
+        np.testing.assert_allclose(counts.accepted, accepted)
+
+    @settings(max_examples=50, deadline=None)
+    @given(*TEXTS, st.integers(1, 8), st.integers(1, 5))
+    def test_over_all_ranks_of_the_parent_they_are_the_plain_counts(
+        self, seed, positions, branching, rate, depth, parent_ranks
+    ):
+        text = random_text(seed, positions, branching, rate)
+        counts, plain = rank_conditioned_counts(*text, depth, parent_ranks), conditional_counts(*text, depth)
+        np.testing.assert_allclose(counts.reached.sum(axis=1), plain.reached)
+        np.testing.assert_allclose(counts.accepted.sum(axis=1), plain.accepted)
+
     def test_a_short_example(self):
         expected = np.array([[0.5, 0.25], [1.0, 0.0], [0.125, 0.5]])
-        counts = conditional_counts(expected, np.array([True, False, True]), 4)
+        counts = conditional_counts(expected, np.array([1, REJECTED, 0]), 4)
         assert counts.reached.tolist() == [3, 1, 0, 0]
         assert counts.accepted.tolist() == [[1.625, 0.75], [1.0, 0.0], [0, 0], [0, 0]]
+
+    def test_a_short_example_of_ranks_of_the_parent(self):
+        expected = np.array([[0.5, 0.25], [1.0, 0.0], [0.125, 0.5], [0.25, 0.25]])
+        counts = rank_conditioned_counts(expected, np.array([2, 0, REJECTED, 1]), 3, 2)
+        assert counts.reached.tolist() == [[4, 0], [1, 1], [1, 0]]  # rank 2 counts with rank 1
+        assert counts.accepted.tolist() == [[[1.875, 1.0], [0, 0]], [[0.125, 0.5], [1.0, 0.0]], [[0.125, 0.5], [0, 0]]]
 
     def test_numbers_of_one_row(self):
         counts = TextCounts(np.array([3.0, 1.0]), np.array([[1.5, 0.5, 0.25], [1.0, 0.0, 0.0]]))
@@ -54,17 +112,6 @@ class TestCounting:
 
 
 class TestTable:
-    def test_rows_are_ratios_of_sums(self):
-        texts = [
-            TextCounts(np.array([30.0, 20.0]), np.array([[15.0, 3.0], [4.0, 2.0]])),
-            TextCounts(np.array([10.0, 5.0]), np.array([[9.0, 1.0], [1.0, 0.0]])),
-        ]
-        table = acceptance_table(texts)
-        np.testing.assert_allclose(table.p, [[0.6, 0.1], [0.2, 0.08]])
-        assert table.counts.tolist() == [40, 25]
-        # residuals of the two texts: a - p r = -3 and 3, so sqrt((9 + 9) * 2 / 1) / 40
-        assert table.standard_error[0, 0] == pytest.approx(0.15)
-
     def test_standard_errors_are_the_spread_between_samples_of_texts(self):
         generator = np.random.default_rng(0)
         depth_p = np.array([[0.6, 0.2], [0.4, 0.1]])
@@ -79,7 +126,7 @@ class TestTable:
                 reached[min(level + 1, 1)] = accepted[0].sum() if level == 0 else reached[1]
             return TextCounts(reached.astype(float), accepted)
 
-        tables = [acceptance_table([text() for _ in range(60)]) for _ in range(400)]
+        tables = [text_sums([text() for _ in range(60)]).table() for _ in range(400)]
         spread = np.std([table.p for table in tables], axis=0)
         stated = np.sqrt(np.mean([table.standard_error**2 for table in tables], axis=0))
         np.testing.assert_allclose(stated / spread, 1, atol=0.12)
@@ -89,18 +136,65 @@ class TestTable:
     def test_depths_that_few_positions_reached_are_left_out(self):
         half = LEAST_COUNT / 2
         texts = [TextCounts(np.array([30.0, half, half - 1, half]), np.full((4, 2), 2.0))] * 2
-        table = acceptance_table(texts)
-        assert table.p.shape == (2, 2)
-        assert table.counts.tolist() == [60, LEAST_COUNT]
+        sums = text_sums(texts)
+        assert sums.accepted.shape == (2, 2, 2)
+        assert sums.reached.sum(axis=0).tolist() == [60, LEAST_COUNT]
 
     @pytest.mark.parametrize("texts", [0, 1])
     def test_too_few_texts(self, texts):
         with pytest.raises(TreeoptError, match=r"acceptance: expected two texts or more.*Measure more"):
-            acceptance_table([TextCounts(np.array([50.0]), np.array([[20.0]]))] * texts)
+            text_sums([TextCounts(np.array([50.0]), np.array([[20.0]]))] * texts)
 
     def test_too_few_positions(self):
         with pytest.raises(TreeoptError, match="20 positions in all"):
-            acceptance_table([TextCounts(np.array([9.0]), np.array([[2.0]]))] * 2)
+            text_sums([TextCounts(np.array([9.0]), np.array([[2.0]]))] * 2)
+
+
+class TestRankConditionedTable:
+    def texts(self, generator, p, count):
+        """Return counts of texts whose acceptance depends on the parent's rank alone, as `p` (R, B) says."""
+        texts = []
+        for _ in range(count):
+            rank, ranks = 0, []
+            for _ in range(60):
+                row = p[min(max(rank, 0), len(p) - 1)]
+                rank = int(generator.choice([*range(len(row)), REJECTED], p=[*row, 1 - row.sum()]))
+                ranks.append(rank)
+            accepted_rank = np.array(ranks)
+            expected = (accepted_rank[:, None] == np.arange(p.shape[1])).astype(float)
+            texts.append(rank_conditioned_counts(expected, accepted_rank, 3, len(p)))
+        return texts
+
+    def test_it_finds_rows_that_depend_on_the_rank_of_the_parent(self):
+        p = np.array([[0.7, 0.1, 0.1], [0.3, 0.3, 0.1]])
+        texts = self.texts(np.random.default_rng(5), p, 150)
+        table = rank_conditioned_table(texts)
+        assert table.p.shape == (3, 2, 3)
+        for depth in (1, 2):
+            assert np.all(np.abs(table.p[depth] - p) < 4 * table.standard_error[depth])
+        assert 0 < table.standard_error[1:].max() < 0.03
+        plain = text_sums([TextCounts(t.reached.sum(axis=1), t.accepted.sum(axis=1)) for t in texts]).table()
+        assert not np.any(np.abs(plain.p[1, 0] - p[:, 0]) < 4 * plain.standard_error[1, 0])  # it knows no ranks
+
+    def test_ranks_that_few_positions_reached_take_the_plain_row(self):
+        few = LEAST_COUNT / 2
+        reached = np.array([[40.0, 0.0, 0.0], [30.0, few - 1, few], [few - 1, 0.0, 1.0]])
+        accepted = np.array([[[20.0], [0.0], [0.0]], [[15.0], [1.0], [8.0]], [[3.0], [0.0], [1.0]]])
+        other = accepted + np.array([[[2.0], [0.0], [0.0]], [[1.0], [0.0], [1.0]], [[0.0], [0.0], [0.0]]])
+        table = rank_conditioned_table([TextCounts(reached, accepted), TextCounts(reached, other)])
+        assert table.p.shape == (2 + 1, 3, 1)
+        plain = (15 + 1 + 8 + 16 + 1 + 9) / (2 * (30 + 19))
+        np.testing.assert_allclose(table.p[0, :, 0], 42 / 80)
+        np.testing.assert_allclose(table.p[1, :, 0], [31 / 60, plain, 17 / 20])
+        np.testing.assert_allclose(table.p[2, :, 0], 8 / 20)  # together enough, each rank alone not
+        assert table.counts.tolist() == (2 * reached).tolist()
+        assert table.standard_error[1, 0, 0] == pytest.approx(1 / 60)  # residuals of 0.5 and -0.5
+        assert table.standard_error[0, 1, 0] == table.standard_error[0, 0, 0]
+        assert table.standard_error[1, 1, 0] not in (table.standard_error[1, 0, 0], 0.0)
+
+    def test_too_few_positions(self):
+        with pytest.raises(TreeoptError, match="20 positions in all"):
+            rank_conditioned_table([TextCounts(np.array([[9.0, 0.0]]), np.array([[[2.0], [0.0]]]))] * 2)
 
 
 def text_of(target, draft, *, temperature, top_p=1.0, branching=3, depth=4, seed=0):
@@ -120,7 +214,7 @@ class TestText:
     @pytest.mark.parametrize("temperature", [0.0, 1.0])
     def test_a_draft_like_the_target_is_always_accepted(self, target, prompts, temperature):
         text = text_of(target, target, temperature=temperature)
-        table = acceptance_table([text.count(prompt, 20) for prompt in prompts])
+        table = text_sums([text.count(prompt, 20) for prompt in prompts]).table()
         assert table.p.shape == (4, 3)
         np.testing.assert_allclose(table.p[:, 0], 1, atol=1e-12)
         np.testing.assert_allclose(table.p[:, 1:], 0, atol=1e-12)
@@ -135,7 +229,12 @@ class TestText:
             ranks.append(logits_after(draft, text).topk(5).indices == wanted)
             text.append(wanted)
         expected = np.array([rank.numpy() for rank in ranks])
-        reached, accepted = slow_counts(expected.astype(float), expected.any(axis=1), 4)
+        accepted_rank = [list(row).index(True) if row.any() else REJECTED for row in expected]
+        assert text_of(target, draft, temperature=0.0, branching=5).positions(
+            prompts[0], 30
+        ).accepted_rank.tolist() == (accepted_rank)
+        assert {REJECTED, 0, 1} < set(accepted_rank)
+        reached, accepted = slow_counts(expected.astype(float), accepted_rank, 4)
         assert counts.reached.tolist() == reached.tolist()
         assert counts.accepted.tolist() == accepted.tolist()
         assert reached[1] > 0
@@ -165,11 +264,22 @@ class TestText:
     def test_a_prompt_of_one_token(self, target, draft):
         assert text_of(target, draft, temperature=1.0).count([3], 10).reached[0] == 10
 
+    def test_ranks_are_accepted_as_often_as_expected(self, target, draft, prompts):
+        text = text_of(target, draft, temperature=1.0, branching=3, seed=9)
+        positions = [text.positions(prompt, 100) for prompt in prompts]
+        expected = np.concatenate([each.expected for each in positions])
+        ranks = np.concatenate([each.accepted_rank for each in positions])
+        happened = ranks[:, None] == np.arange(3)
+        error = np.sqrt((expected * (1 - expected)).sum(axis=0))
+        assert np.all(np.abs((happened - expected).sum(axis=0)) < 4 * error)
+        assert np.all(happened.sum(axis=0) > 10)
+        assert np.any(ranks == REJECTED)
+
     @pytest.mark.parametrize("sampling", [{"temperature": 1.0}, {"temperature": 0.7, "top_p": 0.8}])
     def test_a_chain_is_accepted_as_often_as_in_decoding(self, target, draft, prompts, sampling):
         depth, texts, prompt = 3, 250, prompts[3]
         text = text_of(target, draft, branching=1, depth=depth, seed=1, **sampling)
-        table = acceptance_table([text.count(prompt, depth) for _ in range(texts)])
+        table = text_sums([text.count(prompt, depth) for _ in range(texts)]).table()
         plain = Decoder(target, None, chain(0), seed=2, **sampling)
         chains = [Decoder(target, draft, chain(levels), seed=3 + levels, **sampling) for levels in range(1, depth + 1)]
         reached, accepted = np.zeros(depth), np.zeros(depth)
@@ -189,7 +299,7 @@ class TestText:
     def test_siblings_are_accepted_as_often_as_in_decoding(self, target, draft, prompts):
         steps, tree = 800, level_widths([3])
         text = text_of(target, draft, temperature=1.0, branching=3, depth=1, seed=7)
-        table = acceptance_table([text.count(prompts[2], 1) for _ in range(steps)])
+        table = text_sums([text.count(prompts[2], 1) for _ in range(steps)]).table()
         decoder = Decoder(target, draft, tree, temperature=1.0, seed=8)
         accepted = np.zeros(3)
         for _ in range(steps):

@@ -49,6 +49,11 @@ class TestProfile:
         assert (acceptance.prompts, acceptance.positions) == (6, 60)
         assert 1 <= len(acceptance.table.p) <= 3
         assert acceptance.table.branching == 3
+        assert acceptance.texts.reached.shape == (6, len(acceptance.table.p))
+        assert acceptance.texts.reached[:, 0].tolist() == [10] * 6
+        own = acceptance.texts.table()
+        for name in ("p", "counts", "standard_error"):
+            assert getattr(own, name).tolist() == getattr(acceptance.table, name).tolist()
         profile.save(tmp_path / "a.yaml")
         loaded = Profile.load(tmp_path / "a.yaml")
         assert (loaded.created, loaded.tool) == (profile.created, f"treeopt {__version__}")
