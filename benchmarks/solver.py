@@ -1,49 +1,164 @@
-"""The solver: every budget x every depth from one call, and one tree out of it.
+"""The solver: every budget x every depth from one call, on easy and hard tables; memory; and a plain program beside it.
 
 Run it alone with `python benchmarks/solver.py`.
 """
 
+import re
+import subprocess
+import sys
 import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import numpy as np
-from conditions import conditions
+import numpy.typing as npt
 
 from treeopt import AcceptanceTable, solve
 
-SIZES = ((128, 10), (256, 16), (512, 16), (512, 32), (1024, 32))
-BRANCHING = 32
+FloatArray = npt.NDArray[np.float64]
+
+BRANCHES = 32
+SIZES = ((128, 10), (512, 16), (512, 32), (1024, 32), (2048, 32), (4096, 32))
+LARGE = 16_384, 64
+PLAIN = 128, 10
+FALLING = np.array([0.7, *(0.12 / k**1.6 for k in range(1, BRANCHES))])
 
 
-def acceptance(depths: int | None) -> AcceptanceTable:
-    """Return a falling row; with `depths`, one that shrinks a little with every depth."""
-    row = np.array([0.7, *(0.12 / k**1.6 for k in range(1, BRANCHING))])
-    return AcceptanceTable(row if depths is None else np.stack([row * 0.98**d for d in range(depths)]))
+def noisy(*shape: int) -> FloatArray:
+    """Return falling rows with the noise of a short measurement, so that they rise here and there."""
+    rows = FALLING * np.random.default_rng(1).lognormal(0, 0.3, size=(*shape, BRANCHES))
+    return rows / np.maximum(1, rows.sum(axis=-1, keepdims=True))
 
 
-def best_of(runs: int, table: AcceptanceTable, nodes: int, depth: int) -> tuple[float, float]:
-    """Return the least seconds to solve, and to take the largest tree out."""
-    solve_s, tree_s = [], []
-    for _ in range(runs):
+def shuffled(depth: int) -> FloatArray:
+    return np.random.default_rng(2).permuted(noisy(depth), axis=1)
+
+
+def uneven(depth: int) -> FloatArray:
+    """Return Dirichlet rows: most of the acceptance lies on a few ranks, anywhere in the row."""
+    return np.random.default_rng(3).dirichlet(np.full(BRANCHES, 0.3), size=depth)
+
+
+FAMILIES: dict[str, Callable[[int], FloatArray]] = {
+    "falling row": lambda _: FALLING,
+    "noisy row": lambda _: noisy(),
+    "noisy rows": noisy,
+    "shuffled rows": shuffled,
+    "Dirichlet rows": uneven,
+}
+
+
+def least_s(call: Callable[[], object]) -> float:
+    """Return the least seconds of three calls, or of more while all together take under a second."""
+    taken_s: list[float] = []
+    while len(taken_s) < 3 or (len(taken_s) < 30 and sum(taken_s) < 1):
         start_s = time.perf_counter()
-        solution = solve(table, nodes, depth)
-        solved_s = time.perf_counter()
-        solution.tree(nodes, depth)
-        tree_s.append(time.perf_counter() - solved_s)
-        solve_s.append(solved_s - start_s)
-    return min(solve_s), min(tree_s)
+        call()
+        taken_s.append(time.perf_counter() - start_s)
+    return min(taken_s)
 
 
-def main() -> None:
-    print(conditions())
-    best_of(1, acceptance(None), 8, 2)  # compiles
-    print(
-        f"{'nodes':>6}{'depth':>6}{'one row, ms':>14}{'row per depth, ms':>20}{'tree, ms':>10}   ({BRANCHING} branches)"
-    )
+def compile_all() -> None:
+    for table in (FALLING, noisy(), noisy(2)):
+        solve(AcceptanceTable(table), 8, 2).tree(8, 2)
+
+
+def times() -> None:
+    """Print milliseconds per size and family, and how they grow with the budget at the last depth."""
+    print(f"\nms to solve, and to take the largest tree out; {BRANCHES} branches, `rows` one per depth")
+    print(f"{'nodes':>6}{'depth':>6}" + "".join(f"{name:>16}" for name in (*FAMILIES, "falling tree", "noisy tree")))
+    rows: list[tuple[int, int, list[float]]] = []
     for nodes, depth in SIZES:
-        one, tree = best_of(3, acceptance(None), nodes, depth)
-        many, _ = best_of(3, acceptance(depth), nodes, depth)
-        print(f"{nodes:>6}{depth:>6}{1000 * one:>14.2f}{1000 * many:>20.1f}{1000 * tree:>10.2f}")
+        tables = [AcceptanceTable(family(depth)) for family in FAMILIES.values()]
+        solve_s = [least_s(partial(solve, table, nodes, depth)) for table in tables]
+        tree_s = [least_s(partial(solve(table, nodes, depth).tree, nodes, depth)) for table in tables[:3:2]]
+        rows.append((nodes, depth, solve_s + tree_s))
+        print(f"{nodes:>6}{depth:>6}" + "".join(f"{1000 * each:>16.2f}" for each in solve_s + tree_s))
+    deep = [(nodes, taken_s) for nodes, depth, taken_s in rows if depth == SIZES[-1][1]]
+    powers = np.polyfit(np.log([nodes for nodes, _ in deep]), np.log([taken_s for _, taken_s in deep]), 1)[0]
+    print(f"{'~ nodes^':>12}" + "".join(f"{power:>16.2f}" for power in powers))
+
+
+def memory_mb(field: str) -> float:
+    """Return what Linux says of this process: `VmRSS`, memory held, or `VmHWM`, the most held since `forget_peak`."""
+    (kilobytes,) = re.findall(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text("ascii"))
+    return int(kilobytes) / 1024
+
+
+def forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5", "ascii")
+
+
+def one_large(family: str) -> None:
+    """Print seconds and peak memory of one large problem; run in a process of its own."""
+    compile_all()
+    nodes, depth = LARGE
+    table = AcceptanceTable(FAMILIES[family](depth))
+    forget_peak()
+    before_mb, start_s = memory_mb("VmRSS"), time.perf_counter()
+    solution = solve(table, nodes, depth)
+    solved_s, peak_mb = time.perf_counter(), memory_mb("VmHWM")
+    solution.tree(nodes, depth)
+    tree_s = time.perf_counter() - solved_s
+    print(
+        f"{nodes:>6}{depth:>6}  {family:<15}{solution.certificate.method:<17}{solved_s - start_s:>8.2f} s"
+        f"{peak_mb - before_mb:>8.0f} MB   tree {1000 * tree_s:.0f} ms"
+    )
+
+
+def plain_recurrence(row: FloatArray, max_nodes: int, levels: int) -> FloatArray:
+    """Return float64 (levels + 1, max_nodes + 1): the best values, by the recurrence of Chen et al., 2024, Algorithm 1.
+
+    For every number of levels, branch and budget the sizes of the last branch's subtree are all tried, at once in numpy.
+    """
+    best = np.full((levels + 1, max_nodes + 1), -np.inf)
+    for level in range(1, levels + 1):
+        so_far = np.full(max_nodes + 1, -np.inf)  # exactly n nodes, the root with as many children as branches seen
+        so_far[1] = 1.0
+        best[level] = so_far
+        for accepted in row if level > 1 else ():
+            subtree, with_one_more = accepted * best[level - 1], np.full(max_nodes + 1, -np.inf)
+            for n in range(2, max_nodes + 1):
+                with_one_more[n] = (subtree[1:n] + so_far[n - 1 : 0 : -1]).max()
+            so_far = with_one_more
+            best[level] = np.maximum(best[level], so_far)
+    return best
+
+
+def beside_a_plain_program() -> None:
+    """Print how much longer the recurrence takes as it is published, after a check that the values agree."""
+    nodes, depth = PLAIN
+    for name, row in (("falling row", FALLING), ("noisy row", noisy())):
+        exact_sizes = plain_recurrence(row, nodes, depth + 1)[1:, 1:]
+        table = AcceptanceTable(row)
+        np.testing.assert_allclose(
+            solve(table, nodes, depth).expected_tokens[:, 1:], np.maximum.accumulate(exact_sizes, axis=1), rtol=1e-12
+        )
+        plain_s = least_s(partial(plain_recurrence, row, nodes, depth + 1))
+        here_s = least_s(partial(solve, table, nodes, depth))
+        print(
+            f"{nodes:>6}{depth:>6}  {name:<12} plain recurrence {1000 * plain_s:.0f} ms, treeopt {1000 * here_s:.2f} ms: "
+            f"{plain_s / here_s:,.0f} times, equal values"
+        )
+
+
+def main(arguments: list[str]) -> None:
+    if arguments:
+        one_large(arguments[0])
+        return
+    from conditions import conditions  # loads torch, whose memory the other processes are spared
+
+    print(conditions())
+    compile_all()
+    times()
+    print("\nalone in a process; peak memory above what it held before solving")
+    for family in FAMILIES:
+        sys.stdout.flush()
+        subprocess.run([sys.executable, __file__, family], check=True)
+    print()
+    beside_a_plain_program()
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

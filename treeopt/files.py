@@ -10,10 +10,10 @@ from treeopt.errors import TreeoptError
 STANDARD_STREAM = "-"
 
 
-def read_text(path: Path | str, *, limit_bytes: int) -> str:
-    """Return the UTF-8 text of a file of at most `limit_bytes`.
+def read_bytes(path: Path | str, *, limit_bytes: int) -> bytes:
+    """Return the bytes of a file of at most `limit_bytes`.
 
-    Raises TreeoptError naming the file and what to do when it is missing, unreadable, too large or not text.
+    Raises TreeoptError naming the file and what to do when it is missing, unreadable or too large.
     """
     path = Path(path)
     try:
@@ -25,6 +25,12 @@ def read_text(path: Path | str, *, limit_bytes: int) -> str:
         raise TreeoptError(f"{path}: cannot be read ({error.strerror}). Expected a readable file.") from None
     if len(data) > limit_bytes:
         raise TreeoptError(f"{path}: larger than {limit_bytes} bytes, the limit for files of this kind.")
+    return data
+
+
+def read_text(path: Path | str, *, limit_bytes: int) -> str:
+    """Return the UTF-8 text of a file of at most `limit_bytes`; raises TreeoptError as `read_bytes` does."""
+    data = read_bytes(path, limit_bytes=limit_bytes)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

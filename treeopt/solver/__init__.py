@@ -1,5 +1,5 @@
 """Acceptance table to optimal trees, for every budget and every depth."""
 
-from treeopt.solver.solution import Solution, solve
+from treeopt.solver.solution import BEST_FIRST, DYNAMIC_PROGRAM, INTEGER_PROGRAM, Certificate, Solution, solve
 
-__all__ = ["Solution", "solve"]
+__all__ = ["BEST_FIRST", "DYNAMIC_PROGRAM", "INTEGER_PROGRAM", "Certificate", "Solution", "solve"]

@@ -1,74 +1,147 @@
 """From an acceptance table to the best tree for every budget and every depth."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit
 
 from treeopt.acceptance import AcceptanceTable
 from treeopt.errors import InvalidValueError
-from treeopt.solver import kernels
+from treeopt.solver.best_first import NestedTrees, grow
+from treeopt.solver.dynamic_program import solve_values
+from treeopt.solver.width_limits import solve_limited
 from treeopt.trees import TokenTree
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
 
 DEFAULT_MAX_DEPTH = 32
-MAX_CELLS = 40_000_000
-"""Values kept at once, (max_depth + 1)^2 (max_nodes + 1): 320 MB."""
+MAX_CELLS = 60_000_000
+"""Values of the largest problem: 480 MB, and on the best-first path some times as much while it is solved."""
+
+WORTH = 1e-13
+"""A node that adds a smaller share of the tokens than this is taken for rounding, and left out."""
+
+BEST_FIRST, DYNAMIC_PROGRAM, INTEGER_PROGRAM = "best-first", "dynamic-program", "integer-program"
+STATEMENTS = {
+    BEST_FIRST: "no row rises, so no node outside a tree weighs more than the lightest one inside",
+    DYNAMIC_PROGRAM: "every way to share nodes out was compared, or ruled out because concave envelopes bound it",
+    INTEGER_PROGRAM: "an integer program's dual bound leaves no room for a better tree",
+}
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """Why no tree is better: which method ran, and what it weighed and ruled out; see docs/solver.md."""
+
+    method: str
+    """`best-first`, `dynamic-program` or `integer-program`."""
+    compared: int
+    """Nodes weighed (best-first), splits compared (dynamic program), programs solved (integer program)."""
+    ruled_out: int
+    """Splits that a proven bound excluded; together with those compared they are all there are."""
+    gap_tokens: float
+    """The most by which any value may lie below its optimum; 0 but for rounding where the method is exact."""
+
+    @property
+    def statement(self) -> str:
+        """The reason in one sentence."""
+        return STATEMENTS[self.method]
+
+
+class Trees(Protocol):
+    """What every method leaves behind: values, and trees on demand."""
+
+    @property
+    def expected_tokens(self) -> FloatArray:
+        """float64 (D + 1, N + 1)."""
+        ...
+
+    def parents(self, nodes: int, depth: int) -> list[int]:
+        """Return the parents of one tree, each before its children, siblings in rank order."""
+        ...
+
+    def draft_widths(self) -> IntArray:
+        """Return int32 (D + 1, N + 1, D), the internal nodes of each tree at each depth."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Solution:
     """The optimum for every budget up to `max_nodes` and every depth up to `max_depth`; trees are made on demand."""
 
     table: AcceptanceTable
-    values: FloatArray
-    """float64 (max_depth + 1, max_depth + 1, max_nodes + 1); see `treeopt.solver.kernels.values`."""
+    trees: Trees
+    certificate: Certificate
+    expected_tokens: FloatArray
+    """float64 (max_depth + 1, max_nodes + 1): the most tokens per step with depth at most d, nodes at most n."""
     tree_nodes: IntArray
-    """int32 (max_depth + 1, max_nodes + 1): nodes that the tree of each depth and budget really has."""
-    draft_widths: IntArray
-    """int32 (max_depth + 1, max_nodes + 1, max_depth): its internal nodes at each depth; see `TokenTree.draft_widths`."""
+    """int32, the same shape: nodes that each tree really has, the fewest that attain its value but for rounding."""
+    tree_depth: IntArray
+    """int32, the same shape: the least depth limit under which so many nodes attain its value."""
+
+    def __init__(self, table: AcceptanceTable, trees: Trees, certificate: Certificate) -> None:
+        values = np.maximum.accumulate(np.maximum.accumulate(trees.expected_tokens, axis=0), axis=1)
+        nodes, depth = _smallest(values)
+        for name, value in (("expected_tokens", values), ("tree_nodes", nodes), ("tree_depth", depth)):
+            value.flags.writeable = False
+            object.__setattr__(self, name, value)
+        for name, given in (("table", table), ("trees", trees), ("certificate", certificate)):
+            object.__setattr__(self, name, given)
 
     @property
     def max_nodes(self) -> int:
         """The largest budget solved."""
-        return int(self.values.shape[2]) - 1
+        return len(self.expected_tokens[0]) - 1
 
     @property
     def max_depth(self) -> int:
         """The largest depth solved."""
-        return int(self.values.shape[0]) - 1
-
-    @property
-    def expected_tokens(self) -> FloatArray:
-        """float64 (max_depth + 1, max_nodes + 1): the most tokens per step with depth at most d, nodes at most n."""
-        return np.asarray(self.values[0])
+        return len(self.expected_tokens) - 1
 
     def tree(self, nodes: int, depth: int) -> TokenTree:
         """Return a best tree of at most `nodes` nodes, root included, and at most `depth` levels below the root.
 
-        It has fewer nodes where more would not be accepted.  Raises InvalidValueError outside what was solved.
+        Of all trees of its value it has the fewest nodes.  Raises InvalidValueError outside what was solved.
         """
         _within("nodes", nodes, 1, self.max_nodes)
         _within("depth", depth, 0, self.max_depth)
-        rows = self.table.rows(self.max_depth)
-        shares: dict[tuple[int, int], list[int]] = {}  # equal subtrees at one depth are worked out once
-        parents, level = [-1], [nodes]
-        for d in range(depth):
-            below: list[int] = []
-            first = len(parents) - len(level)
-            for node, size in enumerate(level, start=first):
-                if (d, size) not in shares:
-                    subtree = self.values[d + 1, depth - d - 1]
-                    shares[d, size] = kernels.child_sizes(rows[d], subtree, size - 1).tolist()
-                below.extend(shares[d, size])
-                parents.extend([node] * len(shares[d, size]))
-            level = below
-        return TokenTree(parents)
+        at = depth, nodes
+        return TokenTree.ordered(self.trees.parents(int(self.tree_nodes[at]), int(self.tree_depth[at])))
+
+    def draft_widths(self) -> IntArray:
+        """Return int32 (max_depth + 1, max_nodes + 1, max_depth): internal nodes of every tree at each depth.
+
+        They are worked out anew at every call; see `TokenTree.draft_widths` for one tree.
+        """
+        return np.asarray(self.trees.draft_widths()[self.tree_depth, self.tree_nodes])
+
+    def save(self, path: Path | str) -> None:
+        """Write the solution file, from which any tree can be taken without solving again; docs/solver.md."""
+        from treeopt.solver import solution_file
+
+        solution_file.save(self, path)
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Solution":
+        """Read a solution file.  Raises FormatError naming the file, the field and the reason."""
+        from treeopt.solver import solution_file
+
+        return solution_file.load(path)
 
 
-def solve(table: AcceptanceTable, max_nodes: int = 512, max_depth: int | None = None) -> Solution:
+def solve(
+    table: AcceptanceTable,
+    max_nodes: int = 512,
+    max_depth: int | None = None,
+    *,
+    level_widths: int | Sequence[int] | None = None,
+    draft_widths: int | Sequence[int] | None = None,
+) -> Solution:
     """Solve for the best tree of every budget up to `max_nodes` and every depth up to `max_depth`, exactly.
 
     Args:
@@ -76,30 +149,101 @@ def solve(table: AcceptanceTable, max_nodes: int = 512, max_depth: int | None = 
         max_nodes: largest number of nodes, root included.
         max_depth: most levels below the root; by default all that the table measured, or 32 when one row holds for
             every depth.  No tree of n nodes is deeper than n - 1.
+        level_widths: most nodes at depth 1, 2, …; one number holds for every depth.
+        draft_widths: most internal nodes at depth 0, 1, …, all that the drafter is run on; one number for every depth.
 
-    Time O(D B N^2) when one row holds for every depth, O(D^2 B N^2) otherwise; memory O(D^2 N).
+    Rows that never rise take the best-first path, O(D N (B + log N)); others a dynamic program of at worst O(D^2 B N^2), in
+    practice nearer to O(D^2 B N).  Width limits on tables that rise, or depend on the parent's rank, take an integer
+    program.  Memory O(D N), or O(D^2 N) for the dynamic program.
     Raises InvalidValueError for sizes below the least and problems too large, InfeasibleError for depths never measured.
 
     >>> solution = solve(AcceptanceTable([0.7, 0.2]), max_nodes=4, max_depth=3)
     >>> solution.expected_tokens[3].round(3).tolist()
     [0.0, 1.0, 1.7, 2.19, 2.533]
-    >>> solution.tree(nodes=4, depth=2).parents.tolist()
-    [-1, 0, 0, 1]
+    >>> solution.tree(nodes=4, depth=2).parents.tolist(), solution.certificate.method
+    ([-1, 0, 0, 1], 'best-first')
     """
     if max_depth is None:
         max_depth = table.max_depth or DEFAULT_MAX_DEPTH
     _within("max_nodes", max_nodes, 1, MAX_CELLS)
     _within("max_depth", max_depth, 0, MAX_CELLS)
-    if (max_depth + 1) ** 2 * (max_nodes + 1) > MAX_CELLS:
+    rows_cells = max_depth * table.parent_ranks * table.branching
+    _affordable(max_nodes, max_depth, max(rows_cells, (max_depth + 1) * (max_nodes + 1)))
+    limited = level_widths is not None or draft_widths is not None
+    wide = _limits("level_widths", level_widths, max_depth, max_nodes)
+    inner = _limits("draft_widths", draft_widths, max_depth, max_nodes)
+    rows = np.ascontiguousarray(table.rows(max_depth))
+    falling = bool(np.all(rows[..., 1:] <= rows[..., :-1]))
+    if falling and not (limited and table.parent_ranks > 1):
+        parent, rank, reach, _, order, weighed = grow(rows, max_nodes, wide, inner)
+        return Solution(table, NestedTrees(parent, rank, reach, order), _exact(BEST_FIRST, weighed))
+    if limited:
+        programs = solve_limited(rows, max_nodes, wide, inner)
+        gap = float((programs.bounds - programs.expected_tokens).max())
+        return Solution(
+            table,
+            programs,
+            Certificate(method=INTEGER_PROGRAM, compared=programs.solved, ruled_out=0, gap_tokens=gap),
+        )
+    subtrees = table.parent_ranks * (max_depth + 1) * (max_depth + 2) // 2
+    _affordable(max_nodes, max_depth, subtrees * (max_nodes + 1))
+    values, compared, ruled_out = solve_values(rows, max_nodes)
+    return Solution(table, values, _exact(DYNAMIC_PROGRAM, compared, ruled_out))
+
+
+def _exact(method: str, compared: int, ruled_out: int = 0) -> Certificate:
+    return Certificate(method=method, compared=compared, ruled_out=ruled_out, gap_tokens=0.0)
+
+
+def _smallest(values: FloatArray) -> tuple[IntArray, IntArray]:
+    """Return, for every depth and budget, the fewest nodes and then levels with nearly its value.
+
+    Fewer levels may be found to be as good with fewer nodes still, by rounding; so both are taken until neither moves.
+    """
+    fewest, least = first_as_good(values), first_as_good(np.ascontiguousarray(values.T)).T
+    grid = np.indices(values.shape, np.int32)
+    depth, nodes = grid[0], grid[1]
+    while True:
+        fewer = fewest[depth, nodes]
+        shallower = least[depth, fewer]
+        if np.array_equal(fewer, nodes) and np.array_equal(shallower, depth):
+            return nodes, depth
+        nodes, depth = fewer, shallower
+
+
+@njit(cache=True)
+def first_as_good(values: FloatArray) -> IntArray:
+    """Return, for every entry of rows that never fall, the first column whose value is nearly as large.
+
+    Sums of the same weights in another order differ by rounding; nobody wants a node for that.
+    """
+    first = np.zeros(values.shape, np.int32)
+    for row in range(values.shape[0]):
+        column = 0
+        for i in range(values.shape[1]):
+            if values[row, i] > values[row, column] * (1 + WORTH):
+                column = i
+            first[row, i] = column
+    return first
+
+
+def _limits(name: str, limits: int | Sequence[int] | None, max_depth: int, max_nodes: int) -> IntArray:
+    asked = np.array(max_nodes if limits is None else limits)
+    if asked.ndim == 0:
+        asked = np.full(max_depth, asked)
+    whole = asked.size == 0 or np.issubdtype(asked.dtype, np.integer)
+    if asked.shape != (max_depth,) or not whole or np.any(asked < 1):
+        raise InvalidValueError(
+            f"{name}: expected a whole number of at least 1, or {max_depth} of them, one per depth. Got {limits}."
+        )
+    return np.asarray(np.minimum(asked, max_nodes), np.int32)
+
+
+def _affordable(max_nodes: int, max_depth: int, cells: int) -> None:
+    if cells > MAX_CELLS:
         raise InvalidValueError(
             f"max_nodes, max_depth: {max_nodes} x {max_depth} needs more than {MAX_CELLS} values. Ask for fewer."
         )
-    rows = np.ascontiguousarray(table.rows(max_depth))
-    values = kernels.values(rows, table.position_invariant, max_nodes)
-    sizes, widths = kernels.shapes(rows, table.position_invariant, values)
-    for array in (values, sizes, widths):
-        array.flags.writeable = False
-    return Solution(table=table, values=values, tree_nodes=sizes, draft_widths=widths)
 
 
 def _within(name: str, value: int, least: int, most: int) -> None:

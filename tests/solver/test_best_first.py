@@ -1,0 +1,213 @@
+"""Best-first growth: trees inside one another, levels cut to a width, ties, and what is weighed."""
+
+import heapq
+import math
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.solver.oracles import by_enumeration, depth_of, paths_of, rows_of, same, weight
+from tests.solver.tables import NAMED, examples, named, tables
+from treeopt.acceptance import AcceptanceTable
+from treeopt.errors import InvalidValueError
+from treeopt.solver import solve
+from treeopt.solver.best_first import grow, heaviest, heaviest_nodes
+
+FALLING = [name for name, p in NAMED.items() if np.all(np.diff(p, axis=-1) <= 0)]
+falling = pytest.mark.parametrize("p", [NAMED[name] for name in FALLING], ids=FALLING)
+
+
+def tree_paths(solution, nodes, depth):
+    return set(paths_of(solution.tree(nodes, depth).parents.tolist()))
+
+
+class TestNested:
+    @falling
+    def test_every_tree_lies_inside_the_next(self, p):
+        solution = solve(AcceptanceTable(p), 20, depth_of(p, 5))
+        for depth in range(solution.max_depth + 1):
+            trees = [tree_paths(solution, nodes, depth) for nodes in range(1, 21)]
+            assert all(small <= large for small, large in pairwise(trees))
+
+    @examples(100)
+    @given(tables(max_depth=5, max_branching=5, falling=True))
+    def test_every_tree_lies_inside_the_next_on_drawn_tables(self, p):
+        """Or what it lost weighs no more than anything in the next: it was equal to another node, but for rounding."""
+        solution = solve(AcceptanceTable(p), 20, depth_of(p, 5))
+        assert solution.certificate.method == "best-first"
+        rows = rows_of(p, solution.max_depth)
+        for depth in range(solution.max_depth + 1):
+            for small, large in pairwise(tree_paths(solution, nodes, depth) for nodes in range(1, 21)):
+                lightest = min(weight(path, rows) for path in large)
+                assert all(weight(path, rows) <= lightest * (1 + 1e-12) for path in small - large)
+
+    def test_trees_of_rows_that_rise_do_not(self):
+        """The negative control: here the best tree of four nodes gives up a child that the best of three has."""
+        solution = solve(AcceptanceTable([0.4, 0.0, 0.6]), 6, 2)
+        assert any(not tree_paths(solution, n, 2) <= tree_paths(solution, n + 1, 2) for n in range(1, 6))
+
+    @falling
+    def test_each_node_more_brings_no_more_than_the_one_before(self, p):
+        values = solve(AcceptanceTable(p), 30, depth_of(p, 5)).expected_tokens
+        assert np.all(np.diff(values[:, 1:], 2, axis=1) <= 1e-12)
+
+
+class TestGrow:
+    @examples(200)
+    @given(
+        st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.5, 1.0]) | st.floats(0, 1), min_size=1, max_size=30),
+        st.integers(1, 35),
+    )
+    def test_heaviest_takes_ties_in_the_order_given(self, weights, most):
+        expected = sorted(range(len(weights)), key=lambda place: -weights[place])[:most]
+        assert heaviest(np.array(weights), most).tolist() == expected
+
+    @falling
+    def test_order_lists_the_heaviest_nodes_of_the_unlimited_tree(self, p):
+        self.check_order(p, 30)
+
+    @examples(100)
+    @given(tables(max_depth=4, max_branching=5, falling=True), st.integers(1, 40))
+    def test_order_lists_the_heaviest_nodes_on_drawn_tables(self, p, nodes):
+        self.check_order(p, nodes)
+
+    def check_order(self, p, nodes):
+        """Compare with a heap that knows no levels: it pops the heaviest node, pushes its child and next sibling."""
+        levels = depth_of(p, 4)
+        rows = rows_of(p, levels)
+        unlimited = np.full(levels, nodes, np.int32)
+        array = np.array(rows).reshape(levels, -1, np.shape(p)[-1])
+        _, _, reach, _, order, _ = grow(array, nodes, unlimited, unlimited)
+        for depth in range(levels + 1):
+            found = [float(reach[node]) for node in order[depth] if node >= 0]
+            offers, expected = [(-1.0, ())], []
+            while offers and len(expected) < nodes and offers[0][0] < 0:
+                negative, path = heapq.heappop(offers)
+                expected.append(-negative)
+                for offer in ((*path, 0), *([(*path[:-1], path[-1] + 1)] if path else [])):
+                    if len(offer) <= depth:
+                        heapq.heappush(offers, (-weight(offer, rows), offer))
+            np.testing.assert_allclose(found, expected, rtol=1e-12)
+            assert found == sorted(found, reverse=True)
+
+    def test_weighs_few_of_all_the_nodes_there_are(self):
+        """Weighed are the children heavy enough to join, not all 32 of every parent."""
+        row = np.array([0.7, *(0.12 / k**1.6 for k in range(1, 32))])
+        certificate = solve(AcceptanceTable(row), 512, 16).certificate
+        assert 512 <= certificate.compared <= 16 * 512
+        assert certificate.ruled_out == 0
+
+
+limits = st.none() | st.integers(1, 4) | st.just("per depth")
+
+
+class TestHeaviestNodes:
+    """Any table: a node's hope stands in for its weight, and bounds all that is left out."""
+
+    @named
+    def test_no_node_left_out_is_reached_more_often_than_told(self, p):
+        self.check(p, 12, depth_of(p, 3))
+
+    @examples(100)
+    @given(tables(max_depth=4, max_branching=4), st.integers(1, 40))
+    def test_no_node_left_out_is_reached_more_often_than_told_on_drawn_tables(self, p, nodes):
+        self.check(p, nodes, depth_of(p, 4))
+
+    def check(self, p, max_nodes, levels):
+        rows, branching = rows_of(p, levels), np.shape(p)[-1]
+        found = heaviest_nodes(np.array(rows).reshape(levels, -1, branching), max_nodes)
+        path = [()]
+        for parent, rank in zip(found.parent[1:].tolist(), found.rank[1:].tolist(), strict=True):
+            path.append((*path[parent], rank))
+        np.testing.assert_allclose(found.reach, [weight(each, rows) for each in path], rtol=1e-12)
+        assert found.depth.tolist() == [len(each) for each in path]
+        assert len(set(path)) == len(path)
+        for depth in range(levels + 1):
+            listed = {path[node] for node in found.order[depth] if node >= 0}
+            assert all(len(each) <= depth for each in listed)
+            assert all({each[:-1], (*each[:-1], max(0, each[-1] - 1))} <= listed for each in listed if each)
+            every = (each for length in range(depth + 1) for each in product(range(branching), repeat=length))
+            most = max((weight(each, rows) for each in every if each not in listed), default=0.0)
+            assert most <= found.left_out[depth] * (1 + 1e-12)
+            assert len(listed) == max_nodes or found.left_out[depth] == 0.0
+
+
+class TestWidthLimits:
+    @examples(250)
+    @given(tables(max_depth=6, max_branching=4, max_ranks=1, falling=True), limits, limits, st.data())
+    def test_equals_every_tree_enumerated(self, p, level_widths, draft_widths, data):
+        self.check(p, 9, depth_of(p, 6), level_widths, draft_widths, data)
+
+    def check(self, p, max_nodes, depth, level_widths, draft_widths, data):
+        per_depth = st.lists(st.integers(1, 5), min_size=depth, max_size=depth)
+        wide = data.draw(per_depth) if level_widths == "per depth" else level_widths
+        inner = data.draw(per_depth) if draft_widths == "per depth" else draft_widths
+        solution = solve(AcceptanceTable(p), max_nodes, depth, level_widths=wide, draft_widths=inner)
+        assert solution.certificate.method == "best-first"
+        limits = [None if each is None else np.broadcast_to(each, depth) for each in (wide, inner)]
+        same(solution.expected_tokens, by_enumeration(p, max_nodes, depth, *limits))
+        self.check_trees(solution, p, *limits)
+
+    def check_trees(self, solution, p, wide, inner):
+        for depth in range(solution.max_depth + 1):
+            for nodes in range(1, solution.max_nodes + 1):
+                tree = solution.tree(nodes, depth)
+                assert tree.nodes <= nodes
+                assert tree.max_depth <= depth
+                assert wide is None or np.all(tree.level_widths[1:] <= wide[: tree.max_depth])
+                assert inner is None or np.all(tree.draft_widths <= inner[: tree.max_depth])
+                tokens = math.fsum(weight(path, rows_of(p, depth)) for path in paths_of(tree.parents.tolist()))
+                assert tokens == pytest.approx(solution.expected_tokens[depth, nodes], rel=1e-12, abs=0)
+
+    @pytest.mark.parametrize("p", [NAMED["equal"], NAMED["falling"], NAMED["falling per depth"]], ids=str)
+    @pytest.mark.parametrize("inner", [None, 1, 2, [1, 2, 1, 3, 1]], ids=str)
+    @pytest.mark.parametrize("wide", [None, 1, 2, 3, [3, 1, 2, 5, 1]], ids=str)
+    def test_equals_every_tree_enumerated_on_named_tables(self, p, wide, inner):
+        depth = depth_of(p, 5)
+        solution = solve(AcceptanceTable(p), 9, depth, level_widths=wide, draft_widths=inner)
+        limits = [None if each is None else np.broadcast_to(each, depth) for each in (wide, inner)]
+        same(solution.expected_tokens, by_enumeration(p, 9, depth, *limits))
+
+    def test_limits_cost_something(self):
+        """The negative control: without its limits the enumeration finds better trees than the limited solver."""
+        p = NAMED["falling"]
+        for limit in ({"level_widths": 2}, {"draft_widths": 1}):
+            found = solve(AcceptanceTable(p), 9, 5, **limit).expected_tokens
+            with pytest.raises(AssertionError, match="Not equal to tolerance"):
+                same(found, by_enumeration(p, 9, 5))
+
+    def test_limits_that_no_tree_reaches_change_nothing(self):
+        free = solve(AcceptanceTable([0.6, 0.2, 0.1]), 60, 6)
+        wide = solve(AcceptanceTable([0.6, 0.2, 0.1]), 60, 6, level_widths=60, draft_widths=[1, *[10**9] * 5])
+        assert wide.expected_tokens.tolist() == free.expected_tokens.tolist()
+        assert all(wide.tree(60, depth) == free.tree(60, depth) for depth in range(7))
+
+    def test_one_node_per_level_is_a_chain(self):
+        solution = solve(AcceptanceTable([0.6, 0.2]), 9, 5, level_widths=1)
+        assert solution.tree(9, 5).parents.tolist() == [-1, 0, 1, 2, 3, 4]
+        assert solution.tree_nodes[5, 9] == 6
+
+    def test_one_internal_node_per_level_is_a_comb(self):
+        solution = solve(AcceptanceTable([0.6, 0.2]), 9, 3, draft_widths=1)
+        assert solution.tree(9, 3).parents.tolist() == [-1, 0, 0, 1, 1, 3, 3]
+
+    def test_widths_told_are_those_of_the_limited_trees(self):
+        solution = solve(
+            AcceptanceTable([0.4, 0.3, 0.2]), 40, 5, level_widths=[3, 4, 6, 2, 8], draft_widths=[1, 2, 3, 1, 2]
+        )
+        for depth in range(6):
+            for nodes in range(1, 41):
+                tree = solution.tree(nodes, depth)
+                told = solution.draft_widths()[depth, nodes]
+                assert told.tolist() == [*tree.draft_widths.tolist(), *[0] * (5 - tree.max_depth)]
+
+    @pytest.mark.parametrize("name", ["level_widths", "draft_widths"])
+    @pytest.mark.parametrize(
+        "limit", [0, -1, 1.5, True, "3", [1, 2], [1, 2, 3, 4], [1, 0, 2], [[1, 2, 3]], [], [1.0, 2.0, 3.0]], ids=str
+    )
+    def test_limits_that_are_none(self, name, limit):
+        with pytest.raises(InvalidValueError, match=f"{name}: expected a whole number of at least 1, or 3 of them"):
+            solve(AcceptanceTable([0.5, 0.2]), 8, 3, **{name: limit})

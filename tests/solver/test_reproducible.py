@@ -1,0 +1,101 @@
+"""Equal input gives equal bytes: in a fresh process, under another hash seed, and without numba."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.solver.oracles import depth_of, rows_of
+from tests.solver.tables import NAMED, PLAIN_PYTHON, named
+from treeopt.acceptance import AcceptanceTable
+from treeopt.solver import best_first, dynamic_program, solution, solve
+
+KERNELS = [
+    (solution, "first_as_good"),
+    *((best_first, name) for name in ("heaviest", "children", "grow")),
+    *((dynamic_program, name) for name in ("envelope", "share", "forests", "share_out", "child_sizes", "widths_above")),
+]
+FILES = ("test_optimum.py", "test_solver.py", "test_best_first.py", "test_dynamic_program.py")
+ALL_PARENTS = """
+import json, sys
+from treeopt.acceptance import AcceptanceTable
+from treeopt.solver import solve
+for p, nodes, depth in json.load(sys.stdin):
+    solution = solve(AcceptanceTable(p), nodes, depth)
+    print([solution.tree(n, d).parents.tobytes().hex() for d in range(depth + 1) for n in range(1, nodes + 1)])
+    print(solution.expected_tokens.tobytes().hex(), solution.certificate)
+"""
+
+
+class TestFreshProcess:
+    @pytest.mark.parametrize("environment", [{"PYTHONHASHSEED": "7"}, {"NUMBA_DISABLE_JIT": "1"}], ids=str)
+    def test_equal_input_gives_equal_bytes(self, environment):
+        """Ties are everywhere in these tables; the second process runs the kernels as plain Python."""
+        asked = [(p, 16, depth_of(p, 4)) for p in NAMED.values()]
+        fresh = subprocess.run(
+            [sys.executable, "-c", ALL_PARENTS],
+            input=json.dumps(asked),
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        assert fresh.splitlines() == [line for each in asked for line in self.lines(*each)]
+
+    def lines(self, p, nodes, depth):
+        solved = solve(AcceptanceTable(p), nodes, depth)
+        trees = [solved.tree(n, d) for d in range(depth + 1) for n in range(1, nodes + 1)]
+        yield str([tree.parents.tobytes().hex() for tree in trees])
+        yield f"{solved.expected_tokens.tobytes().hex()} {solved.certificate}"
+
+    @pytest.mark.skipif(PLAIN_PYTHON, reason="this is the process that runs without numba")
+    def test_the_solver_s_tests_pass_without_numba(self):
+        """Fewer examples are drawn there; see `tables.py`."""
+        tests = Path(__file__).parent
+        run = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(str(tests / name) for name in FILES)],
+            cwd=tests.parents[1],
+            env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert run.returncode == 0, run.stdout[-3000:]
+
+
+class TestKernels:
+    @named
+    def test_do_what_their_python_says(self, p, monkeypatch):
+        depth = depth_of(p, 4)
+        rows = np.array(rows_of(p, depth)).reshape(depth, -1, np.shape(p)[-1])
+
+        def outputs():
+            falling = -np.sort(-rows, axis=-1)
+            *grown, weighed = best_first.grow(falling, 12, *np.full((2, depth), 12, np.int32))
+            *limited, _ = best_first.grow(falling, 12, *np.full((2, depth), 2, np.int32))
+            trees, *counts = dynamic_program.solve_values(rows, 12)
+            parents = [np.array(trees.parents(nodes, depth)) for nodes in range(1, 13)]
+            counts, first = np.array([weighed, *counts]), solution.first_as_good(trees.expected_tokens)
+            return [*grown, *limited, counts, first, *trees.values, trees.draft_widths(), *parents]
+
+        compiled = outputs()
+        for module, name in KERNELS:
+            kernel = getattr(module, name)
+            monkeypatch.setattr(module, name, getattr(kernel, "py_func", kernel))
+        for fast, slow in zip(compiled, outputs(), strict=True):
+            assert (fast.dtype, fast.shape, fast.tobytes()) == (slow.dtype, slow.shape, slow.tobytes())
+
+    @pytest.mark.skipif(PLAIN_PYTHON, reason="nothing is compiled here")
+    def test_all_are_named_here(self):
+        """A kernel left out above would be compared with itself."""
+        compiled = {
+            (module, name)
+            for module in (best_first, dynamic_program, solution)
+            for name, value in vars(module).items()
+            if hasattr(value, "py_func") and value.py_func.__module__ == module.__name__
+        }
+        assert compiled == set(KERNELS)

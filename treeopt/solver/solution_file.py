@@ -1,0 +1,225 @@
+"""The solution file, `solution.npz`: what a solver left behind, so that any tree can be taken out of it later.
+
+A numpy archive: format, version, the acceptance table, the certificate, and the arrays of the method that ran.
+It is read without pickle, so nothing in it is executed, and every index is checked before it is used.
+"""
+
+import io
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from treeopt.acceptance import AcceptanceTable
+from treeopt.errors import FormatError, InvalidValueError
+from treeopt.files import read_bytes, write_bytes
+from treeopt.solver.best_first import NestedTrees
+from treeopt.solver.dynamic_program import ValueTrees
+from treeopt.solver.solution import (
+    BEST_FIRST,
+    DYNAMIC_PROGRAM,
+    INTEGER_PROGRAM,
+    MAX_CELLS,
+    STATEMENTS,
+    Certificate,
+    Solution,
+    Trees,
+)
+from treeopt.solver.width_limits import LimitedTrees
+
+Array = npt.NDArray[Any]
+T = TypeVar("T")
+
+FORMAT = "treeopt-solution"
+VERSION = 1
+MAX_BYTES = 8 * MAX_CELLS
+MAX_ARRAYS = 100_000
+
+
+def save(solution: Solution, path: Path | str) -> None:
+    """Write the solution file whole or not at all."""
+    certificate = solution.certificate
+    arrays: dict[str, Array] = {
+        "format": np.array(FORMAT),
+        "version": np.array(VERSION),
+        "p": solution.table.p,
+        "method": np.array(certificate.method),
+        "compared": np.array(certificate.compared),
+        "ruled_out": np.array(certificate.ruled_out),
+        "gap_tokens": np.array(certificate.gap_tokens),
+        **_arrays(solution.trees),
+    }
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+    write_bytes(path, buffer.getvalue())
+
+
+def load(path: Path | str) -> Solution:
+    """Return the solution of a file.
+
+    Raises FormatError naming the file, the array and the reason, TreeoptError when it cannot be read.
+    """
+    arrays = Arrays(path, _read(path))
+    if arrays.text("format") != FORMAT:
+        raise arrays.error("format", f"expected {FORMAT!r}. Is it another kind of file?")
+    if arrays.integer("version") > VERSION:
+        raise arrays.error("version", f"expected at most {VERSION}. Update treeopt to read it.")
+    method = arrays.text("method")
+    if method not in STATEMENTS:
+        raise arrays.error("method", f"expected one of {', '.join(STATEMENTS)}. Got {method!r}.")
+    table = arrays.build("p", AcceptanceTable, arrays.take("p", "f"))
+    trees = _READ[method](arrays, table)
+    certificate = Certificate(
+        method=method,
+        compared=arrays.integer("compared"),
+        ruled_out=arrays.integer("ruled_out"),
+        gap_tokens=float(arrays.take("gap_tokens", "f", 0)),
+    )
+    return arrays.build("values", Solution, table, trees, certificate)
+
+
+class Arrays:
+    """The arrays of one archive, each checked when it is taken.
+
+    Every method raises FormatError naming the file, the array and what was expected.
+    """
+
+    def __init__(self, path: Path | str, arrays: Mapping[str, Array]) -> None:
+        self._path = path
+        self._arrays = arrays
+
+    def take(self, name: str, kind: str, dimensions: int | None = None) -> Array:
+        """Return an array of numbers of one kind, `f`, `i` or `U`, with so many dimensions."""
+        if name not in self._arrays:
+            raise self.error(name, "is missing.")
+        array = self._arrays[name]
+        if array.dtype.kind != kind or dimensions not in (None, array.ndim):
+            raise self.error(
+                name, f"expected kind {kind!r}, {dimensions} dimensions. Got {array.dtype}, shape {array.shape}."
+            )
+        if kind == "f" and not np.all(np.isfinite(array)):
+            raise self.error(name, "expected finite numbers.")
+        return array
+
+    def text(self, name: str) -> str:
+        """Return one text."""
+        return str(self.take(name, "U", 0))
+
+    def integer(self, name: str) -> int:
+        """Return one whole number."""
+        return int(self.take(name, "i", 0))
+
+    def indices(self, name: str, dimensions: int, least: int, end: int) -> npt.NDArray[np.int32]:
+        """Return an array of whole numbers from `least` to `end` - 1."""
+        array = self.take(name, "i", dimensions)
+        if array.size and not least <= array.min() <= array.max() < end:
+            raise self.error(name, f"expected {least} to {end - 1}. Got {array.min()} to {array.max()}.")
+        return np.ascontiguousarray(array, np.int32)
+
+    def build(self, name: str, make: Callable[..., T], *arguments: Any) -> T:
+        """Return what `make` makes of arrays already taken, its refusal told as this array's."""
+        try:
+            return make(*arguments)
+        except InvalidValueError as error:
+            raise self.error(name, str(error)) from None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._arrays
+
+    def error(self, name: str, reason: str) -> FormatError:
+        """Return the error for one array."""
+        return FormatError(self._path, name, reason)
+
+
+def _read(path: Path | str) -> dict[str, Array]:
+    data = read_bytes(path, limit_bytes=MAX_BYTES)
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            sizes = [item.file_size for item in archive.infolist()]
+        if len(sizes) > MAX_ARRAYS or sum(sizes) > 2 * MAX_BYTES:
+            raise FormatError(path, "content", f"{len(sizes)} arrays of {sum(sizes)} bytes, more than any solution.")
+        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (ValueError, OSError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile) as error:
+        raise FormatError(path, "content", f"expected a numpy archive ({error}). Is it a solution?") from None
+
+
+def _arrays(trees: Trees) -> dict[str, Array]:
+    if isinstance(trees, NestedTrees):
+        return {"parent": trees.parent, "rank": trees.rank, "reach": trees.reach, "order": trees.order}
+    if isinstance(trees, ValueTrees):
+        return {f"values_{h}": values for h, values in enumerate(trees.values)}
+    assert isinstance(trees, LimitedTrees)
+    every = [parents for row in trees.tree for parents in row]
+    return {
+        "tokens": trees.tokens,
+        "bounds": trees.bounds,
+        "sizes": np.array([len(parents) for parents in every], np.int32),
+        "parents": np.concatenate(every).astype(np.int32),
+    }
+
+
+def _read_nested(arrays: Arrays, table: AcceptanceTable) -> Trees:
+    reach = arrays.take("reach", "f", 1)
+    parent = arrays.indices("parent", 1, -1, len(reach))
+    rank = arrays.indices("rank", 1, 0, table.branching)
+    order = arrays.indices("order", 2, -1, len(reach))
+    nodes = np.arange(1, len(reach))
+    if not len(parent) == len(rank) == len(reach) > 0:
+        raise arrays.error("parent", "expected as many as in rank and reach, at least one.")
+    if parent[0] != -1 or np.any((parent[1:] < 0) | (parent[1:] >= nodes)):
+        raise arrays.error("parent", "expected -1 and then, for every node, a parent before it.")
+    for row in order:
+        place = np.full(len(reach), len(row))
+        listed = row[row >= 0]
+        place[listed] = np.arange(len(listed))
+        if (
+            len(row) == 0
+            or row[0] != 0
+            or len(np.unique(listed)) < len(listed)
+            or np.any(place[parent[listed[1:]]] >= place[listed[1:]])
+        ):
+            raise arrays.error("order", "expected every node once, after its parent.")
+    return NestedTrees(parent, rank, reach, order)
+
+
+def _read_values(arrays: Arrays, table: AcceptanceTable) -> Trees:
+    values = [np.ascontiguousarray(arrays.take("values_0", "f", 3))]
+    while f"values_{len(values)}" in arrays:
+        values.append(np.ascontiguousarray(arrays.take(f"values_{len(values)}", "f", 3)))
+    depth = len(values) - 1
+    if table.max_depth is not None and depth > table.max_depth:
+        raise arrays.error("p", f"expected rows to depth {depth}. Got {table.max_depth}.")
+    for h, each in enumerate(values):
+        shapes = [(count, table.parent_ranks, values[0].shape[2]) for count in (1, depth + 1 - h)]
+        if each.shape != shapes[len(values[0]) > 1] or values[0].shape[2] < 2:
+            raise arrays.error(f"values_{h}", f"expected shape {shapes[0]} or {shapes[1]}. Got {each.shape}.")
+    return ValueTrees(np.ascontiguousarray(table.rows(depth)), tuple(values))
+
+
+def _read_limited(arrays: Arrays, table: AcceptanceTable) -> Trees:
+    del table
+    tokens, bounds = arrays.take("tokens", "f", 2), arrays.take("bounds", "f", 2)
+    parents = arrays.indices("parents", 1, -1, 1 + int(arrays.take("parents", "i", 1).size))
+    sizes = arrays.indices("sizes", 1, 1, 1 + len(parents))
+    levels, columns = tokens.shape
+    if bounds.shape != tokens.shape or len(sizes) != tokens.size or sizes.sum() != len(parents):
+        raise arrays.error("sizes", "expected one per depth and budget, together as many as there are parents.")
+    if np.any(sizes.reshape(tokens.shape)[:, 1:] > np.arange(1, columns)):
+        raise arrays.error("sizes", "expected no tree larger than its budget.")
+    every = [tuple(tree.tolist()) for tree in np.split(parents, np.cumsum(sizes)[:-1])]
+    for tree in every:
+        if tree[0] != -1 or any(not 0 <= parent < node for node, parent in enumerate(tree[1:], start=1)):
+            raise arrays.error("parents", "expected -1 and then, for every node of each tree, a parent before it.")
+    rows = tuple(tuple(every[row * columns : (row + 1) * columns]) for row in range(levels))
+    return LimitedTrees(tokens, bounds, rows, solved=0)
+
+
+_READ: dict[str, Callable[[Arrays, AcceptanceTable], Trees]] = {
+    BEST_FIRST: _read_nested,
+    DYNAMIC_PROGRAM: _read_values,
+    INTEGER_PROGRAM: _read_limited,
+}
