@@ -13,12 +13,12 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = {"treeopt": "treeopt", "trees": "treeopt.trees", "profiler": "treeopt.profiler", "cli": "treeopt.cli"}
 
-BASE = {"treeopt.errors", "treeopt.files", "treeopt.fields", "treeopt.pair"}
+BASE = {"treeopt.errors", "treeopt.files", "treeopt.fields", "treeopt.figure_file", "treeopt.pair"}
 """Errors, reading and writing files, and where the bundled pair lies: everyone may import them."""
 RECORDS = {"treeopt.acceptance", "treeopt.latency", "treeopt.profile", "treeopt.profile_file"}
 TREES = {"treeopt.trees"}
 SOLVER = {"treeopt.solver"}
-PLANNER = {"treeopt.planner", "treeopt.uncertainty", "treeopt.engines"}
+PLANNER = {"treeopt.planner", "treeopt.engines"}
 RUNTIME = {"treeopt.runtime"}
 PROFILER = {"treeopt.profiler"}
 
@@ -31,8 +31,7 @@ MAY_IMPORT = {
     "treeopt.runtime": RECORDS | TREES,
     # floor 2: from a profile to a plan, from a plan to an engine's settings
     "treeopt.engines": {"treeopt.planner"} | SOLVER | RECORDS | TREES,
-    "treeopt.planner": {"treeopt.uncertainty"} | SOLVER | RECORDS | TREES,
-    "treeopt.uncertainty": RECORDS | TREES,
+    "treeopt.planner": SOLVER | RECORDS | TREES,
     # floor 1: optimal trees
     "treeopt.solver": RECORDS | TREES,
     # floor 1: records, which may hold one another
@@ -48,6 +47,7 @@ ONLY_IN = {
     "torch": RUNTIME | PROFILER,
     "transformers": RUNTIME | PROFILER,
     "numba": SOLVER,
+    "scipy": {"treeopt.planner"} | SOLVER,
     "click": {"treeopt.cli"},
 }
 """Packages that only some rooms may import, wherever in a module."""
@@ -94,6 +94,8 @@ def outer_fault(module: str, room: str, name: str, *, lazy: bool) -> str | None:
         return "relative import"
     if room not in ONLY_IN.get(package, {room}):
         return f"{package} is for {', '.join(sorted(ONLY_IN[package]))} only"
+    if package == "scipy" and not lazy:
+        return "scipy is for functions only: it is slow to import, and not every plan needs it"
     if package == "matplotlib" and not (lazy and "figure" in module.rpartition(".")[2]):
         return "matplotlib is for functions and types of modules named *figure* only"
     return None
@@ -130,7 +132,8 @@ def test_imports_go_down(module, path):
 
 def test_every_folder_is_checked():
     names = {name for name, _ in modules()}
-    assert {"treeopt.errors", "treeopt.files", "treeopt.trees.token_tree", "treeopt.cli", "treeopt.profiler"} <= names
+    rooms = {"treeopt.trees.token_tree", "treeopt.planner.costs", "treeopt.cli", "treeopt.profiler"}
+    assert {"treeopt.errors", "treeopt.files", *rooms} <= names
     assert len(names) == len(modules())
 
 
@@ -142,8 +145,11 @@ def test_every_folder_is_checked():
         ("treeopt.trees.figure", "def draw():\n    import matplotlib.pyplot as plt"),
         ("treeopt.trees.figure", "if TYPE_CHECKING:\n    from matplotlib.figure import Figure"),
         ("treeopt.profile", "from treeopt import latency\nfrom treeopt.acceptance import AcceptanceTable"),
-        ("treeopt.solver.kernels", "from numba import njit"),
-        ("treeopt.planner", "from treeopt.solver import solve"),
+        ("treeopt.solver.best_first", "from numba import njit"),
+        ("treeopt.solver.width_limits", "def solve():\n    from scipy.optimize import milp"),
+        ("treeopt.planner.planning", "from treeopt.solver import solve\nfrom treeopt.planner.costs import StepCosts"),
+        ("treeopt.planner.smoothing", "def smooth():\n    import scipy.optimize"),
+        ("treeopt.planner.figure", "from treeopt.figure_file import save\ndef draw():\n    import matplotlib"),
         ("treeopt.engines.vllm", "from treeopt.planner import Plan\nfrom treeopt import __version__"),
         ("treeopt.runtime.decoder", "import torch.nn\nfrom treeopt.trees import TokenTree"),
         ("treeopt.profiler.sweep", "import treeopt.runtime.decoder"),
@@ -169,9 +175,17 @@ def test_a_good_import_is_let_through(module, source):
         ("treeopt.trees.shapes", "def f():\n    import matplotlib", "matplotlib is for"),
         ("treeopt.trees.figure", "import matplotlib", "matplotlib is for"),
         ("treeopt.profile", "from treeopt import trees, solver", "may not import treeopt.solver"),
-        ("treeopt.solver.kernels", "from treeopt.planner import plan", "may not import treeopt.planner"),
+        ("treeopt.solver.explicit", "from treeopt.planner.costs import StepCosts", "may not import treeopt.planner"),
         ("treeopt.planner", "from treeopt.engines import vllm", "may not import treeopt.engines"),
-        ("treeopt.planner", "from numba import njit", "numba is for treeopt.solver only"),
+        ("treeopt.planner.bound", "from treeopt.runtime import Decoder", "may not import treeopt.runtime"),
+        ("treeopt.planner.bound", "from numba import njit", "numba is for treeopt.solver only"),
+        ("treeopt.planner.smoothing", "from scipy.optimize import isotonic_regression", "scipy is for functions only"),
+        ("treeopt.planner.planning", "def draw():\n    import matplotlib", "matplotlib is for"),
+        (
+            "treeopt.profiler.sweep",
+            "def f():\n    import scipy.stats",
+            "scipy is for treeopt.planner, treeopt.solver only",
+        ),
         ("treeopt.runtime.decoder", "from treeopt.solver import solve", "may not import treeopt.solver"),
         ("treeopt.runtime.decoder", "from treeopt.profiler import clock", "may not import treeopt.profiler"),
         ("treeopt.profiler.sweep", "from treeopt import planner", "may not import treeopt.planner"),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from treeopt import profiler, runtime, trees
     from treeopt.acceptance import AcceptanceTable
     from treeopt.latency import LatencyTable
-    from treeopt.planner import Plan, plan
+    from treeopt.planner import Plan, Schedule, plan, schedule
     from treeopt.profile import Profile
     from treeopt.solver import Solution, solve
     from treeopt.trees import TokenTree
@@ -31,12 +31,14 @@ __all__ = [
     "LatencyTable",
     "Plan",
     "Profile",
+    "Schedule",
     "Solution",
     "TokenTree",
     "TreeoptError",
     "plan",
     "profiler",
     "runtime",
+    "schedule",
     "solve",
     "trees",
 ]
@@ -46,9 +48,11 @@ _HOME = {
     "LatencyTable": "treeopt.latency",
     "Plan": "treeopt.planner",
     "Profile": "treeopt.profile",
+    "Schedule": "treeopt.planner",
     "Solution": "treeopt.solver",
     "TokenTree": "treeopt.trees",
     "plan": "treeopt.planner",
+    "schedule": "treeopt.planner",
     "solve": "treeopt.solver",
 }
 _ROOMS = frozenset({"profiler", "runtime", "trees"})

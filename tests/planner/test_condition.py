@@ -1,0 +1,144 @@
+"""Conditions: measured, or mixed on straight lines from what was measured around them."""
+
+import itertools
+
+import pytest
+
+from tests.planner.machines import acceptance, latency, profile, seconds
+from treeopt.errors import InfeasibleError
+from treeopt.planner.condition import Condition, condition
+from treeopt.profile import Profile
+
+FULL = [(256, 1), (1024, 1), (4096, 1), (256, 8), (1024, 8), (4096, 8)]
+ONE = [(512, 2)]
+PARTIAL = [(256, 1), (1024, 1), (512, 4), (2048, 4), (1000, 16)]
+"""Contexts measured at one batch size were not at another."""
+
+
+def measured(conditions: list[tuple[int, int]]) -> Profile:
+    machine = seconds(lambda n: 1.0 * n, lambda w: 0.1 * w)
+    return profile(
+        [latency(machine, context_tokens=context, batch_size=batch) for context, batch in conditions],
+        [acceptance([0.5])],
+    )
+
+
+def parts(found: Condition) -> dict[tuple[int, int], float]:
+    """Return the share of every measured condition in another, by context and batch size."""
+    return {(item.context_tokens, item.batch_size): share for share, item in found.parts}
+
+
+class TestMeasured:
+    @pytest.mark.parametrize(("context", "batch"), FULL)
+    def test_what_was_measured_is_taken_alone(self, context, batch):
+        found = condition(measured(FULL), context_tokens=context, batch_size=batch)
+        assert parts(found) == {(context, batch): 1.0}
+        assert (found.context_tokens, found.batch_size, found.extrapolated) == (context, batch, False)
+
+    @pytest.mark.parametrize(
+        ("asked", "expected"),
+        [
+            ({}, (1024, 8)),
+            ({"batch_size": 1}, (256, 1)),
+            ({"context_tokens": 256}, (256, 8)),
+            ({"context_tokens": 1024, "batch_size": 1}, (1024, 1)),
+        ],
+        ids=str,
+    )
+    def test_by_default_the_first_measured(self, asked, expected):
+        found = condition(measured([(1024, 8), (256, 1), (256, 8), (1024, 1)]), **asked)
+        assert (found.context_tokens, found.batch_size) == expected
+        assert parts(found) == {expected: 1.0}
+
+
+class TestBetween:
+    def test_between_context_lengths(self):
+        found = condition(measured(FULL), context_tokens=640, batch_size=8)
+        assert parts(found) == pytest.approx({(256, 8): 0.5, (1024, 8): 0.5})
+        found = condition(measured(FULL), context_tokens=1024 + 768, batch_size=1)
+        assert parts(found) == pytest.approx({(1024, 1): 0.75, (4096, 1): 0.25})
+        assert (found.context_tokens, found.extrapolated) == (1792, False)
+
+    def test_between_batch_sizes(self):
+        found = condition(measured(FULL), context_tokens=1024, batch_size=3)
+        assert parts(found) == pytest.approx({(1024, 1): 5 / 7, (1024, 8): 2 / 7})
+        assert (found.batch_size, found.extrapolated) == (3, False)
+
+    def test_between_both(self):
+        found = condition(measured(FULL), context_tokens=448, batch_size=6)
+        expected = {(256, 1): 2 / 7 * 0.75, (1024, 1): 2 / 7 * 0.25, (256, 8): 5 / 7 * 0.75, (1024, 8): 5 / 7 * 0.25}
+        assert parts(found) == pytest.approx(expected)
+
+    @pytest.mark.parametrize("conditions", [FULL, PARTIAL], ids=["full", "partial"])
+    def test_shares_make_the_condition_asked_for(self, conditions):
+        """At every condition: shares sum to 1, and the same mixture of the measured conditions is the one asked for."""
+        known, inside = measured(conditions), 0
+        for context, batch in itertools.product(range(0, 4200, 61), range(1, 17)):
+            found = condition(known, context_tokens=context, batch_size=batch, extrapolate=True)
+            shares = parts(found)
+            assert len(shares) == len(found.parts)
+            assert sum(shares.values()) == pytest.approx(1)
+            if found.extrapolated:
+                continue
+            inside += 1
+            assert all(0 <= share <= 1 for share in shares.values())
+            assert sum(share * length for (length, _), share in shares.items()) == pytest.approx(context)
+            assert sum(share * size for (_, size), share in shares.items()) == pytest.approx(batch)
+        assert inside > 50
+
+    def test_a_grid_with_gaps(self):
+        """At either batch size the contexts around are its own."""
+        found = condition(measured(PARTIAL), context_tokens=640, batch_size=2)
+        by_batch = {1: 2 / 3, 4: 1 / 3}
+        expected = {
+            (256, 1): by_batch[1] * 0.5,
+            (1024, 1): by_batch[1] * 0.5,
+            (512, 4): by_batch[4] * (1 - 128 / 1536),
+            (2048, 4): by_batch[4] * 128 / 1536,
+        }
+        assert parts(found) == pytest.approx(expected)
+        assert not found.extrapolated
+
+
+class TestOutside:
+    @pytest.mark.parametrize(
+        ("conditions", "context", "batch"),
+        [
+            (FULL, 255, 1),
+            (FULL, 4097, 8),
+            (FULL, 1024, 9),
+            (FULL, 0, 4),
+            (ONE, 511, 2),
+            (ONE, 512, 1),
+            (ONE, 512, 3),
+            (PARTIAL, 300, 4),  # at batch 4 the shortest is 512
+            (PARTIAL, 300, 2),
+            (PARTIAL, 1001, 16),
+            (PARTIAL, 700, 9),  # at batch 16 there is 1000 alone
+        ],
+    )
+    def test_it_is_refused_with_what_was_measured_unless_allowed(self, conditions, context, batch):
+        with pytest.raises(InfeasibleError) as refused:
+            condition(measured(conditions), context_tokens=context, batch_size=batch)
+        message = str(refused.value)
+        assert f"context {context} tokens x batch {batch} was not measured" in message
+        assert all(f"{length} tokens x {size}" in message for length, size in conditions)
+        assert "extrapolation" in message
+        found = condition(measured(conditions), context_tokens=context, batch_size=batch, extrapolate=True)
+        assert found.extrapolated
+        assert (found.context_tokens, found.batch_size) == (context, batch)
+
+    def test_on_the_line_through_the_nearest_two(self):
+        found = condition(measured(FULL), context_tokens=4096 + 768, batch_size=1, extrapolate=True)
+        assert parts(found) == pytest.approx({(1024, 1): -0.25, (4096, 1): 1.25})
+        found = condition(measured(FULL), context_tokens=256, batch_size=15, extrapolate=True)
+        assert parts(found) == pytest.approx({(256, 1): -1, (256, 8): 2})
+        found = condition(measured(FULL), context_tokens=64, batch_size=1, extrapolate=True)
+        assert parts(found) == pytest.approx({(256, 1): 1.25, (1024, 1): -0.25})
+
+    def test_as_the_nearest_where_there_is_one(self):
+        found = condition(measured(ONE), context_tokens=9999, batch_size=99, extrapolate=True)
+        assert parts(found) == {(512, 2): 1.0}
+
+    def test_what_lies_inside_is_not_marked(self):
+        assert not condition(measured(FULL), context_tokens=300, batch_size=2, extrapolate=True).extrapolated

@@ -1,0 +1,276 @@
+"""Curves of seconds: between the measured counts, padded, pooled, mixed, extrapolated."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.planner.machines import NODES, Seconds, acceptance, drawn_seconds, latency, profile, seconds
+from tests.planner.oracles import least_from_here, smoothed, step_s
+from tests.solver.oracles import paths_of
+from treeopt.errors import InfeasibleError
+from treeopt.latency import LatencyTable, Timing
+from treeopt.planner.condition import Condition, condition
+from treeopt.planner.costs import StepCosts, step_costs
+from treeopt.profile import StepLatency
+from treeopt.trees import TokenTree, chain, chains, k_ary, level_widths
+
+TREES = [chain(0), chain(1), chain(4), chains(2, 4), k_ary(2, 2), level_widths([2, 3, 2, 1]), TokenTree([-1, *[0] * 6])]
+
+
+def at(*latencies: StepLatency, **asked: object) -> Condition:
+    return condition(profile(latencies, [acceptance([0.5])]), **asked)
+
+
+def curves(machine: Seconds, **of_latency: object) -> StepCosts:
+    return step_costs(at(latency(machine, **of_latency)))
+
+
+def seconds_of(costs: StepCosts, tree: TokenTree) -> float:
+    return float(costs.step_s(np.array([tree.nodes]), tree.draft_widths[None, :])[0])
+
+
+def close(values: object) -> object:
+    return pytest.approx(values, rel=1e-12)
+
+
+class TestStep:
+    @pytest.mark.parametrize("tree", TREES, ids=repr)
+    def test_every_level_pays_for_its_internal_nodes(self, tree):
+        for seed in range(30):
+            machine = drawn_seconds(np.random.default_rng(seed), NODES)
+            expected = step_s(paths_of(tree.parents.tolist()), machine)
+            assert seconds_of(curves(machine), tree) == close(expected)
+
+    def test_many_trees_at_once(self):
+        costs = curves(seconds(lambda n: 1.0 + 0.1 * n, lambda w: 0.1 * w, 0.5))
+        widths = np.zeros((len(TREES), 4), int)
+        for row, tree in zip(widths, TREES, strict=True):
+            row[: tree.max_depth] = tree.draft_widths
+        together = costs.step_s(np.array([tree.nodes for tree in TREES]), widths)
+        assert together.tolist() == close([seconds_of(costs, tree) for tree in TREES])
+
+    def test_plain_decoding_has_no_overhead(self):
+        assert seconds_of(curves(seconds(lambda _: 1.0, lambda _: 0.1, 2.0)), chain(0)) == 1
+
+    def test_negative_overhead_counts_as_none(self):
+        negative, none = (curves(seconds(lambda n: 1.0 * n, lambda _: 0.1, overhead)) for overhead in (-0.5, 0.0))
+        assert seconds_of(negative, chain(3)) == seconds_of(none, chain(3))
+
+    def test_speedup_is_against_one_token_per_pass(self):
+        costs = curves(seconds(lambda n: 3.0 + n, lambda _: 0.1))
+        assert costs.speedup(np.array([2.0]), np.array([5.0])).tolist() == close([2 / 5 * 4])
+
+    @pytest.mark.parametrize(
+        ("tree", "named"), [(chain(NODES), "nodes"), (level_widths([3, 3]), "internal nodes of a level")], ids=repr
+    )
+    def test_counts_that_were_not_measured_are_refused(self, tree, named):
+        costs = curves(seconds(lambda n: 1.0 * n, lambda w: 1.0 * w), draft_counts=[1, 2])
+        assert (costs.max_nodes, costs.max_draft_width) == (NODES, 2)
+        with pytest.raises(InfeasibleError, match=rf"^{named}: times were measured for 1 to \d+ tokens\. Got \d+: "):
+            seconds_of(costs, tree)
+
+
+class TestBetween:
+    def test_times_are_straight_between_the_measured_counts(self):
+        machine = seconds(lambda n: 1.0 + n * n, lambda w: 0.1 * w * w, nodes=24)
+        costs = curves(machine, counts=[1, 3, 24], draft_counts=[1, 4])
+        assert costs.verify_s[[0, 1, 2, 3]].tolist() == close([0, 2, 6, 10])
+        assert costs.verify_s[[5, 24]].tolist() == close([10 + (577 - 10) * 2 / 21, 577])
+        assert costs.draft_s.tolist() == close([0, 0.1, 0.6, 1.1, 1.6])
+
+    def test_one_measured_count_holds_for_one_count(self):
+        costs = curves(seconds(lambda _: 1.0, lambda _: 0.1), counts=[1, 9], draft_counts=[1])
+        assert costs.draft_s.tolist() == [0, 0.1]
+
+
+class TestPadded:
+    """Nobody has to pay more for a smaller pass than for a larger one."""
+
+    def test_no_count_takes_longer_than_a_larger_one(self):
+        for seed in range(100):
+            machine = drawn_seconds(np.random.default_rng(seed), NODES)
+            costs = curves(machine)
+            assert costs.verify_s.tolist() == close(least_from_here(machine.verify))
+            assert costs.draft_s.tolist() == close(least_from_here(machine.draft))
+
+    def test_the_count_to_pad_to(self):
+        for seed in range(40):
+            machine = drawn_seconds(np.random.default_rng(seed), NODES)
+            where = at(latency(machine))
+            for nodes in range(1, NODES + 1):
+                count = step_costs(where).verify_tokens[nodes]
+                least = min(machine.verify[nodes - 1 :])
+                assert machine.verify[count - 1] == least
+                assert all(machine.verify[n - 1] > least for n in range(nodes, count))
+
+    def test_between_measured_counts_too(self):
+        """From 4 tokens at 2 s the line falls to 8 tokens at 1 s, the cheapest pass of all behind the first."""
+        machine = Seconds([0.5, 0.9, 1.2, 2.0, 9.0, 9.0, 9.0, 1.0, 3.0], [0.1])
+        where = at(latency(machine, counts=[1, 2, 3, 4, 8, 9], draft_counts=[1]))
+        assert step_costs(where).verify_tokens[1:].tolist() == [1, 2, 8, 8, 8, 8, 8, 8, 9]
+        assert step_costs(where).verify_s.tolist() == close([0, 0.5, 0.9, 1, 1, 1, 1, 1, 1, 3])
+
+    def test_in_a_tie_no_padding(self):
+        assert step_costs(at(latency(seconds(lambda _: 1.0, lambda _: 0.1)))).verify_tokens[3] == 3
+
+
+def noisy(medians: list[float], noise: float, seed: int = 0) -> LatencyTable:
+    """Return a curve measured at 1, 2, … tokens with medians that are exactly so, each sample off by up to `noise`."""
+    rng = np.random.default_rng(seed)
+    timings = []
+    for median in medians:
+        half = rng.uniform(0, noise, 12)
+        timings.append(Timing(median * np.concatenate([[1], 1 + half, 1 - half])))
+    return LatencyTable(range(1, len(medians) + 1), timings)
+
+
+def with_curve(table: LatencyTable) -> Condition:
+    return at(dataclasses.replace(latency(seconds(lambda _: 1.0, lambda _: 0.1)), verify=table))
+
+
+def verify_s(table: LatencyTable) -> np.ndarray:
+    return step_costs(with_curve(table)).verify_s
+
+
+class TestPooled:
+    def test_what_noise_put_out_of_order_is_replaced_by_its_mean(self):
+        found = verify_s(noisy([1.0, 1.3, 1.2, 1.25, 2.0], 0.3))
+        assert found.tolist() == close([0, 1, 1.25, 1.25, 1.25, 2])
+
+    def test_a_step_down_that_noise_does_not_explain_is_left_alone(self):
+        """A tile: 17 tokens are slow, 32 are fast. Had they been pooled, 32 tokens would seem slower than they are."""
+        counts, medians = [1, 16, 17, 32], [1.0, 1.5, 3.0, 1.6]
+        timings = noisy(medians, 0.05).timings
+        found = verify_s(LatencyTable(counts, timings))
+        assert found[32] == close(1.6)
+        assert found[17] == close(1.6)
+        assert found[16] == close(1.5)
+
+    def test_times_in_order_are_left_alone(self):
+        medians = [1.0, 1.01, 1.02, 1.5, 1.51]
+        assert verify_s(noisy(medians, 0.5)).tolist() == close([0, *medians])
+
+    def test_times_without_noise_are_left_alone(self):
+        medians = [1.0, 1.02, 1.01, 1.5, 1.49]
+        assert verify_s(noisy(medians, 0.0)).tolist() == close([0, 1, 1.01, 1.01, 1.49, 1.49])
+
+    def test_against_merging_block_by_block(self):
+        pooled = 0
+        for seed in range(200):
+            rng = np.random.default_rng(seed)
+            medians = (np.linspace(1, 1.5, 8) + rng.normal(0, rng.choice([0.02, 0.2]), 8)).tolist()
+            table = noisy(medians, 0.1, seed)
+            ends = [timing.interval_s for timing in table.timings]
+            variance = [((high - low) / 2 / 1.959964) ** 2 for low, high in ends]
+            expected = [-value for value in smoothed([-median for median in medians], variance)[0]]
+            pooled += expected != medians
+            assert verify_s(table).tolist() == close(least_from_here(expected))
+        assert 50 < pooled < 200
+
+    def test_draws_of_medians_are_pooled_as_the_medians_are(self):
+        where = with_curve(noisy([1.0, 1.3, 1.2, 1.25, 2.0], 0.3))
+        found = step_costs(where, reading=lambda timings: np.arange(1.0, 1 + len(timings))).verify_s
+        assert found.tolist() == close([0, 1, 3, 3, 3, 5])
+
+
+class TestMixed:
+    short = seconds(lambda n: 1.0 + 0.1 * n, lambda w: 0.1 * w, -0.2)
+    long = seconds(lambda n: 2.0 + 0.5 * n, lambda w: 0.3 * w, 0.6)
+
+    def test_seconds_between_conditions_lie_on_a_straight_line(self):
+        where = at(latency(self.short, context_tokens=0), latency(self.long, context_tokens=100), context_tokens=25)
+        costs = step_costs(where)
+        assert costs.verify_s.tolist() == close(
+            [0, *(0.75 * a + 0.25 * b for a, b in zip(self.short.verify, self.long.verify, strict=True))]
+        )
+        assert costs.draft_s[3] == close(0.75 * 0.3 + 0.25 * 0.9)
+        assert costs.overhead_s == close(0)  # -0.2 and 0.6 mix to 0: clipped only afterwards
+
+    def test_overhead_is_clipped_after_mixing(self):
+        where = at(latency(self.short, context_tokens=0), latency(self.long, context_tokens=100), context_tokens=50)
+        assert step_costs(where).overhead_s == close(0.2)
+
+    def test_passes_are_padded_after_mixing(self):
+        """A dip at 2 tokens and one at 3 do not both remain."""
+        first, second = Seconds([1.0, 1.0, 3.0, 3.0], [0.1]), Seconds([1.0, 3.0, 1.0, 3.0], [0.1])
+        where = at(latency(first, context_tokens=0), latency(second, context_tokens=100), context_tokens=50)
+        assert step_costs(where).verify_s.tolist() == close([0, 1, 2, 2, 3])
+        assert step_costs(where).verify_tokens[1:].tolist() == [1, 2, 3, 4]
+
+    def test_only_counts_that_all_conditions_have(self):
+        where = at(
+            latency(self.short, context_tokens=0, counts=[1, 9]),
+            latency(self.long, context_tokens=100, counts=[1, 2, 7]),
+            context_tokens=50,
+        )
+        costs = step_costs(where)
+        assert (costs.max_nodes, costs.max_draft_width) == (7, 7)
+        assert costs.verify_s[4] == close((1.4 + 4.0) / 2)
+
+
+class TestDraws:
+    def test_leading_axes_hold_one_set_of_curves_each(self):
+        """Every draw gives what it gives alone, padding and mixing included."""
+        rng = np.random.default_rng(0)
+        where = at(
+            latency(drawn_seconds(rng, NODES), context_tokens=0),
+            latency(drawn_seconds(rng, NODES), context_tokens=100),
+            context_tokens=30,
+        )
+        drawn: list[np.ndarray] = []
+
+        def read(timings: tuple[Timing, ...]) -> np.ndarray:
+            drawn.append(rng.uniform(0.5, 1.5, (7, 2, len(timings))))
+            return drawn[-1]
+
+        together = step_costs(where, reading=read)
+        assert together.verify_s.shape == (7, 2, NODES + 1)
+        assert together.draft_s.shape == (7, 2, NODES + 1)
+        assert together.overhead_s.shape == (7, 2)
+        tree = level_widths([2, 3, 2])
+        many = together.step_s(np.array([1, tree.nodes]), np.array([[0, 0, 0], tree.draft_widths]))
+        assert many.shape == (7, 2, 2)
+        for at_draw in np.ndindex(7, 2):
+            values = iter(drawn)
+            alone = step_costs(where, reading=lambda _: next(values)[at_draw])  # noqa: B023
+            np.testing.assert_allclose(together.verify_s[at_draw], alone.verify_s, rtol=1e-12)
+            np.testing.assert_allclose(together.draft_s[at_draw], alone.draft_s, rtol=1e-12)
+            assert many[at_draw].tolist() == close([alone.verify_s[1], seconds_of(alone, tree)])
+
+    def test_drawn_overhead_is_never_below_0(self):
+        where = at(latency(seconds(lambda n: 1.0 * n, lambda _: 0.1, 1.0)))
+        values = iter([np.ones((3, NODES)), np.ones((3, NODES)), np.array([[-1.0], [0.5], [2.0]])])
+        assert step_costs(where, reading=lambda _: next(values)).overhead_s.tolist() == [0, 0.5, 2]
+
+
+class TestExtrapolated:
+    def test_curves_go_on_at_their_last_slope(self):
+        machine = seconds(lambda n: 1.0 + n * n, lambda w: 0.1 * w)
+        where = at(latency(machine, counts=[1, 3, 5], draft_counts=[1, 3]))
+        costs = step_costs(where, max_nodes=9)
+        assert (costs.max_nodes, costs.max_draft_width) == (9, 9)
+        assert costs.verify_s[[5, 6, 9]].tolist() == close([26, 34, 58])
+        assert costs.draft_s[[3, 9]].tolist() == close([0.3, 0.9])
+
+    def test_one_measured_count_holds_for_all(self):
+        where = at(latency(seconds(lambda n: 1.0 * n, lambda _: 0.1), draft_counts=[1]))
+        assert step_costs(where, max_nodes=20).draft_s.tolist() == close([0] + [0.1] * 20)
+
+    def test_only_when_asked_for(self):
+        where = at(latency(seconds(lambda n: 1.0 * n, lambda _: 0.1), counts=[1, 5]))
+        assert step_costs(where).max_nodes == 5
+        assert step_costs(where, max_nodes=3).max_nodes == 5
+
+    def test_times_that_fall_to_0_are_refused(self):
+        where = at(latency(Seconds([3.0, 2.0, 1.0], [0.1, 0.1, 0.1])))
+        assert step_costs(where).verify_s.tolist() == close([0, 1, 1, 1])
+        with pytest.raises(InfeasibleError, match=r"^times: extrapolated to 0 seconds or fewer\. Ask for"):
+            step_costs(where, max_nodes=4)
+
+    def test_conditions_that_fall_to_0_are_refused(self):
+        cheap, dear = (seconds(lambda n, f=f: f * n, lambda _: 0.1) for f in (1.0, 2.0))
+        latencies = latency(dear, context_tokens=100), latency(cheap, context_tokens=200)
+        assert step_costs(at(*latencies, context_tokens=250, extrapolate=True)).verify_s[1] == close(0.5)
+        with pytest.raises(InfeasibleError, match=r"extrapolated to 0 seconds or fewer"):
+            step_costs(at(*latencies, context_tokens=300, extrapolate=True))

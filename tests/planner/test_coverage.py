@@ -1,0 +1,161 @@
+"""Coverage: profiles simulated from a known truth, whose intervals must hold the truth as often as they say.
+
+Texts differ: the draft follows some far better than others, at every depth. Times are skewed: most passes take the
+least time, few take far longer. The truth is what such texts yield on average, and the medians of such times.
+"""
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.planner.machines import Seconds, acceptance_of, profile, seconds
+from tests.planner.oracles import step_s, tokens
+from tests.solver.oracles import paths_of
+from treeopt.acceptance import TextSums
+from treeopt.latency import LatencyTable, Timing
+from treeopt.planner import Candidate, fastest_tree, step_model
+from treeopt.profile import Profile, StepLatency
+from treeopt.solver import solve
+from treeopt.trees import TokenTree, chain
+
+PROFILES = 1000
+NODES, DEPTH, BRANCHING = 8, 5, 3
+COUNTS = (1, 2, 4, 8)
+TEXTS, POSITIONS, ROUNDS = 24, 170, 25
+NOISE = 0.05
+BUSH, CHAIN = TokenTree([-1, 0, 0, 1, 1, 2]), chain(DEPTH)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Truth:
+    """What profiles are simulated from."""
+
+    kinds: np.ndarray
+    """(kinds, D, B): acceptance in texts of each kind; all kinds are as common."""
+    machine: Seconds
+    """The least seconds, without noise."""
+
+    @functools.cached_property
+    def p(self) -> list[list[float]]:
+        """What all texts together yield: those accepted over those reached, both on average."""
+        reached = np.ones(len(self.kinds))
+        rows = []
+        for d in range(DEPTH):
+            rows.append((reached @ self.kinds[:, d] / reached.sum()).tolist())
+            reached = reached * self.kinds[:, d].sum(axis=1)
+        return rows
+
+    @functools.cached_property
+    def medians(self) -> Seconds:
+        """Seconds of the median pass."""
+        slower = 1 + NOISE * stats.gamma.median(2) / 2
+        verify, draft, overhead = self.machine
+        return Seconds([slower * s for s in verify], [slower * s for s in draft], slower * overhead)
+
+    def numbers(self, tree: TokenTree) -> tuple[float, float, float]:
+        """Return tokens per step, seconds of a step and speedup."""
+        paths = paths_of(tree.parents.tolist())
+        expected, taken_s = tokens(paths, self.p), step_s(paths, self.medians)
+        return expected, taken_s, expected / taken_s * self.medians.verify[0]
+
+
+def truth(unevenness: float, verify: Callable[[int], float], draft: Callable[[int], float]) -> Truth:
+    """Return a truth in which texts of five kinds differ by so much in the acceptance of the first rank."""
+    base = np.array([[0.70, 0.12, 0.04]] * DEPTH) * 0.98 ** np.arange(DEPTH)[:, None]
+    more = unevenness * np.linspace(-1, 1, 5)[:, None, None] * np.array([1.0, -0.3, 0.0])
+    return Truth(base + more, seconds(verify, draft, 0.02, nodes=NODES))
+
+
+def simulated_texts(truth: Truth, rng: np.random.Generator) -> TextSums:
+    p = truth.kinds[rng.integers(len(truth.kinds), size=TEXTS)]
+    reached, accepted = np.zeros((TEXTS, DEPTH)), np.zeros((TEXTS, DEPTH, BRANCHING))
+    left = np.full(TEXTS, POSITIONS)
+    for d in range(DEPTH):
+        reached[:, d] = left
+        rest = 1 - p[:, d].sum(axis=1, keepdims=True)
+        accepted[:, d] = rng.multinomial(left, np.concatenate([p[:, d], rest], axis=1))[:, :BRANCHING]
+        left = accepted[:, d].sum(axis=1).astype(int)
+    return TextSums(reached, accepted)
+
+
+def simulated(truth: Truth, seed: int) -> Profile:
+    rng = np.random.default_rng(seed)
+
+    def timing(least_s: float) -> Timing:
+        return Timing(least_s * (1 + NOISE * rng.gamma(2, 0.5, ROUNDS)))
+
+    verify, draft = (LatencyTable(COUNTS, [timing(curve[n - 1]) for n in COUNTS]) for curve in truth.machine[:2])
+    measured = StepLatency(
+        context_tokens=256, batch_size=1, verify=verify, draft=draft, overhead=timing(truth.machine.overhead)
+    )
+    return profile([measured], [acceptance_of(simulated_texts(truth, rng))])
+
+
+def predictions(profile: Profile) -> dict[str, Candidate]:
+    model = step_model(profile)
+    fastest = fastest_tree(solve(model.acceptance.table, NODES, DEPTH), model.costs).tree  # as `plan` finds it
+    return {
+        "bush": model.predict("tree", BUSH),
+        "chain": model.predict("chain", CHAIN),
+        "fastest": model.predict("tree", fastest),
+    }
+
+
+def without_texts(profile: Profile) -> dict[str, Candidate]:
+    """Return the prediction from standard errors alone, as if every entry of the table erred by itself."""
+    alone = tuple(dataclasses.replace(measured, texts=None) for measured in profile.acceptances)
+    return {"chain": step_model(dataclasses.replace(profile, acceptances=alone)).predict("chain", CHAIN)}
+
+
+TRUTHS = {
+    "wider is dearer": truth(0.12, lambda n: 1 + 0.05 * n, lambda w: 0.1 + 0.02 * w),
+    "wider is almost free": truth(0.06, lambda n: 1 + 0.0005 * n, lambda w: 0.1 + 0.0002 * w),
+}
+
+
+@functools.cache
+def coverage(
+    name: str, predict: Callable[[Profile], dict[str, Candidate]] = predictions, profiles: int = PROFILES
+) -> dict[str, tuple[float, float, float]]:
+    """Return for each prediction how often the truth lay in its intervals: tokens per step, seconds, speedup."""
+    held = collections.defaultdict(lambda: np.zeros(3))
+    for seed in range(profiles):
+        for kind, found in predict(simulated(TRUTHS[name], seed)).items():
+            estimates = (found.tokens_per_step, found.step_s, found.speedup)
+            pairs = zip(estimates, TRUTHS[name].numbers(found.tree), strict=True)
+            held[kind] += [estimate.low <= true <= estimate.high for estimate, true in pairs]
+    return {kind: tuple((count / profiles).tolist()) for kind, count in held.items()}
+
+
+truths = pytest.mark.parametrize("name", TRUTHS)
+trees = pytest.mark.parametrize("kind", ["bush", "chain", "fastest"])
+
+
+@truths
+@trees
+def test_intervals_hold_the_truth_as_often_as_they_say(name, kind):
+    """Seconds rather more often where curves are flat: pooled medians vary less than the medians that are drawn."""
+    expected_tokens, step_seconds, speedup = coverage(name)[kind]
+    assert 0.93 <= expected_tokens <= 0.97
+    assert 0.93 <= speedup <= 0.97
+    assert 0.93 <= step_seconds <= 0.975
+
+
+def test_errors_that_ignore_how_texts_differ_do_not_hold_what_they_say():
+    expected_tokens, _, speedup = coverage("wider is dearer", without_texts, 300)["chain"]
+    assert expected_tokens < 0.8
+    assert speedup < 0.85
+
+
+def test_the_truth_is_what_very_many_texts_come_to():
+    """The texts' table is a ratio: kinds that the draft follows reach deeper levels more often."""
+    chosen = TRUTHS["wider is dearer"]
+    sums = [simulated_texts(chosen, np.random.default_rng(seed)) for seed in range(1500)]
+    accepted, reached = sum(each.accepted.sum(axis=0) for each in sums), sum(each.reached.sum(axis=0) for each in sums)
+    np.testing.assert_allclose(accepted / reached[:, None], chosen.p, rtol=0.02)
+    assert chosen.p[DEPTH - 1][0] > chosen.kinds[:, DEPTH - 1, 0].mean() * 1.02

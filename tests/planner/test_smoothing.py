@@ -1,0 +1,215 @@
+"""Smoothing of acceptance: against merging block by block; sums kept, real rises kept, exact tables untouched."""
+
+import numpy as np
+import pytest
+
+from tests.planner.machines import MACHINES, acceptance, acceptance_of, latency, profile
+from tests.planner.oracles import smoothed
+from treeopt.acceptance import TextSums
+from treeopt.planner import Smoothing, plan, step_model
+from treeopt.planner.smoothing import smooth
+from treeopt.profile import MeasuredAcceptance
+
+
+def counted(seed: int, shape: tuple[int, ...]) -> MeasuredAcceptance:
+    """Return a table counted from few positions, so that its rows rise here and there; rows of any number of axes."""
+    rng = np.random.default_rng(seed)
+    positions = int(rng.choice([5, 30, 300, 3000]))
+    truth = rng.dirichlet(np.ones(shape[-1] + 1) * rng.choice([0.3, 1.0, 5.0]), shape[:-1])[..., :-1]
+    rows = [rng.multinomial(positions, [*row, max(0.0, 1 - row.sum())])[:-1] for row in truth.reshape(-1, shape[-1])]
+    p = np.array(rows).reshape(shape) / positions * rng.uniform(0.999, 1, shape)  # so that no two means tie
+    return acceptance(p, counts=np.full(shape[:-1] or (1,), float(positions)))
+
+
+def of_texts(seed: int, texts: int = 12, depths: int = 3, branching: int = 5) -> MeasuredAcceptance:
+    rng = np.random.default_rng(seed)
+    truth = rng.dirichlet(np.ones(branching + 1) * rng.choice([0.5, 5.0]), depths)
+    reached = rng.integers(5, 60, (texts, depths))
+    accepted = [[rng.multinomial(reached[j, d], truth[d])[:-1] for d in range(depths)] for j in range(texts)]
+    return acceptance_of(TextSums(reached, accepted))
+
+
+def variance(measured: MeasuredAcceptance) -> np.ndarray:
+    """Return the squared errors, nowhere less than a count of as many positions can have with one hit more."""
+    table = measured.table
+    error = np.zeros_like(table.p) if table.standard_error is None else table.standard_error
+    result = np.empty_like(table.p)
+    for at in np.ndindex(table.p.shape):
+        count = np.atleast_1d(table.counts)[at[:-1] or 0]
+        likely = min(0.5, table.p[at] + 1 / count)
+        result[at] = max(error[at] ** 2, likely * (1 - likely) / count)
+    return result
+
+
+def expected(measured: MeasuredAcceptance) -> tuple[np.ndarray, int]:
+    branching = measured.table.branching
+    pairs = zip(measured.table.p.reshape(-1, branching), variance(measured).reshape(-1, branching), strict=True)
+    rows, kept = zip(*(smoothed(row, errors) for row, errors in pairs), strict=True)
+    return np.reshape(rows, measured.table.p.shape), sum(kept)
+
+
+def equal(found: MeasuredAcceptance, other: MeasuredAcceptance) -> None:
+    np.testing.assert_array_equal(found.table.p, other.table.p)
+    for name in ("counts", "standard_error"):
+        first, second = getattr(found.table, name), getattr(other.table, name)
+        assert (first is None) == (second is None)
+        if first is not None:
+            np.testing.assert_allclose(first, second, rtol=1e-12)
+
+
+SHAPES = pytest.mark.parametrize("shape", [(6,), (3, 6), (2, 3, 5), (1, 1)], ids=str)
+
+
+class TestRows:
+    @SHAPES
+    def test_against_merging_block_by_block(self, shape):
+        changed = kept = 0
+        for seed in range(60):
+            measured = counted(seed, shape)
+            found, (p, stay) = smooth(measured), expected(measured)
+            np.testing.assert_allclose(found.acceptance.table.p, p, rtol=1e-12, atol=1e-15)
+            assert found.kept == stay
+            assert found.changed == (np.abs(p - measured.table.p) > 1e-15).sum()
+            assert found.largest_change == pytest.approx(np.abs(p - measured.table.p).max(), abs=1e-15)
+            changed, kept = changed + found.changed, kept + found.kept
+        assert shape[-1] == 1 or (changed > 50 and kept > 0)
+
+    @SHAPES
+    def test_sums_of_rows_are_kept(self, shape):
+        for seed in range(60):
+            measured = counted(seed, shape)
+            np.testing.assert_allclose(
+                smooth(measured).acceptance.table.p.sum(axis=-1), measured.table.p.sum(axis=-1), rtol=1e-12
+            )
+
+    def test_rows_fall_where_nothing_was_kept(self):
+        for seed in range(60):
+            found = smooth(counted(seed, (3, 6)))
+            assert found.kept or np.all(np.diff(found.acceptance.table.p, axis=-1) <= 1e-15)
+
+    @SHAPES
+    def test_twice_is_the_same_as_once(self, shape):
+        for seed in range(200):
+            once = smooth(counted(seed, shape))
+            twice = smooth(once.acceptance)
+            assert (twice.changed, twice.kept) == (0, once.kept)
+            equal(twice.acceptance, once.acceptance)
+
+    def test_falling_rows_are_left_alone(self):
+        measured = acceptance([[0.6, 0.2, 0.2, 0.0]], counts=[10.0], standard_error=[[0.1, 0.2, 0.0, 0.1]])
+        found = smooth(measured)
+        assert (found.changed, found.largest_change, found.kept) == (0, 0, 0)
+        equal(found.acceptance, measured)
+
+
+class TestNoiseOrNot:
+    def test_a_real_rise_is_kept(self):
+        """The draft's second token is better than its first, and ten thousand positions say so."""
+        p = [[0.2, 0.5, 0.1]]
+        found = smooth(acceptance(p, counts=[10_000.0]))
+        assert found.acceptance.table.p.tolist() == p
+        assert (found.changed, found.kept) == (0, 1)
+
+    def test_the_same_rise_in_few_positions_is_not(self):
+        found = smooth(acceptance([[0.2, 0.5, 0.1]], counts=[10.0]))
+        assert found.acceptance.table.p.tolist() == [pytest.approx([0.35, 0.35, 0.1])]
+        assert (found.changed, found.largest_change, found.kept) == (2, pytest.approx(0.15), 0)
+
+    def test_the_row_decides_for_itself(self):
+        p = [[0.2, 0.5, 0.1], [0.2, 0.5, 0.1]]
+        found = smooth(acceptance(p, counts=[10_000.0, 10.0]))
+        assert found.acceptance.table.p[0].tolist() == p[0]
+        assert found.acceptance.table.p[1].tolist() == pytest.approx([0.35, 0.35, 0.1])
+        assert found.kept == 1
+
+    def test_standard_errors_alone_are_enough(self):
+        measured = acceptance([[0.3, 0.32]], standard_error=[[0.03, 0.04]])
+        table = smooth(measured).acceptance.table
+        assert table.p.tolist() == [pytest.approx([0.31, 0.31])]
+        assert table.standard_error.tolist() == [pytest.approx([0.025, 0.025])]  # of the mean of two
+        sure = acceptance([[0.3, 0.32]], standard_error=[[0.0003, 0.0004]])
+        equal(smooth(sure).acceptance, sure)
+
+    def test_a_rank_never_seen_accepted_may_still_be(self):
+        """No spread is no certainty: 0 of 10 positions is little reason to rank it below 1 of 10."""
+        measured = acceptance([[0.5, 0.0, 0.1]], counts=[10.0], standard_error=[[0.1, 0.0, 0.1]])
+        assert smooth(measured).acceptance.table.p.tolist() == [pytest.approx([0.5, 0.05, 0.05])]
+
+    @pytest.mark.parametrize("p", [[0.1, 0.9], [[0.0, 0.0, 0.5], [0.3, 0.1, 0.2]], [[[0.0, 0.5], [0.4, 0.6]]]], ids=str)
+    def test_exact_tables_are_untouched(self, p):
+        measured = acceptance(p)
+        found = smooth(measured)
+        assert (found.changed, found.largest_change) == (0, 0)
+        assert found.kept > 0
+        assert found.acceptance.table.p.tolist() == p
+        assert found.acceptance.table.standard_error is None
+
+    @pytest.mark.parametrize(
+        ("p", "counts"), [([[0.1, 0.2], [0.0, 0.0]], [10, 0]), ([[[0.1, 0.2], [0, 0]]], [[10, 0]])]
+    )
+    def test_rows_that_were_never_reached(self, p, counts):
+        found = smooth(acceptance(p, counts=counts)).acceptance.table
+        np.testing.assert_allclose(found.p, np.reshape([[0.15, 0.15], [0, 0]], np.shape(p)))
+
+
+class TestTexts:
+    def test_they_stay_what_the_table_is_made_of(self):
+        changed = 0
+        for seed in range(40):
+            measured = of_texts(seed)
+            found = smooth(measured)
+            table, texts = found.acceptance.table, found.acceptance.texts
+            changed += found.changed
+            ratio = texts.accepted.sum(axis=0) / texts.reached.sum(axis=0)[:, None]
+            np.testing.assert_allclose(ratio, table.p, rtol=1e-12, atol=1e-15)
+            np.testing.assert_array_equal(texts.reached, measured.texts.reached)
+            np.testing.assert_allclose(texts.accepted.sum(axis=2), measured.texts.accepted.sum(axis=2), rtol=1e-12)
+        assert changed > 50
+
+    def test_errors_are_those_of_the_texts(self):
+        """The ratio estimator's, worked out here text by text (Cochran, 1977, section 6.3)."""
+        for seed in range(40):
+            found = smooth(of_texts(seed)).acceptance
+            reached, accepted = found.texts.reached, found.texts.accepted
+            texts, total = len(reached), reached.sum(axis=0)
+            for d, k in np.ndindex(found.table.p.shape):
+                residual = [accepted[j, d, k] - found.table.p[d, k] * reached[j, d] for j in range(texts)]
+                error = np.sqrt(sum(r**2 for r in residual) * texts / (texts - 1)) / total[d]
+                assert found.table.standard_error[d, k] == pytest.approx(error, rel=1e-9, abs=1e-12)
+
+    def test_merged_ranks_of_one_text_move_together(self):
+        measured = acceptance_of(TextSums([[20.0], [20.0]], [[[4.0, 8.0]], [[6.0, 6.0]]]))
+        found = smooth(measured).acceptance
+        assert found.texts.accepted.tolist() == [[[6, 6]], [[6, 6]]]
+        assert found.table.standard_error.tolist() == [[0, 0]]
+
+    def test_twice_is_the_same_as_once(self):
+        for seed in range(40):
+            once = smooth(of_texts(seed))
+            twice = smooth(once.acceptance)
+            assert (twice.changed, twice.kept) == (0, once.kept)
+            np.testing.assert_allclose(twice.acceptance.texts.accepted, once.acceptance.texts.accepted, rtol=1e-12)
+
+    def test_the_rest_of_the_record_is_kept(self):
+        found = smooth(of_texts(0)).acceptance
+        assert (found.rule, found.temperature, found.prompts) == ("sequoia", 0.6, 9)
+
+
+class TestInPlans:
+    measured = acceptance([[0.3, 0.4, 0.1]] * 3, counts=[20.0] * 3)
+    profile = profile([latency(MACHINES["nodes almost free"])], [measured])
+
+    def test_it_is_done_by_default(self):
+        model = step_model(self.profile)
+        assert isinstance(model.smoothing, Smoothing)
+        assert model.smoothing.changed == 6
+        assert model.acceptance.table.p.tolist() == [pytest.approx([0.35, 0.35, 0.1])] * 3
+        assert plan(self.profile, 5).solution.certificate.method == "best-first"
+
+    def test_raw_takes_the_table_as_measured(self):
+        model = step_model(self.profile, raw=True)
+        assert model.smoothing is None
+        assert model.acceptance is self.measured
+        found = plan(self.profile, 5, raw=True)
+        assert found.solution.table is self.measured.table
+        assert found.solution.certificate.method == "dynamic-program"

@@ -1,0 +1,25 @@
+"""Profile to plan: which tree is fastest, where, by how much, and how sure that is."""
+
+from treeopt.planner.fastest import Fastest, fastest_tree
+from treeopt.planner.model import Candidate, StepModel, step_model
+from treeopt.planner.planning import OBJECTIVES, Plan, plan, tree_file
+from treeopt.planner.schedule import Schedule, Segment, schedule
+from treeopt.planner.smoothing import Smoothing
+from treeopt.planner.uncertainty import Confidence
+
+__all__ = [
+    "OBJECTIVES",
+    "Candidate",
+    "Confidence",
+    "Fastest",
+    "Plan",
+    "Schedule",
+    "Segment",
+    "Smoothing",
+    "StepModel",
+    "fastest_tree",
+    "plan",
+    "schedule",
+    "step_model",
+    "tree_file",
+]

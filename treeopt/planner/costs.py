@@ -1,0 +1,136 @@
+"""What a step costs: seconds to verify, to draft a level, and to do the rest, at every count.
+
+    step_s(T) = sum over levels of draft_s[internal nodes of the level] + verify_s[nodes of T] + overhead_s
+
+Nobody has to pay more for a smaller pass than for a larger one, because a pass may be padded: both curves are replaced
+by the least seconds at that count or any larger one.  Plain decoding, the tree of the root alone, is verify_s[1].
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from treeopt.errors import InfeasibleError
+from treeopt.latency import LatencyTable, Timing
+from treeopt.planner.condition import Condition
+from treeopt.planner.smoothing import pooling
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.integer]
+LEAST_S = 1e-9
+"""Draws of an extrapolated time may fall to 0 or below; they are taken to be this long."""
+Reading = Callable[[tuple[Timing, ...]], FloatArray]
+"""From timings to seconds, one per timing in the last axis: their medians, or draws of what the medians may be."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class StepCosts:
+    """The curves of one condition; any leading axes hold draws of them."""
+
+    verify_s: FloatArray
+    """(…, N + 1): a pass over n nodes, padded where that is faster; entry 0 is 0."""
+    verify_tokens: npt.NDArray[np.int64]
+    """(N + 1,): the count that such a pass is padded to."""
+    draft_s: FloatArray
+    """(…, W + 1): drafting one level of w internal nodes; entry 0 is 0."""
+    overhead_s: FloatArray
+    """(…,): the rest of a step."""
+
+    @property
+    def max_nodes(self) -> int:
+        """The largest pass."""
+        return int(self.verify_s.shape[-1]) - 1
+
+    @property
+    def max_draft_width(self) -> int:
+        """The widest level that can be drafted."""
+        return int(self.draft_s.shape[-1]) - 1
+
+    def step_s(self, nodes: IntArray, draft_widths: IntArray) -> FloatArray:
+        """Return (…, trees): seconds of a step with each tree.
+
+        Args:
+            nodes: (trees,) nodes of each.
+            draft_widths: (trees, levels) internal nodes of each at each depth, 0 behind the last.
+
+        Raises InfeasibleError for counts beyond the curves.
+        """
+        self._check("nodes", nodes, self.max_nodes)
+        self._check("internal nodes of a level", draft_widths, self.max_draft_width)
+        overhead_s = np.where(nodes > 1, self.overhead_s[..., None], 0.0)
+        return np.asarray(self.draft_s[..., draft_widths].sum(axis=-1) + self.verify_s[..., nodes] + overhead_s)
+
+    def speedup(self, tokens: FloatArray, step_s: FloatArray) -> FloatArray:
+        """Return tokens per second over those of plain decoding, (…, trees)."""
+        return np.asarray(tokens * (self.verify_s[..., 1:2] / step_s))
+
+    def _check(self, name: str, counts: IntArray, most: int) -> None:
+        if counts.size and counts.max() > most:
+            raise InfeasibleError(
+                f"{name}: times were measured for 1 to {most} tokens. Got {counts.max()}: ask for fewer, or profile "
+                "with a larger --max-tokens."
+            )
+
+
+def step_costs(condition: Condition, *, max_nodes: int = 0, reading: Reading | None = None) -> StepCosts:
+    """Return the curves of a condition at every count from 1 to the largest measured.
+
+    Args:
+        condition: where.
+        max_nodes: where larger than what was measured, the curves go on at their last slope, up to there.
+        reading: what is read from the timings; by default their medians.  What is padded, the medians decide.
+
+    Raises InfeasibleError where an extrapolated time is not above 0.
+    """
+    measured = [latency for _, latency in condition.parts]
+    shares = np.array([share for share, _ in condition.parts])
+    read = reading or _medians
+
+    def curve(tables: list[LatencyTable]) -> tuple[FloatArray, npt.NDArray[np.int64]]:
+        most = max(max_nodes, min(table.max_tokens for table in tables))
+        medians_s = _mixed(shares, [_curve(table, _medians, most) for table in tables])
+        if medians_s.min() <= 0:
+            raise InfeasibleError(
+                "times: extrapolated to 0 seconds or fewer. Ask for something nearer to what was measured."
+            )
+        tokens = _padded(medians_s)
+        seconds = _mixed(shares, [_curve(table, read, most) for table in tables])[..., tokens[1:] - 1]
+        nothing = np.zeros((*seconds.shape[:-1], 1))
+        return np.concatenate([nothing, np.maximum(seconds, LEAST_S)], axis=-1), tokens
+
+    verify_s, verify_tokens = curve([latency.verify for latency in measured])
+    draft_s, _ = curve([latency.draft for latency in measured])
+    overhead_s = _mixed(shares, [read((latency.overhead,))[..., 0] for latency in measured])
+    return StepCosts(
+        verify_s=verify_s, verify_tokens=verify_tokens, draft_s=draft_s, overhead_s=np.maximum(0.0, overhead_s)
+    )
+
+
+def _medians(timings: tuple[Timing, ...]) -> FloatArray:
+    return np.array([timing.median_s for timing in timings])
+
+
+def _curve(table: LatencyTable, read: Reading, most: int) -> FloatArray:
+    """Return (…, most): seconds at 1 … `most` tokens, straight between the measured and at the last slope beyond."""
+    seconds = read(table.timings) @ pooling(table)  # symmetric
+    if len(table.tokens) == 1:
+        return np.broadcast_to(seconds, (*seconds.shape[:-1], most))
+    asked = np.arange(1, most + 1)
+    right = np.clip(np.searchsorted(table.tokens, asked), 1, len(table.tokens) - 1)
+    share = (asked - table.tokens[right - 1]) / (table.tokens[right] - table.tokens[right - 1])
+    return np.asarray((1 - share) * seconds[..., right - 1] + share * seconds[..., right])
+
+
+def _mixed(shares: FloatArray, curves: list[FloatArray]) -> FloatArray:
+    return np.asarray(np.tensordot(shares, np.stack(curves), axes=1)) if len(curves) > 1 else curves[0]
+
+
+def _padded(seconds: FloatArray) -> npt.NDArray[np.int64]:
+    """Return (counts + 1,): at which count or larger a pass takes least; in a tie the smallest; entry 0 is 0."""
+    tokens = np.arange(len(seconds) + 1)
+    for count in range(len(seconds) - 1, 0, -1):
+        if seconds[tokens[count + 1] - 1] < seconds[count - 1]:
+            tokens[count] = tokens[count + 1]
+    return tokens

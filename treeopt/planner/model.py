@@ -1,0 +1,119 @@
+"""The model of a step: what a profile says of any tree, under one of its conditions.
+
+    speedup(T) = F(T) / step_s(T) * verify_s(1)
+
+with the costs of `treeopt.planner.costs`.  Plain decoding is the tree of the root alone.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from treeopt.latency import Estimate
+from treeopt.planner.condition import Condition, condition
+from treeopt.planner.costs import StepCosts, step_costs
+from treeopt.planner.smoothing import Smoothing, smooth
+from treeopt.planner.uncertainty import Worlds, draw_worlds, estimate
+from treeopt.profile import MeasuredAcceptance, Profile
+from treeopt.trees import TokenTree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One way to decode, and what the profile says of it."""
+
+    kind: str
+    """`tree`, `chain` or `plain`."""
+    tree: TokenTree
+    verify_tokens: int
+    """Tokens of the verification pass: the tree's nodes, or more where a padded pass is faster."""
+    tokens_per_step: Estimate
+    step_s: Estimate
+    speedup: Estimate
+    """Tokens per second over those of plain decoding."""
+
+    @property
+    def shape(self) -> str:
+        """In words: `plain decoding`, `chain of 8 nodes` or `tree of 8 nodes, depth 6`."""
+        if self.kind == "plain":
+            return "plain decoding"
+        depth = f", depth {self.tree.max_depth}" if self.kind == "tree" else ""
+        return f"{self.kind} of {self.tree.nodes} node{'s' * (self.tree.nodes > 1)}{depth}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepModel:
+    """Predicted tokens, seconds and speedup of any tree under one condition of a profile."""
+
+    condition: Condition
+    acceptance: MeasuredAcceptance
+    """As measured, or smoothed."""
+    smoothing: Smoothing | None
+    """What smoothing did; None where it was not asked for."""
+    costs: StepCosts
+
+    @cached_property
+    def worlds(self) -> Worlds:
+        """What the measurements leave open."""
+        return draw_worlds(self.acceptance, self.condition, max_nodes=self.costs.max_nodes)
+
+    def step_s(self, tree: TokenTree) -> float:
+        """Return the seconds of a step; InfeasibleError for sizes that were not measured."""
+        return float(self.costs.step_s(np.array([tree.nodes]), tree.draft_widths[None, :])[0])
+
+    def tokens_per_step(self, tree: TokenTree) -> float:
+        """Return F(T)."""
+        return self.acceptance.table.expected_tokens(tree)
+
+    def speedup(self, tree: TokenTree) -> float:
+        """Return tokens per second over those of plain decoding."""
+        tokens, step_s = np.array([self.tokens_per_step(tree)]), np.array([self.step_s(tree)])
+        return float(self.costs.speedup(tokens, step_s)[0])
+
+    def predict(self, kind: str, tree: TokenTree) -> Candidate:
+        """Return the prediction for one tree with 95 % intervals."""
+        return Candidate(
+            kind=kind,
+            tree=tree,
+            verify_tokens=int(self.costs.verify_tokens[tree.nodes]),
+            step_s=estimate(self.step_s(tree), self.worlds.step_s(tree)),
+            tokens_per_step=estimate(self.tokens_per_step(tree), self.worlds.tokens(tree)),
+            speedup=estimate(self.speedup(tree), self.worlds.speedup(tree)),
+        )
+
+
+def step_model(
+    profile: Profile,
+    *,
+    rule: str | None = None,
+    temperature: float | None = None,
+    context_tokens: int | None = None,
+    batch_size: int | None = None,
+    raw: bool = False,
+    extrapolate: bool = False,
+    max_nodes: int = 0,
+) -> StepModel:
+    """Return the model of one condition of a profile; by default the first one measured.
+
+    Args:
+        profile: what was measured.
+        rule: verification rule whose acceptance counts.
+        temperature: at which it was measured.
+        context_tokens: tokens in the cache; between measured lengths, times are interpolated.
+        batch_size: sequences verified together; interpolated likewise.
+        raw: take the acceptance as measured, without smoothing rows that rise by noise.
+        extrapolate: go on beyond what was measured, in context, batch size and nodes.
+        max_nodes: where larger than what was measured, and with `extrapolate`, how far to go.
+
+    Raises InfeasibleError naming what was measured.
+    """
+    acceptance = profile.acceptance(rule=rule, temperature=temperature)
+    smoothing = None if raw else smooth(acceptance)
+    where = condition(profile, context_tokens=context_tokens, batch_size=batch_size, extrapolate=extrapolate)
+    return StepModel(
+        condition=where,
+        acceptance=smoothing.acceptance if smoothing else acceptance,
+        smoothing=smoothing,
+        costs=step_costs(where, max_nodes=max_nodes if extrapolate else 0),
+    )

@@ -1,0 +1,193 @@
+"""Profile to plan: the tree, chain or plain decoding with the most tokens per second on the measured machine."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from treeopt import __version__
+from treeopt.errors import InvalidValueError
+from treeopt.planner.fastest import Fastest, fastest_tree, speeds
+from treeopt.planner.model import Candidate, StepModel, step_model
+from treeopt.planner.uncertainty import Confidence, confidence
+from treeopt.profile import Profile
+from treeopt.solver import Solution, solve
+from treeopt.trees import Provenance, TokenTree, TreeFile, chain
+
+OBJECTIVES = ("speed", "tokens")
+RIVALS = 100
+"""Trees, the fastest of all budgets and depths, that the chosen one is compared with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to run: the best of the best tree, the best chain and plain decoding, with all three beside it."""
+
+    tree: Candidate
+    """The best tree, over every budget and depth."""
+    chain: Candidate
+    """The best single sequence."""
+    plain: Candidate
+    """One token per pass."""
+    budgets: tuple[Candidate, ...]
+    """For a row of sizes: the fastest of the trees of most tokens that have exactly so many nodes."""
+    objective: str
+    """What the best has most of: `speed`, or `tokens` per step, whatever they cost."""
+    fastest: Fastest
+    """The tree with the largest speedup, and the bound on all others."""
+    confidence: Confidence
+    """How sure the choice is."""
+    model: StepModel
+    """The acceptance and the costs that were used."""
+    solution: Solution
+
+    @property
+    def choice(self) -> Candidate:
+        """The best; in a tie the simplest."""
+        return max((self.plain, self.chain, self.tree), key=self._merit)
+
+    @property
+    def rule(self) -> str:
+        """The verification rule planned for."""
+        return self.model.acceptance.rule
+
+    @property
+    def temperature(self) -> float:
+        """The temperature planned for."""
+        return self.model.acceptance.temperature
+
+    @property
+    def context_tokens(self) -> int:
+        """The context length planned for."""
+        return self.model.condition.context_tokens
+
+    @property
+    def extrapolated(self) -> bool:
+        """Whether the conditions, or some of the budgets, lie outside what was measured."""
+        return self.model.condition.extrapolated or self.solution.max_nodes > self.model.condition.max_nodes
+
+    @property
+    def conditions(self) -> str:
+        """The conditions planned for, in words."""
+        where = self.model.condition
+        batch = f", batch of {where.batch_size}" if where.batch_size > 1 else ""
+        beyond = " (extrapolated)" if self.extrapolated else ""
+        return (
+            f"{self.rule} at temperature {self.temperature:g}, {where.context_tokens} tokens of context{batch}{beyond}"
+        )
+
+    def _merit(self, candidate: Candidate) -> float:
+        return candidate.speedup.value if self.objective == "speed" else candidate.tokens_per_step.value
+
+
+def plan(
+    profile: Profile,
+    max_nodes: int = 512,
+    *,
+    max_depth: int | None = None,
+    level_widths: int | Sequence[int] | None = None,
+    objective: str = "speed",
+    rule: str | None = None,
+    temperature: float | None = None,
+    context_tokens: int | None = None,
+    batch_size: int | None = None,
+    raw: bool = False,
+    extrapolate: bool = False,
+) -> Plan:
+    """Return the best tree, chain and plain decoding under a profile, over all budgets up to `max_nodes`.
+
+    Args:
+        profile: what was measured.
+        max_nodes: largest number of nodes, root included.
+        max_depth: most levels below the root; by default all that the acceptance was measured for.
+        level_widths: most nodes at each depth, as for `treeopt.solve`.
+        objective: `speed`, or `tokens` to ignore what a step costs.
+        rule: as for `step_model`, and so are the following.
+        temperature: at which acceptance was measured.
+        context_tokens: tokens in the cache.
+        batch_size: sequences verified together.
+        raw: take the acceptance as measured.
+        extrapolate: go on beyond what was measured.
+
+    Raises InvalidValueError for a budget below 1 or an unknown objective, InfeasibleError for conditions and sizes
+    beyond what was measured.
+    """
+    if max_nodes < 1:
+        raise InvalidValueError(f"max_nodes: expected at least 1, the root. Got {max_nodes}.")
+    if objective not in OBJECTIVES:
+        raise InvalidValueError(f"objective: expected {' or '.join(OBJECTIVES)}. Got {objective!r}.")
+    model = step_model(
+        profile,
+        rule=rule,
+        temperature=temperature,
+        context_tokens=context_tokens,
+        batch_size=batch_size,
+        raw=raw,
+        extrapolate=extrapolate,
+        max_nodes=max_nodes,
+    )
+    model.costs.step_s(np.array([max_nodes]), np.zeros((1, 0), np.int64))  # refuse now what was not measured
+    solution = solve(model.acceptance.table, max_nodes, max_depth, level_widths=level_widths)
+    fastest = fastest_tree(solution, model.costs, level_widths=level_widths)
+    best = fastest.tree if objective == "speed" else solution.tree(max_nodes, solution.max_depth)
+    chains = [chain(depth) for depth in range(min(solution.max_depth, max_nodes - 1) + 1)]
+    merit = model.speedup if objective == "speed" else model.tokens_per_step
+    candidates = {
+        "plain": model.predict("plain", chain(0)),
+        "chain": model.predict("chain", max(chains, key=merit)),
+        "tree": model.predict("tree", best),
+    }
+    return Plan(
+        **candidates,
+        budgets=tuple(model.predict("tree", tree) for tree in _row_of_trees(model, solution)),
+        objective=objective,
+        fastest=fastest,
+        confidence=_confidence(model, solution, fastest.tree),
+        model=model,
+        solution=solution,
+    )
+
+
+def tree_file(plan: Plan, profile: Profile, *, source: str) -> TreeFile:
+    """Return the tree file of a plan's choice, with what was promised of it and where the promise comes from."""
+    choice = plan.choice
+    return TreeFile(
+        tree=choice.tree,
+        reach=plan.solution.table.reach(choice.tree),
+        provenance=Provenance(
+            tool=f"treeopt {__version__}",
+            created=profile.created,
+            source=source,
+            pair=f"{profile.pair.target} + {profile.pair.draft}",
+            machine=profile.machine.processor,
+            rule=plan.rule,
+            temperature=plan.temperature,
+            tokens_per_step=choice.tokens_per_step.value,
+            step_s=choice.step_s.value,
+            speedup=choice.speedup.value,
+        ),
+    )
+
+
+def _row_of_trees(model: StepModel, solution: Solution) -> list[TokenTree]:
+    """Return the fastest tree of 2, 4, 8, … nodes and of the most; sizes that no best tree has are left out."""
+    exactly = solution.tree_nodes == np.arange(solution.max_nodes + 1)
+    speedups = np.where(exactly, speeds(solution, model.costs), 0.0)
+    sizes = {2**i for i in range(1, solution.max_nodes.bit_length())} | {solution.max_nodes}
+    columns = [nodes for nodes in sorted(sizes) if speedups[:, nodes].any()]
+    return [solution.tree(nodes, int(speedups[:, nodes].argmax())) for nodes in columns]
+
+
+def _confidence(model: StepModel, solution: Solution, chosen: TokenTree) -> Confidence:
+    """Return how sure it is that `chosen` is as fast as the best of the fastest trees."""
+    speedups = np.where(
+        solution.tree_depth == np.arange(solution.max_depth + 1)[:, None], speeds(solution, model.costs), 0
+    )
+    speedups = np.where(solution.tree_nodes == np.arange(solution.max_nodes + 1), speedups, 0)  # every tree once
+    places = np.argsort(-speedups, axis=None, kind="stable")[:RIVALS]
+    rivals = [
+        solution.tree(int(nodes), int(depth))
+        for depth, nodes in zip(*np.unravel_index(places, speedups.shape), strict=True)
+        if speedups[depth, nodes] > 0
+    ]
+    return confidence(model.worlds, model.acceptance.table, model.costs, [chosen, *rivals])

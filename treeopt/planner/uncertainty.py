@@ -1,0 +1,168 @@
+"""What the samples leave open: the predictions of a tree under many plausible tables and curves.
+
+One draw is one world that the measurements allow.  Acceptance is drawn text by text, so that the error of one depth
+goes with that of the next, as it does in measured text; every median time by itself, from the spread of its samples.
+The same draws serve every tree, so that trees can be compared within a world.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from treeopt.acceptance import AcceptanceTable
+from treeopt.latency import Estimate, Timing
+from treeopt.planner.condition import Condition
+from treeopt.planner.costs import StepCosts, step_costs
+from treeopt.profile import MeasuredAcceptance
+from treeopt.trees import TokenTree
+
+FloatArray = npt.NDArray[np.float64]
+
+DRAWS = 1000
+SEED = 20240219
+NEAR = 0.99
+"""Share of the best speed that counts as being as good."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Worlds:
+    """Draws of an acceptance table and of a condition's curves."""
+
+    p: FloatArray
+    """(draws, D, R, B); D is 1 where one row holds for every depth.  Not cut to 0 … 1: cutting would shift the mean."""
+    costs: StepCosts
+
+    def tokens(self, tree: TokenTree) -> FloatArray:
+        """Return (draws,): expected tokens per step."""
+        _, depths, ranks, branching = self.p.shape
+        reach = np.ones((len(self.p), tree.nodes))
+        for depth, level in enumerate(tree.levels[1:], start=1):
+            parents, rank = tree.parents[level], tree.rank[level]
+            rows = self.p[:, min(depth, depths) - 1]
+            accepted = rows[:, np.minimum(tree.rank[parents], ranks - 1), np.minimum(rank, branching - 1)]
+            reach[:, level] = reach[:, parents] * np.where(rank < branching, accepted, 0.0)
+        return np.asarray(reach.sum(axis=1))
+
+    def step_s(self, tree: TokenTree) -> FloatArray:
+        """Return (draws,): seconds of a step."""
+        return self.costs.step_s(np.array([tree.nodes]), tree.draft_widths[None, :])[:, 0]
+
+    def speedup(self, tree: TokenTree) -> FloatArray:
+        """Return (draws,): tokens per second over those of plain decoding."""
+        return self.costs.speedup(self.tokens(tree)[:, None], self.step_s(tree)[:, None])[:, 0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confidence:
+    """How sure the choice of a tree is."""
+
+    probability: float
+    """That its speed is at least 99 % of the best rival's."""
+    weakest: str
+    """What is least known in this comparison: `acceptance`, `verify`, `draft` or `overhead`."""
+    without_weakest: float
+    """The probability, were that known exactly."""
+
+
+def draw_worlds(acceptance: MeasuredAcceptance, condition: Condition, *, max_nodes: int = 0) -> Worlds:
+    """Return the draws of one acceptance and one condition, the same at every call."""
+    generator = np.random.default_rng(SEED)
+    return Worlds(
+        p=draw_acceptance(acceptance, generator),
+        costs=step_costs(condition, max_nodes=max_nodes, reading=lambda timings: draw_medians(timings, generator)),
+    )
+
+
+def confidence(worlds: Worlds, table: AcceptanceTable, costs: StepCosts, trees: Sequence[TokenTree]) -> Confidence:
+    """Return how often the first of some trees is as good as the best of them, and what would make that surer.
+
+    Args:
+        worlds: the draws.
+        table: the acceptance as estimated.
+        costs: the curves as estimated.
+        trees: the chosen one and its rivals.
+    """
+    tokens = np.stack([worlds.tokens(tree) for tree in trees], axis=-1)
+    known = np.array([table.expected_tokens(tree) for tree in trees])
+    drawn = worlds.costs
+    without = {
+        "acceptance": _near_best(known, drawn, trees),
+        "verify": _near_best(tokens, replace(drawn, verify_s=costs.verify_s[None, :]), trees),
+        "draft": _near_best(tokens, replace(drawn, draft_s=costs.draft_s[None, :]), trees),
+        "overhead": _near_best(tokens, replace(drawn, overhead_s=costs.overhead_s[None]), trees),
+    }
+    weakest = max(without, key=lambda source: without[source])
+    return Confidence(probability=_near_best(tokens, drawn, trees), weakest=weakest, without_weakest=without[weakest])
+
+
+def estimate(value: float, draws: FloatArray) -> Estimate:
+    """Return a number with the interval that holds 95 % of its draws, and the number itself."""
+    low, high = np.quantile(draws, [0.025, 0.975])
+    return Estimate(value, min(value, float(low)), max(value, float(high)))
+
+
+def draw_acceptance(acceptance: MeasuredAcceptance, generator: np.random.Generator) -> FloatArray:
+    """Return (draws, D, R, B), each draw the table and a random sum of the texts' deviations from it.
+
+    Sums over few texts vary more than their own spread tells; the draws are widened as Student's t law is.  Without
+    texts every entry varies by itself, by its standard error; without errors not at all.
+    """
+    table, p = acceptance.table, _rows(acceptance)
+    if acceptance.texts is not None:
+        deviations = acceptance.texts.deviations()
+        texts = len(deviations)
+        noise = generator.standard_normal((DRAWS, texts))
+        wider = np.sqrt((texts - 1) / generator.chisquare(texts - 1, DRAWS))
+        moved = np.tensordot(noise * wider[:, None], deviations, axes=1)
+        return np.asarray(p + moved.reshape(DRAWS, *p.shape))
+    if table.standard_error is None:
+        return np.broadcast_to(p, (DRAWS, *p.shape))
+    return np.asarray(p + table.standard_error.reshape(p.shape) * generator.standard_normal((DRAWS, *p.shape)))
+
+
+def draw_medians(timings: tuple[Timing, ...], generator: np.random.Generator) -> FloatArray:
+    """Return (draws, len(timings)): what each median may be, normal with its bootstrap error.
+
+    The variance of the median over all resamples is known in closed form (Maritz and Jarrett, 1978): the i-th of m
+    ordered samples is the median of a resample with the probability that a Beta((m + 1) / 2, (m + 1) / 2) variable
+    lies between (i - 1) / m and i / m.  Resamples vary less than samples, by the factor (m - 1) / m.
+    """
+    noise = generator.standard_normal((DRAWS, len(timings)))
+    error = np.array([_bootstrap_error(np.sort(timing.samples_s)) for timing in timings])
+    median = np.array([timing.median_s for timing in timings])
+    least = np.array([timing.samples_s.min() for timing in timings])
+    return np.asarray(np.maximum(median + error * noise, least))
+
+
+def _bootstrap_error(ordered: FloatArray) -> float:
+    weight = _median_weights(len(ordered))
+    mean = weight @ ordered
+    samples = len(ordered)
+    return float(np.sqrt(weight @ (ordered - mean) ** 2 * samples / max(1, samples - 1)))
+
+
+@cache
+def _median_weights(count: int) -> FloatArray:
+    """Return (count,): the probability that each of so many ordered samples is the median of a resample."""
+    from scipy.special import betainc
+
+    half = (count + 1) / 2
+    return np.asarray(np.diff(betainc(half, half, np.arange(count + 1) / count)))
+
+
+def _rows(acceptance: MeasuredAcceptance) -> FloatArray:
+    """Return the table as (D, R, B)."""
+    table = acceptance.table
+    return table.rows(table.max_depth or 1)
+
+
+def _near_best(tokens: FloatArray, costs: StepCosts, trees: Sequence[TokenTree]) -> float:
+    """Return the share of draws in which the first tree's speed is nearly the best; tokens (draws or 1, trees)."""
+    widths = np.zeros((len(trees), max(tree.max_depth for tree in trees)), np.int64)
+    for row, tree in zip(widths, trees, strict=True):
+        row[: tree.max_depth] = tree.draft_widths
+    speedups = costs.speedup(tokens, costs.step_s(np.array([tree.nodes for tree in trees]), widths))
+    return float((speedups[:, 0] >= NEAR * speedups.max(axis=1)).mean())
