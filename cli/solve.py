@@ -1,26 +1,24 @@
 """`treeopt solve`: the best tree for a profile."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.options import load_profile, output, profile_options
-from treeopt.cli.text import patience, spread
+from treeopt.cli.options import file, load_profile, output, profile_options
+from treeopt.cli.plan_json import plan_json
+from treeopt.cli.plan_options import PlanOptions, plan_options
+from treeopt.cli.plan_text import heading, remarks, subject, table, warnings
+from treeopt.cli.schedule_text import schedule_table
+from treeopt.cli.text import patience
+from treeopt.errors import TreeoptError
+from treeopt.figure_file import checked_suffix
 from treeopt.files import STANDARD_STREAM, check_writable
-
-if TYPE_CHECKING:
-    from treeopt.planner import Candidate, Plan
 
 
 @click.command()
 @profile_options
-@click.option(
-    "--budget", type=click.IntRange(min=1), help="Most nodes, root included; by default all that was measured."
-)
-@click.option(
-    "--depth", type=click.IntRange(min=0), help="Most levels below the root; by default all that was measured."
-)
+@plan_options
 @click.option(
     "-o",
     "--output",
@@ -30,62 +28,73 @@ if TYPE_CHECKING:
     show_default=True,
     help="Tree file to write; - is standard output.",
 )
+@click.option("--save", type=file, help="Solution file to write too; treeopt show takes any tree out of it.")
+@click.option("--plot", type=file, help="Picture of the plan to write too: .svg, .png or .pdf.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object instead of the table.")
 def solve(
-    profile_path: Path,
-    budget: int | None,
-    depth: int | None,
-    rule: str | None,
-    temperature: float | None,
-    path: Path,
+    profile_path: Path, path: Path, save: Path | None, plot: Path | None, as_json: bool, asked: PlanOptions
 ) -> None:
     """Find the tree with the most tokens per second over every budget and depth.
 
-    Prints the best tree of a row of budgets, the best chain and plain decoding, and writes the fastest.
+    Prints the best tree of a row of budgets, the best chain and plain decoding, and writes the fastest.  From a profile
+    of several context lengths or batch sizes it prints what to run at each, and where to switch.
     """
-    check_writable(path)
-    from treeopt.planner import plan, tree_file
+    to_stdout = str(path) == STANDARD_STREAM
+    if as_json and to_stdout:
+        raise click.UsageError("--json and --output -: only one can have standard output. Name a file for the tree.")
+    _check_files(profile_path, [given for given in (path, save, plot) if given is not None])
+    if plot is not None:
+        checked_suffix(plot)
+    from treeopt.planner import tree_file
+    from treeopt.planner.figure import save_plan_figure
     from treeopt.trees import draw_text
 
     profile = load_profile(profile_path)
-    most = budget or profile.latency().verify.max_tokens
-    with patience("compiling the solver, once per installation…"):
-        result = plan(profile, most, max_depth=depth, rule=rule, temperature=temperature)
-    written = tree_file(result, profile, source=str(profile_path))
-    written.save(path)
-    to_stderr = str(path) == STANDARD_STREAM
-    machine = profile.machine
-    click.echo(
-        f"{profile.pair.target} + {profile.pair.draft} on {machine.processor} ({machine.threads} threads): "
-        f"{result.rule} at temperature {result.temperature:g}, {result.context_tokens} tokens of context\n",
-        err=to_stderr,
-    )
-    click.echo(table(result), err=to_stderr)
-    click.echo("\n" + draw_text(written.tree, reach=written.reach, max_rows=32), err=to_stderr)
-    if not to_stderr:
-        click.echo(f"\nWritten to {path}. Next: treeopt show {path} -o tree.svg, treeopt run {path} --prompt TEXT")
+    with patience("solving… (the first time after installation, the solver is compiled)"):
+        plan = asked.plan(profile)
+        schedule = asked.schedule(profile)
+    chosen = tree_file(plan, profile, source=str(profile_path))
+    if as_json:
+        report = plan_json(plan, profile, schedule)
+    else:
+        blocks = [heading(plan, profile), table(plan), "\n".join(remarks(plan, asked.level_width))]
+        if schedule is not None:
+            blocks.append(schedule_table(schedule))
+        report = "\n\n".join([*blocks, draw_text(chosen.tree, reach=chosen.reach, max_rows=32)])
+    writers: list[tuple[Path | None, Callable[[Path], None]]] = [
+        (path, chosen.save),
+        (save, plan.solution.save),
+        (plot, lambda path: save_plan_figure(plan, path, title=subject(profile))),
+    ]
+    written = _write([(given, write) for given, write in writers if given is not None])
+    click.echo(report, err=to_stdout)
+    for warning in warnings(plan):
+        click.echo(f"Warning: {warning}", err=True)
+    if as_json:
+        click.echo(f"Written to {written}", err=True)
+    elif not to_stdout:
+        click.echo(f"\nWritten to {written}. Next: treeopt show {path} -o tree.svg, treeopt run {path} --prompt TEXT")
 
 
-def table(plan: "Plan") -> str:
-    """Return the candidates as lines, the choice marked."""
-    header = f"  {'':<8}{'nodes':>6}{'depth':>6}   {'tokens/step':<20}{'step, ms':<22}speedup"
-    lines = [header, *(_line("", candidate) for candidate in plan.budgets), ""]
-    for candidate in (plan.plain, plan.chain, plan.tree):
-        mark = "*" if candidate is plan.choice else " "
-        lines.append(mark + _line(candidate.kind, candidate)[1:])
-    lines += ["", _verdict(plan)]
-    return "\n".join(lines)
+def _check_files(read: Path, written: list[Path]) -> None:
+    """Refuse, before any work, files that cannot be written or that would overwrite each other."""
+    if len({path.resolve() for path in (read, *written)}) <= len(written):
+        raise click.UsageError("--profile, --output, --save and --plot: expected a different file for each.")
+    if any(str(path) == STANDARD_STREAM for path in written[1:]):
+        raise click.UsageError("--save and --plot: expected a file. Got -, standard output.")
+    for path in written:
+        check_writable(path)
 
 
-def _line(name: str, candidate: "Candidate") -> str:
-    return (
-        f"  {name:<8}{candidate.tree.nodes:>6}{candidate.tree.max_depth:>6}   {spread(candidate.tokens_per_step):<20}"
-        f"{spread(candidate.step_s, 1000):<22}{spread(candidate.speedup)}"
-    )
-
-
-def _verdict(plan: "Plan") -> str:
-    choice = plan.choice
-    if choice.kind == "plain":
-        return "Plain decoding wins: on this machine no draft of this pair pays for itself."
-    shape = f"the {choice.kind} of {choice.tree.nodes} nodes and depth {choice.tree.max_depth}"
-    return f"Fastest: {shape}, {choice.speedup.value:.2f} times plain decoding."
+def _write(writers: list[tuple[Path, Callable[[Path], None]]]) -> str:
+    """Write each file whole and return their names; an interruption names those that are already there."""
+    written: list[str] = []
+    try:
+        for path, write in writers:
+            write(path)
+            written.append(str(path))
+    except KeyboardInterrupt:
+        if not written:
+            raise
+        raise TreeoptError(f"interrupted. Written: {', '.join(written)}. Run it again for the rest.") from None
+    return ", ".join(written)

@@ -1,4 +1,4 @@
-"""Draw the README's picture from a profile: the best tree of 64 nodes for the bundled pair.
+"""Draw the pictures of README and docs from a profile: the best tree of 64 nodes, and the plan.
 
 Run it as `python tools/draw_pictures.py --profile docs/profiles/bundled-2-cores.yaml`.
 """
@@ -7,21 +7,39 @@ import argparse
 from pathlib import Path
 
 from treeopt import Profile, plan
+from treeopt.planner.figure import save_plan_figure
 from treeopt.trees import save_figure
 
 NODES = 64
-PICTURE = Path(__file__).parents[1] / "docs" / "images" / "tree-64.svg"
+PICTURES = Path(__file__).parents[1] / "docs" / "images"
 
 
 def main() -> None:
-    """Solve the profile and draw."""
+    """Plan from the profile and draw."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", type=Path, required=True)
-    found = plan(Profile.load(parser.parse_args().profile), NODES)
+    profile = Profile.load(parser.parse_args().profile)
+    draw_tree(profile)
+    draw_plan(profile)
+
+
+def draw_tree(profile: Profile) -> None:
+    """Draw the fastest tree of a budget at which trees are worth looking at."""
+    found = plan(profile, NODES)
     tree = next(candidate.tree for candidate in found.budgets if candidate.tree.nodes == NODES)
     save_figure(
-        tree, PICTURE, reach=found.solution.table.reach(tree), title=f"The fastest tree of {NODES} nodes, bundled pair"
+        tree,
+        PICTURES / f"tree-{NODES}.svg",
+        reach=found.solution.table.reach(tree),
+        title=f"The fastest tree of {NODES} nodes, bundled pair",
     )
+
+
+def draw_plan(profile: Profile) -> None:
+    """Draw the plan over every budget that was measured, as `treeopt solve --plot` does."""
+    found = plan(profile, profile.latencies[0].verify.max_tokens)
+    machine = f"{profile.machine.processor} ({profile.machine.threads} threads)"
+    save_plan_figure(found, PICTURES / "plan.svg", title=f"{profile.pair.target} + {profile.pair.draft} on {machine}")
 
 
 if __name__ == "__main__":

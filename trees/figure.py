@@ -1,14 +1,12 @@
 """A tree as a picture: root on top, one row per depth, size and colour for how often a step reaches a node."""
 
-import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from treeopt.errors import InvalidValueError
-from treeopt.files import write_bytes
+from treeopt.figure_file import checked_suffix, save_drawing
 from treeopt.trees.layout import layout
 from treeopt.trees.text_drawing import percent
 from treeopt.trees.token_tree import FloatArray, TokenTree
@@ -27,14 +25,6 @@ _GAP, _ROOMY_GAP, _WIDEST = 34.0, 44.0, 1000.0  # between neighbours; in narrow 
 _ROW, _ROOMY_ROW, _TALLEST = 46.0, 90.0, 800.0  # between levels; of wide, low trees; all levels
 _RADIUS = 11.0
 _DARK, _MEDIUM, _GREY, _PALE, _BLUE = "#24292f", "#57606a", "#b6bcc4", "#f0f2f4", "#2c7fb8"
-
-# Neither dates nor program versions, nor the user's own style: the same tree gives the same bytes.
-_METADATA: dict[str, dict[str, Any]] = {
-    ".svg": {"Date": None, "Creator": "treeopt"},
-    ".png": {"Software": None},
-    ".pdf": {"CreationDate": None, "Creator": "treeopt", "Producer": None},
-}
-_STYLE = {"svg.hashsalt": "treeopt", "font.family": "DejaVu Sans", "text.parse_math": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,17 +57,10 @@ def save_figure(
     Raises InvalidValueError for another suffix or when `reach` does not fit the tree, TreeoptError when the file
     cannot be written.
     """
-    suffix = Path(path).suffix.lower()
-    if suffix not in _METADATA:
-        raise InvalidValueError(f"{path}: expected a file name ending in {', '.join(_METADATA)}. Got {suffix!r}.")
+    checked_suffix(path)
     if reach is not None:
         reach = TreeFile(tree=tree, reach=reach).reach  # checks that they fit
-    import matplotlib.style
-
-    buffer = io.BytesIO()
-    with matplotlib.style.context(["default", _STYLE]):
-        _draw(tree, reach, title).savefig(buffer, format=suffix[1:], dpi=200, metadata=_METADATA[suffix])
-    write_bytes(path, buffer.getvalue())
+    save_drawing(lambda: _draw(tree, reach, title), path)
 
 
 def _measure(tree: TokenTree, reach: FloatArray | None, title: str | None) -> _Sheet:

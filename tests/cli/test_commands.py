@@ -270,12 +270,14 @@ def test_a_long_silence_is_explained_and_a_short_one_is_not(
     assert capsys.readouterr().err == "still working\n"
 
 
-def test_help_loads_nothing_heavy() -> None:
+@pytest.mark.parametrize("command", ["", "solve", "show"])
+def test_help_loads_nothing_heavy(command: str) -> None:
     code = (
         "import sys\nfrom treeopt.cli.main import main\n"
-        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        f"try:\n    main('{command} --help'.split())\nexcept SystemExit:\n    pass\n"
         "print(sorted({'torch', 'numba', 'matplotlib', 'scipy', 'yaml'} & set(sys.modules)), file=sys.stderr)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
+    assert "Usage: " in result.stdout
     assert result.stderr.strip() == "[]"

@@ -1,0 +1,115 @@
+"""Options that say what to plan for, and the plans that follow from them."""
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from treeopt.cli.options import Function
+
+if TYPE_CHECKING:
+    from treeopt.planner import Plan, Schedule
+    from treeopt.profile import MeasuredAcceptance, Profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """Which trees, what they are to be best at, and where."""
+
+    rule: str | None
+    temperature: float | None
+    context_tokens: int | None
+    batch_size: int | None
+    extrapolate: bool
+    budget: int | None
+    depth: int | None
+    level_width: int | None
+    objective: str
+    raw: bool
+
+    def plan(self, profile: "Profile") -> "Plan":
+        """Return the plan; without a budget, over all nodes that were measured."""
+        from treeopt.planner import plan
+        from treeopt.planner.condition import condition
+
+        where: dict[str, Any] = {
+            "context_tokens": self.context_tokens,
+            "batch_size": self.batch_size,
+            "extrapolate": self.extrapolate,
+        }
+        return plan(
+            profile,
+            self.budget or condition(profile, **where).max_nodes,
+            objective=self.objective,
+            **where,
+            **self._trees(),
+        )
+
+    def schedule(self, profile: "Profile") -> "Schedule | None":
+        """Return what to run at every condition, where several were measured and speed is asked for.
+
+        Its trees have at most as many nodes as were measured everywhere.
+        """
+        conditions = len(profile.latencies) * sum(map(self._asked_for, profile.acceptances))
+        if conditions == 1 or self.objective != "speed":
+            return None
+        from treeopt.planner import schedule
+
+        measured = min(latency.verify.max_tokens for latency in profile.latencies)
+        return schedule(profile, min(self.budget or measured, measured), **self._trees())
+
+    def _asked_for(self, acceptance: "MeasuredAcceptance") -> bool:
+        return self.rule in (None, acceptance.rule) and self.temperature in (None, acceptance.temperature)
+
+    def _trees(self) -> dict[str, Any]:
+        return {
+            "max_depth": self.depth,
+            "level_widths": self.level_width,
+            "rule": self.rule,
+            "temperature": self.temperature,
+            "raw": self.raw,
+        }
+
+
+def plan_options(function: Function) -> Function:
+    """Add the options that say what to plan for; with the profile's, the command receives them as one `asked`."""
+
+    @functools.wraps(function)
+    def command(*args: Any, **kwargs: Any) -> Any:
+        asked = {name: kwargs.pop(name) for name in PlanOptions.__dataclass_fields__}
+        return function(*args, asked=PlanOptions(**asked), **kwargs)
+
+    options = [
+        click.option(
+            "--context-tokens",
+            type=click.IntRange(min=1),
+            help="Tokens in the cache; by default the first measured. Between measured lengths times are interpolated.",
+        ),
+        click.option(
+            "--batch-size",
+            type=click.IntRange(min=1),
+            help="Sequences decoded together; by default the first measured. Interpolated likewise.",
+        ),
+        click.option("--extrapolate", is_flag=True, help="Go on, with a warning, beyond what was measured."),
+        click.option(
+            "--budget", type=click.IntRange(min=1), help="Most nodes, root included; by default all that was measured."
+        ),
+        click.option(
+            "--depth", type=click.IntRange(min=0), help="Most levels below the root; by default all that was measured."
+        ),
+        click.option(
+            "--level-width", type=click.IntRange(min=1), help="Most nodes of any level; by default any number."
+        ),
+        click.option(
+            "--objective",
+            type=click.Choice(["speed", "tokens"]),
+            default="speed",
+            show_default=True,
+            help="What to have most of: tokens per second, or tokens per step whatever they cost.",
+        ),
+        click.option("--raw", is_flag=True, help="Use acceptance as measured, ranks that rise by noise included."),
+    ]
+    for option in reversed(options):
+        option(command)
+    return command  # type: ignore[return-value]

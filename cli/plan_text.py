@@ -1,0 +1,140 @@
+"""A plan as `treeopt solve` prints it: the table, what is certain about it, and what to be warned of."""
+
+import math
+from typing import TYPE_CHECKING
+
+from treeopt.cli.text import spread
+
+if TYPE_CHECKING:
+    from treeopt.planner import Candidate, Plan
+    from treeopt.profile import Profile
+
+SURE = 0.9
+"""A choice that is less probably the best than this is warned of."""
+SOURCES = {"acceptance": "acceptance", "verify": "verification time", "draft": "draft time", "overhead": "overhead"}
+REMEDIES = {"acceptance": "--positions", "verify": "--rounds", "draft": "--rounds", "overhead": "--rounds"}
+"""The option of `treeopt profile` that makes each source of uncertainty smaller."""
+
+
+def heading(plan: "Plan", profile: "Profile") -> str:
+    """Return what was planned for: the pair, the machine and the conditions."""
+    return f"{subject(profile)}: {plan.conditions}"
+
+
+def subject(profile: "Profile") -> str:
+    """Return the pair and the machine."""
+    machine = profile.machine
+    return f"{profile.pair.target} + {profile.pair.draft} on {machine.processor} ({machine.threads} threads)"
+
+
+def table(plan: "Plan") -> str:
+    """Return the candidates as lines, the choice marked."""
+    header = f"  {'':<8}{'nodes':>6}{'depth':>6}   {'tokens/step':<20}{'step, ms':<22}speedup"
+    lines = [header, *(_line("", candidate) for candidate in plan.budgets), ""]
+    for candidate in (plan.plain, plan.chain, plan.tree):
+        mark = "*" if candidate is plan.choice else " "
+        lines.append(mark + _line(candidate.kind, candidate)[1:])
+    return "\n".join(lines)
+
+
+def remarks(plan: "Plan", level_width: int | None = None) -> list[str]:
+    """Return the verdict, why nothing is better, how sure that is, and what was done to the measurements.
+
+    Args:
+        plan: what was planned.
+        level_width: the most nodes of any level that were allowed, or None for any number.
+    """
+    remarks = [_verdict(plan), _optimality(plan, level_width)]
+    if plan.objective == "speed":
+        remarks.append(f"That it is within 1 % of the fastest is {sureness(plan.confidence.probability)} certain.")
+    if plan.choice.verify_tokens > plan.choice.tree.nodes:
+        remarks.append(f"Run the verification pass padded to {plan.choice.verify_tokens} tokens: that is faster.")
+    return remarks + _smoothing(plan)
+
+
+def warnings(plan: "Plan") -> list[str]:
+    """Return what to be careful with, each ending in what to do about it."""
+    return _extrapolated(plan) + _unsure(plan)
+
+
+def sureness(probability: float) -> str:
+    """Return a probability, worked out by draws, in whole percent, never rounded up.
+
+    >>> sureness(0.899), sureness(1.0)
+    ('89 %', 'more than 99 %')
+    """
+    return "more than 99 %" if probability > 0.99 else f"{math.floor(100 * probability + 1e-9)} %"
+
+
+def _line(name: str, candidate: "Candidate") -> str:
+    return (
+        f"  {name:<8}{candidate.tree.nodes:>6}{candidate.tree.max_depth:>6}   {spread(candidate.tokens_per_step):<20}"
+        f"{spread(candidate.step_s, 1000):<22}{spread(candidate.speedup)}"
+    )
+
+
+def _verdict(plan: "Plan") -> str:
+    choice = plan.choice
+    shape = f"the {choice.kind} of {choice.tree.nodes} nodes and depth {choice.tree.max_depth}"
+    if plan.objective == "tokens":
+        return f"Most tokens: {shape}, {choice.tokens_per_step.value:.2f} per step."
+    if choice.kind == "plain":
+        return "Plain decoding wins: on this machine no draft of this pair pays for itself."
+    return f"Fastest: {shape}, {choice.speedup.value:.2f} times plain decoding."
+
+
+def _optimality(plan: "Plan", level_width: int | None) -> str:
+    """Return how much better any other tree can be; what is not 0 is rounded up."""
+    solved = plan.solution
+    width = "" if level_width is None else f", {level_width} to a level,"
+    trees = f"No tree of up to {solved.max_nodes} nodes{width} and depth {solved.max_depth}"
+    if plan.objective == "tokens":
+        gap = solved.certificate.gap_tokens
+        return f"{trees} yields more." if gap == 0 else f"{trees} yields more than {gap:.2g} tokens more."
+    if plan.fastest.loss == 0:
+        return f"{trees} is faster."
+    more = plan.fastest.bound / plan.fastest.speedup - 1
+    return f"{trees} can be more than {math.ceil(1000 * more) / 10:g} % faster."
+
+
+def _smoothing(plan: "Plan") -> list[str]:
+    smoothing = plan.model.smoothing
+    remarks = []
+    if smoothing and smoothing.changed:
+        entries = "entry" if smoothing.changed == 1 else "entries"
+        remarks.append(
+            f"Smoothed {smoothing.changed} acceptance {entries} whose ranks rose by noise "
+            f"(largest change {smoothing.largest_change:.2g}); --raw uses them as measured."
+        )
+    if smoothing and smoothing.kept:
+        runs = "1 run of ranks rises" if smoothing.kept == 1 else f"{smoothing.kept} runs of ranks rise"
+        remarks.append(f"{runs} by more than noise explains, and stayed as measured.")
+    return remarks
+
+
+def _extrapolated(plan: "Plan") -> list[str]:
+    where, most = plan.model.condition, plan.solution.max_nodes
+    warnings = []
+    if where.extrapolated:
+        warnings.append(
+            f"context {where.context_tokens} tokens x batch {where.batch_size} lies outside what was measured; its "
+            "times are guesses on straight lines. Profile there before you rely on them."
+        )
+    if most > where.max_nodes:
+        warnings.append(
+            f"passes were measured up to {where.max_nodes} tokens; times beyond are guesses on straight lines. "
+            f"Profile with --max-tokens {most} before you rely on them."
+        )
+    return warnings
+
+
+def _unsure(plan: "Plan") -> list[str]:
+    confidence = plan.confidence
+    if plan.objective != "speed" or confidence.probability >= SURE:
+        return []
+    warning = (
+        f"that the choice is within 1 % of the fastest is only {sureness(confidence.probability)} certain. It would be "
+        f"{sureness(confidence.without_weakest)}, were {SOURCES[confidence.weakest]} known exactly. "
+        f"Profile with more {REMEDIES[confidence.weakest]}."
+    )
+    return [warning]

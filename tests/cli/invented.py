@@ -1,0 +1,100 @@
+"""Profiles of machines that do not exist, so that every number of a plan is known beforehand."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from click.testing import CliRunner, Result
+
+from treeopt.acceptance import AcceptanceTable
+from treeopt.cli.main import main
+from treeopt.latency import LatencyTable, Timing
+from treeopt.profile import Machine, MeasuredAcceptance, Pair, Profile, StepLatency
+
+COUNTS = (1, 2, 4, 8, 12, 16, 24, 32)
+TABLE = AcceptanceTable([[0.7, 0.15, 0.05], [0.65, 0.15, 0.05], [0.6, 0.15, 0.05], [0.5, 0.1, 0.05]])
+NOISY = AcceptanceTable([[0.6, 0.1, 0.11], [0.6, 0.1, 0.11]], standard_error=np.full((2, 3), 0.02))
+"""Ranks rise, but by less than noise explains."""
+FOUR_CONDITIONS = [(context, batch) for batch in (1, 16) for context in (256, 4096)]
+SAMPLES = 15
+
+
+def call(*arguments: object) -> Result:
+    """Run the command line as a user types it."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def verify_s(tokens: int, context_tokens: int, batch_size: int) -> float:
+    """Return seconds of a pass that a machine with much idle arithmetic takes."""
+    return 1e-2 + 2e-6 * context_tokens * batch_size + 1e-4 * tokens * batch_size
+
+
+def draft_s(tokens: int, context_tokens: int, batch_size: int) -> float:
+    """Return seconds of a level of a much smaller model."""
+    return 5e-4 + 1e-7 * context_tokens * batch_size + 2e-5 * tokens * batch_size
+
+
+def invented(
+    *,
+    conditions: Sequence[tuple[int, int]] = ((256, 1),),
+    tables: Sequence[AcceptanceTable] = (TABLE,),
+    verify: Callable[[int, int, int], float] = verify_s,
+    draft: Callable[[int, int, int], float] = draft_s,
+    overhead_s: float = 2e-4,
+    verify_noise: float = 0.0,
+    draft_noise: float = 0.0,
+    overhead_noise: float = 0.0,
+) -> Profile:
+    """Return a profile of every (context tokens, batch size), with one acceptance per table, 0.2 degrees apart."""
+    rng = np.random.default_rng(5)
+
+    def timing(seconds: float, noise: float) -> Timing:
+        return Timing(seconds * (1 + noise * rng.uniform(-1, 1, SAMPLES)))
+
+    latencies = [
+        StepLatency(
+            context_tokens=context,
+            batch_size=batch,
+            verify=LatencyTable(COUNTS, [timing(verify(n, context, batch), verify_noise) for n in COUNTS]),
+            draft=LatencyTable(COUNTS, [timing(draft(n, context, batch), draft_noise) for n in COUNTS]),
+            overhead=timing(overhead_s, overhead_noise),
+        )
+        for context, batch in conditions
+    ]
+    acceptances = [
+        MeasuredAcceptance(rule="sequoia", temperature=0.2 * i, top_p=1.0, prompts=9, positions=999, table=table)
+        for i, table in enumerate(tables)
+    ]
+    return Profile(
+        created="2026-11-20T11:12:00Z",
+        tool="test",
+        machine=Machine(device="cpu", processor="invented", threads=2, system="none", python="3.12", torch="2.8"),
+        pair=Pair(
+            target="big", draft="small", dtype="float32", vocabulary=256, target_parameters=9, draft_parameters=1
+        ),
+        latencies=tuple(latencies),
+        acceptances=tuple(acceptances),
+    )
+
+
+def saved(folder: Path, profile: Profile) -> Path:
+    """Return the path of a profile file in a folder."""
+    path = folder / "profile.yaml"
+    profile.save(path)
+    return path
+
+
+def solved(folder: Path, profile: Profile, *arguments: object) -> str:
+    """Return what a solve prints on standard output."""
+    result = call("solve", "--profile", saved(folder, profile), *arguments)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    return result.stdout
+
+
+def solved_json(folder: Path, profile: Profile, *arguments: object) -> dict[str, Any]:
+    result = call("solve", "--profile", saved(folder, profile), "--json", *arguments)
+    assert result.exit_code == 0, result.output
+    return dict(json.loads(result.stdout))
