@@ -31,7 +31,7 @@ def draw_tree(profile: Profile) -> None:
         tree,
         PICTURES / f"tree-{NODES}.svg",
         reach=found.solution.table.reach(tree),
-        title=f"The fastest tree of {NODES} nodes, bundled pair",
+        title=f"The best tree of {NODES} nodes, bundled pair",
     )
 
 

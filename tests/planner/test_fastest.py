@@ -91,6 +91,11 @@ class TestOptimum:
             assert found.loss > 0 or found.speedup == pytest.approx(best, rel=1e-12)
         assert np.mean(np.array(losses) > 0) <= most_open
 
+    @pytest.mark.parametrize("kind", ["falling", "rising", "ranked"])
+    def test_without_prices_the_bound_by_widths_stands(self, kind, monkeypatch):
+        monkeypatch.setattr("treeopt.planner.bound.MAX_PRICED", 0)
+        assert broken(kind, 40) == []
+
     def test_one_node_or_no_levels(self):
         for nodes, depth in ((1, 3), (4, 0)):
             found = fastest(TABLES["falling"], MACHINES["nodes almost free"], nodes, depth)

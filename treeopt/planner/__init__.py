@@ -3,7 +3,7 @@
 from treeopt.planner.fastest import Fastest, fastest_tree
 from treeopt.planner.model import Candidate, StepModel, step_model
 from treeopt.planner.planning import OBJECTIVES, Plan, plan, tree_file
-from treeopt.planner.schedule import Schedule, Segment, schedule
+from treeopt.planner.scheduling import Schedule, Segment, schedule
 from treeopt.planner.smoothing import Smoothing
 from treeopt.planner.uncertainty import Confidence
 

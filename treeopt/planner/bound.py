@@ -24,6 +24,10 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 
+MAX_PRICED = 20_000_000
+"""Nodes times budget beyond which prices are left out: 160 MB."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Box:
     """Trees with at least `least` and at most `most` internal nodes at each depth that they draft from."""
@@ -97,6 +101,8 @@ def bounded(box: Box, solution: Solution, costs: StepCosts, nodes: HeaviestNodes
     by_width = bounds.copy()
     for row in np.flatnonzero((bounds > speedup).any(axis=1)).tolist():
         last = int(np.flatnonzero(bounds[row] > speedup)[-1]) + 2
+        if last * nodes.order.shape[1] > MAX_PRICED:
+            continue  # the bound by widths stands
         priced[row], excess = _priced(box, nodes, costs, row + 1, last, speedup)
         by_price = speedup + np.maximum(0.0, excess) / seconds[row, : last - 1] * costs.verify_s[1]
         bounds[row, : last - 1] = np.minimum(bounds[row, : last - 1], by_price)
