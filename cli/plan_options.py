@@ -10,7 +10,7 @@ from treeopt.cli.options import Function
 
 if TYPE_CHECKING:
     from treeopt.planner import Plan, Schedule
-    from treeopt.profile import MeasuredAcceptance, Profile
+    from treeopt.profile import Profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,16 +51,14 @@ class PlanOptions:
 
         Its trees have at most as many nodes as were measured everywhere.
         """
-        conditions = len(profile.latencies) * sum(map(self._asked_for, profile.acceptances))
+        asked = profile.acceptances_of(rule=self.rule, temperature=self.temperature)
+        conditions = len(profile.latencies) * len(asked)
         if conditions == 1 or self.objective != "speed":
             return None
         from treeopt.planner import schedule
 
         measured = min(latency.verify.max_tokens for latency in profile.latencies)
         return schedule(profile, min(self.budget or measured, measured), **self._trees())
-
-    def _asked_for(self, acceptance: "MeasuredAcceptance") -> bool:
-        return self.rule in (None, acceptance.rule) and self.temperature in (None, acceptance.temperature)
 
     def _trees(self) -> dict[str, Any]:
         return {

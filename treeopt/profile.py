@@ -143,8 +143,15 @@ class Profile:
 
         Raises InfeasibleError naming the conditions that were measured.
         """
-        for acceptance in self.acceptances:
-            if rule in (None, acceptance.rule) and temperature in (None, acceptance.temperature):
-                return acceptance
+        if matching := self.acceptances_of(rule=rule, temperature=temperature):
+            return matching[0]
         known = ", ".join(f"{item.rule} at {item.temperature:g}" for item in self.acceptances)
         raise InfeasibleError(f"rule {rule} at temperature {temperature} was not measured. Measured: {known}.")
+
+    def acceptances_of(self, *, rule: str | None, temperature: float | None) -> tuple[MeasuredAcceptance, ...]:
+        """Return all acceptances of a rule and a temperature; None stands for any."""
+        return tuple(
+            acceptance
+            for acceptance in self.acceptances
+            if rule in (None, acceptance.rule) and temperature in (None, acceptance.temperature)
+        )

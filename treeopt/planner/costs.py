@@ -16,6 +16,7 @@ from treeopt.errors import InfeasibleError
 from treeopt.latency import LatencyTable, Timing
 from treeopt.planner.condition import Condition
 from treeopt.planner.smoothing import pooling
+from treeopt.trees import TokenTree
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.integer]
@@ -61,6 +62,10 @@ class StepCosts:
         self._check("internal nodes of a level", draft_widths, self.max_draft_width)
         overhead_s = np.where(nodes > 1, self.overhead_s[..., None], 0.0)
         return np.asarray(self.draft_s[..., draft_widths].sum(axis=-1) + self.verify_s[..., nodes] + overhead_s)
+
+    def tree_s(self, tree: TokenTree) -> FloatArray:
+        """Return (…,): seconds of a step with one tree; raises as `step_s` does."""
+        return np.asarray(self.step_s(np.array([tree.nodes]), tree.draft_widths[None, :])[..., 0])
 
     def speedup(self, tokens: FloatArray, step_s: FloatArray) -> FloatArray:
         """Return tokens per second over those of plain decoding, (…, trees)."""

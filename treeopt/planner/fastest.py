@@ -151,5 +151,4 @@ def _everything(solution: Solution, costs: StepCosts, speedup: float) -> Box:
 
 
 def _speedup(tree: TokenTree, table: AcceptanceTable, costs: StepCosts) -> float:
-    step_s = costs.step_s(np.array([tree.nodes]), tree.draft_widths[None, :])
-    return float(costs.speedup(np.array([table.expected_tokens(tree)]), step_s)[0])
+    return float(costs.speedup(np.array([table.expected_tokens(tree)]), costs.tree_s(tree)[None])[0])

@@ -60,7 +60,7 @@ class StepModel:
 
     def step_s(self, tree: TokenTree) -> float:
         """Return the seconds of a step; InfeasibleError for sizes that were not measured."""
-        return float(self.costs.step_s(np.array([tree.nodes]), tree.draft_widths[None, :])[0])
+        return float(self.costs.tree_s(tree))
 
     def tokens_per_step(self, tree: TokenTree) -> float:
         """Return F(T)."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from treeopt import __version__
 from treeopt.errors import InvalidValueError
@@ -13,6 +14,9 @@ from treeopt.planner.uncertainty import Confidence, confidence
 from treeopt.profile import Profile
 from treeopt.solver import Solution, solve
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 
 OBJECTIVES = ("speed", "tokens")
 RIVALS = 100
@@ -132,6 +136,7 @@ def plan(
     best = fastest.tree if objective == "speed" else solution.tree(max_nodes, solution.max_depth)
     chains = [chain(depth) for depth in range(min(solution.max_depth, max_nodes - 1) + 1)]
     merit = model.speedup if objective == "speed" else model.tokens_per_step
+    speedups = speeds(solution, model.costs)
     candidates = {
         "plain": model.predict("plain", chain(0)),
         "chain": model.predict("chain", max(chains, key=merit)),
@@ -139,10 +144,10 @@ def plan(
     }
     return Plan(
         **candidates,
-        budgets=tuple(model.predict("tree", tree) for tree in _row_of_trees(model, solution)),
+        budgets=tuple(model.predict("tree", tree) for tree in _row_of_trees(solution, speedups)),
         objective=objective,
         fastest=fastest,
-        confidence=_confidence(model, solution, fastest.tree),
+        confidence=confidence(model.worlds, solution.table, model.costs, [fastest.tree, *_rivals(solution, speedups)]),
         model=model,
         solution=solution,
     )
@@ -169,25 +174,26 @@ def tree_file(plan: Plan, profile: Profile, *, source: str) -> TreeFile:
     )
 
 
-def _row_of_trees(model: StepModel, solution: Solution) -> list[TokenTree]:
+def _row_of_trees(solution: Solution, speedups: FloatArray) -> list[TokenTree]:
     """Return the fastest tree of 2, 4, 8, … nodes and of the most; sizes that no best tree has are left out."""
-    exactly = solution.tree_nodes == np.arange(solution.max_nodes + 1)
-    speedups = np.where(exactly, speeds(solution, model.costs), 0.0)
+    speedups = np.where(_exactly_so_many(solution), speedups, 0.0)
     sizes = {2**i for i in range(1, solution.max_nodes.bit_length())} | {solution.max_nodes}
     columns = [nodes for nodes in sorted(sizes) if speedups[:, nodes].any()]
     return [solution.tree(nodes, int(speedups[:, nodes].argmax())) for nodes in columns]
 
 
-def _confidence(model: StepModel, solution: Solution, chosen: TokenTree) -> Confidence:
-    """Return how sure it is that `chosen` is as fast as the best of the fastest trees."""
-    speedups = np.where(
-        solution.tree_depth == np.arange(solution.max_depth + 1)[:, None], speeds(solution, model.costs), 0
-    )
-    speedups = np.where(solution.tree_nodes == np.arange(solution.max_nodes + 1), speedups, 0)  # every tree once
+def _rivals(solution: Solution, speedups: FloatArray) -> list[TokenTree]:
+    """Return the fastest of a solution's trees, each once."""
+    shallowest = solution.tree_depth == np.arange(solution.max_depth + 1)[:, None]
+    speedups = np.where(_exactly_so_many(solution) & shallowest, speedups, 0.0)
     places = np.argsort(-speedups, axis=None, kind="stable")[:RIVALS]
-    rivals = [
+    return [
         solution.tree(int(nodes), int(depth))
         for depth, nodes in zip(*np.unravel_index(places, speedups.shape), strict=True)
         if speedups[depth, nodes] > 0
     ]
-    return confidence(model.worlds, model.acceptance.table, model.costs, [chosen, *rivals])
+
+
+def _exactly_so_many(solution: Solution) -> BoolArray:
+    """Return where a tree has all the nodes of its budget."""
+    return np.asarray(solution.tree_nodes == np.arange(solution.max_nodes + 1))

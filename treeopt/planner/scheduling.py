@@ -67,9 +67,7 @@ def schedule(
     plans: list[Plan] = []
     contexts: list[Segment] = []
     batches: list[Segment] = []
-    for acceptance in profile.acceptances:
-        if rule not in (None, acceptance.rule) or temperature not in (None, acceptance.temperature):
-            continue
+    for acceptance in profile.acceptances_of(rule=rule, temperature=temperature):
         of_acceptance = [
             plan(
                 profile,

@@ -48,7 +48,7 @@ class Worlds:
 
     def step_s(self, tree: TokenTree) -> FloatArray:
         """Return (draws,): seconds of a step."""
-        return self.costs.step_s(np.array([tree.nodes]), tree.draft_widths[None, :])[:, 0]
+        return self.costs.tree_s(tree)
 
     def speedup(self, tree: TokenTree) -> FloatArray:
         """Return (draws,): tokens per second over those of plain decoding."""

@@ -152,8 +152,8 @@ def solve(
         level_widths: most nodes at depth 1, 2, …; one number holds for every depth.
         draft_widths: most internal nodes at depth 0, 1, …, all that the drafter is run on; one number for every depth.
 
-    Rows that never rise take the best-first path, O(D N (B + log N)); others a dynamic program of at worst O(D^2 B N^2), in
-    practice nearer to O(D^2 B N).  Width limits on tables that rise, or depend on the parent's rank, take an integer
+    Rows that never rise take the best-first path, O(D N (B + log N)); others a dynamic program of at worst
+    O(D^2 B N^2), in practice nearer to O(D^2 B N).  Width limits on tables that rise, or depend on the parent's rank, take an integer
     program.  Memory O(D N), or O(D^2 N) for the dynamic program.
     Raises InvalidValueError for sizes below the least and problems too large, InfeasibleError for depths never measured.
 

@@ -155,7 +155,7 @@ def _arrays(trees: Trees) -> dict[str, Array]:
     assert isinstance(trees, LimitedTrees)
     every = [parents for row in trees.tree for parents in row]
     return {
-        "tokens": trees.tokens,
+        "tokens": trees.expected_tokens,
         "bounds": trees.bounds,
         "sizes": np.array([len(parents) for parents in every], np.int32),
         "parents": np.concatenate(every).astype(np.int32),

@@ -35,8 +35,8 @@ SCALE = 1e4
 class LimitedTrees:
     """The best tree of every budget and depth within the limits, each by a program of its own."""
 
-    tokens: FloatArray
-    """float64 (D + 1, N + 1)."""
+    expected_tokens: FloatArray
+    """float64 (D + 1, N + 1): the most tokens per step with depth at most d and at most n nodes."""
     bounds: FloatArray
     """float64 (D + 1, N + 1): no tree yields more."""
     tree: tuple[tuple[tuple[int, ...], ...], ...]
@@ -44,24 +44,17 @@ class LimitedTrees:
     solved: int
     """Programs solved."""
 
-    @property
-    def expected_tokens(self) -> FloatArray:
-        """float64 (D + 1, N + 1): the most tokens per step with depth at most d and at most n nodes."""
-        return self.tokens
-
     def parents(self, nodes: int, depth: int) -> list[int]:
         """Return the parents of one tree, each before its children, siblings in rank order."""
         return list(self.tree[depth][nodes])
 
     def draft_widths(self) -> IntArray:
         """Return int32 (D + 1, N + 1, D): internal nodes at each depth of each tree."""
-        levels, columns = self.tokens.shape
+        levels, columns = self.expected_tokens.shape
         widths = np.zeros((levels, columns, levels - 1), np.int32)
         for limit in range(levels):
             for nodes in range(1, columns):
-                depth = [0]
-                for parent in self.tree[limit][nodes][1:]:
-                    depth.append(depth[parent] + 1)
+                depth = _depths(self.tree[limit][nodes])
                 for internal in set(self.tree[limit][nodes][1:]):
                     widths[limit, nodes, depth[internal]] += 1
         return widths
@@ -105,10 +98,14 @@ def solve_limited(rows: FloatArray, max_nodes: int, level_widths: IntArray, draf
 
 
 def _fits(parents: tuple[int, ...], nodes: int, depth: int) -> bool:
-    levels = [0]
+    return len(parents) <= nodes and max(_depths(parents)) <= depth
+
+
+def _depths(parents: tuple[int, ...]) -> list[int]:
+    depths = [0]
     for parent in parents[1:]:
-        levels.append(levels[parent] + 1)
-    return len(parents) <= nodes and max(levels) <= depth
+        depths.append(depths[parent] + 1)
+    return depths
 
 
 def _solve(
