@@ -1,11 +1,20 @@
 """The same code on a GPU: skipped where there is none."""
 
+import warnings
+from collections import Counter
+from itertools import cycle, product
+
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from treeopt.profiler import CudaClock, Journal, Measurement, Settings, bench
+from treeopt.runtime import Decoder, Sampling, draw, verify
+from treeopt.runtime.graphs import GraphPool, PassGraphs
 from treeopt.runtime.pair import bench_prompts, load_pair, load_prompts, profile_prompts
-from treeopt.trees import chain, level_widths
+from treeopt.runtime.tree_pass import PassNodes, TreePasses
+from treeopt.trees import chain, k_ary, level_widths
 
 pytestmark = [
     pytest.mark.gpu,
@@ -13,9 +22,42 @@ pytestmark = [
 ]
 
 
+TREES = [level_widths([3, 4, 3, 2]), chain(4), chain(0), k_ary(2, 3)]
+
+
 @pytest.fixture(scope="module")
 def models():
     return load_pair(device="cuda")
+
+
+@pytest.fixture(scope="module")
+def half_models():
+    return load_pair(device="cuda", dtype="bfloat16")
+
+
+@pytest.fixture
+def captures(monkeypatch):
+    """Return the list that every capture adds its pool to."""
+    pools: list[GraphPool] = []
+    capture = GraphPool.capture
+    monkeypatch.setattr(GraphPool, "capture", lambda pool, work: pools.append(pool) or capture(pool, work))
+    return pools
+
+
+def text_with_changes(models, prompt, count, **arguments):
+    """Return tokens that are decoded with another tree after every third step, and the decoder."""
+    decoder = Decoder(models.target, models.draft, TREES[0], max_nodes=80, **arguments)
+    return changing(decoder, prompt, count), decoder
+
+
+def changing(decoder, prompt, count):
+    tokens: list[int] = []
+    trees = cycle(TREES)
+    for number, step in enumerate(decoder.steps(prompt, count)):
+        tokens += step
+        if number % 3 == 2:
+            decoder.change_tree(next(trees))
+    return tokens
 
 
 def test_logits_are_those_of_the_cpu(models) -> None:
@@ -41,7 +83,7 @@ def test_greedy_text_is_that_of_plain_decoding(models, tree) -> None:
 
 def test_profile_with_cuda_events(models) -> None:
     prompts = [models.tokenizer.encode(text) for text in profile_prompts(load_prompts())[:4]]
-    settings = Settings(max_tokens=32, rounds=3, positions=200, temperature=0.6)
+    settings = Settings(max_tokens=32, rounds=3, positions=200, sampling=Sampling(0.6))
     clock = CudaClock(models.target.device)
     measurement = Measurement(
         models.target, models.draft, prompts, settings, clock=clock, journal=Journal(None, "test")
@@ -51,3 +93,106 @@ def test_profile_with_cuda_events(models) -> None:
     assert profile.machine.device.startswith("cuda")
     assert profile.latency().verify.medians_s.min() > 0
     assert 0 < profile.acceptance().table.p[0, 0] <= 1
+
+
+@pytest.mark.parametrize("fixture", ["models", "half_models"])
+@pytest.mark.parametrize("length", [1, 200, 300])
+def test_logits_of_a_graph_are_those_of_the_eager_pass(fixture, length, request) -> None:
+    model = request.getfixturevalue(fixture).target
+    tree = level_widths([3, 4, 3, 2])
+    text = torch.arange(length, device=model.device) % model.config.vocabulary
+    tokens = torch.arange(tree.nodes, device=model.device) % model.config.vocabulary
+    nodes = [PassNodes(visible=tree.ancestor_mask, depth=tree.depth)]
+    logits = []
+    for graphed in (False, True):
+        cache = model.new_cache(400)
+        model.prefill(text, cache)
+        pool = GraphPool(model.device)
+        passes = PassGraphs(model, cache, columns=80, pool=pool) if graphed else TreePasses(model, cache, 320)
+        (run,) = passes.make(nodes)
+        logits.append(run(tokens).float())
+
+    assert (logits[1] - logits[0]).norm() < (1e-4 if model.dtype == torch.float32 else 0.03) * logits[0].norm()
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_greedy_text_of_graphs_is_the_eager_text(models, tree) -> None:
+    prompt = models.tokenizer.encode(bench_prompts(load_prompts())[0])
+    texts = [
+        list(Decoder(models.target, models.draft, tree, temperature=0.0, cuda_graphs=graphed).generate(prompt, 128))
+        for graphed in (False, True)
+    ]
+
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("fixture", ["models", "half_models"])
+@pytest.mark.parametrize("temperature", [0.0, 0.6])
+def test_replaying_is_what_calling_does(fixture, temperature, request, monkeypatch) -> None:
+    models = request.getfixturevalue(fixture)
+    prompt = models.tokenizer.encode(bench_prompts(load_prompts())[1])
+    replayed, _ = text_with_changes(models, prompt, 128, temperature=temperature)
+    monkeypatch.setattr(GraphPool, "capture", lambda _, work: work)
+    called, _ = text_with_changes(models, prompt, 128, temperature=temperature)
+
+    assert replayed == called
+
+
+def test_a_tree_change_takes_the_graphs_there_are(models, captures) -> None:
+    prompt = models.tokenizer.encode(bench_prompts(load_prompts())[0])
+    plain = list(Decoder(models.target, None, chain(0), temperature=0.0, cuda_graphs=False).generate(prompt, 128))
+    text, decoder = text_with_changes(models, prompt, 128, temperature=0.0)
+    count = len(captures)
+
+    assert text == plain
+    assert count > 0
+    assert len(set(captures)) == 1
+    assert changing(decoder, prompt, 128) == plain
+    assert len(captures) == count
+
+
+def test_no_graph_without_wanting_one(models, captures) -> None:
+    Decoder(models.target, models.draft, chain(2), cuda_graphs=False)
+
+    assert captures == []
+
+
+def test_a_greedy_step_waits_for_the_device_no_more_than_three_times(models) -> None:
+    decoder = Decoder(models.target, models.draft, level_widths([3, 4, 3, 2]), temperature=0.0)
+    decoder.start(models.tokenizer.encode(bench_prompts(load_prompts())[0]))
+    decoder.step()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            for _ in range(10):
+                decoder.step()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    waits = [warning for warning in caught if "synchronizing CUDA operation" in str(warning.message)]
+
+    assert 10 <= len(waits) <= 30
+
+
+@pytest.mark.parametrize("rule", ["sequoia", "specinfer", "target", "traversal"])
+def test_two_tokens_follow_the_law_of_the_target(rule) -> None:
+    device, steps, vocabulary, tree = torch.device("cuda"), 3000, 4, level_widths([2, 2])
+    noise = np.random.default_rng(1)
+    target, draft = noise.dirichlet(np.ones(vocabulary), size=(2, vocabulary))
+    target_laws, draft_laws = (torch.tensor(laws, device=device) for laws in (target, draft))
+    generator = torch.Generator(device).manual_seed(2)
+    counts: Counter[tuple[int, ...]] = Counter()
+    for _ in range(steps):
+        tokens = torch.zeros(tree.nodes, dtype=torch.int64, device=device)
+        for level, below in zip(tree.levels[:-1], tree.levels[1:], strict=True):
+            children = torch.tensor(tree.child_counts[level], dtype=torch.int64, device=device)
+            tokens[below] = draw(rule, draft_laws[tokens[level]], children, generator)
+        verdict = verify(rule, tree, tokens, draft_laws[tokens], target_laws[tokens], generator)
+        text = [*tokens[verdict.path[1:].to(device)].tolist(), verdict.bonus]
+        if len(text) == 1:
+            text.append(int(noise.choice(vocabulary, p=target[text[0]])))
+        counts[tuple(text[:2])] += 1
+    pairs = list(product(range(vocabulary), repeat=2))
+    expected = [steps * target[0, first] * target[first, second] for first, second in pairs]
+
+    assert stats.chisquare([counts[pair] for pair in pairs], expected).pvalue > 1e-3

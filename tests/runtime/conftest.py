@@ -68,6 +68,19 @@ def logits_after():
 
 
 @pytest.fixture(scope="session")
+def greedy_text(logits_after):
+    """Return the function that continues a text by the likeliest token, a fresh pass for each."""
+
+    def continued(model, prompt, count):
+        text = list(prompt)
+        for _ in range(count):
+            text.append(int(logits_after(model, text).argmax()))
+        return text[len(prompt) :]
+
+    return continued
+
+
+@pytest.fixture(scope="session")
 def chi_squared():
     """Return the function from counts and the law they should follow to a p-value, rare cells taken together."""
 

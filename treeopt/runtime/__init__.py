@@ -2,8 +2,21 @@
 
 from treeopt.runtime.checkpoint import load_model
 from treeopt.runtime.decoder import Decoder
-from treeopt.runtime.sampling import draw, probabilities
+from treeopt.runtime.sampling import law, probabilities
 from treeopt.runtime.transformer import Transformer
-from treeopt.runtime.verification import Verdict, verify, verify_greedy
+from treeopt.runtime.verification import Verdict, Verifier, draw, verify, verify_greedy
+from treeopt.sampling import Sampling
 
-__all__ = ["Decoder", "Transformer", "Verdict", "draw", "load_model", "probabilities", "verify", "verify_greedy"]
+__all__ = [
+    "Decoder",
+    "Sampling",
+    "Transformer",
+    "Verdict",
+    "Verifier",
+    "draw",
+    "law",
+    "load_model",
+    "probabilities",
+    "verify",
+    "verify_greedy",
+]

@@ -32,7 +32,7 @@ class KVCache:
         """
         count = len(path)
         if path[-1] != count - 1:  # otherwise they already stand where they belong
-            offsets = torch.tensor(path, device=self._store.device)
+            offsets = torch.tensor(path).to(self._store.device, non_blocking=True)
             moved = self._store.index_select(4, self.length + offsets)
             self._store[:, :, :, :, self.length : self.length + count] = moved
         self.length += count

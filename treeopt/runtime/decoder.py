@@ -6,12 +6,16 @@ from itertools import chain
 import torch
 from torch import Tensor
 
-from treeopt.errors import InvalidValueError
+from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.runtime.drafter import Draft, ModelDrafter
-from treeopt.runtime.mask import TreeMask
-from treeopt.runtime.sampling import check_rule, check_sampling, probabilities
+from treeopt.runtime.graphs import passes_over, pool_for
+from treeopt.runtime.rules import rule_named
+from treeopt.runtime.sampling import law
+from treeopt.runtime.stopping import Stopping
 from treeopt.runtime.transformer import Transformer
-from treeopt.runtime.verification import Verdict, verify, verify_greedy
+from treeopt.runtime.tree_pass import PassNodes
+from treeopt.runtime.verification import Verdict, Verifier, verify_greedy
+from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree
 
 
@@ -24,11 +28,18 @@ class Decoder:
         target: the model whose text is wanted.
         drafter: the draft model, or None when the tree is the root alone.
         tree: what to draft in every step.
-        rule: verification rule; at temperature 0 all lossless rules are one.
+        rule: verification rule; at temperature 0 all are one.
         temperature: 0 takes the likeliest token.
         top_p: share of the target's law that is kept, above 0 and at most 1.
-        seed: of all randomness; the same seed gives the same text.
+        top_k: tokens of the target's law that are kept, the likeliest; 0 keeps all.
+        draft_sampling: the law that children are drawn from; by default the target's temperature and all tokens.  It
+            changes how many are accepted, never the text's law.
+        seed: of all randomness; the same seed and the same texts give the same tokens.
+        lossy: allow a rule under which the text does not follow the target's law.
         max_text_tokens: longest text, prompt included; at most and by default what both models were trained for.
+        max_nodes: nodes of the largest tree that `change_tree` may bring; by default this tree's.
+        cuda_graphs: whether passes are captured as CUDA graphs, which takes a moment for every new tree shape; by
+            default on a CUDA device.  On a CPU, the same work is done without graphs.
 
     Raises InvalidValueError for values out of range and models whose vocabularies differ in size.
     """
@@ -42,68 +53,99 @@ class Decoder:
         rule: str = "sequoia",
         temperature: float = 0.6,
         top_p: float = 1.0,
+        top_k: int = 0,
+        draft_sampling: Sampling | None = None,
         seed: int = 0,
+        lossy: bool = False,
         max_text_tokens: int | None = None,
+        max_nodes: int | None = None,
+        cuda_graphs: bool | None = None,
     ) -> None:
-        check_rule(rule)
-        _check(target, drafter, tree, temperature, top_p)
-        trained = min(model.config.max_positions for model in (target, drafter) if model is not None)
-        self.max_text_tokens = trained if max_text_tokens is None else max_text_tokens
-        if not 1 <= self.max_text_tokens <= trained:
-            raise InvalidValueError(
-                f"max_text_tokens: expected 1 to {trained}, the trained length. Got {max_text_tokens}."
-            )
-        if tree.max_depth > trained:  # positions are prepared for twice the trained length
-            raise InvalidValueError(
-                f"tree: expected a depth of at most {trained}, the trained length. Got {tree.max_depth}."
-            )
+        self._rule = rule_named(rule, lossy=lossy)
+        self._sampling = Sampling(temperature, top_p, top_k)
+        draft_sampling = draft_sampling or Sampling(temperature)
+        _check(target, drafter, self._sampling, draft_sampling)
+        self._trained_tokens = min(model.config.max_positions for model in (target, drafter) if model is not None)
+        self.max_text_tokens = _text_limit(max_text_tokens, self._trained_tokens)
+        self.max_nodes = tree.nodes if max_nodes is None else max_nodes
         self.target = target
-        self.tree = tree
-        self._rule = rule
-        self._temperature = temperature
-        self._top_p = top_p
+        self._drafts = drafter is not None
+        self._check_tree(tree)
         self._generator = torch.Generator(target.device).manual_seed(seed)
-        self._cache = target.new_cache(self.max_text_tokens + tree.nodes)
-        visible = torch.from_numpy(tree.ancestor_mask)
-        self._mask = TreeMask(visible, self.max_text_tokens, dtype=target.dtype, device=target.device)
-        self._depth = torch.from_numpy(tree.depth.astype("int64")).to(target.device)
-        self._children = [tree.children(node) for node in range(tree.nodes)]
+        self._cache = target.new_cache(self.max_text_tokens + self.max_nodes)
+        pool = pool_for(target.device, cuda_graphs)
+        self._passes = passes_over(
+            target, self._cache, capacity=self.max_text_tokens, max_nodes=self.max_nodes, pool=pool
+        )
+        self._use_tree(tree)
         self._root = 0
+        self._texts = 0
         self._drafter: ModelDrafter | None = None
-        if drafter is not None and tree.max_depth > 0:
+        if drafter is not None and self.max_nodes > 1:
             self._drafter = ModelDrafter(
-                drafter, tree, rule=rule, temperature=temperature, capacity=self.max_text_tokens
+                drafter,
+                tree,
+                rule=self._rule,
+                sampling=draft_sampling,
+                capacity=self.max_text_tokens,
+                max_nodes=self.max_nodes,
+                pool=pool,
             )
 
-    def generate(self, token_ids: Sequence[int], max_new_tokens: int) -> Iterator[int]:
+    def generate(
+        self,
+        token_ids: Sequence[int],
+        max_new_tokens: int,
+        *,
+        stop: Sequence[Sequence[int]] = (),
+        seed: int | None = None,
+    ) -> Iterator[int]:
         """Return an iterator over the committed tokens, decoded as they are asked for.
 
-        It ends after `max_new_tokens` or with the target's end token; a new text ends the one before it.
-        Raises InvalidValueError, before anything runs, for an empty prompt, a token outside the vocabulary, or a text
-        longer than the models were trained for.
-        """
-        return chain.from_iterable(self.steps(token_ids, max_new_tokens))
+        It ends after `max_new_tokens`, with the target's end token, or with the first of the token sequences `stop`
+        that the new text holds; what ended it is its last tokens.  It may be given up at any time.
 
-    def steps(self, token_ids: Sequence[int], max_new_tokens: int) -> Iterator[list[int]]:
+        Args:
+            token_ids: the prompt.
+            max_new_tokens: most tokens.
+            stop: token sequences that end the text.
+            seed: of this text, which then does not depend on what was decoded before.
+
+        Raises InvalidValueError, before anything runs, for an empty prompt, a token outside the vocabulary, or a text
+        longer than the models were trained for; TreeoptError where another text was begun meanwhile.
+        """
+        return chain.from_iterable(self.steps(token_ids, max_new_tokens, stop=stop, seed=seed))
+
+    def steps(
+        self,
+        token_ids: Sequence[int],
+        max_new_tokens: int,
+        *,
+        stop: Sequence[Sequence[int]] = (),
+        seed: int | None = None,
+    ) -> Iterator[list[int]]:
         """Return an iterator over the tokens of each step; `generate` returns them one by one."""
         self._check_text(token_ids, max_new_tokens)
+        ends = [(token,) for token in self.target.config.end_tokens]
+        stopping = Stopping([*ends, *stop], vocabulary=self.target.config.vocabulary)
+        if seed is not None:
+            self._generator.manual_seed(seed)
         self.start(token_ids)
-        return self._steps(max_new_tokens)
+        return self._steps(max_new_tokens, stopping, self._texts)
 
-    def _steps(self, max_new_tokens: int) -> Iterator[list[int]]:
-        ends = self.target.config.end_tokens
-        left = max_new_tokens
+    def _steps(self, left: int, stopping: Stopping, text: int) -> Iterator[list[int]]:
         while left > 0:
+            if self._texts != text:
+                raise TreeoptError("generate: another text was begun on this decoder. Make a decoder for each.")
             tokens = self.step()[:left]
-            last = next((place for place, token in enumerate(tokens) if token in ends), None)
-            if last is not None:
-                tokens, left = tokens[: last + 1], 0
-            left -= len(tokens)
-            yield tokens
+            length = stopping.length(tokens)
+            left = 0 if length is not None else left - len(tokens)
+            yield tokens[:length]
 
     @torch.inference_mode()
     def start(self, token_ids: Sequence[int]) -> None:
         """Begin a text: fill both caches with all of it but the last token, which becomes the root."""
+        self._texts += 1
         self._cache.clear()
         self.target.prefill(torch.tensor(token_ids[:-1], device=self.target.device), self._cache)
         self._root = token_ids[-1]
@@ -119,34 +161,67 @@ class Decoder:
         verdict = self.judge(draft, tokens, logits)
         return self.commit(tokens, verdict)
 
+    def change_tree(self, tree: TokenTree) -> None:
+        """Draft and verify another tree from the next step on, between texts or within one.
+
+        What is committed stays, and so do both caches and all captured graphs.
+
+        Raises InvalidValueError for a tree of more nodes than `max_nodes`, and where the decoder could not be made
+        with it.
+        """
+        self._check_tree(tree)
+        self._use_tree(tree)
+        if self._drafter is not None:
+            self._drafter.change_tree(tree)
+
+    def _use_tree(self, tree: TokenTree) -> None:
+        self.tree = tree
+        (self._pass,) = self._passes.make([PassNodes(visible=tree.ancestor_mask, depth=tree.depth)])
+        self._children = [tree.children(node) for node in range(tree.nodes)]
+        self._verifier = Verifier(self._rule, tree, self.target.config.vocabulary, self.target.device)
+
     def draft(self) -> Draft:
         """Return the drafted tree."""
         if self._drafter is None:
-            return Draft(torch.tensor([self._root], device=self.target.device), None)
+            return Draft(torch.full((1,), self._root, device=self.target.device), None)
         return self._drafter.propose(self._generator)
 
     def score(self, tokens: Tensor) -> Tensor:
         """Return the target's logits (n, V) after each node of the tree."""
-        return self.target.forward(
-            tokens, self._cache.length + self._depth, self._cache, self._mask.behind(self._cache.length)
-        )
+        return self._pass(tokens)
 
     def judge(self, draft: Draft, tokens: Sequence[int], logits: Tensor) -> Verdict:
         """Choose the accepted path and the token after it."""
-        if self._temperature == 0:
+        if self._sampling.greedy:
             return verify_greedy(self._children, tokens, logits.argmax(-1).tolist())
-        target_probs = probabilities(logits, self._temperature, self._top_p)
-        draft_probs = target_probs if draft.probs is None else draft.probs  # a root alone has no draft law to read
-        return verify(self._rule, self.tree, draft.tokens, draft_probs, target_probs, self._generator)
+        self._verifier.judge(draft.tokens, draft.probs, law(logits, self._sampling))
+        return self._verifier.verdict(self._generator)
 
     def commit(self, tokens: Sequence[int], verdict: Verdict) -> list[int]:
         """Keep the accepted path in both caches and make the bonus token the new root."""
-        path: list[int] = verdict.path.tolist()
+        path = verdict.nodes
         self._cache.keep(path)
         if self._drafter is not None:
             self._drafter.accept(path, tokens, verdict.bonus)
         self._root = verdict.bonus
         return [*(tokens[node] for node in path[1:]), verdict.bonus]
+
+    def _check_tree(self, tree: TokenTree) -> None:
+        vocabulary = self.target.config.vocabulary
+        if tree.nodes > 1 and not self._drafts:
+            raise InvalidValueError(f"drafter: expected a draft model for a tree of {tree.nodes} nodes. Got None.")
+        if tree.nodes > self.max_nodes:
+            raise InvalidValueError(
+                f"tree: expected at most {self.max_nodes} nodes, the decoder's max_nodes. Got {tree.nodes}."
+            )
+        if tree.nodes > 1 and int(tree.child_counts.max()) > vocabulary:
+            raise InvalidValueError(
+                f"tree: expected at most {vocabulary} children per node, the vocabulary. Got {tree.child_counts.max()}."
+            )
+        if tree.max_depth > self._trained_tokens:  # positions are prepared for twice the trained length
+            raise InvalidValueError(
+                f"tree: expected a depth of at most {self._trained_tokens}, the trained length. Got {tree.max_depth}."
+            )
 
     def _check_text(self, token_ids: Sequence[int], max_new_tokens: int) -> None:
         vocabulary = self.target.config.vocabulary
@@ -162,17 +237,22 @@ class Decoder:
             )
 
 
-def _check(target: Transformer, drafter: Transformer | None, tree: TokenTree, temperature: float, top_p: float) -> None:
-    if drafter is None and tree.nodes > 1:
-        raise InvalidValueError(f"drafter: expected a draft model for a tree of {tree.nodes} nodes. Got None.")
-    if drafter is not None and drafter.config.vocabulary != target.config.vocabulary:
+def _text_limit(asked: int | None, trained: int) -> int:
+    """Return the longest text that models trained for so many tokens can be used for."""
+    if asked is not None and not 1 <= asked <= trained:
+        raise InvalidValueError(f"max_text_tokens: expected 1 to {trained}, the trained length. Got {asked}.")
+    return trained if asked is None else asked
+
+
+def _check(target: Transformer, drafter: Transformer | None, sampling: Sampling, draft_sampling: Sampling) -> None:
+    vocabulary = target.config.vocabulary
+    if drafter is not None and drafter.config.vocabulary != vocabulary:
         raise InvalidValueError(
-            f"drafter: expected the target's vocabulary of {target.config.vocabulary} tokens. "
+            f"drafter: expected the target's vocabulary of {vocabulary} tokens. "
             f"Got {drafter.config.vocabulary}: choose a draft model of the same family."
         )
-    check_sampling(temperature, top_p)
-    if tree.nodes > 1 and int(tree.child_counts.max()) > target.config.vocabulary:
+    if sampling.greedy != draft_sampling.greedy:
         raise InvalidValueError(
-            f"tree: expected at most {target.config.vocabulary} children per node, the vocabulary. "
-            f"Got {tree.child_counts.max()}."
+            f"draft_sampling: expected a temperature {'of 0, as the target has' if sampling.greedy else 'above 0'}. "
+            f"Got {draft_sampling.temperature}."
         )

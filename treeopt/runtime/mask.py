@@ -30,3 +30,18 @@ class TreeMask:
     def behind(self, length: int) -> Tensor | None:
         """Return the mask behind `length` committed tokens, or None when every node sees everything."""
         return None if self._all_visible else self._buffer[:, self._capacity - length :]
+
+
+def static_mask(visible: Tensor, length: Tensor, extent: int, dtype: torch.dtype) -> Tensor:
+    """Return the additive attention mask (rows, extent) of nodes behind a text, in a shape that its length leaves alone.
+
+    Args:
+        visible: bool (rows, columns), the nodes that each fed node may attend to.
+        length: int64 (), committed tokens; it is read on the device only.
+        extent: slots attended over; those behind the nodes' are hidden.
+        dtype: of the mask.
+    """
+    columns = torch.arange(extent, device=visible.device) - length
+    seen = visible[:, columns.clamp(0, visible.shape[1] - 1)] & (columns < visible.shape[1])
+    hidden = ~seen & (columns >= 0)
+    return torch.zeros(hidden.shape, dtype=dtype, device=visible.device).masked_fill_(hidden, float("-inf"))

@@ -54,7 +54,8 @@ class Transformer:
     def prefill(self, tokens: Tensor, cache: KVCache) -> None:
         """Commit a text, int64 (n,), to an empty cache."""
         if len(tokens) > 0:
-            self._layers(tokens, self._rotations[: len(tokens)], cache, 0, None, causal=True)
+            slots = slice(0, len(tokens))
+            self._layers(tokens, self._rotations[slots], cache, slots, len(tokens), None, causal=True)
             cache.length = len(tokens)
 
     @torch.inference_mode()
@@ -70,14 +71,35 @@ class Transformer:
             mask: (n, length + start + n) to add to the attention scores, or None when each token sees every slot.
             start: tree nodes that were fed before in this step.
         """
-        hidden = self._layers(tokens, self._rotations[positions], cache, start, mask, causal=False)
-        return self.weights.head(self._norm(hidden, self.weights.norm))
-
-    def _layers(
-        self, tokens: Tensor, rotations: Tensor, cache: KVCache, start: int, mask: Tensor | None, *, causal: bool
-    ) -> Tensor:
         first = cache.length + start
         slots = slice(first, first + len(tokens))
+        return self._logits(self._layers(tokens, self._rotations[positions], cache, slots, slots.stop, mask))
+
+    @torch.inference_mode()
+    def forward_static(self, tokens: Tensor, positions: Tensor, cache: KVCache, slots: Tensor, mask: Tensor) -> Tensor:
+        """Return what `forward` does, in shapes and work on the device that no text length changes.
+
+        Args:
+            tokens: int64 (n,).
+            positions: int64 (n,), place of each token in the text.
+            cache: its length is not read.
+            slots: int64 (n,), where each token's keys and values are written.
+            mask: (n, extent) to add to the attention scores of the first `extent` slots.
+        """
+        return self._logits(self._layers(tokens, self._rotations[positions], cache, slots, mask.shape[1], mask))
+
+    def _layers(
+        self,
+        tokens: Tensor,
+        rotations: Tensor,
+        cache: KVCache,
+        slots: slice | Tensor,
+        extent: int,
+        mask: Tensor | None,
+        *,
+        causal: bool = False,
+    ) -> Tensor:
+        """Return the hidden states (n, hidden) of tokens that are written to `slots` and see the first `extent`."""
         hidden = F.embedding(tokens, self.weights.embedding)
         for layer, (keys, values) in zip(self.weights.layers, cache.layers, strict=True):
             query, key, value = self._project(layer, hidden, rotations)
@@ -85,8 +107,8 @@ class Transformer:
             values[0, :, slots] = value
             attended = F.scaled_dot_product_attention(
                 query[None],
-                keys[:, :, : slots.stop],
-                values[:, :, : slots.stop],
+                keys[:, :, :extent],
+                values[:, :, :extent],
                 attn_mask=mask,
                 is_causal=causal,
                 enable_gqa=True,
@@ -103,6 +125,9 @@ class Transformer:
         joined = layer.query_key_value(self._norm(hidden, layer.attention_norm)).unflatten(-1, (-1, config.head_size))
         rotated = _rotate(joined[:, :rotated_heads], rotations).transpose(0, 1)
         return rotated[: config.heads], rotated[config.heads :], joined[:, rotated_heads:].transpose(0, 1)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return self.weights.head(self._norm(hidden, self.weights.norm))
 
     def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(hidden, (self.config.hidden,), weight, self.config.norm_epsilon)

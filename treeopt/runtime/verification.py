@@ -1,13 +1,16 @@
-"""Which drafted tokens a step accepts: pure functions of laws and randomness, one per rule, no model in sight."""
+"""Which drafted tokens a step accepts: functions of laws and randomness, no model in sight."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.sampling import check_rule
+from treeopt.runtime.drawing import check_counts, places
+from treeopt.runtime.judging import DeviceJudging, HostJudging
+from treeopt.runtime.rules import Rule, rule_named
+from treeopt.runtime.selection import FloatArray, Walk
 from treeopt.trees import TokenTree
 
 
@@ -15,10 +18,36 @@ from treeopt.trees import TokenTree
 class Verdict:
     """What a step accepts."""
 
-    path: Tensor
-    """int64 (m,): accepted nodes from the root down; the first is 0, the root."""
+    nodes: tuple[int, ...]
+    """Accepted nodes from the root down; the first is 0, the root."""
     bonus: int
     """The token sampled after the last of them."""
+
+    @property
+    def path(self) -> Tensor:
+        """int64 (m,): the accepted nodes."""
+        return torch.tensor(self.nodes)
+
+
+def draw(rule: str, draft_probs: Tensor, counts: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Draw the children of m nodes, in the way that belongs to a verification rule.
+
+    Args:
+        rule: `sequoia` and `traversal` draw without replacement; where a law has fewer tokens left than children are
+            wanted, the rest is drawn uniformly from the tokens not yet drawn (Chen et al., 2024, Algorithm 2).
+            `specinfer` draws with replacement.  `target` and `typical` take the likeliest.
+        draft_probs: float (m, V), the draft's law after each node.
+        counts: int64 (m,), children wanted of each node.
+        generator: source of fresh noise; the same state draws the same children.
+
+    Returns int64 (sum(counts),): tokens node after node, in the order drawn, which is their rank.
+    Raises InvalidValueError for an unknown rule or more children than tokens.
+    """
+    drawing = rule_named(rule, lossy=True).draw
+    check_counts(draft_probs, counts)
+    if len(counts) == 0 or int(counts.max()) == 0:
+        return torch.empty(0, dtype=torch.int64, device=draft_probs.device)
+    return drawing(draft_probs, places(counts.tolist(), draft_probs.device), generator)
 
 
 def verify(
@@ -28,8 +57,10 @@ def verify(
     draft_probs: Tensor,
     target_probs: Tensor,
     generator: torch.Generator | None = None,
+    *,
+    lossy: bool = False,
 ) -> Verdict:
-    """Accept a path of a drafted tree so that the step's tokens follow the target's law exactly.
+    """Accept a path of a drafted tree so that, but for lossy rules, the step's tokens follow the target's law exactly.
 
     Args:
         rule: see `treeopt.runtime.draw`, which must have drawn the tokens.
@@ -38,28 +69,23 @@ def verify(
         draft_probs: float (n, V), the draft's law after each node; rows of leaves are not read.
         target_probs: float (n, V), the target's law after each node.
         generator: source of fresh noise.
+        lossy: allow rules that change the text's law.
 
-    Raises InvalidValueError for an unknown rule or shapes that do not fit the tree.
+    Raises InvalidValueError for an unknown rule, a lossy one unless allowed, or shapes that do not fit the tree.
     """
-    check_rule(rule)
+    found = rule_named(rule, lossy=lossy)
     for name, probs in (("draft_probs", draft_probs), ("target_probs", target_probs)):
         if probs.ndim != 2 or len(probs) != tree.nodes or probs.shape != target_probs.shape:
             raise InvalidValueError(f"{name}: expected ({tree.nodes}, V), a row per node. Got {tuple(probs.shape)}.")
     if tokens.shape != (tree.nodes,):
         raise InvalidValueError(f"tokens: expected ({tree.nodes},), one per node. Got {tuple(tokens.shape)}.")
-    path = [0]
-    while True:
-        node = path[-1]
-        children = tree.children(node)
-        drawn = tokens[children.start : children.stop].tolist()
-        accepted, following = sample_after(rule, drawn, draft_probs[node], target_probs[node], generator)
-        if accepted is None:
-            return Verdict(torch.tensor(path), following)
-        path.append(children[accepted])
+    verifier = Verifier(found, tree, target_probs.shape[1], target_probs.device)
+    verifier.judge(tokens, draft_probs.double(), target_probs.double())
+    return verifier.verdict(generator)
 
 
 def verify_greedy(children: Sequence[range], tokens: Sequence[int], target_tokens: Sequence[int]) -> Verdict:
-    """Accept the path along which every drafted token is the target's likeliest, the limit of `sequoia` at temperature 0.
+    """Accept the path along which every drafted token is the target's likeliest, the limit of all rules at temperature 0.
 
     Args:
         children: node indices of each node's children.
@@ -74,65 +100,70 @@ def verify_greedy(children: Sequence[range], tokens: Sequence[int], target_token
                 path.append(child)
                 break
         else:
-            return Verdict(torch.tensor(path), wanted)
+            return Verdict(tuple(path), wanted)
 
 
-def sample_after(
-    rule: str, children: Sequence[int], draft: Tensor, target: Tensor, generator: torch.Generator | None
-) -> tuple[int | None, int]:
-    """Return the rank of the accepted child of one node, None if all are rejected, and the token that follows the node.
+class Verifier:
+    """Verifies drafts of one tree by one rule, in buffers that it keeps.
+
+    On a device all nodes are judged at once, and the host asks it twice a step, not once a node: for the numbers that
+    the path follows from, and for the token after it.
 
     Args:
-        rule: see `verify`.
-        children: the node's drawn tokens in rank order.
-        draft: float (V,), the law that they were drawn from.
-        target: float (V,), the law that the returned token follows.
-        generator: source of fresh noise.
+        rule: the rule.
+        tree: the tree of n nodes.
+        vocabulary: V.
+        device: where the laws lie.
+        on_host: whether they are judged by loops over the host's memory; by default where they lie there.
     """
-    attempts = _attempts(rule, children, draft, target)
-    for rank, token in enumerate(children):
-        probability, _ = next(attempts)
-        uniform = torch.rand((), dtype=torch.float64, device=target.device, generator=generator)
-        if uniform < probability:
-            return rank, token
-    _, residual = next(attempts)
-    return None, int(torch.multinomial(residual, 1, generator=generator))
 
+    def __init__(
+        self, rule: Rule, tree: TokenTree, vocabulary: int, device: torch.device, *, on_host: bool | None = None
+    ) -> None:
+        self._rule = rule
+        self._walk = Walk(tree)
+        on_host = device.type == "cpu" if on_host is None else on_host
+        self._judge = (HostJudging if on_host else DeviceJudging)(rule, tree, vocabulary, device)
+        self._rows = {parent: row for row, parent in enumerate(self._judge.parents)}
+        self._numbers = torch.ones(2, tree.nodes + 1, dtype=torch.float64, device=device)
+        self._acceptance, self._noise = self._numbers[0, :-1], self._numbers[1]
+        self._target = self._judge.left
 
-def acceptance_probabilities(rule: str, children: Sequence[int], draft: Tensor, target: Tensor) -> Tensor:
-    """Return float64 (B,): the probability that each child of one node is the accepted one.
+    def judge(self, tokens: Tensor, draft_probs: Tensor | None, target_probs: Tensor) -> Tensor:
+        """Return float64 (n,): how probable each node is to be accepted when its turn comes.
 
-    The expectation of `sample_after` over its randomness, given the children: no sampling noise of the verifier is
-    left in what is measured with it.
-    """
-    left = 1.0
-    accepted = []
-    for probability, _ in _attempts(rule, children, draft, target):
-        accepted.append(left * float(probability))
-        left *= 1.0 - float(probability)
-    return torch.tensor(accepted[:-1], dtype=torch.float64)
+        Arguments as for `verify`; `draft_probs` may be None for rules whose drafts are not random.
+        """
+        self._target = target_probs
+        self._acceptance.fill_(1.0)
+        self._judge(tokens, draft_probs, target_probs, self._acceptance)
+        return self._acceptance
 
+    def verdict(self, generator: torch.Generator | None) -> Verdict:
+        """Return the accepted path of what was judged last, and the token after it."""
+        last, uniform = self.last_node(generator)
+        return Verdict(self._walk.path(last), self.token_after(last, uniform))
 
-def _attempts(rule: str, children: Sequence[int], draft: Tensor, target: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield, for each child of a node, the probability that it is accepted after all before were rejected.
+    def last_node(self, generator: torch.Generator | None) -> tuple[int, float]:
+        """Return the last node of the accepted path of what was judged last, and a number for `token_after`."""
+        self._noise.uniform_(generator=generator)
+        acceptance, noise = self._numbers.tolist()
+        return self._rule.selection.last_node(self._walk, acceptance[:-1], noise), noise[-1]
 
-    With it comes the law that the node's next token then follows; a last item, of probability 1, is for the case
-    that every child was rejected.  Children were drawn without replacement (Chen et al., 2024, Algorithm 2):
+    def token_after(self, node: int, uniform: float) -> int:
+        """Return the token after a path that ends at a node, given a number that is uniform on [0, 1)."""
+        law = self.law_after(node)
+        token = self._judge.quantile(law, uniform)
+        if token == len(law):  # nothing is left where draft and target are alike, and rounding rejected all the same
+            return min(self._judge.quantile(self._target[node].double(), uniform), len(law) - 1)
+        return token
 
-        accept x with probability min(1, p(x) / q(x))
-        otherwise  p = norm(max(p - q, 0)),  q(x) = 0,  q = norm(q), uniform over the untried once nothing is left
-    """
-    check_rule(rule)
-    p, q = target.double(), draft.double()
-    untried = torch.ones_like(q)
-    for token in children:
-        yield (p[token] / q[token]).clamp(max=1.0), p
-        residual = (p - q).clamp_min(0)
-        if residual.sum() > 0:  # it is 0 only when p = q, where nothing is rejected but by rounding
-            p = residual / residual.sum()
-        untried[token] = 0
-        left = q * untried
-        if left.sum() == 0:
-            left = untried
-        q = left / left.sum().clamp_min(torch.finfo(torch.float64).tiny)
-    yield torch.ones((), dtype=torch.float64, device=p.device), p
+    def law_after(self, node: int) -> Tensor:
+        """Return float64 (V,), up to a factor: the law of the token after a path that ends at a node."""
+        row = self._rows.get(node)
+        law: Tensor = self._target[node].double() if row is None else self._judge.left[row]
+        return law
+
+    def reach(self) -> FloatArray:
+        """Return float64 (n,): the probability that the path accepted of what was judged last holds each node."""
+        return self._rule.selection.reach(self._walk, self._acceptance.tolist())

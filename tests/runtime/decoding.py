@@ -1,0 +1,37 @@
+"""Trees, a prompt and small helpers that the tests of the decoder share."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from treeopt.runtime import Transformer
+from treeopt.trees import TokenTree, chain, chains, k_ary, level_widths
+
+PROMPT = [3, 14, 15, 9, 2, 6, 5]
+
+
+def random_tree(seed, nodes=12):
+    generator = np.random.default_rng(seed)
+    return TokenTree.ordered([-1, *(int(generator.integers(node)) for node in range(1, nodes))])
+
+
+TREES = {
+    "root alone": chain(0),
+    "chain of 1": chain(1),
+    "chain of 4": chain(4),
+    "two chains": chains(2, 3),
+    "wide, then narrow": level_widths([3, 3, 2, 1]),
+    "narrow, then wide": level_widths([1, 2, 6]),
+    "binary": k_ary(2, 3),
+    "random 1": random_tree(1),
+    "random 2": random_tree(2),
+    "random 3": random_tree(3),
+}
+
+
+def joined(steps):
+    return [token for step in steps for token in step]
+
+
+def with_end(model, *tokens):
+    return Transformer(replace(model.config, end_tokens=tokens), model.weights, name=model.name)

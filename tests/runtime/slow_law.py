@@ -1,0 +1,19 @@
+"""What a sampling makes of logits, token by token in plain Python."""
+
+import math
+
+
+def slow_law(logits, sampling):
+    """Return the law as a list: the temperature first, then top-k, of what is left top-p."""
+    scores = [float(x) / sampling.temperature for x in logits]
+    least = sorted(scores, reverse=True)[sampling.top_k - 1] if 0 < sampling.top_k <= len(scores) else -math.inf
+    weights = [math.exp(x - max(scores)) if x >= least else 0.0 for x in scores]
+    mass = math.fsum(weights)
+    law = [x / mass for x in weights]
+    kept, total = set(), 0.0
+    for token in sorted(range(len(law)), key=lambda x: (-law[x], x)):
+        if total >= sampling.top_p or law[token] == 0:
+            break
+        kept.add(token)
+        total += law[token]
+    return [law[x] / total if x in kept else 0.0 for x in range(len(law))]

@@ -1,0 +1,205 @@
+"""Long texts of the whole decode loop follow the law of a Markov chain, over thousands of steps in a row.
+
+The statistic is the distance from the exact law in units of the noise floor: the largest distance among 200 texts of the
+same length that were sampled directly; see `tests.runtime.markov`.  An honest decoder is allowed ALLOWED; what must be
+rejected exceeds REJECTED, far above it, by the same statistic and from fewer tokens.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.runtime import broken
+from tests.runtime.markov import STATES, Markov, random_transitions, states
+from treeopt.rules import LOSSY_RULES
+from treeopt.runtime import Decoder, Sampling, Verifier
+from treeopt.runtime.judging import DeviceJudging
+from treeopt.runtime.rules import RULES
+from treeopt.runtime.selection import TopDown
+from treeopt.trees import TokenTree, chain
+
+TOKENS, FEWER = 6000, 3500
+ALLOWED, REJECTED = 1.25, 3.0
+TARGET, OTHER = Markov(random_transitions(1)), Markov(random_transitions(2))
+EVEN = Sampling(1.0)
+CHAIN, TREE = chain(3), TokenTree([-1, 0, 0, 0, 1, 1, 2, 4])
+LOSSLESS = [rule for rule in RULES if rule not in LOSSY_RULES]
+RANDOM_DRAFTS = [rule for rule in LOSSLESS if RULES[rule].random_drafts]
+all_rules = pytest.mark.parametrize("rule", LOSSLESS)
+random_drafts = pytest.mark.parametrize("rule", RANDOM_DRAFTS)
+both_drafts = pytest.mark.parametrize("draft", [OTHER, TARGET], ids=["another draft", "a draft like the target"])
+
+
+def excess(rule, *, draft=OTHER, tree=TREE, target=TARGET, kind=Decoder, sampling=EVEN, tokens=FEWER, **changes):
+    """Return how far a text is from the law of direct sampling, in units of the noise floor."""
+    decoder = kind(
+        target,
+        draft,
+        tree,
+        rule=rule,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        seed=1,
+        **changes,
+    )
+    steps = list(decoder.steps([0], tokens))
+    assert len(steps) > tokens / (tree.max_depth + 1) - 1
+    text = states(np.concatenate(steps))
+    assert len(text) == tokens
+    return target.chain(sampling).excess(text)
+
+
+@all_rules
+@both_drafts
+@pytest.mark.parametrize("tree", [CHAIN, TREE], ids=["chain", "tree"])
+def test_a_long_text_follows_the_law_of_the_target(rule, draft, tree):
+    assert excess(rule, draft=draft, tree=tree, tokens=TOKENS) < ALLOWED
+
+
+@all_rules
+@pytest.mark.parametrize(
+    ("sampling", "draft_sampling"),
+    [
+        (Sampling(1.0, top_k=4), Sampling(0.5)),
+        (Sampling(0.8, top_p=0.85), Sampling(2.0, top_k=3)),
+        (Sampling(1.3, top_p=0.95, top_k=5), Sampling(1.0, top_p=0.6)),
+    ],
+)
+def test_top_k_top_p_and_the_drafts_own_sampling_leave_the_law_as_it_is(rule, sampling, draft_sampling):
+    assert excess(rule, sampling=sampling, draft_sampling=draft_sampling) < ALLOWED
+
+
+@all_rules
+def test_so_does_one_that_is_judged_with_tensors(rule, monkeypatch):
+    monkeypatch.setattr("treeopt.runtime.verification.HostJudging", DeviceJudging)
+    assert excess(rule) < ALLOWED
+
+
+@pytest.mark.parametrize("rule", ["sequoia", "traversal"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_so_do_models_in_half_precision(rule, dtype):
+    target, draft = Markov(random_transitions(1), dtype=dtype), Markov(random_transitions(2), dtype=dtype)
+    assert excess(rule, target=target, draft=draft) < ALLOWED
+
+
+def test_plain_decoding_follows_it():
+    assert excess("sequoia", draft=None, tree=chain(0)) < ALLOWED
+
+
+class TestWhatMustBeRejected:
+    """The same texts by the same statistic, each from a runtime with one mistake."""
+
+    @pytest.fixture
+    def use(self, monkeypatch):
+        """Return a function that puts a changed rule in the place of the one of its name."""
+        return lambda name, **changes: monkeypatch.setitem(RULES, name, replace(RULES[name], **changes))
+
+    @all_rules
+    def test_noise_used_again_in_every_step(self, rule):
+        class Forgetful(Decoder):
+            def step(self):
+                self._generator.manual_seed(0)
+                return super().step()
+
+        assert excess(rule, kind=Forgetful) > REJECTED
+
+    @random_drafts
+    def test_noise_of_the_draft_used_again_in_every_step(self, rule):
+        class HalfForgetful(Decoder):
+            def draft(self):
+                state = self._generator.get_state()
+                self._generator.manual_seed(0)
+                drafted = super().draft()
+                self._generator.set_state(state)
+                return drafted
+
+        assert excess(rule, kind=HalfForgetful) > REJECTED
+
+    @random_drafts
+    @both_drafts
+    def test_half_precision_noise_in_the_draft(self, rule, draft, use, monkeypatch):
+        monkeypatch.setattr("treeopt.runtime.drafter.fill_speeds", broken.half_precision_speeds)
+        if rule == "specinfer":
+            use(rule, draw=broken.half_precision_draw)
+        assert excess(rule, draft=draft) > REJECTED
+
+    def test_half_precision_noise_after_the_path(self, monkeypatch):
+        noise = torch.Generator().manual_seed(2)
+
+        def token_after(verifier, node, _):
+            law = verifier.law_after(node)
+            return int(broken.half_precision_keys(law / law.sum(), noise).argmax())
+
+        monkeypatch.setattr(Verifier, "token_after", token_after)
+        assert excess("target", tokens=TOKENS) > REJECTED
+
+    @random_drafts
+    def test_siblings_in_the_order_of_their_probability(self, rule, use):
+        use(rule, draw=broken.draw_likelier_first(RULES[rule].draw))
+        assert excess(rule) > REJECTED
+
+    @random_drafts
+    def test_the_least_likely_child_dropped(self, rule, use):
+        use(rule, draw=broken.draw_least_likely_dropped(RULES[rule].draw))
+        assert excess(rule) > REJECTED
+
+    @random_drafts
+    def test_the_likeliest_children_in_the_place_of_drawn_ones(self, rule, use):
+        use(rule, draw=broken.draw_likeliest)
+        assert excess(rule) > REJECTED
+
+    @all_rules
+    def test_the_targets_likeliest_token_accepted(self, rule, use, monkeypatch):
+        use(rule, judge=broken.argmax_accepted, by_level=False, selection=TopDown())
+        monkeypatch.setattr("treeopt.runtime.verification.HostJudging", DeviceJudging)
+        assert excess(rule) > REJECTED
+
+    @both_drafts
+    def test_the_lossy_rule(self, draft):
+        assert excess("typical", draft=draft, lossy=True) > REJECTED
+
+
+class TestShortTexts:
+    """Many short texts of one decoder: each follows the law, and none has to do with the one before."""
+
+    TEXTS = 1500
+
+    def counts(self, kind=Decoder, **changes):
+        """Return how often three states came, and the first and the last of a text with the first of the next."""
+        decoder = kind(TARGET, OTHER, TREE, temperature=1.0, seed=1, rule="traversal")
+        texts = states(np.array([list(decoder.generate([0], 3, **changes)) for _ in range(self.TEXTS)]))
+        cells = texts.T, (texts[:-1, 0], texts[1:, 0]), (texts[:-1, 2], texts[1:, 0])
+        found = [np.zeros((STATES,) * len(each)) for each in cells]
+        for counts, each in zip(found, cells, strict=True):
+            np.add.at(counts, tuple(each), 1)
+        return found
+
+    @staticmethod
+    def laws():
+        after = TARGET.chain(EVEN).transitions
+        first = after[0]
+        joint = first[:, None, None] * after[:, :, None] * after
+        return joint, np.outer(first, first), np.outer(joint.sum((0, 1)), first)
+
+    def p_values(self, chi_squared, *arguments, **changes):
+        return [
+            chi_squared(counts, law)
+            for counts, law in zip(self.counts(*arguments, **changes), self.laws(), strict=True)
+        ]
+
+    def test_they_follow_the_law_and_are_independent(self, chi_squared):
+        assert min(self.p_values(chi_squared)) > 1e-3
+
+    def test_noise_used_again_for_the_next_text_is_found(self, chi_squared):
+        class Forgetful(Decoder):
+            def start(self, token_ids):
+                self._generator.manual_seed(self._texts // 2)
+                super().start(token_ids)
+
+        assert self.p_values(chi_squared, Forgetful)[1] < 1e-9
+
+    def test_one_seed_for_all_texts_is_found(self, chi_squared):
+        assert max(self.p_values(chi_squared, seed=7)) < 1e-9

@@ -1,0 +1,89 @@
+"""Drawing the children of tree nodes from the draft's law, in the ways that belong to the verification rules."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from treeopt.errors import InvalidValueError
+
+LAST = 1e-200
+"""Stands for no probability; with any noise it comes behind the smallest float32, which is 1e-45."""
+
+
+class Places(NamedTuple):
+    """Which children of m nodes are wanted, node after node, as indices that the device can use at once."""
+
+    node: Tensor
+    """int64 (c,): row of the child's node."""
+    rank: Tensor
+    """int64 (c,): its rank there."""
+    most: int
+    """The most children of any node."""
+
+
+Drawing = Callable[[Tensor, Places, torch.Generator | None], Tensor]
+"""From weights (m, V) and the places wanted to tokens, int64 (c,)."""
+
+
+def places(counts: Sequence[int], device: torch.device) -> Places:
+    """Return the places of so many children of each node.
+
+    >>> places([2, 0, 1], torch.device("cpu"))
+    Places(node=tensor([0, 0, 2]), rank=tensor([0, 1, 0]), most=2)
+    """
+    wanted = [(node, rank) for node, count in enumerate(counts) for rank in range(count)]
+    index = torch.tensor(wanted, dtype=torch.int64, device=device).reshape(-1, 2)
+    return Places(index[:, 0].contiguous(), index[:, 1].contiguous(), max(counts, default=0))
+
+
+def likeliest(law: Tensor, wanted: Places, generator: torch.Generator | None = None) -> Tensor:  # noqa: ARG001
+    """Return the likeliest tokens, the likeliest first; logits serve as well as laws."""
+    if wanted.most == 1 and len(wanted.node) == len(law):  # one child each, which is what most levels are
+        return law.argmax(-1)
+    return law.topk(wanted.most).indices[wanted.node, wanted.rank]
+
+
+def with_replacement(law: Tensor, wanted: Places, generator: torch.Generator | None = None) -> Tensor:
+    """Return independent draws; siblings may be alike (Miao et al., 2024)."""
+    drawn = torch.multinomial(law.double(), wanted.most, replacement=True, generator=generator)
+    return drawn[wanted.node, wanted.rank]
+
+
+def without_replacement(law: Tensor, wanted: Places, generator: torch.Generator | None = None) -> Tensor:
+    """Return draws of which no two siblings are alike (Chen et al., 2024, Algorithm 2).
+
+    Where a law has fewer tokens than are wanted, the rest is drawn uniformly from the tokens not yet drawn.
+    """
+    speeds = torch.empty(law.shape, dtype=torch.float64, device=law.device)
+    fill_speeds(speeds, generator)
+    return first_arrivals(law, speeds, wanted)
+
+
+def fill_speeds(speeds: Tensor, generator: torch.Generator | None) -> None:
+    """Fill a float64 tensor with 1 / E, E = -log(U) exponential: how fast tokens of equal probability run.
+
+    The noise has 53 bits because a grid of 2^-24 would hand tail tokens of a large vocabulary more than their share.
+    """
+    speeds.uniform_(generator=generator).log_().reciprocal_().neg_()
+
+
+def first_arrivals(law: Tensor, speeds: Tensor, wanted: Places) -> Tensor:
+    """Return the tokens that win an exponential race, which is a draw without replacement.
+
+    Token x runs with law[x] times its speed, and arrives first with probability law[x].  Tokens of no probability come
+    last, in uniformly random order, because they run with next to none.
+    """
+    return likeliest(law * speeds if wanted.most == 1 else (law.double() + LAST).mul_(speeds), wanted)
+
+
+def check_counts(law: Tensor, counts: Tensor) -> None:
+    """Raise InvalidValueError for counts that do not fit the laws."""
+    if law.ndim != 2 or counts.shape != law.shape[:1]:
+        raise InvalidValueError(
+            f"draft_probs, counts: expected (m, V) and (m,). Got {tuple(law.shape)}, {tuple(counts.shape)}."
+        )
+    most = int(counts.max()) if len(counts) else 0
+    if most > law.shape[1]:
+        raise InvalidValueError(f"counts: expected at most {law.shape[1]}, the vocabulary. Got {most}.")

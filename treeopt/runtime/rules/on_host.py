@@ -1,0 +1,147 @@
+"""The rules as plain loops, for laws that lie in the host's memory: there a loop costs less than the calls it replaces.
+
+They say the same as the functions on tensors, node after node.  All of them take
+
+    nodes       int64 (m, 3): each parent, its first child, and how many it has; parents rise, so that a level comes
+                before the next
+    tokens      int64 (n,)
+    draft       float (n, V), the draft's law after each node; rows of leaves are not read
+    target      float (n, V), likewise
+    left        float64 (m, V): the law, up to a factor, of the token after a path that ends at each parent is left here
+    acceptance  float64 (n,): 1 at the root; how probable each node is to be accepted is written here
+"""
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from treeopt.runtime.drawing import LAST
+from treeopt.runtime.rules.typical import ENTROPY_SHARE, LEAST_PROBABILITY
+
+Floats = npt.NDArray[np.floating]
+Law = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+@njit(cache=True)
+def sequoia(nodes: Ints, tokens: Ints, draft: Floats, target: Floats, left: Law, acceptance: Law) -> None:
+    """Judge as `rejection.sequoia` does."""
+    q = np.empty(left.shape[1])
+    for row in range(len(nodes)):
+        parent, first, count = nodes[row]
+        p = left[row]
+        _load(target[parent], p, 0.0)
+        _load(draft[parent], q, LAST)
+        for child in range(first, first + count):
+            x = tokens[child]
+            acceptance[child] = min(1.0, p[x] / q[x])
+            _subtract(p, q, 1.0)
+            q[x] = 0.0
+            _normalise(q)
+
+
+@njit(cache=True)
+def specinfer(nodes: Ints, tokens: Ints, draft: Floats, target: Floats, left: Law, acceptance: Law) -> None:
+    """Judge as `rejection.specinfer` does."""
+    q = np.empty(left.shape[1])
+    for row in range(len(nodes)):
+        parent, first, count = nodes[row]
+        p = left[row]
+        _load(target[parent], p, 0.0)
+        _load(draft[parent], q, LAST)
+        for child in range(first, first + count):
+            x = tokens[child]
+            acceptance[child] = min(1.0, p[x] / q[x])
+            _subtract(p, q, 1.0)
+
+
+@njit(cache=True)
+def target(nodes: Ints, tokens: Ints, draft: Floats, target: Floats, left: Law, acceptance: Law) -> None:  # noqa: ARG001
+    """Judge as `rejection.sampled_target` does."""
+    for row in range(len(nodes)):
+        parent, first, count = nodes[row]
+        p = left[row]
+        _load(target[parent], p, 0.0)
+        for child in range(first, first + count):
+            x = tokens[child]
+            acceptance[child] = p[x]
+            p[x] = 0.0
+            _normalise(p)
+
+
+@njit(cache=True)
+def traversal(nodes: Ints, tokens: Ints, draft: Floats, target: Floats, left: Law, acceptance: Law) -> None:
+    """Judge as `traversal.traversal` does."""
+    q = np.empty(left.shape[1])
+    for row in range(len(nodes)):
+        parent, first, count = nodes[row]
+        p, a = left[row], acceptance[parent]
+        _load(target[parent], p, 0.0)
+        _load(draft[parent], q, LAST)
+        for child in range(first, first + count):
+            x = tokens[child]
+            acceptance[child] = min(1.0, a * p[x] / q[x])
+            s = _subtract(p, q, a)
+            a = s / (s + (1 - a)) if s > 0 else 0.0  # 1 - a first: s may be too small to be seen beside 1
+            q[x] = 0.0
+            _normalise(q)
+        acceptance[parent] = a
+    acceptance[0] = 1.0
+
+
+@njit(cache=True)
+def typical(nodes: Ints, tokens: Ints, draft: Floats, target: Floats, left: Law, acceptance: Law) -> None:  # noqa: ARG001
+    """Judge as `typical.typical` does."""
+    for row in range(len(nodes)):
+        parent, first, count = nodes[row]
+        p, entropy = left[row], 0.0
+        _load(target[parent], p, 0.0)
+        for x in range(len(p)):
+            if p[x] > 0:
+                entropy -= p[x] * np.log(p[x])
+        least = min(LEAST_PROBABILITY, ENTROPY_SHARE * np.exp(-entropy))
+        for child in range(first, first + count):
+            probability = p[tokens[child]]
+            acceptance[child] = acceptance[parent] * probability if probability > least else 0.0
+
+
+@njit(cache=True)
+def quantile(law: Law, share: float) -> int:
+    """Return the first token up to which more than a share of a law lies, V if there is none."""
+    left = share * law.sum()
+    for x in range(len(law)):
+        left -= law[x]
+        if left < 0:
+            return x
+    return len(law)
+
+
+@njit(cache=True)
+def _load(law: Floats, into: Law, least: float) -> None:
+    """Copy a law, adding `least` to each entry, and normalise it."""
+    for x in range(len(law)):
+        into[x] = law[x] + least
+    _normalise(into)
+
+
+@njit(cache=True)
+def _subtract(p: Law, q: Law, a: float) -> float:
+    """Make p what is left of a p after q, normalised where anything is, and return how much that is."""
+    s = 0.0
+    for x in range(len(p)):
+        p[x] = max(a * p[x] - q[x], 0.0)
+        s += p[x]
+    _divide(p, s)
+    return s
+
+
+@njit(cache=True)
+def _normalise(p: Law) -> None:
+    _divide(p, p.sum())
+
+
+@njit(cache=True)
+def _divide(p: Law, s: float) -> None:
+    if s > 0:
+        for x in range(len(p)):
+            p[x] /= s

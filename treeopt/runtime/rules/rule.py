@@ -1,0 +1,80 @@
+"""What makes a verification rule, and all rules by name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from treeopt.rules import LOSSY_RULES, check_rule
+from treeopt.runtime.drawing import Drawing, likeliest, with_replacement, without_replacement
+from treeopt.runtime.families import Families, families
+from treeopt.runtime.rules.rejection import sampled_target, sequoia, specinfer
+from treeopt.runtime.rules.traversal import traversal
+from treeopt.runtime.rules.typical import typical
+from treeopt.runtime.selection import LeavesFirst, Longest, Selection, TopDown
+from treeopt.trees import TokenTree
+
+Judge = Callable[[Families, Tensor, Tensor, Tensor, Tensor], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A way to draft and to verify."""
+
+    name: str
+    draw: Drawing
+    """How children are drawn from the draft's law."""
+    judge: Judge
+    """judge(families, tokens, draft, target, acceptance) writes how probable each child is to be accepted, when its turn
+    comes, into `acceptance`, and never asks the host for a number.
+
+    families: the parents and their children; all of a tree, or one level after the other if `by_level`.
+    tokens: int64 (n,), a token per node.
+    draft: float64 (m, V), the draft's law after each parent, with no entry of 0; it may be written over.
+    target: float64 (m, V), the target's law after each parent; what is left in it is, up to a factor, the law of the
+        token after a path that ends at the parent.
+    acceptance: float64 (n,), read for the level above and written.
+    """
+    selection: Selection
+    """How the accepted path follows."""
+    by_level: bool = False
+    """Whether a level is judged with what came of the level above."""
+    random_drafts: bool = True
+    """Whether children are drawn at random, so that the draft's law counts."""
+
+    def groups(self, tree: TokenTree, device: torch.device) -> tuple[Families, ...]:
+        """Return the families of a tree that are judged one after the other."""
+        levels = tree.levels[:-1] if self.by_level else (slice(0, None),)
+        return tuple(families(tree, device, level) for level in levels) if tree.nodes > 1 else ()
+
+    @property
+    def on_host(self) -> Callable[..., None]:
+        """The same judgement as a loop over the host's memory; see `treeopt.runtime.rules.on_host`."""
+        from treeopt.runtime.rules import on_host  # numba is slow to import, and greedy decoding does without
+
+        loop: Callable[..., None] = getattr(on_host, self.name)
+        return loop
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the text follows the target's law."""
+        return self.name not in LOSSY_RULES
+
+
+RULES = {
+    rule.name: rule
+    for rule in (
+        Rule(name="sequoia", draw=without_replacement, judge=sequoia, selection=TopDown()),
+        Rule(name="specinfer", draw=with_replacement, judge=specinfer, selection=TopDown()),
+        Rule(name="target", draw=likeliest, judge=sampled_target, selection=TopDown(), random_drafts=False),
+        Rule(name="traversal", draw=without_replacement, judge=traversal, selection=LeavesFirst(), by_level=True),
+        Rule(name="typical", draw=likeliest, judge=typical, selection=Longest(), by_level=True, random_drafts=False),
+    )
+}
+
+
+def rule_named(name: str, *, lossy: bool = False) -> Rule:
+    """Return a rule; InvalidValueError for an unknown one, and for a lossy one that was not allowed."""
+    check_rule(name, lossy=lossy)
+    return RULES[name]

@@ -1,0 +1,28 @@
+"""The rule `typical`, which is lossy: a token is kept where the target finds it likely enough."""
+
+import torch
+from torch import Tensor
+
+from treeopt.runtime.families import Families
+
+LEAST_PROBABILITY = 0.3
+"""Tokens likelier than this are kept whatever the law."""
+ENTROPY_SHARE = 0.09
+"""Tokens likelier than this share of exp(-entropy) are kept."""
+
+
+def typical(families: Families, tokens: Tensor, draft: Tensor, target: Tensor, acceptance: Tensor) -> None:  # noqa: ARG001
+    """Judge one level of children, given the level above (Cai et al., 2024, section 2.3.1).
+
+        keep x if p(x) > min(0.3, 0.09 exp(-H(p))),  H(p) = -sum of p log p
+
+    A node's entry becomes the likelihood of its path, 0 where the path is not kept.
+    """
+    entropy = torch.special.entr(target).sum(1, keepdim=True)
+    least = (ENTROPY_SHARE * torch.exp(-entropy)).clamp_(max=LEAST_PROBABILITY)
+    paths = acceptance[families.parents][:, None]
+    kept = []
+    for x in tokens[families.children][:, None].split(families.counts):
+        p = target[: len(x)].gather(1, x)
+        kept.append(paths[: len(x)] * torch.where(p > least[: len(x)], p, 0.0))
+    acceptance[families.children] = torch.cat(kept).squeeze(1)

@@ -1,0 +1,94 @@
+"""One pass of a model over nodes of a tree, behind a text whose length changes every step."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from treeopt.runtime.cache import KVCache
+from treeopt.runtime.mask import TreeMask
+from treeopt.runtime.transformer import Transformer
+
+Pass = Callable[[Tensor], Tensor]
+"""From tokens, int64 (rows,), to logits (rows, V)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassNodes:
+    """The nodes of a tree that one pass feeds."""
+
+    visible: npt.NDArray[np.bool_]
+    """bool (rows, columns): the nodes, fed before or now, that each may attend to."""
+    depth: npt.NDArray[np.integer]
+    """(rows,): depth of each fed node."""
+    start: int = 0
+    """Nodes fed before in this step."""
+
+
+class Passes(Protocol):
+    """Makes passes of one model over one cache."""
+
+    def make(self, passes: Sequence[PassNodes]) -> list[Pass]:
+        """Return the passes of a tree; to be called between steps."""
+
+
+class TreePass:
+    """Feeds some nodes of a tree to a model.
+
+    Args:
+        model, cache: where they are fed to; the cache's text may be up to `capacity` tokens long.
+        visible: bool (rows, columns), the nodes, fed before or now, that each may attend to.
+        depth: (rows,) of each fed node.
+        start: nodes fed before in this step.
+        capacity: longest text.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        cache: KVCache,
+        *,
+        visible: npt.NDArray[np.bool_],
+        depth: npt.NDArray[np.integer],
+        start: int = 0,
+        capacity: int,
+    ) -> None:
+        self._model = model
+        self._cache = cache
+        self._start = start
+        self._depth = torch.tensor(depth, dtype=torch.int64, device=model.device)
+        self._mask = TreeMask(torch.from_numpy(visible.copy()), capacity, dtype=model.dtype, device=model.device)
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Return logits (rows, V) after tokens, int64 (rows,)."""
+        length = self._cache.length
+        mask = self._mask.behind(length)
+        return self._model.forward(tokens, length + self._depth, self._cache, mask, start=self._start)
+
+
+@dataclass(frozen=True, slots=True)
+class TreePasses:
+    """Makes passes that run operation by operation."""
+
+    model: Transformer
+    cache: KVCache
+    capacity: int
+    """Longest text."""
+
+    def make(self, passes: Sequence[PassNodes]) -> list[Pass]:
+        """See `Passes`."""
+        return [
+            TreePass(
+                self.model,
+                self.cache,
+                visible=nodes.visible,
+                depth=nodes.depth,
+                start=nodes.start,
+                capacity=self.capacity,
+            )
+            for nodes in passes
+        ]

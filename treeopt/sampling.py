@@ -1,0 +1,42 @@
+"""How tokens are sampled from a model's logits: temperature, top-p and top-k."""
+
+from dataclasses import dataclass
+
+from treeopt.errors import InvalidValueError
+
+LEAST_TEMPERATURE = 1e-6
+"""Below it logits divided by the temperature leave the range of float32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a law is made from logits.
+
+    Raises InvalidValueError for values that no law can be made with.
+    """
+
+    temperature: float = 0.0
+    """0 takes the likeliest token."""
+    top_p: float = 1.0
+    """Share of the law that is kept, above 0 and at most 1."""
+    top_k: int = 0
+    """Tokens that are kept, the likeliest; 0 keeps all."""
+
+    def __post_init__(self) -> None:
+        if self.temperature != 0 and not LEAST_TEMPERATURE <= self.temperature < float("inf"):
+            raise InvalidValueError(
+                f"temperature: expected 0, which is greedy, or a finite number of at least {LEAST_TEMPERATURE:g}. "
+                f"Got {self.temperature}."
+            )
+        if not 0 < self.top_p <= 1:
+            raise InvalidValueError(f"top_p: expected a number above 0 and at most 1. Got {self.top_p}.")
+        if self.top_k < 0:
+            raise InvalidValueError(f"top_k: expected 0, which keeps all tokens, or more. Got {self.top_k}.")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is taken."""
+        return self.temperature == 0
+
+
+GREEDY = Sampling()
