@@ -9,7 +9,7 @@ from treeopt.cli.plan_text import warnings
 
 if TYPE_CHECKING:
     from treeopt.latency import Estimate
-    from treeopt.planner import Candidate, Plan, Schedule, Segment
+    from treeopt.planner import Candidate, Plan, RuleChoice, Schedule, Segment
     from treeopt.profile import Profile
 
 Object = dict[str, Any]
@@ -25,6 +25,7 @@ def plan_json(plan: "Plan", profile: "Profile", schedule: "Schedule | None") -> 
         "max_nodes": plan.solution.max_nodes,
         "max_depth": plan.solution.max_depth,
         "choice": plan.choice.kind,
+        "rules": [_rule_choice(each) for each in plan.rules],
         "candidates": {candidate.kind: _candidate(candidate) for candidate in (plan.plain, plan.chain, plan.tree)},
         "budgets": [_candidate(candidate) for candidate in plan.budgets],
         "certificate": _certificate(plan),
@@ -40,11 +41,16 @@ def plan_json(plan: "Plan", profile: "Profile", schedule: "Schedule | None") -> 
 def _condition(plan: "Plan") -> Object:
     return {
         "rule": plan.rule,
+        "lossy": plan.lossy,
         "temperature": plan.temperature,
         "context_tokens": plan.context_tokens,
         "batch_size": plan.model.condition.batch_size,
         "extrapolated": plan.extrapolated,
     }
+
+
+def _rule_choice(best: "RuleChoice") -> Object:
+    return {"rule": best.rule, "lossy": best.lossy, "choice": _chosen(best.choice)}
 
 
 def _candidate(candidate: "Candidate") -> Object:
@@ -103,6 +109,7 @@ def _segments(segments: Iterable["Segment"]) -> list[Object]:
     return [
         {
             "rule": segment.rule,
+            "lossy": segment.lossy,
             "temperature": segment.temperature,
             "batch_sizes": list(segment.batch_sizes),
             "context_tokens": list(segment.context_tokens),

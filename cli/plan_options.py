@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treeopt.cli.options import Function
+from treeopt.rules import LOSSY_RULES
 
 if TYPE_CHECKING:
     from treeopt.planner import Plan, Schedule
@@ -27,6 +28,11 @@ class PlanOptions:
     level_width: int | None
     objective: str
     raw: bool
+    lossy: bool
+
+    def __post_init__(self) -> None:
+        if self.rule in LOSSY_RULES and not self.lossy:
+            raise click.UsageError(f"--rule {self.rule}: it changes the text's law. Allow that with --lossy.")
 
     def plan(self, profile: "Profile") -> "Plan":
         """Return the plan; without a budget, over all nodes that were measured."""
@@ -51,12 +57,13 @@ class PlanOptions:
 
         Its trees have at most as many nodes as were measured everywhere.
         """
-        asked = profile.acceptances_of(rule=self.rule, temperature=self.temperature)
-        conditions = len(profile.latencies) * len(asked)
+        from treeopt.planner import schedule
+        from treeopt.planner.rule_choice import planned_acceptances
+
+        asked = planned_acceptances(profile, rule=self.rule, temperature=self.temperature, lossy=self.lossy)
+        conditions = len(profile.latencies) * len({acceptance.temperature for acceptance in asked})
         if conditions == 1 or self.objective != "speed":
             return None
-        from treeopt.planner import schedule
-
         measured = min(latency.verify.max_tokens for latency in profile.latencies)
         return schedule(profile, min(self.budget or measured, measured), **self._trees())
 
@@ -67,6 +74,7 @@ class PlanOptions:
             "rule": self.rule,
             "temperature": self.temperature,
             "raw": self.raw,
+            "lossy": self.lossy,
         }
 
 
@@ -107,6 +115,7 @@ def plan_options(function: Function) -> Function:
             help="What to have most of: tokens per second, or tokens per step whatever they cost.",
         ),
         click.option("--raw", is_flag=True, help="Use acceptance as measured, ranks that rise by noise included."),
+        click.option("--lossy", is_flag=True, help="Consider lossy rules too, under which the text's law changes."),
     ]
     for option in reversed(options):
         option(command)

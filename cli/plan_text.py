@@ -29,12 +29,32 @@ def subject(profile: "Profile") -> str:
 
 def table(plan: "Plan") -> str:
     """Return the candidates as lines, the choice marked."""
-    header = f"  {'':<8}{'nodes':>6}{'depth':>6}   {'tokens/step':<20}{'step, ms':<22}speedup"
-    lines = [header, *(_line("", candidate) for candidate in plan.budgets), ""]
-    for candidate in (plan.plain, plan.chain, plan.tree):
-        mark = "*" if candidate is plan.choice else " "
-        lines.append(mark + _line(candidate.kind, candidate)[1:])
-    return "\n".join(lines)
+    budgets = [_line("", 8, candidate) for candidate in plan.budgets]
+    last = [
+        _line(candidate.kind, 8, candidate, chosen=candidate is plan.choice)
+        for candidate in (plan.plain, plan.chain, plan.tree)
+    ]
+    return "\n".join([_header("", 8), *budgets, "", *last])
+
+
+def rules_table(plan: "Plan") -> str:
+    """Return the best of every rule that was planned as lines, the chosen one marked."""
+    names = [rule_name(each.rule, lossy=each.lossy) for each in plan.rules]
+    width = max(map(len, ["rule", *names])) + 1
+    lines = [
+        _line(name, width, each.choice, chosen=each.rule == plan.rule)
+        for name, each in zip(names, plan.rules, strict=True)
+    ]
+    return "\n".join([_header("rule", width), *lines])
+
+
+def rule_name(rule: str, *, lossy: bool) -> str:
+    """Return a rule's name as tables show it.
+
+    >>> rule_name("typical", lossy=True)
+    'typical (lossy)'
+    """
+    return f"{rule} (lossy)" if lossy else rule
 
 
 def remarks(plan: "Plan", level_width: int | None = None) -> list[str]:
@@ -46,7 +66,9 @@ def remarks(plan: "Plan", level_width: int | None = None) -> list[str]:
     """
     remarks = [_verdict(plan), _optimality(plan, level_width)]
     if plan.objective == "speed":
-        remarks.append(f"That it is within 1 % of the fastest is {sureness(plan.confidence.probability)} certain.")
+        remarks.append(
+            f"That it is within 1 % of the fastest{_under(plan)} is {sureness(plan.confidence.probability)} certain."
+        )
     if plan.choice.verify_tokens > plan.choice.tree.nodes:
         remarks.append(f"Run the verification pass padded to {plan.choice.verify_tokens} tokens: that is faster.")
     return remarks + _smoothing(plan)
@@ -66,16 +88,20 @@ def sureness(probability: float) -> str:
     return "more than 99 %" if probability > 0.99 else f"{math.floor(100 * probability + 1e-9)} %"
 
 
-def _line(name: str, candidate: "Candidate") -> str:
+def _header(name: str, width: int) -> str:
+    return f"  {name:<{width}}{'nodes':>6}{'depth':>6}   {'tokens/step':<20}{'step, ms':<22}speedup"
+
+
+def _line(name: str, width: int, candidate: "Candidate", *, chosen: bool = False) -> str:
     return (
-        f"  {name:<8}{candidate.tree.nodes:>6}{candidate.tree.max_depth:>6}   {spread(candidate.tokens_per_step):<20}"
-        f"{spread(candidate.step_s, 1000):<22}{spread(candidate.speedup)}"
+        f"{'*' if chosen else ' '} {name:<{width}}{candidate.tree.nodes:>6}{candidate.tree.max_depth:>6}   "
+        f"{spread(candidate.tokens_per_step):<20}{spread(candidate.step_s, 1000):<22}{spread(candidate.speedup)}"
     )
 
 
 def _verdict(plan: "Plan") -> str:
     choice = plan.choice
-    shape = f"the {choice.kind} of {choice.tree.nodes} nodes and depth {choice.tree.max_depth}"
+    shape = f"the {choice.kind} of {choice.tree.nodes} nodes and depth {choice.tree.max_depth}{_under(plan)}"
     if plan.objective == "tokens":
         return f"Most tokens: {shape}, {choice.tokens_per_step.value:.2f} per step."
     if choice.kind == "plain":
@@ -87,7 +113,7 @@ def _optimality(plan: "Plan", level_width: int | None) -> str:
     """Return how much better any other tree can be; what is not 0 is rounded up."""
     solved = plan.solution
     width = "" if level_width is None else f", {level_width} to a level,"
-    trees = f"No tree of up to {solved.max_nodes} nodes{width} and depth {solved.max_depth}"
+    trees = f"No tree of up to {solved.max_nodes} nodes{width} and depth {solved.max_depth}{_under(plan)}"
     if plan.objective == "tokens":
         gap = solved.certificate.gap_tokens
         return f"{trees} yields more." if gap == 0 else f"{trees} yields more than {gap:.2g} tokens more."
@@ -95,6 +121,11 @@ def _optimality(plan: "Plan", level_width: int | None) -> str:
         return f"{trees} is faster."
     more = plan.fastest.bound / plan.fastest.speedup - 1
     return f"{trees} can be more than {math.ceil(1000 * more) / 10:g} % faster."
+
+
+def _under(plan: "Plan") -> str:
+    """Return which rule's trees are spoken of, where there are others."""
+    return f" under {plan.rule}" if len(plan.rules) > 1 else ""
 
 
 def _smoothing(plan: "Plan") -> list[str]:
@@ -133,7 +164,7 @@ def _unsure(plan: "Plan") -> list[str]:
     if plan.objective != "speed" or confidence.probability >= SURE:
         return []
     warning = (
-        f"that the choice is within 1 % of the fastest is only {sureness(confidence.probability)} certain. It would be "
+        f"that the choice is within 1 % of the fastest{_under(plan)} is only {sureness(confidence.probability)} certain. It would be "
         f"{sureness(confidence.without_weakest)}, were {SOURCES[confidence.weakest]} known exactly. "
         f"Profile with more {REMEDIES[confidence.weakest]}."
     )

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from treeopt.cli.plan_text import rule_name
 from treeopt.cli.text import spread
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def _row(segment: "Segment") -> tuple[str, ...]:
     choice = segment.choice
     padded = f", padded to {choice.verify_tokens}" if choice.verify_tokens > choice.tree.nodes else ""
     return (
-        segment.rule,
+        rule_name(segment.rule, lossy=segment.lossy),
         f"{segment.temperature:g}",
         _range(segment.batch_sizes),
         _range(segment.context_tokens),

@@ -8,7 +8,7 @@ import click
 from treeopt.cli.options import file, load_profile, output, profile_options
 from treeopt.cli.plan_json import plan_json
 from treeopt.cli.plan_options import PlanOptions, plan_options
-from treeopt.cli.plan_text import heading, remarks, subject, table, warnings
+from treeopt.cli.plan_text import heading, remarks, rules_table, subject, table, warnings
 from treeopt.cli.schedule_text import schedule_table
 from treeopt.cli.text import patience
 from treeopt.errors import TreeoptError
@@ -34,10 +34,11 @@ from treeopt.files import STANDARD_STREAM, check_writable
 def solve(
     profile_path: Path, path: Path, save: Path | None, plot: Path | None, as_json: bool, asked: PlanOptions
 ) -> None:
-    """Find the tree with the most tokens per second over every budget and depth.
+    """Find the rule and the tree with the most tokens per second over every budget and depth.
 
     Prints the best tree of a row of budgets, the best chain and plain decoding, and writes the fastest.  From a profile
-    of several context lengths or batch sizes it prints what to run at each, and where to switch.
+    of several rules it prints the best of each; of several context lengths, batch sizes or temperatures, what to run at
+    each, and where to switch.
     """
     to_stdout = str(path) == STANDARD_STREAM
     if as_json and to_stdout:
@@ -57,7 +58,10 @@ def solve(
     if as_json:
         report = plan_json(plan, profile, schedule)
     else:
-        blocks = [heading(plan, profile), table(plan), "\n".join(remarks(plan, asked.level_width))]
+        blocks = [heading(plan, profile), table(plan)]
+        if len(plan.rules) > 1:
+            blocks.append(rules_table(plan))
+        blocks.append("\n".join(remarks(plan, asked.level_width)))
         if schedule is not None:
             blocks.append(schedule_table(schedule))
         report = "\n\n".join([*blocks, draw_text(chosen.tree, reach=chosen.reach, max_rows=32)])
@@ -73,7 +77,10 @@ def solve(
     if as_json:
         click.echo(f"Written to {written}", err=True)
     elif not to_stdout:
-        click.echo(f"\nWritten to {written}. Next: treeopt show {path} -o tree.svg, treeopt run {path} --prompt TEXT")
+        leave = " --lossy" if plan.lossy else ""
+        click.echo(
+            f"\nWritten to {written}. Next: treeopt show {path} -o tree.svg, treeopt run {path}{leave} --prompt TEXT"
+        )
 
 
 def _check_files(read: Path, written: list[Path]) -> None:

@@ -20,8 +20,9 @@ from treeopt import profile_file
 from treeopt.acceptance import AcceptanceTable, TextSums
 from treeopt.errors import FormatError, InfeasibleError, InvalidValueError, TreeoptError
 from treeopt.latency import LatencyTable, Timing
-from treeopt.profile import Machine, MeasuredAcceptance, Pair, Profile, StepLatency
+from treeopt.profile import Machine, MeasuredAcceptance, Pair, Profile, RuleOverhead, StepLatency
 from treeopt.profile_file import MAX_BYTES, MAX_NESTING
+from treeopt.sampling import Sampling
 
 ROOT = Path(__file__).resolve().parents[1]
 GOLDEN_FILE = ROOT / "tests" / "data" / "profile-golden.yaml"
@@ -48,6 +49,7 @@ VERIFY = LatencyTable(
 )
 DRAFT = LatencyTable([1, 64], [Timing([0.00016, 0.000158, 0.000171]), Timing([0.0004, 0.00041, 0.00039])])
 OVERHEAD = Timing([0.00011, -2e-05, 0.00013], allow_negative=True)
+OF_TYPICAL = RuleOverhead(rule="typical", overhead=Timing([9e-05, -1e-05, 8.5e-05], allow_negative=True))
 PER_DEPTH = AcceptanceTable(
     [[0.73, 0.12, 0.05], [5 / 7, 0.0, 0.1]],
     counts=[4096, 3701.25],
@@ -62,10 +64,27 @@ GOLDEN = Profile(
     tool="treeopt 0.1.0",
     machine=MACHINE,
     pair=PAIR,
-    latencies=(StepLatency(context_tokens=256, batch_size=1, verify=VERIFY, draft=DRAFT, overhead=OVERHEAD),),
+    latencies=(
+        StepLatency(
+            context_tokens=256,
+            batch_size=1,
+            verify=VERIFY,
+            draft=DRAFT,
+            overhead=OVERHEAD,
+            rule_overheads=(OF_TYPICAL,),
+        ),
+    ),
     acceptances=(
         MeasuredAcceptance(
-            rule="sequoia", temperature=0.6, top_p=1.0, prompts=2, positions=4096, table=PER_DEPTH, texts=TEXTS
+            rule="sequoia",
+            temperature=0.6,
+            top_p=1.0,
+            top_k=50,
+            draft_sampling=Sampling(0.8, 0.95),
+            prompts=2,
+            positions=4096,
+            table=PER_DEPTH,
+            texts=TEXTS,
         ),
         MeasuredAcceptance(
             rule="typical", temperature=0.0, top_p=0.9, prompts=1, positions=1, table=AcceptanceTable([0.8, 0.1])
@@ -85,8 +104,11 @@ def check_same(found: Profile, expected: Profile) -> None:
             for timing, wanted_timing in zip(table.timings, wanted.timings, strict=True):
                 close(timing.samples_s, wanted_timing.samples_s)
         close(one.overhead.samples_s, other.overhead.samples_s)
+        assert [each.rule for each in one.rule_overheads] == [each.rule for each in other.rule_overheads]
+        for overhead, wanted_overhead in zip(one.rule_overheads, other.rule_overheads, strict=True):
+            close(overhead.overhead.samples_s, wanted_overhead.overhead.samples_s)
     for one, other in zip(found.acceptances, expected.acceptances, strict=True):
-        for name in ("rule", "temperature", "top_p", "prompts", "positions"):
+        for name in ("rule", "temperature", "top_p", "top_k", "draft_sampling", "prompts", "positions"):
             assert getattr(one, name) == getattr(other, name)
         np.testing.assert_allclose(one.table.p, other.table.p, rtol=5.1e-10, atol=1e-300)
         for name in ("counts", "standard_error"):
@@ -191,19 +213,26 @@ MACHINES = st.builds(Machine, device=TEXT, processor=TEXT, threads=WHOLE, system
 PAIRS = st.builds(
     Pair, target=TEXT, draft=TEXT, dtype=TEXT, vocabulary=WHOLE, target_parameters=WHOLE, draft_parameters=WHOLE
 )
+OVERHEADS = st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=4).map(lambda s: Timing(s, allow_negative=True))
 LATENCIES = st.builds(
     StepLatency,
     context_tokens=st.integers(0, 2**31),
     batch_size=WHOLE,
     verify=latency_tables(),
     draft=latency_tables(),
-    overhead=st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=4).map(lambda s: Timing(s, allow_negative=True)),
+    overhead=OVERHEADS,
+    rule_overheads=st.lists(
+        st.builds(RuleOverhead, rule=TEXT, overhead=OVERHEADS), max_size=3, unique_by=lambda each: each.rule
+    ).map(tuple),
 )
 ACCEPTANCES = st.builds(
     MeasuredAcceptance,
     rule=TEXT,
     temperature=st.floats(0, 1e300),
     top_p=st.floats(0, 1),
+    top_k=st.integers(0, 2**31),
+    draft_sampling=st.none()
+    | st.builds(Sampling, st.just(0.0) | st.floats(1e-6, 1e300), st.floats(1e-300, 1), st.integers(0, 2**31)),
     prompts=WHOLE,
     positions=WHOLE,
     table=acceptance_tables(),
@@ -262,6 +291,13 @@ class TestRoundTrip:
         assert sum(yaml.safe_load((tmp_path / "p.yaml").read_bytes())["acceptance"][0]["p"]) > 1 + 1e-10
         Profile.load(tmp_path / "p.yaml").save(tmp_path / "again.yaml")
         assert (tmp_path / "again.yaml").read_bytes() == (tmp_path / "p.yaml").read_bytes()
+
+    def test_a_file_without_overheads_of_rules(self, tmp_path):
+        (tmp_path / "p.yaml").write_bytes(spoiled("latency", 0, "rule_overheads"))
+        found = Profile.load(tmp_path / "p.yaml")
+        assert found.latencies[0].rule_overheads == ()
+        found.save(tmp_path / "again.yaml")
+        assert b"rule_overheads" not in (tmp_path / "again.yaml").read_bytes()
 
     def test_a_file_without_texts(self, tmp_path):
         (tmp_path / "p.yaml").write_bytes(spoiled("acceptance", 0, "texts"))
@@ -326,7 +362,7 @@ TRICKS = {
     "anchor": (replaced("version: 1", "version: &v 1"), "line 2"),
     "anchor of a key": (replaced("version: 1", "&v version: 1"), "line 2"),
     "tag": (replaced("version: 1", "version: !!int 1"), "line 2"),
-    "tag of a list": (replaced("p: [0.8, 0.1]", "p: !!set {0.8, 0.1}"), "line 51"),
+    "tag of a list": (replaced("p: [0.8, 0.1]", "p: !!set {0.8, 0.1}"), "line 56"),
     "tag of code": (b"!!python/object/apply:os.system [exit]", "line 1"),
     "bare tag": (replaced("version: 1", "version: ! 1"), "line 2"),
 }
@@ -376,6 +412,36 @@ WRONG_SHAPE = {
         spoiled("latency", 0, "overhead", "samples_s", value=[]),
         "latency[0].overhead.samples_s",
         "at least one finite number",
+    ),
+    "overheads of rules empty": (
+        spoiled("latency", 0, "rule_overheads", value=[]),
+        "latency[0].rule_overheads",
+        "at least one. Got 0 items",
+    ),
+    "overheads of rules by name": (
+        spoiled("latency", 0, "rule_overheads", value={"typical": [0.1]}),
+        "latency[0].rule_overheads",
+        "list of at least one",
+    ),
+    "overhead of no rule": (
+        spoiled("latency", 0, "rule_overheads", 0, "rule"),
+        "latency[0].rule_overheads[0].rule",
+        "is missing",
+    ),
+    "overhead of a rule without samples": (
+        spoiled("latency", 0, "rule_overheads", 0, "samples_s", value=[]),
+        "latency[0].rule_overheads[0].samples_s",
+        "at least one finite number",
+    ),
+    "overhead of a rule in words": (
+        spoiled("latency", 0, "rule_overheads", 0, "samples_s", value=["2 ms"]),
+        "latency[0].rule_overheads[0].samples_s",
+        "list of finite numbers",
+    ),
+    "unknown field of a rule's overhead": (
+        spoiled("latency", 0, "rule_overheads", 0, "nodes", value=8),
+        "latency[0].rule_overheads[0].nodes",
+        "unknown field",
     ),
     "tokens text": (
         spoiled(*VERIFY_AT, "tokens", value="1 to 64"),
@@ -480,6 +546,16 @@ WRONG_MEANING = {
     "infinite overhead": (
         spoiled("latency", 0, "overhead", "samples_s", 0, value=float("-inf")),
         "latency[0].overhead.samples_s",
+        "list of finite numbers",
+    ),
+    "overhead of a rule twice": (
+        spoiled("latency", 0, "rule_overheads", value=[{"rule": "target", "samples_s": [t]} for t in (0.1, 0.2)]),
+        "latency[0].rule_overheads",
+        r"each rule once\. Got 'target' twice",
+    ),
+    "NaN overhead of a rule": (
+        spoiled("latency", 0, "rule_overheads", 0, "samples_s", value=[float("nan")]),
+        "latency[0].rule_overheads[0].samples_s",
         "list of finite numbers",
     ),
     "NaN acceptance": (spoiled(*FIRST, "p", 0, 0, value=float("nan")), "acceptance[0].p[0]", "list of finite numbers"),
@@ -730,6 +806,15 @@ class TestRecord:
         assert GOLDEN.latency() is GOLDEN.latency(context_tokens=256) is GOLDEN.latencies[0]
         assert GOLDEN.acceptance() is GOLDEN.acceptance(rule="sequoia") is GOLDEN.acceptances[0]
         assert GOLDEN.acceptance(temperature=0.0) is GOLDEN.acceptance(rule="typical") is GOLDEN.acceptances[1]
+
+    def test_a_rule_has_its_own_overhead_or_that_of_all(self):
+        latency = GOLDEN.latencies[0]
+        assert latency.overhead_of("typical") is OF_TYPICAL.overhead
+        assert latency.overhead_of("sequoia") is latency.overhead_of("never heard of") is OVERHEAD
+
+    def test_the_overhead_of_a_rule_is_given_once(self):
+        with pytest.raises(InvalidValueError, match=r"rule_overheads: expected each rule once\. Got 'typical' twice"):
+            dataclasses.replace(GOLDEN.latencies[0], rule_overheads=(OF_TYPICAL, OF_TYPICAL))
 
     def test_conditions_never_measured(self):
         with pytest.raises(InfeasibleError, match=r"context 8 tokens x batch 1 .*Measured: 256 tokens x 1"):

@@ -30,6 +30,13 @@ class Fields:
             raise self.error(field, f"expected text. Got {_short(value)}.")
         return value
 
+    def true(self, field: str) -> bool:
+        """Return a field that must be true, which is said by leaving it out where it is not."""
+        value = self._take(field)
+        if value is not True:
+            raise self.error(field, f"expected true, or no such field. Got {_short(value)}.")
+        return True
+
     def number(self, field: str, *, least: float = 0.0, most: float = math.inf) -> float:
         """Return a field that must be a finite number from `least` to `most`."""
         value = self._take(field)

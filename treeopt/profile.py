@@ -8,6 +8,7 @@ import numpy as np
 from treeopt.acceptance import SUMS_ROUNDING, AcceptanceTable, TextSums
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.latency import LatencyTable, Timing
+from treeopt.sampling import Sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +44,19 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RuleOverhead:
+    """The overhead of steps under one rule, where several were measured."""
+
+    rule: str
+    overhead: Timing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepLatency:
-    """What a step is made of, at one context length and batch size."""
+    """What a step is made of, at one context length and batch size.
+
+    Raises InvalidValueError when a rule's overhead is given twice.
+    """
 
     context_tokens: int
     """Tokens in the cache while the times were taken."""
@@ -55,6 +67,17 @@ class StepLatency:
     """Drafting one level against the internal nodes fed, their children drawn."""
     overhead: Timing
     """The rest of a whole step: choosing, compacting both caches, bookkeeping."""
+    rule_overheads: tuple[RuleOverhead, ...] = ()
+    """That of single rules, where it was measured rule by rule."""
+
+    def __post_init__(self) -> None:
+        rules = [each.rule for each in self.rule_overheads]
+        if twice := [rule for rule in rules if rules.count(rule) > 1]:
+            raise InvalidValueError(f"rule_overheads: expected each rule once. Got {twice[0]!r:.60} twice.")
+
+    def overhead_of(self, rule: str) -> Timing:
+        """Return the overhead of steps under a rule: its own where that was measured, or else `overhead`."""
+        return next((each.overhead for each in self.rule_overheads if each.rule == rule), self.overhead)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +97,10 @@ class MeasuredAcceptance:
     table: AcceptanceTable
     texts: TextSums | None = None
     """What the table was made of, text by text; None where only the table is known."""
+    top_k: int = 0
+    """Tokens of the target's law that sampling kept; 0 is all."""
+    draft_sampling: Sampling | None = None
+    """The law that children were drawn from; None is the target's temperature and all tokens."""
 
     def __post_init__(self) -> None:
         if self.texts is None:

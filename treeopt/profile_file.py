@@ -12,7 +12,8 @@ from treeopt.errors import FormatError
 from treeopt.fields import Fields, check_format
 from treeopt.files import read_text, write_text
 from treeopt.latency import LatencyTable, Timing
-from treeopt.profile import Machine, MeasuredAcceptance, Pair, Profile, StepLatency
+from treeopt.profile import Machine, MeasuredAcceptance, Pair, Profile, RuleOverhead, StepLatency
+from treeopt.sampling import Sampling
 
 FORMAT = "treeopt-profile"
 VERSION = 1
@@ -119,15 +120,25 @@ def _read_pair(fields: Fields) -> Pair:
 
 
 def _read_latency(fields: Fields) -> StepLatency:
-    latency = StepLatency(
+    latency = fields.build(
+        "rule_overheads",
+        StepLatency,
         context_tokens=fields.integer("context_tokens", least=0),
         batch_size=fields.integer("batch_size"),
         verify=_read_table(fields.mapping("verify")),
         draft=_read_table(fields.mapping("draft")),
-        overhead=_read_timing(fields.mapping("overhead"), allow_negative=True),
+        overhead=_read_overhead(fields.mapping("overhead")),
+        rule_overheads=_read_rule_overheads(fields) if "rule_overheads" in fields else (),
     )
     fields.end()
     return latency
+
+
+def _read_rule_overheads(fields: Fields) -> tuple[RuleOverhead, ...]:
+    return tuple(
+        RuleOverhead(rule=item.text("rule"), overhead=_read_overhead(item))
+        for item in fields.mappings("rule_overheads")
+    )
 
 
 def _read_table(fields: Fields) -> LatencyTable:
@@ -138,10 +149,10 @@ def _read_table(fields: Fields) -> LatencyTable:
     return fields.build("tokens", LatencyTable, tokens, timings)
 
 
-def _read_timing(fields: Fields, *, allow_negative: bool) -> Timing:
+def _read_overhead(fields: Fields) -> Timing:
     samples = fields.numbers("samples_s")
     fields.end()
-    return fields.build("samples_s", Timing, samples, allow_negative=allow_negative)
+    return fields.build("samples_s", Timing, samples, allow_negative=True)
 
 
 def _read_acceptance(fields: Fields) -> MeasuredAcceptance:
@@ -165,9 +176,18 @@ def _read_acceptance(fields: Fields) -> MeasuredAcceptance:
         positions=fields.integer("positions"),
         table=table,
         texts=_read_texts(fields.mapping("texts")) if "texts" in fields else None,
+        top_k=fields.integer("top_k", least=0) if "top_k" in fields else 0,
+        draft_sampling=_read_sampling(fields.mapping("draft_sampling")) if "draft_sampling" in fields else None,
     )
     fields.end()
     return acceptance
+
+
+def _read_sampling(fields: Fields) -> Sampling:
+    temperature, top_p = fields.number("temperature"), fields.number("top_p", most=1.0)
+    sampling = fields.build("temperature", Sampling, temperature, top_p, fields.integer("top_k", least=0))
+    fields.end()
+    return sampling
 
 
 def _read_texts(fields: Fields) -> TextSums:
@@ -177,13 +197,18 @@ def _read_texts(fields: Fields) -> TextSums:
 
 
 def _write_latency(latency: StepLatency) -> dict[str, Any]:
-    return {
+    written = {
         "context_tokens": latency.context_tokens,
         "batch_size": latency.batch_size,
         "verify": _write_table(latency.verify),
         "draft": _write_table(latency.draft),
         "overhead": {"samples_s": _rounded(latency.overhead.samples_s)},
     }
+    if latency.rule_overheads:
+        written["rule_overheads"] = [
+            {"rule": each.rule, "samples_s": _rounded(each.overhead.samples_s)} for each in latency.rule_overheads
+        ]
+    return written
 
 
 def _write_table(table: LatencyTable) -> dict[str, Any]:
@@ -195,10 +220,16 @@ def _write_table(table: LatencyTable) -> dict[str, Any]:
 
 def _write_acceptance(acceptance: MeasuredAcceptance) -> dict[str, Any]:
     table = acceptance.table
-    written = {
+    written: dict[str, Any] = {
         "rule": acceptance.rule,
         "temperature": acceptance.temperature,
         "top_p": acceptance.top_p,
+    }
+    if acceptance.top_k:
+        written["top_k"] = acceptance.top_k
+    if acceptance.draft_sampling is not None:
+        written["draft_sampling"] = asdict(acceptance.draft_sampling)
+    written |= {
         "prompts": acceptance.prompts,
         "positions": acceptance.positions,
         "p": _rounded(table.p, digits=10),

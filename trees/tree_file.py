@@ -26,7 +26,7 @@ MAX_BYTES = 8_000_000
 class Provenance:
     """Where a tree came from and what was promised of it; every field may be absent.
 
-    Raises InvalidValueError when a number is negative or not finite.
+    Raises InvalidValueError when a number is negative or not finite, or `lossy` is False.
     """
 
     tool: str | None = None
@@ -41,6 +41,8 @@ class Provenance:
     """Processor or device of the profile."""
     rule: str | None = None
     """Verification rule whose acceptance was used."""
+    lossy: bool | None = None
+    """True where the text no longer follows the target's law under that rule; False is not said."""
     temperature: float | None = None
     """Sampling temperature of that acceptance."""
     tokens_per_step: float | None = None
@@ -51,6 +53,8 @@ class Provenance:
     """Predicted tokens per second over those of plain decoding."""
 
     def __post_init__(self) -> None:
+        if self.lossy is False:
+            raise InvalidValueError("lossy: expected True or None. Got False: leave it out.")
         for name in ("temperature", "tokens_per_step", "step_s", "speedup"):
             value = getattr(self, name)
             if value is None:
@@ -131,7 +135,11 @@ def load_file(path: Path | str) -> TreeFile:
 
 
 def _read_provenance(fields: Fields) -> Provenance:
-    read: dict[Any, Callable[[str], str | float]] = {str | None: fields.text, float | None: fields.number}
+    read: dict[Any, Callable[[str], str | float]] = {
+        str | None: fields.text,
+        float | None: fields.number,
+        bool | None: fields.true,
+    }
     known = [field for field in dataclasses.fields(Provenance) if field.name in fields]
     values: dict[str, Any] = {field.name: read[field.type](field.name) for field in known}
     fields.end()

@@ -1,7 +1,7 @@
 """Profiles of machines that do not exist, so that every number of a plan is known beforehand."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ COUNTS = (1, 2, 4, 8, 12, 16, 24, 32)
 TABLE = AcceptanceTable([[0.7, 0.15, 0.05], [0.65, 0.15, 0.05], [0.6, 0.15, 0.05], [0.5, 0.1, 0.05]])
 NOISY = AcceptanceTable([[0.6, 0.1, 0.11], [0.6, 0.1, 0.11]], standard_error=np.full((2, 3), 0.02))
 """Ranks rise, but by less than noise explains."""
+STEEP = AcceptanceTable([[0.84, 0.05]] * 4)
+"""Accepts less beside the first child and more below it than TABLE does."""
 FOUR_CONDITIONS = [(context, batch) for batch in (1, 16) for context in (256, 4096)]
 SAMPLES = 15
 
@@ -40,6 +42,7 @@ def invented(
     *,
     conditions: Sequence[tuple[int, int]] = ((256, 1),),
     tables: Sequence[AcceptanceTable] = (TABLE,),
+    others: Mapping[str, AcceptanceTable] | None = None,
     verify: Callable[[int, int, int], float] = verify_s,
     draft: Callable[[int, int, int], float] = draft_s,
     overhead_s: float = 2e-4,
@@ -47,7 +50,10 @@ def invented(
     draft_noise: float = 0.0,
     overhead_noise: float = 0.0,
 ) -> Profile:
-    """Return a profile of every (context tokens, batch size), with one acceptance per table, 0.2 degrees apart."""
+    """Return a profile of every (context tokens, batch size), with one acceptance per table, 0.2 degrees apart.
+
+    `others` are the tables of further rules, at temperature 0.
+    """
     rng = np.random.default_rng(5)
 
     def timing(seconds: float, noise: float) -> Timing:
@@ -63,9 +69,11 @@ def invented(
         )
         for context, batch in conditions
     ]
+    measured = [("sequoia", 0.2 * i, table) for i, table in enumerate(tables)]
+    measured += [(rule, 0.0, table) for rule, table in (others or {}).items()]
     acceptances = [
-        MeasuredAcceptance(rule="sequoia", temperature=0.2 * i, top_p=1.0, prompts=9, positions=999, table=table)
-        for i, table in enumerate(tables)
+        MeasuredAcceptance(rule=rule, temperature=temperature, top_p=1.0, prompts=9, positions=999, table=table)
+        for rule, temperature, table in measured
     ]
     return Profile(
         created="2026-11-20T11:12:00Z",

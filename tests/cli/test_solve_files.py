@@ -95,7 +95,9 @@ class TestFiles:
             (("--plot", "missing/plan.svg"), 1, "missing"),
             (("--depth", "5"), 1, "measured to depth 4"),
             (("--budget", "64"), 1, "--max-tokens"),
-            (("--rule", "typical"), 1, "typical"),
+            (("--rule", "target"), 1, "target"),
+            (("--rule", "typical"), 2, "--rule typical: it changes the text's law. Allow that with --lossy."),
+            (("--rule", "typical", "--lossy"), 1, "rule typical at temperature None was not measured"),
         ],
         ids=str,
     )

@@ -1,7 +1,7 @@
 """Invented machines, tables and the profiles that would be measured of them."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from tests.solver.oracles import Table
 from treeopt.acceptance import AcceptanceTable, TextSums
 from treeopt.latency import LatencyTable, Timing
-from treeopt.profile import Machine, MeasuredAcceptance, Pair, Profile, StepLatency
+from treeopt.profile import Machine, MeasuredAcceptance, Pair, Profile, RuleOverhead, StepLatency
 
 NODES, DEPTH = 9, 5
 
@@ -99,8 +99,12 @@ def latency(
     counts: Sequence[int] | None = None,
     draft_counts: Sequence[int] | None = None,
     noise: float | dict[str, float] = 0.0,
+    overheads: Mapping[str, float] | None = None,
 ) -> StepLatency:
-    """Return what is measured of a machine, by default at every count; `noise` may differ by what is timed."""
+    """Return what is measured of a machine, by default at every count; `noise` may differ by what is timed.
+
+    `overheads` are those of single rules.
+    """
     rng = np.random.default_rng(1)
     noises = noise if isinstance(noise, dict) else dict.fromkeys(("verify", "draft", "overhead"), noise)
 
@@ -113,6 +117,10 @@ def latency(
         verify=curve("verify", machine.verify, counts or range(1, len(machine.verify) + 1)),
         draft=curve("draft", machine.draft, draft_counts or counts or range(1, len(machine.draft) + 1)),
         overhead=timing(machine.overhead, noises.get("overhead", 0.0), rng),
+        rule_overheads=tuple(
+            RuleOverhead(rule=rule, overhead=timing(value_s, noises.get("overhead", 0.0), rng))
+            for rule, value_s in (overheads or {}).items()
+        ),
     )
 
 

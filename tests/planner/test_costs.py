@@ -1,6 +1,7 @@
 """Curves of seconds: between the measured counts, padded, pooled, mixed, extrapolated."""
 
 import dataclasses
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,10 +12,12 @@ from tests.solver.oracles import paths_of
 from treeopt.errors import InfeasibleError
 from treeopt.latency import LatencyTable, Timing
 from treeopt.planner.condition import Condition, condition
-from treeopt.planner.costs import StepCosts, step_costs
+from treeopt.planner.costs import StepCosts
+from treeopt.planner.costs import step_costs as step_costs_of
 from treeopt.profile import StepLatency
 from treeopt.trees import TokenTree, chain, chains, k_ary, level_widths
 
+step_costs = partial(step_costs_of, rule="sequoia")
 TREES = [chain(0), chain(1), chain(4), chains(2, 4), k_ary(2, 2), level_widths([2, 3, 2, 1]), TokenTree([-1, *[0] * 6])]
 
 
@@ -274,3 +277,21 @@ class TestExtrapolated:
         assert step_costs(at(*latencies, context_tokens=250, extrapolate=True)).verify_s[1] == close(0.5)
         with pytest.raises(InfeasibleError, match=r"extrapolated to 0 seconds or fewer"):
             step_costs(at(*latencies, context_tokens=300, extrapolate=True))
+
+
+class TestRules:
+    machine = seconds(lambda n: 1.0 * n, lambda _: 0.1, 0.5)
+
+    def test_the_overhead_is_that_of_the_rule_where_it_was_measured(self):
+        where = at(latency(self.machine, overheads={"typical": 0.2, "traversal": 0.9}))
+        found = [step_costs_of(where, rule=rule) for rule in ("typical", "traversal", "sequoia")]
+        assert [costs.overhead_s for costs in found] == close([0.2, 0.9, 0.5])
+        assert [seconds_of(costs, chain(1)) for costs in found] == close([2.3, 3.0, 2.6])
+        assert [seconds_of(costs, chain(0)) for costs in found] == [1, 1, 1]
+
+    def test_between_conditions_each_gives_what_it_has(self):
+        """The rule's own in one condition, the common one in the other."""
+        first = latency(self.machine, context_tokens=0, overheads={"typical": 0.1})
+        where = at(first, latency(self.machine, context_tokens=100), context_tokens=25)
+        assert step_costs_of(where, rule="typical").overhead_s == close(0.75 * 0.1 + 0.25 * 0.5)
+        assert step_costs_of(where, rule="sequoia").overhead_s == close(0.5)

@@ -228,7 +228,7 @@ class TestAsked:
     def test_the_acceptance_asked_for_is_used(self):
         first, other = acceptance(TABLES["falling"]), acceptance([[0.99, 0.01]], rule="target", temperature=0.0)
         made = profile([latency(MACHINES["nodes almost free"])], [first, other])
-        for asked in ({"rule": "target"}, {"temperature": 0.0}):
+        for asked in ({"rule": "target"}, {"temperature": 0.0}, {"rule": "target", "temperature": 0.0}):
             found = plan(made, 8, **asked)
             assert (found.rule, found.temperature, found.solution.max_depth) == ("target", 0.0, 1)
         assert step_model(made, raw=True).acceptance is first
@@ -258,7 +258,7 @@ class TestAsked:
         with pytest.raises(InfeasibleError, match=r"measured to depth 5\. Got 6"):
             plan(profile_of(MACHINES["nodes cost"], TABLES["falling"]), 8, max_depth=6)
 
-    @pytest.mark.parametrize("asked", [{"rule": "typical"}, {"temperature": 1.0}, {"context_tokens": 9}], ids=str)
+    @pytest.mark.parametrize("asked", [{"rule": "target"}, {"temperature": 1.0}, {"context_tokens": 9}], ids=str)
     def test_conditions_that_were_not_measured(self, asked):
         with pytest.raises(InfeasibleError, match=r"was not measured.*\. Measured: "):
             plan(profile_of(MACHINES["nodes cost"], [0.9]), 8, **asked)

@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -23,9 +23,15 @@ Grid = dict[tuple[int, int], Seconds]
 """A machine for every measured batch size and context length."""
 
 
-def measured(grid: Grid, **tables: object) -> Profile:
+Pair = tuple[str, TokenTree]
+"""A rule and a tree."""
+ALONE: dict[str, Table] = {"sequoia": P}
+
+
+def measured(grid: Grid, overheads: Mapping[str, float] | None = None, **tables: object) -> Profile:
     latencies = [
-        latency(machine, batch_size=batch, context_tokens=context) for (batch, context), machine in grid.items()
+        latency(machine, batch_size=batch, context_tokens=context, overheads=overheads)
+        for (batch, context), machine in grid.items()
     ]
     return profile(
         latencies, [acceptance(P)] if not tables else [acceptance(p, rule=rule) for rule, p in tables.items()]
@@ -62,16 +68,28 @@ def between(grid: Grid, batch: int, context: int) -> Seconds:
     return Seconds(numbers[:NODES].tolist(), numbers[NODES:-1].tolist(), float(numbers[-1]))
 
 
-def rivals(found: Schedule, rule: str) -> list[TokenTree]:
-    return list({each.choice.tree for each in found.plans if each.rule == rule})
+def rivals(found: Schedule) -> list[Pair]:
+    return list({(each.rule, each.choice.tree) for made in found.plans for each in made.rules})
 
 
 def speed(tree: TokenTree, p: Table, machine: Seconds) -> float:
     return speedup(tree.parents.tolist(), p, machine)
 
 
-def check(grid: Grid, segments: Sequence[Segment], trees: Sequence[TokenTree], axis: str, p: Table = P) -> None:
+def check(
+    grid: Grid,
+    segments: Sequence[Segment],
+    pairs: Sequence[Pair],
+    axis: str,
+    tables: Mapping[str, Table] = ALONE,
+    overheads: Mapping[str, float] | None = None,
+) -> None:
     """Expect segments that tile the measured range, each with the fastest rival everywhere in it."""
+
+    def speed_of(pair: Pair, machine: Seconds) -> float:
+        rule, tree = pair
+        return speed(tree, tables[rule], machine._replace(overhead=(overheads or {}).get(rule, machine.overhead)))
+
     groups = itertools.groupby(segments, lambda each: each.batch_sizes if axis == "context" else each.context_tokens)
     for (fixed, same), group in groups:
         assert fixed == same
@@ -80,14 +98,15 @@ def check(grid: Grid, segments: Sequence[Segment], trees: Sequence[TokenTree], a
             low, high = segment.context_tokens if axis == "context" else segment.batch_sizes
             assert expected_start in (None, low)
             assert low <= high
-            assert before is None or before.tree != segment.choice.tree
+            chosen = (segment.rule, segment.choice.tree)
+            assert before != chosen
             for value in range(low, high + 1):
                 machine = between(grid, *((fixed, value) if axis == "context" else (value, fixed)))
-                best = max(speed(tree, p, machine) for tree in trees)
-                assert speed(segment.choice.tree, p, machine) >= best * (1 - 1e-8), (axis, fixed, value)
+                best = max(speed_of(pair, machine) for pair in pairs)
+                assert speed_of(chosen, machine) >= best * (1 - 1e-8), (axis, fixed, value)
             start = between(grid, *((fixed, low) if axis == "context" else (low, fixed)))
-            assert segment.choice.speedup.value == pytest.approx(speed(segment.choice.tree, p, start), rel=1e-9)
-            expected_start, before = high + 1, segment.choice
+            assert segment.choice.speedup.value == pytest.approx(speed_of(chosen, start), rel=1e-9)
+            expected_start, before = high + 1, chosen
 
 
 def ranges(segments: Sequence[Segment], axis: str) -> dict[int, tuple[int, int]]:
@@ -112,8 +131,8 @@ class TestSegments:
     @pytest.mark.parametrize("seed", range(12))
     def test_the_fastest_rival_at_every_place(self, seed):
         grid, found = drawn(seed), of_drawn(seed)
-        check(grid, found.over_contexts, rivals(found, "sequoia"), "context")
-        check(grid, found.over_batch_sizes, rivals(found, "sequoia"), "batch")
+        check(grid, found.over_contexts, rivals(found), "context")
+        check(grid, found.over_batch_sizes, rivals(found), "batch")
         assert ranges(found.over_contexts, "context") == dict.fromkeys(BATCHES, (0, 30))
         assert ranges(found.over_batch_sizes, "batch") == dict.fromkeys(CONTEXTS, (1, 9))
 
@@ -135,7 +154,7 @@ class TestSegments:
                 Segment(**{**fields(second), "context_tokens": (end + 1, second.context_tokens[1])}),
             ]
             with pytest.raises(AssertionError):
-                check(grid, moved, rivals(found, "sequoia"), "context")
+                check(grid, moved, rivals(found), "context")
 
     def test_a_switch_is_exact(self):
         """A chain of one yields 1.5 tokens in 1.2 + context / 1000 seconds: slower than 1 from 301 on, and not at 300."""
@@ -166,7 +185,7 @@ class TestSegments:
         assert found[0].choice.kind == "tree"
         assert found[-1].choice.kind == "plain"
         assert found[-1].batch_sizes[1] == 64
-        check(grid, found, [each.choice.tree for each in found], "batch")
+        check(grid, found, [(each.rule, each.choice.tree) for each in found], "batch")
 
     def test_one_condition_is_a_schedule_too(self):
         found = schedule(measured(drawn(0, [(2, 100)])), NODES)
@@ -187,7 +206,7 @@ class TestGaps:
     def test_contexts_that_were_not_measured_at_every_batch_size(self, seed):
         grid = drawn(seed, PARTIAL)
         found = schedule(measured(grid), NODES)
-        check(grid, found.over_contexts, rivals(found, "sequoia"), "context")
+        check(grid, found.over_contexts, rivals(found), "context")
         assert ranges(found.over_contexts, "context") == {1: (0, 30), 4: (3, 3), 9: (0, 30)}
 
     def test_a_batch_size_between_measured_elsewhere_only(self):
@@ -209,34 +228,69 @@ class TestGaps:
         )
 
 
-class TestRules:
-    other: Table = [[0.3, 0.2]] * 4
+OTHERS: dict[str, Table] = {"target": P, "traversal": [[0.45, 0.4]] * 4, "typical": [[0.5, 0.3]] * 4}
+OVERHEADS = {"traversal": 0.0, "typical": 0.3}
 
-    def test_every_rule_has_a_schedule_of_its_own(self):
-        grid = drawn(2)
-        found = schedule(measured(grid, target=P, typical=self.other), NODES)
-        assert [each.rule for each in found.plans] == ["target"] * 9 + ["typical"] * 9
-        for rule, p in (("target", P), ("typical", self.other)):
-            trees = rivals(found, rule)
-            check(grid, [each for each in found.over_contexts if each.rule == rule], trees, "context", p)
-            check(grid, [each for each in found.over_batch_sizes if each.rule == rule], trees, "batch", p)
+
+class TestRules:
+    @pytest.mark.parametrize("seed", range(6))
+    def test_the_fastest_rule_and_tree_at_every_place(self, seed):
+        grid = drawn(seed)
+        found = schedule(measured(grid, OVERHEADS, **OTHERS), NODES, lossy=True)
+        assert len(found.plans) == 9
+        for axis, segments in (("context", found.over_contexts), ("batch", found.over_batch_sizes)):
+            check(grid, segments, rivals(found), axis, OTHERS, OVERHEADS)
+
+    def test_some_of_the_drawn_machines_change_the_rule(self):
+        found = [schedule(measured(drawn(seed), OVERHEADS, **OTHERS), NODES, lossy=True) for seed in range(6)]
+        assert len({segment.rule for each in found for segment in each.over_contexts}) > 1
+
+    def test_the_best_rule_changes_with_the_context(self):
+        """A rule that costs much per step and accepts more pays where passes are dear: where contexts are long."""
+        tables = {"sequoia": [[0.6, 0.1]] * 4, "traversal": [[0.7, 0.1]] * 4}
+        grid = {
+            (1, context): seconds(lambda n, c=context: 1 + 0.1 * c + 0.02 * n, lambda _: 0.02, nodes=NODES)
+            for context in (0, 100)
+        }
+        overheads = {"traversal": 0.6}
+        found = schedule(measured(grid, overheads, **tables), NODES)
+        rules = [each.rule for each in found.over_contexts]
+        assert (rules[0], rules[-1]) == ("sequoia", "traversal")
+        assert [each.rule for each in found.plans] == ["sequoia", "traversal"]
+        check(grid, found.over_contexts, rivals(found), "context", tables, overheads)
+        one_rule = [Segment(**{**fields(each), "rule": "traversal"}) for each in found.over_contexts]
+        with pytest.raises(AssertionError):
+            check(grid, one_rule, rivals(found), "context", tables, overheads)
+
+    def test_lossy_rules_need_leave_and_are_marked(self):
+        made = measured(drawn(2), target=[[0.3, 0.1]] * 4, typical=[[0.9, 0.05]] * 4)
+        for lossy in (False, True):
+            segments = schedule(made, NODES, lossy=lossy).over_contexts
+            assert {(each.rule, each.lossy) for each in segments} <= {("target", False), ("typical", True)}
+            assert any(each.lossy for each in segments) == lossy
+
+    def test_plain_decoding_is_one_segment_whatever_the_rule(self):
+        grid = {(1, context): seconds(lambda n: 1.0 * n, lambda _: 1.0, nodes=NODES) for context in CONTEXTS}
+        found = schedule(measured(grid, target=P, traversal=OTHERS["traversal"]), NODES).over_contexts
+        assert [(each.rule, each.choice.kind, each.context_tokens) for each in found] == [("target", "plain", (0, 30))]
 
     def test_only_those_asked_for(self):
         made = profile(
             [latency(seconds(lambda _: 1.0, lambda _: 0.1, nodes=NODES))],
-            [acceptance(P, rule=rule, temperature=t) for rule in ("target", "typical") for t in (0.0, 0.6)],
+            [acceptance(P, rule=rule, temperature=t) for rule in ("target", "traversal") for t in (0.0, 0.6)],
         )
         for asked, count in (
-            ({}, 4),
-            ({"rule": "typical"}, 2),
-            ({"temperature": 0.6}, 2),
+            ({}, 2),
+            ({"rule": "traversal"}, 2),
+            ({"temperature": 0.6}, 1),
             ({"rule": "target", "temperature": 0.0}, 1),
         ):
             found = schedule(made, NODES, **asked)
             assert len(found.plans) == len(found.over_contexts) == count
             assert all(getattr(each, name) == value for name, value in asked.items() for each in found.over_contexts)
+            assert {len(each.rules) for each in found.plans} == {1 if "rule" in asked else 2}
 
-    @pytest.mark.parametrize("asked", [{"rule": "typical"}, {"temperature": 9.0}], ids=str)
+    @pytest.mark.parametrize("asked", [{"rule": "target"}, {"temperature": 9.0}], ids=str)
     def test_what_was_not_measured_is_refused(self, asked):
         with pytest.raises(InfeasibleError, match=r"was not measured\. Measured: sequoia at 0\.6"):
             schedule(measured(drawn(0, [(1, 0)])), NODES, **asked)

@@ -36,7 +36,8 @@ GOLDEN = {
             source="profile.yaml",
             pair="bundled/target with bundled/draft",
             machine="2 cores, AMD EPYC 7763",
-            rule="sequoia",
+            rule="typical",
+            lossy=True,
             temperature=0.6,
             tokens_per_step=2.893,
             step_s=0.0034,
@@ -99,7 +100,8 @@ def tree_files(draw: st.DrawFn) -> TreeFile:
         parents.append(draw(st.integers(max(parents[-1], 0), node - 1)))
         reach.append(reach[parents[node]] * draw(st.floats(0, 1)))
     fields = dataclasses.fields(Provenance)
-    values = {field.name: draw(TEXT if field.type == str | None else NUMBER) for field in fields}
+    strategies = {str | None: TEXT, float | None: NUMBER, bool | None: st.sampled_from([None, True])}
+    values = {field.name: draw(strategies[field.type]) for field in fields}
     return TreeFile(
         tree=TokenTree(parents),
         reach=np.array(reach) if draw(st.booleans()) else None,
@@ -207,6 +209,9 @@ WRONG_SHAPE = {
     "provenance unknown": (document(provenance={"author": "me"}), "provenance.author", "unknown field"),
     "tool number": (document(provenance={"tool": 3}), "provenance.tool", "expected text. Got 3"),
     "rule null": (document(provenance={"rule": None}), "provenance.rule", "expected text. Got None"),
+    "lossy false": (document(provenance={"lossy": False}), "provenance.lossy", "expected true, or no such.* Got False"),
+    "lossy 1": (document(provenance={"lossy": 1}), "provenance.lossy", "expected true, or no such field. Got 1"),
+    "lossy text": (document(provenance={"lossy": "tr\nue" * 99}), "provenance.lossy", "expected true.* Got 'tr"),
     "temperature text": (document(provenance={"temperature": "1"}), "provenance.temperature", "number.* Got '1'"),
     "speedup boolean": (document(provenance={"speedup": True}), "provenance.speedup", "number.* Got True"),
     "step negative": (document(provenance={"step_s": -1}), "provenance.step_s", "at least 0. Got -1"),
@@ -357,6 +362,10 @@ class TestRecords:
     def test_numbers_that_no_file_can_hold(self, name, value):
         with pytest.raises(InvalidValueError, match=f"{name}: expected a finite number"):
             Provenance(**{name: value})
+
+    def test_what_is_not_lossy_is_not_said(self):
+        with pytest.raises(InvalidValueError, match=r"lossy: expected True or None\. Got False: leave it out"):
+            Provenance(lossy=False)
 
     def test_a_tree_too_large_for_a_file(self, tmp_path):
         with pytest.raises(InvalidValueError, match=r"at most 65536 nodes\. Got 65537"):

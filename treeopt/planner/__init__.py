@@ -1,8 +1,9 @@
-"""Profile to plan: which tree is fastest, where, by how much, and how sure that is."""
+"""Profile to plan: which rule and tree are fastest, where, by how much, and how sure that is."""
 
 from treeopt.planner.fastest import Fastest, fastest_tree
 from treeopt.planner.model import Candidate, StepModel, step_model
 from treeopt.planner.planning import OBJECTIVES, Plan, plan, tree_file
+from treeopt.planner.rule_choice import RuleChoice
 from treeopt.planner.scheduling import Schedule, Segment, schedule
 from treeopt.planner.smoothing import Smoothing
 from treeopt.planner.uncertainty import Confidence
@@ -13,6 +14,7 @@ __all__ = [
     "Confidence",
     "Fastest",
     "Plan",
+    "RuleChoice",
     "Schedule",
     "Segment",
     "Smoothing",

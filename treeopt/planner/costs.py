@@ -28,7 +28,7 @@ Reading = Callable[[tuple[Timing, ...]], FloatArray]
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class StepCosts:
-    """The curves of one condition; any leading axes hold draws of them."""
+    """The curves of one condition and rule; any leading axes hold draws of them."""
 
     verify_s: FloatArray
     """(…, N + 1): a pass over n nodes, padded where that is faster; entry 0 is 0."""
@@ -79,11 +79,12 @@ class StepCosts:
             )
 
 
-def step_costs(condition: Condition, *, max_nodes: int = 0, reading: Reading | None = None) -> StepCosts:
-    """Return the curves of a condition at every count from 1 to the largest measured.
+def step_costs(condition: Condition, *, rule: str, max_nodes: int = 0, reading: Reading | None = None) -> StepCosts:
+    """Return the curves of a condition under a rule at every count from 1 to the largest measured.
 
     Args:
         condition: where.
+        rule: verification rule whose overhead counts.
         max_nodes: where larger than what was measured, the curves go on at their last slope, up to there.
         reading: what is read from the timings; by default their medians.  What is padded, the medians decide.
 
@@ -107,7 +108,7 @@ def step_costs(condition: Condition, *, max_nodes: int = 0, reading: Reading | N
 
     verify_s, verify_tokens = curve([latency.verify for latency in measured])
     draft_s, _ = curve([latency.draft for latency in measured])
-    overhead_s = _mixed(shares, [read((latency.overhead,))[..., 0] for latency in measured])
+    overhead_s = _mixed(shares, [read((latency.overhead_of(rule),))[..., 0] for latency in measured])
     return StepCosts(
         verify_s=verify_s, verify_tokens=verify_tokens, draft_s=draft_s, overhead_s=np.maximum(0.0, overhead_s)
     )

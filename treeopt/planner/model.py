@@ -98,7 +98,7 @@ def step_model(
 
     Args:
         profile: what was measured.
-        rule: verification rule whose acceptance counts.
+        rule: verification rule whose acceptance and overhead count.
         temperature: at which it was measured.
         context_tokens: tokens in the cache; between measured lengths, times are interpolated.
         batch_size: sequences verified together; interpolated likewise.
@@ -115,5 +115,5 @@ def step_model(
         condition=where,
         acceptance=smoothing.acceptance if smoothing else acceptance,
         smoothing=smoothing,
-        costs=step_costs(where, max_nodes=max_nodes if extrapolate else 0),
+        costs=step_costs(where, rule=acceptance.rule, max_nodes=max_nodes if extrapolate else 0),
     )

@@ -1,7 +1,7 @@
-"""Profile to plan: the tree, chain or plain decoding with the most tokens per second on the measured machine."""
+"""Profile to plan: the rule and the tree, chain or plain decoding with the most tokens per second, found together."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +10,10 @@ from treeopt import __version__
 from treeopt.errors import InvalidValueError
 from treeopt.planner.fastest import Fastest, fastest_tree, speeds
 from treeopt.planner.model import Candidate, StepModel, step_model
+from treeopt.planner.rule_choice import RuleChoice, planned_acceptances, rule_label
 from treeopt.planner.uncertainty import Confidence, confidence
 from treeopt.profile import Profile
+from treeopt.rules import LOSSY_RULES
 from treeopt.solver import Solution, solve
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain
 
@@ -25,7 +27,7 @@ RIVALS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to run: the best of the best tree, the best chain and plain decoding, with all three beside it."""
+    """What to run: under the best rule, the best of the best tree, the best chain and plain decoding, with all three."""
 
     tree: Candidate
     """The best tree, over every budget and depth."""
@@ -44,6 +46,8 @@ class Plan:
     model: StepModel
     """The acceptance and the costs that were used."""
     solution: Solution
+    rules: tuple[RuleChoice, ...] = ()
+    """Every rule that was planned, in the order measured; the plan itself is that of the best of them."""
 
     @property
     def choice(self) -> Candidate:
@@ -51,9 +55,19 @@ class Plan:
         return max((self.plain, self.chain, self.tree), key=self._merit)
 
     @property
+    def merit(self) -> float:
+        """What the objective asks for: the choice's speedup, or its tokens per step."""
+        return self._merit(self.choice)
+
+    @property
     def rule(self) -> str:
         """The verification rule planned for."""
         return self.model.acceptance.rule
+
+    @property
+    def lossy(self) -> bool:
+        """Whether the text no longer follows the target's law under that rule."""
+        return self.rule in LOSSY_RULES
 
     @property
     def temperature(self) -> float:
@@ -77,7 +91,8 @@ class Plan:
         batch = f", batch of {where.batch_size}" if where.batch_size > 1 else ""
         beyond = " (extrapolated)" if self.extrapolated else ""
         return (
-            f"{self.rule} at temperature {self.temperature:g}, {where.context_tokens} tokens of context{batch}{beyond}"
+            f"{rule_label(self.rule)} at temperature {self.temperature:g}, "
+            f"{where.context_tokens} tokens of context{batch}{beyond}"
         )
 
     def _merit(self, candidate: Candidate) -> float:
@@ -97,8 +112,11 @@ def plan(
     batch_size: int | None = None,
     raw: bool = False,
     extrapolate: bool = False,
+    lossy: bool = False,
 ) -> Plan:
-    """Return the best tree, chain and plain decoding under a profile, over all budgets up to `max_nodes`.
+    """Return the best rule with its best tree, chain and plain decoding, over all budgets up to `max_nodes`.
+
+    Rules are compared through the best way to decode under each; in a tie the one measured first is taken.
 
     Args:
         profile: what was measured.
@@ -106,30 +124,53 @@ def plan(
         max_depth: most levels below the root; by default all that the acceptance was measured for.
         level_widths: most nodes at each depth, as for `treeopt.solve`.
         objective: `speed`, or `tokens` to ignore what a step costs.
-        rule: as for `step_model`, and so are the following.
-        temperature: at which acceptance was measured.
+        rule: verification rule; by default the best of all that were measured at the temperature.
+        temperature: at which acceptance was measured; by default the first of the rule, or of all.
         context_tokens: tokens in the cache.
         batch_size: sequences verified together.
         raw: take the acceptance as measured.
         extrapolate: go on beyond what was measured.
+        lossy: allow rules that change the text's law.
 
-    Raises InvalidValueError for a budget below 1 or an unknown objective, InfeasibleError for conditions and sizes
-    beyond what was measured.
+    Raises InvalidValueError for a budget below 1, an unknown objective or a lossy rule that is not allowed,
+    InfeasibleError for conditions and sizes beyond what was measured.
     """
     if max_nodes < 1:
         raise InvalidValueError(f"max_nodes: expected at least 1, the root. Got {max_nodes}.")
     if objective not in OBJECTIVES:
         raise InvalidValueError(f"objective: expected {' or '.join(OBJECTIVES)}. Got {objective!r}.")
-    model = step_model(
-        profile,
-        rule=rule,
-        temperature=temperature,
-        context_tokens=context_tokens,
-        batch_size=batch_size,
-        raw=raw,
-        extrapolate=extrapolate,
-        max_nodes=max_nodes,
-    )
+    if temperature is None:
+        temperature = profile.acceptance(rule=rule).temperature
+    models = [
+        step_model(
+            profile,
+            rule=acceptance.rule,
+            temperature=temperature,
+            context_tokens=context_tokens,
+            batch_size=batch_size,
+            raw=raw,
+            extrapolate=extrapolate,
+            max_nodes=max_nodes,
+        )
+        for acceptance in planned_acceptances(profile, rule=rule, temperature=temperature, lossy=lossy)
+    ]
+    return _best_rule([_best_of_rule(model, max_nodes, max_depth, level_widths, objective) for model in models])
+
+
+def _best_rule(plans: Sequence[Plan]) -> Plan:
+    """Return the plan whose choice is best, beside what the others come to."""
+    rules = tuple(RuleChoice(rule=each.rule, lossy=each.lossy, choice=each.choice) for each in plans)
+    return replace(max(plans, key=lambda each: each.merit), rules=rules)
+
+
+def _best_of_rule(
+    model: StepModel,
+    max_nodes: int,
+    max_depth: int | None,
+    level_widths: int | Sequence[int] | None,
+    objective: str,
+) -> Plan:
+    """Return the plan under one rule."""
     model.costs.step_s(np.array([max_nodes]), np.zeros((1, 0), np.int64))  # refuse now what was not measured
     solution = solve(model.acceptance.table, max_nodes, max_depth, level_widths=level_widths)
     fastest = fastest_tree(solution, model.costs, level_widths=level_widths)
@@ -137,13 +178,10 @@ def plan(
     chains = [chain(depth) for depth in range(min(solution.max_depth, max_nodes - 1) + 1)]
     merit = model.speedup if objective == "speed" else model.tokens_per_step
     speedups = speeds(solution, model.costs)
-    candidates = {
-        "plain": model.predict("plain", chain(0)),
-        "chain": model.predict("chain", max(chains, key=merit)),
-        "tree": model.predict("tree", best),
-    }
     return Plan(
-        **candidates,
+        plain=model.predict("plain", chain(0)),
+        chain=model.predict("chain", max(chains, key=merit)),
+        tree=model.predict("tree", best),
         budgets=tuple(model.predict("tree", tree) for tree in _row_of_trees(solution, speedups)),
         objective=objective,
         fastest=fastest,
@@ -166,6 +204,7 @@ def tree_file(plan: Plan, profile: Profile, *, source: str) -> TreeFile:
             pair=f"{profile.pair.target} + {profile.pair.draft}",
             machine=profile.machine.processor,
             rule=plan.rule,
+            lossy=plan.lossy or None,
             temperature=plan.temperature,
             tokens_per_step=choice.tokens_per_step.value,
             step_s=choice.step_s.value,

@@ -72,7 +72,12 @@ def draw_worlds(acceptance: MeasuredAcceptance, condition: Condition, *, max_nod
     generator = np.random.default_rng(SEED)
     return Worlds(
         p=draw_acceptance(acceptance, generator),
-        costs=step_costs(condition, max_nodes=max_nodes, reading=lambda timings: draw_medians(timings, generator)),
+        costs=step_costs(
+            condition,
+            rule=acceptance.rule,
+            max_nodes=max_nodes,
+            reading=lambda timings: draw_medians(timings, generator),
+        ),
     )
 
 

@@ -1,0 +1,233 @@
+"""Rules and trees planned together: against every tree under every rule, tried one by one."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+
+from tests.planner.machines import (
+    Seconds,
+    acceptance,
+    drawn_seconds,
+    drawn_table,
+    latency,
+    profile,
+    seconds,
+)
+from tests.planner.oracles import every_speedup
+from treeopt.errors import InfeasibleError, InvalidValueError
+from treeopt.planner import Plan, plan, schedule, step_model, tree_file
+from treeopt.planner.rule_choice import rule_label
+from treeopt.planner.uncertainty import draw_worlds
+from treeopt.profile import Profile
+from treeopt.trees import chain
+
+NODES, DEPTH = 7, 4
+EVEN, STEEP = [[0.45, 0.45]] * DEPTH, [[0.66, 0.02]] * DEPTH
+"""The first accepts more at each node; the second more along a chain."""
+NODES_DEAR = seconds(lambda n: 0.7 + 0.3 * n, lambda _: 0.02, 0.05, nodes=NODES)
+NODES_FREE = seconds(lambda n: 1.0 + 1e-4 * n, lambda _: 0.02, 0.05, nodes=NODES)
+LOSSY = "typical (lossy: the text's law changes)"
+
+
+def measured(machine: Seconds, *, overheads: dict[str, float] | None = None, **tables: object) -> Profile:
+    """Return the profile of one machine and a table for each rule."""
+    return profile([latency(machine, overheads=overheads)], [acceptance(p, rule=rule) for rule, p in tables.items()])
+
+
+def row_sum(p: object) -> float:
+    """Return what a node's children accept together at the first depth."""
+    return float(np.sum(p[0]))
+
+
+@functools.cache
+def drawn(seed: int) -> tuple[Seconds, dict[str, object], dict[str, float]]:
+    """Return a machine with a falling table and an overhead for each of three rules."""
+    rng = np.random.default_rng(seed)
+    rules = ("sequoia", "target", "traversal")
+    machine = drawn_seconds(rng, NODES)
+    return (
+        machine,
+        {rule: drawn_table(rng, DEPTH, "falling") for rule in rules},
+        dict(zip(rules, rng.uniform(0, 0.3, 3), strict=True)),
+    )
+
+
+def best_speedups(seed: int) -> dict[str, float]:
+    """Return the speedup of the fastest tree of all under each rule."""
+    machine, tables, overheads = drawn(seed)
+    return {
+        rule: every_speedup(p, machine._replace(overhead=overheads[rule]), NODES, DEPTH).max()
+        for rule, p in tables.items()
+    }
+
+
+class TestBest:
+    @pytest.mark.parametrize("seed", range(40))
+    def test_rule_and_tree_are_the_fastest_of_all_pairs(self, seed):
+        machine, tables, overheads = drawn(seed)
+        found, best = plan(measured(machine, overheads=overheads, **tables), NODES), best_speedups(seed)
+        assert found.choice.speedup.value == pytest.approx(max(best.values()), rel=1e-9)
+        assert best[found.rule] == pytest.approx(max(best.values()), rel=1e-9)
+        assert [each.rule for each in found.rules] == list(tables)
+        assert [each.choice.speedup.value for each in found.rules] == pytest.approx(list(best.values()), rel=1e-9)
+
+    def test_the_largest_sum_of_the_first_row_would_choose_wrongly(self):
+        """Negative control: acceptance at a node says less than the best tree does."""
+        wrong = 0
+        for seed in range(40):
+            best = best_speedups(seed)
+            by_sum = max(drawn(seed)[1], key=lambda rule, seed=seed: row_sum(drawn(seed)[1][rule]))
+            wrong += best[by_sum] < max(best.values()) * (1 - 1e-6)
+        assert wrong > 5
+
+    def test_the_rule_that_accepts_more_at_each_node_loses_through_its_best_tree(self):
+        found = plan(measured(NODES_DEAR, sequoia=EVEN, target=STEEP), NODES)
+        assert row_sum(EVEN) > row_sum(STEEP)
+        assert (found.rule, found.choice.kind) == ("target", "chain")
+        assert found.rules[0].choice.speedup.value < found.rules[1].choice.speedup.value
+
+    def test_where_nodes_are_free_it_wins(self):
+        assert plan(measured(NODES_FREE, sequoia=EVEN, target=STEEP), NODES).rule == "sequoia"
+
+    def test_the_overhead_of_a_rule_can_turn_the_choice(self):
+        tables = {"sequoia": [[0.7, 0.1]] * DEPTH, "traversal": [[0.74, 0.1]] * DEPTH}
+        assert plan(measured(NODES_FREE, **tables), NODES).rule == "traversal"
+        found = plan(measured(NODES_FREE, overheads={"traversal": 0.4}, **tables), NODES)
+        assert found.rule == "sequoia"
+        fast, slow = found.rules[0].choice, found.rules[1].choice
+        assert slow.tokens_per_step.value > fast.tokens_per_step.value
+        assert slow.step_s.value > fast.step_s.value + 0.3
+
+    def test_the_objective_decides_what_is_compared(self):
+        made = measured(
+            NODES_FREE, overheads={"traversal": 3.0}, sequoia=[[0.7, 0.1]] * DEPTH, traversal=[[0.74, 0.1]] * DEPTH
+        )
+        assert plan(made, NODES).rule == "sequoia"
+        assert plan(made, NODES, objective="tokens").rule == "traversal"
+
+    @pytest.mark.parametrize("order", [1, -1])
+    def test_in_a_tie_the_one_measured_first(self, order):
+        names = ["sequoia", "target", "traversal"][::order]
+        found = plan(measured(NODES_FREE, **dict.fromkeys(names, EVEN)), NODES)
+        assert found.rule == names[0]
+        assert [each.rule for each in found.rules] == names
+
+    def test_everything_else_is_that_of_the_plan_for_the_rule_alone(self):
+        made = measured(NODES_DEAR, sequoia=EVEN, target=STEEP)
+        found, alone = plan(made, NODES), plan(made, NODES, rule="target")
+        assert numbers(found) == numbers(alone)
+        assert found.rules[1:] == alone.rules
+        assert found.fastest == alone.fastest
+
+    def test_all_rules_have_worlds_with_their_own_overhead(self):
+        """The draws are the same but for the rule's overhead, and that has its own spread."""
+        made = profile(
+            [latency(NODES_FREE, noise={"overhead": 0.5}, overheads={"typical": 0.4})],
+            [acceptance(EVEN), acceptance(EVEN, rule="typical")],
+        )
+        model = step_model(made)
+        common, own = (draw_worlds(each, model.condition).costs for each in made.acceptances)
+        assert np.median(common.overhead_s) == pytest.approx(0.05, rel=0.05)
+        assert np.median(own.overhead_s) == pytest.approx(0.4, rel=0.05)
+        assert own.overhead_s.std() > 5 * common.overhead_s.std() > 0
+        np.testing.assert_array_equal(common.verify_s, own.verify_s)
+
+
+def numbers(found: Plan) -> tuple:
+    return found.rule, found.choice.tree, found.choice.speedup, found.confidence
+
+
+class TestAsked:
+    made = profile(
+        [latency(NODES_FREE)],
+        [
+            acceptance(p, rule=rule, temperature=temperature)
+            for rule, temperature, p in (
+                ("sequoia", 0.6, EVEN),
+                ("target", 0.0, STEEP),
+                ("sequoia", 0.0, EVEN),
+                ("target", 0.6, STEEP),
+                ("typical", 0.6, [[0.9, 0.05]] * DEPTH),
+            )
+        ],
+    )
+
+    @pytest.mark.parametrize(
+        ("asked", "temperature", "rules"),
+        [
+            ({}, 0.6, ["sequoia", "target"]),
+            ({"lossy": True}, 0.6, ["sequoia", "target", "typical"]),
+            ({"temperature": 0.0}, 0.0, ["target", "sequoia"]),
+            ({"rule": "target"}, 0.0, ["target"]),
+            ({"rule": "target", "temperature": 0.6}, 0.6, ["target"]),
+            ({"rule": "typical", "lossy": True}, 0.6, ["typical"]),
+            ({"rule": "sequoia", "lossy": True}, 0.6, ["sequoia"]),
+        ],
+        ids=str,
+    )
+    def test_the_rules_of_one_temperature_are_planned(self, asked, temperature, rules):
+        found = plan(self.made, NODES, **asked)
+        assert found.temperature == temperature
+        assert [each.rule for each in found.rules] == rules
+        best = max(found.rules, key=lambda each: each.choice.speedup.value)
+        assert (found.rule, found.choice) == (best.rule, best.choice)
+
+    def test_a_rule_measured_twice_is_planned_once(self):
+        twice = profile([latency(NODES_FREE)], [acceptance(EVEN), acceptance(STEEP, top_p=0.9)])
+        found = plan(twice, NODES)
+        assert len(found.rules) == 1
+        assert found.model.acceptance.table.p.tolist() == EVEN
+
+    def test_a_rule_that_treeopt_does_not_know_can_be_planned(self):
+        made = measured(NODES_FREE, sequoia=STEEP, foreign=[[0.95, 0.01]] * DEPTH)
+        assert plan(made, NODES).rule == plan(made, NODES, rule="foreign").rule == "foreign"
+
+
+class TestLossy:
+    made = measured(NODES_FREE, typical=[[0.95, 0.02]] * DEPTH, sequoia=STEEP)
+
+    def test_it_is_left_out_unless_allowed(self):
+        assert plan(self.made, NODES).rule == "sequoia"
+        found = plan(self.made, NODES, lossy=True)
+        assert (found.rule, found.lossy) == ("typical", True)
+        assert [(each.rule, each.lossy) for each in found.rules] == [("typical", True), ("sequoia", False)]
+
+    @pytest.mark.parametrize("make", [plan, schedule])
+    def test_asked_for_by_name_it_needs_leave(self, make):
+        with pytest.raises(InvalidValueError, match="allow it with lossy=True, or --lossy"):
+            make(self.made, NODES, rule="typical")
+        make(self.made, NODES, rule="typical", lossy=True)
+
+    @pytest.mark.parametrize("make", [plan, schedule])
+    def test_a_profile_of_lossy_rules_alone_says_what_to_do(self, make):
+        with pytest.raises(
+            InfeasibleError, match=r"only lossy ones were measured.*typical\. Profile a lossless one, or"
+        ):
+            make(measured(NODES_FREE, typical=EVEN), NODES)
+
+    def test_a_temperature_with_lossy_rules_alone_says_what_to_do(self):
+        made = profile([latency(NODES_FREE)], [acceptance(EVEN, rule="typical"), acceptance(EVEN, temperature=0.0)])
+        with pytest.raises(InfeasibleError, match=r"only lossy ones were measured at temperature 0\.6, "):
+            plan(made, NODES)
+        assert plan(made, NODES, temperature=0.0).rule == "sequoia"
+        assert [each.temperature for each in schedule(made, NODES).plans] == [0.0]
+
+    def test_it_is_labelled_wherever_the_conditions_are_named(self):
+        assert plan(self.made, NODES, lossy=True).conditions.startswith(f"{LOSSY} at temperature 0.6, ")
+        assert plan(self.made, NODES).conditions.startswith("sequoia at temperature 0.6, ")
+        assert rule_label("typical") == LOSSY
+
+    def test_the_tree_file_says_so_and_no_other_does(self, tmp_path):
+        for asked, said in (({"lossy": True}, True), ({}, None)):
+            written = tree_file(plan(self.made, NODES, **asked), self.made, source="profile.yaml")
+            assert written.provenance.lossy is said
+            written.save(tmp_path / "tree.json")
+            assert ('"lossy": true' in (tmp_path / "tree.json").read_text("utf-8")) == bool(said)
+
+    def test_one_rule_alone_is_a_comparison_too(self):
+        (only,) = plan(measured(NODES_FREE, sequoia=STEEP), NODES).rules
+        assert (only.rule, only.lossy) == ("sequoia", False)
+        assert only.choice.tree != chain(0)
+        assert dataclasses.is_dataclass(only)

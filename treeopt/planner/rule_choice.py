@@ -1,0 +1,57 @@
+"""Which verification rules are planned, and what each comes to at its best."""
+
+from dataclasses import dataclass
+
+from treeopt.errors import InfeasibleError
+from treeopt.planner.model import Candidate
+from treeopt.profile import MeasuredAcceptance, Profile
+from treeopt.rules import LOSSY_RULES, check_rule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleChoice:
+    """The best way to decode under one verification rule."""
+
+    rule: str
+    lossy: bool
+    """Whether the text no longer follows the target's law."""
+    choice: Candidate
+
+
+def planned_acceptances(
+    profile: Profile, *, rule: str | None, temperature: float | None, lossy: bool
+) -> tuple[MeasuredAcceptance, ...]:
+    """Return the acceptances that may be planned with, in the order measured, one per rule and temperature.
+
+    Args:
+        profile: what was measured.
+        rule: only this one; None for all, of the lossy ones only if `lossy`.
+        temperature: only this one; None for all.
+        lossy: whether rules that change the text's law may be planned.
+
+    Raises InvalidValueError for a lossy rule that is not allowed, InfeasibleError where nothing is left to plan.
+    """
+    if rule in LOSSY_RULES:
+        check_rule(rule, lossy=lossy)
+    profile.acceptance(rule=rule, temperature=temperature)  # refuse now what was not measured
+    first: dict[tuple[str, float], MeasuredAcceptance] = {}
+    for each in profile.acceptances_of(rule=rule, temperature=temperature):
+        first.setdefault((each.rule, each.temperature), each)
+    allowed = tuple(each for each in first.values() if lossy or each.rule not in LOSSY_RULES)
+    if not allowed:
+        refused = ", ".join(dict.fromkeys(each.rule for each in first.values()))
+        at = "" if temperature is None else f" at temperature {temperature:g}"
+        raise InfeasibleError(
+            f"rule: only lossy ones were measured{at}, which change the text's law: {refused}. "
+            "Profile a lossless one, or allow these with lossy=True, or --lossy on the command line."
+        )
+    return allowed
+
+
+def rule_label(rule: str) -> str:
+    """Return a rule's name, a lossy one marked.
+
+    >>> rule_label("sequoia"), rule_label("typical")
+    ('sequoia', "typical (lossy: the text's law changes)")
+    """
+    return f"{rule} (lossy: the text's law changes)" if rule in LOSSY_RULES else rule
