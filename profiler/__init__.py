@@ -3,7 +3,8 @@
 from treeopt.profiler.bench import Measured, bench
 from treeopt.profiler.clock import Clock, CudaClock, FakeClock, MonotonicClock, clock_for
 from treeopt.profiler.journal import Journal
-from treeopt.profiler.measure import Measurement, Settings
+from treeopt.profiler.measure import Measurement
+from treeopt.profiler.settings import Settings
 
 __all__ = [
     "Clock",

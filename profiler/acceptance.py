@@ -15,10 +15,14 @@ import torch
 
 from treeopt.acceptance import AcceptanceTable, TextSums
 from treeopt.errors import TreeoptError
-from treeopt.runtime import Transformer, probabilities
+from treeopt.runtime import Transformer
 from treeopt.runtime.cache import KVCache
-from treeopt.runtime.sampling import draw, likeliest
-from treeopt.runtime.verification import acceptance_probabilities, sample_after
+from treeopt.runtime.drawing import likeliest, places
+from treeopt.runtime.rules import rule_named
+from treeopt.runtime.sampling import law
+from treeopt.runtime.verification import Verifier
+from treeopt.sampling import Sampling
+from treeopt.trees import level_widths
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -74,18 +78,19 @@ class AcceptanceText:
         draft: Transformer,
         *,
         rule: str,
-        temperature: float,
-        top_p: float,
+        sampling: Sampling,
+        draft_sampling: Sampling | None = None,
         branching: int,
         depth: int,
         seed: int = 0,
     ) -> None:
         self._models = (target, draft)
         self._caches: tuple[KVCache, ...] = ()
-        self._rule = rule
-        self._temperature = temperature
-        self._top_p = top_p
-        self._counts = torch.tensor([branching], device=target.device)
+        self._rule = rule_named(rule, lossy=True)
+        self._sampling = sampling
+        self._draft_sampling = draft_sampling or Sampling(sampling.temperature)
+        self._children = places([branching], target.device)
+        self._verifier = Verifier(self._rule, level_widths([branching]), target.config.vocabulary, target.device)
         self._depth = depth
         self._generator = torch.Generator(target.device).manual_seed(seed)
 
@@ -115,17 +120,17 @@ class AcceptanceText:
         target_logits, draft_logits = (
             self._feed(model, cache, token) for model, cache in zip(self._models, self._caches, strict=True)
         )
-        branching = int(self._counts)
-        if self._temperature == 0:
+        if self._sampling.greedy:
             wanted = int(target_logits.argmax())
-            expected = (likeliest(draft_logits, self._counts, branching) == wanted).double().cpu().numpy()
+            expected = (likeliest(draft_logits, self._children) == wanted).double().cpu().numpy()
             return expected, int(expected.argmax()) if expected.any() else REJECTED, wanted
-        law = probabilities(target_logits, self._temperature, self._top_p)[0]
-        draft_law = probabilities(draft_logits, self._temperature)
-        children = draw(self._rule, draft_law, self._counts, self._generator).tolist()
-        expected = acceptance_probabilities(self._rule, children, draft_law[0], law).cpu().numpy()
-        rank, following = sample_after(self._rule, children, draft_law[0], law, self._generator)
-        return expected, REJECTED if rank is None else rank, following
+        draft_law = law(draft_logits, self._draft_sampling)
+        children = self._rule.draw(draft_law, self._children, self._generator)
+        tokens = torch.cat([children.new_tensor([token]), children])
+        self._verifier.judge(tokens, draft_law, law(target_logits, self._sampling))
+        node, uniform = self._verifier.last_node(self._generator)
+        following = int(tokens[node]) if node else self._verifier.token_after(0, uniform)
+        return self._verifier.reach()[1:], node - 1 if node else REJECTED, following
 
     def _feed(self, model: Transformer, cache: KVCache, token: int) -> torch.Tensor:
         position = torch.tensor([cache.length], device=model.device)

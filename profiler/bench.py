@@ -10,7 +10,9 @@ from tqdm import tqdm
 
 from treeopt.errors import InvalidValueError
 from treeopt.latency import Estimate
+from treeopt.profiler.divergence import Divergence, divergence
 from treeopt.runtime import Decoder, Transformer
+from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree, chain
 
 BOOTSTRAP_DRAWS = 2000
@@ -27,12 +29,17 @@ class Measured:
     step_s: float
     plain_step_s: float
     """Seconds of a plain step, one token."""
-    identical: bool | None
-    """Whether every token equals plain decoding's; None above temperature 0, where texts differ by chance."""
+    divergences: tuple[Divergence, ...] | None
+    """Where texts differ from plain decoding's; None above temperature 0, where they differ by chance."""
     tokens: int
     """Tokens decoded with the tree in one pass over the prompts."""
     prompts: int
     """Prompts decoded; fewer than asked for after an interruption."""
+
+    @property
+    def identical(self) -> bool | None:
+        """Whether every token equals plain decoding's; None above temperature 0."""
+        return None if self.divergences is None else not self.divergences
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,9 @@ def bench(
     rule: str = "sequoia",
     temperature: float = 0.0,
     top_p: float = 1.0,
+    top_k: int = 0,
+    draft_sampling: Sampling | None = None,
+    lossy: bool = False,
     now_s: Callable[[], float] = time.perf_counter,
     show_progress: bool = True,
 ) -> Measured:
@@ -68,7 +78,18 @@ def bench(
             f"Got {len(prompts)}, {max_new_tokens}, {repeats}."
         )
     decoders = [
-        Decoder(target, draft, shape, rule=rule, temperature=temperature, top_p=top_p) for shape in (chain(0), tree)
+        Decoder(
+            target,
+            draft,
+            shape,
+            rule=rule,
+            temperature=temperature,
+            top_p=top_p,
+            top_k=top_k,
+            draft_sampling=draft_sampling,
+            lossy=lossy,
+        )
+        for shape in (chain(0), tree)
     ]
     for decoder in decoders:  # the first calls of every size are slower
         _decode(decoder, prompts[0], min(32, max_new_tokens), now_s)
@@ -85,7 +106,8 @@ def bench(
         except KeyboardInterrupt:
             if not any(runs):
                 raise
-    return _measured([row for row in runs if row], compare=temperature == 0)
+    runs = [row for row in runs if row]
+    return _measured(runs, _divergences(target, prompts, runs) if temperature == 0 else None)
 
 
 def _decode(decoder: Decoder, prompt: Sequence[int], max_new_tokens: int, now_s: Callable[[], float]) -> _Run:
@@ -101,7 +123,18 @@ def _decode(decoder: Decoder, prompt: Sequence[int], max_new_tokens: int, now_s:
     return _Run(tokens, count, now_s() - start_s)
 
 
-def _measured(runs: Sequence[Sequence[tuple[_Run, _Run]]], *, compare: bool) -> Measured:
+def _divergences(
+    target: Transformer, prompts: Sequence[Sequence[int]], runs: Sequence[Sequence[tuple[_Run, _Run]]]
+) -> tuple[Divergence, ...]:
+    """Return, prompt by prompt, where the first repeat whose texts differ does so."""
+    found: list[Divergence] = []
+    for number, (prompt, row) in enumerate(zip(prompts, runs, strict=False)):
+        differing = (divergence(target, number, prompt, plain.tokens, tree.tokens) for plain, tree in row)
+        found += [each for each in differing if each is not None][:1]
+    return tuple(found)
+
+
+def _measured(runs: Sequence[Sequence[tuple[_Run, _Run]]], divergences: tuple[Divergence, ...] | None) -> Measured:
     """Return the comparison of all runs, one row per prompt."""
     plain_s, plain_tokens, tree_s, tree_tokens, tree_steps = np.array(
         [
@@ -129,7 +162,7 @@ def _measured(runs: Sequence[Sequence[tuple[_Run, _Run]]], *, compare: bool) -> 
         tokens_per_step=float(tree_tokens.sum() / tree_steps.sum()),
         step_s=float(tree_s.sum() / tree_steps.sum()),
         plain_step_s=float(plain_s.sum() / plain_tokens.sum()),
-        identical=all(plain.tokens == tree.tokens for row in runs for plain, tree in row) if compare else None,
+        divergences=divergences,
         tokens=int(tree_tokens.sum()),
         prompts=len(runs),
     )

@@ -17,7 +17,7 @@ class Entry:
     """One measurement."""
 
     kind: str
-    """What was measured: `verify`, `draft`, `overhead`, `acceptance`."""
+    """What was measured: `verify`, `draft`, and with a rule or a tree behind them `step`, `acceptance`, `reach`."""
     key: int
     """Tokens of the pass, number of the probe tree, number of the prompt."""
     values: tuple[float, ...]

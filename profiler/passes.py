@@ -2,14 +2,18 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from treeopt.latency import LatencyTable
 from treeopt.profiler.clock import Work
 from treeopt.runtime import Decoder, Transformer
 from treeopt.runtime.cache import KVCache
-from treeopt.runtime.mask import TreeMask
-from treeopt.runtime.sampling import draw, likeliest, probabilities
+from treeopt.runtime.drawing import likeliest, places
+from treeopt.runtime.rules import Rule
+from treeopt.runtime.sampling import law
+from treeopt.runtime.tree_pass import Passes, PassNodes
+from treeopt.sampling import Sampling
 from treeopt.trees import chain, level_widths
 
 PROBE_TREES = (chain(1), chain(2), chain(5), level_widths([3, 3, 2, 1]), level_widths([4, 6, 6, 4, 3, 2]))
@@ -25,33 +29,35 @@ def filled_cache(model: Transformer, context: Sequence[int], most: int) -> KVCac
     return cache
 
 
-def verify_pass(target: Transformer, cache: KVCache, nodes: int, temperature: float, top_p: float) -> Work:
+def verify_pass(passes: Passes, device: torch.device, nodes: int, sampling: Sampling) -> Work:
     """Return the work of verifying a root with nodes - 1 children, until the host knows what the target says."""
     tree = level_widths([nodes - 1]) if nodes > 1 else chain(0)
-    tokens, positions, mask = _inputs(target, cache, torch.from_numpy(tree.ancestor_mask), nodes)
+    (run,) = passes.make([PassNodes(visible=tree.ancestor_mask, depth=tree.depth)])
+    tokens = torch.zeros(nodes, dtype=torch.int64, device=device)
 
     @torch.inference_mode()
     def work() -> object:
-        logits = target.forward(tokens, positions, cache, mask)
-        if temperature == 0:
+        logits = run(tokens)
+        if sampling.greedy:
             return logits.argmax(-1).tolist()
-        return probabilities(logits, temperature, top_p)[-1, -1].item()
+        return law(logits, sampling)[-1, -1].item()
 
     return work
 
 
-def draft_pass(draft: Transformer, cache: KVCache, width: int, temperature: float, rule: str) -> Work:
+def draft_pass(passes: Passes, device: torch.device, width: int, sampling: Sampling, rule: Rule) -> Work:
     """Return the work of one draft level: feed `width` sibling nodes, draw the children of each."""
-    tokens, positions, mask = _inputs(draft, cache, torch.eye(width, dtype=torch.bool), width)
-    counts = torch.full((width,), CHILDREN, device=draft.device)
-    generator = torch.Generator(draft.device).manual_seed(0)
+    (run,) = passes.make([PassNodes(visible=np.eye(width, dtype=np.bool_), depth=np.zeros(width, np.int64))])
+    tokens = torch.zeros(width, dtype=torch.int64, device=device)
+    wanted = places([CHILDREN] * width, device)
+    generator = torch.Generator(device).manual_seed(0)
 
     @torch.inference_mode()
     def work() -> object:
-        logits = draft.forward(tokens, positions, cache, mask)
-        if temperature == 0:
-            return likeliest(logits, counts, CHILDREN)
-        return draw(rule, probabilities(logits, temperature), counts, generator)
+        logits = run(tokens)
+        if sampling.greedy or not rule.random_drafts:
+            return likeliest(logits, wanted)
+        return rule.draw(law(logits, sampling), wanted, generator)
 
     return work
 
@@ -79,12 +85,3 @@ class StepProbe:
         """Return the median seconds of the passes that a step is made of."""
         tree = self._decoder.tree
         return float(verify.seconds(tree.nodes)) + float(draft.seconds(tree.draft_widths).sum())
-
-
-def _inputs(
-    model: Transformer, cache: KVCache, visible: torch.Tensor, count: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    tokens = torch.arange(count, device=model.device) % model.config.vocabulary
-    positions = torch.full((count,), cache.length, device=model.device)
-    mask = TreeMask(visible, cache.length, dtype=model.dtype, device=model.device)
-    return tokens, positions, mask.behind(cache.length)

@@ -55,6 +55,38 @@ def make_model():
 
 
 @pytest.fixture(scope="session")
+def make_markov():
+    """Return a function that makes a model whose logits after a text are those of its last token, exactly.
+
+    It takes logits (V, V), or (V,) where they are the same after every token; attention and the MLP add nothing.
+    """
+
+    def make(logits, *, dtype=torch.float32, **changes):
+        size = np.shape(logits)[-1]
+        logits = torch.from_numpy(np.broadcast_to(np.asarray(logits, float), (size, size)).copy())
+        sizes = {"hidden": size, "intermediate": 1, "heads": 1, "key_value_heads": 1, "head_size": 2}
+        config = replace(CONFIG, vocabulary=size, norm_epsilon=0.0, **sizes, **changes)
+
+        def zeros(*shape):
+            return Linear(torch.zeros(shape, dtype=dtype))
+
+        ones = torch.ones(size, dtype=dtype)
+        layer = Layer(
+            attention_norm=ones,
+            query_key_value=zeros(6, size),
+            attention_output=zeros(size, 2),
+            mlp_norm=ones,
+            gate_up=zeros(2, size),
+            down=zeros(size, 1),
+        )
+        head = Linear((logits.T / size**0.5).to(dtype).contiguous())  # the last norm makes one-hot rows so much longer
+        weights = Weights(embedding=torch.eye(size, dtype=dtype), layers=(layer,), norm=ones, head=head)
+        return Transformer(config, weights, name="Markov")
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def target(make_model):
     return make_model(seed=1, name="large")
 

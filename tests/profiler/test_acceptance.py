@@ -18,6 +18,7 @@ from treeopt.profiler.acceptance import (
     text_sums,
 )
 from treeopt.runtime import Decoder
+from treeopt.sampling import Sampling
 from treeopt.trees import chain, level_widths
 
 
@@ -198,16 +199,8 @@ class TestRankConditionedTable:
 
 
 def text_of(target, draft, *, temperature, top_p=1.0, branching=3, depth=4, seed=0):
-    return AcceptanceText(
-        target,
-        draft,
-        rule="sequoia",
-        temperature=temperature,
-        top_p=top_p,
-        branching=branching,
-        depth=depth,
-        seed=seed,
-    )
+    sampling = Sampling(temperature, top_p)
+    return AcceptanceText(target, draft, rule="sequoia", sampling=sampling, branching=branching, depth=depth, seed=seed)
 
 
 class TestText:

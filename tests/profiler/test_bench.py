@@ -128,7 +128,7 @@ def test_another_draft_gives_the_same_text(target, draft, prompts):
 def test_a_text_that_differs_is_found(target, draft, prompts, monkeypatch):
     def accept_the_first_child(children, tokens, target_tokens):
         verdict = true_verdict(children, tokens, target_tokens)
-        return Verdict(verdict.path, (verdict.bonus + 1) % 23) if len(tokens) > 1 else verdict
+        return Verdict(verdict.nodes, (verdict.bonus + 1) % 23) if len(tokens) > 1 else verdict
 
     true_verdict = decoder.verify_greedy
     monkeypatch.setattr(decoder, "verify_greedy", accept_the_first_child)

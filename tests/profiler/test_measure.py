@@ -13,6 +13,7 @@ from treeopt.profile import Profile
 from treeopt.profiler import FakeClock, Journal, Measurement, MonotonicClock, Settings
 from treeopt.profiler.acceptance import AcceptanceText
 from treeopt.profiler.passes import PROBE_TREES
+from treeopt.sampling import Sampling
 
 SETTINGS = Settings(context_tokens=20, max_tokens=8, rounds=2, positions=60, depth=3, branching=3)
 ONE_SECOND = FakeClock(lambda: 1.0)
@@ -35,7 +36,7 @@ def content(profile, folder):
 class TestProfile:
     @pytest.mark.parametrize(("temperature", "top_p"), [(0.0, 1.0), (0.8, 0.9)])
     def test_real_measurements_save_and_load(self, target, draft, prompts, tmp_path, temperature, top_p):
-        settings = replace(SETTINGS, temperature=temperature, top_p=top_p)
+        settings = replace(SETTINGS, sampling=Sampling(temperature, top_p))
         profile = measured(target, draft, prompts, settings, clock=MonotonicClock())
         (latency,) = profile.latencies
         for table in (latency.verify, latency.draft):
@@ -75,16 +76,16 @@ class TestProfile:
 
     def test_a_draft_like_the_target(self, target, prompts):
         for temperature in (0.0, 1.0):
-            profile = measured(target, target, prompts, replace(SETTINGS, temperature=temperature))
+            profile = measured(target, target, prompts, replace(SETTINGS, sampling=Sampling(temperature)))
             np.testing.assert_allclose(profile.acceptance().table.p, [[1, 0, 0]] * 3, atol=1e-12)
 
     def test_every_text_has_noise_of_its_own(self, target, draft, prompts):
         journal = Journal(None, "")
-        measured(target, draft, prompts[:1] * 6, replace(SETTINGS, temperature=1.0), journal=journal)
-        assert len({entry.values for entry in journal.entries("acceptance")}) == 6
+        measured(target, draft, prompts[:1] * 6, replace(SETTINGS, sampling=Sampling(1.0)), journal=journal)
+        assert len({entry.values for entry in journal.entries("acceptance sequoia")}) == 6
 
     def test_branching_ends_at_the_vocabulary(self, target, draft, prompts):
-        profile = measured(target, draft, prompts, replace(SETTINGS, branching=99, temperature=1.0))
+        profile = measured(target, draft, prompts, replace(SETTINGS, branching=99, sampling=Sampling(1.0)))
         assert profile.acceptance().table.branching == 23
         np.testing.assert_allclose(profile.acceptance().table.p.sum(axis=-1), 1)
 
@@ -98,7 +99,7 @@ class TestProfile:
 
         measuring = measurement(target, draft, [[1, 2, 3], [4]], replace(SETTINGS, context_tokens=50))
         monkeypatch.setattr(target, "forward", spy)
-        measuring._latency(lambda: None)
+        measuring._times.measure(lambda: None)
         assert min(lengths) == 49  # a step's root is fed again
         assert 50 in lengths
         assert max(lengths) < 50 + 64
@@ -117,7 +118,7 @@ class TestResuming:
     def test_an_interrupted_profile_measures_only_what_is_missing(
         self, target, draft, prompts, tmp_path, temperature, stop_after
     ):
-        settings = replace(SETTINGS, temperature=temperature)
+        settings = replace(SETTINGS, sampling=Sampling(temperature))
         whole = measured(target, draft, prompts, settings)
         timed = count()
 
@@ -141,7 +142,7 @@ class TestResuming:
     def test_an_interrupted_acceptance_generates_only_what_is_missing(
         self, target, draft, prompts, tmp_path, temperature, monkeypatch
     ):
-        settings = replace(SETTINGS, temperature=temperature)
+        settings = replace(SETTINGS, sampling=Sampling(temperature))
         whole = measured(target, draft, prompts, settings)
         counted = []
         true_count = AcceptanceText.count
@@ -175,7 +176,7 @@ class TestResuming:
         assert len(path.read_text().splitlines()) == len(lines)
         assert all(map(json.loads, path.read_text().splitlines()))
 
-    @pytest.mark.parametrize("changes", [{"rounds": 3}, {"temperature": 0.5}, {"context_tokens": 21}])
+    @pytest.mark.parametrize("changes", [{"rounds": 3}, {"sampling": Sampling(0.5)}, {"context_tokens": 21}])
     def test_other_settings_are_refused(self, target, draft, tmp_path, changes):
         self.journal(tmp_path / "journal", target, draft)
         with pytest.raises(TreeoptError, match="other conditions"):

@@ -1,0 +1,56 @@
+"""Where two greedy texts of one model part: at a near-tie of the two top logits, or for another reason.
+
+A pass over many tokens rounds otherwise than a pass over one, so where two tokens are equally likely but for rounding,
+either may win.  Anything else is a fault of the program.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from treeopt.runtime import Transformer
+
+NEAR_TIE_ULPS = 4
+"""Rounding steps of the larger logit, in the model's number format, that a near-tie may span."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """The first place where a text differs from plain decoding's."""
+
+    prompt: int
+    """Number of the prompt."""
+    place: int
+    """Tokens after the prompt that are the same."""
+    gap: float
+    """How far the lower of the two tokens' logits is from the largest of all."""
+    near_tie: bool
+    """Whether rounding explains it: both tokens have the two top logits, nearly the same."""
+
+
+def divergence(
+    target: Transformer, number: int, prompt: Sequence[int], plain: Sequence[int], other: Sequence[int]
+) -> Divergence | None:
+    """Return the first place where two continuations of a prompt differ, or None where they do not.
+
+    The logits there are those of plain decoding: the common text, then a pass over its last token alone.
+    """
+    place = next((i for i, (ours, theirs) in enumerate(zip(plain, other, strict=False)) if ours != theirs), None)
+    if place is None:
+        return None
+    logits = _logits_after(target, [*prompt, *plain[:place]])
+    top = logits.topk(2)
+    gap = float(top.values[0] - logits[[plain[place], other[place]]].min())
+    step = torch.finfo(target.dtype).eps * float(top.values.abs().max())
+    two = {plain[place], other[place]} == set(top.indices.tolist())
+    return Divergence(prompt=number, place=place, gap=gap, near_tie=two and gap <= NEAR_TIE_ULPS * step)
+
+
+@torch.inference_mode()
+def _logits_after(target: Transformer, text: Sequence[int]) -> torch.Tensor:
+    cache = target.new_cache(len(text))
+    tokens = torch.tensor(text, device=target.device)
+    target.prefill(tokens[:-1], cache)
+    position = torch.tensor([len(text) - 1], device=target.device)
+    return target.forward(tokens[-1:], position, cache, None)[0].float()
