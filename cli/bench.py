@@ -1,24 +1,38 @@
 """`treeopt bench`: whether the prediction comes true."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from treeopt.cli.options import PairOptions, file, load_profile, output, pair_options, profile_options
+from treeopt.cli.options import (
+    PairOptions,
+    checked_rule,
+    file,
+    load_profile,
+    lossy_option,
+    output,
+    pair_options,
+    planned_rule,
+    profile_options,
+)
 from treeopt.cli.text import milliseconds
 from treeopt.errors import TreeoptError
 from treeopt.files import STANDARD_STREAM, check_writable, write_text
+from treeopt.rules import LOSSY_RULES
 
 if TYPE_CHECKING:
     from treeopt.planner import Candidate
+    from treeopt.profile import MeasuredAcceptance
     from treeopt.profiler import Measured
 
 
 @click.command()
 @click.argument("tree", type=file)
 @profile_options
+@lossy_option
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=256, show_default=True, help="Tokens per prompt.")
 @click.option(
     "--repeats",
@@ -36,6 +50,7 @@ def bench(
     repeats: int,
     rule: str | None,
     temperature: float | None,
+    lossy: bool,
     path: Path | None,
     pair: PairOptions,
 ) -> None:
@@ -45,28 +60,35 @@ def bench(
     from treeopt.planner import step_model
     from treeopt.profiler import bench as measure
     from treeopt.runtime.pair import bench_prompts, load_prompts
-    from treeopt.trees import load
+    from treeopt.trees import load_file
 
-    shape = load(tree)
-    model = step_model(load_profile(profile_path), rule=rule, temperature=temperature)
-    predicted = model.predict("tree", shape)
+    planned, profile = load_file(tree), load_profile(profile_path)
+    if rule is None and profile.acceptances_of(rule=planned_rule(planned), temperature=temperature):
+        rule = planned_rule(planned)
+    model = step_model(profile, rule=rule, temperature=temperature)
+    asked = model.acceptance
+    checked_rule(asked.rule, lossy=lossy)
+    predicted = model.predict("tree", planned.tree)
     models = pair.load()
     prompts = [models.tokenizer.encode(text) for text in bench_prompts(load_prompts())]
     measured = measure(
         models.target,
         models.draft,
-        shape,
+        planned.tree,
         prompts,
         max_new_tokens=max_new_tokens,
         repeats=repeats,
-        rule=model.acceptance.rule,
-        temperature=model.acceptance.temperature,
-        top_p=model.acceptance.top_p,
+        rule=asked.rule,
+        temperature=asked.temperature,
+        top_p=asked.top_p,
+        top_k=asked.top_k,
+        draft_sampling=asked.draft_sampling,
+        lossy=lossy,
     )
     only_json = path is not None and str(path) == STANDARD_STREAM
-    click.echo(table(predicted, measured), err=only_json)
+    click.echo(table(predicted, measured, asked), err=only_json)
     if path is not None:
-        write_text(path, json.dumps(report(predicted, measured), indent=2) + "\n")
+        write_text(path, json.dumps(report(predicted, measured, asked), indent=2) + "\n")
     if measured.prompts < len(prompts):
         raise TreeoptError(
             f"interrupted after {measured.prompts} of {len(prompts)} prompts; the numbers are from those. "
@@ -74,9 +96,12 @@ def bench(
         )
 
 
-def report(predicted: "Candidate", measured: "Measured") -> dict[str, Any]:
+def report(predicted: "Candidate", measured: "Measured", asked: "MeasuredAcceptance") -> dict[str, Any]:
     """Return prediction and measurement as one flat JSON object, seconds and tokens."""
     return {
+        "rule": asked.rule,
+        "temperature": asked.temperature,
+        "lossy": asked.rule in LOSSY_RULES,
         "nodes": predicted.tree.nodes,
         "depth": predicted.tree.max_depth,
         "predicted_speedup": predicted.speedup.value,
@@ -89,11 +114,12 @@ def report(predicted: "Candidate", measured: "Measured") -> dict[str, Any]:
         "measured_step_s": measured.step_s,
         "measured_plain_step_s": measured.plain_step_s,
         "identical_to_plain_decoding": measured.identical,
+        "divergences": None if measured.divergences is None else [asdict(each) for each in measured.divergences],
         "tokens": measured.tokens,
     }
 
 
-def table(predicted: "Candidate", measured: "Measured") -> str:
+def table(predicted: "Candidate", measured: "Measured", asked: "MeasuredAcceptance") -> str:
     """Return prediction beside measurement, in a few lines."""
     rows = [
         ("tokens per step", f"{predicted.tokens_per_step.value:.2f}", f"{measured.tokens_per_step:.2f}"),
@@ -102,10 +128,20 @@ def table(predicted: "Candidate", measured: "Measured") -> str:
     ]
     lines = [f"{'':<18}{'predicted':>10}{'measured':>10}"]
     lines += [f"{name:<18}{left:>10}{right:>10}" for name, left, right in rows]
-    same = {
-        True: "the text is plain decoding's, token by token",
-        False: "the text DIFFERS from plain decoding's",
-        None: "above temperature 0 texts are not compared",
-    }
-    lines.append(f"\n{measured.tokens} tokens decoded; {same[measured.identical]}.")
+    lines.append(f"\n{measured.tokens} tokens decoded; {verdict(measured, asked.rule)}.")
     return "\n".join(lines)
+
+
+def verdict(measured: "Measured", rule: str) -> str:
+    """Return in words whether the text is plain decoding's."""
+    if measured.divergences is None:
+        lossy = f"; rule {rule} is lossy: they do not follow the target's law" if rule in LOSSY_RULES else ""
+        return f"above temperature 0 texts are not compared{lossy}"
+    if not measured.divergences:
+        return "the text is plain decoding's, token by token"
+    count = len(measured.divergences)
+    if all(each.near_tie for each in measured.divergences):
+        return (
+            f"{count} of {measured.prompts} texts part from plain decoding's, each at a near-tie of the two top logits"
+        )
+    return "the text DIFFERS from plain decoding's. Report it, with --output"

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from treeopt.errors import TreeoptError
+from treeopt.errors import InvalidValueError, TreeoptError
+from treeopt.rules import check_rule
+from treeopt.sampling import Sampling
 
 if TYPE_CHECKING:
     from treeopt.profile import Profile
     from treeopt.runtime.pair import ModelPair
+    from treeopt.trees import TreeFile
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -81,7 +84,7 @@ def profile_options(function: Function) -> Function:
             show_default=True,
             help="What was measured, written by treeopt profile.",
         ),
-        click.option("--rule", help="Verification rule; by default the first in the profile."),
+        click.option("--rule", help="Verification rule; by default the best measured (solve), the tree's (bench)."),
         click.option(
             "--temperature", type=click.FloatRange(min=0), help="Temperature; by default the first in the profile."
         ),
@@ -101,19 +104,70 @@ def load_profile(path: Path) -> "Profile":
 
 
 def sampling_options(function: Function) -> Function:
-    """Add the options that say how the target's tokens are sampled."""
-    click.option(
-        "--top-p",
-        type=click.FloatRange(0, 1, min_open=True),
-        default=1.0,
-        show_default=True,
-        help="Share of the target's law that is kept.",
-    )(function)
-    click.option(
-        "--temperature",
-        type=click.FloatRange(min=0),
-        default=0.0,
-        show_default=True,
-        help="Sampling temperature; 0 is greedy.",
-    )(function)
-    return function
+    """Add the options that say how tokens are sampled; the command receives `sampling` and `draft_sampling`."""
+
+    @functools.wraps(function)
+    def command(
+        *args: Any,
+        temperature: float,
+        top_p: float,
+        top_k: int,
+        draft_temperature: float | None,
+        draft_top_p: float,
+        draft_top_k: int,
+        **kwargs: Any,
+    ) -> Any:
+        own = draft_temperature is not None or draft_top_p < 1 or draft_top_k > 0
+        if own and temperature == 0:
+            raise click.UsageError(
+                "--draft-temperature, --draft-top-p, --draft-top-k: at temperature 0 the draft takes its likeliest "
+                "tokens. Leave them out."
+            )
+        warmth = temperature if draft_temperature is None else draft_temperature
+        draft_sampling = Sampling(warmth, draft_top_p, draft_top_k) if own else None
+        sampling = Sampling(temperature, top_p, top_k)
+        return function(*args, sampling=sampling, draft_sampling=draft_sampling, **kwargs)
+
+    share, count = click.FloatRange(0, 1, min_open=True), click.IntRange(min=0)
+    options = [
+        click.option(
+            "--temperature",
+            type=click.FloatRange(min=0),
+            default=0.0,
+            show_default=True,
+            help="Sampling temperature; 0 is greedy.",
+        ),
+        click.option(
+            "--top-p", type=share, default=1.0, show_default=True, help="Share of the target's law that is kept."
+        ),
+        click.option(
+            "--top-k", type=count, default=0, show_default=True, help="Tokens of the target's law kept; 0 is all."
+        ),
+        click.option(
+            "--draft-temperature",
+            type=click.FloatRange(0, min_open=True),
+            help="Temperature of the draft; by default the target's. It changes the speed, never the text's law.",
+        ),
+        click.option("--draft-top-p", type=share, default=1.0, show_default=True, help="As --top-p, for the draft."),
+        click.option("--draft-top-k", type=count, default=0, show_default=True, help="As --top-k, for the draft."),
+    ]
+    for option in reversed(options):
+        option(command)
+    return command  # type: ignore[return-value]
+
+
+def checked_rule(rule: str, *, lossy: bool, option: str = "--rule") -> str:
+    """Return a rule that can be run; click.UsageError for an unknown one, and for a lossy one without --lossy."""
+    try:
+        check_rule(rule, lossy=lossy)
+    except InvalidValueError as error:
+        raise click.UsageError(f"{option}: {str(error).partition(': ')[2]}") from None
+    return rule
+
+
+def planned_rule(planned: "TreeFile") -> str:
+    """Return the rule that a tree was planned for, `sequoia` where its file does not say."""
+    return (planned.provenance and planned.provenance.rule) or "sequoia"
+
+
+lossy_option = click.option("--lossy", is_flag=True, help="Allow rules that change the text's law.")

@@ -1,17 +1,19 @@
 """`treeopt profile`: measure the machine and the pair."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from treeopt.cli.options import PairOptions, output, pair_options, sampling_options
+from treeopt.cli.options import PairOptions, checked_rule, lossy_option, output, pair_options, sampling_options
 from treeopt.cli.text import milliseconds
-from treeopt.errors import TreeoptError
+from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.files import STANDARD_STREAM, check_writable
+from treeopt.rules import LOSSY_RULES, RULES
 
 if TYPE_CHECKING:
-    from treeopt.profile import Profile
+    from treeopt.profile import MeasuredAcceptance, Profile
+    from treeopt.trees import TokenTree
 
 JOURNAL_SUFFIX = ".partial"
 SHOWN_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -27,6 +29,13 @@ SHOWN_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
     show_default=True,
     help="File to write; - is standard output.",
 )
+@click.option(
+    "--rules",
+    default="sequoia",
+    show_default=True,
+    help=f"Verification rules to measure, with commas between: {', '.join(RULES)}.",
+)
+@lossy_option
 @sampling_options
 @click.option(
     "--context-tokens",
@@ -52,25 +61,35 @@ SHOWN_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 )
 @click.option("--resume", is_flag=True, help="Go on with an interrupted profile.")
 @pair_options
-def profile(path: Path, pair: PairOptions, resume: bool, **measured: float) -> None:
+def profile(path: Path, pair: PairOptions, rules: str, resume: bool, **measured: Any) -> None:
     """Measure verification, draft and acceptance of a pair on this machine.
 
     Without --target and --draft the bundled pair is measured.  Every measurement is kept in OUTPUT.partial at once: an
     interrupted profile goes on with --resume.
     """
+    names = tuple(checked_rule(rule.strip(), lossy=measured["lossy"], option="--rules") for rule in rules.split(","))
     check_writable(path)
     if str(path) != STANDARD_STREAM:
         check_writable(journal_path(path))
     from treeopt.profiler import Journal, Measurement, Settings, clock_for
     from treeopt.runtime.pair import load_prompts, profile_prompts
 
-    settings = Settings(**measured)  # type: ignore[arg-type]
+    try:
+        settings = Settings(rules=names, **measured)
+    except InvalidValueError as error:  # every setting is an option
+        raise click.UsageError(f"--{error}") from None
     models = pair.load()
     prompts = [models.tokenizer.encode(text) for text in profile_prompts(load_prompts())]
     journal_file = None if str(path) == STANDARD_STREAM else journal_path(path)
     journal = Journal(journal_file, settings.conditions(models.target, models.draft, prompts), resume=resume)
     measurement = Measurement(
-        models.target, models.draft, prompts, settings, clock=clock_for(models.target.device), journal=journal
+        models.target,
+        models.draft,
+        prompts,
+        settings,
+        clock=clock_for(models.target.device),
+        journal=journal,
+        fastest_tree=fastest_tree,
     )
     try:
         result = measurement.profile()
@@ -92,9 +111,18 @@ def journal_path(path: Path) -> Path:
     return path.with_name(path.name + JOURNAL_SUFFIX)
 
 
+def fastest_tree(profile: "Profile") -> "TokenTree":
+    """Return the fastest tree that has a drafted node, of all that a profile allows."""
+    from treeopt.planner import plan
+
+    found = plan(profile, profile.latency().verify.max_tokens)
+    drafted = [each for each in (found.tree, *found.budgets) if each.tree.nodes > 1]
+    return max(drafted, key=lambda candidate: candidate.speedup.value).tree
+
+
 def summary(profile: "Profile") -> str:
     """Return what a profile holds, in a few lines."""
-    latency, acceptance = profile.latency(), profile.acceptance()
+    latency = profile.latency()
     machine, pair = profile.machine, profile.pair
     shown = [tokens for tokens in SHOWN_TOKENS if tokens <= latency.verify.max_tokens]
     lines = [
@@ -104,18 +132,32 @@ def summary(profile: "Profile") -> str:
         f"tokens in a pass    {''.join(f'{tokens:>7}' for tokens in shown)}",
         f"verify, ms          {''.join(f'{milliseconds(float(latency.verify.seconds(tokens))):>7}' for tokens in shown)}",
         f"draft a level, ms   {''.join(f'{milliseconds(float(latency.draft.seconds(tokens))):>7}' for tokens in shown)}",
-        f"overhead of a step  {milliseconds(latency.overhead.median_s):>7} ms",
-        "",
-        f"acceptance, {acceptance.rule} at temperature {acceptance.temperature:g}, {acceptance.positions} positions",
-        "rank                " + "".join(f"{rank:>7}" for rank in range(min(8, acceptance.table.branching))),
+        f"overhead of a step  {_overheads(profile)}",
     ]
+    return "\n".join([*lines, *(line for acceptance in profile.acceptances for line in _table(acceptance))])
+
+
+def _overheads(profile: "Profile") -> str:
+    latency = profile.latency()
+    if not latency.rule_overheads:
+        return f"{milliseconds(latency.overhead.median_s):>7} ms"
+    return ", ".join(f"{each.rule} {milliseconds(each.overhead.median_s)} ms" for each in latency.rule_overheads)
+
+
+def _table(acceptance: "MeasuredAcceptance") -> list[str]:
+    """Return the lines of one rule."""
+    label = " (lossy: the text's law changes)" if acceptance.rule in LOSSY_RULES else ""
     rows = acceptance.table.rows(acceptance.table.max_depth or 1)[:, 0]  # below a parent of rank 0, as the root counts
-    lines += [
-        f"depth {depth:<14}" + "".join(f"{value:>7.3f}" for value in rows[depth - 1][:8])
-        for depth in (1, 2, 4, 8, 16)
-        if depth <= len(rows)
+    return [
+        "",
+        f"acceptance, {acceptance.rule}{label} at temperature {acceptance.temperature:g}, {acceptance.positions} positions",
+        "rank                " + "".join(f"{rank:>7}" for rank in range(min(8, acceptance.table.branching))),
+        *(
+            f"depth {depth:<14}" + "".join(f"{value:>7.3f}" for value in rows[depth - 1][:8])
+            for depth in (1, 2, 4, 8, 16)
+            if depth <= len(rows)
+        ),
     ]
-    return "\n".join(lines)
 
 
 def _named(model: str, parameters: int) -> str:

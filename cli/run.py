@@ -7,14 +7,26 @@ from pathlib import Path
 
 import click
 
-from treeopt.cli.options import PairOptions, file, pair_options, sampling_options
+from treeopt.cli.options import (
+    PairOptions,
+    checked_rule,
+    file,
+    lossy_option,
+    pair_options,
+    planned_rule,
+    sampling_options,
+)
+from treeopt.rules import LOSSY_RULES
+from treeopt.sampling import Sampling
 
 
 @click.command()
 @click.argument("tree", type=file)
 @click.option("--prompt", required=True, help="Text to continue.")
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=256, show_default=True)
-@click.option("--rule", default="sequoia", show_default=True, help="Verification rule.")
+@click.option("--rule", help="Verification rule; by default the one that the tree was planned for.")
+@lossy_option
+@click.option("--stop", multiple=True, help="Text that ends the continuation; may be given more than once.")
 @sampling_options
 @click.option("--seed", type=int, default=0, show_default=True)
 @pair_options
@@ -22,25 +34,43 @@ def run(
     tree: Path,
     prompt: str,
     max_new_tokens: int,
-    rule: str,
-    temperature: float,
-    top_p: float,
+    rule: str | None,
+    lossy: bool,
+    stop: tuple[str, ...],
+    sampling: Sampling,
+    draft_sampling: Sampling | None,
     seed: int,
     pair: PairOptions,
 ) -> None:
     """Continue a text with TREE; it is printed as it is generated.
 
-    The text is what the target alone would write: at temperature 0 the same, above it of the same law.
+    The text is what the target alone would write: at temperature 0 the same, above it of the same law.  Only with
+    --lossy, and a lossy rule, it is not.
     """
+    if "" in stop:
+        raise click.UsageError("--stop: expected a text. Got an empty one.")
     from treeopt.runtime import Decoder
-    from treeopt.trees import load
+    from treeopt.trees import load_file
 
-    shape = load(tree)
+    planned = load_file(tree)
+    rule = checked_rule(rule or planned_rule(planned), lossy=lossy)
     models = pair.load()
-    decoder = Decoder(models.target, models.draft, shape, rule=rule, temperature=temperature, top_p=top_p, seed=seed)
+    decoder = Decoder(
+        models.target,
+        models.draft,
+        planned.tree,
+        rule=rule,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        draft_sampling=draft_sampling,
+        lossy=lossy,
+        seed=seed,
+    )
     counts: list[int] = []
     start_s = time.perf_counter()
-    steps = decoder.steps(models.tokenizer.encode(prompt), max_new_tokens)
+    encode = models.tokenizer.encode
+    steps = decoder.steps(encode(prompt), max_new_tokens, stop=[encode(text) for text in stop])
     click.echo(prompt, nl=False)
     for piece in models.tokenizer.stream(_counted(steps, counts)):
         click.echo(piece, nl=False)
@@ -48,6 +78,8 @@ def run(
     seconds = time.perf_counter() - start_s
     click.echo()
     tokens = sum(counts)
+    if rule in LOSSY_RULES and not sampling.greedy:
+        click.echo(f"Rule {rule} is lossy: this text does not follow the target's law.", err=True)
     click.echo(
         f"{tokens} tokens in {len(counts)} steps, {tokens / max(1, len(counts)):.2f} per step, {tokens / seconds:.0f} per second",
         err=True,
