@@ -27,6 +27,7 @@ from treeopt.profiler.acceptance import (
 )
 from treeopt.runtime import Decoder
 from treeopt.runtime.pair import ModelPair, bench_prompts, load_pair, load_prompts, profile_prompts
+from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 
 FloatArray = npt.NDArray[np.float64]
@@ -47,8 +48,7 @@ def measure(pair: ModelPair, prompts: Prompts, temperature: float, tokens: int, 
             pair.target,
             pair.draft,
             rule=RULE,
-            temperature=temperature,
-            top_p=1.0,
+            sampling=Sampling(temperature),
             branching=BRANCHING,
             depth=DEPTH,
             seed=seed + number,

@@ -1,0 +1,195 @@
+"""Which rule is fastest, and what judging from the leaves up wins: every rule through its own best tree.
+
+    python benchmarks/rules.py
+
+At each temperature a profile of all lossless rules is measured, each rule's fastest tree is decoded on held-out prompts
+beside plain decoding, and the result stands beside the prediction.  Then trees of a given size that have the most
+tokens are compared, whatever they cost: `sequoia` on its own tree, `traversal` on that tree, and on the tree that is
+best for `traversal`, found by solving and measuring in turn.  Those tokens per step are expectations given drafts behind
+the same places of the same texts, so that differences have little noise.
+"""
+
+from collections.abc import Sequence
+
+import click
+import numpy as np
+import numpy.typing as npt
+import torch
+from conditions import conditions
+
+from treeopt.acceptance import TextSums
+from treeopt.cli.profile import fastest_tree
+from treeopt.planner import plan, step_model
+from treeopt.planner.smoothing import smooth
+from treeopt.profile import Profile
+from treeopt.profiler import Journal, Measurement, Settings, bench, clock_for
+from treeopt.profiler.traversal import ReachSums, count_reach, gained, until_no_gain
+from treeopt.runtime import Decoder, Verifier
+from treeopt.runtime.pair import ModelPair, bench_prompts, load_pair, load_prompts, profile_prompts
+from treeopt.runtime.rules import rule_named
+from treeopt.runtime.sampling import law
+from treeopt.sampling import Sampling
+from treeopt.solver import solve
+from treeopt.trees import TokenTree, chain
+
+FloatArray = npt.NDArray[np.float64]
+Prompts = list[list[int]]
+
+RULES = ("sequoia", "specinfer", "target", "traversal")
+TEMPERATURES = (0.6, 1.0)
+SIZES = ((16, 8), (64, 12))
+"""Nodes and depth of the trees of most tokens."""
+EVERY = 8
+"""Tokens between the places of a text at which trees are compared."""
+
+
+def main_table(pair: ModelPair, profile: Profile, prompts: Prompts, tokens: int, repeats: int) -> None:
+    print(f"{'rule':<12}{'nodes':>6}{'depth':>6}{'tokens/step':>22}{'step, ms':>22}{'speedup':>22}")
+    print(f"{'':<24}" + f"{'predicted  measured':>22}" * 3)
+    for rule in RULES:
+        tree = plan(profile, profile.latency().verify.max_tokens, rule=rule).tree.tree
+        predicted = step_model(profile, rule=rule).predict("tree", tree)
+        temperature = profile.acceptance(rule=rule).temperature
+        found = bench(
+            pair.target,
+            pair.draft,
+            tree,
+            prompts,
+            max_new_tokens=tokens,
+            repeats=repeats,
+            rule=rule,
+            temperature=temperature,
+        )
+        pairs = (
+            (predicted.tokens_per_step.value, found.tokens_per_step),
+            (1e3 * predicted.step_s.value, 1e3 * found.step_s),
+            (predicted.speedup.value, found.speedup.value),
+        )
+        cells = "".join(f"{ours:>13.2f}{theirs:>9.2f}" for ours, theirs in pairs)
+        print(f"{rule:<12}{tree.nodes:>6}{tree.max_depth:>6}{cells}")
+
+
+def reach(pair: ModelPair, tree: TokenTree, prompts: Prompts, tokens: int, sampling: Sampling) -> FloatArray:
+    """Return float64 (prompts, 2, n): reach under traversal and sequoia, summed over each text's steps."""
+    return np.array(
+        [
+            count_reach(
+                pair.target, pair.draft, tree, prompt, tokens, sampling=sampling, draft_sampling=None, seed=seed
+            )
+            for seed, prompt in enumerate(prompts)
+        ]
+    )
+
+
+def plain_texts(pair: ModelPair, prompts: Prompts, tokens: int, temperature: float) -> list[list[list[int]]]:
+    """Return, for each prompt, the texts so far at every `EVERY`-th token of a continuation by the target alone."""
+    decoder = Decoder(pair.target, None, chain(0), temperature=temperature)
+    texts = [[*prompt, *decoder.generate(prompt, tokens, seed=seed)] for seed, prompt in enumerate(prompts)]
+    return [
+        [text[:end] for end in range(len(prompt), len(text) + 1, EVERY)]
+        for prompt, text in zip(prompts, texts, strict=True)
+    ]
+
+
+@torch.inference_mode()
+def reach_at(pair: ModelPair, tree: TokenTree, texts: list[list[list[int]]], sampling: Sampling) -> FloatArray:
+    """Return float64 (texts, 2, n): reach under traversal and sequoia of a tree drafted behind each text so far, summed."""
+    decoder = Decoder(pair.target, pair.draft, tree, rule="traversal", temperature=sampling.temperature)
+    verifiers = [
+        Verifier(rule_named(rule), tree, pair.target.config.vocabulary, pair.target.device)
+        for rule in ("traversal", "sequoia")
+    ]
+    reach = np.zeros((len(texts), 2, tree.nodes))
+    for sums, starts in zip(reach, texts, strict=True):
+        for text in starts:
+            decoder.start(text)
+            drafted = decoder.draft()
+            target_probs = law(decoder.score(drafted.tokens), sampling)
+            for row, verifier in zip(sums, verifiers, strict=True):
+                verifier.judge(drafted.tokens, drafted.probs, target_probs)
+                row += verifier.reach()
+    return reach
+
+
+def tokens_per_step(sums: FloatArray) -> FloatArray:
+    """Return float64 (2,): expected tokens per step under both rules over all texts."""
+    total = sums.sum(axis=0)
+    return np.asarray(total.sum(axis=-1) / total[:, 0])
+
+
+def gain(ours: FloatArray, theirs: FloatArray, rule: int) -> tuple[float, float]:
+    """Return the gain in percent of the first, under a rule, over the second under sequoia, with its standard error."""
+
+    def percent(rows: Sequence[int]) -> float:
+        return float(100 * (tokens_per_step(ours[rows])[rule] / tokens_per_step(theirs[rows])[1] - 1))
+
+    texts = list(range(len(ours)))
+    without = np.array([percent([each for each in texts if each != left]) for left in texts])
+    error = np.sqrt((len(texts) - 1) / len(texts) * ((without - without.mean()) ** 2).sum())
+    return percent(texts), float(error)
+
+
+def tree_for_traversal(
+    pair: ModelPair, sums: TextSums, prompts: Prompts, tokens: int, sampling: Sampling, nodes: int, depth: int
+) -> TokenTree:
+    """Return the tree of most tokens under traversal, among those measured while solving and measuring took turns."""
+    _, depths, ranks = sums.accepted.shape
+
+    def best(known: FloatArray) -> TokenTree:
+        return solve(gained(sums, known).table(), nodes, depth).tree(nodes, depth)
+
+    def measure(_: int, tree: TokenTree) -> ReachSums:
+        return ReachSums(tree, *reach(pair, tree, prompts, tokens, sampling).sum(axis=0))
+
+    return best(until_no_gain(best, measure, depths, ranks))
+
+
+def size_table(pair: ModelPair, profile: Profile, tuning: Prompts, texts: list[list[list[int]]], tokens: int) -> None:
+    print(f"{'nodes':>6}{'depth':>6}{'sequoia':>10}{'traversal':>11}{'gain, %':>16}{'own tree':>10}{'gain, %':>16}")
+    smoothed = smooth(profile.acceptance(rule="sequoia")).acceptance
+    sums, sampling = smoothed.texts, Sampling(smoothed.temperature)
+    assert sums is not None
+    for nodes, depth in SIZES:
+        tree = solve(sums.table(), nodes, depth).tree(nodes, depth)
+        own = tree_for_traversal(pair, sums, tuning, tokens, sampling, nodes, depth)
+        on_theirs, on_own = (reach_at(pair, each, texts, sampling) for each in (tree, own))
+        theirs, ours = tokens_per_step(on_theirs), tokens_per_step(on_own)
+        gains = [
+            f"{value:+.1f} +- {error:.1f}"
+            for value, error in (gain(on_theirs, on_theirs, 0), gain(on_own, on_theirs, 0))
+        ]
+        print(f"{nodes:>6}{depth:>6}{theirs[1]:>10.3f}{theirs[0]:>11.3f}{gains[0]:>16}{ours[0]:>10.3f}{gains[1]:>16}")
+
+
+@click.command()
+@click.option("--positions", default=4096, show_default=True, help="Positions counted per rule.")
+@click.option("--max-new-tokens", default=256, show_default=True)
+@click.option("--repeats", default=3, show_default=True)
+@click.option("--texts", default=24, show_default=True, help="Texts for the trees of most tokens, four per prompt.")
+def main(positions: int, max_new_tokens: int, repeats: int, texts: int) -> None:
+    print(conditions())
+    pair = load_pair()
+    encode = pair.tokenizer.encode
+    tuning = [encode(text) for text in profile_prompts(load_prompts())]
+    prompts = [encode(text) for text in bench_prompts(load_prompts())]
+    for temperature in TEMPERATURES:
+        settings = Settings(rules=RULES, sampling=Sampling(temperature), positions=positions)
+        measurement = Measurement(
+            pair.target,
+            pair.draft,
+            tuning,
+            settings,
+            clock=clock_for(pair.target.device),
+            journal=Journal(None, "benchmark"),
+            fastest_tree=fastest_tree,
+        )
+        profile = measurement.profile()
+        print(f"\ntemperature {temperature:g}, {len(prompts)} held-out prompts x {max_new_tokens} tokens")
+        main_table(pair, profile, prompts, max_new_tokens, repeats)
+        many = plain_texts(pair, (prompts * -(-texts // len(prompts)))[:texts], max_new_tokens, temperature)
+        print(f"\ntrees of most tokens; tokens per step, behind {sum(map(len, many))} places of {len(many)} texts")
+        size_table(pair, profile, tuning, many, max_new_tokens)
+
+
+if __name__ == "__main__":
+    main()
