@@ -10,7 +10,8 @@ generation with the fixed number of drafted tokens that is fastest on the first 
 
 Where a step's time goes is measured in other texts, by reading the clock before and after each model's `forward`.  On a
 CPU that costs under a microsecond, and the passes are decoding's own, which passes repeated alone would not be.  On a
-GPU the readings are CUDA events, and gaps between a pass's kernels count as the pass.  Takes four minutes on two cores.
+GPU the readings are CUDA events, gaps between a pass's kernels count as the pass, and graphs are off, since a replay
+calls no `forward`.  Takes four minutes on two cores.
 """
 
 import time
@@ -183,7 +184,7 @@ def split(setup: Setup, tree: TokenTree, rule: str, temperature: float) -> Milli
     rows = []
     timed = [patch.object(m, "forward", w.around(m.forward)) for m, w in ((target, verifying), (draft, drafting))]
     with timed[0], timed[1]:
-        decoder = Decoder(target, draft, tree, rule=rule, temperature=temperature)
+        decoder = Decoder(target, draft, tree, rule=rule, temperature=temperature, cuda_graphs=False)
         for prompt in [setup.prompts[0], *setup.prompts * setup.repeats]:
             text = decoder.steps(prompt, setup.max_new_tokens)  # fills the caches
             for watch in watches:

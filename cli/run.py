@@ -16,6 +16,7 @@ from treeopt.cli.options import (
     planned_rule,
     sampling_options,
 )
+from treeopt.cli.text import patience
 from treeopt.rules import LOSSY_RULES
 from treeopt.sampling import Sampling
 
@@ -55,18 +56,19 @@ def run(
     planned = load_file(tree)
     rule = checked_rule(rule or planned_rule(planned), lossy=lossy)
     models = pair.load()
-    decoder = Decoder(
-        models.target,
-        models.draft,
-        planned.tree,
-        rule=rule,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        draft_sampling=draft_sampling,
-        lossy=lossy,
-        seed=seed,
-    )
+    with patience("preparing… (the first time after installation, the rule is compiled)"):
+        decoder = Decoder(
+            models.target,
+            models.draft,
+            planned.tree,
+            rule=rule,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            draft_sampling=draft_sampling,
+            lossy=lossy,
+            seed=seed,
+        )
     counts: list[int] = []
     start_s = time.perf_counter()
     encode = models.tokenizer.encode

@@ -17,9 +17,9 @@ class Entry:
     """One measurement."""
 
     kind: str
-    """What was measured: `verify`, `draft`, and with a rule or a tree behind them `step`, `acceptance`, `reach`."""
+    """What was measured: `verify`, `draft`, `step`, and with a rule or a tree behind them `acceptance`, `reach`."""
     key: int
-    """Tokens of the pass, number of the probe tree, number of the prompt."""
+    """Tokens of the pass, number of the step timed, number of the prompt."""
     values: tuple[float, ...]
 
 

@@ -62,15 +62,14 @@ class Times:
         def draft_work(tokens: int) -> Work:
             return draft_pass(drafted, device, tokens, settings.draft_law, rule)
 
-        probes = {name: self._probes(name) for name in settings.rules}
+        probes = [self._probes(name) for name in settings.rules]
         for rounds in _blocks(settings.rounds):  # verify, draft and steps in turn, so that drift hits all alike
             verify = self._table("verify", verify_work, rounds, step)
             draft = self._table("draft", draft_work, rounds, step)
-            for name, of_rule in probes.items():
-                self._time_steps(name, of_rule, rounds, step)
+            self._time_steps(probes, rounds, step)
         overheads = [
-            RuleOverhead(rule=name, overhead=self._overhead(name, of_rule, verify, draft))
-            for name, of_rule in probes.items()
+            RuleOverhead(rule=name, overhead=self._overhead(of_rule, verify, draft))
+            for name, of_rule in zip(settings.rules, probes, strict=True)
         ]
         return StepLatency(
             context_tokens=settings.context_tokens,
@@ -100,8 +99,9 @@ class Times:
         )
 
     def _probes(self, rule: str) -> dict[int, StepProbe]:
-        """Return the probe trees that are no larger than the largest pass, by their numbers."""
+        """Return the probe trees that are no larger than the largest pass, numbered throughout all rules."""
         settings = self._settings
+        first = settings.rules.index(rule) * len(PROBE_TREES)
         return {
             number: StepProbe(
                 Decoder(
@@ -118,27 +118,25 @@ class Times:
                 ),
                 self._context,
             )
-            for number, tree in enumerate(PROBE_TREES)
+            for number, tree in enumerate(PROBE_TREES, start=first)
             if tree.nodes <= settings.max_tokens
         }
 
-    def _time_steps(self, rule: str, probes: dict[int, StepProbe], rounds: int, step: Step) -> None:
-        works = {number: probe.step for number, probe in probes.items()}
-        sweep(_steps_of(rule), works, rounds, self._clock, self._journal, step, prepare=lambda n: probes[n].prepare())
+    def _time_steps(self, probes: list[dict[int, StepProbe]], rounds: int, step: Step) -> None:
+        """Time the steps under all rules in one random order, because rules are compared by them."""
+        by_number = {number: probe for of_rule in probes for number, probe in of_rule.items()}
+        works = {number: probe.step for number, probe in by_number.items()}
+        sweep("step", works, rounds, self._clock, self._journal, step, prepare=lambda n: by_number[n].prepare())
 
-    def _overhead(self, rule: str, probes: dict[int, StepProbe], verify: LatencyTable, draft: LatencyTable) -> Timing:
+    def _overhead(self, probes: dict[int, StepProbe], verify: LatencyTable, draft: LatencyTable) -> Timing:
         """Return what the passes of the probe trees' steps do not explain."""
         samples = [
             seconds - probes[number].passes_s(verify, draft)
-            for number, steps in self._journal.samples(_steps_of(rule)).items()
+            for number, steps in self._journal.samples("step").items()
+            if number in probes
             for seconds in steps
         ]
         return Timing(samples, allow_negative=True)
-
-
-def _steps_of(rule: str) -> str:
-    """Return the journal's name for the steps under a rule."""
-    return f"step {rule}"
 
 
 def _blocks(rounds: int) -> list[int]:

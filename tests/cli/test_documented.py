@@ -24,6 +24,14 @@ def test_the_table_of_the_bundled_pair(blocks: list[str]) -> None:
     assert printed[len(shown) :].startswith("\nWritten to tree.json.")
 
 
+@pytest.mark.usefixtures("folder")
+def test_the_table_of_rules(blocks: list[str]) -> None:
+    printed = call("solve", "--profile", DOCS / "profiles" / "bundled-2-cores-rules.yaml").stdout
+    (shown,) = (block for block in blocks if block.startswith("  rule "))
+
+    assert f"\n\n{shown}" in printed
+
+
 def test_the_schedule_of_the_invented_machine(blocks: list[str], folder: Path) -> None:
     printed = solved(folder, invented(conditions=FOUR_CONDITIONS))
     (shown,) = (block for block in blocks if block.startswith("What to run where"))

@@ -178,7 +178,8 @@ class Decoder:
         self.tree = tree
         (self._pass,) = self._passes.make([PassNodes(visible=tree.ancestor_mask, depth=tree.depth)])
         self._children = [tree.children(node) for node in range(tree.nodes)]
-        self._verifier = Verifier(self._rule, tree, self.target.config.vocabulary, self.target.device)
+        if not self._sampling.greedy:
+            self._verifier = Verifier(self._rule, tree, self.target.config.vocabulary, self.target.device)
 
     def draft(self) -> Draft:
         """Return the drafted tree."""

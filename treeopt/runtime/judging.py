@@ -48,6 +48,15 @@ class HostJudging:
         shape = (self.parents, tree.first_child[self.parents], tree.child_counts[self.parents])
         self._nodes = np.stack([np.asarray(each, np.int64) for each in shape], axis=1)
         self.left = torch.empty(len(self.parents), vocabulary, dtype=torch.float64, device=device)
+        self._compile()
+
+    def _compile(self) -> None:
+        """Judge nothing, so that the loops are compiled now and not within the first step."""
+        nothing = torch.empty(0, dtype=torch.int64)
+        parents, self._nodes = self._nodes, self._nodes[:0]
+        self(nothing, None, torch.empty(0, self.left.shape[1]), torch.ones(1, dtype=torch.float64))
+        self.quantile(torch.ones(1, dtype=torch.float64), 0.0)
+        self._nodes = parents
 
     def __call__(self, tokens: Tensor, draft: Tensor | None, target: Tensor, acceptance: Tensor) -> None:
         """See `DeviceJudging`."""
