@@ -9,7 +9,7 @@ from treeopt.cli.options import PairOptions, checked_rule, lossy_option, output,
 from treeopt.cli.text import milliseconds
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.files import STANDARD_STREAM, check_writable
-from treeopt.rules import LOSSY_RULES, RULES
+from treeopt.rules import RULES, rule_label
 
 if TYPE_CHECKING:
     from treeopt.profile import MeasuredAcceptance, Profile
@@ -146,11 +146,13 @@ def _overheads(profile: "Profile") -> str:
 
 def _table(acceptance: "MeasuredAcceptance") -> list[str]:
     """Return the lines of one rule."""
-    label = " (lossy: the text's law changes)" if acceptance.rule in LOSSY_RULES else ""
     rows = acceptance.table.rows(acceptance.table.max_depth or 1)[:, 0]  # below a parent of rank 0, as the root counts
     return [
         "",
-        f"acceptance, {acceptance.rule}{label} at temperature {acceptance.temperature:g}, {acceptance.positions} positions",
+        (
+            f"acceptance, {rule_label(acceptance.rule)} at temperature {acceptance.temperature:g}, "
+            f"{acceptance.positions} positions"
+        ),
         "rank                " + "".join(f"{rank:>7}" for rank in range(min(8, acceptance.table.branching))),
         *(
             f"depth {depth:<14}" + "".join(f"{value:>7.3f}" for value in rows[depth - 1][:8])

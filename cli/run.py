@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -62,9 +63,7 @@ def run(
             models.draft,
             planned.tree,
             rule=rule,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
+            **asdict(sampling),
             draft_sampling=draft_sampling,
             lossy=lossy,
             seed=seed,

@@ -21,7 +21,7 @@ from treeopt.runtime.drawing import likeliest, places
 from treeopt.runtime.rules import rule_named
 from treeopt.runtime.sampling import law
 from treeopt.runtime.verification import Verifier
-from treeopt.sampling import Sampling
+from treeopt.sampling import Sampling, draft_law
 from treeopt.trees import level_widths
 
 FloatArray = npt.NDArray[np.float64]
@@ -88,7 +88,7 @@ class AcceptanceText:
         self._caches: tuple[KVCache, ...] = ()
         self._rule = rule_named(rule, lossy=True)
         self._sampling = sampling
-        self._draft_sampling = draft_sampling or Sampling(sampling.temperature)
+        self._draft_sampling = draft_law(sampling, draft_sampling)
         self._children = places([branching], target.device)
         self._verifier = Verifier(self._rule, level_widths([branching]), target.config.vocabulary, target.device)
         self._depth = depth
@@ -124,10 +124,10 @@ class AcceptanceText:
             wanted = int(target_logits.argmax())
             expected = (likeliest(draft_logits, self._children) == wanted).double().cpu().numpy()
             return expected, int(expected.argmax()) if expected.any() else REJECTED, wanted
-        draft_law = law(draft_logits, self._draft_sampling)
-        children = self._rule.draw(draft_law, self._children, self._generator)
+        draft_probs = law(draft_logits, self._draft_sampling)
+        children = self._rule.draw(draft_probs, self._children, self._generator)
         tokens = torch.cat([children.new_tensor([token]), children])
-        self._verifier.judge(tokens, draft_law, law(target_logits, self._sampling))
+        self._verifier.judge(tokens, draft_probs, law(target_logits, self._sampling))
         node, uniform = self._verifier.last_node(self._generator)
         following = int(tokens[node]) if node else self._verifier.token_after(0, uniform)
         return self._verifier.reach()[1:], node - 1 if node else REJECTED, following

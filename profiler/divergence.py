@@ -37,8 +37,10 @@ def divergence(
     The logits there are those of plain decoding: the common text, then a pass over its last token alone.
     """
     place = next((i for i, (ours, theirs) in enumerate(zip(plain, other, strict=False)) if ours != theirs), None)
-    if place is None:
+    if place is None and len(plain) == len(other):
         return None
+    if place is None:  # one of them ends too early, which no rounding explains
+        return Divergence(prompt=number, place=min(len(plain), len(other)), gap=0.0, near_tie=False)
     logits = _logits_after(target, [*prompt, *plain[:place]])
     top = logits.topk(2)
     gap = float(top.values[0] - logits[[plain[place], other[place]]].min())

@@ -8,7 +8,7 @@ from treeopt.errors import InvalidValueError
 from treeopt.profiler.machine import describe_machine, describe_pair
 from treeopt.rules import check_rule
 from treeopt.runtime import Transformer
-from treeopt.sampling import GREEDY, Sampling
+from treeopt.sampling import GREEDY, Sampling, draft_law
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +49,7 @@ class Settings:
                 f"rules: expected one at temperature 0, where all accept the same. Got {', '.join(self.rules)}: "
                 "measure them at a temperature above 0."
             )
-        if self.draft_sampling is not None and self.draft_sampling.greedy != self.sampling.greedy:
-            raise InvalidValueError(
-                f"draft_sampling: expected a temperature {'of 0, as the target has' if self.sampling.greedy else 'above 0'}. "
-                f"Got {self.draft_sampling.temperature}."
-            )
+        draft_law(self.sampling, self.draft_sampling)  # refuse now what cannot be drawn
         least = {"context_tokens": 1, "max_tokens": 2, "rounds": 1, "positions": 1, "branching": 1, "depth": 1}
         for name, value in least.items():
             if getattr(self, name) < value:
@@ -62,7 +58,7 @@ class Settings:
     @property
     def draft_law(self) -> Sampling:
         """How the draft's children are drawn."""
-        return self.draft_sampling or Sampling(self.sampling.temperature)
+        return draft_law(self.sampling, self.draft_sampling)
 
     def conditions(self, target: Transformer, draft: Transformer, prompts: Sequence[Sequence[int]]) -> str:
         """Return all that makes two profiles comparable, as one line."""

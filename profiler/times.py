@@ -1,6 +1,7 @@
 """The times of a profile: passes of every size, and whole steps under every rule."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import cache
 
 from treeopt.latency import LatencyTable, Timing
@@ -109,9 +110,7 @@ class Times:
                     self._draft,
                     tree,
                     rule=rule,
-                    temperature=settings.sampling.temperature,
-                    top_p=settings.sampling.top_p,
-                    top_k=settings.sampling.top_k,
+                    **asdict(settings.sampling),
                     draft_sampling=settings.draft_law,
                     lossy=settings.lossy,
                     max_text_tokens=settings.context_tokens + STEP_ROOM_TOKENS,

@@ -8,7 +8,7 @@ acceptance counted for `sequoia` it is that of `traversal`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -76,9 +76,7 @@ def count_reach(
         draft,
         tree,
         rule="traversal",
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
+        **asdict(sampling),
         draft_sampling=draft_sampling,
         seed=seed,
     )

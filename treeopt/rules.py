@@ -20,3 +20,12 @@ def check_rule(rule: str, *, lossy: bool = False) -> None:
             f"rule: expected a lossless one. Got {rule!r}, which changes the text's law: "
             "allow it with lossy=True, or --lossy on the command line."
         )
+
+
+def rule_label(rule: str) -> str:
+    """Return a rule's name, a lossy one marked.
+
+    >>> rule_label("sequoia"), rule_label("typical")
+    ('sequoia', "typical (lossy: the text's law changes)")
+    """
+    return f"{rule} (lossy: the text's law changes)" if rule in LOSSY_RULES else rule

@@ -40,3 +40,18 @@ class Sampling:
 
 
 GREEDY = Sampling()
+
+
+def draft_law(sampling: Sampling, own: Sampling | None) -> Sampling:
+    """Return how a draft's children are drawn: its own way, or by default the target's temperature and all tokens.
+
+    Raises InvalidValueError where one of both is greedy and the other is not.
+    """
+    if own is None:
+        return Sampling(sampling.temperature)
+    if own.greedy != sampling.greedy:
+        raise InvalidValueError(
+            f"draft_sampling: expected a temperature {'of 0, as the target has' if sampling.greedy else 'above 0'}. "
+            f"Got {own.temperature}."
+        )
+    return own

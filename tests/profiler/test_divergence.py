@@ -31,6 +31,11 @@ class TestDivergence:
     def test_texts_that_are_the_same_have_none(self, make_markov, text):
         assert after_any_token(make_markov([1.0, 2.0, 3.0, 4.0]), text, text) is None
 
+    @pytest.mark.parametrize(("plain", "other"), [([0, 1], [0]), ([0], [0, 1]), ([], [2])])
+    def test_a_text_that_ends_too_early_is_none(self, make_markov, plain, other):
+        found = after_any_token(make_markov([1.0, 2.0, 3.0, 4.0]), plain, other)
+        assert (found.place, found.near_tie) == (min(len(plain), len(other)), False)
+
     @pytest.mark.parametrize("steps", [0, 1, NEAR_TIE_ULPS])
     def test_a_few_rounding_steps_are_a_near_tie(self, make_markov, steps):
         model = make_markov([8.0, 8.0 - steps * STEP, 1.0, 0.0], **bfloat16)

@@ -10,10 +10,10 @@ from treeopt import __version__
 from treeopt.errors import InvalidValueError
 from treeopt.planner.fastest import Fastest, fastest_tree, speeds
 from treeopt.planner.model import Candidate, StepModel, step_model
-from treeopt.planner.rule_choice import RuleChoice, planned_acceptances, rule_label
+from treeopt.planner.rule_choice import RuleChoice, planned_acceptances
 from treeopt.planner.uncertainty import Confidence, confidence
 from treeopt.profile import Profile
-from treeopt.rules import LOSSY_RULES
+from treeopt.rules import LOSSY_RULES, rule_label
 from treeopt.solver import Solution, solve
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain
 

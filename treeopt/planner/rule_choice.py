@@ -46,12 +46,3 @@ def planned_acceptances(
             "Profile a lossless one, or allow these with lossy=True, or --lossy on the command line."
         )
     return allowed
-
-
-def rule_label(rule: str) -> str:
-    """Return a rule's name, a lossy one marked.
-
-    >>> rule_label("sequoia"), rule_label("typical")
-    ('sequoia', "typical (lossy: the text's law changes)")
-    """
-    return f"{rule} (lossy: the text's law changes)" if rule in LOSSY_RULES else rule

@@ -15,7 +15,7 @@ from treeopt.runtime.stopping import Stopping
 from treeopt.runtime.transformer import Transformer
 from treeopt.runtime.tree_pass import PassNodes
 from treeopt.runtime.verification import Verdict, Verifier, verify_greedy
-from treeopt.sampling import Sampling
+from treeopt.sampling import Sampling, draft_law
 from treeopt.trees import TokenTree
 
 
@@ -63,8 +63,8 @@ class Decoder:
     ) -> None:
         self._rule = rule_named(rule, lossy=lossy)
         self._sampling = Sampling(temperature, top_p, top_k)
-        draft_sampling = draft_sampling or Sampling(temperature)
-        _check(target, drafter, self._sampling, draft_sampling)
+        drawn_by = draft_law(self._sampling, draft_sampling)
+        _check(target, drafter)
         self._trained_tokens = min(model.config.max_positions for model in (target, drafter) if model is not None)
         self.max_text_tokens = _text_limit(max_text_tokens, self._trained_tokens)
         self.max_nodes = tree.nodes if max_nodes is None else max_nodes
@@ -86,7 +86,7 @@ class Decoder:
                 drafter,
                 tree,
                 rule=self._rule,
-                sampling=draft_sampling,
+                sampling=drawn_by,
                 capacity=self.max_text_tokens,
                 max_nodes=self.max_nodes,
                 pool=pool,
@@ -245,15 +245,10 @@ def _text_limit(asked: int | None, trained: int) -> int:
     return trained if asked is None else asked
 
 
-def _check(target: Transformer, drafter: Transformer | None, sampling: Sampling, draft_sampling: Sampling) -> None:
+def _check(target: Transformer, drafter: Transformer | None) -> None:
     vocabulary = target.config.vocabulary
     if drafter is not None and drafter.config.vocabulary != vocabulary:
         raise InvalidValueError(
             f"drafter: expected the target's vocabulary of {vocabulary} tokens. "
             f"Got {drafter.config.vocabulary}: choose a draft model of the same family."
-        )
-    if sampling.greedy != draft_sampling.greedy:
-        raise InvalidValueError(
-            f"draft_sampling: expected a temperature {'of 0, as the target has' if sampling.greedy else 'above 0'}. "
-            f"Got {draft_sampling.temperature}."
         )

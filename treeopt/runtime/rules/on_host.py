@@ -26,33 +26,13 @@ Ints = npt.NDArray[np.int64]
 @njit(cache=True)
 def sequoia(nodes: Ints, tokens: Ints, draft: Floats, target: Floats, left: Law, acceptance: Law) -> None:
     """Judge as `rejection.sequoia` does."""
-    q = np.empty(left.shape[1])
-    for row in range(len(nodes)):
-        parent, first, count = nodes[row]
-        p = left[row]
-        _load(target[parent], p, 0.0)
-        _load(draft[parent], q, LAST)
-        for child in range(first, first + count):
-            x = tokens[child]
-            acceptance[child] = min(1.0, p[x] / q[x])
-            _subtract(p, q, 1.0)
-            q[x] = 0.0
-            _normalise(q)
+    _in_turn(nodes, tokens, draft, target, left, acceptance, False)
 
 
 @njit(cache=True)
 def specinfer(nodes: Ints, tokens: Ints, draft: Floats, target: Floats, left: Law, acceptance: Law) -> None:
     """Judge as `rejection.specinfer` does."""
-    q = np.empty(left.shape[1])
-    for row in range(len(nodes)):
-        parent, first, count = nodes[row]
-        p = left[row]
-        _load(target[parent], p, 0.0)
-        _load(draft[parent], q, LAST)
-        for child in range(first, first + count):
-            x = tokens[child]
-            acceptance[child] = min(1.0, p[x] / q[x])
-            _subtract(p, q, 1.0)
+    _in_turn(nodes, tokens, draft, target, left, acceptance, True)
 
 
 @njit(cache=True)
@@ -103,6 +83,25 @@ def typical(nodes: Ints, tokens: Ints, draft: Floats, target: Floats, left: Law,
         for child in range(first, first + count):
             probability = p[tokens[child]]
             acceptance[child] = acceptance[parent] * probability if probability > least else 0.0
+
+
+@njit(cache=True)
+def _in_turn(
+    nodes: Ints, tokens: Ints, draft: Floats, target: Floats, left: Law, acceptance: Law, replaced: bool
+) -> None:
+    q = np.empty(left.shape[1])
+    for row in range(len(nodes)):
+        parent, first, count = nodes[row]
+        p = left[row]
+        _load(target[parent], p, 0.0)
+        _load(draft[parent], q, LAST)
+        for child in range(first, first + count):
+            x = tokens[child]
+            acceptance[child] = min(1.0, p[x] / q[x])
+            _subtract(p, q, 1.0)
+            if not replaced:
+                q[x] = 0.0
+                _normalise(q)
 
 
 @njit(cache=True)
