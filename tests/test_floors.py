@@ -13,7 +13,14 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = {"treeopt": "treeopt", "trees": "treeopt.trees", "profiler": "treeopt.profiler", "cli": "treeopt.cli"}
 
-BASE = {"treeopt.errors", "treeopt.files", "treeopt.fields", "treeopt.figure_file", "treeopt.pair"}
+BASE = {
+    "treeopt.errors",
+    "treeopt.files",
+    "treeopt.fields",
+    "treeopt.arrays_file",
+    "treeopt.figure_file",
+    "treeopt.pair",
+}
 """Errors, reading and writing files, and where the bundled pair lies: everyone may import them."""
 RECORDS = {
     "treeopt.rules",
@@ -22,6 +29,7 @@ RECORDS = {
     "treeopt.latency",
     "treeopt.profile",
     "treeopt.profile_file",
+    "treeopt.draft_record",
 }
 TREES = {"treeopt.trees"}
 SOLVER = {"treeopt.solver"}
@@ -58,6 +66,8 @@ ONLY_IN = {
     "click": {"treeopt.cli"},
 }
 """Packages that only some rooms may import, wherever in a module."""
+TORCH_IN_FUNCTIONS = {"treeopt.trees.formats.sequoia"}
+"""Modules below the runtime that may import torch where they need it: Sequoia's trees are torch files."""
 
 
 def room_of(module: str) -> str | None:
@@ -99,6 +109,8 @@ def outer_fault(module: str, room: str, name: str, *, lazy: bool) -> str | None:
     package = name.split(".")[0]
     if name.startswith("."):
         return "relative import"
+    if package == "torch" and module in TORCH_IN_FUNCTIONS:
+        return None if lazy else "torch is for functions only: it is slow to import"
     if room not in ONLY_IN.get(package, {room}):
         return f"{package} is for {', '.join(sorted(ONLY_IN[package]))} only"
     if package == "scipy" and not lazy:
@@ -151,6 +163,7 @@ def test_every_folder_is_checked():
         ("treeopt.trees.token_tree", "from treeopt.trees.tree_file import load"),
         ("treeopt.trees.figure", "def draw():\n    import matplotlib.pyplot as plt"),
         ("treeopt.trees.figure", "if TYPE_CHECKING:\n    from matplotlib.figure import Figure"),
+        ("treeopt.trees.formats.sequoia", "def write():\n    import torch"),
         ("treeopt.profile", "from treeopt import latency\nfrom treeopt.acceptance import AcceptanceTable"),
         ("treeopt.solver.best_first", "from numba import njit"),
         ("treeopt.solver.width_limits", "def solve():\n    from scipy.optimize import milp"),
@@ -181,6 +194,8 @@ def test_a_good_import_is_let_through(module, source):
         ("treeopt.trees.shapes", "from ..errors import TreeoptError", "relative"),
         ("treeopt.trees.shapes", "def f():\n    import matplotlib", "matplotlib is for"),
         ("treeopt.trees.figure", "import matplotlib", "matplotlib is for"),
+        ("treeopt.trees.formats.sequoia", "import torch", "torch is for functions only"),
+        ("treeopt.trees.formats.umbrella", "def write():\n    import torch", "torch is for treeopt.profiler, "),
         ("treeopt.profile", "from treeopt import trees, solver", "may not import treeopt.solver"),
         ("treeopt.solver.explicit", "from treeopt.planner.costs import StepCosts", "may not import treeopt.planner"),
         ("treeopt.planner", "from treeopt.engines import vllm", "may not import treeopt.engines"),

@@ -120,9 +120,13 @@ def load_file(path: Path | str) -> TreeFile:
 
     Raises FormatError naming the file, the field and the reason, and TreeoptError when it cannot be read.
     """
-    text = read_text(path, limit_bytes=MAX_BYTES)
+    return parse(path, read_text(path, limit_bytes=MAX_BYTES))
+
+
+def parse(path: Path | str, text: str) -> TreeFile:
+    """Return everything that the text of a tree file holds; raises FormatError as `load_file` does."""
     try:
-        content = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+        content = json.loads(text, object_pairs_hook=no_duplicates, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise FormatError(path, "content", f"expected JSON ({error}). Is it a tree file?") from None
     fields = Fields(path, content)
@@ -171,7 +175,8 @@ def _checked_reach(tree: TokenTree, values: Sequence[float] | FloatArray) -> Flo
     return reach
 
 
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object of some pairs, as `json.loads` hooks it in; ValueError for a key that appears twice."""
     twice = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
     if twice:
         raise ValueError(f"the key {twice[0]!r} appears twice")

@@ -5,16 +5,13 @@ It is read without pickle, so nothing in it is executed, and every index is chec
 """
 
 import io
-import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from treeopt.acceptance import AcceptanceTable
-from treeopt.errors import FormatError, InvalidValueError
+from treeopt.arrays_file import Array, Arrays
 from treeopt.files import read_bytes, write_bytes
 from treeopt.solver.best_first import NestedTrees
 from treeopt.solver.dynamic_program import ValueTrees
@@ -30,13 +27,9 @@ from treeopt.solver.solution import (
 )
 from treeopt.solver.width_limits import LimitedTrees
 
-Array = npt.NDArray[Any]
-T = TypeVar("T")
-
 FORMAT = "treeopt-solution"
 VERSION = 1
 MAX_BYTES = 8 * MAX_CELLS
-MAX_ARRAYS = 100_000
 
 
 def save(solution: Solution, path: Path | str) -> None:
@@ -62,7 +55,7 @@ def load(path: Path | str) -> Solution:
 
     Raises FormatError naming the file, the array and the reason, TreeoptError when it cannot be read.
     """
-    arrays = Arrays(path, _read(path))
+    arrays = Arrays.read(path, read_bytes(path, limit_bytes=MAX_BYTES), limit_bytes=2 * MAX_BYTES)
     if arrays.text("format") != FORMAT:
         raise arrays.error("format", f"expected {FORMAT!r}. Is it another kind of file?")
     if arrays.integer("version") > VERSION:
@@ -79,72 +72,6 @@ def load(path: Path | str) -> Solution:
         gap_tokens=float(arrays.take("gap_tokens", "f", 0)),
     )
     return arrays.build("values", Solution, table, trees, certificate)
-
-
-class Arrays:
-    """The arrays of one archive, each checked when it is taken.
-
-    Every method raises FormatError naming the file, the array and what was expected.
-    """
-
-    def __init__(self, path: Path | str, arrays: Mapping[str, Array]) -> None:
-        self._path = path
-        self._arrays = arrays
-
-    def take(self, name: str, kind: str, dimensions: int | None = None) -> Array:
-        """Return an array of numbers of one kind, `f`, `i` or `U`, with so many dimensions."""
-        if name not in self._arrays:
-            raise self.error(name, "is missing.")
-        array = self._arrays[name]
-        if array.dtype.kind != kind or dimensions not in (None, array.ndim):
-            raise self.error(
-                name, f"expected kind {kind!r}, {dimensions} dimensions. Got {array.dtype}, shape {array.shape}."
-            )
-        if kind == "f" and not np.all(np.isfinite(array)):
-            raise self.error(name, "expected finite numbers.")
-        return array
-
-    def text(self, name: str) -> str:
-        """Return one text."""
-        return str(self.take(name, "U", 0))
-
-    def integer(self, name: str) -> int:
-        """Return one whole number."""
-        return int(self.take(name, "i", 0))
-
-    def indices(self, name: str, dimensions: int, least: int, end: int) -> npt.NDArray[np.int32]:
-        """Return an array of whole numbers from `least` to `end` - 1."""
-        array = self.take(name, "i", dimensions)
-        if array.size and not least <= array.min() <= array.max() < end:
-            raise self.error(name, f"expected {least} to {end - 1}. Got {array.min()} to {array.max()}.")
-        return np.ascontiguousarray(array, np.int32)
-
-    def build(self, name: str, make: Callable[..., T], *arguments: Any) -> T:
-        """Return what `make` makes of arrays already taken, its refusal told as this array's."""
-        try:
-            return make(*arguments)
-        except InvalidValueError as error:
-            raise self.error(name, str(error)) from None
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._arrays
-
-    def error(self, name: str, reason: str) -> FormatError:
-        """Return the error for one array."""
-        return FormatError(self._path, name, reason)
-
-
-def _read(path: Path | str) -> dict[str, Array]:
-    data = read_bytes(path, limit_bytes=MAX_BYTES)
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            sizes = [item.file_size for item in archive.infolist()]
-        if len(sizes) > MAX_ARRAYS or sum(sizes) > 2 * MAX_BYTES:
-            raise FormatError(path, "content", f"{len(sizes)} arrays of {sum(sizes)} bytes, more than any solution.")
-        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (ValueError, OSError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile) as error:
-        raise FormatError(path, "content", f"expected a numpy archive ({error}). Is it a solution?") from None
 
 
 def _arrays(trees: Trees) -> dict[str, Array]:

@@ -1,0 +1,204 @@
+"""10,000 spoilt files of every format: each is a valid tree or a known error, at once and in little memory."""
+
+import contextlib
+import io
+import json
+import random
+import resource
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+
+from treeopt.errors import TreeoptError
+from treeopt.trees import TokenTree
+from treeopt.trees.formats import WriteOptions, format_named
+from treeopt.trees.formats.detection import found_in
+
+MUTANTS = 10_000
+TREE = TokenTree([-1, 0, 0, 1, 1, 2, 2])
+PATH = Path("mutant")
+ODD_TOKENS = [
+    *(b"-1", b"0", b"1", b"2", b"7", b"1.0", b"1e999", b"-0", b"NaN", b"99999999999999999999", b"9" * 400, b"true"),
+    *(b"null", b'""', b'"\\ud800"', b"[]", b"{}", b"()", b"[[]]", b"[-1]", b"[[[[0]]]]", b",", b":", b'"mask"', b'"0"'),
+    *(b"(0,)", b"None", b"f()", b"\\", b"lambda: 0", b"\xff", b"\x00", b"\n", b"#", b"'", b"[" * 300, b"{[(" * 99),
+]
+ODD_VALUES: list[Any] = [
+    *(None, True, False, -1, 0, 1, 2, 6, 7, 8, 1.0, 0.5, 1e308, 2**31, 2**63, 10**40, "", "0", "7", "size", "a\nb"),
+    *([], [0], [[]], [[0]], [[0], [0]], {}, {"0": [1]}, [[[[0]]]], list(range(50))),
+]
+
+
+def spoil_bytes(rng: random.Random, data: bytes) -> bytes:
+    """Return the bytes with one to three faults: a bit, a byte more or less, a slice moved or gone, or an odd token."""
+    for _ in range(rng.randint(1, 3)):
+        start, end = sorted(rng.randrange(len(data) + 1) for _ in range(2))
+        fault = rng.randrange(7)
+        if fault == 0 and start < len(data):
+            data = data[:start] + bytes([data[start] ^ 1 << rng.randrange(8)]) + data[start + 1 :]
+        elif fault == 1:
+            data = data[:start] if rng.random() < 0.2 else data[:start] + data[start + 1 :]
+        elif fault == 2:
+            data = data[:end] + data[start : start + 40] + data[end:]
+        elif fault == 3:
+            data = data[:start] + bytes([rng.randrange(256)]) + data[start:]
+        elif fault == 4:
+            data = data[:start] + data[min(end, start + 8) :]
+        else:
+            tokens = [i for i, byte in enumerate(data) if byte in b'0123456789"[{(']
+            at = rng.choice(tokens or [0])
+            length = len(data[at:]) - len(data[at:].lstrip(b'-0123456789."'))
+            data = data[:at] + rng.choice(ODD_TOKENS) + data[at + max(1, length) :]
+    return data
+
+
+def spoil_value(rng: random.Random, value: Any) -> Any:
+    """Return nested lists and mappings with one entry changed, gone, doubled or in another's place."""
+    inside = list(value) if isinstance(value, list | tuple) else list(value.items()) if isinstance(value, dict) else []
+    if not inside or rng.random() < 0.15:
+        return value + rng.choice([-1, 1]) if type(value) is int and rng.random() < 0.5 else rng.choice(ODD_VALUES)
+    at, other = rng.randrange(len(inside)), rng.randrange(len(inside))
+    fault = rng.randrange(8)
+    if fault == 0:
+        del inside[at]
+    elif fault == 1:
+        inside.insert(other, inside[at])
+    elif fault == 2:
+        inside[at], inside[other] = inside[other], inside[at]
+    elif isinstance(value, dict):
+        key, entry = inside[at]
+        inside[at] = (str(rng.choice(ODD_VALUES)), entry) if fault == 3 else (key, spoil_value(rng, entry))
+    else:
+        inside[at] = spoil_value(rng, inside[at])
+    return dict(inside) if isinstance(value, dict) else type(value)(inside)
+
+
+def spoil_json(rng: random.Random, data: bytes) -> bytes:
+    return json.dumps(spoil_value(rng, json.loads(data))).encode()
+
+
+def spoil_config(rng: random.Random, data: bytes) -> bytes:
+    """Return a config whose paths are spoilt inside their text."""
+    content = json.loads(data)
+    paths = eval(content["speculative_token_tree"])
+    content["speculative_token_tree"] = str(spoil_value(rng, paths))
+    return json.dumps(content).encode()
+
+
+def spoil_module(rng: random.Random, data: bytes) -> bytes:
+    name, _, text = data.decode().partition(" = ")
+    return f"{name} = {spoil_value(rng, eval(text))!r}\n".encode()
+
+
+def spoil_entry(rng: random.Random, data: bytes) -> bytes:
+    """Return an archive one of whose entries is spoilt, its checksum right."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(file, "w") as copy:
+        items = archive.infolist()
+        victim = rng.choice(items[:1] * 3 + items)  # the first is torch's pickle
+        for item in items:
+            content = archive.read(item)
+            copy.writestr(item.filename, spoil_bytes(rng, content) if item is victim else content)
+    return file.getvalue()
+
+
+def spoil_growmap(rng: random.Random, data: bytes) -> bytes:
+    content = torch.load(io.BytesIO(data), weights_only=True)
+    plain = {key: getattr(value, "tolist", lambda v=value: v)() for key, value in content.items()}
+    spoilt, file = spoil_value(rng, plain), io.BytesIO()
+    for key in ("mask", "depth"):
+        with contextlib.suppress(KeyError, TypeError, ValueError, RuntimeError, OverflowError, IndexError):
+            spoilt[key] = torch.tensor(spoilt[key], dtype=rng.choice([torch.int64] * 8 + [torch.int32, torch.float32]))
+    torch.save(spoilt, file, _use_new_zipfile_serialization=rng.random() < 0.7)
+    return file.getvalue()
+
+
+def spoil_arrays(rng: random.Random, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the arrays with one changed in a value, its shape or its kind, renamed, or gone."""
+    name, fault = rng.choice([*arrays]), rng.randrange(6)
+    array = arrays[name].copy()
+    if fault < 2:
+        array.flat[rng.randrange(array.size)] = rng.choice([-1, 0, 1, 2, 6, 7, 100])
+    changed = {
+        2: array.astype(rng.choice([np.int64, np.uint8, np.float32, np.bool_])),
+        3: array[: rng.randrange(len(array) + 1)],
+        4: array.reshape(-1) if array.ndim == 2 else array.reshape(1, -1),
+    }.get(fault, array)
+    others = {key: value for key, value in arrays.items() if key != name}
+    return others if fault == 5 else others | {rng.choice([name] * 9 + ["format", "x"]): changed}
+
+
+def spoil_npz(rng: random.Random, data: bytes) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **spoil_arrays(rng, dict(np.load(io.BytesIO(data)))))
+    return file.getvalue()
+
+
+def spoil_safetensors(rng: random.Random, data: bytes) -> bytes:
+    if rng.random() < 0.5:
+        return safetensors.numpy.save(spoil_arrays(rng, safetensors.numpy.load(data)))
+    size = int.from_bytes(data[:8], "little")
+    header = spoil_json(rng, data[8 : 8 + size])
+    return len(header).to_bytes(8, "little") + header + data[8 + size :]
+
+
+Spoil = Callable[[random.Random, bytes], bytes]
+
+
+def legacy(data: bytes) -> bytes:
+    file = io.BytesIO()
+    torch.save(torch.load(io.BytesIO(data), weights_only=True), file, _use_new_zipfile_serialization=False)
+    return file.getvalue()
+
+
+def originals() -> dict[str, tuple[list[bytes], list[Spoil]]]:
+    """Return, for every format, good files and the ways to spoil each of them."""
+
+    def written(name: str, suffix: str = ".json") -> bytes:
+        return format_named(name).write(TREE, WriteOptions(), suffix).data
+
+    config = written("vllm-tree")
+    return {
+        "sequoia": ([written("sequoia")], [spoil_bytes, spoil_entry, spoil_growmap]),
+        "sequoia, legacy": ([legacy(written("sequoia"))], [spoil_bytes]),
+        "umbrella": ([written("umbrella")], [spoil_bytes, spoil_json]),
+        "medusa": ([written("medusa"), b'{"choices": {"a": [[0], [1], [0, 0]], "b": [[0]]}}'], [spoil_bytes, spoil_json]),
+        "medusa, Python": ([written("medusa", ".py")], [spoil_bytes, spoil_module]),
+        "nxdi": ([written("nxdi")], [spoil_bytes, spoil_json]),
+        "npz": ([written("npz")], [spoil_bytes, spoil_entry, spoil_npz]),
+        "safetensors": ([written("safetensors")], [spoil_bytes, spoil_safetensors]),
+        "vllm-tree": ([config], [spoil_bytes, spoil_json, spoil_config]),
+        "vllm-tree, bare": ([json.loads(config)["speculative_token_tree"].encode()], [spoil_bytes]),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", originals())
+def test_a_spoilt_file_is_a_valid_tree_or_a_known_error(name):
+    files, ways = originals()[name]
+    rng, slowest_s, read, reasons = random.Random(f"seed 1 {name}"), 0.0, 0, []
+    most_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(MUTANTS):
+        data = rng.choice(ways)(rng, rng.choice(files))
+        start_s = time.process_time()
+        try:
+            trees = found_in(PATH, data).read()
+        except TreeoptError as error:
+            reasons.append(str(error))
+        else:
+            read += 1
+            assert len(trees) > 0
+            assert all(TokenTree(each.tree.parents.tolist()) == each.tree for each in trees)
+        slowest_s = max(slowest_s, time.process_time() - start_s)
+    grown_bytes = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - most_before)
+    assert slowest_s < 1
+    assert grown_bytes < 200_000_000
+    assert read > 20
+    assert len(reasons) == MUTANTS - read > MUTANTS / 2
+    assert max(map(len, reasons)) < 500
+    assert not any("\n" in reason for reason in reasons)

@@ -1,0 +1,433 @@
+"""Every format: what is read whatever the file is called, and every way in which a file can contradict itself."""
+
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+
+from treeopt import AcceptanceTable, solve
+from treeopt.errors import FormatError, TreeoptError
+from treeopt.trees import Provenance, TokenTree, k_ary
+from treeopt.trees.formats import WriteOptions, format_named, found_format, read_tree, read_trees
+
+TREE = TokenTree([-1, 0, 0, 1, 1, 2])
+
+
+def written(name: str, suffix: str = ".json", tree: TokenTree = TREE) -> bytes:
+    return format_named(name).write(tree, WriteOptions(), suffix).data
+
+
+def growmap(**changes: object) -> dict[str, object]:
+    """Return the six keys with some replaced; ... takes one away."""
+    good = json.loads(written("umbrella"))
+    return {key: value for key, value in (good | changes).items() if value is not ...}
+
+
+def umbrella(**changes: object) -> bytes:
+    return json.dumps(growmap(**changes)).encode()
+
+
+def sequoia(*, legacy: bool = False, **changes: object) -> bytes:
+    content = torch.load(io.BytesIO(written("sequoia")), weights_only=True) | changes
+    return torch_file({key: value for key, value in content.items() if value is not ...}, legacy=legacy)
+
+
+def torch_file(content: object, *, legacy: bool = False) -> bytes:
+    file = io.BytesIO()
+    torch.save(content, file, _use_new_zipfile_serialization=not legacy)
+    return file.getvalue()
+
+
+def arrays(**changes: object) -> dict[str, np.ndarray]:
+    good = dict(np.load(io.BytesIO(written("npz"))))
+    return {key: np.array(value) for key, value in (good | changes).items() if value is not ...}
+
+
+def npz(**changes: object) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **arrays(**changes))
+    return file.getvalue()
+
+
+def safetensors_file(metadata: dict[str, str] | None = None, **changes: object) -> bytes:
+    return safetensors.numpy.save(arrays(**changes), metadata)
+
+
+def but(values: list, place: tuple[int, ...], value: object) -> list:
+    """Return nested lists with one entry replaced."""
+    first, rest = place[0], place[1:]
+    return [but(each, rest, value) if i == first and rest else value if i == first else each
+            for i, each in enumerate(values)]  # fmt: skip
+
+
+MASK, SUCCESSORS = growmap()["mask"], [[1, 2], [3, 4], [5], [], [], []]
+
+GROWMAPS = {
+    "no roots": ({"roots": ...}, "roots", "is missing"),
+    "no mask": ({"mask": ...}, "mask", "is missing"),
+    "unknown key": ({"weights": [1]}, "weights", "unknown key"),
+    "size too large": ({"size": 7}, "size", "expected 6, the lists in Successors. Got 7"),
+    "size too small": ({"size": 5}, "Successors", "at most 5 entries, the size. Got 6"),
+    "size true": ({"size": True}, "size", "whole number from 1 to .* Got True"),
+    "size 0": ({"size": 0}, "size", "Got 0"),
+    "size huge": ({"size": 10**30}, "size", "Got 10000"),
+    "Successors no list": ({"Successors": 3}, "Successors", "list of lists. Got 3"),
+    "Successors flat": ({"Successors": [1, 2]}, "Successors", "list of lists"),
+    "Successors true": ({"Successors": but(SUCCESSORS, (0, 0), True)}, "Successors[0][0]", "whole number. Got True"),
+    "Successors float": ({"Successors": but(SUCCESSORS, (2, 0), 5.0)}, "Successors[2][0]", "whole number. Got 5.0"),
+    "unreachable": ({"Successors": [[1, 2], [3, 4], [], [], [], []]}, "Successors[5]", "Got none for 5: it cannot"),
+    "cycle": ({"Successors": [[1], [3, 4], [5], [], [], [2]]}, "Successors[2]", "way from the root to node 2.* cycle"),
+    "own child": ({"Successors": [[1], [3, 4, 5], [2], [], [], []]}, "Successors[2]", "Got a cycle"),
+    "root a child": ({"Successors": [[1, 2], [3, 4], [0], [], [], []]}, "Successors[2]", "Got the root"),
+    "two parents": ({"Successors": [[1, 2], [3, 4], [4], [], [], []]}, "Successors[2]", "node 4. Got two, 1 and 2"),
+    "child beyond": ({"Successors": [[1, 2], [3, 4], [6], [], [], []]}, "Successors[2]", "from 1 to 5. Got 6"),
+    "negative child": ({"Successors": [[1, 2], [3, 4], [-1], [], [], []]}, "Successors[2]", "from 1 to 5. Got -1"),
+    "order": ({"Successors": [[1, 2], [3, 5], [4], [], [], []]}, "Successors[1]", "level by level, so 4.* Got 5"),
+    "siblings turned": ({"Successors": [[2, 1], [3, 4], [5], [], [], []]}, "Successors[0]", "so 1 here. Got 2"),
+    "another tree": ({"Successors": [[1, 2], [3], [4, 5], [], [], []]}, "branches[1]", r"\[1, 2\], as .* Got \[2, 1\]"),
+    "roots short": ({"roots": [[0], [1, 2]]}, "roots", "expected 3 lists, one per level. Got 2"),
+    "roots moved": ({"roots": [[0], [1, 2, 3], [4, 5]]}, "roots[1]", r"expected \[1, 2\].* Got \[1, 2, 3\]"),
+    "roots turned": ({"roots": [[0], [2, 1], [3, 4, 5]]}, "roots[1]", r"Got \[2, 1\]"),
+    "roots false": ({"roots": [[False], [1, 2], [3, 4, 5]]}, "roots[0][0]", "whole number. Got False"),
+    "branches": ({"branches": [[2], [2, 1], [0, 0, 1]]}, "branches[2]", r"expected \[0, 0, 0\].* Got \[0, 0, 1\]"),
+    "branches text": ({"branches": [["2"], [2, 1], [0, 0, 0]]}, "branches[0][0]", "whole number. Got '2'"),
+}  # fmt: skip
+
+ARRAYS_OF_GROWMAPS = {
+    "depth": ({"depth": [0, 1, 1, 2, 2, 3]}, "depth", r"expected 2 at \[5\]\. Got 3\. Successors and depth"),
+    "depth short": ({"depth": [0, 1, 1]}, "depth", r"expected shape \(6,\)\. Got \(3,\)"),
+    "depth nested": ({"depth": [[0, 1, 1, 2, 2, 2]]}, "depth", "shape|whole numbers"),
+    "mask without itself": ({"mask": but(MASK, (0, 0), 0)}, "mask", r"expected 1 at \[0, 0\]\. Got 0"),
+    "mask of a sibling": ({"mask": but(MASK, (4, 2), 1)}, "mask", r"expected 0 at \[4, 2\]\. Got 1"),
+    "mask of a child": ({"mask": but(MASK, (1, 4), 1)}, "mask", r"expected 0 at \[1, 4\]\. Got 1"),
+    "mask without the parent": ({"mask": but(MASK, (5, 2), 0)}, "mask", r"expected 1 at \[5, 2\]\. Got 0"),
+    "mask of twos": ({"mask": but(MASK, (5, 5), 2)}, "mask", r"expected 1 at \[5, 5\]\. Got 2"),
+    "mask short": ({"mask": MASK[:-1]}, "mask", r"shape \(6, 6\)\. Got \(5, 6\)"),
+}
+
+JSON_ARRAYS = {
+    "mask of booleans": ({"mask": but(MASK, (2, 0), True)}, "mask[2]", "list of whole numbers"),
+    "mask of floats": ({"mask": but(MASK, (2, 0), 1.0)}, "mask[2]", "list of whole numbers"),
+    "mask ragged": ({"mask": but(MASK, (2,), [1, 0])}, "mask", "rows of one length"),
+    "mask huge": ({"mask": but(MASK, (2, 0), 2**63)}, "mask", "below 2"),
+    "mask flat": ({"mask": [1, 0]}, r"mask[0]", "list of whole numbers. Got 1"),
+    "mask null": ({"mask": None}, "mask", "list of whole numbers. Got None"),
+    "depth text": ({"depth": "012"}, "depth", "list of whole numbers. Got '012'"),
+    "depth of floats": ({"depth": [0, 1, 1, 2, 2, 2.0]}, "depth", "list of whole numbers"),
+}
+
+TENSORS = {
+    "mask of floats": ({"mask": torch.tensor(MASK, dtype=torch.float32)}, "mask", "whole numbers. Got float32"),
+    "mask of bfloat16": ({"mask": torch.tensor(MASK, dtype=torch.bfloat16)}, "mask", "whole numbers. Got Tensor"),
+    "mask of booleans": ({"mask": torch.tensor(MASK, dtype=torch.bool)}, "mask", "whole numbers. Got bool"),
+    "mask a list": ({"mask": MASK}, "mask", "array of whole numbers. Got "),
+    "mask sparse": ({"mask": torch.tensor(MASK).to_sparse()}, "content", "may be code"),
+    "mask stretched": ({"mask": torch.ones(1, 1, dtype=torch.int64).expand(9999, 9999)}, "mask", r"Got \(9999, 9999\)"),
+    "size a tensor": ({"size": torch.tensor(6)}, "size", "whole number from 1 to 4096. Got Tensor"),
+    "one list many times": ({"roots": [list(range(2000))] * 2000}, "roots", "at most 6 entries.* Got 4000000"),
+    "Successors a tensor": ({"Successors": torch.zeros(6, 1)}, "Successors", "list of lists. Got Tensor"),
+}
+
+PATHS = {
+    "no list": (3, "", r"list of paths such as .* Got 3"),
+    "empty": ([], "", "list of paths"),
+    "missing prefix": ([[0], [1, 0]], "[1]", r"path \(1, 0\) needs \(1,\), which is missing"),
+    "missing prefix, deep": ([[0, 0, 0], [0]], "[0]", r"needs \(0, 0\)"),
+    "rank gap": ([[0], [2]], "[1]", r"needs its sibling \(1,\), which is missing"),
+    "no first child": ([[1], [2]], "[0]", r"path \(1,\) needs its sibling \(0,\)"),
+    "no first grandchild": ([[0], [1], [1, 1], [0, 0]], "[2]", r"needs its sibling \(1, 0\)"),
+    "twice": ([[0], [1], [0]], "[2]", "comes twice"),
+    "negative": ([[0], [-1]], "[1]", r"at least 0\. Got \[-1\]"),
+    "empty path": ([[0], []], "[1]", "at least one rank"),
+    "float": ([[0], [1.0]], "[1]", r"ranks, whole numbers.* Got \[1\.0\]"),
+    "boolean": ([[0], [True]], "[1]", "Got .True"),
+    "text": ([[0], "10"], "[1]", "expected a path of at least one rank. Got '10'"),
+    "null": ([[0], None], "[1]", "Got None"),
+    "nested": ([[0], [[1]]], "[1]", "whole numbers"),
+    "huge": ([[0], [10**300]], "[1]", "needs its sibling"),
+    "too many": ([[i] for i in range(65_536)], "", "at most 65535 paths. Got 65536"),
+}
+
+ADJACENCY = {
+    "cycle": ({"0": [1], "1": [4], "2": [3], "3": [2]}, "2", "cycle"),
+    "root a child": ({"0": [1], "1": [0]}, "1", "Got the root"),
+    "two parents": ({"0": [1, 2], "1": [3], "2": [3]}, "2", "one parent for node 3. Got two, 1 and 2"),
+    "twice": ({"0": [1, 1]}, "0", "Got two, 0 and 0"),
+    "unreachable": ({"0": [1], "2": [3]}, "2", "Got none for 2: it cannot be reached"),
+    "gap": ({"0": [1, 3]}, "2", "without a gap. Got no 2"),
+    "huge": ({"0": [10**40]}, "1", "expected nodes 0 to 1000.* Got no 1"),
+    "order": ({"0": [1, 2], "1": [4], "2": [3]}, "1", "level by level, so 3 here. Got 4"),
+    "siblings turned": ({"0": [2, 1]}, "0", "so 1 here. Got 2"),
+    "negative": ({"0": [-1]}, "0", "at least 1. Got -1"),
+    "boolean": ({"0": [True]}, "0", "list of nodes"),
+    "float": ({"0": [1.0]}, "0", "list of nodes"),
+    "no list": ({"0": 1}, "0", "list of nodes. Got 1"),
+    "word": ({"0": [1], "step": 4}, "step", "unknown field"),
+    "leading zero": ({"0": [1], "01": [2]}, "'01'", "unknown field"),
+    "two lines": ({"0": [1], "a\nb": [2]}, r"'a\nb'", "unknown field"),
+    "too many": ({"0": list(range(1, 65_537))}, "content", "at most 65536 nodes. Got 65537"),
+}  # fmt: skip
+
+ARRAYS = {
+    "no parents": ({"parents": ...}, "parents", "is missing"),
+    "unknown": ({"weights": [1]}, "weights", "unknown array. A tree has parents, depth"),
+    "parents of floats": ({"parents": [-1.0, 0.0]}, "parents", "kind 'i'"),
+    "parents nested": ({"parents": [[-1, 0]]}, "parents", "1 dimensions"),
+    "parents out of order": ({"parents": [-1, 0, 1, 0, 1, 2]}, "parents", "level order"),
+    "too many": ({"parents": [-1, *[0] * 4096]}, "parents", "at most 4096 nodes. Got 4097"),
+    "depth": ({"depth": [0, 1, 1, 2, 2, 3]}, "depth", r"expected 2 at \[5\]\. Got 3\. It has to agree with parents"),
+    "positions": ({"positions": [5, 6, 6, 7, 7, 7]}, "positions", r"expected 0 at \[0\]\. Got 5"),
+    "mask": ({"mask": np.array(but(MASK, (3, 2), 1), bool)}, "mask", r"expected False at \[3, 2\]\. Got True"),
+    "mask of numbers": ({"mask": MASK}, "mask", "kind 'b'"),
+    "leaf paths": ({"leaf_paths": [[0, 1, 3], [0, 1, 4], [0, 1, 5]]}, "leaf_paths", r"expected 2 at \[2, 1\]\. Got 1"),
+    "leaf paths narrow": ({"leaf_paths": [[0, 1], [0, 1], [0, 2]]}, "leaf_paths", r"shape \(3, 3\)\. Got \(3, 2\)"),
+}  # fmt: skip
+
+PATHS_TEXT = "[(0,), (1,), (0, 0), (0, 1), (1, 0)]"
+VLLM_CONFIG = {"method": "eagle", "num_speculative_tokens": 5, "speculative_token_tree": PATHS_TEXT}
+VLLM = {
+    "count too large": ({"num_speculative_tokens": 6}, "num_speculative_tokens", "expected 5, the paths of .* Got 6"),
+    "count true": ({"num_speculative_tokens": True}, "num_speculative_tokens", "Got True"),
+    "no count": ({"num_speculative_tokens": ...}, "num_speculative_tokens", "is missing"),
+    "no tree": ({"speculative_token_tree": ...}, "speculative_token_tree", "is missing"),
+    "tree no text": ({"speculative_token_tree": [[0]]}, "speculative_token_tree", r"expected text such as"),
+    "tree no Python": ({"speculative_token_tree": "[(0,"}, "speculative_token_tree", "never closed"),
+    "tree a call": ({"speculative_token_tree": "print(1)"}, "speculative_token_tree", "Got something else"),
+    "tree a word": ({"speculative_token_tree": "'chain'"}, "speculative_token_tree", "list of paths"),
+    "tree too long": ({"speculative_token_tree": "[" + "(0,)," * 30_000 + "]"}, "speculative_token_tree", "128000 char"),
+    "gap": ({"speculative_token_tree": "[(0,), (2,)]"}, "speculative_token_tree[1]", r"sibling \(1,\)"),
+}  # fmt: skip
+
+
+def cases(table: dict[str, tuple]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("content", "field", "reason"), table.values(), ids=table)
+
+
+class TestInconsistent:
+    @cases(GROWMAPS | ARRAYS_OF_GROWMAPS | JSON_ARRAYS)
+    def test_umbrella(self, tmp_path, content, field, reason):
+        self.check(tmp_path, umbrella(**content), field, reason)
+
+    @pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+    @cases(GROWMAPS | TENSORS)
+    def test_sequoia(self, tmp_path, content, field, reason, legacy):
+        self.check(tmp_path, sequoia(legacy=legacy, **content), field, reason)
+
+    @cases(ARRAYS_OF_GROWMAPS)
+    def test_sequoia_tensors(self, tmp_path, content, field, reason):
+        tensors = {key: torch.tensor(value, dtype=torch.int64) for key, value in content.items()}
+        self.check(tmp_path, sequoia(**tensors), field, reason)
+
+    @cases(PATHS)
+    def test_medusa_json(self, tmp_path, content, field, reason):
+        data = json.dumps({"choices": {"mine": content}}).encode()
+        self.check(tmp_path, data, f"mine{field}", reason.replace(r"path \(", r"path .").replace(r"\),", ".,"))
+
+    @cases({name: case for name, case in PATHS.items() if name not in ("no list", "empty", "too many")})
+    def test_medusa_python(self, tmp_path, content, field, reason):
+        self.check(tmp_path, f"mine = {content}\n".encode(), f"mine{field}", reason)
+
+    @cases(ADJACENCY)
+    def test_nxdi(self, tmp_path, content, field, reason):
+        self.check(tmp_path, json.dumps(content).encode(), field, reason)
+
+    @cases(ARRAYS)
+    def test_npz(self, tmp_path, content, field, reason):
+        self.check(tmp_path, npz(**content), field, reason)
+
+    @cases(ARRAYS)
+    def test_safetensors(self, tmp_path, content, field, reason):
+        self.check(tmp_path, safetensors_file(**content), field, reason)
+
+    @cases(VLLM)
+    def test_vllm(self, tmp_path, content, field, reason):
+        changed = {key: value for key, value in (VLLM_CONFIG | content).items() if value is not ...}
+        self.check(tmp_path, json.dumps(changed).encode(), field, reason)
+
+    def check(self, folder, data, field, reason):
+        """Expect an error of one line that names the file, the field and the reason."""
+        path = folder / "tree"
+        path.write_bytes(data)
+        with pytest.raises(FormatError, match=reason) as caught:
+            read_trees(path)
+        assert (caught.value.path, caught.value.field) == (path, field)
+        assert "\n" not in str(caught.value)
+        assert len(caught.value.reason) < 400
+
+
+GOOD = {
+    "treeopt": b'{"format": "treeopt-tree", "version": 1, "parents": [-1, 0, 0, 1, 1, 2]}',
+    "sequoia": sequoia(),
+    "umbrella": umbrella(),  # on one line, as UMbreLLa's own are not
+    "medusa": b"[[1], [0], [0, 1], [0, 0], [1, 0]]",
+    "nxdi": b'{"2": [5], "1": [3, 4], "0": [1, 2], "4": []}',
+    "npz": npz(),
+    "safetensors": safetensors_file(),
+    "vllm-tree": json.dumps(VLLM_CONFIG).encode(),
+}
+TENSORS_OF_TREE = torch.load(io.BytesIO(GOOD["sequoia"]), weights_only=True)
+MORE = {
+    "sequoia, before zip archives": ("sequoia", sequoia(legacy=True)),
+    "sequoia, its keys in another order": ("sequoia", torch_file(dict(sorted(TENSORS_OF_TREE.items())))),
+    "medusa, named": ("medusa", b'{"mine": [[0], [1], [0, 0], [0, 1], [1, 0]]}'),
+    "medusa, eagle_choices": ("medusa", b'{"eagle_choices": [[0], [1], [0, 0], [0, 1], [1, 0]], "max_draft_len": 2}'),
+    "medusa, choices a list": ("medusa", b'{"choices": [[0], [1], [0, 0], [0, 1], [1, 0]]}'),
+    "medusa, Python": ("medusa", b"import os\nTOPK = 10\nmine = [\n [0], [1],\n [0, 0], [0, 1], [1, 0], # all\n]\n"),
+    "medusa, Python, annotated": ("medusa", b"mine: list[tuple[int, ...]] = [(0,), (1,), (0, 0), (0, 1), (1, 0)]"),
+    "medusa, Python, a dict": ("medusa", b"ALL = {'mine': ([0], (1,), [0, 0], [0, 1], [1, 0])}"),
+    "medusa, a Python list": ("medusa", b"[[0], [1], [0, 0], [0, 1], [1, 0],]  # all"),
+    "nxdi, without leaves": ("nxdi", b'{"0": [1, 2], "1": [3, 4], "2": [5]}'),
+    "npz, parents only": ("npz", npz(depth=..., mask=..., positions=..., leaf_paths=...)),
+    "npz, of int64": ("npz", npz(parents=TREE.parents.astype(np.int64))),
+    "safetensors, parents only": ("safetensors", safetensors_file(depth=..., mask=..., positions=..., leaf_paths=...)),
+    "vllm, with its model": ("vllm-tree", json.dumps(VLLM_CONFIG | {"model": "m"}).encode()),
+    "vllm, in another order": ("vllm-tree", b"((1,), (0,), (1, 0), (0, 1), (0, 0))"),
+    "vllm, bare": ("vllm-tree", f"  {PATHS_TEXT}\n".encode()),
+}  # fmt: skip
+
+
+class TestDetection:
+    @pytest.mark.parametrize("suffix", [".pt", ".json", ".py", ".npz", ".safetensors", ".txt", ""])
+    @pytest.mark.parametrize("name", GOOD)
+    def test_the_content_tells_whatever_the_name_says(self, tmp_path, name, suffix):
+        path = tmp_path / f"tree{suffix}"
+        path.write_bytes(GOOD[name])
+        assert found_format(path) == name
+        assert [each.tree for each in read_trees(path)] == [TREE]
+        assert read_tree(str(path)).tree == TREE
+
+    @pytest.mark.parametrize(("name", "data"), MORE.values(), ids=MORE)
+    def test_other_forms_of_the_same(self, tmp_path, name, data):
+        (tmp_path / "tree").write_bytes(data)
+        assert found_format(tmp_path / "tree") == name
+        assert read_tree(tmp_path / "tree").tree == TREE
+
+    @pytest.mark.parametrize("nodes", range(2, 40))
+    def test_a_safetensors_header_of_any_length(self, tmp_path, nodes):
+        """It begins with its length, and one of 384 bytes was once taken for a pickle."""
+        for length in (0x80, 0x180, 0x4B50):
+            data = safetensors_file(parents=[-1, *[0] * nodes], depth=..., mask=..., positions=..., leaf_paths=...)
+            size = int.from_bytes(data[:8], "little")
+            padded = length.to_bytes(8, "little") + data[8 : 8 + size].ljust(length) + data[8 + size :]
+            (tmp_path / "tree").write_bytes(padded)
+            assert read_tree(tmp_path / "tree").tree.nodes == nodes + 1
+
+    @pytest.mark.parametrize(
+        ("data", "reason"),
+        [
+            (b"", "Got text without a list of paths"),
+            (b"Dear reader,\n", "Got text that is no JSON and no Python"),
+            (b"\xff\xfe\x00", "Got bytes that are no text"),
+            (b'{"a": 1, "b": [2]}', r"formats treeopt, sequoia, .* Got JSON with the keys \['a', 'b'\]"),
+            (b'{"0": [1]', "expected JSON .* Is it complete"),
+            (b'{"0": [1], "0": [1]}', "the key '0' appears twice"),
+            (b'{"format": "treeopt-plan"}', "Got a file of the format 'treeopt-plan'"),
+            (b"format: treeopt-profile\nversion: 1\n", "Got a file of the format 'treeopt-profile'"),
+            (b"[[0], [1],", "text that is no JSON and no Python"),
+            (b"[" * 200_000, "expected JSON .*recursion"),
+            (b'{"0":' * 200_000, "expected JSON .*recursion"),
+            (b"x = " + b"(" * 90_000, "no Python"),
+            (b"x = " + b"-" * 90_000 + b"1", "no Python .MemoryError"),
+            (b"x" + b".a" * 60_000, "no Python .RecursionError"),
+            (b"x = [1, 2]\n", r"expected a list of paths such as .* Got none"),
+            (b"x = [[0]]\n" * 13_000, "more than 128000 characters"),
+            (b"PK\x03\x04", "expected a numpy archive or a torch file .*Is it complete"),
+            (npz()[:-30], "expected a numpy archive or a torch file .*Is it complete"),
+            (sequoia()[:700], "expected a numpy archive or a torch file .*Is it complete"),
+            (sequoia(legacy=True)[:-9], "expected a torch file .*Is it complete"),
+            (safetensors_file()[:-1], "expected a safetensors file .*Is it complete"),
+            (torch_file(torch.tensor([0.0, 0.6])), r"Got a tensor of shape \(2,\): is it an acceptance vector"),
+            (torch_file([1, 2]), r"Got \[1, 2\]: is it"),
+            (torch_file({"fc.weight": torch.ones(2)}), "A growmap has the keys roots"),
+            (torch_file({i: [[]] for i in range(99_999)}), "a pickle of more than 400000 bytes, as models have"),
+        ],
+    )  # fmt: skip
+    def test_what_holds_no_tree(self, tmp_path, data, reason):
+        (tmp_path / "file").write_bytes(data)
+        with pytest.raises(FormatError, match=reason) as caught:
+            read_trees(tmp_path / "file")
+        assert "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        ("name", "advice"),
+        [("treeopt-solution", "treeopt show FILE --budget N -o tree.json"), ("treeopt-draft-record", "no tree")],
+    )
+    def test_archives_of_our_own_that_hold_no_tree(self, tmp_path, name, advice):
+        (tmp_path / "file.npz").write_bytes(npz(format=name))
+        with pytest.raises(FormatError, match=re.escape(advice)):
+            read_trees(tmp_path / "file.npz")
+
+    def test_a_solution_however_large(self, tmp_path):
+        solve(AcceptanceTable(np.array([0.6, 0.2])), max_nodes=40, max_depth=4).save(tmp_path / "s.npz")
+        with np.load(tmp_path / "s.npz") as archive:
+            np.savez_compressed(tmp_path / "s.npz", **archive, more=np.zeros(10_000_000))
+        with pytest.raises(FormatError, match=r"Got a solution\. Take a tree out of it with: treeopt show"):
+            read_trees(tmp_path / "s.npz")
+
+    @pytest.mark.parametrize(
+        ("metadata", "field"),
+        [({"format": "pt"}, "metadata.format"), ({"format": "treeopt-tree-arrays", "version": "2"}, "metadata.version")],
+    )  # fmt: skip
+    def test_safetensors_of_another_kind(self, tmp_path, metadata, field):
+        (tmp_path / "file").write_bytes(safetensors_file(metadata))
+        with pytest.raises(FormatError, match=f"{field}: expected"):
+            read_trees(tmp_path / "file")
+
+    def test_safetensors_metadata_that_is_null(self, tmp_path):
+        header = b'{"__metadata__":null,"parents":{"dtype":"I32","shape":[1],"data_offsets":[0,4]}}'
+        (tmp_path / "file").write_bytes(len(header).to_bytes(8, "little") + header + b"\xff" * 4)
+        assert read_tree(tmp_path / "file").tree == TokenTree([-1])
+
+    def test_no_file(self, tmp_path):
+        with pytest.raises(TreeoptError, match="no such file"):
+            found_format(tmp_path / "none.pt")
+
+
+class TestNames:
+    TEXT = "small = [[0], [1]]\nlarge = [[0], [0, 0]]\nlarge = [[0], [1], [0, 0], [0, 1], [1, 0]]\nother = 'x'\n"
+
+    def test_every_tree_of_a_module_the_last_of_a_name(self, tmp_path):
+        (tmp_path / "choices.py").write_text(self.TEXT)
+        found = {each.name: each.tree for each in read_trees(tmp_path / "choices.py")}
+        assert found == {"small": TokenTree([-1, 0, 0]), "large": TREE}
+        assert read_tree(tmp_path / "choices.py", "large").tree == TREE
+
+    @pytest.mark.parametrize(
+        ("name", "reason"),
+        [(None, "holds 2 trees, small, large. Choose one with --name"), ("huge", "no tree named huge. Choose one of")],
+    )
+    def test_a_name_is_needed_and_must_be_there(self, tmp_path, name, reason):
+        (tmp_path / "choices.py").write_text(self.TEXT)
+        with pytest.raises(TreeoptError, match=reason):
+            read_tree(tmp_path / "choices.py", name)
+
+    @pytest.mark.parametrize("name", ["treeopt", "sequoia", "npz"])
+    def test_most_files_have_no_names(self, tmp_path, name):
+        (tmp_path / "tree").write_bytes(GOOD[name])
+        with pytest.raises(TreeoptError, match=r"its tree has no name\. Got --name mine: leave it out"):
+            read_tree(tmp_path / "tree", "mine")
+
+    def test_names_that_are_no_words_stay_on_one_line(self, tmp_path):
+        (tmp_path / "many.json").write_text(json.dumps({f"a\n{i}": [[0]] for i in range(500)}))
+        with pytest.raises(TreeoptError, match=r"holds 500 trees, 'a\\n0', .*, \.\.\.\. Choose one") as caught:
+            read_tree(tmp_path / "many.json")
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 500
+
+
+class TestProvenance:
+    def test_a_tree_file_keeps_all_that_it_says(self, tmp_path):
+        reach, provenance = np.array([1, 0.5, 0.2, 0.3, 0.1, 0.1]), Provenance(tool="me", speedup=1.5)
+        TREE.save(tmp_path / "tree.json", reach=reach, provenance=provenance)
+        found = read_tree(tmp_path / "tree.json")
+        assert (found.provenance, found.reach.tolist()) == (provenance, reach.tolist())
+
+    def test_another_file_tells_where_it_came_from(self, tmp_path):
+        (tmp_path / "g.pt").write_bytes(written("sequoia", tree=k_ary(2, 3)))
+        found = read_tree(tmp_path / "g.pt")
+        assert found.provenance == Provenance(source=str(tmp_path / "g.pt"), tool=format_named("sequoia").title)
+        assert found.reach is None

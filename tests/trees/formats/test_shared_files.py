@@ -1,0 +1,76 @@
+"""Files that other programs wrote or published: all are read, and six-key files are written again as they were."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from treeopt.errors import FormatError
+from treeopt.trees.formats import WriteOptions, format_named, found_format, read_tree, read_trees
+
+SHARED = Path(__file__).resolve().parents[3] / "../shared/data"
+NO_TREES = {
+    "acceptance-rate-vector.pt": r"Got a tensor of shape \(34,\): is it an acceptance vector",
+    "acceptance.json": "Got JSON with the keys",
+    "demo-config.json": "Got JSON with the keys",
+    "README.md": "Got text that is no JSON and no Python",
+}
+FILES = sorted(path for path in SHARED.rglob("*") if path.is_file())
+TREES = [path for path in FILES if path.name not in NO_TREES]
+
+pytestmark = pytest.mark.skipif(not FILES, reason="the files of other programs are not beside this checkout")
+
+
+def each(paths: list[Path]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("path", paths, ids=[path.name for path in paths])
+
+
+@each(TREES)
+def test_a_tree_is_read(path):
+    kind = {"sequoia": "sequoia", "umbrella": "umbrella", "choices": "medusa"}[path.parent.name]
+    assert found_format(path) == kind
+    (found,) = read_trees(path)
+    assert found.name == ("mc_sim_7b_63" if kind == "medusa" else None)
+    whole = read_tree(path)
+    assert whole.tree == found.tree
+    assert whole.provenance.source == str(path)
+    assert whole.provenance.tool == format_named(kind).title
+
+
+@each([path for path in FILES if path.name in NO_TREES])
+def test_what_is_no_tree_is_refused(path):
+    with pytest.raises(FormatError, match=NO_TREES[path.name]):
+        read_trees(path)
+
+
+@each([path for path in TREES if path.suffix == ".pt"])
+def test_a_growmap_is_written_as_it_was(path, tmp_path):
+    (tmp_path / "again.pt").write_bytes(format_named("sequoia").write(read_tree(path).tree, WriteOptions(), ".pt").data)
+    expected = torch.load(path, map_location="cpu", weights_only=True)
+    found = torch.load(tmp_path / "again.pt", weights_only=True)
+    assert list(found) == list(expected)
+    for key, value in expected.items():
+        assert type(found[key]) is type(value)
+        if isinstance(value, torch.Tensor):
+            assert found[key].dtype == value.dtype
+            assert torch.equal(found[key], value)
+        else:
+            assert found[key] == value
+
+
+@each([path for path in TREES if path.parent.name == "umbrella"])
+def test_umbrella_json_is_written_byte_for_byte(path):
+    assert format_named("umbrella").write(read_tree(path).tree, WriteOptions(), ".json").data == path.read_bytes()
+
+
+@each([path for path in TREES if path.parent.name == "choices"])
+def test_choices_are_written_as_the_same_paths(path):
+    (expected,) = json.loads(path.read_bytes())["choices"].values()
+    found = json.loads(format_named("medusa").write(read_tree(path).tree, WriteOptions(), ".json").data)
+    assert found == sorted(expected, key=lambda each: (len(each), each))
+
+
+def test_a_file_of_every_kind_is_there():
+    assert {path.parent.name for path in TREES} == {"sequoia", "umbrella", "choices"}
+    assert {path.name for path in FILES} >= {*NO_TREES}

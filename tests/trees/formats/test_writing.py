@@ -1,0 +1,321 @@
+"""Every format: what is written is read as the same tree, and says what it should to whoever reads it otherwise."""
+
+import ast
+import io
+import json
+import zipfile
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from treeopt.errors import InfeasibleError, InvalidValueError
+from treeopt.trees import TokenTree, chain, k_ary
+from treeopt.trees.formats import FORMATS, WriteOptions, format_named, found_format, read_tree, read_trees
+
+NAMES = [each.name for each in FORMATS]
+SUFFIXES = {"sequoia": ".pt", "npz": ".npz", "safetensors": ".safetensors"}
+KEYS = ["roots", "branches", "Successors", "mask", "depth", "size"]
+SMALL = TokenTree([-1, 0, 0, 0, 1, 1, 2, 4, 4])
+"""Root with 3 children; the first has 2, the second 1; the first grandchild has 2."""
+
+
+@st.composite
+def trees(draw: st.DrawFn, least_nodes: int = 1) -> TokenTree:
+    parents = [-1]
+    for node in range(1, draw(st.integers(least_nodes, 24))):
+        parents.append(draw(st.integers(max(parents[-1], 0), node - 1)))
+    return TokenTree(parents)
+
+
+uniform_trees = st.lists(st.integers(1, 3), min_size=1, max_size=4).map(
+    lambda widths: TokenTree(uniform_parents(widths))
+)
+
+
+def uniform_parents(children: list[int]) -> list[int]:
+    parents, level = [-1], [0]
+    for count in children:
+        above = [node for node in level for _ in range(count)]
+        level = list(range(len(parents), len(parents) + len(above)))
+        parents.extend(above)
+    return parents
+
+
+TREES = dict.fromkeys(NAMES, trees()) | {
+    "medusa": trees(least_nodes=2).filter(lambda tree: tree.child_counts.max() <= 10),
+    "vllm-tree": uniform_trees,
+}
+
+
+def written(name: str, tree: TokenTree, suffix: str = "", /, **options: object) -> bytes:
+    return format_named(name).write(tree, WriteOptions(**options), suffix or SUFFIXES.get(name, ".json")).data
+
+
+class TestRoundTrip:
+    @pytest.mark.parametrize("name", NAMES)
+    @settings(deadline=None, max_examples=60)
+    @given(data=st.data())
+    def test_what_is_written_is_read(self, tmp_path_factory, name, data):
+        tree, path = data.draw(TREES[name]), tmp_path_factory.getbasetemp() / "round-trip"
+        path.write_bytes(content := written(name, tree))
+        (found,) = read_trees(path)
+        assert found.tree == tree
+        assert found_format(path) == name
+        assert written(name, found.tree) == content
+
+    @settings(deadline=None)
+    @given(tree=TREES["medusa"])
+    def test_a_python_module_too(self, tmp_path_factory, tree):
+        path = tmp_path_factory.getbasetemp() / "choices.py"
+        path.write_bytes(written("medusa", tree, ".py", name="mine"))
+        (found,) = read_trees(path)
+        assert (found.name, found.tree) == ("mine", tree)
+
+    @pytest.mark.parametrize(
+        ("name", "tree"),
+        [
+            ("sequoia", k_ary(2, 9)),
+            ("umbrella", k_ary(2, 8)),
+            ("npz", k_ary(2, 9)),
+            ("safetensors", chain(1023)),
+            ("nxdi", TokenTree([-1, *[0] * 65_535])),
+            ("nxdi", chain(65_535)),
+            ("medusa", k_ary(2, 14)),
+            ("vllm-tree", k_ary(2, 10)),
+        ],
+    )
+    def test_large_trees(self, tmp_path, name, tree):
+        (tmp_path / "tree").write_bytes(written(name, tree))
+        assert read_tree(tmp_path / "tree").tree == tree
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_equal_trees_give_equal_bytes(self, name):
+        assert written(name, k_ary(2, 3)) == written(name, TokenTree(k_ary(2, 3).parents.tolist()))
+
+    def test_a_tree_that_is_not_the_same_is_told_apart(self, tmp_path):
+        (tmp_path / "tree").write_bytes(written("nxdi", SMALL))
+        assert read_tree(tmp_path / "tree").tree != TokenTree([-1, 0, 0, 0, 1, 1, 2, 4, 5])
+
+
+def parents_of_mask(mask: np.ndarray) -> list[int]:
+    """Return the parents: a node's last ancestor in level order."""
+    return [int(np.flatnonzero(row[:node])[-1]) if node else -1 for node, row in enumerate(np.asarray(mask))]
+
+
+def parents_of_leaf_paths(paths: np.ndarray) -> list[int]:
+    parents = {0: -1}
+    for row in paths.tolist():
+        parents |= {child: parent for parent, child in pairwise(row) if child >= 0}
+    return [parents[node] for node in sorted(parents)]
+
+
+class TestSixKeys:
+    def test_torch_file(self, tmp_path):
+        (tmp_path / "t.pt").write_bytes(written("sequoia", SMALL))
+        found = torch.load(tmp_path / "t.pt", weights_only=True)
+        assert list(found) == KEYS
+        assert type(found["size"]) is int
+        assert found["size"] == 9
+        assert found["roots"] == [[0], [1, 2, 3], [4, 5, 6], [7, 8]]
+        assert found["branches"] == [[3], [2, 1, 0], [2, 0, 0], [0, 0]]
+        assert found["Successors"] == [[1, 2, 3], [4, 5], [6], [], [7, 8], [], [], [], []]
+        assert found["depth"].dtype == found["mask"].dtype == torch.int64
+        assert torch.equal(found["depth"], torch.tensor([0, 1, 1, 1, 2, 2, 2, 3, 3]))
+        assert parents_of_mask(found["mask"].numpy()) == SMALL.parents.tolist()
+        assert found["mask"].sum().item() == sum(depth + 1 for depth in found["depth"].tolist())
+
+    def test_json_has_the_same_six(self):
+        found = json.loads(written("umbrella", SMALL))
+        expected = torch.load(io.BytesIO(written("sequoia", SMALL)), weights_only=True)
+        assert list(found) == KEYS
+        assert found == {key: getattr(value, "tolist", lambda v=value: v)() for key, value in expected.items()}
+
+    def test_the_smallest_chain(self):
+        found = json.loads(written("umbrella", chain(3)))
+        assert found["roots"] == [[0], [1], [2], [3]]
+        assert found["branches"] == [[1], [1], [1], [0]]
+        assert found["Successors"] == [[1], [2], [3], []]
+
+    @pytest.mark.parametrize(("name", "most"), [("sequoia", 4096), ("umbrella", 1024), ("npz", 4096)])
+    def test_more_nodes_than_a_mask_is_good_for(self, name, most):
+        with pytest.raises(InfeasibleError, match=f"at most {most}, .* Got {most + 1}: solve again"):
+            written(name, chain(most))
+
+
+class TestPaths:
+    def test_json(self):
+        assert json.loads(written("medusa", SMALL, ".json")) == [
+            *([0], [1], [2], [0, 0], [0, 1], [1, 0]),
+            *([0, 0, 0], [0, 0, 1]),
+        ]
+
+    def test_python_module_runs_and_gives_the_same_list(self):
+        tree, names = k_ary(2, 5), {}
+        exec(text := written("medusa", tree, ".py").decode(), names)  # noqa: S102, what Medusa does with it
+        assert names["treeopt_62"] == json.loads(written("medusa", tree, ".json"))
+        assert max(map(len, text.splitlines())) <= 100
+
+    @pytest.mark.parametrize("name", ["2x", "class", "a b", "a=1;b", ""])
+    def test_a_name_that_python_does_not_take(self, name):
+        if name:
+            with pytest.raises(InvalidValueError, match="expected a Python name"):
+                written("medusa", SMALL, ".py", name=name)
+        else:
+            assert written("medusa", SMALL, ".py", name=name).startswith(b"treeopt_8 = ")
+
+    def test_more_ranks_than_a_head_has_candidates(self):
+        assert len(json.loads(written("medusa", TokenTree([-1, *[0] * 10])))) == 10
+        with pytest.raises(InfeasibleError, match=r"at most 10 children of a node.* Got 11: solve again .*width 10"):
+            written("medusa", TokenTree([-1, *[0] * 11]))
+
+    def test_deeper_than_the_heads(self):
+        assert written("medusa", chain(5), max_depth=5)
+        with pytest.raises(InfeasibleError, match=r"at most 5 levels.* Got 6: solve again with --depth 5"):
+            written("medusa", chain(6), max_depth=5)
+
+    def test_heads_that_are_not_known_are_warned_of(self):
+        medusa = format_named("medusa")
+        assert medusa.write(chain(5), WriteOptions(), ".json").warnings == ()
+        (warning,) = medusa.write(chain(6), WriteOptions(), ".json").warnings
+        assert "needs a model with 6 heads" in warning
+        assert medusa.write(chain(6), WriteOptions(max_depth=6), ".json").warnings == ()
+
+    @pytest.mark.parametrize("name", ["medusa", "vllm-tree"])
+    def test_the_root_alone_has_no_path(self, name):
+        with pytest.raises(InfeasibleError, match=r"at least one draft token\. Got the root alone"):
+            written(name, TokenTree([-1]))
+
+    @pytest.mark.parametrize("name", ["medusa", "vllm-tree"])
+    def test_paths_that_are_too_long_together(self, name):
+        with pytest.raises(InfeasibleError, match=r"at most 1000000 ranks together. Got \d+: solve again"):
+            written(name, chain(65_536))
+
+    def test_a_module_too_large_to_read(self):
+        with pytest.raises(InfeasibleError, match=r"characters of Python.* write a \.json file"):
+            written("medusa", k_ary(2, 14), ".py")
+
+
+def drafted_by_vllm(paths: list[tuple[int, ...]]) -> list[int]:
+    """Return the parents that vLLM 0.20.2 drafts: it splits every level evenly among the nodes of the one above."""
+    counts = [1, *(sum(len(path) == depth for path in paths) for depth in range(1, len(paths[-1]) + 1))]
+    return uniform_parents([below // above for above, below in pairwise(counts)])
+
+
+class TestVllm:
+    @settings(deadline=None)
+    @given(tree=uniform_trees)
+    def test_it_drafts_the_tree_that_is_written(self, tree):
+        found = json.loads(written("vllm-tree", tree))
+        paths = ast.literal_eval(found["speculative_token_tree"])
+        assert list(found) == ["num_speculative_tokens", "speculative_token_tree"]
+        assert found["num_speculative_tokens"] == len(paths) == tree.nodes - 1
+        assert all(type(path) is tuple for path in paths)
+        assert paths == sorted(paths, key=lambda path: (len(path), path))
+        assert drafted_by_vllm(paths) == tree.parents.tolist()
+
+    def test_it_would_not_draft_this_one(self):
+        uneven = TokenTree([-1, 0, 0, 0, 1])
+        assert drafted_by_vllm([(0,), (1,), (2,), (0, 0)]) != uneven.parents.tolist()
+        with pytest.raises(InfeasibleError, match=r"equally many children.* Got 0 to 1 at depth 1: take a chain"):
+            written("vllm-tree", uneven)
+
+    @pytest.mark.parametrize("version", [None, "0.20.2", "v0.9", "0.20.2.post1"])
+    def test_versions_that_read_it(self, version):
+        found = format_named("vllm-tree").write(chain(3), WriteOptions(engine_version=version), ".json")
+        assert len(found.warnings) == 1
+        assert "Export a chain with --to vllm" in found.warnings[0]
+
+    @pytest.mark.parametrize("version", ["0.21.0", "0.20.3", "0.33", "1.0.0rc1"])
+    def test_versions_that_do_not(self, version):
+        with pytest.raises(InfeasibleError, match=r"0\.21\.0 removed .* Got .*: export a chain"):
+            written("vllm-tree", chain(3), engine_version=version)
+
+    def test_what_is_no_version(self):
+        with pytest.raises(InvalidValueError, match=r"such as 0\.20\.2\. Got 'new'"):
+            written("vllm-tree", chain(3), engine_version="new")
+
+
+class TestAdjacency:
+    def test_leaves_are_left_out(self):
+        found = json.loads(written("nxdi", SMALL))
+        assert found == {"0": [1, 2, 3], "1": [4, 5], "2": [6], "4": [7, 8]}
+
+    def test_the_root_alone(self):
+        assert json.loads(written("nxdi", TokenTree([-1]))) == {"0": []}
+
+    def test_more_nodes_than_a_tree_file_may_have(self):
+        with pytest.raises(InfeasibleError, match=r"at most 65536\. Got 65537"):
+            written("nxdi", TokenTree([-1, *[0] * 65_536]))
+
+
+def loaded(name: str, data: bytes) -> dict[str, np.ndarray]:
+    return dict(np.load(io.BytesIO(data))) if name == "npz" else safetensors.numpy.load(data)
+
+
+@pytest.mark.parametrize("name", ["npz", "safetensors"])
+class TestArrays:
+    def test_kinds_and_shapes(self, name):
+        arrays = loaded(name, written(name, SMALL))
+        assert {key: (str(value.dtype), value.shape) for key, value in arrays.items()} == {
+            "parents": ("int32", (9,)),
+            "depth": ("int32", (9,)),
+            "mask": ("bool", (9, 9)),
+            "positions": ("int32", (9,)),
+            "leaf_paths": ("int32", (5, 4)),
+        }
+
+    @settings(deadline=None)
+    @given(tree=trees())
+    def test_every_array_alone_tells_the_tree(self, name, tree):
+        arrays, parents = loaded(name, written(name, tree)), tree.parents.tolist()
+        assert arrays["parents"].tolist() == parents
+        assert parents_of_mask(arrays["mask"]) == parents
+        assert parents_of_leaf_paths(arrays["leaf_paths"]) == parents
+        assert arrays["mask"].sum(axis=1).tolist() == [depth + 1 for depth in arrays["depth"]]
+        assert arrays["positions"].tolist() == arrays["depth"].tolist()
+        assert {row[row >= 0][-1] for row in arrays["leaf_paths"]} == set(range(len(parents))) - {*parents}
+
+    def test_nothing_is_compressed_and_nothing_depends_on_the_day(self, name):
+        data = written(name, SMALL)
+        if name == "npz":
+            items = zipfile.ZipFile(io.BytesIO(data)).infolist()
+            assert {(item.compress_type, item.date_time) for item in items} == {(0, (1980, 1, 1, 0, 0, 0))}
+        else:
+            header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+            assert header["__metadata__"] == {"format": "treeopt-tree-arrays", "version": "1"}
+            assert list(header) == sorted(header)
+
+
+class TestFormats:
+    def test_names(self):
+        assert NAMES == ["sequoia", "umbrella", "medusa", "nxdi", "npz", "safetensors", "vllm-tree"]
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_text_is_what_is_called_text(self, name):
+        each = format_named(name)
+        assert each.title
+        assert each.versions
+        assert each.needs
+        try:
+            each.write(chain(3), WriteOptions(), ".json").data.decode("utf-8")
+        except UnicodeDecodeError:
+            assert not each.text
+        else:
+            assert each.text or name == "safetensors"  # whose header alone may be all that is not zero
+
+    def test_another_name(self):
+        with pytest.raises(InvalidValueError, match=r"expected one of sequoia, umbrella, .* Got 'onnx'"):
+            format_named("onnx")
+
+    def test_importing_them_loads_nothing_heavy(self):
+        import subprocess
+        import sys
+
+        code = "import sys, treeopt.trees.formats; print({'torch', 'numba', 'matplotlib'} & {*sys.modules})"
+        found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert found.stdout.strip() == "set()"

@@ -1,0 +1,58 @@
+"""Dynamic trees: drafted anew in every step, as wide and as deep as the draft's own probabilities say."""
+
+from dataclasses import dataclass
+
+from treeopt.errors import InvalidValueError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DynamicTree:
+    """The three numbers of an EAGLE-2 style tree (Li et al., 2024, section 4).
+
+    At depth 1 stand the root's `top_k` likeliest children.  At every further depth the `top_k` nodes of the depth above
+    with the largest products of probabilities along their paths, the beams, get `top_k` children each.  Of all these,
+    the pool, the `nodes` - 1 with the largest products are verified together with the root.
+
+    Raises InvalidValueError for numbers below 1, and more nodes than the pool has: `top_k + (depth - 1) top_k² + 1`.
+
+    >>> DynamicTree(top_k=2, depth=3, nodes=8).draft_widths
+    (1, 2, 2)
+    """
+
+    top_k: int
+    """Beams, and children of each."""
+    depth: int
+    """Levels below the root: the most draft tokens that one step can accept."""
+    nodes: int
+    """Tokens that the target verifies in one pass, root included."""
+
+    def __post_init__(self) -> None:
+        for name in ("top_k", "depth"):
+            if getattr(self, name) < 1:
+                raise InvalidValueError(f"{name}: expected at least 1. Got {getattr(self, name)}.")
+        most = 1 + pool_nodes(self.top_k, self.depth)
+        if not 2 <= self.nodes <= most:
+            raise InvalidValueError(
+                f"nodes: expected 2 to {most}, the root and all that top-k {self.top_k} drafts to depth {self.depth}. "
+                f"Got {self.nodes}."
+            )
+
+    @property
+    def draft_widths(self) -> tuple[int, ...]:
+        """Nodes that each draft pass feeds: the root, then the beams."""
+        return (1, *[self.top_k] * (self.depth - 1))
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether it is a single sequence, all of which is verified."""
+        return self.top_k == 1 and self.nodes == self.depth + 1
+
+    @classmethod
+    def chain(cls, length: int) -> "DynamicTree":
+        """Return a single sequence of so many draft tokens."""
+        return cls(top_k=1, depth=length, nodes=length + 1)
+
+
+def pool_nodes(top_k: int, depth: int) -> int:
+    """Return the nodes that are drafted, root excluded, before the best are picked."""
+    return top_k + (depth - 1) * top_k**2

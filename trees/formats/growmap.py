@@ -1,0 +1,103 @@
+"""The six keys of Sequoia's growmaps, which UMbreLLa reads too (Chen et al., 2024, Sequoia, `tree_search.py`).
+
+`roots`: the nodes of each level; `branches`: how many children each of them has; `Successors`: the children of each node;
+`mask` (n, n): 1 where a node attends, its ancestors and itself; `depth` (n,); `size`: n, root included.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from treeopt.errors import FormatError, InfeasibleError
+from treeopt.trees.formats.checks import difference, label, short
+from treeopt.trees.formats.child_lists import child_lists, tree_of_child_lists
+from treeopt.trees.token_tree import TokenTree
+
+KEYS = ("roots", "branches", "Successors", "mask", "depth", "size")
+ARRAYS = ("mask", "depth")
+
+
+def growmap(tree: TokenTree, most_nodes: int) -> dict[str, Any]:
+    """Return the six keys, `mask` and `depth` as int64 arrays.
+
+    Raises InfeasibleError for more than `most_nodes` nodes.
+    """
+    if tree.nodes > most_nodes:
+        raise InfeasibleError(
+            f"nodes: expected at most {most_nodes}, because the file holds an n x n mask. Got {tree.nodes}: "
+            "solve again with a smaller --budget."
+        )
+    return {
+        "roots": [list(range(level.start, level.stop)) for level in tree.levels],
+        "branches": [tree.child_counts[level].tolist() for level in tree.levels],
+        "Successors": child_lists(tree),
+        "mask": tree.ancestor_mask.astype(np.int64),
+        "depth": tree.depth.astype(np.int64),
+        "size": tree.nodes,
+    }
+
+
+def tree_of_growmap(path: Path, content: Mapping[Any, object], most_nodes: int) -> TokenTree:
+    """Return the tree of the six keys, `mask` and `depth` already arrays, all of which must agree.
+
+    Raises FormatError naming the file, the key and the reason.
+    """
+    _check_keys(path, content)
+    size = content["size"]
+    if type(size) is not int or not 1 <= size <= most_nodes:
+        raise FormatError(path, "size", f"expected a whole number from 1 to {most_nodes}. Got {short(size)}.")
+    successors = _int_lists(path, "Successors", content["Successors"], size)
+    if len(successors) != size:
+        raise FormatError(path, "size", f"expected {len(successors)}, the lists in Successors. Got {size}.")
+    tree = tree_of_child_lists(successors, lambda node, reason: FormatError(path, f"Successors[{node}]", reason))
+    expected = growmap(tree, most_nodes)
+    for key in ("roots", "branches"):
+        _check_lists(path, key, _int_lists(path, key, content[key], size), expected[key])
+    for key in ("depth", "mask"):
+        reason = difference(_int_array(path, key, content[key]), expected[key])
+        if reason:
+            raise FormatError(path, key, f"{reason} Successors and {key} have to agree.")
+    return tree
+
+
+def _check_keys(path: Path, content: Mapping[Any, object]) -> None:
+    for key in KEYS:
+        if key not in content:
+            raise FormatError(path, key, f"is missing. A growmap has the keys {', '.join(KEYS)}.")
+    for key in content:
+        if key not in KEYS:
+            name = label(key) if isinstance(key, str) else short(key)
+            raise FormatError(path, name, f"unknown key. A growmap has only {', '.join(KEYS)}.")
+
+
+def _int_lists(path: Path, key: str, value: object, most: int) -> list[list[int]]:
+    """Return lists of whole numbers, at most `most` of either."""
+    if not isinstance(value, list) or not all(isinstance(row, list) for row in value):
+        raise FormatError(path, key, f"expected a list of lists. Got {short(value)}.")
+    longest = max(len(value), sum(map(len, value)))  # before they are walked: a pickle may hold one list many times
+    if longest > most:
+        raise FormatError(path, key, f"expected at most {most} entries, the size. Got {longest}.")
+    for i, row in enumerate(value):
+        for j, number in enumerate(row):
+            if type(number) is not int:
+                raise FormatError(path, f"{key}[{i}][{j}]", f"expected a whole number. Got {short(number)}.")
+    return value
+
+
+def _check_lists(path: Path, key: str, found: list[list[int]], expected: list[list[int]]) -> None:
+    if len(found) != len(expected):
+        raise FormatError(path, key, f"expected {len(expected)} lists, one per level. Got {len(found)}.")
+    for i, (row, right) in enumerate(zip(found, expected, strict=True)):
+        if row != right:
+            reason = f"expected {short(right)}, as Successors says. Got {short(row)}."
+            raise FormatError(path, f"{key}[{i}]", reason)
+
+
+def _int_array(path: Path, key: str, value: object) -> npt.NDArray[np.signedinteger[Any]]:
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "i":
+        found = value.dtype if isinstance(value, np.ndarray) else short(value)
+        raise FormatError(path, key, f"expected an array of whole numbers. Got {found}.")
+    return value

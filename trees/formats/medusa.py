@@ -1,0 +1,116 @@
+"""Medusa's choices: a list of paths (Cai et al., 2024, `medusa_choices.py`); Hydra, EAGLE-1 and Spec-Bench read it too."""
+
+import ast
+import json
+import keyword
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeGuard
+
+from treeopt.errors import FormatError, InfeasibleError, InvalidValueError
+from treeopt.trees.formats.checks import label
+from treeopt.trees.formats.paths import paths_of_tree, tree_of_paths
+from treeopt.trees.formats.python_text import MAX_CHARS, assignments
+from treeopt.trees.formats.topology import NamedTree, TopologyFormat, WriteOptions, Written
+from treeopt.trees.token_tree import TokenTree
+
+TOP_K = 10
+"""Candidates that every head gives; a higher rank would read the next head's."""
+USUAL_HEADS = 5
+KEYS = ("choices", "medusa_choices", "eagle_choices")
+
+
+def write(tree: TokenTree, options: WriteOptions, suffix: str) -> Written:
+    """Return a JSON list for `.json`, else a Python module with one named list.
+
+    Raises InfeasibleError for ranks of 10 and more, and trees deeper than the model's heads.
+    """
+    paths = [list(path) for path in paths_of_tree(tree)]
+    _check_fits(tree, options)
+    warnings = _warnings(tree) if options.max_depth is None else ()
+    if suffix == ".json":
+        return Written(data=f"{json.dumps(paths)}\n".encode(), warnings=warnings)
+    name = options.name or f"treeopt_{len(paths)}"
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise InvalidValueError(f"name: expected a Python name such as treeopt_63. Got {name!r}.")
+    lines = textwrap.fill(f"{json.dumps(paths)[1:-1]},", 100, initial_indent="    ", subsequent_indent="    ")
+    text = f"{name} = [\n{lines}\n]\n"
+    if len(text) > MAX_CHARS:
+        raise InfeasibleError(
+            f"tree: expected at most {MAX_CHARS} characters of Python. Got {len(text)}: write a .json file."
+        )
+    return Written(data=text.encode(), warnings=warnings)
+
+
+def read_list(path: Path, content: object) -> tuple[NamedTree, ...]:
+    """Return the tree of a bare list of paths; raises FormatError naming the file, the path and the reason."""
+    return (NamedTree(None, tree_of_paths(path, "choices", content)),)
+
+
+def read_object(path: Path, content: Mapping[str, object]) -> tuple[NamedTree, ...]:
+    """Return the trees of a JSON object: under `choices`, `medusa_choices` or `eagle_choices`, else all lists of paths.
+
+    Raises FormatError naming the file, the path and the reason.
+    """
+    inner = content.get("choices")
+    if isinstance(inner, dict):
+        return _trees(path, inner)
+    known = {key: content[key] for key in KEYS if key in content}
+    return _trees(path, known or {name: value for name, value in content.items() if looks_like_paths(value)})
+
+
+def read_python(path: Path, module: ast.Module) -> tuple[NamedTree, ...]:
+    """Return the trees of all lists of paths, or dicts of them, that a Python module assigns; nothing is executed.
+
+    Raises FormatError naming the file, the path and the reason.
+    """
+    named: dict[str, object] = {}
+    for name, value in assignments(module).items():
+        if looks_like_paths(value):
+            named[name] = value
+        elif isinstance(value, dict):
+            named |= {key: each for key, each in value.items() if isinstance(key, str) and looks_like_paths(each)}
+    return _trees(path, named)
+
+
+def looks_like_paths(value: object) -> TypeGuard[list[object] | tuple[object, ...]]:
+    """Whether a value is meant as a list of paths, right or wrong."""
+    return isinstance(value, list | tuple) and len(value) > 0 and isinstance(value[0], list | tuple)
+
+
+def _trees(path: Path, named: Mapping[str, object]) -> tuple[NamedTree, ...]:
+    if not named:
+        raise FormatError(path, "content", "expected a list of paths such as [[0], [1], [0, 0]]. Got none.")
+    return tuple(NamedTree(name, tree_of_paths(path, label(name), value)) for name, value in named.items())
+
+
+def _check_fits(tree: TokenTree, options: WriteOptions) -> None:
+    widest = int(tree.child_counts.max())
+    if widest > TOP_K:
+        raise InfeasibleError(
+            f"tree: expected at most {TOP_K} children of a node, the candidates of a head. Got {widest}: "
+            f"solve again with --level-width {TOP_K}."
+        )
+    if options.max_depth is not None and tree.max_depth > options.max_depth:
+        raise InfeasibleError(
+            f"tree: expected at most {options.max_depth} levels, the model's heads. Got {tree.max_depth}: "
+            f"solve again with --depth {options.max_depth}."
+        )
+
+
+def _warnings(tree: TokenTree) -> tuple[str, ...]:
+    if tree.max_depth <= USUAL_HEADS:
+        return ()
+    needs = f"The tree needs a model with {tree.max_depth} heads; with fewer its program fails."
+    return (f"{needs} Check the model, or solve again with --depth {USUAL_HEADS}.",)
+
+
+FORMAT = TopologyFormat(
+    name="medusa",
+    title="Medusa, Hydra, EAGLE-1, Spec-Bench (choices)",
+    versions="all",
+    needs=f"at most {TOP_K} children of a node, no more levels than the model has heads",
+    text=True,
+    write=write,
+)

@@ -1,0 +1,67 @@
+"""Literals in Python text, read from its syntax tree: nothing in the text is executed."""
+
+import ast
+import warnings
+from pathlib import Path
+
+from treeopt.errors import FormatError, InvalidValueError
+
+MAX_CHARS = 128_000
+"""A syntax tree takes about a thousand times the bytes of its text."""
+
+_UNREADABLE = (SyntaxError, ValueError, TypeError, RecursionError, MemoryError)
+"""What Python's parser raises for text that is no Python, or made to overwhelm it."""
+
+
+def literal(path: Path, field: str, text: str) -> object:
+    """Return the value of text that is one literal; raises FormatError naming the file, the field and the reason."""
+    try:
+        value, what = value_of(parse(text)), "something else"
+    except InvalidValueError as error:
+        value, what = None, str(error)
+    if value is None:
+        raise FormatError(path, field, f"expected a Python list such as [(0,), (1,), (0, 0)]. Got {what}.")
+    return value
+
+
+def parse(text: str) -> ast.Module:
+    """Return the syntax tree; raises InvalidValueError saying what the text is instead."""
+    if len(text) > MAX_CHARS:
+        raise InvalidValueError(f"more than {MAX_CHARS} characters")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as for a wrong escape in text that is not ours
+            return ast.parse(text.strip())
+    except _UNREADABLE as error:
+        what = error.msg if isinstance(error, SyntaxError) else type(error).__name__
+        raise InvalidValueError(f"no Python ({what})") from None
+
+
+def value_of(module: ast.Module) -> object:
+    """Return the value of a module that is one literal and nothing else; None where it is anything else."""
+    match module.body:
+        case [ast.Expr(value=node)]:
+            return _value(node)
+    return None
+
+
+def assignments(module: ast.Module) -> dict[str, object]:
+    """Return the names to which a module's own lines give literals, and these; all other lines are passed over."""
+    values = {}
+    for statement in module.body:
+        match statement:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=node)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as node)
+            ):
+                value = _value(node)
+                if value is not None:
+                    values[name] = value
+    return values
+
+
+def _value(node: ast.expr) -> object:
+    try:
+        return ast.literal_eval(node)
+    except _UNREADABLE:
+        return None

@@ -1,0 +1,52 @@
+"""What a topology format is, and the trees that a file of it holds."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from treeopt.trees.token_tree import TokenTree
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTree:
+    """One tree of a file, with the name it has there; None where the format gives no names."""
+
+    name: str | None
+    tree: TokenTree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """What some formats have to be told beside the tree."""
+
+    name: str | None = None
+    """Name of the tree in formats that give names."""
+    max_depth: int | None = None
+    """Heads of a Medusa-like model, and so its deepest tree; None is not known, and not checked."""
+    engine_version: str | None = None
+    """Version of the engine that will read the file; None is the newest that can."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A file's bytes, and what its user must know; every warning ends in an action."""
+
+    data: bytes
+    warnings: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyFormat:
+    """One format of other programs: how it is written, and what reads it."""
+
+    name: str
+    """As in `treeopt export --to`."""
+    title: str
+    """The programs that read it, in words."""
+    versions: str
+    """Their versions."""
+    needs: str
+    """What a tree must be like, and what has to be installed."""
+    text: bool
+    """Whether its files are text."""
+    write: Callable[[TokenTree, WriteOptions, str], Written]
+    """From a tree, options and the suffix of the file to be written; raises InfeasibleError for trees it cannot hold."""

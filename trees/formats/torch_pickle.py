@@ -1,0 +1,77 @@
+"""What a torch file would do if it were loaded: its pickle is read, and nothing of it is carried out.
+
+`torch.load(weights_only=True)` runs no code either, but lets a small file ask for any amount of memory.
+"""
+
+import io
+import pickletools
+import re
+import warnings
+import zipfile
+from collections.abc import Iterable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from treeopt.errors import FormatError
+from treeopt.trees.formats.checks import short
+
+MAX_PICKLE_BYTES = 400_000
+"""Several times what the lists of the largest growmap take."""
+LEGACY_START = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+"""How torch files began before they were zip archives."""
+LEGACY_PICKLES = 5
+
+_HARMLESS = re.compile(
+    r"collections OrderedDict|torch Size|torch [A-Z][A-Za-z0-9]+Storage|torch\._utils _rebuild_(tensor(_v2)?|parameter)"
+)
+_BUILD = {"STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4"}
+"""Other ways to name a class, which torch does not use."""
+_UNREADABLE = (ValueError, TypeError, KeyError, IndexError, OSError, EOFError, RuntimeError, zipfile.BadZipFile)
+
+
+def check_torch_file(path: Path, data: bytes) -> None:
+    """Raise FormatError where a file is torn, unpacks to more than it is, or holds more than numbers and tensors."""
+    try:
+        if data[:2] == b"PK":
+            _check_pickles(path, _pickle_in_archive(path, data), 1)
+        elif data.startswith(LEGACY_START):
+            _check_pickles(path, data, LEGACY_PICKLES)
+        else:
+            raise _fault(path, "a bare pickle, which may hold code and was not opened")
+    except _UNREADABLE as error:
+        raise _fault(path, f"a torn one ({short(str(error))})") from None
+
+
+def _pickle_in_archive(path: Path, data: bytes) -> bytes:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        items = archive.infolist()
+        packed = any(item.compress_type != zipfile.ZIP_STORED for item in items)
+        if packed or sum(item.file_size for item in items) > len(data):
+            raise _fault(path, "an archive that is compressed, which torch's never are")
+        pickles = [item for item in items if item.filename.endswith("data.pkl")]
+        if len(pickles) != 1:
+            raise _fault(path, f"an archive with {len(pickles)} files named data.pkl")
+        return archive.read(pickles[0])
+
+
+def _check_pickles(path: Path, data: bytes, count: int) -> None:
+    """Look at every operation of so many pickles, one behind the other."""
+    stream = io.BytesIO(data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # for a wrong escape in text that is not ours
+        operations = chain.from_iterable(pickletools.genops(stream) for _ in range(count))
+        _check_operations(path, operations, stream)
+
+
+def _check_operations(path: Path, operations: Iterable[tuple[Any, Any, Any]], stream: io.BytesIO) -> None:
+    for code, argument, _ in operations:
+        if stream.tell() > MAX_PICKLE_BYTES:
+            raise _fault(path, f"a pickle of more than {MAX_PICKLE_BYTES} bytes, as models have")
+        if code.name in _BUILD or (code.name == "GLOBAL" and not _HARMLESS.fullmatch(str(argument))):
+            named = short(str(argument or code.name).replace(" ", "."))
+            raise _fault(path, f"a pickle that asks for {named}, which may be code and was not run")
+
+
+def _fault(path: Path, what: str) -> FormatError:
+    return FormatError(path, "content", f"expected a torch file of numbers, lists and tensors. Got {what}.")
