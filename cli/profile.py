@@ -12,10 +12,15 @@ from treeopt.files import STANDARD_STREAM, check_writable
 from treeopt.rules import RULES, rule_label
 
 if TYPE_CHECKING:
+    from treeopt.draft_record import DraftRecord
     from treeopt.profile import MeasuredAcceptance, Profile
     from treeopt.trees import TokenTree
 
 JOURNAL_SUFFIX = ".partial"
+RECORD_SUFFIX = ".record.npz"
+TEXTS_SUFFIX = ".record.partial"
+BESIDE = ""
+"""Stands for a record file beside the profile."""
 SHOWN_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
@@ -57,30 +62,42 @@ SHOWN_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
     type=click.IntRange(min=1),
     default=4096,
     show_default=True,
-    help="Generated tokens whose acceptance is counted.",
+    help="Generated tokens whose acceptance is counted, and that are recorded.",
+)
+@click.option(
+    "--record",
+    "record_name",
+    metavar="[FILE]",
+    is_flag=False,
+    flag_value=BESIDE,
+    help="Also record what the draft model thinks of each token, from which dynamic trees (EAGLE-2, SGLang) are "
+    "chosen; without FILE beside the profile, as profile.record.npz.",
 )
 @click.option("--resume", is_flag=True, help="Go on with an interrupted profile.")
 @pair_options
-def profile(path: Path, pair: PairOptions, rules: str, resume: bool, **measured: Any) -> None:
+def profile(path: Path, pair: PairOptions, rules: str, resume: bool, record_name: str | None, **measured: Any) -> None:
     """Measure verification, draft and acceptance of a pair on this machine.
 
-    Without --target and --draft the bundled pair is measured.  Every measurement is kept in OUTPUT.partial at once: an
-    interrupted profile goes on with --resume.
+    Without --target and --draft the bundled pair is measured.  Every measurement is kept in OUTPUT.partial at once, and
+    every recorded text in OUTPUT.record.partial: an interrupted profile goes on with --resume.
     """
     names = tuple(checked_rule(rule.strip(), lossy=measured["lossy"], option="--rules") for rule in rules.split(","))
-    check_writable(path)
-    if str(path) != STANDARD_STREAM:
-        check_writable(journal_path(path))
-    from treeopt.profiler import Journal, Measurement, Settings, clock_for
+    to_stream = str(path) == STANDARD_STREAM
+    record_path = None if record_name is None else record_file(record_name, path)
+    for file in (path, None if to_stream else journal_path(path), record_path):
+        if file is not None:
+            check_writable(file)
+    from treeopt.profiler import Journal, Measurement, Recording, RecordSize, Settings, TextFiles, clock_for
     from treeopt.runtime.pair import load_prompts, profile_prompts
 
     try:
-        settings = Settings(rules=names, **measured)
+        settings = Settings(rules=names, record=None if record_path is None else RecordSize(), **measured)
     except InvalidValueError as error:  # every setting is an option
         raise click.UsageError(f"--{error}") from None
     models = pair.load()
     prompts = [models.tokenizer.encode(text) for text in profile_prompts(load_prompts())]
-    journal_file = None if str(path) == STANDARD_STREAM else journal_path(path)
+    journal_file, texts_folder = (None, None) if to_stream else (journal_path(path), texts_path(path))
+    texts = TextFiles(texts_folder, resume=resume)
     journal = Journal(journal_file, settings.conditions(models.target, models.draft, prompts), resume=resume)
     measurement = Measurement(
         models.target,
@@ -91,8 +108,10 @@ def profile(path: Path, pair: PairOptions, rules: str, resume: bool, **measured:
         journal=journal,
         fastest_tree=fastest_tree,
     )
+    recording = Recording(models.target, models.draft, prompts, settings, files=texts)
     try:
         result = measurement.profile()
+        record = None if record_path is None else recording.record()
     except KeyboardInterrupt:
         if journal_file is None:
             raise
@@ -100,10 +119,40 @@ def profile(path: Path, pair: PairOptions, rules: str, resume: bool, **measured:
             f"interrupted. What was measured is in {journal_file}; the same command with --resume goes on from there."
         ) from None
     result.save(path)
+    if record is not None and record_path is not None:
+        record.save(record_path)
     journal.remove()
-    click.echo(summary(result), err=str(path) == STANDARD_STREAM)
-    if str(path) != STANDARD_STREAM:
-        click.echo(f"\nWritten to {path}. Next: treeopt solve --profile {path}")
+    texts.remove()
+    click.echo("\n\n".join([summary(result), *([] if record is None else [record_summary(record)])]), err=to_stream)
+    for line in _next(path, record_path):
+        click.echo(line, err=to_stream)
+
+
+def _next(path: Path, record_path: Path | None) -> list[str]:
+    """Return which files were written, and what to do with them."""
+    to_stream = str(path) == STANDARD_STREAM
+    lines = [] if to_stream else ["", f"Written to {path}. Next: treeopt solve --profile {path}"]
+    if record_path is not None and to_stream:
+        lines.append(f"Draft record written to {record_path}.")
+    elif record_path is not None:
+        named = "" if record_path == record_file(BESIDE, path) else f" --record {record_path}"
+        lines.append(f"Draft record written to {record_path}. Next: treeopt export {path}{named} --to sglang")
+    return lines
+
+
+def record_file(name: str, path: Path) -> Path:
+    """Return where the draft record is written; click.UsageError where that cannot be."""
+    if name == BESIDE and str(path) == STANDARD_STREAM:
+        raise click.UsageError("--record: expected a file, because the profile goes to standard output. Name one.")
+    file = Path(name) if name != BESIDE else path.with_suffix(RECORD_SUFFIX)
+    if name == STANDARD_STREAM or file == path:
+        raise click.UsageError(f"--record: expected a file of its own. Got {name}: a record is not text.")
+    return file
+
+
+def texts_path(path: Path) -> Path:
+    """Return the folder where the recorded texts of an unfinished profile are kept."""
+    return path.with_name(path.name + TEXTS_SUFFIX)
 
 
 def journal_path(path: Path) -> Path:
@@ -135,6 +184,15 @@ def summary(profile: "Profile") -> str:
         f"overhead of a step  {_overheads(profile)}",
     ]
     return "\n".join([*lines, *(line for acceptance in profile.acceptances for line in _table(acceptance))])
+
+
+def record_summary(record: "DraftRecord") -> str:
+    """Return what a draft record holds, in two lines."""
+    nodes = len(record.parent) / record.roots
+    return (
+        f"draft record at temperature {record.temperature:g}, {record.roots} positions of {record.texts} texts\n"
+        f"dynamic trees up to top-k {record.top_k}, depth {record.depth}; {nodes:.0f} draft nodes a position"
+    )
 
 
 def _overheads(profile: "Profile") -> str:

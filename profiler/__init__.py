@@ -1,10 +1,11 @@
-"""Measuring: times of passes and steps, acceptance, decoding with a tree beside plain decoding."""
+"""Measuring: times of passes and steps, acceptance, draft records, decoding with a tree beside plain decoding."""
 
 from treeopt.profiler.bench import Measured, bench
 from treeopt.profiler.clock import Clock, CudaClock, FakeClock, MonotonicClock, clock_for
 from treeopt.profiler.journal import Journal
 from treeopt.profiler.measure import Measurement
-from treeopt.profiler.settings import Settings
+from treeopt.profiler.record import Recording, TextFiles
+from treeopt.profiler.settings import RecordSize, Settings
 
 __all__ = [
     "Clock",
@@ -14,7 +15,10 @@ __all__ = [
     "Measured",
     "Measurement",
     "MonotonicClock",
+    "RecordSize",
+    "Recording",
     "Settings",
+    "TextFiles",
     "bench",
     "clock_for",
 ]

@@ -58,6 +58,7 @@ class Measurement:
         self._target, self._draft = target, draft
         self._prompts = prompts
         self._settings = settings
+        self._positions = settings.text_positions(len(prompts))
         self._journal = journal
         self._fastest_tree = fastest_tree
         text = np.concatenate([np.asarray(prompt) for prompt in prompts])
@@ -162,11 +163,6 @@ class Measurement:
             step()
         traversal, sequoia = np.array(list(done.values())).sum(axis=0).reshape(2, tree.nodes)
         return ReachSums(tree, traversal, sequoia)
-
-    @property
-    def _positions(self) -> int:
-        """Positions of one text."""
-        return -(-self._settings.positions // len(self._prompts))
 
 
 def _check(target: Transformer, draft: Transformer, prompts: Sequence[Sequence[int]], settings: Settings) -> None:

@@ -12,6 +12,24 @@ from treeopt.sampling import GREEDY, Sampling, draft_law
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecordSize:
+    """Which dynamic trees a draft record is to answer for.
+
+    Raises InvalidValueError for a number below 1.
+    """
+
+    top_k: int = 10
+    """The largest top-k; at most the vocabulary is recorded."""
+    depth: int = 10
+    """The greatest depth."""
+
+    def __post_init__(self) -> None:
+        for name in ("top_k", "depth"):
+            if getattr(self, name) < 1:
+                raise InvalidValueError(f"record {name}: expected at least 1. Got {getattr(self, name)}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What to measure, and how much of it.
 
@@ -33,11 +51,13 @@ class Settings:
     rounds: int = 25
     """Samples of every time."""
     positions: int = 4096
-    """Generated positions whose acceptance is counted, over all prompts, for each rule."""
+    """Generated positions whose acceptance is counted, for each rule, and that are recorded, over all prompts."""
     branching: int = 16
     """Children per position."""
     depth: int = 16
     """Depths of the acceptance table."""
+    record: RecordSize | None = None
+    """What to record for dynamic trees, if anything."""
 
     def __post_init__(self) -> None:
         for rule in self.rules:
@@ -60,9 +80,15 @@ class Settings:
         """How the draft's children are drawn."""
         return draft_law(self.sampling, self.draft_sampling)
 
+    def text_positions(self, texts: int) -> int:
+        """Return the positions of each of so many texts."""
+        return -(-self.positions // texts)
+
     def conditions(self, target: Transformer, draft: Transformer, prompts: Sequence[Sequence[int]]) -> str:
         """Return all that makes two profiles comparable, as one line."""
         checksum = crc32(repr([list(prompt) for prompt in prompts]).encode())
         parts = {**asdict(describe_machine(target.device)), **asdict(describe_pair(target, draft)), **asdict(self)}
+        if self.record is None:
+            del parts["record"]
         parts["prompts"] = f"{len(prompts)} of checksum {checksum:08x}"
         return ", ".join(f"{name} {value}" for name, value in parts.items())

@@ -2,6 +2,7 @@
 
 from treeopt.runtime.checkpoint import load_model
 from treeopt.runtime.decoder import Decoder
+from treeopt.runtime.dynamic import DynamicDecoder, DynamicDrafter
 from treeopt.runtime.sampling import law, probabilities
 from treeopt.runtime.transformer import Transformer
 from treeopt.runtime.verification import Verdict, Verifier, draw, verify, verify_greedy
@@ -9,6 +10,8 @@ from treeopt.sampling import Sampling
 
 __all__ = [
     "Decoder",
+    "DynamicDecoder",
+    "DynamicDrafter",
     "Sampling",
     "Transformer",
     "Verdict",

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -26,8 +27,18 @@ def load_model(
     folder = Path(folder)
     if not folder.is_dir():
         raise TreeoptError(f"{folder}: no such folder. Expected a model folder with config.json and safetensors.")
-    config = load_config(folder)
-    tensors = _Tensors(folder, dtype, torch.device(device))
+    return build_model(load_config(folder), _Folder(folder, dtype, torch.device(device)), name=folder.name)
+
+
+class Tensors(Protocol):
+    """A model's weights by the names that Hugging Face gives them, on one device and in one dtype."""
+
+    def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Return one weight; raises FormatError naming it when it is missing or has another shape."""
+
+
+def build_model(config: ModelConfig, tensors: Tensors, *, name: str) -> Transformer:
+    """Return the model of these weights; raises what `tensors` raises."""
     embedding = tensors.get("model.embed_tokens.weight", (config.vocabulary, config.hidden))
     head = embedding if config.tied_head else tensors.get("lm_head.weight", (config.vocabulary, config.hidden))
     weights = Weights(
@@ -36,10 +47,10 @@ def load_model(
         norm=tensors.get("model.norm.weight", (config.hidden,)),
         head=Linear(head),
     )
-    return Transformer(config, weights, name=folder.name)
+    return Transformer(config, weights, name=name)
 
 
-def _layer(tensors: "_Tensors", config: ModelConfig, index: int) -> Layer:
+def _layer(tensors: Tensors, config: ModelConfig, index: int) -> Layer:
     prefix = f"model.layers.{index}"
     hidden, inner = config.hidden, config.intermediate
     query_size, key_size = config.heads * config.head_size, config.key_value_heads * config.head_size
@@ -67,7 +78,7 @@ def _pairs_together(weight: Tensor, config: ModelConfig) -> Tensor:
     return halves.transpose(1, 2).reshape(weight.shape)
 
 
-class _Tensors:
+class _Folder:
     """The tensors of a folder by name, from one file or several."""
 
     def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:

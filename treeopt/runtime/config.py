@@ -42,7 +42,16 @@ def load_config(folder: Path | str) -> ModelConfig:
         content = json.loads(read_text(path, limit_bytes=MAX_BYTES))
     except (ValueError, RecursionError) as error:
         raise FormatError(path, "content", f"expected JSON ({error}).") from None
-    fields = Fields(path, content)
+    return parse_config(path, content)
+
+
+def parse_config(source: Path | str, content: object) -> ModelConfig:
+    """Return the configuration that a parsed `config.json` holds.
+
+    Raises FormatError naming `source` and the field that is wrong or not supported.
+    """
+    fields = Fields(source, content)
+    assert isinstance(content, dict)  # Fields refuses anything else
     architectures = content.get("architectures")
     if not isinstance(architectures, list) or not any(name in ARCHITECTURES for name in architectures):
         raise fields.error("architectures", f"expected one of {', '.join(ARCHITECTURES)}. Got {architectures}.")

@@ -1,17 +1,16 @@
-"""The decode loop: draft a tree, verify it in one pass of the target, commit the accepted path and one token more."""
+"""Decoding with a static tree: draft it, verify it in one pass of the target, commit the accepted path and one token."""
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from treeopt.errors import InvalidValueError, TreeoptError
+from treeopt.errors import InvalidValueError
+from treeopt.runtime.decode_loop import DecodeLoop
 from treeopt.runtime.drafter import Draft, ModelDrafter
 from treeopt.runtime.graphs import passes_over, pool_for
 from treeopt.runtime.rules import rule_named
 from treeopt.runtime.sampling import law
-from treeopt.runtime.stopping import Stopping
 from treeopt.runtime.transformer import Transformer
 from treeopt.runtime.tree_pass import PassNodes
 from treeopt.runtime.verification import Verdict, Verifier, verify_greedy
@@ -19,7 +18,7 @@ from treeopt.sampling import Sampling, draft_law
 from treeopt.trees import TokenTree
 
 
-class Decoder:
+class Decoder(DecodeLoop):
     """Decodes one text at a time with a static tree; with the tree of the root alone it is plain decoding.
 
     The text's law is the target's: at temperature 0 the same tokens as plain decoding, above it the same distribution.
@@ -62,24 +61,24 @@ class Decoder:
         cuda_graphs: bool | None = None,
     ) -> None:
         self._rule = rule_named(rule, lossy=lossy)
-        self._sampling = Sampling(temperature, top_p, top_k)
-        drawn_by = draft_law(self._sampling, draft_sampling)
-        _check(target, drafter)
-        self._trained_tokens = min(model.config.max_positions for model in (target, drafter) if model is not None)
-        self.max_text_tokens = _text_limit(max_text_tokens, self._trained_tokens)
-        self.max_nodes = tree.nodes if max_nodes is None else max_nodes
-        self.target = target
+        sampling = Sampling(temperature, top_p, top_k)
+        drawn_by = draft_law(sampling, draft_sampling)
+        super().__init__(
+            target,
+            drafter,
+            sampling=sampling,
+            seed=seed,
+            max_text_tokens=max_text_tokens,
+            max_nodes=tree.nodes if max_nodes is None else max_nodes,
+        )
         self._drafts = drafter is not None
         self._check_tree(tree)
-        self._generator = torch.Generator(target.device).manual_seed(seed)
-        self._cache = target.new_cache(self.max_text_tokens + self.max_nodes)
         pool = pool_for(target.device, cuda_graphs)
         self._passes = passes_over(
             target, self._cache, capacity=self.max_text_tokens, max_nodes=self.max_nodes, pool=pool
         )
         self._use_tree(tree)
         self._root = 0
-        self._texts = 0
         self._drafter: ModelDrafter | None = None
         if drafter is not None and self.max_nodes > 1:
             self._drafter = ModelDrafter(
@@ -92,62 +91,10 @@ class Decoder:
                 pool=pool,
             )
 
-    def generate(
-        self,
-        token_ids: Sequence[int],
-        max_new_tokens: int,
-        *,
-        stop: Sequence[Sequence[int]] = (),
-        seed: int | None = None,
-    ) -> Iterator[int]:
-        """Return an iterator over the committed tokens, decoded as they are asked for.
-
-        It ends after `max_new_tokens`, with the target's end token, or with the first of the token sequences `stop`
-        that the new text holds; what ended it is its last tokens.  It may be given up at any time.
-
-        Args:
-            token_ids: the prompt.
-            max_new_tokens: most tokens.
-            stop: token sequences that end the text.
-            seed: of this text, which then does not depend on what was decoded before.
-
-        Raises InvalidValueError, before anything runs, for an empty prompt, a token outside the vocabulary, or a text
-        longer than the models were trained for; TreeoptError where another text was begun meanwhile.
-        """
-        return chain.from_iterable(self.steps(token_ids, max_new_tokens, stop=stop, seed=seed))
-
-    def steps(
-        self,
-        token_ids: Sequence[int],
-        max_new_tokens: int,
-        *,
-        stop: Sequence[Sequence[int]] = (),
-        seed: int | None = None,
-    ) -> Iterator[list[int]]:
-        """Return an iterator over the tokens of each step; `generate` returns them one by one."""
-        self._check_text(token_ids, max_new_tokens)
-        ends = [(token,) for token in self.target.config.end_tokens]
-        stopping = Stopping([*ends, *stop], vocabulary=self.target.config.vocabulary)
-        if seed is not None:
-            self._generator.manual_seed(seed)
-        self.start(token_ids)
-        return self._steps(max_new_tokens, stopping, self._texts)
-
-    def _steps(self, left: int, stopping: Stopping, text: int) -> Iterator[list[int]]:
-        while left > 0:
-            if self._texts != text:
-                raise TreeoptError("generate: another text was begun on this decoder. Make a decoder for each.")
-            tokens = self.step()[:left]
-            length = stopping.length(tokens)
-            left = 0 if length is not None else left - len(tokens)
-            yield tokens[:length]
-
     @torch.inference_mode()
     def start(self, token_ids: Sequence[int]) -> None:
         """Begin a text: fill both caches with all of it but the last token, which becomes the root."""
-        self._texts += 1
-        self._cache.clear()
-        self.target.prefill(torch.tensor(token_ids[:-1], device=self.target.device), self._cache)
+        super().start(token_ids)
         self._root = token_ids[-1]
         if self._drafter is not None:
             self._drafter.start(token_ids)
@@ -223,32 +170,3 @@ class Decoder:
             raise InvalidValueError(
                 f"tree: expected a depth of at most {self._trained_tokens}, the trained length. Got {tree.max_depth}."
             )
-
-    def _check_text(self, token_ids: Sequence[int], max_new_tokens: int) -> None:
-        vocabulary = self.target.config.vocabulary
-        if len(token_ids) == 0:
-            raise InvalidValueError("token_ids: expected at least one token. Got an empty prompt.")
-        if not all(0 <= token < vocabulary for token in token_ids):
-            raise InvalidValueError(f"token_ids: expected tokens from 0 to {vocabulary - 1}.")
-        if max_new_tokens < 0 or len(token_ids) + max_new_tokens > self.max_text_tokens:
-            raise InvalidValueError(
-                f"max_new_tokens: expected 0 to {self.max_text_tokens - len(token_ids)} after a prompt of "
-                f"{len(token_ids)}, because the models were trained on texts of {self.max_text_tokens} tokens. "
-                f"Got {max_new_tokens}."
-            )
-
-
-def _text_limit(asked: int | None, trained: int) -> int:
-    """Return the longest text that models trained for so many tokens can be used for."""
-    if asked is not None and not 1 <= asked <= trained:
-        raise InvalidValueError(f"max_text_tokens: expected 1 to {trained}, the trained length. Got {asked}.")
-    return trained if asked is None else asked
-
-
-def _check(target: Transformer, drafter: Transformer | None) -> None:
-    vocabulary = target.config.vocabulary
-    if drafter is not None and drafter.config.vocabulary != vocabulary:
-        raise InvalidValueError(
-            f"drafter: expected the target's vocabulary of {vocabulary} tokens. "
-            f"Got {drafter.config.vocabulary}: choose a draft model of the same family."
-        )

@@ -1,0 +1,137 @@
+"""The decode loop: one text at a time, step by step, with all that does not depend on what a step drafts."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+import torch
+
+from treeopt.errors import InvalidValueError, TreeoptError
+from treeopt.runtime.stopping import Stopping
+from treeopt.runtime.transformer import Transformer
+from treeopt.sampling import Sampling
+
+
+class DecodeLoop(ABC):
+    """Decodes one text at a time; the classes below say what a step is.
+
+    Args:
+        target: the model whose text is wanted.
+        drafter: the draft model, or None.
+        sampling: how the target's tokens are sampled.
+        seed: of all randomness.
+        max_text_tokens: longest text, prompt included; at most and by default what both models were trained for.
+        max_nodes: most nodes that the target verifies in a step.
+
+    Raises InvalidValueError for values out of range and models whose vocabularies differ in size.
+    """
+
+    def __init__(
+        self,
+        target: Transformer,
+        drafter: Transformer | None,
+        *,
+        sampling: Sampling,
+        seed: int,
+        max_text_tokens: int | None,
+        max_nodes: int,
+    ) -> None:
+        _check_vocabularies(target, drafter)
+        self._trained_tokens = min(model.config.max_positions for model in (target, drafter) if model is not None)
+        self.max_text_tokens = _text_limit(max_text_tokens, self._trained_tokens)
+        self.max_nodes = max_nodes
+        self.target = target
+        self._sampling = sampling
+        self._generator = torch.Generator(target.device).manual_seed(seed)
+        self._cache = target.new_cache(self.max_text_tokens + max_nodes)
+        self._texts = 0
+
+    def generate(
+        self,
+        token_ids: Sequence[int],
+        max_new_tokens: int,
+        *,
+        stop: Sequence[Sequence[int]] = (),
+        seed: int | None = None,
+    ) -> Iterator[int]:
+        """Return an iterator over the committed tokens, decoded as they are asked for.
+
+        It ends after `max_new_tokens`, with the target's end token, or with the first of the token sequences `stop`
+        that the new text holds; what ended it is its last tokens.  It may be given up at any time.
+
+        Args:
+            token_ids: the prompt.
+            max_new_tokens: most tokens.
+            stop: token sequences that end the text.
+            seed: of this text, which then does not depend on what was decoded before.
+
+        Raises InvalidValueError, before anything runs, for an empty prompt, a token outside the vocabulary, or a text
+        longer than the models were trained for; TreeoptError where another text was begun meanwhile.
+        """
+        return chain.from_iterable(self.steps(token_ids, max_new_tokens, stop=stop, seed=seed))
+
+    def steps(
+        self,
+        token_ids: Sequence[int],
+        max_new_tokens: int,
+        *,
+        stop: Sequence[Sequence[int]] = (),
+        seed: int | None = None,
+    ) -> Iterator[list[int]]:
+        """Return an iterator over the tokens of each step; `generate` returns them one by one."""
+        self._check_text(token_ids, max_new_tokens)
+        ends = [(token,) for token in self.target.config.end_tokens]
+        stopping = Stopping([*ends, *stop], vocabulary=self.target.config.vocabulary)
+        if seed is not None:
+            self._generator.manual_seed(seed)
+        self.start(token_ids)
+        return self._steps(max_new_tokens, stopping, self._texts)
+
+    @torch.inference_mode()
+    def start(self, token_ids: Sequence[int]) -> None:
+        """Begin a text: fill the caches with all of it but the last token, which becomes the root."""
+        self._texts += 1
+        self._cache.clear()
+        self.target.prefill(torch.tensor(token_ids[:-1], device=self.target.device), self._cache)
+
+    @abstractmethod
+    def step(self) -> list[int]:
+        """Decode one step: return the accepted draft tokens and the one sampled after them."""
+
+    def _steps(self, left: int, stopping: Stopping, text: int) -> Iterator[list[int]]:
+        while left > 0:
+            if self._texts != text:
+                raise TreeoptError("generate: another text was begun on this decoder. Make a decoder for each.")
+            tokens = self.step()[:left]
+            length = stopping.length(tokens)
+            left = 0 if length is not None else left - len(tokens)
+            yield tokens[:length]
+
+    def _check_text(self, token_ids: Sequence[int], max_new_tokens: int) -> None:
+        vocabulary = self.target.config.vocabulary
+        if len(token_ids) == 0:
+            raise InvalidValueError("token_ids: expected at least one token. Got an empty prompt.")
+        if not all(0 <= token < vocabulary for token in token_ids):
+            raise InvalidValueError(f"token_ids: expected tokens from 0 to {vocabulary - 1}.")
+        if max_new_tokens < 0 or len(token_ids) + max_new_tokens > self.max_text_tokens:
+            raise InvalidValueError(
+                f"max_new_tokens: expected 0 to {self.max_text_tokens - len(token_ids)} after a prompt of "
+                f"{len(token_ids)}, because the models were trained on texts of {self.max_text_tokens} tokens. "
+                f"Got {max_new_tokens}."
+            )
+
+
+def _text_limit(asked: int | None, trained: int) -> int:
+    """Return the longest text that models trained for so many tokens can be used for."""
+    if asked is not None and not 1 <= asked <= trained:
+        raise InvalidValueError(f"max_text_tokens: expected 1 to {trained}, the trained length. Got {asked}.")
+    return trained if asked is None else asked
+
+
+def _check_vocabularies(target: Transformer, drafter: Transformer | None) -> None:
+    vocabulary = target.config.vocabulary
+    if drafter is not None and drafter.config.vocabulary != vocabulary:
+        raise InvalidValueError(
+            f"drafter: expected the target's vocabulary of {vocabulary} tokens. "
+            f"Got {drafter.config.vocabulary}: choose a draft model of the same family."
+        )
