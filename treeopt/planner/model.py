@@ -72,12 +72,13 @@ class StepModel:
         return float(self.costs.speedup(tokens, step_s)[0])
 
     def predict(self, kind: str, tree: TokenTree) -> Candidate:
-        """Return the prediction for one tree with 95 % intervals."""
+        """Return the prediction for one tree with 95 % intervals; InfeasibleError for sizes that were not measured."""
+        step_s = self.step_s(tree)
         return Candidate(
             kind=kind,
             tree=tree,
             verify_tokens=int(self.costs.verify_tokens[tree.nodes]),
-            step_s=estimate(self.step_s(tree), self.worlds.step_s(tree)),
+            step_s=estimate(step_s, self.worlds.step_s(tree)),
             tokens_per_step=estimate(self.tokens_per_step(tree), self.worlds.tokens(tree)),
             speedup=estimate(self.speedup(tree), self.worlds.speedup(tree)),
         )

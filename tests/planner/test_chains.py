@@ -1,0 +1,61 @@
+"""The fastest chain of every batch size, against every length tried by hand."""
+
+import pytest
+
+from tests.cli.invented import TABLE, draft_s, invented, verify_s
+from treeopt.planner import step_model
+from treeopt.planner.chains import chain_schedule, fastest_chain, fastest_length
+
+CONDITIONS = [(256, batch) for batch in (1, 16, 64)]
+CROWDED = {"verify": lambda n, c, b: verify_s(n, c, b) + 3e-3 * n * b}
+"""A machine whose idle arithmetic is used up by a few sequences."""
+
+
+def by_hand(batch: int, verify) -> list[float]:
+    """Return the speedup of every length from 0."""
+
+    def seconds(curve, n):  # times lie on straight lines between batch sizes, and these curves are straight
+        return curve(n, 256, batch)
+
+    speedups, reach, tokens = [1.0], 1.0, 1.0
+    for length in range(1, len(TABLE.p) + 1):
+        reach *= TABLE.p[length - 1, 0]
+        tokens += reach
+        step_s = length * seconds(draft_s, 1) + seconds(verify, length + 1) + 2e-4
+        speedups.append(tokens / step_s * seconds(verify, 1))
+    return speedups
+
+
+@pytest.mark.parametrize("batch", [1, 2, 9, 16, 40, 64])
+@pytest.mark.parametrize("verify", [verify_s, CROWDED["verify"]])
+def test_no_length_is_faster(batch, verify):
+    model = step_model(invented(conditions=CONDITIONS, verify=verify), batch_size=batch)
+    speedups = by_hand(batch, verify)
+    assert fastest_chain(model).speedup.value == pytest.approx(max(speedups), rel=1e-9)
+    assert speedups[fastest_length(model)] == pytest.approx(max(speedups), rel=1e-9)
+
+
+def test_a_limit_holds():
+    model = step_model(invented())
+    assert fastest_length(model) > 1
+    assert fastest_length(model, max_length=1) == 1
+
+
+def test_the_schedule_is_the_fastest_length_of_every_batch_size():
+    profile = invented(conditions=CONDITIONS, **CROWDED)
+    segments = chain_schedule(profile)
+    expected = {batch: fastest_length(step_model(profile, batch_size=batch)) for batch in range(1, 65)}
+    found = {
+        batch: segment.length
+        for segment in segments
+        for batch in range(segment.batch_sizes[0], segment.batch_sizes[1] + 1)
+    }
+    assert found == expected
+    assert len({segment.length for segment in segments}) == len(segments) > 2
+    assert segments[-1].length == 0
+    assert segments[-1].choice.kind == "plain"
+
+
+def test_one_batch_size_is_one_segment():
+    (segment,) = chain_schedule(invented())
+    assert segment.batch_sizes == (1, 1)

@@ -1,0 +1,79 @@
+"""The fastest chain, and how its length changes with the batch size: what most engines can be told."""
+
+from dataclasses import dataclass
+
+from treeopt.planner.model import Candidate, StepModel, step_model
+from treeopt.profile import Profile
+from treeopt.trees import chain
+
+CLOSE = 1e-9
+"""Speeds that differ by no more than this share are equal; then the shorter chain wins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainSegment:
+    """A range of batch sizes, both ends included, in which one length is the fastest."""
+
+    batch_sizes: tuple[int, int]
+    choice: Candidate
+    """The chain, or plain decoding, with its prediction at the start of the range."""
+
+    @property
+    def length(self) -> int:
+        """Draft tokens, root not counted; 0 is plain decoding."""
+        return self.choice.tree.max_depth
+
+
+def fastest_chain(model: StepModel, *, max_length: int | None = None) -> Candidate:
+    """Return the fastest chain under one condition, or plain decoding where no draft pays.
+
+    Args:
+        model: the condition.
+        max_length: most draft tokens; by default all depths that were measured.
+    """
+    length = fastest_length(model, max_length=max_length)
+    return model.predict("chain" if length else "plain", chain(length))
+
+
+def fastest_length(model: StepModel, *, max_length: int | None = None) -> int:
+    """Return the draft tokens of the fastest chain, in a tie of the shortest; 0 is plain decoding."""
+    depths, costs = model.acceptance.table.max_depth, model.costs
+    limits = [costs.max_nodes - 1, *(limit for limit in (depths, max_length) if limit is not None)]
+    best, fastest = 0, model.speedup(chain(0))
+    for length in range(1, min(limits) + 1):
+        if (speedup := model.speedup(chain(length))) > fastest * (1 + CLOSE):
+            best, fastest = length, speedup
+    return best
+
+
+def chain_schedule(
+    profile: Profile,
+    *,
+    rule: str | None = None,
+    temperature: float | None = None,
+    context_tokens: int | None = None,
+    raw: bool = False,
+    max_length: int | None = None,
+) -> tuple[ChainSegment, ...]:
+    """Return the fastest chain of every batch size from the smallest to the largest measured, equal ones together.
+
+    Args:
+        profile: what was measured.
+        rule: whose acceptance counts; by default the first measured.
+        temperature: at which it was measured.
+        context_tokens: tokens in the cache; by default the first measured.
+        raw: take the acceptance as measured.
+        max_length: most draft tokens.
+    """
+    sizes = sorted({latency.batch_size for latency in profile.latencies})
+    found: list[tuple[int, int, Candidate]] = []
+    for batch in range(sizes[0], sizes[-1] + 1):
+        model = step_model(
+            profile, rule=rule, temperature=temperature, context_tokens=context_tokens, batch_size=batch, raw=raw
+        )
+        length = fastest_length(model, max_length=max_length)
+        if found and found[-1][2].tree.max_depth == length:
+            found[-1] = (found[-1][0], batch, found[-1][2])
+        else:
+            found.append((batch, batch, fastest_chain(model, max_length=max_length)))
+    return tuple(ChainSegment(batch_sizes=(first, last), choice=choice) for first, last, choice in found)

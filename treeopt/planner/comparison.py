@@ -1,0 +1,70 @@
+"""Trees side by side under one profile: what each comes to, and what better ones of its size would."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from treeopt.errors import InfeasibleError
+from treeopt.planner.fastest import speeds
+from treeopt.planner.model import Candidate, StepModel
+from treeopt.solver import Solution, solve
+from treeopt.trees import TokenTree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedTree:
+    """One tree under a profile."""
+
+    tree: TokenTree
+    prediction: Candidate | None
+    """None where the profile cannot tell."""
+    unknown: str
+    """Why the profile cannot tell; empty where it can."""
+    same_size: Candidate | None
+    """The fastest tree of exactly as many nodes, of those with the most tokens at each depth, and this one itself."""
+
+
+def compare(model: StepModel, trees: Sequence[TokenTree]) -> tuple[ComparedTree, ...]:
+    """Return each tree with its prediction and the best of its size.
+
+    A tree deeper than acceptance was measured, or larger than passes were timed, is not predicted.
+
+    >>> # doctest: +SKIP
+    >>> compare(step_model(profile), [chain(4)])[0].prediction.speedup
+    """
+    predicted = [_prediction(model, tree) for tree in trees]
+    largest = max((each.tree.nodes for each in predicted if isinstance(each, Candidate)), default=1)
+    solution = solve(model.acceptance.table, largest)
+    return tuple(
+        ComparedTree(
+            tree=tree,
+            prediction=each if isinstance(each, Candidate) else None,
+            unknown="" if isinstance(each, Candidate) else each,
+            same_size=_same_size(model, solution, each) if isinstance(each, Candidate) else None,
+        )
+        for tree, each in zip(trees, predicted, strict=True)
+    )
+
+
+def _prediction(model: StepModel, tree: TokenTree) -> Candidate | str:
+    """Return the prediction, or why there is none."""
+    try:
+        return model.predict(_kind(tree), tree)
+    except InfeasibleError as error:
+        return str(error)
+
+
+def _same_size(model: StepModel, solution: Solution, given: Candidate) -> Candidate:
+    nodes = given.tree.nodes
+    row = np.where(solution.tree_nodes[:, nodes] == nodes, speeds(solution, model.costs)[:, nodes], 0.0)
+    if row.max(initial=0.0) <= given.speedup.value:
+        return given
+    best = solution.tree(nodes, int(row.argmax()))
+    return model.predict(_kind(best), best)
+
+
+def _kind(tree: TokenTree) -> str:
+    if tree.nodes == 1:
+        return "plain"
+    return "chain" if tree.nodes == tree.max_depth + 1 else "tree"

@@ -1,0 +1,109 @@
+"""Record to setting: the top-k, depth and nodes of the fastest dynamic tree, under a profile's costs.
+
+    speedup(k, D, n) = tokens_per_step / (draft_s[1] + (D - 1) draft_s[k] + verify_s[n] + overhead_s) * verify_s[1]
+
+Tokens per step come from replaying the record, seconds from the curves that static trees are planned with.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from treeopt.errors import InfeasibleError
+from treeopt.latency import Estimate
+from treeopt.planner.model import StepModel
+from treeopt.planner.replay import Replay, ReplayedTexts
+from treeopt.planner.uncertainty import DRAWS, SEED, estimate
+from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DynamicCandidate:
+    """One dynamic tree, and what record and profile say of it."""
+
+    tree: DynamicTree
+    tokens_per_step: Estimate
+    step_s: Estimate
+    speedup: Estimate
+    """Tokens per second over those of plain decoding."""
+
+
+def fastest_dynamic_tree(
+    replay: Replay,
+    model: StepModel,
+    *,
+    max_nodes: int,
+    allowed: Callable[[DynamicTree], bool] = lambda _: True,
+) -> DynamicCandidate:
+    """Return the fastest of all dynamic trees that were recorded, in a tie the one with the smallest numbers.
+
+    Args:
+        replay: the record.
+        model: the condition of the profile whose costs count.
+        max_nodes: largest number of nodes, root included.
+        allowed: what the engine can be set to.
+
+    Raises InfeasibleError where no tree is allowed or measured.
+    """
+    best: tuple[float, DynamicTree] | None = None
+    for top_k, depth, nodes in _settings(replay, model, max_nodes):
+        speedups = _speedup(model, top_k, depth, nodes, replay.texts(top_k, depth, nodes).tokens_per_step)
+        for place in np.argsort(-speedups, kind="stable"):
+            if best is not None and speedups[place] <= best[0]:
+                break
+            tree = DynamicTree(top_k=top_k, depth=depth, nodes=int(nodes[place]))
+            if allowed(tree):
+                best = float(speedups[place]), tree
+                break
+    if best is None:
+        raise InfeasibleError("dynamic tree: none is both measured and allowed. Record or profile more.")
+    return predict_dynamic(replay, model, best[1])
+
+
+def predict_dynamic(replay: Replay, model: StepModel, tree: DynamicTree) -> DynamicCandidate:
+    """Return the prediction for one dynamic tree with 95 % intervals.
+
+    Raises InfeasibleError for a tree beyond what was recorded or measured.
+    """
+    texts = replay.texts(tree.top_k, tree.depth, np.array([tree.nodes]))
+    tokens, nodes = texts.tokens_per_step, np.array([tree.nodes])
+    widths = np.array([tree.draft_widths])
+    step_s = model.costs.step_s(nodes, widths)
+    drawn = model.worlds.costs
+    tokens_drawn, step_s_drawn = _drawn_tokens(texts), drawn.step_s(nodes, widths)[..., 0]
+    return DynamicCandidate(
+        tree=tree,
+        tokens_per_step=estimate(float(tokens[0]), tokens_drawn),
+        step_s=estimate(float(step_s[0]), step_s_drawn),
+        speedup=estimate(
+            float(model.costs.speedup(tokens, step_s)[0]),
+            drawn.speedup(tokens_drawn[:, None], step_s_drawn[:, None])[:, 0],
+        ),
+    )
+
+
+def _settings(replay: Replay, model: StepModel, max_nodes: int) -> Iterator[tuple[int, int, npt.NDArray[np.int64]]]:
+    """Yield every recorded top-k and depth with the numbers of nodes that were measured and can be drafted."""
+    most = min(max_nodes, model.costs.max_nodes)
+    for top_k in range(1, min(replay.record.top_k, model.costs.max_draft_width) + 1):
+        for depth in range(1, replay.record.depth + 1):
+            nodes = np.arange(2, min(most, 1 + pool_nodes(top_k, depth)) + 1)
+            if len(nodes):
+                yield top_k, depth, nodes
+
+
+def _speedup(model: StepModel, top_k: int, depth: int, nodes: npt.NDArray[np.int64], tokens: FloatArray) -> FloatArray:
+    widths = np.tile([1, *[top_k] * (depth - 1)], (len(nodes), 1))
+    return model.costs.speedup(tokens, model.costs.step_s(nodes, widths))
+
+
+def _drawn_tokens(texts: ReplayedTexts) -> FloatArray:
+    """Return (draws,): tokens per step over texts drawn anew, because steps of one text are alike."""
+    generator = np.random.default_rng(SEED)
+    count = len(texts.tokens)
+    weights = generator.multinomial(count, np.full(count, 1 / count), DRAWS)
+    return np.asarray((weights @ texts.tokens[:, 0]) / (weights @ texts.steps[:, 0]))
