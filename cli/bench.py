@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from treeopt.cli.inputs import read_any_tree
 from treeopt.cli.options import (
     PairOptions,
     checked_rule,
@@ -60,9 +61,8 @@ def bench(
     from treeopt.planner import step_model
     from treeopt.profiler import bench as measure
     from treeopt.runtime.pair import bench_prompts, load_prompts
-    from treeopt.trees import load_file
 
-    planned, profile = load_file(tree), load_profile(profile_path)
+    planned, profile = read_any_tree(tree), load_profile(profile_path)
     if rule is None and profile.acceptances_of(rule=planned_rule(planned), temperature=temperature):
         rule = planned_rule(planned)
     model = step_model(profile, rule=rule, temperature=temperature)

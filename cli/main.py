@@ -4,6 +4,9 @@ import click
 
 from treeopt import __version__
 from treeopt.cli.bench import bench
+from treeopt.cli.compare import compare
+from treeopt.cli.export import export
+from treeopt.cli.import_tree import import_tree
 from treeopt.cli.profile import profile
 from treeopt.cli.run import run
 from treeopt.cli.show import show
@@ -41,5 +44,5 @@ def main(debug: bool) -> None:
     """Measure a pair of models, find the fastest speculation tree for this machine, run it, check the promise."""
 
 
-for command in (profile, solve, show, run, bench):
+for command in (profile, solve, show, compare, export, import_tree, run, bench):
     main.add_command(command)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from treeopt.cli.inputs import read_any_tree
 from treeopt.cli.options import (
     PairOptions,
     checked_rule,
@@ -52,9 +53,8 @@ def run(
     if "" in stop:
         raise click.UsageError("--stop: expected a text. Got an empty one.")
     from treeopt.runtime import Decoder
-    from treeopt.trees import load_file
 
-    planned = load_file(tree)
+    planned = read_any_tree(tree)
     rule = checked_rule(rule or planned_rule(planned), lossy=lossy)
     models = pair.load()
     with patience("preparing… (the first time after installation, the rule is compiled)"):

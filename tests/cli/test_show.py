@@ -91,7 +91,7 @@ class TestTreeFile:
         result = call("show", "tree.json", option, 2, "--output", "taken.json")
 
         assert result.exit_code == 2
-        assert "solution files" in result.stderr
+        assert "choose a tree" in result.stderr
         assert not (folder / "taken.json").exists()
 
     @pytest.mark.parametrize("asked", [(), ("--budget", 3)], ids=str)

@@ -1,0 +1,41 @@
+"""`treeopt import`: another program's tree as a tree file."""
+
+from pathlib import Path
+
+import click
+
+from treeopt.cli.format_list import list_option
+from treeopt.cli.inputs import budget_option, depth_option, name_option, read_any_tree
+from treeopt.cli.options import file, output
+from treeopt.files import STANDARD_STREAM, check_writable
+
+
+@click.command("import")
+@list_option
+@click.argument("path", type=file, metavar="FILE")
+@click.option(
+    "-o",
+    "--output",
+    "written",
+    type=output,
+    default=Path("tree.json"),
+    show_default=True,
+    help="Tree file to write; - is standard output.",
+)
+@name_option
+@budget_option
+@depth_option
+def import_tree(path: Path, written: Path, name: str | None, budget: int | None, depth: int | None) -> None:
+    """Turn FILE, another program's tree, into a tree file.
+
+    The format is found by what the file holds, not by its name.  Nothing in it is executed.
+    """
+    check_writable(written)
+    content = read_any_tree(path, name=name, budget=budget, depth=depth)
+    content.save(written)
+    to_stdout = str(written) == STANDARD_STREAM
+    origin = (content.provenance and content.provenance.tool) or "tree file"
+    nodes = f"{content.tree.nodes} node{'s' * (content.tree.nodes > 1)}, root included"
+    click.echo(f"{origin}: {nodes}, depth {content.tree.max_depth}", err=to_stdout)
+    if not to_stdout:
+        click.echo(f"Written to {written}. Next: treeopt show {written}, treeopt compare {written}")

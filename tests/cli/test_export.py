@@ -1,0 +1,283 @@
+"""`treeopt export` and `treeopt import`: every name, the files beside, what is said, and what is refused."""
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.cli.invented import TABLE, call, draft_s, invented, saved, verify_s
+from tests.engines import published_rules as rules
+from tests.planner.drafts import InventedDraft, invented_text, recorded
+from treeopt import Profile
+from treeopt.acceptance import AcceptanceTable
+from treeopt.engines import ENGINES
+from treeopt.planner import plan, step_model
+from treeopt.planner.chains import chain_schedule, fastest_length
+from treeopt.planner.dynamic import fastest_dynamic_tree
+from treeopt.planner.replay import Replay
+from treeopt.trees import TokenTree, chain, load
+from treeopt.trees.formats import FORMATS, read_trees
+
+NAMES = [
+    *("sequoia", "umbrella", "medusa", "nxdi", "npz", "safetensors", "vllm-tree"),
+    *("vllm", "sglang", "tensorrt-llm", "hf", "llama-cpp", "lmdeploy", "mlx-lm", "exllamav3", "openvino", "eagle"),
+]
+BATCHES = [(256, batch) for batch in (1, 16, 64)]
+CROWDED = {"verify": lambda n, c, b: verify_s(n, c, b) + 1e-3 * n * (b - 1)}
+NEVER = AcceptanceTable([[0.01, 0.005]] * 4)
+"""A draft that is nearly always wrong."""
+
+
+@pytest.fixture
+def files(folder: Path) -> Path:
+    saved(folder, invented(conditions=BATCHES, **CROWDED))
+    TokenTree([-1, 0, 0, 1, 1, 2, 2]).save("tree.json")
+    chain(2).save("chain.json")
+    return folder
+
+
+def ran(*arguments: object):
+    result = call(*arguments)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_every_name_is_one_of_a_format_or_an_engine():
+    assert [each.name for each in (*FORMATS, *ENGINES)] == NAMES
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("source", ["tree.json", "chain.json", "profile.yaml"])
+def test_every_name_is_written_from_a_tree_and_from_a_profile(name, source):
+    if name == "vllm-tree" and source == "profile.yaml":
+        pytest.skip("the fastest tree is not one that vLLM can draft")
+    Path("out").mkdir()
+    ran("export", source, "--to", name, "-o", f"out/of.{name}")
+    written = Path(f"out/of.{name}")
+    assert written.stat().st_size > 0
+    sidecar = json.loads(Path(f"out/of.{name}.provenance.json").read_text("utf-8"))
+    kind = "profile" if source == "profile.yaml" else "tree"
+    assert sidecar["inputs"][kind]["sha256"] == hashlib.sha256(Path(source).read_bytes()).hexdigest()
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("name", [each.name for each in FORMATS])
+def test_there_and_back(name):
+    ran("export", "tree.json", "--to", name, "-o", "there.misleading")
+    ran("import", "there.misleading", "-o", "back.json")
+    assert load("back.json") == load("tree.json")
+    assert ran("show", "there.misleading").stdout == ran("show", "back.json").stdout
+
+
+@pytest.mark.usefixtures("files")
+def test_a_chain_is_kept_and_a_tree_becomes_the_fastest_chain():
+    fastest = fastest_length(step_model(Profile.load("profile.yaml")))
+    assert fastest > 2
+    for source, length in [("chain.json", 2), ("tree.json", fastest), ("profile.yaml", fastest)]:
+        ran("export", source, "--to", "mlx-lm", "-o", "out.txt")
+        assert rules.mlx_lm(Path("out.txt").read_text("utf-8")) == length
+
+
+@pytest.mark.usefixtures("files")
+def test_the_schedule_is_the_planned_one():
+    ran("export", "profile.yaml", "--to", "vllm", "-o", "vllm.json")
+    planned = {
+        batch: segment.length
+        for segment in chain_schedule(Profile.load("profile.yaml"))
+        for batch in range(segment.batch_sizes[0], segment.batch_sizes[1] + 1)
+    }
+    found = rules.vllm_lengths(Path("vllm.json").read_text("utf-8"))
+    assert {batch: found[batch] for batch in planned} == planned
+    assert len(set(planned.values())) > 2
+
+
+@pytest.mark.usefixtures("files")
+def test_the_replay_is_the_acceptance_of_the_profile():
+    ran("export", "chain.json", "--to", "vllm", "-o", "vllm.json")
+    rates = json.loads(Path("vllm.synthetic.json").read_text("utf-8"))["synthetic_acceptance_rates"]
+    assert rates == pytest.approx([TABLE.p[0, 0], TABLE.p[0, 0] * TABLE.p[1, 0]])
+
+
+@pytest.mark.usefixtures("files")
+def test_the_prediction_stands_beside_the_default_and_plain_decoding():
+    said = ran("export", "chain.json", "--to", "llama-cpp", "-o", "flags.txt").stdout
+    model = step_model(Profile.load("profile.yaml"))
+    for label, tree in [("* chain of 2 draft tokens", chain(2)), ("  llama.cpp's default, chain of 3", chain(3))]:
+        (line,) = (line for line in said.splitlines() if line.startswith(label))
+        assert f"{model.speedup(tree):.2f} (" in line
+    assert "  plain decoding" in said
+    assert "llama-server -m TARGET" in said
+    sidecar = json.loads(Path("flags.txt.provenance.json").read_text("utf-8"))
+    assert sidecar["predictions"][0]["speedup"]["value"] == pytest.approx(model.speedup(chain(2)))
+    assert sidecar["setting"] == {"top_k": 1, "depth": 2, "nodes": 3, "root_counted": True}
+
+
+@pytest.mark.usefixtures("files")
+def test_nothing_but_the_file_is_on_standard_output():
+    result = ran("export", "chain.json", "--to", "vllm")
+    assert rules.vllm(result.stdout) == 2
+    assert "chain of 2 draft tokens" in result.stderr
+    assert sorted(path.name for path in Path().iterdir()) == ["chain.json", "profile.yaml", "tree.json"]
+
+
+def test_without_a_profile_only_the_length_is_carried_over(folder: Path):
+    del folder
+    chain(4).save("chain.json")
+    TokenTree([-1, 0, 0, 1]).save("tree.json")
+    for source, length in [("chain.json", 4), ("tree.json", 2)]:
+        result = ran("export", source, "--to", "sglang", "-o", "flags.txt")
+        assert rules.sglang(Path("flags.txt").read_text("utf-8")) == rules.Triple(1, length, length)
+        assert "without a profile nothing is predicted" in result.stderr
+    assert ran("export", "tree.json", "--to", "nxdi").stdout == '{"0": [1, 2], "1": [3]}\n'
+
+
+def test_where_plain_decoding_wins_nothing_is_written(folder: Path):
+    saved(folder, invented(tables=[NEVER]))
+    for engine in ENGINES:
+        result = call("export", "profile.yaml", "--to", engine.name, "-o", "out.txt")
+        assert result.exit_code == 1
+        assert "plain decoding is the fastest here" in result.stderr
+    assert [path.name for path in Path().iterdir()] == ["profile.yaml"]
+
+
+def test_the_fastest_tree_of_a_profile(folder: Path):
+    saved(folder, invented(draft=lambda n, c, b: 0.02 * draft_s(n, c, b)))
+    ran("export", "profile.yaml", "--to", "umbrella", "-o", "growmap.json")
+    ((named),) = read_trees("growmap.json")
+    assert named.tree == plan(Profile.load("profile.yaml"), 32).choice.tree
+    assert named.tree.max_depth < named.tree.nodes - 1
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("tree.json",), 2, "--to"),
+        (("tree.json", "--to", "gguf"), 2, "expected one of sequoia, umbrella"),
+        (("tree.json", "--to", "npz"), 2, "Name a file with -o"),
+        (("nothing.json", "--to", "nxdi"), 1, "no such file"),
+        (("tree.json", "--to", "nxdi", "-o", "tree.json"), 2, "would be overwritten"),
+        (("tree.json", "--to", "vllm", "-o", "profile.yaml"), 2, "would be overwritten"),
+        (("tree.json", "--to", "nxdi", "-o", "no/such/folder"), 1, "folder does not exist"),
+        (("tree.json", "--to", "vllm", "--profile", "nothing.yaml"), 1, "Run treeopt profile first"),
+        (("tree.json", "--to", "vllm", "--record", "nothing.npz"), 1, "no such file"),
+        (("tree.json", "--to", "vllm", "--method", "medusa"), 1, "method"),
+        (("tree.json", "--to", "vllm", "--engine-version", "new"), 1, "engine_version"),
+        (("tree.json", "--to", "vllm-tree", "--engine-version", "0.33.0"), 1, "0.21.0"),
+        (("tree.json", "--to", "medusa", "--heads", "1"), 1, "depth"),
+        (("tree.json", "--to", "nxdi", "--budget", "3"), 2, "choose a tree"),
+    ],
+)
+def test_what_is_wrong_is_one_line(arguments, code, said):
+    before = {path: path.read_bytes() for path in Path().iterdir()}
+    result = call("export", *arguments)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert said in result.stderr
+    assert {path: path.read_bytes() for path in Path().iterdir()} == before
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("command", ["export", "import"])
+def test_the_list_shows_every_name_with_versions_and_needs(command):
+    printed = ran(command, "--list").stdout
+    for each in (*FORMATS, *ENGINES):
+        assert f"\n  {each.name:<13} {each.title} ({each.versions})\n" in printed
+        assert each.needs.split()[0] in printed
+    assert max(map(len, printed.splitlines())) <= 120
+
+
+class TestDynamicTrees:
+    @pytest.fixture
+    def recorded_pair(self, folder: Path) -> Replay:
+        """Write a profile and the draft record beside it, of a machine where drafts cost little."""
+        saved(folder, invented(draft=lambda n, c, b: 0.1 * draft_s(n, c, b)))
+        draft = InventedDraft(4)
+        record = recorded(draft, [invented_text(draft, seed, 30) for seed in range(3)], 24, 3, 4)
+        record.save("profile.record.npz")
+        return Replay(record)
+
+    def test_the_fastest_of_the_record_is_exported(self, recorded_pair):
+        ran("export", "profile.yaml", "--to", "sglang", "-o", "flags.txt")
+        best = fastest_dynamic_tree(recorded_pair, step_model(Profile.load("profile.yaml")), max_nodes=32).tree
+        assert not best.is_chain
+        found = rules.sglang(Path("flags.txt").read_text("utf-8"))
+        assert found == rules.Triple(best.top_k, best.depth, best.nodes - 1)
+        sidecar = json.loads(Path("flags.txt.provenance.json").read_text("utf-8"))
+        assert set(sidecar["inputs"]) == {"profile", "record"}
+
+    def test_an_engine_with_a_smaller_pool_gets_the_fastest_that_it_takes(self, recorded_pair):
+        ran("export", "profile.yaml", "--to", "tensorrt-llm", "-o", "config.yaml")
+        model = step_model(Profile.load("profile.yaml"))
+        best = fastest_dynamic_tree(
+            recorded_pair,
+            model,
+            max_nodes=32,
+            allowed=lambda tree: tree.depth < tree.nodes <= 1 + tree.top_k * tree.depth,
+        ).tree
+        found = rules.tensorrt_llm(Path("config.yaml").read_text("utf-8"))
+        assert found == rules.Triple(best.top_k, best.depth, best.nodes - 1)
+
+    @pytest.mark.usefixtures("recorded_pair")
+    def test_the_default_stands_beside_it(self):
+        said = ran("export", "profile.yaml", "--to", "openvino", "-o", "out.json").stdout
+        assert "OpenVINO GenAI's default, chain of 5 draft tokens: not predicted" in said
+        said = ran("export", "profile.yaml", "--to", "sglang", "-o", "out.txt").stdout
+        assert "SGLang's default, chain of 3 draft tokens  " in said
+
+    @pytest.mark.usefixtures("recorded_pair")
+    def test_chains_only_where_the_record_is_left_out(self):
+        result = ran("export", "profile.yaml", "--to", "sglang", "-o", "flags.txt", "--no-record")
+        assert rules.sglang(Path("flags.txt").read_text("utf-8")).k == 1
+        assert "Run treeopt profile --record" in result.stderr
+
+    @pytest.mark.usefixtures("recorded_pair")
+    def test_a_chain_is_kept(self):
+        chain(2).save("chain.json")
+        ran("export", "chain.json", "--to", "eagle", "-o", "flags.txt")
+        assert rules.eagle(Path("flags.txt").read_text("utf-8")) == rules.Triple(1, 2, 2)
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [({"temperature": 0.7}, "record at that temperature"), ({"pair": "other + small"}, "record that pair")],
+    )
+    def test_a_record_of_something_else_is_refused(self, recorded_pair, change, said):
+        replace(recorded_pair.record, **change).save("other.npz")
+        result = call("export", "profile.yaml", "--to", "sglang", "--record", "other.npz")
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert said in result.stderr
+
+
+class TestImport:
+    @pytest.mark.usefixtures("folder")
+    def test_of_several_trees_one_is_chosen(self):
+        Path("two.py").write_text("narrow = [[0], [0, 0]]\nwide = [[0], [1]]\n", "utf-8")
+        result = call("import", "two.py")
+        assert result.exit_code == 1
+        assert "narrow, wide" in result.stderr.replace("'", "")
+        assert not Path("tree.json").exists()
+        ran("import", "two.py", "--name", "wide")
+        assert load("tree.json") == TokenTree([-1, 0, 0])
+
+    @pytest.mark.usefixtures("files")
+    def test_a_tree_out_of_a_solution(self):
+        ran("solve", "--budget", 8, "-o", "other.json", "--save", "solution.npz")
+        ran("import", "solution.npz", "--budget", 5, "-o", "small.json")
+        assert load("small.json").nodes == 5
+
+    @pytest.mark.usefixtures("files")
+    def test_to_standard_output(self):
+        ran("export", "tree.json", "--to", "umbrella", "-o", "growmap")
+        assert json.loads(ran("import", "growmap", "-o", "-").stdout)["parents"] == [-1, 0, 0, 1, 1, 2, 2]
+
+    @pytest.mark.usefixtures("files")
+    def test_other_files_are_refused_and_nothing_is_written(self):
+        Path("code.py").write_text("import os\nos.mkdir('made')\n", "utf-8")
+        for name in ("profile.yaml", "code.py"):
+            result = call("import", name, "-o", "new.json")
+            assert result.exit_code == 1
+            assert result.stderr.startswith(f"Error: {name}: ")
+        assert not Path("made").exists()
+        assert not Path("new.json").exists()

@@ -1,0 +1,96 @@
+"""What an engine's exporter gets and what it gives: one canonical record in, the engine's own files out."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from treeopt.trees import TokenTree
+from treeopt.trees.dynamic_tree import DynamicTree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLength:
+    """How many draft tokens are fastest for a range of batch sizes, both ends included."""
+
+    first_batch: int
+    last_batch: int
+    length: int
+    """Draft tokens of a chain, the root not counted; 0 is plain decoding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyTime:
+    """Measured seconds of a verification pass over so many tokens."""
+
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What an engine is to be set to, in treeopt's words; the root counts as a node."""
+
+    tree: DynamicTree
+    """The setting; a chain of K draft tokens is `DynamicTree.chain(K)`."""
+    schedule: tuple[BatchLength, ...] = ()
+    """Chain lengths over batch sizes, from 1 on without gaps; empty where one batch size was measured, or for trees.
+    No length is above the tree's depth."""
+    survival: tuple[float, ...] = ()
+    """For a chain: the probability that a step accepts at least 1, 2, … draft tokens; empty where not predicted."""
+    verify_times: tuple[VerifyTime, ...] = ()
+    """Passes that were measured, tokens rising; empty without a profile."""
+    draft_model: str
+    """Path or name of the draft model."""
+    method: str | None = None
+    """The engine's own name of the speculation method; None takes the exporter's default, a separate draft model."""
+    engine_version: str | None = None
+    """Version that will read the files; None is the newest that the exporter knows."""
+    static_tree: TokenTree | None = None
+    """For engines that can be handed treeopt's own decoder: the tree it is to run."""
+    rule: str = "sequoia"
+    """Verification rule of that decoder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFile:
+    """One file of a setting."""
+
+    name: str
+    """Empty for the main file; for others a path beside it, in which `{stem}` stands for the main file's stem."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emitted:
+    """All files of a setting, the main one first, and what their user must know."""
+
+    files: tuple[EngineFile, ...]
+    usage: str
+    """One line: how the engine is started with it.  `TARGET` stands for the target model, `FILE` for the main file and
+    `{stem}` for its stem."""
+    warnings: tuple[str, ...] = ()
+    """Each ends in an action."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """One engine: what it can be set to, and how."""
+
+    name: str
+    """As in `treeopt export --to`."""
+    title: str
+    versions: str
+    """Range of versions that the exporter was checked against."""
+    needs: str
+    """What a setting must be like, in words, root counted or not."""
+    dynamic: bool
+    """Whether it drafts dynamic trees; if not, chains only."""
+    default: DynamicTree | None
+    """What it does when it is told nothing but to speculate; None where a length must be given."""
+    emit: Callable[[Asked], Emitted]
+    """Raises InfeasibleError naming the field, what was expected and what came, for settings that it cannot take."""
+    static: bool = False
+    """Whether it can be handed treeopt's own decoder, and so any static tree."""
+
+
+Json = dict[str, Any]

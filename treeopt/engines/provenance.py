@@ -1,0 +1,71 @@
+"""The sidecar: where an exported file came from and what was promised of it, outside files that take no unknown key."""
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from treeopt import __version__
+from treeopt.engines.engine import Engine
+from treeopt.engines.setting import Setting
+from treeopt.profile import Profile
+from treeopt.trees import TokenTree, TreeFile
+from treeopt.trees.formats.topology import TopologyFormat
+
+SUFFIX = ".provenance.json"
+Json = dict[str, Any]
+
+
+def setting_provenance(engine: Engine, setting: Setting, inputs: dict[str, Path], profile: Profile | None) -> str:
+    """Return the sidecar's text for an engine's setting.
+
+    Args:
+        engine: what it is for.
+        setting: what was emitted.
+        inputs: the files it was made from, by what they are; each is named with its SHA-256.
+        profile: what was measured, if anything was.
+    """
+    measured: Json = {}
+    if profile is not None:
+        measured = {"pair": asdict(profile.pair), "machine": asdict(profile.machine), "created": profile.created}
+    return _text(
+        {
+            "tool": f"treeopt {__version__}",
+            "engine": {"name": engine.name, "versions": engine.versions},
+            "inputs": _hashed(inputs),
+            **measured,
+            "setting": asdict(setting.asked.tree) | {"root_counted": True},
+            "predictions": [asdict(each) for each in setting.predictions],
+            "remarks": [*setting.remarks, *setting.warnings],
+        }
+    )
+
+
+def topology_provenance(written_as: TopologyFormat, content: TreeFile, inputs: dict[str, Path]) -> str:
+    """Return the sidecar's text for a tree in another program's format."""
+    known = {} if content.provenance is None else asdict(content.provenance)
+    return _text(
+        {
+            "tool": f"treeopt {__version__}",
+            "format": {"name": written_as.name, "versions": written_as.versions},
+            "inputs": _hashed(inputs),
+            "setting": _size(content.tree),
+            "tree": {key: value for key, value in known.items() if value is not None},
+        }
+    )
+
+
+def _size(tree: TokenTree) -> Json:
+    return {"nodes": tree.nodes, "depth": tree.max_depth, "root_counted": True}
+
+
+def _hashed(inputs: dict[str, Path]) -> Json:
+    return {
+        name: {"path": str(path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+        for name, path in inputs.items()
+    }
+
+
+def _text(content: Json) -> str:
+    return json.dumps(content, indent=2) + "\n"
