@@ -138,7 +138,8 @@ def _export_tree(target: "TopologyFormat", written: Path, options: ExportOptions
 def _export_setting(engine: "Engine", written: Path, options: ExportOptions) -> None:
     from treeopt.draft_record import DraftRecord
     from treeopt.engines.provenance import setting_provenance
-    from treeopt.engines.setting import Source, setting
+    from treeopt.engines.setting import setting
+    from treeopt.engines.source import Source
 
     profile: Profile | None = None if options.profile_path is None else load_profile(options.profile_path)
     source = Source(

@@ -21,7 +21,7 @@ def topology_text(target: "TopologyFormat", tree: "TokenTree") -> str:
 
 def setting_text(engine: "Engine", setting: "Setting", written: Path) -> str:
     """Return the setting beside its alternatives, the reasons, and the line that uses it."""
-    from treeopt.engines.setting import shape
+    from treeopt.engines.prediction import shape
 
     blocks = [f"{engine.title} ({engine.versions}): {shape(setting.asked.tree)}"]
     if setting.predictions:

@@ -110,22 +110,23 @@ class Recording:
             texts.append(text)
         return joined(texts)
 
-    def _text(self, number: int) -> DraftRecord:
-        """Return the record of one text; each has its own seed, so that a resumed record equals a whole one."""
-        settings, prompt = self._settings, self._prompts[number]
-        positions = settings.text_positions(len(self._prompts))
-        decoder = Decoder(self._target, None, chain(0), **asdict(settings.sampling), seed=number)
-        trained = min(model.config.max_positions for model in (self._target, self._draft))
-        generated = list(decoder.generate(prompt, min(positions + self._size.depth, trained - len(prompt))))
-        roots = min(positions, len(generated))
+    def along(self, prompt: Sequence[int], generated: Sequence[int], roots: int) -> DraftRecord:
+        """Return the record of the first `roots` positions of a text that is there already.
+
+        Args:
+            prompt: token ids; its last token is the first root.
+            generated: what follows; beyond `roots` tokens only outcomes are taken from it.
+            roots: positions.
+        """
         expansions = self._expander.expand([*prompt, *generated[: roots - 1]], roots)
         outcomes = [each.outcome(generated[root:], self._size.depth) for root, each in enumerate(expansions)]
+        sampling = self._settings.sampling
         return DraftRecord(
             pair=f"{self._target.name} + {self._draft.name}",
             created=now(),
-            temperature=settings.sampling.temperature,
-            top_p=settings.sampling.top_p,
-            target_top_k=settings.sampling.top_k,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            target_top_k=sampling.top_k,
             depth=self._size.depth,
             text_starts=_starts([roots]),
             node_starts=_starts([len(each.parent) for each in expansions]),
@@ -134,6 +135,15 @@ class Recording:
             log_probs=np.concatenate([each.log_probs for each in expansions]),
             outcome=np.array(outcomes, np.int32),
         )
+
+    def _text(self, number: int) -> DraftRecord:
+        """Return the record of one text; each has its own seed, so that a resumed record equals a whole one."""
+        settings, prompt = self._settings, self._prompts[number]
+        positions = settings.text_positions(len(self._prompts))
+        decoder = Decoder(self._target, None, chain(0), **asdict(settings.sampling), seed=number)
+        trained = min(model.config.max_positions for model in (self._target, self._draft))
+        generated = list(decoder.generate(prompt, min(positions + self._size.depth, trained - len(prompt))))
+        return self.along(prompt, generated, min(positions, len(generated)))
 
 
 def joined(records: Sequence[DraftRecord]) -> DraftRecord:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.invented import TABLE, call, draft_s, invented, saved, verify_s
+from tests.cli.invented import COUNTS, TABLE, call, draft_s, invented, saved, verify_s
 from tests.engines import published_rules as rules
 from tests.planner.drafts import InventedDraft, invented_text, recorded
 from treeopt import Profile
@@ -92,6 +92,14 @@ def test_the_schedule_is_the_planned_one():
     found = rules.vllm_lengths(Path("vllm.json").read_text("utf-8"))
     assert {batch: found[batch] for batch in planned} == planned
     assert len(set(planned.values())) > 2
+
+
+def test_costs_are_counted_over_all_sequences_of_a_batch(folder: Path):
+    saved(folder, invented(conditions=[(256, 4)]))
+    chain(2).save("chain.json")
+    ran("export", "chain.json", "--to", "sglang", "-o", "flags.txt")
+    costs = rules.sglang_costs(Path("flags.sps.json").read_text("utf-8"))
+    assert costs == pytest.approx({4 * tokens: verify_s(tokens, 256, 4) for tokens in COUNTS}, rel=1e-5)
 
 
 @pytest.mark.usefixtures("files")
@@ -232,6 +240,21 @@ class TestDynamicTrees:
         result = ran("export", "profile.yaml", "--to", "sglang", "-o", "flags.txt", "--no-record")
         assert rules.sglang(Path("flags.txt").read_text("utf-8")).k == 1
         assert "Run treeopt profile --record" in result.stderr
+
+    @pytest.mark.usefixtures("recorded_pair")
+    def test_limits_hold(self):
+        ran("export", "profile.yaml", "--to", "eagle", "-o", "flags.txt", "--depth", 2, "--budget", 5)
+        found = rules.eagle(Path("flags.txt").read_text("utf-8"))
+        assert found.levels <= 2
+        assert found.drafts <= 4
+        ran("export", "profile.yaml", "--to", "mlx-lm", "-o", "flags.txt", "--depth", 2)
+        assert rules.mlx_lm(Path("flags.txt").read_text("utf-8")) == 2
+        ran("export", "profile.yaml", "--to", "mlx-lm", "-o", "flags.txt", "--budget", 2)
+        assert rules.mlx_lm(Path("flags.txt").read_text("utf-8")) == 1
+
+    def test_an_engine_of_chains_does_not_look_at_the_record(self, recorded_pair):
+        replace(recorded_pair.record, temperature=0.7).save("profile.record.npz")
+        ran("export", "profile.yaml", "--to", "vllm", "-o", "vllm.json")
 
     @pytest.mark.usefixtures("recorded_pair")
     def test_a_chain_is_kept(self):

@@ -8,6 +8,7 @@ import torch
 
 from tests.runtime.slow_growth import best
 from treeopt.errors import InvalidValueError, TreeoptError
+from treeopt.planner.replay import Replay
 from treeopt.profiler import Journal, Recording, RecordSize, Settings, TextFiles
 from treeopt.profiler.expansion import Expander
 from treeopt.runtime import Decoder, DynamicDecoder, Transformer
@@ -217,6 +218,23 @@ class TestReplay:
         decoder = DynamicDecoder(pair.target, pair.draft, tree, temperature=0.0)
         decoded = [[len(step) for step in decoder.steps(prompt, 40)] for prompt in prompts]
         assert replayed(record, tree) == decoded
+
+    @pytest.mark.parametrize("numbers", TREES[2::3])
+    def test_steps_are_those_of_sampling_along_the_text_that_it_drew(self, bundled, numbers):
+        pair, prompts, _ = bundled
+        tree = DynamicTree(top_k=numbers[0], depth=numbers[1], nodes=numbers[2])
+        decoder = DynamicDecoder(pair.target, pair.draft, tree, temperature=0.6)
+        settings = Settings(positions=40, sampling=Sampling(0.6), record=RecordSize(top_k=6, depth=6))
+        making = recording(pair.target, pair.draft, prompts, settings)
+        for prompt in prompts:
+            steps = list(decoder.steps(prompt, 46))
+            drawn = [token for committed in steps for token in committed]
+            begins = np.cumsum([0, *map(len, steps[:-1])])
+            roots = len(drawn) - tree.depth
+            record = making.along(prompt, drawn, roots)
+            found = Replay(record).texts(tree.top_k, tree.depth, np.array([tree.nodes]))
+            begun = [len(committed) for at, committed in zip(begins, steps, strict=True) if at < roots]
+            assert (found.tokens.item(), found.steps.item()) == (sum(begun), len(begun))
 
     def test_another_size_has_other_steps(self, bundled):
         _, _, record = bundled

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from treeopt.draft_record import DraftRecord
-from treeopt.engines.engine import Asked, BatchLength, Emitted, Engine, VerifyTime
+from treeopt.engines.engine import Asked, BatchLength, Emitted, Engine
+from treeopt.engines.prediction import Predicted, predicted, predicted_static, shape
+from treeopt.engines.source import Source, verify_times
 from treeopt.errors import InfeasibleError
-from treeopt.latency import Estimate
-from treeopt.planner import Candidate, StepModel, plan, step_model
-from treeopt.planner.chains import ChainSegment, chain_schedule, fastest_chain
-from treeopt.planner.dynamic import DynamicCandidate, fastest_dynamic_tree, predict_dynamic
+from treeopt.planner import StepModel, plan, step_model
+from treeopt.planner.chains import chain_schedule, fastest_length
+from treeopt.planner.dynamic import fastest_dynamic_tree
 from treeopt.planner.replay import Replay
 from treeopt.profile import Profile
 from treeopt.rules import LOSSY_RULES
@@ -19,39 +19,6 @@ from treeopt.trees.dynamic_tree import DynamicTree
 
 UNNAMED_DRAFT = "DRAFT"
 """Stands for the draft model where nobody named one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """What a setting is made from; at least a profile or a tree."""
-
-    profile: Profile | None = None
-    record: DraftRecord | None = None
-    tree: TokenTree | None = None
-    """What the user means to run: a chain is kept as it is; of a tree with branches the rule and the size are free."""
-    rule: str | None = None
-    temperature: float | None = None
-    context_tokens: int | None = None
-    batch_size: int | None = None
-    max_nodes: int | None = None
-    """Most nodes of a setting, root included; by default all that was measured."""
-    max_depth: int | None = None
-    """Most levels of a setting."""
-    draft_model: str | None = None
-    """As the engine is to be told; by default as profiled."""
-    method: str | None = None
-    engine_version: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Predicted:
-    """One way to decode, and what it comes to."""
-
-    label: str
-    tokens_per_step: Estimate
-    step_s: Estimate
-    speedup: Estimate
-    """Tokens per second over those of plain decoding."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +41,13 @@ def setting(engine: Engine, source: Source) -> Setting:
     Dynamic trees are chosen where the engine takes them and a record of the same temperature is there; else chains.
     Raises InfeasibleError where plain decoding is fastest, or the engine cannot be set to what was asked for.
     """
+    source = source.for_engine(engine)
     if source.profile is None:
         return _without_profile(engine, source)
-    _check_record(source.record, source.profile)
     model = step_model(
         source.profile,
         rule=source.rule,
-        temperature=_temperature(source),
+        temperature=source.temperature,
         context_tokens=source.context_tokens,
         batch_size=source.batch_size,
     )
@@ -110,8 +77,7 @@ class _Chooser:
 
     def _dynamic(self) -> Asked | None:
         """Return the fastest dynamic tree, or None where chains are to be taken."""
-        tree = self._source.tree
-        if not self._engine.dynamic or (tree is not None and _is_chain(tree)):
+        if not self._engine.dynamic or self._source.chain_length is not None:
             return None
         if self._replay is None:
             self._warnings.append(
@@ -127,44 +93,40 @@ class _Chooser:
         return self._asked(best.tree)
 
     def _chain(self) -> Asked:
-        source = self._source
-        given = source.tree.max_depth if source.tree is not None and _is_chain(source.tree) else None
-        most = min(_lengths(source), default=None) if given is None else given
-        segments = self._segments(most)
-        longest = max((segment.length for segment in segments), default=0)
-        here = fastest_chain(self._model, max_length=most).tree.max_depth
-        length = max(here, longest) if given is None else given
+        """Return the chain that was given, or the longest that is the fastest at a batch size, with its schedule."""
+        given, schedule = self._source.chain_length, self._schedule()
+        here = fastest_length(self._model, max_length=self._source.max_length)
+        length = max([here, *(part.length for part in schedule)]) if given is None else given
         if length == 0:
             raise _plain_wins(self._engine)
         if given is None:
             self._note_tree("the fastest chain")
-        schedule = tuple(
-            BatchLength(first_batch=segment.batch_sizes[0], last_batch=segment.batch_sizes[1], length=segment.length)
-            for segment in segments
-        )
         return self._asked(DynamicTree.chain(length), schedule)
 
-    def _segments(self, max_length: int | None) -> tuple[ChainSegment, ...]:
-        """Return the schedule over batch sizes; empty where one was measured."""
+    def _schedule(self) -> tuple[BatchLength, ...]:
+        """Return the fastest length of every batch size from 1 on; empty where one was measured."""
         if len({latency.batch_size for latency in self._profile.latencies}) == 1:
             return ()
-        acceptance = self._model.acceptance
         segments = chain_schedule(
             self._profile,
-            rule=acceptance.rule,
-            temperature=acceptance.temperature,
+            rule=self._model.acceptance.rule,
+            temperature=self._model.acceptance.temperature,
             context_tokens=self._source.context_tokens,
-            max_length=max_length,
+            max_length=self._source.max_length,
         )
-        first = segments[0].batch_sizes[0]
-        if first > 1:
+        measured = segments[0].batch_sizes[0]
+        if measured > 1:
             self._warnings.append(
-                f"batch sizes below {first} were not measured; the schedule treats them like {first}. Profile them."
+                f"batch sizes below {measured} were not measured; the schedule treats them like {measured}. Profile them."
             )
-        return (ChainSegment(batch_sizes=(1, segments[0].batch_sizes[1]), choice=segments[0].choice), *segments[1:])
+        firsts = [1, *(segment.batch_sizes[0] for segment in segments[1:])]
+        return tuple(
+            BatchLength(first_batch=first, last_batch=segment.batch_sizes[1], length=segment.length)
+            for first, segment in zip(firsts, segments, strict=True)
+        )
 
     def _asked(self, tree: DynamicTree, schedule: tuple[BatchLength, ...] = ()) -> Asked:
-        table, verify = self._model.acceptance.table, self._profile.latency().verify
+        table = self._model.acceptance.table
         known = tree.is_chain and (table.max_depth is None or tree.depth <= table.max_depth)
         return Asked(
             tree=tree,
@@ -172,10 +134,7 @@ class _Chooser:
             rule=self._model.acceptance.rule,
             schedule=schedule,
             survival=tuple(table.reach(chain(tree.depth))[1:].tolist()) if known else (),
-            verify_times=tuple(
-                VerifyTime(tokens=int(tokens), seconds=float(seconds))
-                for tokens, seconds in zip(verify.tokens, verify.medians_s, strict=True)
-            ),
+            verify_times=verify_times(self._profile),
             draft_model=self._source.draft_model or self._profile.pair.draft,
             method=self._source.method,
             engine_version=self._source.engine_version,
@@ -189,7 +148,8 @@ class _Chooser:
         acceptance, where = self._model.acceptance, self._model.condition
         return plan(
             self._profile,
-            self._model.costs.max_nodes,
+            self._source.max_nodes or self._model.costs.max_nodes,
+            max_depth=self._source.max_depth,
             rule=acceptance.rule,
             temperature=acceptance.temperature,
             context_tokens=where.context_tokens,
@@ -213,22 +173,13 @@ class _Chooser:
             labelled.append((f"{title}'{'s' * (title[-1] != 's')} default, {shape(default)}", default))
         for label, tree in labelled:
             try:
-                yield self._predicted(label, tree)
+                yield predicted(label, tree, self._model, self._replay)
             except InfeasibleError as error:
                 self._remarks.append(f"{label}: not predicted, because {error}")
         if asked.static_tree is not None:
-            yield _of(f"tree of {asked.static_tree.nodes} nodes, treeopt's decoder", self._static(asked.static_tree))
-        yield _of("plain decoding", self._static(chain(0)))
-
-    def _predicted(self, label: str, tree: DynamicTree) -> Predicted:
-        if tree.is_chain:
-            return _of(label, self._static(chain(tree.depth)))
-        if self._replay is None:
-            raise InfeasibleError("dynamic trees need a draft record: run treeopt profile --record.")
-        return _of(label, predict_dynamic(self._replay, self._model, tree))
-
-    def _static(self, tree: TokenTree) -> Candidate:
-        return self._model.predict("tree", tree)
+            label = f"tree of {asked.static_tree.nodes} nodes, treeopt's decoder"
+            yield predicted_static(label, asked.static_tree, self._model)
+        yield predicted_static("plain decoding", chain(0), self._model)
 
     def _note_tree(self, instead: str) -> None:
         """Say so where the user's tree has branches that the engine cannot be given."""
@@ -242,26 +193,6 @@ class _Chooser:
         self._remarks.append(
             f"{self._engine.title} loads no static tree: in place of the one of {tree.nodes} nodes{here} it gets {instead}."
         )
-
-
-def _of(label: str, candidate: Candidate | DynamicCandidate) -> Predicted:
-    return Predicted(
-        label=label,
-        tokens_per_step=candidate.tokens_per_step,
-        step_s=candidate.step_s,
-        speedup=candidate.speedup,
-    )
-
-
-def shape(tree: DynamicTree) -> str:
-    """Return a dynamic tree in words.
-
-    >>> shape(DynamicTree.chain(3)), shape(DynamicTree(top_k=4, depth=3, nodes=9))
-    ('chain of 3 draft tokens', 'dynamic tree of 9 nodes, root included, top-k 4, depth 3')
-    """
-    if tree.is_chain:
-        return f"chain of {tree.depth} draft token{'s' * (tree.depth > 1)}"
-    return f"dynamic tree of {tree.nodes} nodes, root included, top-k {tree.top_k}, depth {tree.depth}"
 
 
 def _without_profile(engine: Engine, source: Source) -> Setting:
@@ -280,7 +211,7 @@ def _without_profile(engine: Engine, source: Source) -> Setting:
     )
     emitted = engine.emit(asked)
     without = "without a profile nothing is predicted"
-    if not _is_chain(source.tree):
+    if source.chain_length is None:
         without += f", and the length is the depth of the tree, whose branches {engine.title} cannot be given"
     return Setting(
         asked=asked,
@@ -289,41 +220,6 @@ def _without_profile(engine: Engine, source: Source) -> Setting:
         remarks=(),
         warnings=(f"{without}. Run treeopt profile, or name one with --profile.", *emitted.warnings),
     )
-
-
-def _lengths(source: Source) -> list[int]:
-    """Return the limits that are set on the length of a chain."""
-    limits = [source.max_depth, None if source.max_nodes is None else source.max_nodes - 1]
-    return [limit for limit in limits if limit is not None]
-
-
-def _check_record(record: DraftRecord | None, profile: Profile) -> None:
-    pair = f"{profile.pair.target} + {profile.pair.draft}"
-    if record is not None and record.pair != pair:
-        raise InfeasibleError(
-            f"record: expected one of the profile's pair, {pair}. Got {record.pair}: record that pair, or leave the "
-            "record out with --no-record."
-        )
-
-
-def _temperature(source: Source) -> float | None:
-    """Return the temperature planned for: as asked, or else that of the record where the profile has it."""
-    record, profile = source.record, source.profile
-    if record is None or profile is None:
-        return source.temperature
-    if source.temperature is None and profile.acceptances_of(rule=source.rule, temperature=record.temperature):
-        return record.temperature
-    if source.temperature != record.temperature:
-        asked = "the profile's" if source.temperature is None else f"{source.temperature:g}"
-        raise InfeasibleError(
-            f"record: expected one at temperature {asked}. Got {record.temperature:g}: record at that temperature, or "
-            "leave the record out with --no-record."
-        )
-    return source.temperature
-
-
-def _is_chain(tree: TokenTree) -> bool:
-    return tree.nodes == tree.max_depth + 1
 
 
 def _plain_wins(engine: Engine) -> InfeasibleError:

@@ -29,9 +29,6 @@ def compare(model: StepModel, trees: Sequence[TokenTree]) -> tuple[ComparedTree,
     """Return each tree with its prediction and the best of its size.
 
     A tree deeper than acceptance was measured, or larger than passes were timed, is not predicted.
-
-    >>> # doctest: +SKIP
-    >>> compare(step_model(profile), [chain(4)])[0].prediction.speedup
     """
     predicted = [_prediction(model, tree) for tree in trees]
     largest = max((each.tree.nodes for each in predicted if isinstance(each, Candidate)), default=1)

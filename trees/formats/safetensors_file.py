@@ -14,6 +14,7 @@ from treeopt.trees.formats.tree_arrays import MAX_BYTES, arrays_of_tree, tree_of
 from treeopt.trees.token_tree import TokenTree
 
 METADATA = {"format": "treeopt-tree-arrays", "version": "1"}
+_ADVICE = {"format": "is it a model?", "version": "update treeopt to read it."}
 _UNREADABLE = (safetensors.SafetensorError, ValueError, TypeError, KeyError, RecursionError, MemoryError)
 
 
@@ -36,7 +37,7 @@ def read(path: Path, data: bytes) -> tuple[NamedTree, ...]:
     for key, value in METADATA.items():
         if metadata.get(key, value) != value:
             raise FormatError(
-                path, f"metadata.{key}", f"expected {value!r}. Got {short(metadata[key])}: update treeopt."
+                path, f"metadata.{key}", f"expected {value!r}. Got {short(metadata[key])}: {_ADVICE[key]}"
             )
     return (NamedTree(None, tree_of_arrays(arrays)),)
 
