@@ -10,8 +10,9 @@ from tests.runtime.decoding import PROMPT, joined, with_end
 from tests.runtime.slow_growth import children_of, own, paths_of, slow_tree
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.runtime import Decoder, DynamicDecoder, DynamicDrafter, Sampling, Verdict, law, load_model
-from treeopt.runtime import dynamic as dynamic_module
-from treeopt.runtime.dynamic import sampled
+from treeopt.runtime import drafting_decoder as decoder_module
+from treeopt.runtime.drafting import Outcome
+from treeopt.runtime.drafting_decoder import sampled
 from treeopt.runtime.dynamic_growth import Children, Growth
 from treeopt.runtime.pair import bench_prompts, load_pair, load_prompts
 from treeopt.trees import chain
@@ -77,7 +78,7 @@ class TestDrafting:
             assert paths_of(drafted.tree, drafted.tokens) == expected
             path = path_to(drafted.tree, int(generator.integers(tree.nodes)))
             bonus = int(generator.integers(23))
-            drafter.accept(path, bonus)
+            drafter.accept(Outcome(tuple(path), [bonus], torch.empty(0), torch.empty(0)))
             text += [*(int(drafted.tokens[node]) for node in path[1:]), bonus]
 
     def test_the_likeliest_text_is_a_chain(self, precise, greedy_text):
@@ -234,7 +235,7 @@ class TestLaw:
                 path.append(children[path[-1]][0])
             return Verdict(tuple(path), following[path[-1]])
 
-        monkeypatch.setattr(dynamic_module, "verify_greedy", first_children)
+        monkeypatch.setattr(decoder_module, "verify_greedy", first_children)
         assert p_value(300) < 1e-6
 
     def test_one_noise_for_all_nodes_is_found(self, p_value, monkeypatch):
@@ -244,7 +245,7 @@ class TestLaw:
             generator, seed = torch.Generator(), next(seeds)
             return torch.cat([sampled(row[None], generator.manual_seed(seed)) for row in laws])
 
-        monkeypatch.setattr(dynamic_module, "sampled", alike)
+        monkeypatch.setattr(decoder_module, "sampled", alike)
         assert p_value(500) < 1e-6
 
     def test_tokens_are_sampled_by_their_law(self, chi_squared):
@@ -265,9 +266,9 @@ class TestTexts:
     def test_an_error_within_a_pass_leaves_no_state(self, target, draft, which, monkeypatch):
         decoder = DynamicDecoder(target, draft, dynamic(3, 3, 8), temperature=0.8)
         expected = list(decoder.generate(PROMPT, 20, seed=4))
-        model = {"target": target, "draft": draft}[which]
+        model, name = {"target": (target, "hidden"), "draft": (draft, "forward")}[which]
         for calls_before in range(5):
-            calls, forward = count(), model.forward
+            calls, forward = count(), getattr(model, name)
 
             def broken_off(*a, calls=calls, forward=forward, last=calls_before, **k):
                 if next(calls) == last:
@@ -275,7 +276,7 @@ class TestTexts:
                 return forward(*a, **k)
 
             with monkeypatch.context() as patched:
-                patched.setattr(model, "forward", broken_off)
+                patched.setattr(model, name, broken_off)
                 with pytest.raises(KeyboardInterrupt):
                     list(decoder.generate([7, 8, 9], 100))
             assert list(decoder.generate(PROMPT, 20, seed=4)) == expected

@@ -2,6 +2,7 @@
 
 from treeopt.runtime.checkpoint import load_model
 from treeopt.runtime.decoder import Decoder
+from treeopt.runtime.drafting_decoder import DraftingDecoder
 from treeopt.runtime.dynamic import DynamicDecoder, DynamicDrafter
 from treeopt.runtime.sampling import law, probabilities
 from treeopt.runtime.transformer import Transformer
@@ -10,6 +11,7 @@ from treeopt.sampling import Sampling
 
 __all__ = [
     "Decoder",
+    "DraftingDecoder",
     "DynamicDecoder",
     "DynamicDrafter",
     "Sampling",

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import torch
+from torch import Tensor
 
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.runtime.stopping import Stopping
@@ -36,9 +37,9 @@ class DecodeLoop(ABC):
         max_text_tokens: int | None,
         max_nodes: int,
     ) -> None:
-        _check_vocabularies(target, drafter)
+        check_vocabularies(target, drafter)
         self._trained_tokens = min(model.config.max_positions for model in (target, drafter) if model is not None)
-        self.max_text_tokens = _text_limit(max_text_tokens, self._trained_tokens)
+        self.max_text_tokens = text_limit(max_text_tokens, self._trained_tokens)
         self.max_nodes = max_nodes
         self.target = target
         self._sampling = sampling
@@ -90,9 +91,14 @@ class DecodeLoop(ABC):
     @torch.inference_mode()
     def start(self, token_ids: Sequence[int]) -> None:
         """Begin a text: fill the caches with all of it but the last token, which becomes the root."""
+        self._begin(token_ids)
+
+    def _begin(self, token_ids: Sequence[int]) -> Tensor | None:
+        """Fill the target's cache and return its last hidden state (1, hidden), None where the root stands alone."""
         self._texts += 1
         self._cache.clear()
-        self.target.prefill(torch.tensor(token_ids[:-1], device=self.target.device), self._cache)
+        tokens = torch.tensor(token_ids[:-1], dtype=torch.int64, device=self.target.device)
+        return self.target.prefill(tokens, self._cache)
 
     @abstractmethod
     def step(self) -> list[int]:
@@ -121,14 +127,15 @@ class DecodeLoop(ABC):
             )
 
 
-def _text_limit(asked: int | None, trained: int) -> int:
+def text_limit(asked: int | None, trained: int) -> int:
     """Return the longest text that models trained for so many tokens can be used for."""
     if asked is not None and not 1 <= asked <= trained:
         raise InvalidValueError(f"max_text_tokens: expected 1 to {trained}, the trained length. Got {asked}.")
     return trained if asked is None else asked
 
 
-def _check_vocabularies(target: Transformer, drafter: Transformer | None) -> None:
+def check_vocabularies(target: Transformer, drafter: Transformer | None) -> None:
+    """Refuse a draft model whose vocabulary has another size than the target's."""
     vocabulary = target.config.vocabulary
     if drafter is not None and drafter.config.vocabulary != vocabulary:
         raise InvalidValueError(

@@ -1,8 +1,6 @@
 """Decoding with dynamic trees: in every step the draft model grows a tree where it is sure of itself (Li et al., 2024)."""
 
 from collections.abc import Sequence
-from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,30 +8,17 @@ from torch import Tensor
 
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.cache import KVCache
-from treeopt.runtime.decode_loop import DecodeLoop
+from treeopt.runtime.decode_loop import check_vocabularies, text_limit
+from treeopt.runtime.drafting import Outcome, Proposal
+from treeopt.runtime.drafting_decoder import DraftingDecoder
 from treeopt.runtime.dynamic_growth import Children, Growth, IntArray
-from treeopt.runtime.sampling import law
 from treeopt.runtime.transformer import Transformer
 from treeopt.runtime.tree_pass import PassNodes, TreePass
-from treeopt.runtime.verification import verify_greedy
-from treeopt.sampling import Sampling
-from treeopt.trees import TokenTree
 from treeopt.trees.dynamic_tree import DynamicTree
 
 
-class DynamicDraft(NamedTuple):
-    """The tree of one step."""
-
-    tree: TokenTree
-    tokens: Tensor
-    """int64 (n,): node 0 is the root."""
-
-
-class DynamicDecoder(DecodeLoop):
+class DynamicDecoder(DraftingDecoder):
     """Decodes one text at a time with the EAGLE-2 style trees of a draft model.
-
-    The text's law is the target's: at temperature 0 the same tokens as plain decoding, above it the same distribution,
-    because one token is sampled after each node on the way, and followed where it is among the children.
 
     Args:
         target: the model whose text is wanted.
@@ -60,47 +45,24 @@ class DynamicDecoder(DecodeLoop):
         seed: int = 0,
         max_text_tokens: int | None = None,
     ) -> None:
-        super().__init__(
-            target,
-            draft,
-            sampling=Sampling(temperature, top_p, top_k),
-            seed=seed,
-            max_text_tokens=max_text_tokens,
-            max_nodes=tree.nodes,
-        )
-        limits = {"top_k": (target.config.vocabulary, "vocabulary"), "depth": (self._trained_tokens, "trained length")}
+        check_vocabularies(target, draft)
+        trained = min(target.config.max_positions, draft.config.max_positions)
+        longest = text_limit(max_text_tokens, trained)
+        limits = {"top_k": (target.config.vocabulary, "vocabulary"), "depth": (trained, "trained length")}
         for name, (most, what) in limits.items():
             if getattr(tree, name) > most:
                 raise InvalidValueError(
                     f"tree: expected a {name} of at most {most}, the {what}. Got {getattr(tree, name)}."
                 )
-        self.tree = tree
-        self._drafter = DynamicDrafter(draft, tree, capacity=self.max_text_tokens)
-
-    @torch.inference_mode()
-    def start(self, token_ids: Sequence[int]) -> None:
-        """Begin a text: fill both caches with all of it but the last token, which becomes the root."""
-        super().start(token_ids)
-        self._drafter.start(token_ids)
-
-    @torch.inference_mode()
-    def step(self) -> list[int]:
-        """Decode one step: return the accepted draft tokens and the one sampled after them."""
-        drafted = self._drafter.propose()
-        tree, tokens = drafted.tree, drafted.tokens.tolist()
-        score = _pass(self.target, self._cache, PassNodes(visible=tree.ancestor_mask, depth=tree.depth))
-        following = self._following(score(drafted.tokens.to(self.target.device)))
-        verdict = verify_greedy(_children(tree), tokens, following)
-        self._cache.keep(verdict.nodes)
-        self._drafter.accept(verdict.nodes, verdict.bonus)
-        return [*(tokens[node] for node in verdict.nodes[1:]), verdict.bonus]
-
-    def _following(self, logits: Tensor) -> list[int]:
-        """Return the target's token after each node."""
-        greedy = self._sampling.greedy
-        tokens = logits.argmax(-1) if greedy else sampled(law(logits, self._sampling), self._generator)
-        found: list[int] = tokens.tolist()
-        return found
+        super().__init__(
+            target,
+            DynamicDrafter(draft, tree, capacity=longest),
+            temperature=temperature,
+            top_p=top_p,
+            top_k=top_k,
+            seed=seed,
+            max_text_tokens=longest,
+        )
 
 
 class DynamicDrafter:
@@ -118,32 +80,35 @@ class DynamicDrafter:
     def __init__(self, model: Transformer, tree: DynamicTree, *, capacity: int) -> None:
         self.model = model
         self.tree = tree
+        self.max_nodes = tree.nodes
         self._cache = model.new_cache(capacity + sum(tree.draft_widths))
         self._pending: list[int] = []
         self._tokens: list[int] = []
         self._fed: list[int] = []
 
-    def start(self, tokens: Sequence[int]) -> None:
-        """Begin a text whose last token is the root."""
+    def start(self, tokens: Sequence[int], hidden: Tensor | None = None) -> None:
+        """See `Drafter`."""
+        del hidden
         self._cache.clear()
-        self.model.prefill(torch.tensor(tokens[:-1], device=self.model.device), self._cache)
+        text = torch.tensor(tokens[:-1], dtype=torch.int64, device=self.model.device)
+        self.model.prefill(text, self._cache)
         self._pending = [tokens[-1]]
 
     @torch.inference_mode()
-    def propose(self) -> DynamicDraft:
+    def propose(self) -> Proposal:
         """Return the tree below the root, drafted in `depth` passes."""
         growth = Growth(self.tree, self._feed_root())
         for _ in range(self.tree.depth - 1):
             growth.add(self._feed(*growth.beams()))
         grown = growth.best()
         self._tokens, self._fed = [*self._pending, *grown.tokens.tolist()], grown.fed.tolist()
-        return DynamicDraft(grown.tree, torch.tensor(self._tokens))
+        return Proposal(grown.tree, torch.tensor(self._tokens))
 
-    def accept(self, path: Sequence[int], bonus: int) -> None:
+    def accept(self, outcome: Outcome) -> None:
         """Move on to a new root: keep the fed nodes of the accepted path and remember what was not fed."""
-        fed = [self._fed[node] for node in path if self._fed[node] >= 0]
+        fed = [self._fed[node] for node in outcome.path if self._fed[node] >= 0]
         self._cache.keep(fed)
-        self._pending = [*(self._tokens[node] for node in path[len(fed) :]), bonus]
+        self._pending = [*(self._tokens[node] for node in outcome.path[len(fed) :]), outcome.committed[-1]]
 
     def _feed_root(self) -> Children:
         """Feed what is pending; the root is its last token, and only its children are wanted."""
@@ -168,19 +133,6 @@ def feed(model: Transformer, cache: KVCache, tokens: IntArray, nodes: PassNodes,
     return Children(log_probs.cpu().numpy(), likeliest.cpu().numpy())
 
 
-def sampled(laws: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Return int64 (n,): a token of each law, float (n, V), by noise of 53 bits."""
-    cumulative = laws.double().cumsum(-1)
-    uniform = torch.rand((len(laws), 1), dtype=torch.float64, device=laws.device, generator=generator)
-    tokens = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
-    return tokens.squeeze(1).clamp_(max=laws.shape[1] - 1)
-
-
 def _pass(model: Transformer, cache: KVCache, nodes: PassNodes) -> TreePass:
     """Return a pass for the text as long as it is now."""
     return TreePass(model, cache, visible=nodes.visible, depth=nodes.depth, start=nodes.start, capacity=cache.length)
-
-
-def _children(tree: TokenTree) -> list[range]:
-    edges = np.searchsorted(tree.parents, np.arange(tree.nodes + 1)).tolist()
-    return [range(first, end) for first, end in pairwise(edges)]

@@ -51,12 +51,14 @@ class Transformer:
         return KVCache(self.config, capacity, dtype=self.dtype, device=self.device)
 
     @torch.inference_mode()
-    def prefill(self, tokens: Tensor, cache: KVCache) -> None:
-        """Commit a text, int64 (n,), to an empty cache."""
-        if len(tokens) > 0:
-            slots = slice(0, len(tokens))
-            self._layers(tokens, self._rotations[slots], cache, slots, len(tokens), None, causal=True)
-            cache.length = len(tokens)
+    def prefill(self, tokens: Tensor, cache: KVCache) -> Tensor | None:
+        """Commit a text, int64 (n,), to an empty cache; return the last hidden state, (1, hidden), None without text."""
+        if len(tokens) == 0:
+            return None
+        slots = slice(0, len(tokens))
+        states = self._layers(tokens, self._rotations[slots], cache, slots, len(tokens), None, causal=True)
+        cache.length = len(tokens)
+        return self._norm(states[-1:], self.weights.norm)
 
     @torch.inference_mode()
     def forward(
@@ -71,9 +73,22 @@ class Transformer:
             mask: (n, length + start + n) to add to the attention scores, or None when each token sees every slot.
             start: tree nodes that were fed before in this step.
         """
+        return self.logits(self.hidden(tokens, positions, cache, mask, start=start))
+
+    @torch.inference_mode()
+    def hidden(
+        self, tokens: Tensor, positions: Tensor, cache: KVCache, mask: Tensor | None, *, start: int = 0
+    ) -> Tensor:
+        """Return the last hidden states (n, hidden), normed, of which `logits` makes what `forward` returns."""
         first = cache.length + start
         slots = slice(first, first + len(tokens))
-        return self._logits(self._layers(tokens, self._rotations[positions], cache, slots, slots.stop, mask))
+        states = self._layers(tokens, self._rotations[positions], cache, slots, slots.stop, mask)
+        return self._norm(states, self.weights.norm)
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return logits (n, vocabulary) of last hidden states (n, hidden)."""
+        return self.weights.head(hidden)
 
     @torch.inference_mode()
     def forward_static(self, tokens: Tensor, positions: Tensor, cache: KVCache, slots: Tensor, mask: Tensor) -> Tensor:
@@ -86,7 +101,8 @@ class Transformer:
             slots: int64 (n,), where each token's keys and values are written.
             mask: (n, extent) to add to the attention scores of the first `extent` slots.
         """
-        return self._logits(self._layers(tokens, self._rotations[positions], cache, slots, mask.shape[1], mask))
+        states = self._layers(tokens, self._rotations[positions], cache, slots, mask.shape[1], mask)
+        return self.logits(self._norm(states, self.weights.norm))
 
     def _layers(
         self,
@@ -125,9 +141,6 @@ class Transformer:
         joined = layer.query_key_value(self._norm(hidden, layer.attention_norm)).unflatten(-1, (-1, config.head_size))
         rotated = _rotate(joined[:, :rotated_heads], rotations).transpose(0, 1)
         return rotated[: config.heads], rotated[config.heads :], joined[:, rotated_heads:].transpose(0, 1)
-
-    def _logits(self, hidden: Tensor) -> Tensor:
-        return self.weights.head(self._norm(hidden, self.weights.norm))
 
     def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(hidden, (self.config.hidden,), weight, self.config.norm_epsilon)

@@ -69,6 +69,12 @@ class TreePass:
         mask = self._mask.behind(length)
         return self._model.forward(tokens, length + self._depth, self._cache, mask, start=self._start)
 
+    def hidden(self, tokens: Tensor) -> Tensor:
+        """Return the last hidden states (rows, hidden), of which the model makes these logits."""
+        length = self._cache.length
+        mask = self._mask.behind(length)
+        return self._model.hidden(tokens, length + self._depth, self._cache, mask, start=self._start)
+
 
 @dataclass(frozen=True, slots=True)
 class TreePasses:

@@ -1,0 +1,153 @@
+"""Decoding with any drafter: a new tree in every step, verified in one pass of the target."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from treeopt.errors import InvalidValueError
+from treeopt.runtime.decode_loop import DecodeLoop
+from treeopt.runtime.drafting import BoolArray, Drafter, Outcome, Proposal
+from treeopt.runtime.rules import Rule, rule_named
+from treeopt.runtime.sampling import law
+from treeopt.runtime.transformer import Transformer
+from treeopt.runtime.tree_pass import PassNodes, TreePass
+from treeopt.runtime.verification import Verdict, Verifier, verify_greedy
+from treeopt.sampling import Sampling
+from treeopt.trees import TokenTree
+
+
+class Read(NamedTuple):
+    """What the target says of a proposal."""
+
+    logits: Tensor
+    """(n + m, V)."""
+    hidden: Tensor
+    """(n + m, hidden)."""
+
+
+class DraftingDecoder(DecodeLoop):
+    """Decodes one text at a time with what a drafter guesses.
+
+    The text's law is the target's: at temperature 0 the same tokens as plain decoding, above it the same distribution,
+    because one token is sampled after each node on the way, and followed where it is among the children.
+
+    Args:
+        target: the model whose text is wanted.
+        drafter: what guesses.
+        temperature: 0 takes the likeliest token.
+        top_p: share of the target's law that is kept, above 0 and at most 1.
+        top_k: tokens of the target's law that are kept, the likeliest; 0 keeps all.
+        rule: `target`, or with `lossy` `typical`; the guesses are given, so that no other rule fits.
+        lossy: allow a rule under which the text does not follow the target's law.
+        seed: of all randomness; the same seed and the same texts give the same tokens.
+        max_text_tokens: longest text, prompt included; at most and by default what the target was trained for.
+
+    Raises InvalidValueError for values out of range and rules that draw drafts at random.
+    """
+
+    def __init__(
+        self,
+        target: Transformer,
+        drafter: Drafter,
+        *,
+        temperature: float,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        rule: str = "target",
+        lossy: bool = False,
+        seed: int = 0,
+        max_text_tokens: int | None = None,
+    ) -> None:
+        super().__init__(
+            target,
+            None,
+            sampling=Sampling(temperature, top_p, top_k),
+            seed=seed,
+            max_text_tokens=max_text_tokens,
+            max_nodes=drafter.max_nodes,
+        )
+        self._rule = _rule(rule, lossy)
+        self._drafter = drafter
+
+    @torch.inference_mode()
+    def start(self, token_ids: Sequence[int]) -> None:
+        """Begin a text: fill the target's cache with all of it but the last token, which becomes the root."""
+        hidden = self._begin(token_ids)
+        self._drafter.start(token_ids, hidden)
+
+    @torch.inference_mode()
+    def draft(self) -> Proposal:
+        """Return the guesses of a step."""
+        return self._drafter.propose()
+
+    @torch.inference_mode()
+    def read(self, proposal: Proposal) -> Read:
+        """Return what the target says after every token of a proposal."""
+        tree, extra = proposal.tree, proposal.extra
+        tokens, visible, depth = proposal.tokens, tree.ancestor_mask, tree.depth.astype(np.int64)
+        if extra is not None:
+            tokens = torch.cat([tokens, extra.tokens])
+            visible = _joined(visible, extra.visible)
+            depth = np.concatenate([depth, extra.depth])
+        length = self._cache.length
+        nodes = PassNodes(visible=visible, depth=depth)
+        hidden = TreePass(self.target, self._cache, visible=nodes.visible, depth=nodes.depth, capacity=length).hidden(
+            tokens.to(self.target.device)
+        )
+        return Read(self.target.logits(hidden), hidden)
+
+    @torch.inference_mode()
+    def settle(self, proposal: Proposal, read: Read) -> list[int]:
+        """Accept a path of a proposal and return the tokens that the step commits."""
+        tokens: list[int] = proposal.tokens.tolist()
+        verdict = self._verdict(proposal, tokens, read.logits[: proposal.tree.nodes])
+        committed = [*(tokens[node] for node in verdict.nodes[1:]), verdict.bonus]
+        self._cache.keep(verdict.nodes)
+        self._drafter.accept(Outcome(verdict.nodes, committed, read.logits, read.hidden))
+        return committed
+
+    def step(self) -> list[int]:
+        """Decode one step: return the accepted draft tokens and the one sampled after them."""
+        proposal = self.draft()
+        return self.settle(proposal, self.read(proposal))
+
+    def _verdict(self, proposal: Proposal, tokens: list[int], logits: Tensor) -> Verdict:
+        if self._sampling.greedy:
+            return verify_greedy(children_of(proposal.tree), tokens, logits.argmax(-1).tolist())
+        laws = law(logits, self._sampling)
+        if self._rule.name == "target":
+            return verify_greedy(children_of(proposal.tree), tokens, sampled(laws, self._generator).tolist())
+        verifier = Verifier(self._rule, proposal.tree, laws.shape[1], laws.device)
+        verifier.judge(proposal.tokens.to(laws.device), None, laws)
+        return verifier.verdict(self._generator)
+
+
+def sampled(laws: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Return int64 (n,): a token of each law, float (n, V), by noise of 53 bits."""
+    cumulative = laws.double().cumsum(-1)
+    uniform = torch.rand((len(laws), 1), dtype=torch.float64, device=laws.device, generator=generator)
+    tokens = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
+    return tokens.squeeze(1).clamp_(max=laws.shape[1] - 1)
+
+
+def children_of(tree: TokenTree) -> list[range]:
+    """Return the indices of every node's children."""
+    edges = np.searchsorted(tree.parents, np.arange(tree.nodes + 1)).tolist()
+    return [range(first, end) for first, end in pairwise(edges)]
+
+
+def _joined(tree: BoolArray, extra: BoolArray) -> BoolArray:
+    """Return the mask of nodes and extra tokens together; no node sees an extra token."""
+    nodes, rest = len(tree), len(extra)
+    return np.vstack([np.hstack([tree, np.zeros((nodes, rest), np.bool_)]), extra])
+
+
+def _rule(name: str, lossy: bool) -> Rule:
+    rule = rule_named(name, lossy=lossy)
+    if rule.random_drafts:
+        raise InvalidValueError(f"rule: expected target or typical, because the guesses are not drawn. Got {name}.")
+    return rule
