@@ -9,8 +9,8 @@ import torch
 from treeopt.draft_record import NOT_DRAFTED
 from treeopt.profiler.settings import RecordSize
 from treeopt.runtime import Transformer
-from treeopt.runtime.dynamic import feed
 from treeopt.runtime.dynamic_growth import BoolArray, Children, FloatArray, IntArray, falling, visible_below
+from treeopt.runtime.growing import feed
 from treeopt.runtime.tree_pass import PassNodes
 
 ROOTS_AT_ONCE = 64

@@ -127,8 +127,8 @@ class TokenTree:
     def ancestor_mask(self) -> BoolArray:
         """Bool (n, n): row i marks node i and its ancestors, the tree tokens that node i may attend to."""
         mask = np.eye(self.nodes, dtype=np.bool_)
-        for node in range(1, self.nodes):
-            mask[node] |= mask[self.parents[node]]
+        for level in self.levels[1:]:
+            mask[level] |= mask[self.parents[level]]
         return mask
 
     @property

@@ -8,4 +8,6 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 TARGET = FOLDER / "target"
 DRAFT = FOLDER / "draft"
+REDRAFTER = FOLDER / "redrafter"
+MEDUSA = FOLDER / "medusa"
 PROMPTS = FOLDER / "prompts.json"

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -100,9 +101,22 @@ class DecodeLoop(ABC):
         tokens = torch.tensor(token_ids[:-1], dtype=torch.int64, device=self.target.device)
         return self.target.prefill(tokens, self._cache)
 
-    @abstractmethod
     def step(self) -> list[int]:
         """Decode one step: return the accepted draft tokens and the one sampled after them."""
+        drafted = self.draft()
+        return self.settle(drafted, self.read(drafted))
+
+    @abstractmethod
+    def draft(self) -> Any:
+        """Return what a step guesses."""
+
+    @abstractmethod
+    def read(self, drafted: Any) -> Any:
+        """Return what the target says of it, after one pass."""
+
+    @abstractmethod
+    def settle(self, drafted: Any, read: Any) -> list[int]:
+        """Accept a path of the guesses, commit it, and return the tokens of the step."""
 
     def _steps(self, left: int, stopping: Stopping, text: int) -> Iterator[list[int]]:
         while left > 0:

@@ -99,15 +99,6 @@ class Decoder(DecodeLoop):
         if self._drafter is not None:
             self._drafter.start(token_ids)
 
-    @torch.inference_mode()
-    def step(self) -> list[int]:
-        """Decode one step: return the accepted draft tokens and the one sampled after them."""
-        draft = self.draft()
-        logits = self.score(draft.tokens)
-        tokens = draft.tokens.tolist()
-        verdict = self.judge(draft, tokens, logits)
-        return self.commit(tokens, verdict)
-
     def change_tree(self, tree: TokenTree) -> None:
         """Draft and verify another tree from the next step on, between texts or within one.
 
@@ -137,6 +128,16 @@ class Decoder(DecodeLoop):
     def score(self, tokens: Tensor) -> Tensor:
         """Return the target's logits (n, V) after each node of the tree."""
         return self._pass(tokens)
+
+    def read(self, drafted: Draft) -> Tensor:
+        """Return the target's logits of a draft."""
+        return self.score(drafted.tokens)
+
+    @torch.inference_mode()
+    def settle(self, drafted: Draft, read: Tensor) -> list[int]:
+        """Accept a path of a draft, given the target's logits, and return the tokens that the step commits."""
+        tokens = drafted.tokens.tolist()
+        return self.commit(tokens, self.judge(drafted, tokens, read))
 
     def judge(self, draft: Draft, tokens: Sequence[int], logits: Tensor) -> Verdict:
         """Choose the accepted path and the token after it."""

@@ -1,6 +1,6 @@
 """What a drafter is: anything that guesses, in every step, a tree of tokens below the root.
 
-A new one is a class with the three methods of `Drafter`, in a file of its own; docs/drafters.md walks through one.
+A new one is a class with the three methods of `Drafter`, in a file of its own; docs/drafters/README.md walks through one.
 The decoder reads the guesses with the target, accepts what the target samples, and tells the drafter what came of it.
 """
 

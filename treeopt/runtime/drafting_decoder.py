@@ -5,16 +5,17 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.decode_loop import DecodeLoop
-from treeopt.runtime.drafting import BoolArray, Drafter, Outcome, Proposal
+from treeopt.runtime.drafting import BoolArray, Drafter, Extra, Outcome, Proposal
 from treeopt.runtime.rules import Rule, rule_named
 from treeopt.runtime.sampling import law
 from treeopt.runtime.transformer import Transformer
-from treeopt.runtime.tree_pass import PassNodes, TreePass
+from treeopt.runtime.tree_pass import TreePass
 from treeopt.runtime.verification import Verdict, Verifier, verify_greedy
 from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree
@@ -72,6 +73,8 @@ class DraftingDecoder(DecodeLoop):
         )
         self._rule = _rule(rule, lossy)
         self._drafter = drafter
+        self._last: TokenTree | None = None
+        self._again: tuple[TokenTree, TreePass] | None = None
 
     @torch.inference_mode()
     def start(self, token_ids: Sequence[int]) -> None:
@@ -87,17 +90,12 @@ class DraftingDecoder(DecodeLoop):
     @torch.inference_mode()
     def read(self, proposal: Proposal) -> Read:
         """Return what the target says after every token of a proposal."""
-        tree, extra = proposal.tree, proposal.extra
-        tokens, visible, depth = proposal.tokens, tree.ancestor_mask, tree.depth.astype(np.int64)
-        if extra is not None:
-            tokens = torch.cat([tokens, extra.tokens])
-            visible = _joined(visible, extra.visible)
-            depth = np.concatenate([depth, extra.depth])
-        length = self._cache.length
-        nodes = PassNodes(visible=visible, depth=depth)
-        hidden = TreePass(self.target, self._cache, visible=nodes.visible, depth=nodes.depth, capacity=length).hidden(
-            tokens.to(self.target.device)
-        )
+        extra = proposal.extra
+        if extra is None:
+            tokens, run = proposal.tokens, self._pass_of(proposal.tree)
+        else:
+            tokens, run = torch.cat([proposal.tokens, extra.tokens]), self._pass_with(proposal.tree, extra)
+        hidden = run.hidden(tokens.to(self.target.device))
         return Read(self.target.logits(hidden), hidden)
 
     @torch.inference_mode()
@@ -110,10 +108,29 @@ class DraftingDecoder(DecodeLoop):
         self._drafter.accept(Outcome(verdict.nodes, committed, read.logits, read.hidden))
         return committed
 
-    def step(self) -> list[int]:
-        """Decode one step: return the accepted draft tokens and the one sampled after them."""
-        proposal = self.draft()
-        return self.settle(proposal, self.read(proposal))
+    def _pass_of(self, tree: TokenTree) -> TreePass:
+        """Return the pass over a tree: one for texts of any length where the tree comes again and again."""
+        if self._again is not None and self._again[0] == tree:
+            return self._again[1]
+        repeated, self._last = tree == self._last, tree
+        capacity = self.max_text_tokens if repeated else self._cache.length
+        run = self._pass(tree.ancestor_mask, tree.depth, capacity=capacity)
+        if repeated:
+            self._again = tree, run
+        return run
+
+    def _pass_with(self, tree: TokenTree, extra: Extra) -> TreePass:
+        """Return the pass over a tree and extra tokens, for the text as long as it is now."""
+        depth = np.concatenate([tree.depth, extra.depth])
+        return self._pass(_joined(tree.ancestor_mask, extra.visible), depth, capacity=self._cache.length)
+
+    def _pass(self, visible: BoolArray, depth: npt.NDArray[np.integer], *, capacity: int) -> TreePass:
+        if depth.max() > self._trained_tokens:  # positions are prepared for twice the trained length
+            raise InvalidValueError(
+                f"drafter: expected tokens at most {self._trained_tokens} places behind the root, the trained length. "
+                f"Got {depth.max()}: ask for a smaller window or depth."
+            )
+        return TreePass(self.target, self._cache, visible=visible, depth=depth, capacity=capacity)
 
     def _verdict(self, proposal: Proposal, tokens: list[int], logits: Tensor) -> Verdict:
         if self._sampling.greedy:

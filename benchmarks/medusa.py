@@ -1,0 +1,73 @@
+"""Medusa's heads on the bundled target: their acceptance, and the solver's tree beside Medusa's own of the same size.
+
+No time is measured.  Acceptance is counted on the prompts of profiles, decoding is done on those kept for benchmarks.
+"""
+
+import argparse
+import math
+from pathlib import Path
+
+import numpy as np
+from conditions import conditions
+
+from treeopt import pair as bundle
+from treeopt import solve
+from treeopt.profiler.medusa import medusa_acceptance
+from treeopt.runtime import DraftingDecoder, Transformer
+from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
+from treeopt.runtime.pair import bench_prompts, load_pair, load_prompts, profile_prompts
+from treeopt.sampling import Sampling
+from treeopt.trees import TokenTree
+from treeopt.trees.formats import read_tree
+
+RANKS_SHOWN = 6
+ROW = "{:<32}{:>7}{:>8}{:>10}{:>20}"
+
+
+def decoded(target: Transformer, tree: TokenTree, heads: MedusaHeads, temperature: float, prompts: list, tokens: int):
+    """Return tokens per step with its standard error, texts as clusters."""
+    decoder = DraftingDecoder(target, MedusaDrafter(heads, tree), temperature=temperature)
+    texts = [[len(step) for step in decoder.steps(p, tokens, seed=seed)] for seed, p in enumerate(prompts)]
+    total, steps = (np.array(counts) for counts in zip(*((sum(text), len(text)) for text in texts), strict=True))
+    value = total.sum() / steps.sum()
+    return f"{value:.3f} +- {math.sqrt(((total - value * steps) ** 2).sum()) / steps.sum():.3f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--choices", type=Path, help="Medusa's own tree: a file of choices that holds mc_sim_7b_63")
+    parser.add_argument("--temperatures", default="0,0.6")
+    parser.add_argument("--positions", type=int, default=8192, help="counted, over all prompts")
+    parser.add_argument("--tokens", type=int, default=256, help="decoded after every prompt")
+    asked = parser.parse_args()
+    print(conditions())
+    pair, texts = load_pair(), load_prompts()
+    heads = load_medusa(bundle.MEDUSA, pair.target)
+    measured, held_out = (
+        [pair.tokenizer.encode(text) for text in part(texts)] for part in (profile_prompts, bench_prompts)
+    )
+    own = {} if asked.choices is None else {"mc_sim_7b_63": read_tree(asked.choices, "mc_sim_7b_63").tree}
+    for temperature in map(float, asked.temperatures.split(",")):
+        table = medusa_acceptance(
+            pair.target, heads, measured, sampling=Sampling(temperature), positions=asked.positions
+        ).table
+        print(
+            f"\ntemperature {temperature:g}: acceptance by head and rank, given that the heads before had it among 16"
+        )
+        for depth, row in enumerate(table.p, start=1):
+            shown = "".join(f"{p:7.3f}" for p in row[:RANKS_SHOWN])
+            print(f"head {depth}{shown}   first 16 together {row.sum():.3f}")
+        solution = solve(table, max_nodes=64, max_depth=len(table.p))
+        trees = {f"solver, {n} nodes": solution.tree(nodes=n, depth=len(table.p)) for n in (4, 16, 64)}
+        if own:
+            trees["solver, 64 nodes, 4 levels"] = solution.tree(nodes=64, depth=4)
+        print(ROW.format("tree", "nodes", "levels", "expected", "decoded"))
+        for name, tree in (trees | own).items():
+            tokens = decoded(pair.target, tree, heads, temperature, held_out, asked.tokens)
+            print(
+                ROW.format(name, tree.nodes, tree.max_depth, f"{table.expected_tokens(tree):.3f}", tokens), flush=True
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""What docs/drafters/ says is so: its drafter runs and is lossless, and the functions it names are there."""
+
+import pkgutil
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.runtime.decoding import PROMPT, joined
+from tests.runtime.toy_law import SAMPLINGS, ToyLaw, first_children
+from treeopt.errors import InvalidValueError
+from treeopt.runtime import Decoder, DraftingDecoder
+from treeopt.runtime import drafting_decoder as decoder_module
+from treeopt.runtime.drafters.ngram_pool import NgramPool
+from treeopt.runtime.pair import bench_prompts, load_pair, load_prompts
+from treeopt.trees import chain
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "drafters" / "README.md").read_text("utf-8")
+PAGES = [DOCS / "drafters" / name for name in ("README.md", "lookahead.md", "prompt-lookup.md")]
+FILE, USE = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def drafter_file(tmp_path_factory):
+    """Return the names that the page's one file defines."""
+    path = tmp_path_factory.mktemp("page") / "repeat_drafter.py"
+    path.write_text(FILE, "utf-8")
+    return runpy.run_path(str(path))
+
+
+@pytest.fixture(scope="module")
+def repeat_drafter(drafter_file):
+    return drafter_file["RepeatDrafter"]
+
+
+@pytest.mark.parametrize("length", [1, 3, 8])
+def test_the_text_at_temperature_zero_is_that_of_plain_decoding(target, repeat_drafter, length, greedy_text):
+    decoder = DraftingDecoder(target, repeat_drafter(length), temperature=0.0)
+    for prompt in (PROMPT, [1], [4, 4, 4]):
+        assert list(decoder.generate(prompt, 30)) == greedy_text(target, prompt, 30)
+
+
+def test_so_it_is_with_the_bundled_target(repeat_drafter):
+    threads = torch.get_num_threads()
+    pair = load_pair(threads=1)
+    prompts = [pair.tokenizer.encode(text) for text in bench_prompts(load_prompts())[:2]]
+    plain = Decoder(pair.target, None, chain(0), temperature=0.0)
+    decoder = DraftingDecoder(pair.target, repeat_drafter(4), temperature=0.0)
+    steps = [list(decoder.steps(prompt, 50)) for prompt in prompts]
+    assert [joined(each) for each in steps] == [list(plain.generate(prompt, 50)) for prompt in prompts]
+    assert sum(map(len, steps)) < 100
+    torch.set_num_threads(threads)
+
+
+class TestLaw:
+    PROMPT = (2, 0, 3)
+
+    @pytest.fixture
+    def toy_law(self, make_checkpoint, logits_after, chi_squared):
+        return ToyLaw(make_checkpoint, logits_after, chi_squared)
+
+    @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+    def test_several_steps_follow_the_law_of_the_target(self, toy_law, repeat_drafter, sampling):
+        p_value, tokens_per_step = toy_law.p_value(repeat_drafter(2), self.PROMPT, 500, sampling)
+        assert p_value > 1e-3
+        assert tokens_per_step > 1.04
+
+    def test_a_guess_that_the_target_did_not_sample_is_found(self, toy_law, repeat_drafter, monkeypatch):
+        monkeypatch.setattr(decoder_module, "verify_greedy", first_children)
+        assert toy_law.p_value(repeat_drafter(2), self.PROMPT, 300)[0] < 1e-6
+
+
+def test_the_lines_that_use_it_run(drafter_file, tmp_path):
+    path = tmp_path / "use.py"
+    path.write_text(USE, "utf-8")
+    assert "token" in runpy.run_path(str(path), init_globals=drafter_file)
+
+
+def test_it_refuses_what_it_cannot_do(repeat_drafter):
+    with pytest.raises(InvalidValueError, match=r"length: expected at least 1. Got 0"):
+        repeat_drafter(0)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_the_pages_name_is_there(page):
+    text = page.read_text("utf-8")
+    for name in set(re.findall(r"`(treeopt\.[\w.]+)`", text)):
+        assert pkgutil.resolve_name(name) is not None
+    for file in set(re.findall(r"`(tests/[\w./]+)`", text)):
+        assert (DOCS.parent / file).is_file()
+    for link in re.findall(r"\]\(([\w./-]+\.md)", text):
+        assert (page.parent / link).is_file()
+
+
+def test_the_pool_is_as_large_as_the_page_says():
+    assert round(NgramPool(4, 8192, 8).most_bytes / 1e6) == 15

@@ -1,0 +1,242 @@
+"""Lookahead decoding: window, mask and pool against plain Python; texts against the target's own."""
+
+from itertools import count
+
+import numpy as np
+import pytest
+import torch
+
+from tests.runtime.decoding import PROMPT, joined
+from tests.runtime.slow_lookahead import SlowLookahead
+from tests.runtime.toy_law import EVEN, LENGTH, SAMPLINGS, ToyLaw, first_children
+from treeopt.errors import InvalidValueError
+from treeopt.runtime import Decoder, DraftingDecoder, load_model
+from treeopt.runtime import drafting_decoder as decoder_module
+from treeopt.runtime.drafters import lookahead as lookahead_module
+from treeopt.runtime.drafters.lookahead import LOOKAHEAD_SETTINGS, LookaheadDrafter, LookaheadSetting
+from treeopt.runtime.drafters.ngram_pool import NgramPool
+from treeopt.runtime.drafting import Outcome
+from treeopt.runtime.pair import bench_prompts, load_pair, load_prompts
+from treeopt.trees import chain
+
+SETTINGS = [(1, 2, 1), (3, 2, 2), (1, 3, 1), (2, 3, 2), (4, 3, 1), (3, 4, 3), (5, 4, 2), (1, 5, 4), (9, 3, 4)]
+all_settings = pytest.mark.parametrize("setting", SETTINGS, ids=lambda each: "W{} N{} G{}".format(*each))
+
+
+@pytest.fixture(scope="module")
+def precise(make_checkpoint):
+    """Return a target in float64, whose likeliest tokens do not depend on how passes are put together."""
+    return load_model(make_checkpoint(seed=1, tie_word_embeddings=False), dtype=torch.float64)
+
+
+@pytest.fixture
+def likeliest(precise, logits_after):
+    return lambda text: int(logits_after(precise, text).argmax())
+
+
+@pytest.fixture(scope="module")
+def bundled():
+    """Return the bundled target, prompts and plain decoding's text after each."""
+    threads = torch.get_num_threads()
+    pair = load_pair(threads=1)
+    prompts = [pair.tokenizer.encode(text) for text in bench_prompts(load_prompts())[:3]]
+    plain = Decoder(pair.target, None, chain(0), temperature=0.0)
+    yield pair.target, prompts, [list(plain.generate(prompt, 50)) for prompt in prompts]
+    torch.set_num_threads(threads)
+
+
+def paths_of(proposal):
+    """Return the tokens along the path to every node but the root."""
+    tokens, visible = proposal.tokens.tolist(), proposal.tree.ancestor_mask
+    return [tuple(tokens[node] for node in np.flatnonzero(row)[1:]) for row in visible[1:]]
+
+
+def seen(proposal):
+    """Return, for every extra token, the tokens that it sees beside the text in the order of their places."""
+    tokens = [*proposal.tokens.tolist(), *proposal.extra.tokens.tolist()]
+    depth = [*proposal.tree.depth.tolist(), *proposal.extra.depth.tolist()]
+    rows = []
+    for row, place in zip(proposal.extra.visible, proposal.extra.depth, strict=True):
+        visible = sorted(np.flatnonzero(row), key=lambda node: depth[node])
+        assert [depth[node] for node in visible] == list(range(place + 1))
+        rows.append([tokens[node] for node in visible])
+    return rows
+
+
+class TestWindow:
+    @all_settings
+    @pytest.mark.parametrize("temperature", [0.0, 1.0])
+    def test_window_and_guesses_are_those_of_the_slow_twin(self, precise, setting, temperature, likeliest):
+        slow, drafter = SlowLookahead(likeliest, *setting), LookaheadDrafter(*setting)
+        decoder = DraftingDecoder(precise, drafter, temperature=temperature, seed=2)
+        for prompt in (PROMPT, [1], PROMPT[:3] * 4):
+            slow.start(prompt)
+            decoder.start(prompt)
+            for _ in range(12):
+                proposal = decoder.draft()
+                assert proposal.extra.tokens.tolist() == slow.window_tokens()
+                beginnings = {each[:length] for each in slow.found() for length in range(1, setting[1])}
+                assert set(paths_of(proposal)) == beginnings
+                assert proposal.tree.nodes == 1 + len(beginnings)
+                assert proposal.tree.nodes + len(proposal.extra.tokens) <= drafter.max_nodes
+                slow.step(decoder.settle(proposal, decoder.read(proposal)))
+
+    @all_settings
+    def test_a_token_sees_level_0_up_to_its_column_and_its_own_column(self, precise, setting, likeliest):
+        slow = SlowLookahead(likeliest, *setting)
+        decoder = DraftingDecoder(precise, LookaheadDrafter(*setting), temperature=0.0)
+        slow.start(PROMPT)
+        decoder.start(PROMPT)
+        for _ in range(8):
+            proposal = decoder.draft()
+            places = [(level, column) for level in range(len(slow.levels)) for column in range(setting[0])]
+            assert seen(proposal) == [slow.sequence(*place) for place in places[1:]]
+            slow.step(decoder.settle(proposal, decoder.read(proposal)))
+
+    def agreement(self, model, setting, logits_after):
+        """Return the largest difference of an extra token's logits from a pass over the text that it claims to see."""
+        decoder, text, worst = DraftingDecoder(model, LookaheadDrafter(*setting), temperature=0.0), list(PROMPT), 0.0
+        decoder.start(PROMPT)
+        for _ in range(8):
+            proposal = decoder.draft()
+            read = decoder.read(proposal)
+            for logits, tokens in zip(read.logits[proposal.tree.nodes :], seen(proposal), strict=True):
+                fresh = logits_after(model, [*text[:-1], *tokens])
+                worst = max(worst, float((logits - fresh).abs().max()))
+            text += decoder.settle(proposal, read)
+        return worst
+
+    @all_settings
+    def test_logits_are_those_of_the_text_that_a_token_claims_to_see(self, precise, setting, logits_after):
+        assert self.agreement(precise, setting, logits_after) < 1e-9
+
+    def test_a_window_that_does_not_see_the_root_is_found(self, precise, logits_after, monkeypatch):
+        whole = decoder_module._joined
+
+        def without_root(tree, extra):
+            return whole(tree, np.hstack([np.zeros((len(extra), 1), np.bool_), extra[:, 1:]]))
+
+        monkeypatch.setattr(decoder_module, "_joined", without_root)
+        assert self.agreement(precise, (3, 4, 3), logits_after) > 1e-3
+
+    def test_the_bound_on_nodes_is_reached(self):
+        drafter = LookaheadDrafter(3, 2, 2)
+        drafter.start([0, 1, 0, 2, 0])
+        proposal = drafter.propose()
+        assert proposal.tree.nodes + len(proposal.extra.tokens) == drafter.max_nodes == (3 + 2) * 1
+
+
+class TestPool:
+    def test_it_is_bounded_after_many_steps(self, target, greedy_text):
+        drafter = LookaheadDrafter(3, 3, 2, pool_keys=4)
+        decoder = DraftingDecoder(target, drafter, temperature=0.0)
+        assert list(decoder.generate(PROMPT, 100)) == greedy_text(target, PROMPT, 100)
+        assert drafter.pool.keys == 4
+        assert drafter.pool.entries <= 8
+
+    def test_another_text_begins_with_a_pool_of_its_own(self):
+        drafter = LookaheadDrafter(2, 2, 4)
+        drafter.start([1, 2, 1, 3])
+        drafter.start([5, 1])
+        assert drafter.pool.entries == 1
+        drafter.accept(Outcome((0,), [1], torch.zeros(2, 9), torch.empty(0)))
+        assert drafter.pool.find(1) == [(1,), (0,)]
+
+
+class TestTemperatureZero:
+    @pytest.mark.parametrize("setting", [*SETTINGS, (2, 9, 2)], ids=str)
+    def test_the_text_is_that_of_plain_decoding(self, target, setting, greedy_text):
+        decoder = DraftingDecoder(target, LookaheadDrafter(*setting), temperature=0.0)
+        for prompt in (PROMPT, [1], PROMPT[:3] * 4):
+            steps = list(decoder.steps(prompt, 30))
+            assert joined(steps) == greedy_text(target, prompt, 30)
+            assert all(1 <= len(step) <= setting[1] for step in steps)
+
+    @staticmethod
+    def steps(bundled, *setting):
+        target, prompts, texts = bundled
+        decoder = DraftingDecoder(target, LookaheadDrafter(*setting), temperature=0.0)
+        steps = [list(decoder.steps(prompt, 50)) for prompt in prompts]
+        assert [joined(each) for each in steps] == texts
+        return sum(map(len, steps))
+
+    def test_the_bundled_target(self, bundled):
+        assert self.steps(bundled, 8, 4, 8) < 150 / 2
+        assert self.steps(bundled, 1, 3, 1) < 150 / 1.2
+
+    def test_the_window_alone_guesses_well(self, bundled, monkeypatch):
+        monkeypatch.setattr(NgramPool, "add_all", lambda _pool, _text: None)
+        assert self.steps(bundled, 8, 4, 8) < 150 / 1.5
+
+    def test_a_window_whose_tokens_see_all_of_it_guesses_worse(self, bundled, monkeypatch):
+        monkeypatch.setattr(NgramPool, "add_all", lambda _pool, _text: None)
+        right = self.steps(bundled, 8, 4, 8)
+        all_of_it = np.ones((24, 24), np.bool_)
+        monkeypatch.setattr(lookahead_module, "_sees", lambda *_: all_of_it)
+        assert self.steps(bundled, 8, 4, 8) > 1.2 * right
+
+    def test_a_text_may_be_as_long_as_the_target_was_trained_for(self, target, greedy_text):
+        prompt = PROMPT * 17
+        decoder = DraftingDecoder(target, LookaheadDrafter(8, 4, 4), temperature=0.0)
+        assert list(decoder.generate(prompt, 128 - len(prompt))) == greedy_text(target, prompt, 128 - len(prompt))
+
+    def test_a_tree_that_sees_the_window_changes_the_text(self, target, greedy_text, monkeypatch):
+        def all_visible(tree, extra):
+            return np.vstack([np.hstack([tree, np.ones((len(tree), len(extra)), np.bool_)]), extra])
+
+        monkeypatch.setattr(decoder_module, "_joined", all_visible)
+        decoder = DraftingDecoder(target, LookaheadDrafter(3, 3, 2), temperature=0.0)
+        assert list(decoder.generate(PROMPT, 30)) != greedy_text(target, PROMPT, 30)
+
+
+class TestLaw:
+    PROMPT = (2, 0, 3, 1, 4, 0, 3, 2, 0)
+
+    @pytest.fixture
+    def toy_law(self, make_checkpoint, logits_after, chi_squared):
+        return ToyLaw(make_checkpoint, logits_after, chi_squared)
+
+    @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+    def test_several_steps_follow_the_law_of_the_target(self, toy_law, sampling):
+        p_value, tokens_per_step = toy_law.p_value(LookaheadDrafter(2, 3, 3), self.PROMPT, 500, sampling)
+        assert p_value > 1e-3
+        assert 1.2 < tokens_per_step < LENGTH
+
+    def test_a_child_that_the_target_did_not_sample_is_found(self, toy_law, monkeypatch):
+        monkeypatch.setattr(decoder_module, "verify_greedy", first_children)
+        assert toy_law.p_value(LookaheadDrafter(2, 3, 3), self.PROMPT, 300, EVEN)[0] < 1e-6
+
+    def test_the_same_seed_gives_the_same_text_whatever_came_before(self, target):
+        decoder = DraftingDecoder(target, LookaheadDrafter(3, 3, 3), temperature=0.9)
+        expected = list(decoder.generate(PROMPT, 30, seed=5))
+        list(decoder.generate(PROMPT[:2] * 5, 30, seed=6))
+        assert list(decoder.generate(PROMPT, 30, seed=5)) == expected != list(decoder.generate(PROMPT, 30, seed=6))
+
+
+def test_an_error_within_a_pass_leaves_no_state(target, monkeypatch):
+    decoder = DraftingDecoder(target, LookaheadDrafter(3, 3, 2), temperature=0.8)
+    expected, hidden = list(decoder.generate(PROMPT, 20, seed=4)), target.hidden
+    for calls_before in range(5):
+        calls = count()
+
+        def broken_off(*a, calls=calls, last=calls_before, **k):
+            if next(calls) == last:
+                raise KeyboardInterrupt
+            return hidden(*a, **k)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(target, "hidden", broken_off)
+            with pytest.raises(KeyboardInterrupt):
+                list(decoder.generate([7, 8, 9], 100))
+        assert list(decoder.generate(PROMPT, 20, seed=4)) == expected
+
+
+@pytest.mark.parametrize("setting", [(0, 4, 8), (8, 1, 8), (8, 4, 0), (-1, 0, 0)])
+def test_a_setting_out_of_range(setting):
+    for make in (LookaheadSetting, LookaheadDrafter):
+        with pytest.raises(InvalidValueError, match="window, ngram, guesses: expected at least 1, 2"):
+            make(*setting)
+
+
+def test_all_settings_worth_trying_fit_passes_of_256_tokens():
+    assert max(setting.max_nodes for setting in LOOKAHEAD_SETTINGS) <= 256

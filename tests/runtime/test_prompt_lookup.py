@@ -1,0 +1,146 @@
+"""Prompt lookup: against a scan of the whole text, and decoded with."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.runtime.decoding import PROMPT, joined
+from tests.runtime.toy_law import EVEN, LENGTH, SAMPLINGS, ToyLaw, first_children
+from treeopt.errors import InvalidValueError
+from treeopt.runtime import Decoder, DraftingDecoder
+from treeopt.runtime import drafting_decoder as decoder_module
+from treeopt.runtime.drafters.prompt_lookup import PROMPT_LOOKUP_SETTINGS, PromptLookupDrafter, PromptLookupSetting
+from treeopt.runtime.drafting import Outcome
+from treeopt.runtime.pair import bench_prompts, load_pair, load_prompts
+from treeopt.trees import chain
+
+NOTHING = torch.empty(0)
+REPEATS = [3, 14, 15, 9, 3, 14, 15, 9, 3, 14]
+
+
+def scanned(text, max_ngram, length):
+    """Return the guesses of a scan back from the text's end."""
+    for ngram in range(min(max_ngram, len(text)), 0, -1):
+        for end in range(len(text) - 1, ngram - 1, -1):
+            if text[end - ngram : end] == text[-ngram:]:
+                period = len(text) - end
+                return [text[end + place % period] for place in range(length)]
+    return []
+
+
+def guesses(drafter):
+    proposal = drafter.propose()
+    assert proposal.tree == chain(proposal.tree.nodes - 1)
+    assert proposal.tokens.dtype == torch.int64
+    assert len(proposal.tokens) == proposal.tree.nodes <= drafter.max_nodes
+    return proposal.tokens.tolist()
+
+
+texts = st.lists(st.integers(0, 2), min_size=1, max_size=12)
+
+
+@given(texts, st.lists(texts, max_size=6), st.integers(1, 4), st.integers(1, 6))
+def test_the_guess_is_that_of_a_scan_wherever_the_text_goes_on(prompt, steps, max_ngram, length):
+    drafter, text = PromptLookupDrafter(max_ngram, length), list(prompt)
+    drafter.start([9, *text])  # what an earlier text leaves must not matter
+    drafter.start(text)
+    for step in [*steps, []]:
+        assert guesses(drafter) == [text[-1], *scanned(text, max_ngram, length)]
+        drafter.accept(Outcome((0,), step, NOTHING, NOTHING))
+        text += step
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ([1, 2, 3, 4], []),
+        ([1, 2, 5, 6, 1, 2, 7, 8, 1, 2], [7, 8, 1]),
+        ([1, 2, 5, 6, 2, 7, 1, 2], [5, 6, 2]),
+        ([4, 4], [4, 4, 4]),
+        ([8, 1, 2, 1, 2], [1, 2, 1]),
+    ],
+    ids=["nothing twice", "the latest", "the longest", "a run", "a period"],
+)
+def test_examples(text, expected):
+    drafter = PromptLookupDrafter(2, 3)
+    drafter.start(text)
+    assert guesses(drafter) == [text[-1], *expected]
+
+
+def test_a_look_up_takes_as_many_questions_in_a_long_text_as_in_a_short_one():
+    class Asked(dict):
+        asked = 0
+
+        def __contains__(self, key):
+            self.asked += 1
+            return super().__contains__(key)
+
+    def questions(repeats):
+        drafter = PromptLookupDrafter(3, 4)
+        drafter.start([*range(50)] * repeats)
+        drafter._ends = Asked(drafter._ends)
+        drafter.propose()
+        drafter.accept(Outcome((0,), [77], NOTHING, NOTHING))
+        drafter.propose()
+        return drafter._ends.asked, len(drafter._ends)
+
+    assert questions(1000)[0] == questions(2)[0] <= 6
+    assert questions(1000)[1] <= 3 * 51
+
+
+class TestTemperatureZero:
+    @pytest.mark.parametrize("setting", PROMPT_LOOKUP_SETTINGS, ids=str)
+    def test_the_text_is_that_of_plain_decoding(self, target, setting, greedy_text):
+        drafter = PromptLookupDrafter(setting.ngram, setting.length)
+        decoder = DraftingDecoder(target, drafter, temperature=0.0)
+        for prompt in (PROMPT, [1], REPEATS):
+            steps = list(decoder.steps(prompt, 30))
+            assert joined(steps) == greedy_text(target, prompt, 30)
+            assert all(1 <= len(step) <= setting.length + 1 for step in steps)
+
+    def test_the_bundled_target(self):
+        threads = torch.get_num_threads()
+        pair = load_pair(threads=1)
+        prompts = [pair.tokenizer.encode(text) for text in bench_prompts(load_prompts())[:3]]
+        plain = Decoder(pair.target, None, chain(0), temperature=0.0)
+        decoder = DraftingDecoder(pair.target, PromptLookupDrafter(4, 4), temperature=0.0)
+        steps = [list(decoder.steps(prompt, 50)) for prompt in prompts]
+        assert [joined(each) for each in steps] == [list(plain.generate(prompt, 50)) for prompt in prompts]
+        assert sum(map(len, steps)) < 150 / 1.5
+        torch.set_num_threads(threads)
+
+    def test_a_text_may_be_as_long_as_the_target_was_trained_for(self, target, greedy_text):
+        prompt = PROMPT * 17
+        decoder = DraftingDecoder(target, PromptLookupDrafter(2, 8), temperature=0.0)
+        assert list(decoder.generate(prompt, 128 - len(prompt))) == greedy_text(target, prompt, 128 - len(prompt))
+
+    def test_a_wrong_guess_that_is_followed_changes_the_text(self, target, greedy_text, monkeypatch):
+        monkeypatch.setattr(decoder_module, "verify_greedy", first_children)
+        decoder = DraftingDecoder(target, PromptLookupDrafter(2, 2), temperature=0.0)
+        assert list(decoder.generate(REPEATS, 30)) != greedy_text(target, REPEATS, 30)
+
+
+class TestLaw:
+    PROMPT = (2, 0, 3, 1, 4, 0, 3, 2, 0)
+
+    @pytest.fixture
+    def toy_law(self, make_checkpoint, logits_after, chi_squared):
+        return ToyLaw(make_checkpoint, logits_after, chi_squared)
+
+    @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+    def test_several_steps_follow_the_law_of_the_target(self, toy_law, sampling):
+        p_value, tokens_per_step = toy_law.p_value(PromptLookupDrafter(2, 3), self.PROMPT, 500, sampling)
+        assert p_value > 1e-3
+        assert 1 < tokens_per_step < LENGTH
+
+    def test_a_guess_that_the_target_did_not_sample_is_found(self, toy_law, monkeypatch):
+        monkeypatch.setattr(decoder_module, "verify_greedy", first_children)
+        assert toy_law.p_value(PromptLookupDrafter(2, 3), self.PROMPT, 300, EVEN)[0] < 1e-6
+
+
+@pytest.mark.parametrize(("ngram", "length"), [(0, 1), (1, 0)])
+def test_a_setting_out_of_range(ngram, length):
+    for make in (PromptLookupSetting, PromptLookupDrafter):
+        with pytest.raises(InvalidValueError, match=r"(ngram|length): expected at least 1. Got 0"):
+            make(ngram, length)

@@ -1,0 +1,131 @@
+"""Train Medusa's heads on the bundled target (Cai et al., 2024).
+
+    OMP_NUM_THREADS=1 python tools/train_heads.py --target treeopt/pair/target --output treeopt/pair/medusa
+
+Head i reads the target's last hidden state h at a token and guesses the token 1 + i places behind it: the target's own
+output layer on h + silu(W h + b).  The target stays as it is.  A head learns the target's law at the place that it
+guesses, which it cannot see: on average over texts that is the law of the token, given h.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import head_lessons
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn.functional import kl_div, log_softmax, silu
+from tqdm import tqdm
+from train_target import optimizers, schedule
+from transformers import LlamaForCausalLM
+
+HEADS = 5
+HEAD_WEIGHT = 0.8
+"""Of a head's loss beside that of the one before (Cai et al., 2024, section 2.2.1)."""
+TEXTS_PER_STEP = 4
+HELD_OUT_TEXTS = 32
+
+
+class Heads(nn.Module):
+    """What `treeopt.runtime.drafters.medusa` runs, in a form that learns; untrained heads say what the target says."""
+
+    def __init__(self, target: LlamaForCausalLM) -> None:
+        super().__init__()
+        hidden = target.config.hidden_size
+        self.output: Tensor
+        self.register_buffer("output", target.lm_head.weight.detach(), persistent=False)
+        self.layers = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(HEADS))
+        for parameter in self.layers.parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, hidden: Tensor) -> list[Tensor]:
+        """Return the logits (…, V) of every head on hidden states (…, hidden)."""
+        return [(hidden + silu(layer(hidden))) @ self.output.T for layer in self.layers]
+
+
+def guesses(heads: Heads, hidden: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Return each head's logits and the target's at the places it guesses, (texts, places, V) each.
+
+    Args:
+        heads: what is trained.
+        hidden: (texts, T, hidden) of the target at each token; at t it gives the law of the token at t + 1.
+    """
+    places = hidden.shape[1] - HEADS
+    wanted = hidden @ heads.output.T
+    given = heads(hidden[:, :places])
+    return [(logits, wanted[:, i : places + i]) for i, logits in enumerate(given, start=1)]
+
+
+def divergence(given: Tensor, wanted: Tensor) -> Tensor:
+    """Return the mean KL(target || head) of logits (…, V)."""
+    laws = (log_softmax(logits.float(), -1).flatten(0, -2) for logits in (given, wanted))
+    return kl_div(*laws, log_target=True, reduction="batchmean")
+
+
+def agreement(pairs: list[tuple[Tensor, Tensor]], most: int = 1) -> list[float]:
+    """Return, for every head, how often the target's likeliest token is among so many of its own."""
+    return [
+        (given.topk(most).indices == wanted.argmax(-1, keepdim=True)).any(-1).float().mean().item()
+        for given, wanted in pairs
+    ]
+
+
+def train(heads: Heads, hidden: Tensor, *, steps: int, rate: float) -> None:
+    """Train the heads in place."""
+    optimizer_pair = optimizers(heads, rate)
+    generator = torch.Generator().manual_seed(8)
+    weights = [HEAD_WEIGHT**head for head in range(HEADS)]
+    bar = tqdm(range(steps), desc="heads")
+    for step in bar:
+        for optimizer in optimizer_pair:
+            optimizer.param_groups[0]["lr"] = rate * schedule((step + 1) / steps)
+        texts = torch.randint(len(hidden), (TEXTS_PER_STEP,), generator=generator)
+        with torch.autocast("cpu", torch.bfloat16):
+            pairs = guesses(heads, hidden[texts].float())
+        loss = torch.stack([w * divergence(*pair) for w, pair in zip(weights, pairs, strict=True)]).sum() / sum(weights)
+        loss.backward()
+        for optimizer in optimizer_pair:
+            optimizer.step()
+            optimizer.zero_grad()
+        if step % 20 == 0:
+            bar.set_postfix(loss=f"{loss.item():.3f}", agreement=" ".join(f"{share:.2f}" for share in agreement(pairs)))
+
+
+def save(heads: Heads, folder: Path) -> None:
+    """Write the weights in half precision, head after head, and what they fit."""
+    folder.mkdir(parents=True, exist_ok=True)
+    vocabulary, hidden = heads.output.shape
+    config = {"kind": "medusa", "heads": HEADS, "hidden_size": hidden, "vocabulary": vocabulary}
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    weights = {name: torch.stack([getattr(layer, name) for layer in heads.layers]) for name in ("weight", "bias")}
+    save_file({name: w.detach().half() for name, w in weights.items()}, folder / "model.safetensors")
+
+
+def main() -> None:
+    """Parse the arguments, train on most of the lessons, report on the others, save."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--learning-rate", type=float, default=2e-2)
+    options = parser.parse_args()
+    start_s = time.perf_counter()
+    target = LlamaForCausalLM.from_pretrained(options.target, dtype=torch.float32).eval()
+    hidden = head_lessons.prepared(target).hidden
+    lessons_s = time.perf_counter() - start_s
+    heads = Heads(target)
+    train(heads, hidden[:-HELD_OUT_TEXTS], steps=options.steps, rate=options.learning_rate)
+    with torch.no_grad():
+        pairs = guesses(heads, hidden[-HELD_OUT_TEXTS:].float())
+    for most in (1, 5, 10):
+        shares = " ".join(f"{share:.3f}" for share in agreement(pairs, most))
+        print(f"target's likeliest token among a head's first {most:2}, on texts not trained on, by head: {shares}")
+    save(heads, options.output)
+    minutes = (time.perf_counter() - start_s) / 60
+    print(f"{minutes:.1f} minutes, {lessons_s / 60:.1f} of them for lessons")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""Lookahead decoding: the target's own guesses at tokens further on, read beside the text in one pass (Fu et al., 2024).
+
+No draft model takes part.  A window of guesses rides along in every pass of the target, which improves each of them; the
+n-grams that come of it go to a pool, and those that begin with the root are verified as a tree in the same pass.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from treeopt.errors import InvalidValueError
+from treeopt.runtime.drafters.beams import merged
+from treeopt.runtime.drafters.ngram_pool import NgramPool
+from treeopt.runtime.drafting import BoolArray, Extra, Outcome, Proposal
+
+POOL_KEYS = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class LookaheadSetting:
+    """The three numbers of lookahead decoding (Fu et al., 2024, section 3).
+
+    Raises InvalidValueError for a window or guesses below 1, or n-grams below 2.
+    """
+
+    window: int
+    """W: columns, guesses of one level."""
+    ngram: int
+    """N: tokens of an n-gram; the window has N - 1 levels."""
+    guesses: int
+    """G: most n-grams that are verified in a step."""
+
+    def __post_init__(self) -> None:
+        if self.window < 1 or self.ngram < 2 or self.guesses < 1:
+            raise InvalidValueError(
+                "window, ngram, guesses: expected at least 1, 2 and 1. "
+                f"Got {self.window}, {self.ngram} and {self.guesses}."
+            )
+
+    @property
+    def max_nodes(self) -> int:
+        """Most tokens of the target's pass, (W + G)(N - 1): the root is the first of the window."""
+        return (self.window + self.guesses) * (self.ngram - 1)
+
+
+LOOKAHEAD_SETTINGS = tuple(
+    LookaheadSetting(window, ngram, guesses)
+    for ngram in (3, 5, 7)
+    for window, guesses in ((1, 1), (1, 2), (1, 4), (4, 4), (8, 8), (16, 16))
+)
+"""Worth trying on a small machine."""
+
+
+class LookaheadDrafter:
+    """Keeps a window of guesses, a pool of n-grams, and proposes those of the pool that begin with the root.
+
+    The window has levels 0 … N-2 of W columns.  The token (l, j) stands j + l places behind the root; (0, 0) is the
+    root itself, all others are guesses that ride along as extra tokens.  Invariant, before and after every step:
+
+    1. (l, j) sees the text, level 0 up to column j, and its own column down to itself: the root and j + l guesses, one
+       at each place, in a row.
+    2. (l, j) with l > 0 is the target's likeliest token behind (l-1, j), as it was seen when that was the last level;
+       (1, 0) behind the token that the root has replaced.
+
+    So (0, j), …, (N-2, j) and the token likeliest behind them are N in a row from one Jacobi trajectory.  After a pass
+    these likeliest tokens are level N-1.  Every column's N-gram goes to the pool, level 0 is dropped, all others move
+    up, and the new root takes the place (0, 0).  The window moves on by one token a step, also where the step accepted
+    more: then guesses stand further behind the root than where they were made, which costs acceptance and nothing else
+    (the authors' implementation does the same).
+
+    At the start level 0 holds the tokens at the text's end, over again where it is shorter than W; each of the first
+    N - 2 passes adds a level and drops none.  The pool begins with the N-grams of the text, and every N-gram of the
+    text that is decoded is added.  It begins anew with each text.
+
+    Memory: that of the window, (N - 1) W tokens, and of the pool, see `NgramPool`: at most `pool_keys * G` entries.
+
+    Args:
+        window: W, columns.
+        ngram: N, tokens of an n-gram.
+        guesses: G, most n-grams that are verified in a step, and that the pool keeps for a first token.
+        pool_keys: most first tokens in the pool.
+
+    Raises InvalidValueError for numbers out of range.
+    """
+
+    def __init__(self, window: int, ngram: int, guesses: int, *, pool_keys: int = POOL_KEYS) -> None:
+        self.setting = LookaheadSetting(window, ngram, guesses)
+        self.max_nodes = self.setting.max_nodes
+        self.pool = NgramPool(ngram, pool_keys, guesses)
+        self._levels: deque[list[int]] = deque(maxlen=ngram - 1)
+        self._tail: list[int] = []
+        """The text's last N - 1 tokens, the root last."""
+        self._sees = _sees(window, ngram - 1)
+        self._depth = np.add.outer(np.arange(ngram - 1), np.arange(window)).ravel()
+
+    def start(self, tokens: Sequence[int], hidden: Tensor | None = None) -> None:
+        """See `Drafter`."""
+        del hidden
+        seeds = tokens[-self.setting.window :]
+        self._levels.clear()
+        self._levels.append([seeds[column % len(seeds)] for column in range(self.setting.window)])
+        self.pool.clear()
+        self._tail.clear()
+        self._go_on(tokens)
+
+    def propose(self) -> Proposal:
+        """Return the tree of the pool's n-grams below the root, and the window beside it."""
+        root = self._tail[-1]
+        guesses = merged(np.array(self.pool.find(root), np.int64))
+        window = [token for level in self._levels for token in level][1:]
+        visible = np.zeros((len(window), guesses.tree.nodes + len(window)), np.bool_)
+        visible[:, 0] = True
+        visible[:, guesses.tree.nodes :] = self._sees[1 : len(window) + 1, 1 : len(window) + 1]
+        extra = Extra(torch.tensor(window, dtype=torch.int64), visible, self._depth[1 : len(window) + 1])
+        return Proposal(guesses.tree, torch.tensor([root, *guesses.tokens.tolist()]), extra)
+
+    def accept(self, outcome: Outcome) -> None:
+        """Add what the pass gave to window and pool, and move on to the new root."""
+        rows = len(outcome.logits)
+        window = [0, *range(rows + 1 - len(self._levels) * self.setting.window, rows)]
+        guesses = outcome.logits[window[-self.setting.window :]].argmax(-1).tolist()
+        if len(self._levels) == self.setting.ngram - 1:
+            for ngram in zip(*self._levels, guesses, strict=True):
+                self.pool.add(ngram)
+        self._levels.append(guesses)
+        self._go_on(outcome.committed)
+
+    def _go_on(self, tokens: Sequence[int]) -> None:
+        """Add tokens to the text; the last is the root."""
+        text = [*self._tail, *tokens]
+        self.pool.add_all(text)
+        self._tail = text[1 - self.setting.ngram :]
+        self._levels[0][0] = text[-1]
+
+
+def _sees(window: int, levels: int) -> BoolArray:
+    """Return bool (levels * window, levels * window): which tokens of the window each sees, level after level."""
+    level, column = (index.ravel() for index in np.indices((levels, window)))
+    first = (level == 0) & (column <= column[:, None])
+    own = (level <= level[:, None]) & (column == column[:, None])
+    seen: BoolArray = first | own
+    return seen

@@ -1,0 +1,113 @@
+"""Medusa: heads on the target's last hidden state, each guessing the token at one depth (Cai et al., 2024).
+
+Head d, 1 first, reads the hidden state h before the root and guesses the token d places behind the root: the target's
+own output layer on h + silu(W h + b).  No head sees what another guesses, so all nodes of one depth and rank carry the
+same token.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from treeopt.errors import InvalidValueError
+from treeopt.runtime.drafters.head_folder import HeadFolder
+from treeopt.runtime.drafting import Outcome, Proposal
+from treeopt.runtime.linear import Linear
+from treeopt.runtime.transformer import Transformer
+from treeopt.trees import TokenTree
+
+
+class MedusaHeads:
+    """The weights of D heads, and the target whose output layer they share.
+
+    Args:
+        target: the model whose hidden states they read.
+        weight: (D, hidden, hidden), W of each head.
+        bias: (D, hidden), b of each head.
+
+    Raises InvalidValueError for other shapes.
+    """
+
+    def __init__(self, target: Transformer, weight: Tensor, bias: Tensor) -> None:
+        hidden = target.config.hidden
+        if weight.ndim != 3 or len(weight) == 0 or weight.shape[1:] != (hidden, hidden):
+            raise InvalidValueError(f"weight: expected shape (D, {hidden}, {hidden}). Got {tuple(weight.shape)}.")
+        if bias.shape != weight.shape[:2]:
+            raise InvalidValueError(f"bias: expected shape {tuple(weight.shape[:2])}. Got {tuple(bias.shape)}.")
+        self.target = target
+        self.heads = len(weight)
+        self._blocks = Linear(weight.to(target.device, target.dtype).flatten(0, 1).contiguous())
+        self._bias = bias.to(target.device, target.dtype).flatten()
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return logits (n, D, V) of every head on hidden states (n, hidden)."""
+        blocks = F.silu(self._blocks(hidden) + self._bias).unflatten(-1, (self.heads, -1))
+        states = (hidden[:, None] + blocks).flatten(0, 1)
+        logits: Tensor = self.target.logits(states).unflatten(0, (-1, self.heads))
+        return logits
+
+    def likeliest(self, hidden: Tensor, count: int) -> Tensor:
+        """Return so many of each head's tokens, int64 (n, D, count), the likeliest first."""
+        return self.logits(hidden).topk(count).indices
+
+
+class MedusaDrafter:
+    """Guesses one tree in every step: its node of depth d and rank r carries the r-th likeliest token of head d.
+
+    Args:
+        heads: of the target that verifies.
+        tree: the shape, the same in every step.
+
+    Raises InvalidValueError for a tree with more levels than heads, or more children of a node than tokens.
+    """
+
+    def __init__(self, heads: MedusaHeads, tree: TokenTree) -> None:
+        widest, vocabulary = int(tree.child_counts.max()), heads.target.config.vocabulary
+        if tree.max_depth > heads.heads:
+            raise InvalidValueError(f"tree: expected at most {heads.heads} levels, the heads. Got {tree.max_depth}.")
+        if widest > vocabulary:
+            raise InvalidValueError(
+                f"tree: expected at most {vocabulary} children of a node, the vocabulary. Got {widest}."
+            )
+        self.heads = heads
+        self.tree = tree
+        self.max_nodes = tree.nodes
+        self._count = max(1, widest)
+        places = (tree.depth[1:] - 1) * self._count + tree.rank[1:]
+        self._places = torch.from_numpy(places.astype(np.int64)).to(heads.target.device)
+        self._root = 0
+        self._hidden: Tensor | None = None
+
+    def start(self, tokens: Sequence[int], hidden: Tensor | None) -> None:
+        """See `Drafter`."""
+        self._root, self._hidden = tokens[-1], hidden
+
+    @torch.inference_mode()
+    def propose(self) -> Proposal:
+        """Return the tree of the heads' guesses; of a text that is its root alone, the root."""
+        if self._hidden is None:
+            return Proposal(TokenTree([-1]), torch.tensor([self._root]))
+        guesses = self.heads.likeliest(self._hidden, self._count).flatten()[self._places]
+        return Proposal(self.tree, torch.cat([guesses.new_tensor([self._root]), guesses]))
+
+    def accept(self, outcome: Outcome) -> None:
+        """Move on to a new root: it was sampled from the hidden state of the last accepted node."""
+        last = outcome.path[-1]
+        self._root, self._hidden = outcome.committed[-1], outcome.hidden[last : last + 1]
+
+
+def load_medusa(folder: Path | str, target: Transformer) -> MedusaHeads:
+    """Return the heads of a folder: `config.json` with their number, and `model.safetensors` with `weight` and `bias`.
+
+    Raises TreeoptError where a file is missing, FormatError naming the field or the tensor that is wrong,
+    InvalidValueError for heads of a target of another size.
+    """
+    file = HeadFolder(folder, "medusa", target)
+    heads, hidden = file.fields.integer("heads"), target.config.hidden
+    file.fields.end()
+    return MedusaHeads(target, file.weight("weight", (heads, hidden, hidden)), file.weight("bias", (heads, hidden)))

@@ -1,0 +1,169 @@
+"""ReDrafter: one recurrent head on the target's last hidden state drafts by beam search (Zhang et al., 2024).
+
+The head reads the hidden state h before the root and a state s of its own: s_0 is the root's embedding, and every
+further draft token makes s silu(U s + W e + b), with e its embedding.  Embedding and output layer are the target's;
+embeddings are brought to a root mean square of 1, because models are free to keep them tiny.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from treeopt.errors import InvalidValueError
+from treeopt.runtime.drafters.beams import beam_search, merged
+from treeopt.runtime.drafters.head_folder import HeadFolder
+from treeopt.runtime.drafting import Outcome, Proposal
+from treeopt.runtime.linear import Linear
+from treeopt.runtime.transformer import Transformer
+from treeopt.trees import TokenTree
+
+LEAST_MEAN_SQUARE = 1e-9
+"""Added to that of an embedding; far below what models have, unlike what torch adds by default in half precision."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedrafterSetting:
+    """How a head drafts."""
+
+    width: int
+    """Beams."""
+    length: int
+    """Tokens of each: the most draft tokens that one step can accept."""
+
+
+REDRAFTER_SETTINGS = tuple(
+    RedrafterSetting(width=width, length=length)
+    for width, length in ((1, 2), (1, 3), (1, 4), (1, 6), (2, 3), (2, 5), (4, 3), (4, 5), (8, 4), (8, 6), (16, 6))
+)
+"""Those worth a trial on a machine: from one cheap chain to more nodes than most machines verify for nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Affine:
+    """y = x W^T + b for x (n, inputs)."""
+
+    linear: Linear
+    bias: Tensor
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return y, (n, outputs)."""
+        return self.linear(x) + self.bias
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedrafterHead:
+    """The weights of a recurrent head, and the target whose embedding and output layer it shares."""
+
+    target: Transformer
+    recurrence: Affine
+    """U and b."""
+    token: Linear
+    """W."""
+    from_hidden: Affine
+    """The columns of the input layer that read the target's hidden state."""
+    from_state: Linear
+    """Those that read the head's own state."""
+    blocks: tuple[Affine, ...]
+    """Each adds silu of its output to its input."""
+
+    def embedded(self, tokens: Tensor) -> Tensor:
+        """Return the target's embeddings (m, hidden) of tokens, int64 (m,), each of root mean square 1."""
+        embedded = F.embedding(tokens, self.target.weights.embedding)
+        return F.rms_norm(embedded, embedded.shape[1:], eps=LEAST_MEAN_SQUARE)
+
+    def advance(self, states: Tensor, tokens: Tensor) -> Tensor:
+        """Return the states (m, hidden) after tokens, int64 (m,), that follow on states (m, hidden)."""
+        return F.silu(self.recurrence(states) + self.token(self.embedded(tokens)))
+
+    def log_probs(self, states: Tensor, context: Tensor) -> Tensor:
+        """Return float32 (m, V) for the token after each state; `context` is `from_hidden` of the hidden state."""
+        x = context + self.from_state(states)
+        for block in self.blocks:
+            x = x + F.silu(block(x))
+        return self.target.logits(x).float().log_softmax(-1)
+
+    @torch.inference_mode()
+    def beams(self, hidden: Tensor, root: int, *, width: int, length: int) -> Tensor:
+        """Return the likeliest texts below a root, int64 (width, length), the best first.
+
+        Args:
+            hidden: (1, hidden), the target's last hidden state before the root's.
+            root: the last committed token.
+            width: texts.
+            length: tokens of each.
+        """
+        state = self.embedded(torch.tensor([root], device=self.target.device))
+        score = partial(self.log_probs, context=self.from_hidden(hidden))
+        return beam_search(state, score, self.advance, width=width, length=length)
+
+
+def load_redrafter(folder: Path | str, target: Transformer) -> RedrafterHead:
+    """Return the head of a folder: `config.json` with its number of residual blocks, and `model.safetensors`.
+
+    Raises TreeoptError where a file is missing, FormatError naming the field or the tensor that is wrong,
+    InvalidValueError for a head of a target of another size.
+    """
+    file = HeadFolder(folder, "redrafter", target)
+    blocks, hidden = file.fields.integer("blocks", least=0), target.config.hidden
+    file.fields.end()
+    from_hidden, from_state = file.weight("input.weight", (hidden, 2 * hidden)).chunk(2, dim=1)
+    return RedrafterHead(
+        target=target,
+        recurrence=_affine(file, "state", hidden),
+        token=Linear(file.weight("token.weight", (hidden, hidden))),
+        from_hidden=Affine(linear=Linear(from_hidden.contiguous()), bias=file.weight("input.bias", (hidden,))),
+        from_state=Linear(from_state.contiguous()),
+        blocks=tuple(_affine(file, f"blocks.{index}", hidden) for index in range(blocks)),
+    )
+
+
+def _affine(file: HeadFolder, name: str, size: int) -> Affine:
+    return Affine(linear=Linear(file.weight(f"{name}.weight", (size, size))), bias=file.weight(f"{name}.bias", (size,)))
+
+
+class RedrafterDrafter:
+    """Guesses the tree of the likeliest texts below the root.
+
+    Args:
+        head: the recurrent head of the target that verifies.
+        width: beams, at most as many as the vocabulary has tokens.
+        length: tokens of each beam.
+
+    Raises InvalidValueError for numbers out of range.
+    """
+
+    def __init__(self, head: RedrafterHead, width: int, length: int) -> None:
+        vocabulary = head.target.config.vocabulary
+        if not 1 <= width <= vocabulary:
+            raise InvalidValueError(f"width: expected 1 to {vocabulary}, the vocabulary. Got {width}.")
+        if length < 1:
+            raise InvalidValueError(f"length: expected at least 1. Got {length}.")
+        self.head = head
+        self.width = width
+        self.length = length
+        self.max_nodes = 1 + width * length
+        self._root = 0
+        self._hidden: Tensor | None = None
+
+    def start(self, tokens: Sequence[int], hidden: Tensor | None) -> None:
+        """See `Drafter`."""
+        self._root, self._hidden = tokens[-1], hidden
+
+    def propose(self) -> Proposal:
+        """Return the merged beams, or where the text is its root alone nothing below it."""
+        if self._hidden is None:
+            return Proposal(TokenTree([-1]), torch.tensor([self._root]))
+        beams = self.head.beams(self._hidden, self._root, width=self.width, length=self.length)
+        tree, tokens = merged(beams.cpu().numpy())
+        return Proposal(tree, torch.from_numpy(np.concatenate([[self._root], tokens])))
+
+    def accept(self, outcome: Outcome) -> None:
+        """Move on to a new root: it was sampled from the hidden state of the last accepted node."""
+        last = outcome.path[-1]
+        self._root, self._hidden = outcome.committed[-1], outcome.hidden[last : last + 1]

@@ -1,0 +1,66 @@
+"""SpecExec: in every step the draft model grows the most probable paths that fit a budget (Svirschevski et al., 2024)."""
+
+import torch
+
+from treeopt.errors import InvalidValueError
+from treeopt.runtime.cache import KVCache
+from treeopt.runtime.drafters.specexec_growth import BestFirstGrowth
+from treeopt.runtime.drafting import Proposal
+from treeopt.runtime.growing import GrowingDrafter
+from treeopt.runtime.transformer import Transformer
+from treeopt.trees.specexec import SPECEXEC_SETTINGS, SpecExecSetting
+
+__all__ = ["SPECEXEC_SETTINGS", "SpecExecDrafter", "SpecExecSetting"]
+
+
+class SpecExecDrafter(GrowingDrafter):
+    """Grows the tree of every step best first with a small model that shares the target's vocabulary.
+
+    Args:
+        model: the draft model; its probabilities are those of temperature 1, whatever the target's.
+        setting: how trees grow.
+        capacity: longest text, in tokens.
+
+    Raises InvalidValueError for more children than the vocabulary has, trees deeper than the longest text, and a cache
+    that does not fit into memory.
+    """
+
+    def __init__(self, model: Transformer, setting: SpecExecSetting, *, capacity: int) -> None:
+        _check(setting, model, capacity)
+        cache = _cache(model, setting, capacity)
+        super().__init__(model, cache, children=setting.branching, max_nodes=setting.budget)
+        self.setting = setting
+
+    @torch.inference_mode()
+    def propose(self) -> Proposal:
+        """Return the tree below the root, drafted in as many passes as pay, at most `max_passes`."""
+        growth = BestFirstGrowth(self.setting, self._feed_root())
+        for _ in range(self.setting.max_depth - 1):
+            frontier = growth.frontier()
+            if frontier is None:
+                break
+            growth.add(self._feed(frontier.tokens, frontier.nodes))
+        return self._propose(growth.best())
+
+
+def _check(setting: SpecExecSetting, model: Transformer, capacity: int) -> None:
+    if setting.branching > model.config.vocabulary:
+        raise InvalidValueError(
+            f"branching: expected at most {model.config.vocabulary}, the vocabulary. Got {setting.branching}."
+        )
+    longest = min(capacity, model.config.max_positions)
+    if setting.max_depth > longest:
+        raise InvalidValueError(
+            f"max_passes: expected at most {longest}, the longest text, where the budget is larger. "
+            f"Got {setting.max_depth} levels, of max_passes {setting.max_passes} and budget {setting.budget}."
+        )
+
+
+def _cache(model: Transformer, setting: SpecExecSetting, capacity: int) -> KVCache:
+    try:
+        return model.new_cache(capacity + setting.max_fed)
+    except (RuntimeError, MemoryError):
+        raise InvalidValueError(
+            f"budget: expected a cache of the draft model that fits into memory. Got {setting.max_fed} nodes fed in a "
+            f"step, of budget {setting.budget}, batch {setting.batch} and max_passes {setting.max_passes}: lower one."
+        ) from None

@@ -1,0 +1,77 @@
+"""A draft model at work for trees that grow anew in every step: its cache, and what it has not seen of the text."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from treeopt.runtime.cache import KVCache
+from treeopt.runtime.drafting import IntArray, Outcome, Proposal
+from treeopt.runtime.dynamic_growth import Children, Grown
+from treeopt.runtime.transformer import Transformer
+from treeopt.runtime.tree_pass import PassNodes, TreePass
+
+
+class GrowingDrafter:
+    """The part of a `Drafter` that all growing trees share; the classes below say how a tree grows.
+
+    The draft model's cache holds the committed text but for `pending`, the tokens it has not seen: the root, and
+    before it the accepted leaf, where that was not fed.  Behind them stand the step's nodes, in the order of feeding.
+
+    Args:
+        model: the draft model; its probabilities are those of temperature 1, whatever the target's.
+        cache: with room for the longest text and all nodes fed in a step.
+        children: tokens wanted after each node.
+        max_nodes: most nodes of a tree.
+    """
+
+    def __init__(self, model: Transformer, cache: KVCache, *, children: int, max_nodes: int) -> None:
+        self.model = model
+        self.max_nodes = max_nodes
+        self._cache = cache
+        self._children = children
+        self._pending: list[int] = []
+        self._tokens: list[int] = []
+        self._fed: list[int] = []
+
+    def start(self, tokens: Sequence[int], hidden: Tensor | None = None) -> None:
+        """See `Drafter`."""
+        del hidden
+        self._cache.clear()
+        text = torch.tensor(tokens[:-1], dtype=torch.int64, device=self.model.device)
+        self.model.prefill(text, self._cache)
+        self._pending = [tokens[-1]]
+
+    def accept(self, outcome: Outcome) -> None:
+        """Move on to a new root: keep the fed nodes of the accepted path and remember what was not fed."""
+        fed = [self._fed[node] for node in outcome.path if self._fed[node] >= 0]
+        self._cache.keep(fed)
+        self._pending = [*(self._tokens[node] for node in outcome.path[len(fed) :]), outcome.committed[-1]]
+
+    def _propose(self, grown: Grown) -> Proposal:
+        """Return a grown tree, and remember what of it was fed."""
+        self._tokens, self._fed = [*self._pending, *grown.tokens.tolist()], grown.fed.tolist()
+        return Proposal(grown.tree, torch.tensor(self._tokens))
+
+    def _feed_root(self) -> Children:
+        """Feed what is pending; the root is its last token, and only its children are wanted."""
+        count = len(self._pending)
+        chain = PassNodes(visible=np.tri(count, dtype=np.bool_), depth=np.arange(count))
+        children = self._feed(np.array(self._pending), chain)
+        self._cache.length += count - 1
+        del self._pending[:-1]
+        return Children(children.log_probs[-1:], children.tokens[-1:])
+
+    def _feed(self, tokens: IntArray, nodes: PassNodes) -> Children:
+        return feed(self.model, self._cache, tokens, nodes, children=self._children)
+
+
+def feed(model: Transformer, cache: KVCache, tokens: IntArray, nodes: PassNodes, *, children: int) -> Children:
+    """Feed nodes of a tree to a draft model and return so many of the likeliest tokens after each.
+
+    Their log-probabilities are float32, at temperature 1.
+    """
+    read = TreePass(model, cache, visible=nodes.visible, depth=nodes.depth, start=nodes.start, capacity=cache.length)
+    log_probs, likeliest = read(torch.from_numpy(tokens).to(model.device)).float().log_softmax(-1).topk(children)
+    return Children(log_probs.cpu().numpy(), likeliest.cpu().numpy())
