@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 DEMO := build/demo
 
-.PHONY: demo test lint bench clean
+.PHONY: demo systems test lint bench clean
 
 demo: .venv/ready
 	mkdir -p $(DEMO)
@@ -13,6 +13,10 @@ demo: .venv/ready
 	$(BIN)/treeopt show $(DEMO)/tree.json --output $(DEMO)/tree.svg
 	$(BIN)/treeopt run $(DEMO)/tree.json --max-new-tokens 200 --prompt "$$(printf 'class Parser:\n    \042\042\042')"
 	$(BIN)/treeopt bench $(DEMO)/tree.json --profile $(DEMO)/profile.yaml --output $(DEMO)/bench.json
+
+systems: .venv/ready
+	mkdir -p build
+	$(BIN)/treeopt bench --systems all --output build/systems.json --plot build/systems.svg
 
 test: .venv/ready-to-test
 	$(BIN)/python -m pytest

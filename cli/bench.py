@@ -19,6 +19,7 @@ from treeopt.cli.options import (
     planned_rule,
     profile_options,
 )
+from treeopt.cli.systems import bench_all
 from treeopt.cli.text import milliseconds
 from treeopt.errors import TreeoptError
 from treeopt.files import STANDARD_STREAM, check_writable, write_text
@@ -31,7 +32,14 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("tree", type=file)
+@click.argument("tree", type=file, required=False)
+@click.option(
+    "--systems", metavar="NAMES", help="Instead of TREE: all ways of speculating, or some, with commas between."
+)
+@click.option(
+    "--temperatures", default="0,0.6", show_default=True, help="With --systems: temperatures, with commas between."
+)
+@click.option("--plot", type=file, help="With --systems: picture to write too, .svg, .png or .pdf.")
 @profile_options
 @lossy_option
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=256, show_default=True, help="Tokens per prompt.")
@@ -45,7 +53,10 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", "path", type=output, help="JSON file to write as well; - is standard output.")
 @pair_options
 def bench(
-    tree: Path,
+    tree: Path | None,
+    systems: str | None,
+    temperatures: str,
+    plot: Path | None,
     profile_path: Path,
     max_new_tokens: int,
     repeats: int,
@@ -55,9 +66,19 @@ def bench(
     path: Path | None,
     pair: PairOptions,
 ) -> None:
-    """Decode held-out prompts with TREE and plainly, in turn, and put the result beside the prediction."""
+    """Decode held-out prompts with TREE and plainly, in turn, and put the result beside the prediction.
+
+    With --systems all ways of speculating are profiled, planned and decoded with, on the same prompts: plain,
+    prompt-lookup, chain, k-sequences, top-k-tree, medusa, redrafter, lookahead, specexec, eagle2, sequoia, treeopt.
+    """
+    if (tree is None) == (systems is None):
+        raise click.UsageError("TREE, --systems: expected one of them.")
     if path is not None:
         check_writable(path)
+    if systems is not None:
+        bench_all(systems, temperatures, pair, path, plot)
+        return
+    assert tree is not None
     from treeopt.planner import step_model
     from treeopt.profiler import bench as measure
     from treeopt.runtime.pair import bench_prompts, load_prompts

@@ -14,7 +14,6 @@ from treeopt.rules import RULES, rule_label
 if TYPE_CHECKING:
     from treeopt.draft_record import DraftRecord
     from treeopt.profile import MeasuredAcceptance, Profile
-    from treeopt.trees import TokenTree
 
 JOURNAL_SUFFIX = ".partial"
 RECORD_SUFFIX = ".record.npz"
@@ -87,6 +86,7 @@ def profile(path: Path, pair: PairOptions, rules: str, resume: bool, record_name
     for file in (path, None if to_stream else journal_path(path), record_path):
         if file is not None:
             check_writable(file)
+    from treeopt.planner import fastest_drafted_tree
     from treeopt.profiler import Journal, Measurement, Recording, RecordSize, Settings, TextFiles, clock_for
     from treeopt.runtime.pair import load_prompts, profile_prompts
 
@@ -106,7 +106,7 @@ def profile(path: Path, pair: PairOptions, rules: str, resume: bool, record_name
         settings,
         clock=clock_for(models.target.device),
         journal=journal,
-        fastest_tree=fastest_tree,
+        fastest_tree=fastest_drafted_tree,
     )
     recording = Recording(models.target, models.draft, prompts, settings, files=texts)
     try:
@@ -158,15 +158,6 @@ def texts_path(path: Path) -> Path:
 def journal_path(path: Path) -> Path:
     """Return where the measurements of an unfinished profile are kept."""
     return path.with_name(path.name + JOURNAL_SUFFIX)
-
-
-def fastest_tree(profile: "Profile") -> "TokenTree":
-    """Return the fastest tree that has a drafted node, of all that a profile allows."""
-    from treeopt.planner import plan
-
-    found = plan(profile, profile.latency().verify.max_tokens)
-    drafted = [each for each in (found.tree, *found.budgets) if each.tree.nodes > 1]
-    return max(drafted, key=lambda candidate: candidate.speedup.value).tree
 
 
 def summary(profile: "Profile") -> str:

@@ -30,16 +30,20 @@ RECORDS = {
     "treeopt.profile",
     "treeopt.profile_file",
     "treeopt.draft_record",
+    "treeopt.trial",
 }
 TREES = {"treeopt.trees"}
 SOLVER = {"treeopt.solver"}
 PLANNER = {"treeopt.planner", "treeopt.engines"}
 RUNTIME = {"treeopt.runtime"}
 PROFILER = {"treeopt.profiler"}
+SYSTEMS = {"treeopt.systems"}
 
 MAY_IMPORT = {
     # floor 5: one command per module
-    "treeopt.cli": PROFILER | RUNTIME | PLANNER | SOLVER | RECORDS | TREES,
+    "treeopt.cli": SYSTEMS | PROFILER | RUNTIME | PLANNER | SOLVER | RECORDS | TREES,
+    # between 4 and 5: all ways of speculating, measured, planned and run
+    "treeopt.systems": PROFILER | RUNTIME | PLANNER | SOLVER | RECORDS | TREES,
     # floor 4: measuring
     "treeopt.profiler": RUNTIME | RECORDS | TREES,
     # floor 3: executing

@@ -2,7 +2,7 @@
 
 from treeopt.planner.fastest import Fastest, fastest_tree
 from treeopt.planner.model import Candidate, StepModel, step_model
-from treeopt.planner.planning import OBJECTIVES, Plan, plan, tree_file
+from treeopt.planner.planning import OBJECTIVES, Plan, fastest_drafted_tree, plan, tree_file
 from treeopt.planner.rule_choice import RuleChoice
 from treeopt.planner.scheduling import Schedule, Segment, schedule
 from treeopt.planner.smoothing import Smoothing
@@ -19,6 +19,7 @@ __all__ = [
     "Segment",
     "Smoothing",
     "StepModel",
+    "fastest_drafted_tree",
     "fastest_tree",
     "plan",
     "schedule",

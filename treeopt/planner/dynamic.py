@@ -14,8 +14,8 @@ import numpy.typing as npt
 from treeopt.errors import InfeasibleError
 from treeopt.latency import Estimate
 from treeopt.planner.model import StepModel
-from treeopt.planner.replay import Replay, ReplayedTexts
-from treeopt.planner.uncertainty import DRAWS, SEED, estimate
+from treeopt.planner.replay import Replay
+from treeopt.planner.uncertainty import draw_ratios, estimate
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
 
 FloatArray = npt.NDArray[np.float64]
@@ -74,7 +74,7 @@ def predict_dynamic(replay: Replay, model: StepModel, tree: DynamicTree) -> Dyna
     widths = np.array([tree.draft_widths])
     step_s = model.costs.step_s(nodes, widths)
     drawn = model.worlds.costs
-    tokens_drawn, step_s_drawn = _drawn_tokens(texts), drawn.step_s(nodes, widths)[..., 0]
+    tokens_drawn, step_s_drawn = draw_ratios(texts.tokens[:, 0], texts.steps[:, 0]), drawn.step_s(nodes, widths)[..., 0]
     return DynamicCandidate(
         tree=tree,
         tokens_per_step=estimate(float(tokens[0]), tokens_drawn),
@@ -99,11 +99,3 @@ def _settings(replay: Replay, model: StepModel, max_nodes: int) -> Iterator[tupl
 def _speedup(model: StepModel, top_k: int, depth: int, nodes: npt.NDArray[np.int64], tokens: FloatArray) -> FloatArray:
     widths = np.tile([1, *[top_k] * (depth - 1)], (len(nodes), 1))
     return model.costs.speedup(tokens, model.costs.step_s(nodes, widths))
-
-
-def _drawn_tokens(texts: ReplayedTexts) -> FloatArray:
-    """Return (draws,): tokens per step over texts drawn anew, because steps of one text are alike."""
-    generator = np.random.default_rng(SEED)
-    count = len(texts.tokens)
-    weights = generator.multinomial(count, np.full(count, 1 / count), DRAWS)
-    return np.asarray((weights @ texts.tokens[:, 0]) / (weights @ texts.steps[:, 0]))

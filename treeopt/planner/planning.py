@@ -191,6 +191,13 @@ def _best_of_rule(
     )
 
 
+def fastest_drafted_tree(profile: Profile) -> TokenTree:
+    """Return the fastest tree that has a drafted node, of all that a profile allows."""
+    found = plan(profile, profile.latency().verify.max_tokens)
+    drafted = [each for each in (found.tree, *found.budgets) if each.tree.nodes > 1]
+    return max(drafted, key=lambda candidate: candidate.speedup.value).tree
+
+
 def tree_file(plan: Plan, profile: Profile, *, source: str) -> TreeFile:
     """Return the tree file of a plan's choice, with what was promised of it and where the promise comes from."""
     choice = plan.choice

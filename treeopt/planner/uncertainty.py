@@ -20,6 +20,7 @@ from treeopt.profile import MeasuredAcceptance
 from treeopt.trees import TokenTree
 
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 
 DRAWS = 1000
 SEED = 20240219
@@ -140,6 +141,13 @@ def draw_medians(timings: tuple[Timing, ...], generator: np.random.Generator) ->
     median = np.array([timing.median_s for timing in timings])
     least = np.array([timing.samples_s.min() for timing in timings])
     return np.asarray(np.maximum(median + error * noise, least))
+
+
+def draw_ratios(above: IntArray, below: IntArray) -> FloatArray:
+    """Return (draws,): a ratio of sums over texts, (J,) each, drawn anew with replacement: one text is alike in itself."""
+    count = len(above)
+    weights = np.random.default_rng(SEED).multinomial(count, np.full(count, 1 / count), DRAWS)
+    return np.asarray((weights @ above) / (weights @ below))
 
 
 def _bootstrap_error(ordered: FloatArray) -> float:

@@ -1,0 +1,69 @@
+"""The whole contest with the bundled pair, as small as it can be: every system, both temperatures."""
+
+import pytest
+
+from treeopt.errors import InvalidValueError
+from treeopt.runtime.pair import bench_prompts, load_pair, load_prompts, profile_prompts
+from treeopt.systems.contest import NAMES
+from treeopt.systems.running import Effort, run_contest
+
+SMALL = Effort(
+    max_tokens=32,
+    rounds=2,
+    positions=400,
+    trial_prompts=2,
+    trial_positions=24,
+    bench_prompts=2,
+    bench_tokens=40,
+    repeats=1,
+)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return load_pair(threads=1)
+
+
+def contest(pair, names, temperatures):
+    encode, texts = pair.tokenizer.encode, load_prompts()
+    return run_contest(
+        pair,
+        [encode(text) for text in profile_prompts(texts)],
+        [encode(text) for text in bench_prompts(texts)],
+        names=names,
+        temperatures=temperatures,
+        effort=SMALL,
+        show_progress=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def rows(pair):
+    return contest(pair, ["all"], [0.0, 0.6])
+
+
+def test_every_system_has_a_row_at_every_temperature(rows):
+    assert [(row.temperature, row.system) for row in rows] == [(t, name) for t in (0.0, 0.6) for name in NAMES]
+
+
+def test_every_system_is_lossless(rows):
+    assert [(row.system, row.evidence) for row in rows if not row.lossless] == []
+
+
+def test_every_number_is_one(rows):
+    for row in rows:
+        assert row.tokens_per_step >= 1
+        assert row.step_s == pytest.approx(row.draft_s + row.verify_s + row.rest_s)
+        assert row.tokens_per_s == pytest.approx(row.tokens_per_step / row.step_s)
+        assert row.predicted_speedup > 0
+    assert [row.speedup for row in rows if row.system == "plain"] == [1.0, 1.0]
+
+
+def test_drafts_are_of_use(rows):
+    """At temperature 0 every drafter gets more than one token a step out of the bundled pair."""
+    assert [row.system for row in rows if row.temperature == 0 and row.tokens_per_step < 1.1] == ["plain"]
+
+
+def test_an_unknown_name_is_refused_before_anything_runs(pair):
+    with pytest.raises(InvalidValueError, match="Got 'jacobi'"):
+        contest(pair, ["jacobi"], [0.0])

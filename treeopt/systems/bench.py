@@ -1,0 +1,125 @@
+"""All systems on the same prompts, in turn, so that drift of the machine hits all alike."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tqdm import tqdm
+
+from treeopt.profiler.losslessness import Losslessness, greedy_losslessness, sampled_losslessness
+from treeopt.profiler.trials import TimedSteps, decoded_text
+from treeopt.runtime import Transformer
+from treeopt.runtime.decode_loop import DecodeLoop
+from treeopt.sampling import Sampling
+from treeopt.systems.system import System
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What one system came to, beside what was predicted."""
+
+    system: str
+    rule: str
+    temperature: float
+    setting: str
+    tokens_per_step: float
+    step_s: float
+    draft_s: float
+    """Of a step, on average."""
+    verify_s: float
+    rest_s: float
+    tokens_per_s: float
+    speedup: float
+    """Tokens per second over those of `plain` on the same prompts."""
+    predicted_speedup: float
+    lossless: bool
+    evidence: str
+    """What the test of losslessness said."""
+
+
+@dataclass(slots=True)
+class _Runner:
+    system: System
+    decoder: DecodeLoop
+    steps: TimedSteps
+    texts: list[list[int]]
+    counts: list[int]
+
+
+def bench_systems(
+    systems: Sequence[System],
+    target: Transformer,
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling,
+    *,
+    max_new_tokens: int,
+    repeats: int = 1,
+    now_s: Callable[[], float] = time.perf_counter,
+    show_progress: bool = True,
+) -> tuple[Row, ...]:
+    """Decode every prompt with every system in turn and return a row for each, in the order given.
+
+    The first system must be plain decoding, which all are compared with.  Losslessness is tested on what was decoded.
+    """
+    runners = [_runner(system, prompts[0], now_s) for system in systems]
+    hidden = None if show_progress else True
+    with tqdm(total=len(prompts) * repeats, desc="systems   ", unit="text", disable=hidden) as bar:
+        for _ in range(repeats):
+            for prompt in prompts:
+                for runner in runners:
+                    text = decoded_text(runner.steps, runner.decoder, prompt, max_new_tokens)
+                    runner.texts.append([token for committed in text for token in committed])
+                    runner.counts.append(len(text))
+                bar.update()
+    all_prompts = list(prompts) * repeats
+    plain = runners[0]
+    plain_rate = _rate(plain)
+    return tuple(
+        _row(runner, plain_rate, _tested(target, all_prompts, plain, runner, sampling), sampling) for runner in runners
+    )
+
+
+def _runner(system: System, prompt: Sequence[int], now_s: Callable[[], float]) -> _Runner:
+    decoder = system.make(1)
+    decoded_text(TimedSteps(decoder, now_s), decoder, prompt, 16)  # the first calls of every size are slower
+    return _Runner(system, decoder, TimedSteps(decoder, now_s), [], [])
+
+
+def _tested(
+    target: Transformer, prompts: Sequence[Sequence[int]], plain: _Runner, runner: _Runner, sampling: Sampling
+) -> Losslessness:
+    if sampling.greedy:
+        return greedy_losslessness(target, prompts, plain.texts, runner.texts)
+    return sampled_losslessness(target, prompts, runner.texts, sampling)
+
+
+def _rate(runner: _Runner) -> float:
+    """Return tokens per second."""
+    return sum(map(len, runner.texts)) / _seconds(runner)
+
+
+def _seconds(runner: _Runner) -> float:
+    return float(sum(runner.steps.draft_s) + sum(runner.steps.read_s) + sum(runner.steps.rest_s))
+
+
+def _row(runner: _Runner, plain_rate: float, tested: Losslessness, sampling: Sampling) -> Row:
+    steps, count = runner.steps, sum(runner.counts)
+    draft_s, verify_s, rest_s = (float(np.sum(each)) / count for each in (steps.draft_s, steps.read_s, steps.rest_s))
+    rate = _rate(runner)
+    return Row(
+        system=runner.system.name,
+        rule=runner.system.rule,
+        temperature=sampling.temperature,
+        setting=runner.system.setting,
+        tokens_per_step=sum(map(len, runner.texts)) / count,
+        step_s=draft_s + verify_s + rest_s,
+        draft_s=draft_s,
+        verify_s=verify_s,
+        rest_s=rest_s,
+        tokens_per_s=rate,
+        speedup=rate / plain_rate,
+        predicted_speedup=runner.system.predicted.value,
+        lossless=tested.lossless,
+        evidence=tested.evidence,
+    )

@@ -1,0 +1,61 @@
+"""Which systems there are, and all of them planned on the same grounds."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+
+from tqdm import tqdm
+
+from treeopt.errors import InvalidValueError
+from treeopt.systems import drafted, draftless, headed, static
+from treeopt.systems.system import Grounds, System
+
+NAMES = (
+    *("plain", "prompt-lookup", "chain", "k-sequences", "top-k-tree", "medusa", "redrafter"),
+    *("lookahead", "specexec", "eagle2", "sequoia", "treeopt"),
+)
+"""In the order of the table."""
+
+
+def checked_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Return names in the order of the table, `plain` among them; `all` stands for every one.
+
+    Raises InvalidValueError for a name that is none.
+    """
+    for name in names:
+        if name not in NAMES and name != "all":
+            raise InvalidValueError(f"systems: expected all, or some of {', '.join(NAMES)}. Got {name!r}.")
+    return tuple(name for name in NAMES if name == "plain" or name in names or "all" in names)
+
+
+def planned_systems(grounds: Grounds, names: Sequence[str], *, show_progress: bool = True) -> list[System]:
+    """Return systems, each set as well as its measurements on the grounds allow.
+
+    `treeopt` is the one of the others, and of the best tree under the best rule, that promises most.
+    """
+    recorded = cache(lambda: drafted.record(grounds))
+    makers: dict[str, Callable[[], System]] = {
+        "plain": lambda: static.plain(grounds),
+        "prompt-lookup": lambda: draftless.prompt_lookup(grounds),
+        "chain": lambda: static.one_chain(grounds),
+        "k-sequences": lambda: static.k_sequences(grounds),
+        "top-k-tree": lambda: static.top_k_tree(grounds),
+        "medusa": lambda: headed.medusa(grounds),
+        "redrafter": lambda: headed.redrafter(grounds),
+        "lookahead": lambda: draftless.lookahead(grounds),
+        "specexec": lambda: drafted.specexec(grounds, recorded()),
+        "eagle2": lambda: drafted.eagle2(grounds, recorded()),
+        "sequoia": lambda: static.sequoia(grounds),
+    }
+    hidden = None if show_progress else True
+    found = [
+        makers[name]()
+        for name in tqdm(
+            [name for name in names if name != "treeopt"], desc="planning  ", unit="system", disable=hidden
+        )
+    ]
+    if "treeopt" in names:
+        best = max([static.best_rule(grounds), *found], key=lambda system: system.predicted.value)
+        setting = best.setting if best.name in ("treeopt", "sequoia") else f"{best.name}: {best.setting}"
+        found.append(replace(best, name="treeopt", setting=setting))
+    return found

@@ -1,0 +1,62 @@
+"""Systems whose draft model grows another tree in every step: EAGLE-2's rule and SpecExec."""
+
+from functools import partial
+
+from treeopt.draft_record import DraftRecord
+from treeopt.planner.calibration import calibration, specexec_settings
+from treeopt.planner.dynamic import fastest_dynamic_tree
+from treeopt.planner.replay import Replay
+from treeopt.profiler import Recording, RecordSize, Settings, TextFiles
+from treeopt.runtime import DynamicDecoder
+from treeopt.runtime.drafters.specexec import SpecExecDrafter
+from treeopt.systems.system import Grounds, System
+from treeopt.systems.tried import Choice, fastest_choice
+
+RECORD = RecordSize(top_k=8, depth=8)
+
+
+def record(grounds: Grounds) -> DraftRecord:
+    """Return the draft record of the grounds' prompts, which both systems are planned from."""
+    settings = Settings(sampling=grounds.sampling, positions=grounds.positions * len(grounds.prompts), record=RECORD)
+    recording = Recording(grounds.pair.target, grounds.pair.draft, grounds.prompts, settings, files=TextFiles(None))
+    return recording.record(show_progress=False)
+
+
+def eagle2(grounds: Grounds, recorded: DraftRecord) -> System:
+    """Return the fastest dynamic tree (Li et al., 2024)."""
+    model = grounds.model("target")
+    found = fastest_dynamic_tree(Replay(recorded), model, max_nodes=model.costs.max_nodes)
+    tree, sampling = found.tree, grounds.sampling
+
+    def make(seed: int) -> DynamicDecoder:
+        return DynamicDecoder(
+            grounds.pair.target,
+            grounds.pair.draft,
+            tree,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            seed=seed,
+        )
+
+    return System(
+        name="eagle2",
+        rule="target",
+        setting=f"top-k {tree.top_k}, depth {tree.depth}, {tree.nodes} nodes",
+        predicted=found.speedup,
+        make=make,
+    )
+
+
+def specexec(grounds: Grounds, recorded: DraftRecord) -> System:
+    """Return best-first growth with the fastest budget (Svirschevski et al., 2024)."""
+    draft = grounds.pair.draft
+    settings = specexec_settings(grounds.model("target"), calibration(recorded))
+    capacity = min(grounds.pair.target.config.max_positions, draft.config.max_positions)
+    choices = [
+        Choice(
+            f"budget {each.budget}, {each.max_passes} passes", partial(SpecExecDrafter, draft, each, capacity=capacity)
+        )
+        for each in settings
+    ]
+    return fastest_choice("specexec", grounds, choices)

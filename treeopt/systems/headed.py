@@ -1,0 +1,86 @@
+"""Systems with heads on the target's last hidden state: Medusa and ReDrafter."""
+
+from dataclasses import replace
+from functools import partial
+
+from treeopt import pair as bundle
+from treeopt.latency import LatencyTable, Timing
+from treeopt.planner import plan
+from treeopt.profile import Profile
+from treeopt.profiler.medusa import medusa_acceptance
+from treeopt.profiler.trials import run_trial
+from treeopt.runtime import DraftingDecoder
+from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
+from treeopt.runtime.drafters.redrafter import REDRAFTER_SETTINGS, RedrafterDrafter, load_redrafter
+from treeopt.systems.system import Grounds, System
+from treeopt.systems.tried import Choice, fastest_choice
+from treeopt.trees import TokenTree, chain
+
+NOTHING_S = 1e-9
+"""What a further level costs: the heads run once, however deep the tree."""
+
+
+def redrafter(grounds: Grounds) -> System:
+    """Return the recurrent head with the fastest beam width and length (Zhang et al., 2024)."""
+    head = load_redrafter(bundle.REDRAFTER, grounds.pair.target)
+    choices = [
+        Choice(f"{each.width} beams of {each.length} tokens", partial(RedrafterDrafter, head, each.width, each.length))
+        for each in REDRAFTER_SETTINGS
+    ]
+    return fastest_choice("redrafter", grounds, choices)
+
+
+def medusa(grounds: Grounds) -> System:
+    """Return Medusa's heads with the fastest tree for them (Cai et al., 2024)."""
+    heads = load_medusa(bundle.MEDUSA, grounds.pair.target)
+    profile = medusa_profile(grounds, heads)
+    found = plan(profile, profile.latency().verify.max_tokens, rule="target")
+    candidate = found.tree
+
+    def make(seed: int) -> DraftingDecoder:
+        return _decoder(grounds, heads, candidate.tree, seed)
+
+    return System(name="medusa", rule="target", setting=candidate.shape, predicted=candidate.speedup, make=make)
+
+
+def medusa_profile(grounds: Grounds, heads: MedusaHeads) -> Profile:
+    """Return the grounds' profile with the heads in the draft model's place.
+
+    Acceptance is counted head by head; drafting costs the same at any depth, so it belongs to the overhead.
+    """
+    acceptance = medusa_acceptance(
+        grounds.pair.target,
+        heads,
+        grounds.prompts,
+        sampling=grounds.sampling,
+        positions=grounds.positions * len(grounds.prompts),
+    )
+    trial = run_trial(_decoder(grounds, heads, chain(1), seed=0), grounds.prompts[:2], grounds.positions)
+    latency = grounds.profile.latency()
+    overhead = grounds.model("target").condition.parts[0][1].overhead_of("target")
+    widest = latency.verify.max_tokens
+    nothing = Timing([NOTHING_S])
+    return replace(
+        grounds.profile,
+        latencies=(
+            replace(
+                latency,
+                draft=LatencyTable([1, widest], [nothing, nothing]),
+                overhead=Timing(overhead.samples_s + trial.draft.median_s, allow_negative=True),
+                rule_overheads=(),
+            ),
+        ),
+        acceptances=(acceptance,),
+    )
+
+
+def _decoder(grounds: Grounds, heads: MedusaHeads, tree: TokenTree, seed: int) -> DraftingDecoder:
+    sampling = grounds.sampling
+    return DraftingDecoder(
+        grounds.pair.target,
+        MedusaDrafter(heads, tree),
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        seed=seed,
+    )

@@ -1,0 +1,46 @@
+"""A system: one way to decode, set as well as its measurements allow."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from treeopt.latency import Estimate
+from treeopt.planner import StepModel, step_model
+from treeopt.profile import Profile
+from treeopt.runtime.decode_loop import DecodeLoop
+from treeopt.runtime.pair import ModelPair
+from treeopt.sampling import Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """One way to decode."""
+
+    name: str
+    """As in the table: `plain`, `chain`, `medusa`, …"""
+    rule: str
+    """Verification rule; at temperature 0 all are one."""
+    setting: str
+    """The tree or the budget, in words."""
+    predicted: Estimate
+    """Tokens per second over those of plain decoding."""
+    make: Callable[[int], DecodeLoop]
+    """From a seed to the decoder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grounds:
+    """What systems are planned from, at one temperature."""
+
+    pair: ModelPair
+    profile: Profile
+    sampling: Sampling
+    prompts: Sequence[Sequence[int]]
+    """Token ids of the prompts that may be measured on; benchmarks take others."""
+    positions: int
+    """New tokens of a text in a trial or a record."""
+
+    def model(self, rule: str) -> StepModel:
+        """Return the step model of a rule, or of the first measured where that one was not."""
+        temperature = self.sampling.temperature
+        known = self.profile.acceptances_of(rule=rule, temperature=temperature)
+        return step_model(self.profile, rule=rule if known else None, temperature=temperature)
