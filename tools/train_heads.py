@@ -13,18 +13,16 @@ import time
 from pathlib import Path
 
 import head_lessons
+import head_training
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.nn.functional import kl_div, log_softmax, silu
-from tqdm import tqdm
-from train_target import optimizers, schedule
+from torch.nn.functional import silu
 from transformers import LlamaForCausalLM
 
 HEADS = 5
 HEAD_WEIGHT = 0.8
 """Of a head's loss beside that of the one before (Cai et al., 2024, section 2.2.1)."""
-TEXTS_PER_STEP = 4
 HELD_OUT_TEXTS = 32
 
 
@@ -58,41 +56,6 @@ def guesses(heads: Heads, hidden: Tensor) -> list[tuple[Tensor, Tensor]]:
     return [(logits, wanted[:, i : places + i]) for i, logits in enumerate(given, start=1)]
 
 
-def divergence(given: Tensor, wanted: Tensor) -> Tensor:
-    """Return the mean KL(target || head) of logits (…, V)."""
-    laws = (log_softmax(logits.float(), -1).flatten(0, -2) for logits in (given, wanted))
-    return kl_div(*laws, log_target=True, reduction="batchmean")
-
-
-def agreement(pairs: list[tuple[Tensor, Tensor]], most: int = 1) -> list[float]:
-    """Return, for every head, how often the target's likeliest token is among so many of its own."""
-    return [
-        (given.topk(most).indices == wanted.argmax(-1, keepdim=True)).any(-1).float().mean().item()
-        for given, wanted in pairs
-    ]
-
-
-def train(heads: Heads, hidden: Tensor, *, steps: int, rate: float) -> None:
-    """Train the heads in place."""
-    optimizer_pair = optimizers(heads, rate)
-    generator = torch.Generator().manual_seed(8)
-    weights = [HEAD_WEIGHT**head for head in range(HEADS)]
-    bar = tqdm(range(steps), desc="heads")
-    for step in bar:
-        for optimizer in optimizer_pair:
-            optimizer.param_groups[0]["lr"] = rate * schedule((step + 1) / steps)
-        texts = torch.randint(len(hidden), (TEXTS_PER_STEP,), generator=generator)
-        with torch.autocast("cpu", torch.bfloat16):
-            pairs = guesses(heads, hidden[texts].float())
-        loss = torch.stack([w * divergence(*pair) for w, pair in zip(weights, pairs, strict=True)]).sum() / sum(weights)
-        loss.backward()
-        for optimizer in optimizer_pair:
-            optimizer.step()
-            optimizer.zero_grad()
-        if step % 20 == 0:
-            bar.set_postfix(loss=f"{loss.item():.3f}", agreement=" ".join(f"{share:.2f}" for share in agreement(pairs)))
-
-
 def save(heads: Heads, folder: Path) -> None:
     """Write the weights in half precision, head after head, and what they fit."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -116,12 +79,18 @@ def main() -> None:
     hidden = head_lessons.prepared(target).hidden
     lessons_s = time.perf_counter() - start_s
     heads = Heads(target)
-    train(heads, hidden[:-HELD_OUT_TEXTS], steps=options.steps, rate=options.learning_rate)
+    learnt = hidden[:-HELD_OUT_TEXTS]
+    head_training.fit(
+        heads,
+        lambda texts: guesses(heads, learnt[texts].float()),
+        len(learnt),
+        weight=HEAD_WEIGHT,
+        steps=options.steps,
+        rate=options.learning_rate,
+        title="heads",
+    )
     with torch.no_grad():
-        pairs = guesses(heads, hidden[-HELD_OUT_TEXTS:].float())
-    for most in (1, 5, 10):
-        shares = " ".join(f"{share:.3f}" for share in agreement(pairs, most))
-        print(f"target's likeliest token among a head's first {most:2}, on texts not trained on, by head: {shares}")
+        head_training.report(guesses(heads, hidden[-HELD_OUT_TEXTS:].float()), (1, 5, 10))
     save(heads, options.output)
     minutes = (time.perf_counter() - start_s) / 60
     print(f"{minutes:.1f} minutes, {lessons_s / 60:.1f} of them for lessons")

@@ -12,13 +12,11 @@ import time
 from pathlib import Path
 
 import head_lessons
+import head_training
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.functional import embedding, rms_norm, silu
-from tqdm import tqdm
-from train_heads import agreement, divergence
-from train_target import optimizers, schedule
 from transformers import LlamaForCausalLM
 
 from treeopt.runtime.drafters.redrafter import LEAST_MEAN_SQUARE
@@ -27,7 +25,6 @@ BLOCKS = 2
 UNROLLED_TOKENS = 6
 STEP_WEIGHT = 0.85
 """Of a step's loss beside the one before: later ones count less, because they are reached less often."""
-TEXTS_PER_BATCH = 4
 HELD_OUT_TEXTS = 32
 STORE = Path("build/heads/redrafter_lessons.pt")
 CORPUS_WINDOWS = 2304
@@ -87,28 +84,6 @@ def unrolled(head: RecurrentHead, hidden: Tensor, tokens: Tensor) -> list[tuple[
     return steps
 
 
-def train(head: RecurrentHead, lessons: head_lessons.Lessons, *, steps: int, rate: float) -> None:
-    """Train the head in place."""
-    optimizer_pair = optimizers(head, rate)
-    generator = torch.Generator().manual_seed(8)
-    weights = [STEP_WEIGHT**step for step in range(UNROLLED_TOKENS)]
-    bar = tqdm(range(steps), desc="redrafter")
-    for step in bar:
-        for optimizer in optimizer_pair:
-            optimizer.param_groups[0]["lr"] = rate * schedule((step + 1) / steps)
-        texts = torch.randint(len(lessons.tokens), (TEXTS_PER_BATCH,), generator=generator)
-        with torch.autocast("cpu", torch.bfloat16):
-            laws = unrolled(head, lessons.hidden[texts].float(), lessons.tokens[texts])
-        losses = [weight * divergence(*law) for weight, law in zip(weights, laws, strict=True)]
-        loss = torch.stack(losses).sum() / sum(weights)
-        loss.backward()
-        for optimizer in optimizer_pair:
-            optimizer.step()
-            optimizer.zero_grad()
-        if step % 20 == 0:
-            bar.set_postfix(loss=f"{loss.item():.3f}", agreement=" ".join(f"{a:.2f}" for a in agreement(laws)))
-
-
 def save(head: RecurrentHead, folder: Path) -> None:
     """Write the weights in half precision, and what they fit."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -134,12 +109,18 @@ def main() -> None:
     torch.manual_seed(9)
     head = RecurrentHead(target)
     kept = head_lessons.Lessons(hidden[:-HELD_OUT_TEXTS], tokens[:-HELD_OUT_TEXTS])
-    train(head, kept, steps=options.steps, rate=options.learning_rate)
+    head_training.fit(
+        head,
+        lambda texts: unrolled(head, kept.hidden[texts].float(), kept.tokens[texts]),
+        len(kept.tokens),
+        weight=STEP_WEIGHT,
+        steps=options.steps,
+        rate=options.learning_rate,
+        title="redrafter",
+    )
     with torch.no_grad():
         laws = unrolled(head, hidden[-HELD_OUT_TEXTS:].float(), tokens[-HELD_OUT_TEXTS:])
-    for most in (1, 5):
-        shares = " ".join(f"{share:.3f}" for share in agreement(laws, most))
-        print(f"target's likeliest token among the head's first {most}, on texts not trained on, by step: {shares}")
+    head_training.report(laws, (1, 5))
     save(head, options.output)
     minutes = (time.perf_counter() - start_s) / 60
     print(f"{minutes:.1f} minutes, {lessons_s / 60:.1f} of them for lessons")

@@ -8,8 +8,9 @@ import torch
 
 from tests.runtime.decoding import PROMPT, joined, with_end
 from tests.runtime.slow_growth import children_of, own, paths_of, slow_tree
+from tests.runtime.toy_law import ToyLaw, first_children
 from treeopt.errors import InvalidValueError, TreeoptError
-from treeopt.runtime import Decoder, DynamicDecoder, DynamicDrafter, Sampling, Verdict, law, load_model
+from treeopt.runtime import Decoder, DynamicDecoder, DynamicDrafter, Sampling, load_model
 from treeopt.runtime import drafting_decoder as decoder_module
 from treeopt.runtime.drafting import Outcome
 from treeopt.runtime.drafting_decoder import sampled
@@ -197,14 +198,6 @@ class TestLaw:
     def p_value(self, pair, logits_after, chi_squared):
         """Return the function that decodes texts and gives the p-value of their first tokens."""
 
-        def joint(sampling):
-            found = np.ones((5,) * self.LENGTH)
-            for done in range(self.LENGTH):
-                for text in np.ndindex(*(5,) * done):
-                    after = law(logits_after(pair[0], [*self.PROMPT, *text])[None], sampling)[0].double().numpy()
-                    found[text] *= (after / after.sum()).reshape(5, *[1] * (self.LENGTH - done - 1))
-            return found
-
         def p_value(texts, sampling=EVEN, tree=self.TREE):
             decoder = DynamicDecoder(
                 *pair,
@@ -214,10 +207,7 @@ class TestLaw:
                 top_k=sampling.top_k,
                 seed=1,
             )
-            counts = np.zeros((5,) * self.LENGTH)
-            for _ in range(texts):
-                counts[tuple(decoder.generate(self.PROMPT, self.LENGTH))] += 1
-            return chi_squared(counts, joint(sampling))
+            return ToyLaw(None, logits_after, chi_squared).of(decoder, pair[0], self.PROMPT, texts, sampling)[0]
 
         return p_value
 
@@ -229,12 +219,6 @@ class TestLaw:
         assert p_value(500, tree=dynamic(1, 3, 4)) > 1e-3
 
     def test_a_child_that_the_target_did_not_sample_is_found(self, p_value, monkeypatch):
-        def first_children(children, _tokens, following):
-            path = [0]
-            while len(children[path[-1]]) > 0:
-                path.append(children[path[-1]][0])
-            return Verdict(tuple(path), following[path[-1]])
-
         monkeypatch.setattr(decoder_module, "verify_greedy", first_children)
         assert p_value(300) < 1e-6
 

@@ -10,9 +10,10 @@ import torch
 from safetensors.torch import save_file
 
 from tests.runtime.decoding import PROMPT, TREES, joined
+from tests.runtime.toy_law import ToyLaw, first_children
 from treeopt import pair as bundle
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
-from treeopt.runtime import Decoder, DraftingDecoder, Sampling, Verdict, law, load_model
+from treeopt.runtime import Decoder, DraftingDecoder, Sampling, load_model
 from treeopt.runtime import drafting_decoder as decoder_module
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
 from treeopt.runtime.pair import bench_prompts, load_pair, load_prompts
@@ -192,14 +193,6 @@ class TestLaw:
     def p_value(self, small, logits_after, chi_squared):
         """Return the function that decodes texts and gives the p-value of their first tokens."""
 
-        def joint(sampling):
-            found = np.ones((5,) * self.LENGTH)
-            for done in range(self.LENGTH):
-                for text in np.ndindex(*(5,) * done):
-                    after = law(logits_after(small, [*self.PROMPT, *text])[None], sampling)[0].double().numpy()
-                    found[text] *= (after / after.sum()).reshape(5, *[1] * (self.LENGTH - done - 1))
-            return found
-
         def p_value(texts, sampling=EVEN, tree=self.TREE, **rule):
             drafter = MedusaDrafter(MedusaHeads(small, *random_weights(small.config.hidden)), tree)
             decoder = DraftingDecoder(
@@ -211,10 +204,7 @@ class TestLaw:
                 seed=1,
                 **rule,
             )
-            counts = np.zeros((5,) * self.LENGTH)
-            for _ in range(texts):
-                counts[tuple(decoder.generate(self.PROMPT, self.LENGTH))] += 1
-            return chi_squared(counts, joint(sampling))
+            return ToyLaw(None, logits_after, chi_squared).of(decoder, small, self.PROMPT, texts, sampling)[0]
 
         return p_value
 
@@ -226,12 +216,6 @@ class TestLaw:
         assert p_value(500, tree=level_widths([3, 3, 3])) > 1e-3
 
     def test_a_child_that_the_target_did_not_sample_is_found(self, p_value, monkeypatch):
-        def first_children(children, _tokens, following):
-            path = [0]
-            while len(children[path[-1]]) > 0:
-                path.append(children[path[-1]][0])
-            return Verdict(tuple(path), following[path[-1]])
-
         monkeypatch.setattr(decoder_module, "verify_greedy", first_children)
         assert p_value(300) < 1e-6
 

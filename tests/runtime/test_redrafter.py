@@ -10,9 +10,10 @@ from safetensors.torch import load_file, save_file
 from tests.runtime.decoding import PROMPT, joined
 from tests.runtime.slow_growth import paths_of
 from tests.runtime.slow_redrafter import SlowHead, beginnings, slow_beams
+from tests.runtime.toy_law import ToyLaw, first_children
 from treeopt import pair as bundle
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
-from treeopt.runtime import Decoder, DraftingDecoder, Sampling, Verdict, law, load_model
+from treeopt.runtime import Decoder, DraftingDecoder, Sampling, load_model
 from treeopt.runtime import drafting_decoder as decoder_module
 from treeopt.runtime.drafters.redrafter import REDRAFTER_SETTINGS, RedrafterDrafter, load_redrafter
 from treeopt.runtime.drafting import Outcome
@@ -207,14 +208,6 @@ class TestLaw:
         """Return the function that decodes texts and gives the p-value of their first tokens."""
         target, head = small
 
-        def joint(sampling):
-            found = np.ones((5,) * self.LENGTH)
-            for done in range(self.LENGTH):
-                for text in np.ndindex(*(5,) * done):
-                    after = law(logits_after(target, [*self.PROMPT, *text])[None], sampling)[0].double().numpy()
-                    found[text] *= (after / after.sum()).reshape(5, *[1] * (self.LENGTH - done - 1))
-            return found
-
         def p_value(texts, sampling=EVEN, width=2, length=2):
             decoder = DraftingDecoder(
                 target,
@@ -224,10 +217,7 @@ class TestLaw:
                 top_k=sampling.top_k,
                 seed=1,
             )
-            counts = np.zeros((5,) * self.LENGTH)
-            for _ in range(texts):
-                counts[tuple(decoder.generate(self.PROMPT, self.LENGTH))] += 1
-            return chi_squared(counts, joint(sampling))
+            return ToyLaw(None, logits_after, chi_squared).of(decoder, target, self.PROMPT, texts, sampling)[0]
 
         return p_value
 
@@ -240,12 +230,6 @@ class TestLaw:
         assert p_value(500, width=width, length=length) > 1e-3
 
     def test_a_child_that_the_target_did_not_sample_is_found(self, p_value, monkeypatch):
-        def first_children(children, _tokens, following):
-            path = [0]
-            while len(children[path[-1]]) > 0:
-                path.append(children[path[-1]][0])
-            return Verdict(tuple(path), following[path[-1]])
-
         monkeypatch.setattr(decoder_module, "verify_greedy", first_children)
         assert p_value(300) < 1e-6
 

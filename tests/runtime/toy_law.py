@@ -43,6 +43,10 @@ class ToyLaw:
             top_k=sampling.top_k,
             seed=1,
         )
+        return self.of(decoder, model, prompt, texts, sampling)
+
+    def of(self, decoder, model, prompt, texts, sampling=EVEN):
+        """Return the same for any decoder of a model."""
         counts, steps = np.zeros((VOCABULARY,) * LENGTH), 0
         for _ in range(texts):
             found = list(decoder.steps(prompt, LENGTH))

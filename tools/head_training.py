@@ -1,0 +1,74 @@
+"""How heads learn the target's laws, whatever the heads are like."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import kl_div, log_softmax
+from tqdm import tqdm
+from train_target import optimizers, schedule
+
+Pairs = list[tuple[Tensor, Tensor]]
+"""Logits (…, V) that were given and those of the target that were wanted, place by place."""
+TEXTS_PER_STEP = 4
+
+
+def fit(
+    heads: nn.Module,
+    guesses: Callable[[Tensor], Pairs],
+    texts: int,
+    *,
+    weight: float,
+    steps: int,
+    rate: float,
+    title: str,
+) -> None:
+    """Train heads in place.
+
+    Args:
+        heads: what is trained.
+        guesses: from texts, int64 (m,), to what is given and wanted on them.
+        texts: how many there are.
+        weight: of a place's loss beside that of the one before.
+        steps: of the optimizer, each on a few texts.
+        rate: of learning.
+        title: of the bar.
+    """
+    optimizer_pair = optimizers(heads, rate)
+    generator = torch.Generator().manual_seed(8)
+    bar = tqdm(range(steps), desc=title)
+    for step in bar:
+        for optimizer in optimizer_pair:
+            optimizer.param_groups[0]["lr"] = rate * schedule((step + 1) / steps)
+        chosen = torch.randint(texts, (TEXTS_PER_STEP,), generator=generator)
+        with torch.autocast("cpu", torch.bfloat16):
+            pairs = guesses(chosen)
+        weights = [weight**place for place in range(len(pairs))]
+        loss = torch.stack([w * divergence(*pair) for w, pair in zip(weights, pairs, strict=True)]).sum() / sum(weights)
+        loss.backward()
+        for optimizer in optimizer_pair:
+            optimizer.step()
+            optimizer.zero_grad()
+        if step % 20 == 0:
+            bar.set_postfix(loss=f"{loss.item():.3f}", agreement=" ".join(f"{share:.2f}" for share in agreement(pairs)))
+
+
+def divergence(given: Tensor, wanted: Tensor) -> Tensor:
+    """Return the mean KL(target || head) of logits (…, V)."""
+    laws = (log_softmax(logits.float(), -1).flatten(0, -2) for logits in (given, wanted))
+    return kl_div(*laws, log_target=True, reduction="batchmean")
+
+
+def agreement(pairs: Pairs, most: int = 1) -> list[float]:
+    """Return, for every place, how often the target's likeliest token is among so many of the head's own."""
+    return [
+        (given.topk(most).indices == wanted.argmax(-1, keepdim=True)).any(-1).float().mean().item()
+        for given, wanted in pairs
+    ]
+
+
+def report(pairs: Pairs, numbers: tuple[int, ...]) -> None:
+    """Print this for several numbers."""
+    for most in numbers:
+        shares = " ".join(f"{share:.3f}" for share in agreement(pairs, most))
+        print(f"target's likeliest token among a head's first {most:2}, on texts not trained on, by place: {shares}")
