@@ -9,7 +9,7 @@ from conditions import conditions
 
 from treeopt import pair as bundle
 from treeopt.profiler.trials import TimedSteps, decoded_text
-from treeopt.runtime import DraftingDecoder, Transformer
+from treeopt.runtime import DraftingDecoder, Transformer, growing
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
@@ -22,12 +22,13 @@ from treeopt.trees import level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
 
 POSITIONS = 192
-PASSES: dict[type, tuple[str, ...]] = {
+PASSES: dict[object, tuple[str, ...]] = {
     Transformer: ("forward", "hidden", "logits"),
-    MedusaHeads: ("logits",),
+    MedusaHeads: ("likeliest",),
     RedrafterHead: ("advance", "log_probs"),
+    growing: ("feed",),
 }
-"""Methods that are model passes; one may call another."""
+"""What is a model pass, as profiles time it: a drafted level's children included; one may call another."""
 
 
 @contextmanager

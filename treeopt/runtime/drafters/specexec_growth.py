@@ -57,8 +57,12 @@ class BestFirstGrowth:
         start = len(self._above)
         self._pool["fed"][self._last] = np.arange(start, start + len(self._last))
         nodes = self._pool[self._last]
-        above = np.column_stack([self._above[nodes["parent"]], nodes["fed"]])
-        self._above = np.vstack([np.pad(self._above, ((0, 0), (0, 1))), above])
+        passes = self._above.shape[1]
+        above = np.empty((len(nodes), passes + 1), np.int64)
+        above[:, :passes], above[:, passes] = self._above[nodes["parent"]], nodes["fed"]
+        grown = np.zeros((start + len(nodes), passes + 1), np.int64)
+        grown[:start, :passes], grown[start:] = self._above, above
+        self._above = grown
         visible = np.zeros((len(nodes), start + len(nodes)), np.bool_)
         np.put_along_axis(visible, above, True, axis=1)
         return Beams(nodes["token"], PassNodes(visible=visible, depth=nodes["depth"], start=start))
