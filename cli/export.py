@@ -9,7 +9,7 @@ import click
 from treeopt.cli.export_text import setting_text, topology_text
 from treeopt.cli.format_list import list_option
 from treeopt.cli.inputs import budget_option, depth_option, is_profile, name_option, read_any_tree
-from treeopt.cli.options import file, load_profile, output, profile_options
+from treeopt.cli.options import file, load_profile, output, profile_options, record_beside
 from treeopt.cli.text import patience
 from treeopt.files import STANDARD_STREAM, check_writable, write_bytes, write_text
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from treeopt.profile import Profile
     from treeopt.trees import TreeFile
     from treeopt.trees.formats.topology import TopologyFormat
-
-RECORD_SUFFIX = ".record.npz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +107,7 @@ def export(context: click.Context, /, target: str, written: Path, no_record: boo
         given["profile_path"] = path
     elif context.get_parameter_source("profile_path") == click.core.ParameterSource.DEFAULT:
         given["profile_path"] = profile_path if profile_path.exists() else None
-    given["record_path"] = None if no_record else given["record_path"] or _record_beside(given["profile_path"])
+    given["record_path"] = None if no_record else given["record_path"] or _record_there(given["profile_path"])
     options = ExportOptions(**given)
     _check_names({written: ""}, options)
     check_writable(written)
@@ -194,11 +192,11 @@ def _finish(files: dict[Path, str | bytes], report: str, warnings: tuple[str, ..
         click.echo(f"\nWritten to {', '.join(map(str, files))}.")
 
 
-def _record_beside(profile_path: Path | None) -> Path | None:
+def _record_there(profile_path: Path | None) -> Path | None:
     """Return the draft record that was measured with a profile, if it is there."""
     if profile_path is None:
         return None
-    beside = profile_path.with_suffix(RECORD_SUFFIX)
+    beside = record_beside(profile_path)
     return beside if beside.exists() else None
 
 

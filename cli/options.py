@@ -94,6 +94,11 @@ def profile_options(function: Function) -> Function:
     return function
 
 
+def record_beside(profile_path: Path) -> Path:
+    """Return where the draft record of a profile lies, unless it was given another place."""
+    return profile_path.with_suffix(".record.npz")
+
+
 def load_profile(path: Path) -> "Profile":
     """Return the profile of a file; where there is none, say how to make one."""
     from treeopt.profile import Profile

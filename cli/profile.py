@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treeopt.cli.options import PairOptions, checked_rule, lossy_option, output, pair_options, sampling_options
+from treeopt.cli.options import (
+    PairOptions,
+    checked_rule,
+    lossy_option,
+    output,
+    pair_options,
+    record_beside,
+    sampling_options,
+)
 from treeopt.cli.text import milliseconds
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.files import STANDARD_STREAM, check_writable
@@ -16,7 +24,6 @@ if TYPE_CHECKING:
     from treeopt.profile import MeasuredAcceptance, Profile
 
 JOURNAL_SUFFIX = ".partial"
-RECORD_SUFFIX = ".record.npz"
 TEXTS_SUFFIX = ".record.partial"
 BESIDE = ""
 """Stands for a record file beside the profile."""
@@ -144,7 +151,7 @@ def record_file(name: str, path: Path) -> Path:
     """Return where the draft record is written; click.UsageError where that cannot be."""
     if name == BESIDE and str(path) == STANDARD_STREAM:
         raise click.UsageError("--record: expected a file, because the profile goes to standard output. Name one.")
-    file = Path(name) if name != BESIDE else path.with_suffix(RECORD_SUFFIX)
+    file = Path(name) if name != BESIDE else record_beside(path)
     if name == STANDARD_STREAM or file == path:
         raise click.UsageError(f"--record: expected a file of its own. Got {name}: a record is not text.")
     return file

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from treeopt.errors import InfeasibleError
 from treeopt.latency import Estimate
-from treeopt.planner import Candidate, StepModel
+from treeopt.planner import Candidate, StepModel, kind_of
 from treeopt.planner.dynamic import DynamicCandidate, predict_dynamic
 from treeopt.planner.replay import Replay
 from treeopt.trees import TokenTree, chain
@@ -36,7 +36,7 @@ def predicted(label: str, tree: DynamicTree, model: StepModel, replay: Replay | 
 
 def predicted_static(label: str, tree: TokenTree, model: StepModel) -> Predicted:
     """Return what a static tree comes to; raises InfeasibleError for one larger or deeper than was measured."""
-    return _labelled(label, model.predict("tree", tree))
+    return _labelled(label, model.predict(kind_of(tree), tree))
 
 
 def shape(tree: DynamicTree) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from treeopt.draft_record import DraftRecord
 from treeopt.engines.engine import Engine, VerifyTime
 from treeopt.errors import InfeasibleError
+from treeopt.planner import kind_of
 from treeopt.profile import Profile
 from treeopt.trees import TokenTree
 
@@ -34,9 +35,7 @@ class Source:
     @property
     def chain_length(self) -> int | None:
         """Draft tokens of the tree where it is a chain; 0 for the root alone, None for anything else."""
-        if self.tree is None or self.tree.nodes > self.tree.max_depth + 1:
-            return None
-        return self.tree.max_depth
+        return None if self.tree is None or kind_of(self.tree) == "tree" else self.tree.max_depth
 
     @property
     def max_length(self) -> int | None:

@@ -1,7 +1,7 @@
 """Profile to plan: which rule and tree are fastest, where, by how much, and how sure that is."""
 
 from treeopt.planner.fastest import Fastest, fastest_tree
-from treeopt.planner.model import Candidate, StepModel, step_model
+from treeopt.planner.model import Candidate, StepModel, kind_of, step_model
 from treeopt.planner.planning import OBJECTIVES, Plan, fastest_drafted_tree, plan, tree_file
 from treeopt.planner.rule_choice import RuleChoice
 from treeopt.planner.scheduling import Schedule, Segment, schedule
@@ -21,6 +21,7 @@ __all__ = [
     "StepModel",
     "fastest_drafted_tree",
     "fastest_tree",
+    "kind_of",
     "plan",
     "schedule",
     "step_model",

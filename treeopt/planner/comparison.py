@@ -7,7 +7,7 @@ import numpy as np
 
 from treeopt.errors import InfeasibleError
 from treeopt.planner.fastest import speeds
-from treeopt.planner.model import Candidate, StepModel
+from treeopt.planner.model import Candidate, StepModel, kind_of
 from treeopt.solver import Solution, solve
 from treeopt.trees import TokenTree
 
@@ -47,7 +47,7 @@ def compare(model: StepModel, trees: Sequence[TokenTree]) -> tuple[ComparedTree,
 def _prediction(model: StepModel, tree: TokenTree) -> Candidate | str:
     """Return the prediction, or why there is none."""
     try:
-        return model.predict(_kind(tree), tree)
+        return model.predict(kind_of(tree), tree)
     except InfeasibleError as error:
         return str(error)
 
@@ -58,10 +58,4 @@ def _same_size(model: StepModel, solution: Solution, given: Candidate) -> Candid
     if row.max(initial=0.0) <= given.speedup.value:
         return given
     best = solution.tree(nodes, int(row.argmax()))
-    return model.predict(_kind(best), best)
-
-
-def _kind(tree: TokenTree) -> str:
-    if tree.nodes == 1:
-        return "plain"
-    return "chain" if tree.nodes == tree.max_depth + 1 else "tree"
+    return model.predict(kind_of(best), best)

@@ -42,6 +42,17 @@ class Candidate:
         return f"{self.kind} of {self.tree.nodes} node{'s' * (self.tree.nodes > 1)}{depth}"
 
 
+def kind_of(tree: TokenTree) -> str:
+    """Return `plain`, `chain` or `tree`.
+
+    >>> kind_of(TokenTree([-1])), kind_of(TokenTree([-1, 0, 1])), kind_of(TokenTree([-1, 0, 0]))
+    ('plain', 'chain', 'tree')
+    """
+    if tree.nodes == 1:
+        return "plain"
+    return "chain" if tree.nodes == tree.max_depth + 1 else "tree"
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepModel:
     """Predicted tokens, seconds and speedup of any tree under one condition of a profile."""

@@ -26,11 +26,9 @@ def predicted_speedup(trial: Trial, model: StepModel) -> Estimate:
 
     Raises InfeasibleError for passes larger than were timed.
     """
-    step_s = _step_s(trial, model.costs, np.array(trial.draft.median_s))
     drawn_s = _step_s(trial, model.worlds.costs, draw_medians((trial.draft,), np.random.default_rng(SEED))[:, 0])
-    plain_s = model.costs.verify_s[1]
     drawn = draw_ratios(trial.tokens, trial.steps) / drawn_s * model.worlds.costs.verify_s[..., 1]
-    return estimate(float(trial.tokens_per_step / step_s * plain_s), drawn)
+    return estimate(_speedup(trial, model), drawn)
 
 
 def predicted_step_s(trial: Trial, model: StepModel) -> float:
@@ -45,7 +43,11 @@ def fastest_trial(trials: Sequence[Trial], model: StepModel) -> int:
     """
     if not trials:
         raise InfeasibleError("trials: expected at least one setting to have been tried. Got none.")
-    return int(np.argmax([predicted_speedup(trial, model).value for trial in trials]))
+    return int(np.argmax([_speedup(trial, model) for trial in trials]))
+
+
+def _speedup(trial: Trial, model: StepModel) -> float:
+    return float(trial.tokens_per_step / predicted_step_s(trial, model) * model.costs.verify_s[1])
 
 
 def _step_s(trial: Trial, costs: StepCosts, draft_s: FloatArray) -> FloatArray:

@@ -1,5 +1,6 @@
 """Systems whose draft model grows another tree in every step: EAGLE-2's rule and SpecExec."""
 
+from dataclasses import asdict
 from functools import partial
 
 from treeopt.draft_record import DraftRecord
@@ -33,9 +34,7 @@ def eagle2(grounds: Grounds, recorded: DraftRecord) -> System:
             grounds.pair.target,
             grounds.pair.draft,
             tree,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
+            **asdict(sampling),
             seed=seed,
         )
 

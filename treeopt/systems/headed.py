@@ -9,12 +9,11 @@ from treeopt.planner import plan
 from treeopt.profile import Profile
 from treeopt.profiler.medusa import medusa_acceptance
 from treeopt.profiler.trials import run_trial
-from treeopt.runtime import DraftingDecoder
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
 from treeopt.runtime.drafters.redrafter import REDRAFTER_SETTINGS, RedrafterDrafter, load_redrafter
 from treeopt.systems.system import Grounds, System
 from treeopt.systems.tried import Choice, fastest_choice
-from treeopt.trees import TokenTree, chain
+from treeopt.trees import chain
 
 NOTHING_S = 1e-9
 """What a further level costs: the heads run once, however deep the tree."""
@@ -36,11 +35,13 @@ def medusa(grounds: Grounds) -> System:
     profile = medusa_profile(grounds, heads)
     found = plan(profile, profile.latency().verify.max_tokens, rule="target")
     candidate = found.tree
-
-    def make(seed: int) -> DraftingDecoder:
-        return _decoder(grounds, heads, candidate.tree, seed)
-
-    return System(name="medusa", rule="target", setting=candidate.shape, predicted=candidate.speedup, make=make)
+    return System(
+        name="medusa",
+        rule="target",
+        setting=candidate.shape,
+        predicted=candidate.speedup,
+        make=lambda seed: grounds.decoder(MedusaDrafter(heads, candidate.tree), seed),
+    )
 
 
 def medusa_profile(grounds: Grounds, heads: MedusaHeads) -> Profile:
@@ -55,9 +56,8 @@ def medusa_profile(grounds: Grounds, heads: MedusaHeads) -> Profile:
         sampling=grounds.sampling,
         positions=grounds.positions * len(grounds.prompts),
     )
-    trial = run_trial(_decoder(grounds, heads, chain(1), seed=0), grounds.prompts[:2], grounds.positions)
+    trial = run_trial(grounds.decoder(MedusaDrafter(heads, chain(1)), 0), grounds.prompts[:2], grounds.positions)
     latency = grounds.profile.latency()
-    overhead = grounds.model("target").condition.parts[0][1].overhead_of("target")
     widest = latency.verify.max_tokens
     nothing = Timing([NOTHING_S])
     return replace(
@@ -66,21 +66,9 @@ def medusa_profile(grounds: Grounds, heads: MedusaHeads) -> Profile:
             replace(
                 latency,
                 draft=LatencyTable([1, widest], [nothing, nothing]),
-                overhead=Timing(overhead.samples_s + trial.draft.median_s, allow_negative=True),
+                overhead=Timing(latency.overhead_of("target").samples_s + trial.draft.median_s, allow_negative=True),
                 rule_overheads=(),
             ),
         ),
         acceptances=(acceptance,),
-    )
-
-
-def _decoder(grounds: Grounds, heads: MedusaHeads, tree: TokenTree, seed: int) -> DraftingDecoder:
-    sampling = grounds.sampling
-    return DraftingDecoder(
-        grounds.pair.target,
-        MedusaDrafter(heads, tree),
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        seed=seed,
     )

@@ -1,8 +1,9 @@
 """Systems with a static tree that the draft model fills: plain decoding, chains, sequences, trees."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
-from treeopt.planner import Candidate, StepModel, plan
+from treeopt.planner import Candidate, StepModel, kind_of, plan
 from treeopt.planner.chains import fastest_chain
 from treeopt.runtime import Decoder
 from treeopt.systems.system import Grounds, System
@@ -62,7 +63,7 @@ def _sequences(model: StepModel) -> Iterator[TokenTree]:
 
 
 def _system(name: str, grounds: Grounds, model: StepModel, tree: TokenTree) -> System:
-    candidate: Candidate = model.predict(_kind(tree), tree)
+    candidate: Candidate = model.predict(kind_of(tree), tree)
     rule, sampling = model.acceptance.rule, grounds.sampling
 
     def make(seed: int) -> Decoder:
@@ -71,16 +72,8 @@ def _system(name: str, grounds: Grounds, model: StepModel, tree: TokenTree) -> S
             grounds.pair.draft if tree.nodes > 1 else None,
             tree,
             rule=rule,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
+            **asdict(sampling),
             seed=seed,
         )
 
     return System(name=name, rule=rule, setting=candidate.shape, predicted=candidate.speedup, make=make)
-
-
-def _kind(tree: TokenTree) -> str:
-    if tree.nodes == 1:
-        return "plain"
-    return "chain" if tree.nodes == tree.max_depth + 1 else "tree"

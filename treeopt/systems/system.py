@@ -1,12 +1,14 @@
 """A system: one way to decode, set as well as its measurements allow."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from treeopt.latency import Estimate
 from treeopt.planner import StepModel, step_model
 from treeopt.profile import Profile
+from treeopt.runtime import DraftingDecoder
 from treeopt.runtime.decode_loop import DecodeLoop
+from treeopt.runtime.drafting import Drafter
 from treeopt.runtime.pair import ModelPair
 from treeopt.sampling import Sampling
 
@@ -38,6 +40,10 @@ class Grounds:
     """Token ids of the prompts that may be measured on; benchmarks take others."""
     positions: int
     """New tokens of a text in a trial or a record."""
+
+    def decoder(self, drafter: Drafter, seed: int) -> DraftingDecoder:
+        """Return a decoder with a drafter, sampling as the grounds do."""
+        return DraftingDecoder(self.pair.target, drafter, **asdict(self.sampling), seed=seed)
 
     def model(self, rule: str) -> StepModel:
         """Return the step model of a rule, or of the first measured where that one was not."""

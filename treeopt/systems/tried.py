@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from treeopt.planner.trials import fastest_trial, predicted_speedup
 from treeopt.profiler.trials import run_trial
-from treeopt.runtime import DraftingDecoder
 from treeopt.runtime.drafting import Drafter
 from treeopt.systems.system import Grounds, System
+from treeopt.trial import Trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,26 +25,16 @@ def fastest_choice(name: str, grounds: Grounds, choices: Sequence[Choice]) -> Sy
     Settings whose passes may be larger than what was timed are left out.  Raises InfeasibleError where none is left.
     """
     model = grounds.model("target")
-    choices = [choice for choice in choices if choice.make().max_nodes <= model.costs.max_nodes]
-    trials = [run_trial(_decoder(grounds, choice, seed=0), grounds.prompts, grounds.positions) for choice in choices]
-    best = fastest_trial(trials, model)
-    chosen = choices[best]
+    tried: list[tuple[Choice, Trial]] = []
+    for choice in choices:
+        drafter = choice.make()
+        if drafter.max_nodes <= model.costs.max_nodes:
+            tried.append((choice, run_trial(grounds.decoder(drafter, 0), grounds.prompts, grounds.positions)))
+    chosen, trial = tried[fastest_trial([each for _, each in tried], model)]
     return System(
         name=name,
         rule="target",
         setting=chosen.label,
-        predicted=predicted_speedup(trials[best], model),
-        make=lambda seed: _decoder(grounds, chosen, seed),
-    )
-
-
-def _decoder(grounds: Grounds, choice: Choice, seed: int) -> DraftingDecoder:
-    sampling = grounds.sampling
-    return DraftingDecoder(
-        grounds.pair.target,
-        choice.make(),
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        seed=seed,
+        predicted=predicted_speedup(trial, model),
+        make=lambda seed: grounds.decoder(chosen.make(), seed),
     )
