@@ -1,8 +1,9 @@
 """Options that several commands share, and the models that they name."""
 
 import functools
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,20 +11,22 @@ import click
 
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.rules import check_rule
-from treeopt.sampling import Sampling
 
 if TYPE_CHECKING:
     from treeopt.profile import Profile
     from treeopt.runtime.pair import ModelPair
+    from treeopt.runtime.tokenizer import Tokenizer
     from treeopt.trees import TreeFile
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 output = click.Path(path_type=Path, allow_dash=True)
 file = click.Path(path_type=Path)
+MAX_PROMPT_TOKENS = 512
+"""Tokens of a prompt that are used, the first ones."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PairOptions:
     """Which pair, and how it is run."""
 
@@ -32,32 +35,83 @@ class PairOptions:
     device: str
     dtype: str
     threads: int | None
+    offload: Path | None = None
+    """Where weights of the target lie that no device holds."""
+    max_memory: tuple[tuple[str, str], ...] = ()
+    """Pairs of a device and what of the target it may hold."""
+    tensor_parallel: bool = False
+    """Whether the target is split over the processes that torchrun started."""
+    quiet: bool = False
+    """Whether nothing is said of the pair."""
 
-    def load(self) -> "ModelPair":
-        """Load the pair; torch is imported here and not before."""
+    def load(self, *, text_tokens: int = 0) -> "ModelPair":
+        """Load the pair and say on standard error what is special about it; torch is imported here and not before.
+
+        A pair that cannot take a text of `text_tokens` is refused before its weights are loaded, where that is known.
+        """
         from treeopt.runtime.pair import load_pair
 
-        return load_pair(self.target, self.draft, device=self.device, dtype=self.dtype, threads=self.threads)
+        placement = None
+        if self.offload is not None or self.max_memory:
+            from treeopt.runtime.adapter.loading import Placement
+
+            placement = Placement(max_memory=self.max_memory, offload_folder=self.offload)
+        pair = load_pair(
+            self.target,
+            self.draft,
+            device=self.device,
+            dtype=self.dtype,
+            threads=self.threads,
+            placement=placement,
+            tensor_parallel=self.tensor_parallel,
+            text_tokens=text_tokens,
+        )
+        for note in () if self.quiet else pair.notes:
+            click.echo(note, err=True)
+        return pair
+
+
+class MemoryLimits(click.ParamType[tuple[tuple[str, str], ...]]):
+    """What each device may hold, such as `cpu=4GB,0=20GiB`: pairs of a device, GPUs by their number, and a size."""
+
+    name = "limits"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[tuple[str, str], ...]:
+        """Return the pairs; a usage error for anything else."""
+        if isinstance(value, tuple):
+            return value
+        found: dict[str, str] = {}
+        for part in str(value).split(","):
+            match = MEMORY_LIMIT.fullmatch(part.strip())
+            if match is None:
+                self.fail(f"expected limits such as cpu=4GB,0=20GiB. Got {part.strip()!r}.", param, ctx)
+            if match["device"] in found:
+                self.fail(f"expected one limit for each device. Got two for {match['device']}.", param, ctx)
+            found[match["device"]] = match["size"]
+        return tuple(found.items())
+
+
+MEMORY_LIMIT = re.compile(r"(?P<device>cpu|0|[1-9]\d{0,2})=(?P<size>\d{1,9}[KMG]i?B)", re.ASCII)
 
 
 def pair_options(function: Function) -> Function:
     """Add the options that choose a pair; the command receives them as one `pair`."""
+    names = [field.name for field in fields(PairOptions) if field.name not in ("tensor_parallel", "quiet")]
 
     @functools.wraps(function)
-    def command(
-        *args: Any,
-        target: Path | None,
-        draft: Path | None,
-        device: str,
-        dtype: str,
-        threads: int | None,
-        **kwargs: Any,
-    ) -> Any:
-        return function(*args, pair=PairOptions(target, draft, device, dtype, threads), **kwargs)
+    def command(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, pair=PairOptions(**{name: kwargs.pop(name) for name in names}), **kwargs)
 
     options = [
-        click.option("--target", type=file, metavar="DIR", help="Target model folder; by default the bundled pair."),
-        click.option("--draft", type=file, metavar="DIR", help="Draft model folder."),
+        click.option(
+            "--target",
+            type=file,
+            metavar="MODEL",
+            help="Target model, a folder or a name on the Hugging Face hub; by default the bundled pair.",
+        ),
+        click.option("--draft", type=file, metavar="MODEL", help="Draft model, a folder or a name on the hub."),
         click.option("--device", default="cpu", show_default=True, help="Where to run: cpu, cuda, cuda:1, …"),
         click.option(
             "--dtype",
@@ -67,10 +121,86 @@ def pair_options(function: Function) -> Function:
             help="Number format to run in.",
         ),
         click.option("--threads", type=click.IntRange(min=1), help="CPU threads; by default torch's choice."),
+        click.option(
+            "--offload",
+            type=click.Path(path_type=Path, file_okay=False),
+            metavar="FOLDER",
+            help="Where to lay weights of the target that no device holds.",
+        ),
+        click.option(
+            "--max-memory",
+            type=MemoryLimits(),
+            default=(),
+            metavar="LIMITS",
+            help="What of the target each device may hold, such as cpu=4GB,0=20GiB.",
+        ),
     ]
     for option in reversed(options):
         option(command)
     return command  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptOptions:
+    """Which prompts, and how they are put to the model."""
+
+    path: Path | None
+    chat: bool
+    most: int
+
+    def load(self, tokenizer: "Tokenizer") -> list[list[int]]:
+        """Return the tokens of every prompt; say on standard error how many of a file are taken, and how many cut."""
+        from treeopt.runtime.prompts import load_prompts
+        from treeopt.runtime.tokenizer import UNFINISHED
+
+        if self.path is None:
+            texts = load_prompts(most=self.most)
+        else:
+            texts = load_prompts(self.path, most=self.most)
+            click.echo(f"{self.path}: {len(texts)} prompts taken, at most {self.most} (--max-prompts).", err=True)
+        cut, prompts = 0, []
+        for text in texts:
+            tokens = tokenizer.encode_inner(text)
+            if len(tokens) > MAX_PROMPT_TOKENS:
+                cut += 1
+                text = tokenizer.decode(tokens[:MAX_PROMPT_TOKENS]).rstrip(UNFINISHED)
+            prompts.append(prompt_tokens(tokenizer, text, chat=self.chat))
+        if cut:
+            click.echo(f"{cut} prompts are cut to their first {MAX_PROMPT_TOKENS} tokens.", err=True)
+        return prompts
+
+
+def prompt_options(function: Function) -> Function:
+    """Add the options that choose prompts; the command receives them as one `prompts`."""
+
+    @functools.wraps(function)
+    def command(*args: Any, prompts: Path | None, chat: bool, max_prompts: int, **kwargs: Any) -> Any:
+        return function(*args, prompts=PromptOptions(path=prompts, chat=chat, most=max_prompts), **kwargs)
+
+    options = [
+        click.option(
+            "--prompts",
+            type=file,
+            metavar="PATH",
+            help="Prompts, a .txt, .json or .jsonl file or a datasets folder; by default the bundled ones.",
+        ),
+        chat_option,
+        click.option(
+            "--max-prompts",
+            type=click.IntRange(3, 4096),
+            default=64,
+            show_default=True,
+            help="Prompts taken, the first ones; every 4th is kept for benchmarks.",
+        ),
+    ]
+    for option in reversed(options):
+        option(command)
+    return command  # type: ignore[return-value]
+
+
+def prompt_tokens(tokenizer: "Tokenizer", text: str, *, chat: bool) -> list[int]:
+    """Return the tokens of a prompt as it is, or as a user's message in the model's chat template."""
+    return tokenizer.chat(text) if chat else tokenizer.encode(text)
 
 
 def profile_options(function: Function) -> Function:
@@ -108,59 +238,6 @@ def load_profile(path: Path) -> "Profile":
     return Profile.load(path)
 
 
-def sampling_options(function: Function) -> Function:
-    """Add the options that say how tokens are sampled; the command receives `sampling` and `draft_sampling`."""
-
-    @functools.wraps(function)
-    def command(
-        *args: Any,
-        temperature: float,
-        top_p: float,
-        top_k: int,
-        draft_temperature: float | None,
-        draft_top_p: float,
-        draft_top_k: int,
-        **kwargs: Any,
-    ) -> Any:
-        own = draft_temperature is not None or draft_top_p < 1 or draft_top_k > 0
-        if own and temperature == 0:
-            raise click.UsageError(
-                "--draft-temperature, --draft-top-p, --draft-top-k: at temperature 0 the draft takes its likeliest "
-                "tokens. Leave them out."
-            )
-        warmth = temperature if draft_temperature is None else draft_temperature
-        draft_sampling = Sampling(warmth, draft_top_p, draft_top_k) if own else None
-        sampling = Sampling(temperature, top_p, top_k)
-        return function(*args, sampling=sampling, draft_sampling=draft_sampling, **kwargs)
-
-    share, count = click.FloatRange(0, 1, min_open=True), click.IntRange(min=0)
-    options = [
-        click.option(
-            "--temperature",
-            type=click.FloatRange(min=0),
-            default=0.0,
-            show_default=True,
-            help="Sampling temperature; 0 is greedy.",
-        ),
-        click.option(
-            "--top-p", type=share, default=1.0, show_default=True, help="Share of the target's law that is kept."
-        ),
-        click.option(
-            "--top-k", type=count, default=0, show_default=True, help="Tokens of the target's law kept; 0 is all."
-        ),
-        click.option(
-            "--draft-temperature",
-            type=click.FloatRange(0, min_open=True),
-            help="Temperature of the draft; by default the target's. It changes the speed, never the text's law.",
-        ),
-        click.option("--draft-top-p", type=share, default=1.0, show_default=True, help="As --top-p, for the draft."),
-        click.option("--draft-top-k", type=count, default=0, show_default=True, help="As --top-k, for the draft."),
-    ]
-    for option in reversed(options):
-        option(command)
-    return command  # type: ignore[return-value]
-
-
 def checked_rule(rule: str, *, lossy: bool, option: str = "--rule") -> str:
     """Return a rule that can be run; click.UsageError for an unknown one, and for a lossy one without --lossy."""
     try:
@@ -176,3 +253,6 @@ def planned_rule(planned: "TreeFile") -> str:
 
 
 lossy_option = click.option("--lossy", is_flag=True, help="Allow rules that change the text's law.")
+chat_option = click.option(
+    "--chat", is_flag=True, help="Put prompts as a user's messages, by the model's chat template."
+)

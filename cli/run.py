@@ -11,13 +11,15 @@ import click
 from treeopt.cli.inputs import read_any_tree
 from treeopt.cli.options import (
     PairOptions,
+    chat_option,
     checked_rule,
     file,
     lossy_option,
     pair_options,
     planned_rule,
-    sampling_options,
+    prompt_tokens,
 )
+from treeopt.cli.sampling_options import sampling_options
 from treeopt.cli.text import patience
 from treeopt.rules import LOSSY_RULES
 from treeopt.sampling import Sampling
@@ -26,6 +28,7 @@ from treeopt.sampling import Sampling
 @click.command()
 @click.argument("tree", type=file)
 @click.option("--prompt", required=True, help="Text to continue.")
+@chat_option
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=256, show_default=True)
 @click.option("--rule", help="Verification rule; by default the one that the tree was planned for.")
 @lossy_option
@@ -36,6 +39,7 @@ from treeopt.sampling import Sampling
 def run(
     tree: Path,
     prompt: str,
+    chat: bool,
     max_new_tokens: int,
     rule: str | None,
     lossy: bool,
@@ -45,7 +49,7 @@ def run(
     seed: int,
     pair: PairOptions,
 ) -> None:
-    """Continue a text with TREE; it is printed as it is generated.
+    """Continue a text with TREE; it is printed as it is generated, with --chat the answer to a message.
 
     The text is what the target alone would write: at temperature 0 the same, above it of the same law.  Only with
     --lossy, and a lossy rule, it is not.
@@ -57,6 +61,8 @@ def run(
     planned = read_any_tree(tree)
     rule = checked_rule(rule or planned_rule(planned), lossy=lossy)
     models = pair.load()
+    tokens = prompt_tokens(models.tokenizer, prompt, chat=chat)
+    trained = min(model.config.max_positions for model in (models.target, models.draft))
     with patience("preparing… (the first time after installation, the rule is compiled)"):
         decoder = Decoder(
             models.target,
@@ -67,22 +73,23 @@ def run(
             draft_sampling=draft_sampling,
             lossy=lossy,
             seed=seed,
+            max_text_tokens=min(trained, len(tokens) + max_new_tokens),
         )
     counts: list[int] = []
     start_s = time.perf_counter()
-    encode = models.tokenizer.encode
-    steps = decoder.steps(encode(prompt), max_new_tokens, stop=[encode(text) for text in stop])
-    click.echo(prompt, nl=False)
-    for piece in models.tokenizer.stream(_counted(steps, counts)):
+    steps = decoder.steps(tokens, max_new_tokens, stop=[models.tokenizer.encode_inner(text) for text in stop])
+    if not chat:
+        click.echo(prompt, nl=False)
+    for piece in models.tokenizer.stream(_counted(steps, counts), after=tokens):
         click.echo(piece, nl=False)
         sys.stdout.flush()
     seconds = time.perf_counter() - start_s
     click.echo()
-    tokens = sum(counts)
+    count = sum(counts)
     if rule in LOSSY_RULES and not sampling.greedy:
         click.echo(f"Rule {rule} is lossy: this text does not follow the target's law.", err=True)
     click.echo(
-        f"{tokens} tokens in {len(counts)} steps, {tokens / max(1, len(counts)):.2f} per step, {tokens / seconds:.0f} per second",
+        f"{count} tokens in {len(counts)} steps, {count / max(1, len(counts)):.2f} per step, {count / seconds:.0f} per second",
         err=True,
     )
 

@@ -85,6 +85,25 @@ def test_entries_move_by_slot(target):
         assert values[0, 1, :5, 3].tolist() == [0, -1, -2, -4, -7]
 
 
+def test_all_texts_of_a_batch_keep_the_same_path(target):
+    tree, path = TokenTree([-1, 0, 0, 0, 1, 1, 2]), [0, 2, 6]
+    texts, nodes = ([random_tokens(length, seed=seed) for seed in (1, 2, 3)] for length in (5, tree.nodes))
+    cache = target.new_cache(5 + tree.nodes, batch_size=3)
+    target.prefill(torch.tensor(texts), cache)
+    visible = torch.from_numpy(tree.ancestor_mask)
+    mask = TreeMask(visible, cache.capacity, dtype=target.dtype, device=target.device).behind(5)
+    target.forward(torch.tensor(nodes), torch.tensor(tree.positions + 5), cache, mask)
+    cache.keep(path)
+    fresh = target.new_cache(8, batch_size=3)
+    target.prefill(
+        torch.tensor([text + [row[node] for node in path] for text, row in zip(texts, nodes, strict=True)]), fresh
+    )
+    assert cache.length == fresh.length == 8
+    for kept, expected in zip(cache.layers, fresh.layers, strict=True):
+        for kept_entries, expected_entries in zip(kept, expected, strict=True):
+            assert_close(kept_entries[:, :, :8], expected_entries)
+
+
 def test_clear_forgets_every_token(target):
     cache = fed(target, random_tokens(4), level_widths([2]), random_tokens(3))
     cache.clear()
@@ -97,3 +116,6 @@ def test_shapes(target):
     cache = target.new_cache(11)
     assert (cache.capacity, cache.length, len(cache.layers)) == (11, 0, 2)
     assert {tuple(entries.shape) for layer in cache.layers for entries in layer} == {(1, 2, 11, 8)}
+    batch = target.new_cache(11, batch_size=5)
+    assert {tuple(entries.shape) for layer in batch.layers for entries in layer} == {(5, 2, 11, 8)}
+    assert batch.batch_size == 5

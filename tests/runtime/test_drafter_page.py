@@ -14,7 +14,8 @@ from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder, DraftingDecoder
 from treeopt.runtime import drafting_decoder as decoder_module
 from treeopt.runtime.drafters.ngram_pool import NgramPool
-from treeopt.runtime.pair import bench_prompts, load_pair, load_prompts
+from treeopt.runtime.pair import load_pair
+from treeopt.runtime.prompts import bench_prompts, load_prompts
 from treeopt.trees import chain
 
 DOCS = Path(__file__).parents[2] / "docs"

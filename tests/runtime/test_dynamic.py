@@ -15,7 +15,8 @@ from treeopt.runtime import drafting_decoder as decoder_module
 from treeopt.runtime.drafting import Outcome
 from treeopt.runtime.drafting_decoder import sampled
 from treeopt.runtime.dynamic_growth import Children, Growth
-from treeopt.runtime.pair import bench_prompts, load_pair, load_prompts
+from treeopt.runtime.pair import load_pair
+from treeopt.runtime.prompts import bench_prompts, load_prompts
 from treeopt.trees import chain
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
 

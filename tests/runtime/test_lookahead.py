@@ -16,7 +16,8 @@ from treeopt.runtime.drafters import lookahead as lookahead_module
 from treeopt.runtime.drafters.lookahead import LOOKAHEAD_SETTINGS, LookaheadDrafter, LookaheadSetting
 from treeopt.runtime.drafters.ngram_pool import NgramPool
 from treeopt.runtime.drafting import Outcome
-from treeopt.runtime.pair import bench_prompts, load_pair, load_prompts
+from treeopt.runtime.pair import load_pair
+from treeopt.runtime.prompts import bench_prompts, load_prompts
 from treeopt.trees import chain
 
 SETTINGS = [(1, 2, 1), (3, 2, 2), (1, 3, 1), (2, 3, 2), (4, 3, 1), (3, 4, 3), (5, 4, 2), (1, 5, 4), (9, 3, 4)]

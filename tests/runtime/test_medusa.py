@@ -16,7 +16,8 @@ from treeopt.errors import FormatError, InvalidValueError, TreeoptError
 from treeopt.runtime import Decoder, DraftingDecoder, Sampling, load_model
 from treeopt.runtime import drafting_decoder as decoder_module
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
-from treeopt.runtime.pair import bench_prompts, load_pair, load_prompts
+from treeopt.runtime.pair import load_pair
+from treeopt.runtime.prompts import bench_prompts, load_prompts
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 from treeopt.trees.formats import read_tree
 

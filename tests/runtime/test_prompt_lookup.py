@@ -12,7 +12,8 @@ from treeopt.runtime import Decoder, DraftingDecoder
 from treeopt.runtime import drafting_decoder as decoder_module
 from treeopt.runtime.drafters.prompt_lookup import PROMPT_LOOKUP_SETTINGS, PromptLookupDrafter, PromptLookupSetting
 from treeopt.runtime.drafting import Outcome
-from treeopt.runtime.pair import bench_prompts, load_pair, load_prompts
+from treeopt.runtime.pair import load_pair
+from treeopt.runtime.prompts import bench_prompts, load_prompts
 from treeopt.trees import chain
 
 NOTHING = torch.empty(0)

@@ -17,7 +17,8 @@ from treeopt.runtime import Decoder, DraftingDecoder, Sampling, load_model
 from treeopt.runtime import drafting_decoder as decoder_module
 from treeopt.runtime.drafters.redrafter import REDRAFTER_SETTINGS, RedrafterDrafter, load_redrafter
 from treeopt.runtime.drafting import Outcome
-from treeopt.runtime.pair import bench_prompts, load_pair, load_prompts
+from treeopt.runtime.pair import load_pair
+from treeopt.runtime.prompts import bench_prompts, load_prompts
 from treeopt.trees import chain
 
 EVEN = Sampling(1.0)

@@ -19,7 +19,8 @@ from treeopt.runtime.drafters.specexec import SPECEXEC_SETTINGS, SpecExecDrafter
 from treeopt.runtime.drafters.specexec_growth import BestFirstGrowth
 from treeopt.runtime.drafting import Outcome
 from treeopt.runtime.dynamic_growth import Children
-from treeopt.runtime.pair import bench_prompts, load_pair, load_prompts
+from treeopt.runtime.pair import load_pair
+from treeopt.runtime.prompts import bench_prompts, load_prompts
 from treeopt.trees import chain
 
 EVEN = Sampling(1.0)

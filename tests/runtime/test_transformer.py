@@ -180,6 +180,9 @@ def test_products_small_and_reordered(inputs, rows):
     weight, x = (torch.randn((size, inputs), generator=generator) for size in (512, rows))
     assert (weight.numel() >= LEAST_REORDERED) == (inputs == 256)
     assert_close(Linear(weight)(x), x @ weight.t())
+    bias = torch.randn(512, generator=generator)
+    assert_close(Linear(weight, bias)(x), x @ weight.t() + bias)
+    assert Linear(weight, bias).parameters == Linear(weight).parameters + 512
 
 
 def test_parameters_are_counted_once(folder):

@@ -1,14 +1,16 @@
-"""Keys and values of a text, preallocated, with the tree's nodes behind it and the accepted path moved in place."""
+"""Keys and values of texts, preallocated, with the tree's nodes behind them and the accepted path moved in place."""
 
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from treeopt.runtime.config import ModelConfig
+from treeopt.runtime.rotary import Rotations
 
 
 class KVCache:
-    """Keys and values of all layers.
+    """Keys and values of all layers, for as many texts of one length as the batch has.
 
         slot:   0 … length-1        length … length+n-1
         holds:  committed tokens    tree nodes of the step, in the order they were fed
@@ -17,16 +19,22 @@ class KVCache:
     tree is forgotten because the next step writes over it.
     """
 
-    def __init__(self, config: ModelConfig, capacity: int, *, dtype: torch.dtype, device: torch.device) -> None:
-        shape = (2, config.layers, 1, config.key_value_heads, capacity, config.head_size)
-        self._store = torch.zeros(shape, dtype=dtype, device=device)
-        self.layers = list(zip(self._store[0], self._store[1], strict=True))
-        """One (keys, values) pair a layer, each (1, key_value_heads, capacity, head_size)."""
+    def __init__(
+        self, config: ModelConfig, capacity: int, batch_size: int, *, rotations: Rotations, dtype: torch.dtype
+    ) -> None:
+        shape = (2, config.layers, batch_size, config.key_value_heads, capacity, config.head_size)
+        self._store = torch.zeros(shape, dtype=dtype, device=rotations.device)
+        self.layers: list[tuple[Tensor, Tensor]] = list(zip(self._store[0], self._store[1], strict=True))
+        """One (keys, values) pair a layer, each (batch, key_value_heads, capacity, head_size)."""
+        # held here, because a captured graph reads them where they lie; a tree may be as deep as its text is long
+        self.rotations = rotations.up_to(min(capacity, 2 * config.max_positions))
+        """complex64 (positions, 1, head_size / 2), of every position that a token in the cache can have."""
+        self.batch_size = batch_size
         self.capacity = capacity
         self.length = 0
 
     def keep(self, path: Sequence[int]) -> None:
-        """Commit the tree nodes at the offsets `path` from `length`, rising from 0, and drop the others.
+        """Commit the tree nodes at the offsets `path` from `length`, rising from 0, and drop the others, in all texts.
 
         With 2 committed tokens A B and nodes r x y z behind them, keep([0, 2]) leaves A B r y.
         """

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -15,6 +15,7 @@ from treeopt.runtime.linear import Linear
 from treeopt.runtime.transformer import Layer, Transformer, Weights
 
 INDEX_MAX_BYTES = 64_000_000
+STORED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def load_model(
@@ -24,10 +25,16 @@ def load_model(
 
     Raises TreeoptError when something is missing, FormatError naming the tensor that is missing or misshapen.
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise TreeoptError(f"{folder}: no such folder. Expected a model folder with config.json and safetensors.")
+    folder = _existing(folder)
     return build_model(load_config(folder), _Folder(folder, dtype, torch.device(device)), name=folder.name)
+
+
+def check_folder(folder: Path | str) -> None:
+    """Check that the weights of a folder are all there, reading no more than the header of each file.
+
+    Raises TreeoptError without weights, FormatError naming the file that is missing, cut off or not as the index says.
+    """
+    _file_of_each(_existing(folder))
 
 
 class Tensors(Protocol):
@@ -39,43 +46,71 @@ class Tensors(Protocol):
 
 def build_model(config: ModelConfig, tensors: Tensors, *, name: str) -> Transformer:
     """Return the model of these weights; raises what `tensors` raises."""
-    embedding = tensors.get("model.embed_tokens.weight", (config.vocabulary, config.hidden))
-    head = embedding if config.tied_head else tensors.get("lm_head.weight", (config.vocabulary, config.hidden))
+    size = (config.vocabulary, config.hidden)
+    embedding = tensors.get("model.embed_tokens.weight", size)
     weights = Weights(
         embedding=embedding,
-        layers=tuple(_layer(tensors, config, index) for index in range(config.layers)),
+        layers=tuple(_layer(tensors, config, f"model.layers.{index}") for index in range(config.layers)),
         norm=tensors.get("model.norm.weight", (config.hidden,)),
-        head=Linear(head),
+        head=Linear(embedding if config.tied_head else tensors.get("lm_head.weight", size)),
     )
     return Transformer(config, weights, name=name)
 
 
-def _layer(tensors: Tensors, config: ModelConfig, index: int) -> Layer:
-    prefix = f"model.layers.{index}"
-    hidden, inner = config.hidden, config.intermediate
-    query_size, key_size = config.heads * config.head_size, config.key_value_heads * config.head_size
-    query = tensors.get(f"{prefix}.self_attn.q_proj.weight", (query_size, hidden))
-    key = tensors.get(f"{prefix}.self_attn.k_proj.weight", (key_size, hidden))
-    value = tensors.get(f"{prefix}.self_attn.v_proj.weight", (key_size, hidden))
-    gate = tensors.get(f"{prefix}.mlp.gate_proj.weight", (inner, hidden))
-    up = tensors.get(f"{prefix}.mlp.up_proj.weight", (inner, hidden))
+def _layer(tensors: Tensors, config: ModelConfig, prefix: str) -> Layer:
+    hidden, inner, attention = config.hidden, config.intermediate, f"{prefix}.self_attn"
     return Layer(
         attention_norm=tensors.get(f"{prefix}.input_layernorm.weight", (hidden,)),
-        query_key_value=Linear(torch.cat([_pairs_together(query, config), _pairs_together(key, config), value])),
-        attention_output=Linear(tensors.get(f"{prefix}.self_attn.o_proj.weight", (hidden, query_size))),
+        query_key_value=Linear(
+            _query_key_value(tensors, config, attention, "weight", hidden),
+            _query_key_value(tensors, config, attention, "bias") if config.query_key_value_bias else None,
+        ),
+        head_norms=_head_norms(tensors, config, attention) if config.head_norms else None,
+        attention_output=Linear(
+            tensors.get(f"{attention}.o_proj.weight", (hidden, config.heads * config.head_size)),
+            tensors.get(f"{attention}.o_proj.bias", (hidden,)) if config.output_bias else None,
+        ),
         mlp_norm=tensors.get(f"{prefix}.post_attention_layernorm.weight", (hidden,)),
-        gate_up=Linear(torch.cat([gate, up])),
-        down=Linear(tensors.get(f"{prefix}.mlp.down_proj.weight", (hidden, inner))),
+        gate_up=Linear(
+            _gate_up(tensors, f"{prefix}.mlp", "weight", inner, hidden),
+            _gate_up(tensors, f"{prefix}.mlp", "bias", inner) if config.mlp_bias else None,
+        ),
+        down=Linear(
+            tensors.get(f"{prefix}.mlp.down_proj.weight", (hidden, inner)),
+            tensors.get(f"{prefix}.mlp.down_proj.bias", (hidden,)) if config.mlp_bias else None,
+        ),
     )
 
 
-def _pairs_together(weight: Tensor, config: ModelConfig) -> Tensor:
+def _query_key_value(tensors: Tensors, config: ModelConfig, prefix: str, kind: str, *columns: int) -> Tensor:
+    """Return the weights or the biases, which have no columns, of three products below one another."""
+    key_size = config.key_value_heads * config.head_size
+    query = tensors.get(f"{prefix}.q_proj.{kind}", (config.heads * config.head_size, *columns))
+    key = tensors.get(f"{prefix}.k_proj.{kind}", (key_size, *columns))
+    value = tensors.get(f"{prefix}.v_proj.{kind}", (key_size, *columns))
+    return torch.cat([_pairs_together(query, config), _pairs_together(key, config), value])
+
+
+def _gate_up(tensors: Tensors, prefix: str, kind: str, *shape: int) -> Tensor:
+    return torch.cat([tensors.get(f"{prefix}.{name}.{kind}", shape) for name in ("gate_proj", "up_proj")])
+
+
+def _head_norms(tensors: Tensors, config: ModelConfig, prefix: str) -> Tensor:
+    """Return the weights (heads + key_value_heads, head_size) of the norms of each query and key."""
+    query, key = (
+        _pairs_together(tensors.get(f"{prefix}.{name}.weight", (config.head_size,)), config)
+        for name in ("q_norm", "k_norm")
+    )
+    return torch.cat([query.expand(config.heads, -1), key.expand(config.key_value_heads, -1)])
+
+
+def _pairs_together(rows: Tensor, config: ModelConfig) -> Tensor:
     """Reorder each head's rows so that the two numbers that rotate together, i and i + head_size/2, are neighbours.
 
     Queries and keys are reordered alike, so their products do not change.
     """
-    halves = weight.view(-1, 2, config.head_size // 2, weight.shape[1])
-    return halves.transpose(1, 2).reshape(weight.shape)
+    halves = rows.view(-1, 2, config.head_size // 2, *rows.shape[1:])
+    return halves.transpose(1, 2).reshape(rows.shape)
 
 
 class _Folder:
@@ -85,37 +120,70 @@ class _Folder:
         self._dtype = dtype
         self._device = device
         self._folder = folder
-        self._file_of = _files(folder)
+        self._file_of = _file_of_each(folder)
+        self._path: Path | None = None
 
     def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Return one tensor, which must have `shape`."""
         path = self._file_of.get(name)
         if path is None:
             raise FormatError(self._folder, name, "this weight is missing from the safetensors files.")
+        if path != self._path:  # one file stays open, since neighbours lie in the same
+            self._file, self._path = _opened(path, self._device), path
         try:
-            with safe_open(path, framework="pt", device=str(self._device)) as file:
-                tensor: Tensor = file.get_tensor(name)
+            tensor: Tensor = self._file.get_tensor(name)
         except (SafetensorError, OSError) as error:
             raise FormatError(path, name, f"cannot be read ({error}).") from None
         if tuple(tensor.shape) != shape:
             raise FormatError(path, name, f"expected shape {shape}. Got {tuple(tensor.shape)}.")
-        return tensor.to(self._dtype).contiguous()
+        if tensor.dtype not in STORED:
+            raise FormatError(path, name, f"expected float32, bfloat16 or float16. Got {tensor.dtype}.")
+        # on a CPU it is a view of the mapped file, all of which would stay mapped for one norm
+        return tensor.to(self._dtype, copy=tensor.device.type == "cpu", memory_format=torch.contiguous_format)
 
 
-def _files(folder: Path) -> dict[str, Path]:
-    """Return the file that holds each tensor: by the index of a sharded checkpoint, or the single file."""
-    index = folder / "model.safetensors.index.json"
+def _existing(folder: Path | str) -> Path:
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise TreeoptError(f"{folder}: no such folder. Expected a model folder with config.json and safetensors.")
+    return folder
+
+
+def _file_of_each(folder: Path) -> dict[str, Path]:
+    """Return the file that holds each tensor, after a look at the header of all: the single file, or the shards."""
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single.is_file():  # which transformers takes first as well
+        return dict.fromkeys(_opened(single).keys(), single)
     if index.is_file():
-        try:
-            listed: dict[str, str] = json.loads(read_text(index, limit_bytes=INDEX_MAX_BYTES))["weight_map"]
-            return {name: folder / Path(file).name for name, file in listed.items()}
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise FormatError(index, "weight_map", "expected the file of each tensor.") from None
-    single = folder / "model.safetensors"
-    if not single.is_file():
-        raise TreeoptError(f"{folder}: no model.safetensors. Expected a model folder in Hugging Face layout.")
+        return _file_of_each_indexed(index)
+    if any(folder.glob("pytorch_model*.bin")):
+        raise TreeoptError(f"{folder}: only pytorch_model.bin. Expected safetensors: convert with `save_pretrained`.")
+    raise TreeoptError(f"{folder}: no model.safetensors. Expected a model folder in Hugging Face layout.")
+
+
+def _file_of_each_indexed(index: Path) -> dict[str, Path]:
+    """Return the file of each tensor that an index lists, after a look at whether it is there."""
     try:
-        with safe_open(single, framework="pt") as file:
-            return dict.fromkeys(file.keys(), single)
+        listed: dict[str, str] = json.loads(read_text(index, limit_bytes=INDEX_MAX_BYTES))["weight_map"]
+        files = {name: index.parent / file for name, file in listed.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise FormatError(index, "weight_map", "expected the file of each tensor.") from None
+    held: dict[Path, set[str]] = {}
+    for name, path in files.items():
+        if path.parent != index.parent:
+            raise FormatError(index, "weight_map", f"expected files of this folder. Got {listed[name]!r}.")
+        if path not in held:
+            held[path] = set(_opened(path).keys())
+        if name not in held[path]:
+            raise FormatError(path, name, f"this weight is not in the file, where {index.name} says it is.")
+    return files
+
+
+def _opened(path: Path, device: torch.device | str = "cpu") -> Any:
+    """Return a safetensors file whose header is whole and fits its length."""
+    if not path.is_file():
+        raise FormatError(path, "header", "cannot be read (no such file). Is the download complete?")
+    try:
+        return safe_open(path, framework="pt", device=str(device))
     except (SafetensorError, OSError) as error:
-        raise FormatError(single, "header", f"cannot be read ({error}). Is the file complete?") from None
+        raise FormatError(path, "header", f"cannot be read ({error}). Is the file complete?") from None

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from treeopt.errors import InvalidValueError, TreeoptError
+from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.stopping import Stopping
-from treeopt.runtime.transformer import Transformer
 from treeopt.sampling import Sampling
 
 
@@ -30,8 +30,8 @@ class DecodeLoop(ABC):
 
     def __init__(
         self,
-        target: Transformer,
-        drafter: Transformer | None,
+        target: LanguageModel,
+        drafter: LanguageModel | None,
         *,
         sampling: Sampling,
         seed: int,
@@ -148,7 +148,7 @@ def text_limit(asked: int | None, trained: int) -> int:
     return trained if asked is None else asked
 
 
-def check_vocabularies(target: Transformer, drafter: Transformer | None) -> None:
+def check_vocabularies(target: LanguageModel, drafter: LanguageModel | None) -> None:
     """Refuse a draft model whose vocabulary has another size than the target's."""
     vocabulary = target.config.vocabulary
     if drafter is not None and drafter.config.vocabulary != vocabulary:

@@ -9,9 +9,9 @@ from treeopt.errors import InvalidValueError
 from treeopt.runtime.decode_loop import DecodeLoop
 from treeopt.runtime.drafter import Draft, ModelDrafter
 from treeopt.runtime.graphs import passes_over, pool_for
+from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.rules import rule_named
 from treeopt.runtime.sampling import law
-from treeopt.runtime.transformer import Transformer
 from treeopt.runtime.tree_pass import PassNodes
 from treeopt.runtime.verification import Verdict, Verifier, verify_greedy
 from treeopt.sampling import Sampling, draft_law
@@ -45,8 +45,8 @@ class Decoder(DecodeLoop):
 
     def __init__(
         self,
-        target: Transformer,
-        drafter: Transformer | None,
+        target: LanguageModel,
+        drafter: LanguageModel | None,
         tree: TokenTree,
         *,
         rule: str = "sequoia",

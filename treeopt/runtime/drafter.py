@@ -12,9 +12,9 @@ from torch import Tensor
 
 from treeopt.runtime.drawing import Places, fill_speeds, first_arrivals, likeliest, places, without_replacement
 from treeopt.runtime.graphs import GraphPool, passes_over
+from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.rules import Rule
 from treeopt.runtime.sampling import law
-from treeopt.runtime.transformer import Transformer
 from treeopt.runtime.tree_pass import Pass, PassNodes
 from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree, chain
@@ -85,7 +85,7 @@ class ModelDrafter:
 
     def __init__(
         self,
-        model: Transformer,
+        model: LanguageModel,
         tree: TokenTree,
         *,
         rule: Rule,

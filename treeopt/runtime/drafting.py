@@ -46,8 +46,8 @@ class Outcome(NamedTuple):
     """Tokens that the step added to the text: the accepted drafts, and the one sampled after them, the next root."""
     logits: Tensor
     """(n + m, V): the target's, after every node and every extra token."""
-    hidden: Tensor
-    """(n + m, hidden): the target's last hidden states, which the logits are made of."""
+    hidden: Tensor | None
+    """(n + m, hidden): the target's last hidden states, which the logits are made of; None where it tells none."""
 
 
 class Drafter(Protocol):

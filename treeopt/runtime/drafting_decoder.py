@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,22 +11,13 @@ from torch import Tensor
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.decode_loop import DecodeLoop
 from treeopt.runtime.drafting import BoolArray, Drafter, Extra, Outcome, Proposal
+from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.rules import Rule, rule_named
 from treeopt.runtime.sampling import law
-from treeopt.runtime.transformer import Transformer
-from treeopt.runtime.tree_pass import TreePass
+from treeopt.runtime.tree_pass import Read, TreePass
 from treeopt.runtime.verification import Verdict, Verifier, verify_greedy
 from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree
-
-
-class Read(NamedTuple):
-    """What the target says of a proposal."""
-
-    logits: Tensor
-    """(n + m, V)."""
-    hidden: Tensor
-    """(n + m, hidden)."""
 
 
 class DraftingDecoder(DecodeLoop):
@@ -52,7 +42,7 @@ class DraftingDecoder(DecodeLoop):
 
     def __init__(
         self,
-        target: Transformer,
+        target: LanguageModel,
         drafter: Drafter,
         *,
         temperature: float,
@@ -95,8 +85,7 @@ class DraftingDecoder(DecodeLoop):
             tokens, run = proposal.tokens, self._pass_of(proposal.tree)
         else:
             tokens, run = torch.cat([proposal.tokens, extra.tokens]), self._pass_with(proposal.tree, extra)
-        hidden = run.hidden(tokens.to(self.target.device))
-        return Read(self.target.logits(hidden), hidden)
+        return run.read(tokens.to(self.target.device))
 
     @torch.inference_mode()
     def settle(self, proposal: Proposal, read: Read) -> list[int]:

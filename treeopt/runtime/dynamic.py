@@ -8,7 +8,7 @@ from treeopt.runtime.drafting import Proposal
 from treeopt.runtime.drafting_decoder import DraftingDecoder
 from treeopt.runtime.dynamic_growth import Growth
 from treeopt.runtime.growing import GrowingDrafter
-from treeopt.runtime.transformer import Transformer
+from treeopt.runtime.model import LanguageModel
 from treeopt.trees.dynamic_tree import DynamicTree
 
 
@@ -30,8 +30,8 @@ class DynamicDecoder(DraftingDecoder):
 
     def __init__(
         self,
-        target: Transformer,
-        draft: Transformer,
+        target: LanguageModel,
+        draft: LanguageModel,
         tree: DynamicTree,
         *,
         temperature: float,
@@ -69,7 +69,7 @@ class DynamicDrafter(GrowingDrafter):
         capacity: longest text.
     """
 
-    def __init__(self, model: Transformer, tree: DynamicTree, *, capacity: int) -> None:
+    def __init__(self, model: LanguageModel, tree: DynamicTree, *, capacity: int) -> None:
         cache = model.new_cache(capacity + sum(tree.draft_widths))
         super().__init__(model, cache, children=tree.top_k, max_nodes=tree.nodes)
         self.tree = tree

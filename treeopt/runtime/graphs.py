@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.cache import KVCache
 from treeopt.runtime.mask import static_mask
-from treeopt.runtime.transformer import Transformer
+from treeopt.runtime.model import LanguageModel, StaticModel, TextCache
 from treeopt.runtime.tree_pass import Pass, Passes, PassNodes, TreePasses
 
 FIRST_EXTENT = 256
@@ -77,7 +76,7 @@ class StaticPass:
     `length`, int64 (), is a buffer too, which holds the committed tokens; `placement` is of the first nodes to be fed.
     """
 
-    def __init__(self, model: Transformer, cache: KVCache, length: Tensor, placement: Placement) -> None:
+    def __init__(self, model: StaticModel, cache: TextCache, length: Tensor, placement: Placement) -> None:
         self._model = model
         self._cache = cache
         self._length = length
@@ -113,7 +112,7 @@ class PassGraphs:
         pool: where the graphs work.
     """
 
-    def __init__(self, model: Transformer, cache: KVCache, *, columns: int, pool: GraphPool) -> None:
+    def __init__(self, model: StaticModel, cache: TextCache, *, columns: int, pool: GraphPool) -> None:
         self._model = model
         self._cache = cache
         self._columns = columns
@@ -191,8 +190,10 @@ def pool_for(device: torch.device, cuda_graphs: bool | None = None) -> GraphPool
     return GraphPool(device) if wanted else None
 
 
-def passes_over(model: Transformer, cache: KVCache, *, capacity: int, max_nodes: int, pool: GraphPool | None) -> Passes:
+def passes_over(
+    model: LanguageModel, cache: TextCache, *, capacity: int, max_nodes: int, pool: GraphPool | None
+) -> Passes:
     """Return what makes the passes over a cache for texts up to `capacity` tokens: with a pool, as graphs."""
-    if pool is None:
+    if pool is None or not isinstance(model, StaticModel):
         return TreePasses(model, cache, capacity)
     return PassGraphs(model, cache, columns=max_nodes, pool=pool)

@@ -6,10 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from treeopt.runtime.cache import KVCache
 from treeopt.runtime.drafting import IntArray, Outcome, Proposal
 from treeopt.runtime.dynamic_growth import Children, Grown
-from treeopt.runtime.transformer import Transformer
+from treeopt.runtime.model import LanguageModel, TextCache
 from treeopt.runtime.tree_pass import PassNodes, TreePass
 
 
@@ -26,7 +25,7 @@ class GrowingDrafter:
         max_nodes: most nodes of a tree.
     """
 
-    def __init__(self, model: Transformer, cache: KVCache, *, children: int, max_nodes: int) -> None:
+    def __init__(self, model: LanguageModel, cache: TextCache, *, children: int, max_nodes: int) -> None:
         self.model = model
         self.max_nodes = max_nodes
         self._cache = cache
@@ -67,7 +66,7 @@ class GrowingDrafter:
         return feed(self.model, self._cache, tokens, nodes, children=self._children)
 
 
-def feed(model: Transformer, cache: KVCache, tokens: IntArray, nodes: PassNodes, *, children: int) -> Children:
+def feed(model: LanguageModel, cache: TextCache, tokens: IntArray, nodes: PassNodes, *, children: int) -> Children:
     """Feed nodes of a tree to a draft model and return so many of the likeliest tokens after each.
 
     Their log-probabilities are float32, at temperature 1.

@@ -2,27 +2,31 @@
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 LEAST_REORDERED = 100_000
 """Weights from which oneDNN's reordered product pays for its fixed cost per call (benchmarks/linear.py)."""
 
 
 class Linear:
-    """y = x W^T for x (n, inputs), W (outputs, inputs).
+    """y = x W^T + b for x (n, inputs), W (outputs, inputs), b (outputs,) or None.
 
     On a CPU large weights are kept in oneDNN's own order, small ones transposed; elsewhere they stay as they are.
     """
 
-    def __init__(self, weight: Tensor) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         on_cpu = weight.device.type == "cpu"
-        self.parameters = weight.numel()
+        self.parameters = weight.numel() + (0 if bias is None else bias.numel())
+        self._bias = bias
         self._reordered = reordered(weight) if on_cpu and weight.numel() >= LEAST_REORDERED else None
         if self._reordered is None:
             self._columns = weight.t().contiguous() if on_cpu else weight.t()
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return x W^T, (n, outputs)."""
-        return x @ self._columns if self._reordered is None else reordered_product(x, self._reordered)
+        """Return x W^T + b, (n, outputs)."""
+        if self._reordered is not None:
+            return reordered_product(x, self._reordered, self._bias)
+        return x @ self._columns if self._bias is None else F.linear(x, self._columns.t(), self._bias)
 
 
 def reordered(weight: Tensor) -> Tensor | None:
@@ -37,7 +41,7 @@ def reordered(weight: Tensor) -> Tensor | None:
     return packed
 
 
-def reordered_product(x: Tensor, packed: Tensor) -> Tensor:
-    """Return x W^T for weights from `reordered`."""
-    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
+def reordered_product(x: Tensor, packed: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x W^T + b for weights from `reordered`."""
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
     return product

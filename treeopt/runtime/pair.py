@@ -1,21 +1,25 @@
-"""A target and a draft model that can work together, from folders or from the bundle."""
+"""A target and a draft model that can work together, from folders, from the hub, or from the bundle."""
 
-import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 from treeopt import pair as bundle
-from treeopt.errors import FormatError, InvalidValueError
-from treeopt.files import read_text
-from treeopt.runtime.checkpoint import load_model
+from treeopt.errors import InvalidValueError
+from treeopt.runtime.checkpoint import check_folder
+from treeopt.runtime.config import load_config
+from treeopt.runtime.hub import SETTINGS, is_hub_name, model_folder
+from treeopt.runtime.loading import adapter_reason, load_language_model, logit_columns, read_config
+from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.tokenizer import Tokenizer
-from treeopt.runtime.transformer import Transformer
+from treeopt.runtime.vocabulary import check_same_tokens, shared_columns, trimmed
 
-PROMPTS_MAX_BYTES = 16_000_000
-BENCH_EVERY = 4
-"""Every so many prompts one is kept for benchmarks, the others are for profiles."""
+if TYPE_CHECKING:
+    from treeopt.runtime.adapter.loading import Placement
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -23,9 +27,11 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 class ModelPair:
     """Two models and the tokenizer they share."""
 
-    target: Transformer
-    draft: Transformer
+    target: LanguageModel
+    draft: LanguageModel
     tokenizer: Tokenizer
+    notes: tuple[str, ...] = ()
+    """What a user should know of how they run, a sentence each."""
 
 
 def load_pair(
@@ -35,61 +41,85 @@ def load_pair(
     device: str = "cpu",
     dtype: str = "float32",
     threads: int | None = None,
+    placement: "Placement | None" = None,
+    tensor_parallel: bool = False,
+    text_tokens: int = 0,
 ) -> ModelPair:
-    """Load a target and a draft model; without folders, the bundled pair.
+    """Load a target and a draft model; without names, the bundled pair.
 
-    `threads` sets how many CPU threads torch uses from now on; by default its own choice.
+    Configurations, tokenizers and vocabularies are compared before any weight is loaded.
 
-    Raises InvalidValueError when only one folder is given, when device or dtype are not there, or when the
-    vocabularies differ; TreeoptError when a folder does not hold a model.
+    Args:
+        target: model folder in Hugging Face layout, or a name `org/name` of the Hugging Face hub.
+        draft: the same of the draft model.
+        device: where both run.
+        dtype: number format of both.
+        threads: CPU threads that torch uses from now on; by default its own choice.
+        placement: over which devices the target's weights are laid.
+        tensor_parallel: split each of the target's layers over all devices.
+        text_tokens: the longest text that is planned for.
+
+    Raises InvalidValueError when only one model is given, when device or dtype are not there, when the vocabularies
+    differ, or when a text is too long for a model; TreeoptError when a folder does not hold a model or a name cannot be resolved.
     """
     if (target is None) != (draft is None):
-        raise InvalidValueError("target, draft: expected both folders, or neither for the bundled pair. Got one.")
+        raise InvalidValueError("target, draft: expected both models, or neither for the bundled pair. Got one.")
     if dtype not in DTYPES:
         raise InvalidValueError(f"dtype: expected one of {', '.join(DTYPES)}. Got {dtype!r}.")
     place = _device(device)
     if threads is not None:
         torch.set_num_threads(threads)
-    target_folder, draft_folder = Path(target or bundle.TARGET), Path(draft or bundle.DRAFT)
-    target_tokenizer, draft_tokenizer = Tokenizer(target_folder), Tokenizer(draft_folder)
-    _check_same_tokens(target_tokenizer, draft_tokenizer)
-    models = [load_model(folder, dtype=DTYPES[dtype], device=place) for folder in (target_folder, draft_folder)]
-    if models[0].config.vocabulary != models[1].config.vocabulary:
-        raise InvalidValueError(
-            f"draft: expected the target's vocabulary of {models[0].config.vocabulary} tokens. "
-            f"Got {models[1].config.vocabulary}: choose a draft model of the same family."
-        )
-    if target is None:
-        for model in models:
+    names = (target or bundle.TARGET, draft or bundle.DRAFT)
+    tokenizer, notes = _check_settings(*(model_folder(name, _check_settings_files, SETTINGS) for name in names))
+    _check_length(text_tokens, [model_folder(name, _check_settings_files, SETTINGS) for name in names])
+    folders = [model_folder(name, check_folder) for name in names]
+    models = [
+        load_language_model(
+            folders[0], dtype=DTYPES[dtype], device=place, placement=placement, tensor_parallel=tensor_parallel
+        ),
+        load_language_model(folders[1], dtype=DTYPES[dtype], device=place),
+    ]
+    for model, name in zip(models, names, strict=True):
+        if target is None:
             model.name = f"bundled {model.name}"
-    return ModelPair(target=models[0], draft=models[1], tokenizer=target_tokenizer)
+        elif is_hub_name(name):
+            model.name = str(name)
+    sizes = [model.config.vocabulary for model in models]
+    shared = shared_columns(tokenizer.vocabulary, target=sizes[0], draft=sizes[1])
+    if sizes[0] != sizes[1]:
+        notes.append(
+            f"The target has {sizes[0]} logits and the draft {sizes[1]}: the first {shared} are used, which are those "
+            "of all tokens."
+        )
+    return ModelPair(
+        target=trimmed(models[0], shared), draft=trimmed(models[1], shared), tokenizer=tokenizer, notes=tuple(notes)
+    )
 
 
-def load_prompts(path: Path | str = bundle.PROMPTS) -> list[str]:
-    """Return the texts of a prompts file: a JSON list of objects with a `text`; by default the bundled one.
-
-    Raises FormatError naming the first entry without text.
-    """
-    try:
-        entries = json.loads(read_text(path, limit_bytes=PROMPTS_MAX_BYTES))
-    except (ValueError, RecursionError) as error:
-        raise FormatError(path, "content", f"expected JSON ({error}).") from None
-    if not isinstance(entries, list) or not entries:
-        raise FormatError(path, "content", "expected a list of prompts, at least one.")
-    for index, entry in enumerate(entries):
-        if not isinstance(entry, dict) or not isinstance(entry.get("text"), str) or not entry["text"]:
-            raise FormatError(path, f"[{index}].text", "expected a text that is not empty.")
-    return [entry["text"] for entry in entries]
+def _check_settings_files(folder: Path) -> None:
+    read_config(folder)
+    Tokenizer(folder)
 
 
-def profile_prompts(prompts: list[str]) -> list[str]:
-    """Return the prompts that profiles are measured on."""
-    return [prompt for index, prompt in enumerate(prompts) if index % BENCH_EVERY]
+def _check_settings(target: Path, draft: Path) -> tuple[Tokenizer, list[str]]:
+    """Return the shared tokenizer, and a note on each model that transformers run; refuse pairs that cannot work."""
+    reasons = {"target": adapter_reason(target), "draft": adapter_reason(draft)}
+    notes = [f"The {name} runs through transformers: {why}" for name, why in reasons.items() if why is not None]
+    tokenizer, columns = Tokenizer(target), (logit_columns(target), logit_columns(draft))
+    check_same_tokens(tokenizer.vocabulary, Tokenizer(draft).vocabulary)
+    if columns[0] is not None and columns[1] is not None:
+        shared_columns(tokenizer.vocabulary, target=columns[0], draft=columns[1])
+    return tokenizer, notes
 
 
-def bench_prompts(prompts: list[str]) -> list[str]:
-    """Return the prompts kept for benchmarks, none of which a profile has seen."""
-    return prompts[::BENCH_EVERY]
+def _check_length(text_tokens: int, folders: Sequence[Path]) -> None:
+    """Refuse a text that is longer than a built-in model was trained for; transformers' models tell once loaded."""
+    for folder in folders:
+        if adapter_reason(folder) is None and text_tokens > (most := load_config(folder).max_positions):
+            raise InvalidValueError(
+                f"context: expected room for {text_tokens} tokens, the context and what is timed behind it. "
+                f"{folder.name} was trained on {most}: use a shorter context."
+            )
 
 
 def _device(name: str) -> torch.device:
@@ -100,15 +130,3 @@ def _device(name: str) -> torch.device:
         reason = str(error).split("\n")[0]
         raise InvalidValueError(f"device: expected one that is there, such as cpu. Got {name!r} ({reason}).") from None
     return device
-
-
-def _check_same_tokens(target: Tokenizer, draft: Tokenizer) -> None:
-    ours, theirs = target.vocabulary, draft.vocabulary
-    if ours == theirs:
-        return
-    differing = sorted(ours.items() ^ theirs.items(), key=lambda item: (item[1], item[0]))
-    token, index = differing[0]
-    raise InvalidValueError(
-        f"draft: expected the target's vocabulary, token by token. {len(differing)} entries differ, the first is "
-        f"{token!r} as token {index}: choose a draft model of the same family."
-    )

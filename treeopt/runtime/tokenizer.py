@@ -1,7 +1,9 @@
-"""Text to token ids and back, with the `tokenizer.json` of a model folder."""
+"""Text to token ids and back, with the tokenizer of a model folder."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import Any, Protocol
 
 from tokenizers import Tokenizer as FastTokenizer
 
@@ -9,46 +11,64 @@ from treeopt.errors import FormatError, TreeoptError
 
 UNFINISHED = "\ufffd"
 """What a decoder writes for a character whose last bytes are still to come."""
+FAST_FILE = "tokenizer.json"
+SLOW_FILES = ("tokenizer.model", "vocab.json", "vocab.txt", "tiktoken.model", "qwen.tiktoken", "spiece.model")
+"""Vocabularies that only transformers can read."""
+CONTEXT_TOKENS = 8
+"""Tokens before a text that decide how its first one is written."""
 
 
 class Tokenizer:
-    """Encodes and decodes with the fast tokenizer of a folder.
+    """Encodes and decodes with the fast tokenizer of a folder, or with transformers' where there is none.
 
-    Raises TreeoptError when the folder has no `tokenizer.json`, FormatError when it cannot be read.
+    Raises TreeoptError when the folder has no tokenizer, or one that needs transformers and they are not installed;
+    FormatError when it cannot be read.
     """
 
     def __init__(self, folder: Path | str) -> None:
-        path = Path(folder) / "tokenizer.json"
-        if not path.is_file():
-            raise TreeoptError(f"{path}: no such file. Expected the model's fast tokenizer beside its weights.")
-        try:
-            self._tokenizer = FastTokenizer.from_file(str(path))
-        except Exception as error:  # noqa: BLE001, the library raises nothing more specific
-            raise FormatError(path, "content", f"expected a fast tokenizer ({error}).") from None
+        self._folder = Path(folder)
+        self._backend: _Backend = _backend(self._folder)
 
-    @property
+    @cached_property
     def vocabulary(self) -> dict[str, int]:
         """Token ids by token, added ones included."""
-        vocabulary: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
-        return vocabulary
+        return self._backend.vocabulary()
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text."""
-        ids: list[int] = self._tokenizer.encode(text).ids
-        return ids
+        """Return the token ids of a text, after what the model expects at the start of one."""
+        return self._backend.encode(text, special=True)
+
+    def encode_inner(self, text: str) -> list[int]:
+        """Return the token ids of a text within another: nothing is put at its start."""
+        return self._backend.encode(text, special=False)
+
+    def chat(self, text: str) -> list[int]:
+        """Return the token ids of a user's message in the folder's chat template, up to where the answer begins.
+
+        Raises TreeoptError where the folder has no chat template, where it refuses the message, or where transformers,
+        which render it, are not installed.
+        """
+        renderer = self._renderer
+        if not renderer.chat_template:
+            raise TreeoptError(f"{self._folder}: no chat template. Is it a base model? Then leave --chat out.")
+        messages = [{"role": "user", "content": text}]
+        try:
+            rendered: str = renderer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        except Exception as error:  # noqa: BLE001, jinja's errors, and whatever a template raises
+            raise FormatError(self._folder, "chat_template", f"cannot be rendered ({error}).") from None
+        return self.encode_inner(rendered)  # the template writes what belongs at the start
 
     def decode(self, tokens: Iterable[int]) -> str:
         """Return the text of token ids."""
-        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=False)
-        return text
+        return self._backend.decode(list(tokens))
 
-    def stream(self, tokens: Iterable[int]) -> Iterator[str]:
+    def stream(self, tokens: Iterable[int], after: Sequence[int] = ()) -> Iterator[str]:
         """Yield the text of a sequence of token ids piece by piece, never half a character.
 
-        Tokens are decoded behind a few that were shown already, because some tokenizers write the first token of a
-        text differently from one in the middle.
+        Tokens are decoded behind a few that were shown already, or that stand before them, `after`, because some
+        tokenizers write the first token of a text differently from one in the middle.
         """
-        shown: list[int] = []
+        shown: list[int] = list(after[-CONTEXT_TOKENS:])
         waiting: list[int] = []
         for token in tokens:
             waiting.append(token)
@@ -58,3 +78,79 @@ class Tokenizer:
                 shown, waiting = waiting, []
         if waiting:
             yield self.decode([*shown, *waiting])[len(self.decode(shown)) :]
+
+    @cached_property
+    def _renderer(self) -> Any:
+        """The folder's tokenizer as transformers load it, for its chat template."""
+        if isinstance(self._backend, _Slow):
+            return self._backend.tokenizer
+        return _from_transformers(self._folder, "PreTrainedTokenizerFast", "its chat template")
+
+
+class _Backend(Protocol):
+    def vocabulary(self) -> dict[str, int]: ...
+    def encode(self, text: str, *, special: bool) -> list[int]: ...
+    def decode(self, tokens: list[int]) -> str: ...
+
+
+class _Fast:
+    """A `tokenizer.json`."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._tokenizer = FastTokenizer.from_file(str(path))
+        except Exception as error:  # noqa: BLE001, the library raises nothing more specific
+            raise FormatError(path, "content", f"expected a fast tokenizer ({error}).") from None
+        self._tokenizer.no_truncation()  # the file may keep settings of the training
+        self._tokenizer.no_padding()
+
+    def vocabulary(self) -> dict[str, int]:
+        tokens: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
+        return tokens
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special).ids
+        return ids
+
+    def decode(self, tokens: list[int]) -> str:
+        text: str = self._tokenizer.decode(tokens, skip_special_tokens=False)
+        return text
+
+
+class _Slow:
+    """Any tokenizer that transformers can read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tokenizer = _from_transformers(folder, "AutoTokenizer", "a tokenizer without tokenizer.json")
+
+    def vocabulary(self) -> dict[str, int]:
+        tokens: dict[str, int] = self.tokenizer.get_vocab()
+        return tokens
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=special)
+        return ids
+
+    def decode(self, tokens: list[int]) -> str:
+        text: str = self.tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return text
+
+
+def _backend(folder: Path) -> _Backend:
+    if (folder / FAST_FILE).is_file():
+        return _Fast(folder / FAST_FILE)
+    if any((folder / name).is_file() for name in SLOW_FILES):
+        return _Slow(folder)
+    raise TreeoptError(f"{folder / FAST_FILE}: no such file. Expected the model's tokenizer beside its weights.")
+
+
+def _from_transformers(folder: Path, kind: str, purpose: str) -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise TreeoptError(f"{folder}: {purpose} needs transformers. Install treeopt[hf].") from None
+    try:
+        return getattr(transformers, kind).from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # noqa: BLE001, missing packages, unknown classes, broken files: all kinds
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise FormatError(folder, "tokenizer", f"transformers cannot read it ({reason}).") from None

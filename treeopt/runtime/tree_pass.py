@@ -2,16 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from treeopt.runtime.cache import KVCache
 from treeopt.runtime.mask import TreeMask
-from treeopt.runtime.transformer import Transformer
+from treeopt.runtime.model import HiddenModel, LanguageModel, TextCache
 
 Pass = Callable[[Tensor], Tensor]
 """From tokens, int64 (rows,), to logits (rows, V)."""
@@ -36,6 +35,15 @@ class Passes(Protocol):
         """Return the passes of a tree; to be called between steps."""
 
 
+class Read(NamedTuple):
+    """What a model says of the nodes of a pass."""
+
+    logits: Tensor
+    """(rows, V)."""
+    hidden: Tensor | None
+    """(rows, hidden); None where the model keeps them to itself."""
+
+
 class TreePass:
     """Feeds some nodes of a tree to a model.
 
@@ -49,8 +57,8 @@ class TreePass:
 
     def __init__(
         self,
-        model: Transformer,
-        cache: KVCache,
+        model: LanguageModel,
+        cache: TextCache,
         *,
         visible: npt.NDArray[np.bool_],
         depth: npt.NDArray[np.integer],
@@ -69,19 +77,22 @@ class TreePass:
         mask = self._mask.behind(length)
         return self._model.forward(tokens, length + self._depth, self._cache, mask, start=self._start)
 
-    def hidden(self, tokens: Tensor) -> Tensor:
-        """Return the last hidden states (rows, hidden), of which the model makes these logits."""
+    def read(self, tokens: Tensor) -> Read:
+        """Return the logits after tokens, int64 (rows,), with the hidden states that they are made of."""
+        if not isinstance(self._model, HiddenModel):
+            return Read(self(tokens), None)
         length = self._cache.length
         mask = self._mask.behind(length)
-        return self._model.hidden(tokens, length + self._depth, self._cache, mask, start=self._start)
+        hidden = self._model.hidden(tokens, length + self._depth, self._cache, mask, start=self._start)
+        return Read(self._model.logits(hidden), hidden)
 
 
 @dataclass(frozen=True, slots=True)
 class TreePasses:
     """Makes passes that run operation by operation."""
 
-    model: Transformer
-    cache: KVCache
+    model: LanguageModel
+    cache: TextCache
     capacity: int
     """Longest text."""
 

@@ -98,6 +98,7 @@ class MedusaDrafter:
     def accept(self, outcome: Outcome) -> None:
         """Move on to a new root: it was sampled from the hidden state of the last accepted node."""
         last = outcome.path[-1]
+        assert outcome.hidden is not None  # heads are loaded for a built-in model
         self._root, self._hidden = outcome.committed[-1], outcome.hidden[last : last + 1]
 
 

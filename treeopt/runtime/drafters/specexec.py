@@ -3,11 +3,10 @@
 import torch
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.cache import KVCache
 from treeopt.runtime.drafters.specexec_growth import BestFirstGrowth
 from treeopt.runtime.drafting import Proposal
 from treeopt.runtime.growing import GrowingDrafter
-from treeopt.runtime.transformer import Transformer
+from treeopt.runtime.model import LanguageModel, TextCache
 from treeopt.trees.specexec import SPECEXEC_SETTINGS, SpecExecSetting
 
 __all__ = ["SPECEXEC_SETTINGS", "SpecExecDrafter", "SpecExecSetting"]
@@ -25,7 +24,7 @@ class SpecExecDrafter(GrowingDrafter):
     that does not fit into memory.
     """
 
-    def __init__(self, model: Transformer, setting: SpecExecSetting, *, capacity: int) -> None:
+    def __init__(self, model: LanguageModel, setting: SpecExecSetting, *, capacity: int) -> None:
         _check(setting, model, capacity)
         cache = _cache(model, setting, capacity)
         super().__init__(model, cache, children=setting.branching, max_nodes=setting.budget)
@@ -43,7 +42,7 @@ class SpecExecDrafter(GrowingDrafter):
         return self._propose(growth.best())
 
 
-def _check(setting: SpecExecSetting, model: Transformer, capacity: int) -> None:
+def _check(setting: SpecExecSetting, model: LanguageModel, capacity: int) -> None:
     if setting.branching > model.config.vocabulary:
         raise InvalidValueError(
             f"branching: expected at most {model.config.vocabulary}, the vocabulary. Got {setting.branching}."
@@ -56,7 +55,7 @@ def _check(setting: SpecExecSetting, model: Transformer, capacity: int) -> None:
         )
 
 
-def _cache(model: Transformer, setting: SpecExecSetting, capacity: int) -> KVCache:
+def _cache(model: LanguageModel, setting: SpecExecSetting, capacity: int) -> TextCache:
     try:
         return model.new_cache(capacity + setting.max_fed)
     except (RuntimeError, MemoryError):
