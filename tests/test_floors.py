@@ -26,7 +26,10 @@ RECORDS = {
     "treeopt.rules",
     "treeopt.sampling",
     "treeopt.acceptance",
+    "treeopt.counts",
+    "treeopt.outcomes",
     "treeopt.latency",
+    "treeopt.steadiness",
     "treeopt.profile",
     "treeopt.profile_file",
     "treeopt.draft_record",
@@ -38,10 +41,12 @@ PLANNER = {"treeopt.planner", "treeopt.engines"}
 RUNTIME = {"treeopt.runtime"}
 PROFILER = {"treeopt.profiler"}
 SYSTEMS = {"treeopt.systems"}
+IMPORTS = {"treeopt.imports"}
 
 MAY_IMPORT = {
+    "treeopt.__main__": {"treeopt.cli"},
     # floor 5: one command per module
-    "treeopt.cli": SYSTEMS | PROFILER | RUNTIME | PLANNER | SOLVER | RECORDS | TREES,
+    "treeopt.cli": SYSTEMS | PROFILER | RUNTIME | PLANNER | IMPORTS | SOLVER | RECORDS | TREES,
     # between 4 and 5: all ways of speculating, measured, planned and run
     "treeopt.systems": PROFILER | RUNTIME | PLANNER | SOLVER | RECORDS | TREES,
     # floor 4: measuring
@@ -51,6 +56,8 @@ MAY_IMPORT = {
     # floor 2: from a profile to a plan, from a plan to an engine's settings
     "treeopt.engines": {"treeopt.planner"} | SOLVER | RECORDS | TREES,
     "treeopt.planner": SOLVER | RECORDS | TREES,
+    # floor 2, beside them: what other programs measured, to a profile
+    "treeopt.imports": RECORDS | TREES,
     # floor 1: optimal trees
     "treeopt.solver": RECORDS | TREES,
     # floor 1: records, which may hold one another
@@ -70,8 +77,8 @@ ONLY_IN = {
     "click": {"treeopt.cli"},
 }
 """Packages that only some rooms may import, wherever in a module."""
-TORCH_IN_FUNCTIONS = {"treeopt.trees.formats.sequoia"}
-"""Modules below the runtime that may import torch where they need it: Sequoia's trees are torch files."""
+TORCH_IN_FUNCTIONS = {"treeopt.trees.formats.sequoia", "treeopt.imports.torch_vector"}
+"""Modules below the runtime that may import torch where they need it: Sequoia's trees and vectors are torch files."""
 
 
 def room_of(module: str) -> str | None:
@@ -174,6 +181,7 @@ def test_every_folder_is_checked():
         ("treeopt.planner.planning", "from treeopt.solver import solve\nfrom treeopt.planner.costs import StepCosts"),
         ("treeopt.planner.smoothing", "def smooth():\n    import scipy.optimize"),
         ("treeopt.planner.figure", "from treeopt.figure_file import save\ndef draw():\n    import matplotlib"),
+        ("treeopt.imports.combine", "from treeopt.profile import Profile\nfrom treeopt.trees.tree_file import load"),
         ("treeopt.engines.vllm", "from treeopt.planner import Plan\nfrom treeopt import __version__"),
         ("treeopt.runtime.decoder", "import torch.nn\nfrom treeopt.trees import TokenTree"),
         ("treeopt.profiler.sweep", "import treeopt.runtime.decoder"),
@@ -202,6 +210,7 @@ def test_a_good_import_is_let_through(module, source):
         ("treeopt.trees.formats.umbrella", "def write():\n    import torch", "torch is for treeopt.profiler, "),
         ("treeopt.profile", "from treeopt import trees, solver", "may not import treeopt.solver"),
         ("treeopt.solver.explicit", "from treeopt.planner.costs import StepCosts", "may not import treeopt.planner"),
+        ("treeopt.imports.latency", "from treeopt.engines import sglang", "may not import treeopt.engines"),
         ("treeopt.planner", "from treeopt.engines import vllm", "may not import treeopt.engines"),
         ("treeopt.planner.bound", "from treeopt.runtime import Decoder", "may not import treeopt.runtime"),
         ("treeopt.planner.bound", "from numba import njit", "numba is for treeopt.runtime, treeopt.solver only"),

@@ -84,11 +84,12 @@ class TestTable:
         assert found.seconds(np.array([[1, 8], [4, 4]])).tolist() == [[1, 2], [4, 4]]
         assert found.seconds(np.array([], np.int64)).shape == (0,)
 
-    def test_intervals_lie_between_the_measured_ones(self):
-        found = LatencyTable([1, 3], [Timing([1.0, 2.0, 3.0]), Timing([3.0, 3.0, 7.0])])
-        low, high = found.interval_s(np.array([1, 2, 3]))
-        assert low.tolist() == [1, 2, 3]
-        assert high.tolist() == [3, 5, 7]
+    def test_between_two_counts_an_interval_spans_both_of_theirs(self):
+        found = LatencyTable([1, 3, 4], [Timing([1.0, 2.0, 3.0]), Timing([3.0, 3.0, 7.0]), Timing([2.0])])
+        low, high = found.interval_s(np.array([1, 2, 3, 4]))
+        assert low.tolist() == [1, 1, 3, 2]
+        assert high.tolist() == [3, 7, 7, 2]
+        assert [float(end) for end in found.interval_s(2)] == [1, 7]
 
     def test_one_count_alone(self):
         assert table([3], [0.5]).seconds(3) == 0.5

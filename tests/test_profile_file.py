@@ -20,9 +20,26 @@ from treeopt import profile_file
 from treeopt.acceptance import AcceptanceTable, TextSums
 from treeopt.errors import FormatError, InfeasibleError, InvalidValueError, TreeoptError
 from treeopt.latency import LatencyTable, Timing
-from treeopt.profile import Machine, MeasuredAcceptance, Pair, Profile, RuleOverhead, StepLatency
+from treeopt.outcomes import Outcomes
+from treeopt.profile import (
+    ACCEPTANCE,
+    INCLUDED,
+    LATENCY_PARTS,
+    Imported,
+    Machine,
+    MeasuredAcceptance,
+    Pair,
+    Profile,
+    RuleOverhead,
+    RuleSteps,
+    StepLatency,
+    TimedTree,
+    origins,
+    origins_text,
+)
 from treeopt.profile_file import MAX_BYTES, MAX_NESTING
 from treeopt.sampling import Sampling
+from treeopt.trees import TokenTree
 
 ROOT = Path(__file__).resolve().parents[1]
 GOLDEN_FILE = ROOT / "tests" / "data" / "profile-golden.yaml"
@@ -72,6 +89,18 @@ GOLDEN = Profile(
             draft=DRAFT,
             overhead=OVERHEAD,
             rule_overheads=(OF_TYPICAL,),
+            sampled=False,
+            imported=(Imported(what="verify", source="costs.json (SGLang cost table)"),),
+            limit_tokens=96,
+            steps=(
+                RuleSteps(
+                    rule="typical",
+                    trees=(
+                        TimedTree(tree=TokenTree([-1, 0]), steps=Timing([0.00251, 0.00249])),
+                        TimedTree(tree=TokenTree([-1, 0, 0]), steps=Timing([0.0028])),
+                    ),
+                ),
+            ),
         ),
     ),
     acceptances=(
@@ -85,6 +114,8 @@ GOLDEN = Profile(
             positions=4096,
             table=PER_DEPTH,
             texts=TEXTS,
+            imported=(Imported(what="acceptance", source="metrics.txt (vLLM metrics)"),),
+            outcomes=Outcomes([[0, 0, -1, 2, 0], [-1, 0, 1]]),
         ),
         MeasuredAcceptance(
             rule="typical", temperature=0.0, top_p=0.9, prompts=1, positions=1, table=AcceptanceTable([0.8, 0.1])
@@ -98,17 +129,23 @@ def check_same(found: Profile, expected: Profile) -> None:
     for name in ("created", "tool", "machine", "pair"):
         assert getattr(found, name) == getattr(expected, name)
     for one, other in zip(found.latencies, expected.latencies, strict=True):
-        assert (one.context_tokens, one.batch_size) == (other.context_tokens, other.batch_size)
+        for name in ("context_tokens", "batch_size", "sampled", "imported", "limit_tokens"):
+            assert getattr(one, name) == getattr(other, name)
         for table, wanted in ((one.verify, other.verify), (one.draft, other.draft)):
             assert table.tokens.tolist() == wanted.tokens.tolist()
             for timing, wanted_timing in zip(table.timings, wanted.timings, strict=True):
                 close(timing.samples_s, wanted_timing.samples_s)
         close(one.overhead.samples_s, other.overhead.samples_s)
+        for steps, wanted_steps in zip(one.steps, other.steps, strict=True):
+            assert steps.rule == wanted_steps.rule
+            for timed, wanted_timed in zip(steps.trees, wanted_steps.trees, strict=True):
+                assert timed.tree == wanted_timed.tree
+                close(timed.steps.samples_s, wanted_timed.steps.samples_s)
         assert [each.rule for each in one.rule_overheads] == [each.rule for each in other.rule_overheads]
         for overhead, wanted_overhead in zip(one.rule_overheads, other.rule_overheads, strict=True):
             close(overhead.overhead.samples_s, wanted_overhead.overhead.samples_s)
     for one, other in zip(found.acceptances, expected.acceptances, strict=True):
-        for name in ("rule", "temperature", "top_p", "top_k", "draft_sampling", "prompts", "positions"):
+        for name in ("rule", "temperature", "top_p", "top_k", "draft_sampling", "prompts", "positions", "imported"):
             assert getattr(one, name) == getattr(other, name)
         np.testing.assert_allclose(one.table.p, other.table.p, rtol=5.1e-10, atol=1e-300)
         for name in ("counts", "standard_error"):
@@ -120,6 +157,11 @@ def check_same(found: Profile, expected: Profile) -> None:
         if one.texts is not None:
             close(one.texts.reached, other.texts.reached)
             close(one.texts.accepted, other.texts.accepted)
+        assert ranks_of(one) == ranks_of(other)
+
+
+def ranks_of(acceptance: MeasuredAcceptance) -> list[list[int]] | None:
+    return acceptance.outcomes and [ranks.tolist() for ranks in acceptance.outcomes.ranks]
 
 
 def close(found: np.ndarray, expected: np.ndarray) -> None:
@@ -209,10 +251,18 @@ def text_sums(draw: st.DrawFn) -> TextSums:
     return TextSums(reached, shares * reached[:, :, None])
 
 
-MACHINES = st.builds(Machine, device=TEXT, processor=TEXT, threads=WHOLE, system=TEXT, python=TEXT, torch=TEXT)
+COUNT = st.none() | WHOLE
+MACHINES = st.builds(Machine, device=TEXT, processor=TEXT, threads=COUNT, system=TEXT, python=TEXT, torch=TEXT)
 PAIRS = st.builds(
-    Pair, target=TEXT, draft=TEXT, dtype=TEXT, vocabulary=WHOLE, target_parameters=WHOLE, draft_parameters=WHOLE
+    Pair, target=TEXT, draft=TEXT, dtype=TEXT, vocabulary=COUNT, target_parameters=COUNT, draft_parameters=COUNT
 )
+
+
+def imports(parts: tuple[str, ...]) -> st.SearchStrategy[tuple[Imported, ...]]:
+    each = st.builds(Imported, what=st.sampled_from(parts), source=TEXT)
+    return st.lists(each, max_size=3, unique_by=lambda one: one.what).map(tuple)
+
+
 OVERHEADS = st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=4).map(lambda s: Timing(s, allow_negative=True))
 LATENCIES = st.builds(
     StepLatency,
@@ -224,6 +274,8 @@ LATENCIES = st.builds(
     rule_overheads=st.lists(
         st.builds(RuleOverhead, rule=TEXT, overhead=OVERHEADS), max_size=3, unique_by=lambda each: each.rule
     ).map(tuple),
+    sampled=st.none() | st.booleans(),
+    imported=imports(LATENCY_PARTS),
 )
 ACCEPTANCES = st.builds(
     MeasuredAcceptance,
@@ -233,14 +285,21 @@ ACCEPTANCES = st.builds(
     top_k=st.integers(0, 2**31),
     draft_sampling=st.none()
     | st.builds(Sampling, st.just(0.0) | st.floats(1e-6, 1e300), st.floats(1e-300, 1), st.integers(0, 2**31)),
-    prompts=WHOLE,
-    positions=WHOLE,
+    prompts=COUNT,
+    positions=COUNT,
     table=acceptance_tables(),
+    imported=imports((ACCEPTANCE,)),
 )
 ACCEPTANCES_OF_TEXTS = st.builds(
-    lambda acceptance, texts: dataclasses.replace(acceptance, table=texts.table(), texts=texts),
+    lambda acceptance, texts, ranks: dataclasses.replace(
+        acceptance,
+        table=texts.table(),
+        texts=texts,
+        outcomes=Outcomes((ranks * len(texts.reached))[: len(texts.reached)]) if ranks else None,
+    ),
     ACCEPTANCES,
     text_sums(),
+    st.lists(st.lists(st.integers(-1, 2**31 - 1), max_size=4), max_size=3),
 )
 PROFILES = st.builds(
     Profile,
@@ -299,8 +358,22 @@ class TestRoundTrip:
         found.save(tmp_path / "again.yaml")
         assert b"rule_overheads" not in (tmp_path / "again.yaml").read_bytes()
 
+    @pytest.mark.parametrize(
+        "where", [("latency", 0, "timed"), ("latency", 0, "imported"), ("acceptance", 0, "imported")], ids=str
+    )
+    def test_a_file_that_says_nothing_of_imports(self, tmp_path, where):
+        (tmp_path / "p.yaml").write_bytes(spoiled(*where))
+        found = Profile.load(tmp_path / "p.yaml")
+        record = found.latencies[0] if where[0] == "latency" else found.acceptances[0]
+        assert (record.sampled is None) if where[2] == "timed" else record.imported == ()
+        found.save(tmp_path / "again.yaml")
+        again = yaml.safe_load((tmp_path / "again.yaml").read_bytes())
+        assert where[2] not in again[where[0]][0]
+
     def test_a_file_without_texts(self, tmp_path):
-        (tmp_path / "p.yaml").write_bytes(spoiled("acceptance", 0, "texts"))
+        without = yaml.safe_load(GOLDEN_FILE.read_bytes())
+        del without["acceptance"][0]["texts"], without["acceptance"][0]["outcomes"]
+        (tmp_path / "p.yaml").write_text(yaml.safe_dump(without))
         found = Profile.load(tmp_path / "p.yaml").acceptances[0]
         assert found.texts is None
         np.testing.assert_allclose(found.table.p, PER_DEPTH.p, rtol=5.1e-10)
@@ -362,7 +435,7 @@ TRICKS = {
     "anchor": (replaced("version: 1", "version: &v 1"), "line 2"),
     "anchor of a key": (replaced("version: 1", "&v version: 1"), "line 2"),
     "tag": (replaced("version: 1", "version: !!int 1"), "line 2"),
-    "tag of a list": (replaced("p: [0.8, 0.1]", "p: !!set {0.8, 0.1}"), "line 56"),
+    "tag of a list": (replaced("p: [0.8, 0.1]", "p: !!set {0.8, 0.1}"), "line 72"),
     "tag of code": (b"!!python/object/apply:os.system [exit]", "line 1"),
     "bare tag": (replaced("version: 1", "version: ! 1"), "line 2"),
 }
@@ -381,7 +454,8 @@ WRONG_SHAPE = {
     "version true": (spoiled("version", value=True), "version", "whole number.* Got True"),
     "created as a date": (replaced("'2026-11-20T11:12:00Z'", "2026-11-20"), "created", "expected text. Got datetime"),
     "torch as a number": (spoiled("machine", "torch", value=2.8), "machine.torch", "expected text. Got 2.8"),
-    "no threads": (spoiled("machine", "threads"), "machine.threads", "is missing"),
+    "no system": (spoiled("machine", "system"), "machine.system", "is missing"),
+    "threads null": (spoiled("machine", "threads", value=None), "machine.threads", "at least 1. Got None"),
     "threads 0": (spoiled("machine", "threads", value=0), "machine.threads", "at least 1. Got 0"),
     "threads 1.5": (spoiled("machine", "threads", value=1.5), "machine.threads", "whole number.* Got 1.5"),
     "machine text": (spoiled("machine", value="mine"), "machine", "expected fields with names"),
@@ -392,6 +466,18 @@ WRONG_SHAPE = {
         "whole number.* Got 922337203685477",
     ),
     "huge number": (spoiled(*FIRST, "temperature", value=10**400), "acceptance[0].temperature", r"Got 1000.*\.\.\."),
+    "steps without trees": (
+        spoiled("latency", 0, "steps", value=[{"rule": "sequoia", "trees": []}]),
+        "latency[0].steps[0].trees",
+        "at least one",
+    ),
+    "outcomes below -1": (spoiled(*FIRST, "outcomes", value=[[0], [-2]]), "acceptance[0].outcomes", "at least -1"),
+    "outcomes not whole": (
+        spoiled(*FIRST, "outcomes", value=[[0], [0.5]]),
+        "acceptance[0].outcomes[1]",
+        "whole numbers",
+    ),
+    "outcomes flat": (spoiled(*FIRST, "outcomes", value=[0, 1]), "acceptance[0].outcomes[0]", "whole numbers"),
     "unknown field": (spoiled("note", value="hello"), "note", "unknown field"),
     "unknown field of the machine": (spoiled("machine", "owner", value="me"), "machine.owner", "unknown field"),
     "unknown field of a table": (spoiled(*VERIFY_AT, "unit", value="s"), "latency[0].verify.unit", "unknown field"),
@@ -407,6 +493,34 @@ WRONG_SHAPE = {
     "latency of text": (spoiled("latency", 0, value="fast"), "latency[0]", "expected fields with names"),
     "context negative": (spoiled("latency", 0, "context_tokens", value=-1), "latency[0].context_tokens", "at least 0"),
     "batch 0": (spoiled("latency", 0, "batch_size", value=0), "latency[0].batch_size", "at least 1. Got 0"),
+    "timed true": (spoiled("latency", 0, "timed", value=True), "latency[0].timed", "expected text. Got True"),
+    "timed otherwise": (
+        spoiled("latency", 0, "timed", value="often"),
+        "latency[0].timed",
+        "expected sampled or greedy. Got 'often'",
+    ),
+    "imported empty": (spoiled("latency", 0, "imported", value=[]), "latency[0].imported", "at least one. Got 0 items"),
+    "imported text": (spoiled(*FIRST, "imported", value="f"), "acceptance[0].imported", "at least one. Got 'f'"),
+    "imported from nowhere": (
+        spoiled("latency", 0, "imported", 0, "source"),
+        "latency[0].imported[0].source",
+        "is missing",
+    ),
+    "unknown field of an import": (
+        spoiled("latency", 0, "imported", 0, "when", value="today"),
+        "latency[0].imported[0].when",
+        "unknown field",
+    ),
+    "an unknown part imported": (
+        spoiled("latency", 0, "imported", 0, "what", value="threads"),
+        "latency[0].imported",
+        "each at most once. Got 'threads'",
+    ),
+    "times in an acceptance": (
+        spoiled(*FIRST, "imported", 0, "what", value="verify"),
+        "acceptance[0].imported",
+        "expected acceptance, each at most once. Got 'verify'",
+    ),
     "no overhead": (spoiled("latency", 0, "overhead"), "latency[0].overhead", "is missing"),
     "overhead empty": (
         spoiled("latency", 0, "overhead", "samples_s", value=[]),
@@ -537,6 +651,26 @@ WRONG_SHAPE = {
 
 # What only the loader refuses: NaN and infinity are in no JSON, lengths and sums in no schema.
 WRONG_MEANING = {
+    "steps with parents of no tree": (
+        spoiled("latency", 0, "steps", value=[{"rule": "sequoia", "trees": [{"parents": [0, 0], "samples_s": [1.0]}]}]),
+        "latency[0].steps[0].trees[0].parents",
+        "parents",
+    ),
+    "outcomes of a text too many": (
+        spoiled(*FIRST, "outcomes", value=[[0], [0], [0]]),
+        "acceptance[0].texts",
+        "outcomes: expected those of 2 texts.* Got 3",
+    ),
+    "a limit within what was timed": (
+        spoiled("latency", 0, "limit_tokens", value=64),
+        "latency[0].limit_tokens",
+        "expected more than 64, timed. Got 64",
+    ),
+    "a part imported twice": (
+        spoiled("latency", 0, "imported", value=[{"what": "draft", "source": name} for name in ("a", "b")]),
+        "latency[0].imported",
+        "each at most once. Got 'draft'",
+    ),
     "version 1.0": (spoiled("version", value=1.0), "version", "whole number.* Got 1.0"),
     "NaN seconds": (
         spoiled(*VERIFY_AT, "samples_s", 0, 0, value=float("nan")),
@@ -815,6 +949,29 @@ class TestRecord:
     def test_the_overhead_of_a_rule_is_given_once(self):
         with pytest.raises(InvalidValueError, match=r"rule_overheads: expected each rule once\. Got 'typical' twice"):
             dataclasses.replace(GOLDEN.latencies[0], rule_overheads=(OF_TYPICAL, OF_TYPICAL))
+
+    def test_origins_name_every_part(self):
+        latency, acceptance = GOLDEN.latencies[0], GOLDEN.acceptances[0]
+        assert origins([latency], acceptance) == {
+            "verify": "costs.json (SGLang cost table)",
+            "draft": "measured",
+            "overhead": "measured",
+            "acceptance": "metrics.txt (vLLM metrics)",
+        }
+        here = dataclasses.replace(latency, imported=())
+        assert origins([here, latency], acceptance)["verify"] == "costs.json (SGLang cost table), measured"
+        assert origins_text([here], GOLDEN.acceptances[1]) == ""
+        parts = tuple(Imported(what=part, source="c.csv (CSV)") for part in ("verify", "draft"))
+        whole = dataclasses.replace(latency, imported=(*parts, Imported(what="overhead", source=INCLUDED)))
+        assert origins_text([whole], GOLDEN.acceptances[1]) == (
+            "verify times: imported from c.csv (CSV); draft times: imported from c.csv (CSV); acceptance: measured"
+        )
+
+    @pytest.mark.parametrize("names", [["verify", "verify"], ["acceptance"], ["threads"]], ids=str)
+    def test_a_part_is_imported_once_and_where_it_belongs(self, names):
+        imported = tuple(Imported(what=name, source="f") for name in names)
+        with pytest.raises(InvalidValueError, match="imported: expected verify, draft, overhead, each at most once"):
+            dataclasses.replace(GOLDEN.latencies[0], imported=imported)
 
     def test_conditions_never_measured(self):
         with pytest.raises(InfeasibleError, match=r"context 8 tokens x batch 1 .*Measured: 256 tokens x 1"):

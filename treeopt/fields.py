@@ -54,10 +54,14 @@ class Fields:
 
     def integers(self, field: str) -> list[int]:
         """Return a field that must be a list of whole numbers below 2**31."""
-        values = self._take(field)
-        if not isinstance(values, list) or not all(type(value) is int and abs(value) < 2**31 for value in values):
-            raise self.error(field, f"expected a list of whole numbers. Got {_short(values)}.")
-        return values
+        return self._integers(field, self._take(field))
+
+    def integer_rows(self, field: str) -> list[list[int]]:
+        """Return a field that must be a list of lists of whole numbers below 2**31."""
+        rows = self._take(field)
+        if not isinstance(rows, list):
+            raise self.error(field, f"expected a list of lists. Got {_short(rows)}.")
+        return [self._integers(f"{field}[{i}]", row) for i, row in enumerate(rows)]
 
     def numbers(self, field: str) -> list[float]:
         """Return a field that must be a list of finite numbers."""
@@ -121,6 +125,11 @@ class Fields:
         if not isinstance(values, list):
             raise self.error(field, f"expected a list of lists. Got {_short(values)}.")
         return [self._nested(f"{field}[{i}]", value, depth - 1) for i, value in enumerate(values)]
+
+    def _integers(self, field: str, values: object) -> list[int]:
+        if not isinstance(values, list) or not all(type(value) is int and abs(value) < 2**31 for value in values):
+            raise self.error(field, f"expected a list of whole numbers. Got {_short(values)}.")
+        return values
 
     def _numbers(self, field: str, values: object) -> list[float]:
         if not isinstance(values, list) or not all(map(_is_number, values)):

@@ -116,14 +116,22 @@ class LatencyTable:
 
         Raises InfeasibleError outside it: treeopt does not guess what was not measured.
         """
-        return self._interpolate(tokens, self.medians_s)
+        self._check_range(tokens)
+        return np.asarray(np.interp(tokens, self.tokens, self.medians_s))
 
     def interval_s(self, tokens: npt.NDArray[np.integer] | int) -> tuple[FloatArray, FloatArray]:
-        """Return the ends of the 95 % interval of `seconds`, interpolated between the measured counts'."""
-        low, high = zip(*(timing.interval_s for timing in self.timings), strict=True)
-        return self._interpolate(tokens, np.array(low)), self._interpolate(tokens, np.array(high))
+        """Return the ends of an interval of the seconds at any count inside the measured range.
 
-    def _interpolate(self, tokens: npt.NDArray[np.integer] | int, values: FloatArray) -> FloatArray:
+        At a measured count it is the 95 % interval of the median.  Between two it spans both of theirs: a pass takes
+        no less than one of fewer tokens and no more than one of more, but where in between it jumps nobody knows.
+        """
+        self._check_range(tokens)
+        low, high = np.array([timing.interval_s for timing in self.timings]).T
+        right = np.searchsorted(self.tokens, tokens)
+        left = np.where(self.tokens[right] == tokens, right, right - 1)
+        return np.minimum(low[left], low[right]), np.maximum(high[left], high[right])
+
+    def _check_range(self, tokens: npt.NDArray[np.integer] | int) -> None:
         asked = np.asarray(tokens)
         if asked.size and (asked.min() < self.tokens[0] or asked.max() > self.tokens[-1]):
             outside = int(asked.max() if asked.max() > self.tokens[-1] else asked.min())
@@ -131,4 +139,3 @@ class LatencyTable:
                 f"tokens: times were measured for {self.tokens[0]} to {self.max_tokens} tokens. Got {outside}: "
                 "ask for fewer, or profile with a larger --max-tokens."
             )
-        return np.asarray(np.interp(asked, self.tokens, values))

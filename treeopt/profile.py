@@ -1,5 +1,6 @@
 """The profile: what was measured on one machine for one pair of models; docs/profile-file.md specifies its file."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +9,15 @@ import numpy as np
 from treeopt.acceptance import SUMS_ROUNDING, AcceptanceTable, TextSums
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.latency import LatencyTable, Timing
+from treeopt.outcomes import Outcomes
 from treeopt.sampling import Sampling
+from treeopt.trees import TokenTree
+
+LATENCY_PARTS = ("verify", "draft", "overhead")
+ACCEPTANCE = "acceptance"
+INCLUDED = "included in the verify times"
+"""Source of an overhead of 0: whoever measured the verify times took whole steps."""
+_IN_WORDS = {"verify": "verify times", "draft": "draft times", "overhead": "overhead", ACCEPTANCE: "acceptance"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +28,8 @@ class Machine:
     """`cpu`, `cuda:0`, …"""
     processor: str
     """Model name of the processor or accelerator."""
-    threads: int
-    """Threads that torch used."""
+    threads: int | None
+    """Threads that torch used; None where nothing was timed here."""
     system: str
     """Operating system and its release."""
     python: str
@@ -37,10 +46,20 @@ class Pair:
     """Name or folder of the draft model."""
     dtype: str
     """Number format that both ran in, such as `float32`."""
-    vocabulary: int
-    """Tokens in the shared vocabulary."""
-    target_parameters: int
-    draft_parameters: int
+    vocabulary: int | None = None
+    """Tokens in the shared vocabulary; this and the next two are None where no model was looked at."""
+    target_parameters: int | None = None
+    draft_parameters: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """One part of a profile that was measured elsewhere and read from a file."""
+
+    what: str
+    """`verify`, `draft`, `overhead` or `acceptance`."""
+    source: str
+    """The file and what it is, such as `costs.json (SGLang cost table)`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +71,27 @@ class RuleOverhead:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TimedTree:
+    """Whole steps with one tree."""
+
+    tree: TokenTree
+    steps: Timing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleSteps:
+    """Whole steps under one rule, with several trees."""
+
+    rule: str
+    trees: tuple[TimedTree, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepLatency:
     """What a step is made of, at one context length and batch size.
 
-    Raises InvalidValueError when a rule's overhead is given twice.
+    Raises InvalidValueError when a rule's overhead is given twice, a part is said to be imported twice, or a limit
+    lies within what was timed.
     """
 
     context_tokens: int
@@ -69,8 +105,18 @@ class StepLatency:
     """The rest of a whole step: choosing, compacting both caches, bookkeeping."""
     rule_overheads: tuple[RuleOverhead, ...] = ()
     """That of single rules, where it was measured rule by rule."""
+    sampled: bool | None = None
+    """Whether the timed steps sampled above temperature 0 (True) or decoded greedily (False); None is not said."""
+    imported: tuple[Imported, ...] = ()
+    """Which of `verify`, `draft` and `overhead` were measured elsewhere; all others were measured here."""
+    limit_tokens: int | None = None
+    """The smallest verification pass that memory did not suffice for; None where it sufficed for all."""
+    steps: tuple[RuleSteps, ...] = ()
+    """The whole steps that the overheads were taken from, rule by rule, where they are known."""
 
     def __post_init__(self) -> None:
+        check_imported(self.imported, LATENCY_PARTS)
+        check_limit(self.limit_tokens, self.verify)
         rules = [each.rule for each in self.rule_overheads]
         if twice := [rule for rule in rules if rules.count(rule) > 1]:
             raise InvalidValueError(f"rule_overheads: expected each rule once. Got {twice[0]!r:.60} twice.")
@@ -79,21 +125,26 @@ class StepLatency:
         """Return the overhead of steps under a rule: its own where that was measured, or else `overhead`."""
         return next((each.overhead for each in self.rule_overheads if each.rule == rule), self.overhead)
 
+    def steps_of(self, rule: str) -> tuple[TimedTree, ...]:
+        """Return the whole steps timed under a rule, those of the first where it has none, or none at all."""
+        known = {each.rule: each.trees for each in self.steps}
+        return known.get(rule, next(iter(known.values()), ()))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredAcceptance:
     """The acceptance of one verification rule at one temperature.
 
-    Raises InvalidValueError when the sums over texts are not those of the table.
+    Raises InvalidValueError when the sums over texts are not those of the table, or the import is told twice.
     """
 
     rule: str
     temperature: float
     top_p: float
-    prompts: int
-    """Prompts whose continuations were measured."""
-    positions: int
-    """Generated positions that were measured."""
+    prompts: int | None
+    """Prompts whose continuations were measured; None where an imported table does not say."""
+    positions: int | None
+    """Generated positions that were measured; None likewise."""
     table: AcceptanceTable
     texts: TextSums | None = None
     """What the table was made of, text by text; None where only the table is known."""
@@ -101,8 +152,18 @@ class MeasuredAcceptance:
     """Tokens of the target's law that sampling kept; 0 is all."""
     draft_sampling: Sampling | None = None
     """The law that children were drawn from; None is the target's temperature and all tokens."""
+    imported: tuple[Imported, ...] = ()
+    """Where `acceptance` was read from, if it was measured elsewhere."""
+    outcomes: Outcomes | None = None
+    """What came of every position, text by text; for `traversal` of the counts that its table was built on."""
 
     def __post_init__(self) -> None:
+        check_imported(self.imported, (ACCEPTANCE,))
+        texts = 0 if self.texts is None else len(self.texts.reached)
+        if self.outcomes is not None and len(self.outcomes.ranks) != texts:
+            raise InvalidValueError(
+                f"outcomes: expected those of {texts} texts, as many as `texts` has. Got {len(self.outcomes.ranks)}."
+            )
         if self.texts is None:
             return
         p = self.texts.p
@@ -118,7 +179,7 @@ class MeasuredAcceptance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Everything measured, with its conditions; a profile never holds a number that was not measured.
+    """Everything measured, with its conditions; a profile never holds a number that nobody measured.
 
     Raises InvalidValueError when there is no latency or no acceptance.
     """
@@ -165,6 +226,14 @@ class Profile:
             f"context {context_tokens} tokens x batch {batch_size} was not measured. Measured: {known}."
         )
 
+    def latencies_at(self, temperature: float) -> tuple[StepLatency, ...]:
+        """Return the latencies whose steps were timed decoding greedily or sampling, as a temperature needs it.
+
+        Those that do not say serve either; where none was timed that way, all are returned.
+        """
+        fitting = tuple(each for each in self.latencies if each.sampled in (None, temperature > 0))
+        return fitting or self.latencies
+
     def acceptance(self, *, rule: str | None = None, temperature: float | None = None) -> MeasuredAcceptance:
         """Return the acceptance of one rule and temperature; without them, the first measured.
 
@@ -182,3 +251,49 @@ class Profile:
             for acceptance in self.acceptances
             if rule in (None, acceptance.rule) and temperature in (None, acceptance.temperature)
         )
+
+
+def check_limit(limit_tokens: int | None, verify: LatencyTable) -> None:
+    """Raise InvalidValueError for a limit that lies within what was timed."""
+    if limit_tokens is not None and limit_tokens <= verify.max_tokens:
+        raise InvalidValueError(f"limit_tokens: expected more than {verify.max_tokens}, timed. Got {limit_tokens}.")
+
+
+def check_imported(imported: Sequence[Imported], parts: Sequence[str]) -> None:
+    """Raise InvalidValueError for a part that cannot be imported there, or is named twice."""
+    names = [each.what for each in imported]
+    for name in names:
+        if name not in parts or names.count(name) > 1:
+            raise InvalidValueError(f"imported: expected {', '.join(parts)}, each at most once. Got {name!r:.60}.")
+
+
+def all_imported(latencies: Iterable[StepLatency], acceptance: MeasuredAcceptance | None) -> tuple[Imported, ...]:
+    """Return what of some latencies and an acceptance was measured elsewhere, each part and source once."""
+    found = [each for latency in latencies for each in latency.imported]
+    return tuple(dict.fromkeys([*found, *(() if acceptance is None else acceptance.imported)]))
+
+
+def origins(latencies: Sequence[StepLatency], acceptance: MeasuredAcceptance) -> dict[str, str]:
+    """Return for each part where it comes from: `measured`, or what it was imported from."""
+    imported = all_imported(latencies, acceptance)
+    found = {}
+    for part in (*LATENCY_PARTS, ACCEPTANCE):
+        sources = [each.source for each in imported if each.what == part]
+        mixed = part != ACCEPTANCE and any(part not in [each.what for each in item.imported] for item in latencies)
+        found[part] = ", ".join([*sources, *(["measured"] if mixed or not sources else [])])
+    return found
+
+
+def origins_text(latencies: Sequence[StepLatency], acceptance: MeasuredAcceptance) -> str:
+    """Return the origins in one line, empty where all was measured here.
+
+    `verify times: imported from costs.json (SGLang cost table); draft times: measured; acceptance: measured`
+    """
+    found = origins(latencies, acceptance)
+    if set(found.values()) == {"measured"}:
+        return ""
+    shown = {part: origin for part, origin in found.items() if origin != INCLUDED}
+    return "; ".join(
+        f"{_IN_WORDS[part]}: {origin if origin == 'measured' else f'imported from {origin}'}"
+        for part, origin in shown.items()
+    )

@@ -12,13 +12,31 @@ from treeopt.errors import FormatError
 from treeopt.fields import Fields, check_format
 from treeopt.files import read_text, write_text
 from treeopt.latency import LatencyTable, Timing
-from treeopt.profile import Machine, MeasuredAcceptance, Pair, Profile, RuleOverhead, StepLatency
+from treeopt.outcomes import Outcomes
+from treeopt.profile import (
+    ACCEPTANCE,
+    LATENCY_PARTS,
+    Imported,
+    Machine,
+    MeasuredAcceptance,
+    Pair,
+    Profile,
+    RuleOverhead,
+    RuleSteps,
+    StepLatency,
+    TimedTree,
+    check_imported,
+    check_limit,
+)
 from treeopt.sampling import Sampling
+from treeopt.trees import TokenTree
 
 FORMAT = "treeopt-profile"
 VERSION = 1
 MAX_BYTES = 32_000_000
 MAX_NESTING = 16
+TIMED = {True: "sampled", False: "greedy"}
+"""How the timed steps chose tokens, by the record's `sampled`."""
 
 _Parser: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -70,8 +88,8 @@ def save(profile: Profile, path: Path | str) -> None:
         "version": VERSION,
         "created": profile.created,
         "tool": profile.tool,
-        "machine": asdict(profile.machine),
-        "pair": asdict(profile.pair),
+        "machine": _known(asdict(profile.machine)),
+        "pair": _known(asdict(profile.pair)),
         "latency": [_write_latency(latency) for latency in profile.latencies],
         "acceptance": [_write_acceptance(acceptance) for acceptance in profile.acceptances],
     }
@@ -97,7 +115,7 @@ def _read_machine(fields: Fields) -> Machine:
     machine = Machine(
         device=fields.text("device"),
         processor=fields.text("processor"),
-        threads=fields.integer("threads"),
+        threads=_count(fields, "threads"),
         system=fields.text("system"),
         python=fields.text("python"),
         torch=fields.text("torch"),
@@ -111,27 +129,51 @@ def _read_pair(fields: Fields) -> Pair:
         target=fields.text("target"),
         draft=fields.text("draft"),
         dtype=fields.text("dtype"),
-        vocabulary=fields.integer("vocabulary"),
-        target_parameters=fields.integer("target_parameters"),
-        draft_parameters=fields.integer("draft_parameters"),
+        vocabulary=_count(fields, "vocabulary"),
+        target_parameters=_count(fields, "target_parameters"),
+        draft_parameters=_count(fields, "draft_parameters"),
     )
     fields.end()
     return pair
 
 
+def _count(fields: Fields, field: str) -> int | None:
+    return fields.integer(field) if field in fields else None
+
+
 def _read_latency(fields: Fields) -> StepLatency:
+    verify = _read_table(fields.mapping("verify"))
+    limit_tokens = fields.integer("limit_tokens", least=2) if "limit_tokens" in fields else None
+    fields.build("limit_tokens", check_limit, limit_tokens, verify)
     latency = fields.build(
         "rule_overheads",
         StepLatency,
         context_tokens=fields.integer("context_tokens", least=0),
         batch_size=fields.integer("batch_size"),
-        verify=_read_table(fields.mapping("verify")),
+        verify=verify,
+        limit_tokens=limit_tokens,
         draft=_read_table(fields.mapping("draft")),
         overhead=_read_overhead(fields.mapping("overhead")),
         rule_overheads=_read_rule_overheads(fields) if "rule_overheads" in fields else (),
+        sampled=_read_timed(fields) if "timed" in fields else None,
+        imported=_read_imported(fields, LATENCY_PARTS),
+        steps=tuple(map(_read_steps, fields.mappings("steps"))) if "steps" in fields else (),
     )
     fields.end()
     return latency
+
+
+def _read_steps(fields: Fields) -> RuleSteps:
+    steps = RuleSteps(rule=fields.text("rule"), trees=tuple(map(_read_timed_tree, fields.mappings("trees"))))
+    fields.end()
+    return steps
+
+
+def _read_timed_tree(fields: Fields) -> TimedTree:
+    tree = fields.build("parents", TokenTree, fields.integers("parents"))
+    steps = fields.build("samples_s", Timing, fields.numbers("samples_s"))
+    fields.end()
+    return TimedTree(tree=tree, steps=steps)
 
 
 def _read_rule_overheads(fields: Fields) -> tuple[RuleOverhead, ...]:
@@ -139,6 +181,24 @@ def _read_rule_overheads(fields: Fields) -> tuple[RuleOverhead, ...]:
         RuleOverhead(rule=item.text("rule"), overhead=_read_overhead(item))
         for item in fields.mappings("rule_overheads")
     )
+
+
+def _read_timed(fields: Fields) -> bool:
+    timed = fields.text("timed")
+    if timed not in TIMED.values():
+        raise fields.error("timed", f"expected {' or '.join(TIMED.values())}. Got {timed!r:.60}.")
+    return timed == TIMED[True]
+
+
+def _read_imported(fields: Fields, parts: tuple[str, ...]) -> tuple[Imported, ...]:
+    if "imported" not in fields:
+        return ()
+    found = []
+    for item in fields.mappings("imported"):
+        found.append(Imported(what=item.text("what"), source=item.text("source")))
+        item.end()
+    fields.build("imported", check_imported, found, parts)
+    return tuple(found)
 
 
 def _read_table(fields: Fields) -> LatencyTable:
@@ -172,12 +232,14 @@ def _read_acceptance(fields: Fields) -> MeasuredAcceptance:
         rule=fields.text("rule"),
         temperature=fields.number("temperature"),
         top_p=fields.number("top_p", most=1.0),
-        prompts=fields.integer("prompts"),
-        positions=fields.integer("positions"),
+        prompts=_count(fields, "prompts"),
+        positions=_count(fields, "positions"),
         table=table,
         texts=_read_texts(fields.mapping("texts")) if "texts" in fields else None,
+        outcomes=_read_outcomes(fields) if "outcomes" in fields else None,
         top_k=fields.integer("top_k", least=0) if "top_k" in fields else 0,
         draft_sampling=_read_sampling(fields.mapping("draft_sampling")) if "draft_sampling" in fields else None,
+        imported=_read_imported(fields, (ACCEPTANCE,)),
     )
     fields.end()
     return acceptance
@@ -196,8 +258,12 @@ def _read_texts(fields: Fields) -> TextSums:
     return fields.build("accepted", TextSums, reached, accepted)
 
 
+def _read_outcomes(fields: Fields) -> Outcomes:
+    return fields.build("outcomes", Outcomes, fields.integer_rows("outcomes"))
+
+
 def _write_latency(latency: StepLatency) -> dict[str, Any]:
-    written = {
+    written: dict[str, Any] = {
         "context_tokens": latency.context_tokens,
         "batch_size": latency.batch_size,
         "verify": _write_table(latency.verify),
@@ -208,7 +274,31 @@ def _write_latency(latency: StepLatency) -> dict[str, Any]:
         written["rule_overheads"] = [
             {"rule": each.rule, "samples_s": _rounded(each.overhead.samples_s)} for each in latency.rule_overheads
         ]
-    return written
+    if latency.sampled is not None:
+        written["timed"] = TIMED[latency.sampled]
+    if latency.steps:
+        written["steps"] = [
+            {
+                "rule": each.rule,
+                "trees": [
+                    {"parents": timed.tree.parents.tolist(), "samples_s": _rounded(timed.steps.samples_s)}
+                    for timed in each.trees
+                ],
+            }
+            for each in latency.steps
+        ]
+    if latency.limit_tokens is not None:
+        written["limit_tokens"] = latency.limit_tokens
+    return written | _write_imported(latency.imported)
+
+
+def _known(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that are known."""
+    return {key: value for key, value in content.items() if value is not None}
+
+
+def _write_imported(imported: tuple[Imported, ...]) -> dict[str, Any]:
+    return {"imported": [asdict(each) for each in imported]} if imported else {}
 
 
 def _write_table(table: LatencyTable) -> dict[str, Any]:
@@ -229,18 +319,17 @@ def _write_acceptance(acceptance: MeasuredAcceptance) -> dict[str, Any]:
         written["top_k"] = acceptance.top_k
     if acceptance.draft_sampling is not None:
         written["draft_sampling"] = asdict(acceptance.draft_sampling)
-    written |= {
-        "prompts": acceptance.prompts,
-        "positions": acceptance.positions,
-        "p": _rounded(table.p, digits=10),
-    }
+    written |= _known({"prompts": acceptance.prompts, "positions": acceptance.positions})
+    written["p"] = _rounded(table.p, digits=10)
     if table.counts is not None:
         written["counts"] = _rounded(table.counts)
     if table.standard_error is not None:
         written["standard_error"] = _rounded(table.standard_error)
     if (texts := acceptance.texts) is not None:
         written["texts"] = {"reached": _rounded(texts.reached), "accepted": _rounded(texts.accepted)}
-    return written
+    if acceptance.outcomes is not None:
+        written["outcomes"] = [ranks.tolist() for ranks in acceptance.outcomes.ranks]
+    return written | _write_imported(acceptance.imported)
 
 
 def _rounded(values: np.ndarray[Any, np.dtype[np.float64]], digits: int = 6) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from treeopt import __version__
 from treeopt.engines.engine import Engine
 from treeopt.engines.setting import Setting
-from treeopt.profile import Profile
+from treeopt.profile import Profile, all_imported
 from treeopt.trees import TokenTree, TreeFile
 from treeopt.trees.formats.topology import TopologyFormat
 
@@ -29,6 +29,8 @@ def setting_provenance(engine: Engine, setting: Setting, inputs: dict[str, Path]
     measured: Json = {}
     if profile is not None:
         measured = {"pair": asdict(profile.pair), "machine": asdict(profile.machine), "created": profile.created}
+        if imported := _imported(profile):
+            measured["imported"] = imported
     return _text(
         {
             "tool": f"treeopt {__version__}",
@@ -54,6 +56,12 @@ def topology_provenance(written_as: TopologyFormat, content: TreeFile, inputs: d
             "tree": {key: value for key, value in known.items() if value is not None},
         }
     )
+
+
+def _imported(profile: Profile) -> list[Json]:
+    """Return what of a profile was measured elsewhere, and where it was read from."""
+    found = [each for acceptance in profile.acceptances for each in all_imported(profile.latencies, acceptance)]
+    return [asdict(each) for each in dict.fromkeys(found)]
 
 
 def _size(tree: TokenTree) -> Json:
