@@ -1,12 +1,15 @@
 """Conditions: measured, or mixed on straight lines from what was measured around them."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from tests.planner.machines import acceptance, latency, profile, seconds
 from treeopt.errors import InfeasibleError
+from treeopt.planner import plan
 from treeopt.planner.condition import Condition, condition
+from treeopt.planner.scheduling import schedule
 from treeopt.profile import Profile
 
 FULL = [(256, 1), (1024, 1), (4096, 1), (256, 8), (1024, 8), (4096, 8)]
@@ -142,3 +145,57 @@ class TestOutside:
 
     def test_what_lies_inside_is_not_marked(self):
         assert not condition(measured(FULL), context_tokens=300, batch_size=2, extrapolate=True).extrapolated
+
+
+class TestWays:
+    """Times of greedy and of sampled steps in one profile."""
+
+    def profile(self, *ways):
+        """Return a profile of (context, batch, sampled), each with its own verify times."""
+        latencies = [
+            replace(
+                latency(
+                    seconds(lambda n, own=own: n + 100.0 * own, lambda w: 0.1 * w),
+                    context_tokens=context,
+                    batch_size=batch,
+                ),
+                sampled=sampled,
+            )
+            for own, (context, batch, sampled) in enumerate(ways)
+        ]
+        return profile(latencies, [acceptance([0.5], temperature=value) for value in (0.0, 0.6)])
+
+    BOTH = ((256, 1, False), (1024, 1, False), (256, 1, True), (1024, 1, True))
+
+    @pytest.mark.parametrize(("temperature", "sampled"), [(0.0, False), (0.6, True), (1.5, True)])
+    def test_a_temperature_takes_its_own(self, temperature, sampled):
+        known = self.profile(*self.BOTH)
+        for context in (256, 640, 1024):
+            found = condition(known, temperature=temperature, context_tokens=context)
+            assert {item.sampled for _, item in found.parts} == {sampled}
+            assert sum(share for share, _ in found.parts) == pytest.approx(1)
+
+    def test_what_does_not_say_serves_either(self):
+        known = self.profile((256, 1, None))
+        for temperature in (0.0, 0.6):
+            assert condition(known, temperature=temperature).parts[0][1] is known.latencies[0]
+
+    def test_where_none_was_timed_that_way_the_others_serve(self):
+        known = self.profile((256, 1, False))
+        assert condition(known, temperature=0.6).parts[0][1].sampled is False
+
+    def test_where_one_way_was_timed_less_the_other_does_not_fill_in(self):
+        known = self.profile((256, 1, False), (1024, 1, False), (256, 1, True))
+        assert not condition(known, temperature=0.0, context_tokens=640).extrapolated
+        with pytest.raises(InfeasibleError, match=r"Measured: 256 tokens x 1\. Profile there"):
+            condition(known, temperature=0.6, context_tokens=640)
+
+    @pytest.mark.parametrize("temperature", [0.0, 0.6])
+    def test_plans_and_schedules_are_made_of_them(self, temperature):
+        plain_s = {0.0: {256: 1.0, 1024: 101.0}, 0.6: {256: 201.0, 1024: 301.0}}[temperature]
+        known = self.profile(*self.BOTH)
+        for context, expected_s in plain_s.items():
+            found = plan(known, 9, temperature=temperature, context_tokens=context)
+            assert found.model.costs.verify_s[1] == pytest.approx(expected_s)
+        scheduled = schedule(known, 9, temperature=temperature)
+        assert [each.model.costs.verify_s[1] for each in scheduled.plans] == pytest.approx(list(plain_s.values()))

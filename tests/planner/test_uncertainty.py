@@ -20,7 +20,7 @@ from tests.solver.oracles import paths_of, rows_of, weight
 from treeopt.acceptance import TextSums
 from treeopt.latency import Timing
 from treeopt.planner import Confidence, StepModel, step_model, uncertainty
-from treeopt.planner.uncertainty import Worlds, confidence, draw_acceptance, draw_medians, estimate
+from treeopt.planner.uncertainty import Worlds, confidence, draw_acceptance, draw_medians, draw_text_noise, estimate
 from treeopt.trees import TokenTree, chain, chains, k_ary, level_widths
 
 TREES = [
@@ -38,7 +38,9 @@ COSTS = step_model(profile_of(MACHINES["nodes cost"], [0.5])).costs
 def drawn(texts: TextSums, draws: int, monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> Worlds:
     """Return so many draws of a table."""
     monkeypatch.setattr(uncertainty, "DRAWS", draws)
-    return Worlds(p=draw_acceptance(acceptance_of(texts), np.random.default_rng(seed)), costs=COSTS)
+    generator = np.random.default_rng(seed)
+    noise = draw_text_noise(len(texts.reached), generator)
+    return Worlds(p=draw_acceptance(acceptance_of(texts), generator, noise), costs=COSTS)
 
 
 class TestTokens:
@@ -128,7 +130,7 @@ class TestAcceptance:
         monkeypatch.setattr(uncertainty, "DRAWS", 40_000)
         error = [[0.01, 0.02], [0.03, 0.0]]
         measured = acceptance([[0.5, 0.2], [0.4, 0.1]], standard_error=error)
-        found = draw_acceptance(measured, np.random.default_rng(0)).reshape(-1, 4)
+        found = draw_acceptance(measured, np.random.default_rng(0), None).reshape(-1, 4)
         np.testing.assert_allclose(found.mean(axis=0), [0.5, 0.2, 0.4, 0.1], atol=6e-4)
         np.testing.assert_allclose(found.std(axis=0), np.ravel(error), rtol=0.02, atol=1e-9)
         assert np.abs(np.corrcoef(found[:, :3].T) - np.eye(3)).max() < 0.02
@@ -137,11 +139,11 @@ class TestAcceptance:
         """A rank accepted in 1 of 100 positions: cut off, its mean would lie above what was measured."""
         monkeypatch.setattr(uncertainty, "DRAWS", 40_000)
         measured = acceptance([[0.01]], standard_error=[[0.01]])
-        assert draw_acceptance(measured, np.random.default_rng(0)).mean() == pytest.approx(0.01, abs=2e-4)
+        assert draw_acceptance(measured, np.random.default_rng(0), None).mean() == pytest.approx(0.01, abs=2e-4)
 
     @pytest.mark.parametrize("p", [[0.5, 0.2], [[0.5, 0.2]] * 3, [[[0.5], [0.2]]] * 2], ids=str)
     def test_a_table_without_errors_does_not_vary(self, p):
-        found = draw_acceptance(acceptance(p), np.random.default_rng(0))
+        found = draw_acceptance(acceptance(p), np.random.default_rng(0), None)
         depths, ranks = (1, 1) if np.ndim(p) == 1 else (len(p), 1 if np.ndim(p) == 2 else len(p[0]))
         assert found.shape == (uncertainty.DRAWS, depths, ranks, np.shape(p)[-1])
         assert np.ptp(found, axis=0).max() == 0
@@ -218,7 +220,8 @@ class TestWorlds:
 
 
 def sure_of(model: StepModel, *trees: TokenTree) -> Confidence:
-    return confidence(model.worlds, model.acceptance.table, model.costs, trees)
+    known = np.array([model.tokens_per_step(tree) for tree in trees])
+    return confidence(model.worlds, known, model.costs, trees)
 
 
 SPEED = seconds(lambda n: 1.0 + 0.1 * n, lambda _: 0.1, 0.1)

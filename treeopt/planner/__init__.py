@@ -2,7 +2,7 @@
 
 from treeopt.planner.fastest import Fastest, fastest_tree
 from treeopt.planner.model import Candidate, StepModel, kind_of, step_model
-from treeopt.planner.planning import OBJECTIVES, Plan, fastest_drafted_tree, plan, tree_file
+from treeopt.planner.planning import OBJECTIVES, Plan, fastest_drafted_tree, largest_pass, plan, tree_file
 from treeopt.planner.rule_choice import RuleChoice
 from treeopt.planner.scheduling import Schedule, Segment, schedule
 from treeopt.planner.smoothing import Smoothing
@@ -22,6 +22,7 @@ __all__ = [
     "fastest_drafted_tree",
     "fastest_tree",
     "kind_of",
+    "largest_pass",
     "plan",
     "schedule",
     "step_model",

@@ -28,22 +28,24 @@ class Condition:
 def condition(
     profile: Profile,
     *,
+    temperature: float = 0.0,
     context_tokens: int | None = None,
     batch_size: int | None = None,
     extrapolate: bool = False,
 ) -> Condition:
-    """Return the condition of a profile, by default the first one measured.
+    """Return the condition of a profile at a temperature, by default the first one measured.
 
     Between measured context lengths and batch sizes every time is taken on the straight line between its neighbours;
     outside them only with `extrapolate`, on the line through the nearest two, or as the nearest where there is one.
     Raises InfeasibleError naming what was measured.
     """
-    first = next((item for item in profile.latencies if batch_size in (None, item.batch_size)), profile.latencies[0])
+    latencies = profile.latencies_at(temperature)
+    first = next((item for item in latencies if batch_size in (None, item.batch_size)), latencies[0])
     context = first.context_tokens if context_tokens is None else context_tokens
     batch = first.batch_size if batch_size is None else batch_size
     measured = {
-        size: {item.context_tokens: item for item in profile.latencies if item.batch_size == size}
-        for size in sorted({item.batch_size for item in profile.latencies})
+        size: {item.context_tokens: item for item in latencies if item.batch_size == size}
+        for size in sorted({item.batch_size for item in latencies})
     }
     around = [size for size, contexts in measured.items() if min(contexts) <= context <= max(contexts)]
     inside = bool(around) and around[0] <= batch <= around[-1]
@@ -53,7 +55,7 @@ def condition(
         for part, length in _shares(context, sorted(measured[size]))
     ]
     if not inside and not extrapolate:
-        known = ", ".join(f"{item.context_tokens} tokens x {item.batch_size}" for item in profile.latencies)
+        known = ", ".join(f"{item.context_tokens} tokens x {item.batch_size}" for item in latencies)
         raise InfeasibleError(
             f"context {context} tokens x batch {batch} was not measured, nor conditions around it. Measured: {known}. "
             "Profile there, or allow extrapolation."

@@ -1,13 +1,15 @@
 """What a step costs: seconds to verify, to draft a level, and to do the rest, at every count.
 
     step_s(T) = sum over levels of draft_s[internal nodes of the level] + verify_s[nodes of T] + overhead_s
+                + branching_s where T branches
 
 Nobody has to pay more for a smaller pass than for a larger one, because a pass may be padded: both curves are replaced
-by the least seconds at that count or any larger one.  Plain decoding, the tree of the root alone, is verify_s[1].
+by the least seconds at that count or any larger one.  What a step's overhead grows by with each level and each node
+(`treeopt.planner.overheads`) is part of the curves too.  Plain decoding, the tree of the root alone, is verify_s[1].
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +17,9 @@ import numpy.typing as npt
 from treeopt.errors import InfeasibleError
 from treeopt.latency import LatencyTable, Timing
 from treeopt.planner.condition import Condition
+from treeopt.planner.overheads import Overheads, constant, fitted
 from treeopt.planner.smoothing import pooling
+from treeopt.profile import StepLatency
 from treeopt.trees import TokenTree
 
 FloatArray = npt.NDArray[np.float64]
@@ -37,7 +41,9 @@ class StepCosts:
     draft_s: FloatArray
     """(…, W + 1): drafting one level of w internal nodes; entry 0 is 0."""
     overhead_s: FloatArray
-    """(…,): the rest of a step."""
+    """(…,): the rest of a step; what of it grows with levels and nodes is part of the curves."""
+    branching_s: FloatArray = field(default_factory=lambda: np.zeros(()))
+    """(…,): what a step takes more where the tree branches."""
 
     @property
     def max_nodes(self) -> int:
@@ -60,7 +66,9 @@ class StepCosts:
         """
         self._check("nodes", nodes, self.max_nodes)
         self._check("internal nodes of a level", draft_widths, self.max_draft_width)
+        branching = nodes - 1 > np.count_nonzero(draft_widths, axis=-1)  # a chain has one node a level
         overhead_s = np.where(nodes > 1, self.overhead_s[..., None], 0.0)
+        overhead_s = overhead_s + np.where(branching, self.branching_s[..., None], 0.0)
         return np.asarray(self.draft_s[..., draft_widths].sum(axis=-1) + self.verify_s[..., nodes] + overhead_s)
 
     def tree_s(self, tree: TokenTree) -> FloatArray:
@@ -94,7 +102,7 @@ def step_costs(condition: Condition, *, rule: str, max_nodes: int = 0, reading: 
     shares = np.array([share for share, _ in condition.parts])
     read = reading or _medians
 
-    def curve(tables: list[LatencyTable]) -> tuple[FloatArray, npt.NDArray[np.int64]]:
+    def curve(tables: list[LatencyTable]) -> tuple[list[FloatArray], npt.NDArray[np.int64]]:
         most = max(max_nodes, min(table.max_tokens for table in tables))
         medians_s = _mixed(shares, [_curve(table, _medians, most) for table in tables])
         if medians_s.min() <= 0:
@@ -102,16 +110,43 @@ def step_costs(condition: Condition, *, rule: str, max_nodes: int = 0, reading: 
                 "times: extrapolated to 0 seconds or fewer. Ask for something nearer to what was measured."
             )
         tokens = _padded(medians_s)
-        seconds = _mixed(shares, [_curve(table, read, most) for table in tables])[..., tokens[1:] - 1]
-        nothing = np.zeros((*seconds.shape[:-1], 1))
-        return np.concatenate([nothing, np.maximum(seconds, LEAST_S)], axis=-1), tokens
+        return [_curve(table, read, most)[..., tokens[1:] - 1] for table in tables], tokens
 
-    verify_s, verify_tokens = curve([latency.verify for latency in measured])
-    draft_s, _ = curve([latency.draft for latency in measured])
-    overhead_s = _mixed(shares, [read((latency.overhead_of(rule),))[..., 0] for latency in measured])
+    verify, verify_tokens = curve([latency.verify for latency in measured])
+    draft, _ = curve([latency.draft for latency in measured])
+    overheads = [
+        _overheads(latency, rule, read, verify_s, draft_s)
+        for latency, verify_s, draft_s in zip(measured, verify, draft, strict=True)
+    ]
+    rest = Overheads(*(_mixed(shares, list(each)) for each in zip(*overheads, strict=True)))
+    nodes = np.arange(2, verify[0].shape[-1] + 1)
+    verify_s = _mixed(shares, verify)
+    verify_s[..., 1:] += np.maximum(0.0, rest.per_node_s)[..., None] * nodes
     return StepCosts(
-        verify_s=verify_s, verify_tokens=verify_tokens, draft_s=draft_s, overhead_s=np.maximum(0.0, overhead_s)
+        verify_s=_from_nothing(verify_s),
+        verify_tokens=verify_tokens,
+        draft_s=_from_nothing(_mixed(shares, draft) + rest.per_level_s[..., None]),
+        overhead_s=np.maximum(0.0, rest.per_step_s),
+        branching_s=np.maximum(0.0, rest.branching_s),
     )
+
+
+def _overheads(latency: StepLatency, rule: str, read: Reading, verify_s: FloatArray, draft_s: FloatArray) -> Overheads:
+    """Return what a step takes beside its passes; verify_s (…, N) and draft_s (…, W) from 1 token on."""
+    timed = tuple(
+        each
+        for each in latency.steps_of(rule)
+        if each.tree.nodes <= verify_s.shape[-1] and each.tree.draft_widths.max(initial=0) <= draft_s.shape[-1]
+    )
+    if not timed:
+        return constant(read((latency.overhead_of(rule),))[..., 0])
+    return fitted(timed, read(tuple(each.steps for each in timed)), verify_s, draft_s)
+
+
+def _from_nothing(seconds: FloatArray) -> FloatArray:
+    """Return (…, counts + 1): the same behind 0 seconds for no tokens."""
+    nothing = np.zeros((*seconds.shape[:-1], 1))
+    return np.concatenate([nothing, np.maximum(seconds, LEAST_S)], axis=-1)
 
 
 def _medians(timings: tuple[Timing, ...]) -> FloatArray:
@@ -130,7 +165,7 @@ def _curve(table: LatencyTable, read: Reading, most: int) -> FloatArray:
 
 
 def _mixed(shares: FloatArray, curves: list[FloatArray]) -> FloatArray:
-    return np.asarray(np.tensordot(shares, np.stack(curves), axes=1)) if len(curves) > 1 else curves[0]
+    return np.asarray(np.tensordot(shares, np.stack(curves), axes=1)) if len(curves) > 1 else curves[0].copy()
 
 
 def _padded(seconds: FloatArray) -> npt.NDArray[np.int64]:

@@ -13,6 +13,7 @@ import numpy as np
 from treeopt.latency import Estimate
 from treeopt.planner.condition import Condition, condition
 from treeopt.planner.costs import StepCosts, step_costs
+from treeopt.planner.dependence import Dependence
 from treeopt.planner.smoothing import Smoothing, smooth
 from treeopt.planner.uncertainty import Worlds, draw_worlds, estimate
 from treeopt.profile import MeasuredAcceptance, Profile
@@ -67,15 +68,23 @@ class StepModel:
     @cached_property
     def worlds(self) -> Worlds:
         """What the measurements leave open."""
-        return draw_worlds(self.acceptance, self.condition, max_nodes=self.costs.max_nodes)
+        return draw_worlds(self.acceptance, self.condition, max_nodes=self.costs.max_nodes, dependence=self.dependence)
+
+    @cached_property
+    def dependence(self) -> Dependence | None:
+        """What the table leaves out; None where no outcomes are known."""
+        outcomes = self.acceptance.outcomes
+        return None if outcomes is None else Dependence(self.acceptance.table, outcomes)
 
     def step_s(self, tree: TokenTree) -> float:
         """Return the seconds of a step; InfeasibleError for sizes that were not measured."""
         return float(self.costs.tree_s(tree))
 
     def tokens_per_step(self, tree: TokenTree) -> float:
-        """Return F(T)."""
-        return self.acceptance.table.expected_tokens(tree)
+        """Return F(T), corrected by the replay of the measured texts where their outcomes are known."""
+        if self.dependence is None:
+            return self.acceptance.table.expected_tokens(tree)
+        return self.dependence.tokens(tree)
 
     def speedup(self, tree: TokenTree) -> float:
         """Return tokens per second over those of plain decoding."""
@@ -122,7 +131,13 @@ def step_model(
     """
     acceptance = profile.acceptance(rule=rule, temperature=temperature)
     smoothing = None if raw else smooth(acceptance)
-    where = condition(profile, context_tokens=context_tokens, batch_size=batch_size, extrapolate=extrapolate)
+    where = condition(
+        profile,
+        temperature=acceptance.temperature,
+        context_tokens=context_tokens,
+        batch_size=batch_size,
+        extrapolate=extrapolate,
+    )
     return StepModel(
         condition=where,
         acceptance=smoothing.acceptance if smoothing else acceptance,

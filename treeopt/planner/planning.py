@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from treeopt import __version__
 from treeopt.errors import InvalidValueError
+from treeopt.planner.condition import condition
 from treeopt.planner.fastest import Fastest, fastest_tree, speeds
 from treeopt.planner.model import Candidate, StepModel, step_model
 from treeopt.planner.rule_choice import RuleChoice, planned_acceptances
@@ -40,7 +41,7 @@ class Plan:
     objective: str
     """What the best has most of: `speed`, or `tokens` per step, whatever they cost."""
     fastest: Fastest
-    """The tree with the largest speedup, and the bound on all others."""
+    """The tree with the largest speedup by the acceptance table alone, and the bound on all others."""
     confidence: Confidence
     """How sure the choice is."""
     model: StepModel
@@ -174,10 +175,13 @@ def _best_of_rule(
     model.costs.step_s(np.array([max_nodes]), np.zeros((1, 0), np.int64))  # refuse now what was not measured
     solution = solve(model.acceptance.table, max_nodes, max_depth, level_widths=level_widths)
     fastest = fastest_tree(solution, model.costs, level_widths=level_widths)
-    best = fastest.tree if objective == "speed" else solution.tree(max_nodes, solution.max_depth)
     chains = [chain(depth) for depth in range(min(solution.max_depth, max_nodes - 1) + 1)]
     merit = model.speedup if objective == "speed" else model.tokens_per_step
     speedups = speeds(solution, model.costs)
+    rivals = [fastest.tree, *_rivals(solution, speedups)]
+    # without outcomes the first is the fastest; with them what the table leaves out may put another before it
+    rivals.sort(key=model.speedup, reverse=True)
+    best = rivals[0] if objective == "speed" else solution.tree(max_nodes, solution.max_depth)
     return Plan(
         plain=model.predict("plain", chain(0)),
         chain=model.predict("chain", max(chains, key=merit)),
@@ -185,15 +189,36 @@ def _best_of_rule(
         budgets=tuple(model.predict("tree", tree) for tree in _row_of_trees(solution, speedups)),
         objective=objective,
         fastest=fastest,
-        confidence=confidence(model.worlds, solution.table, model.costs, [fastest.tree, *_rivals(solution, speedups)]),
+        confidence=confidence(
+            model.worlds, np.array([model.tokens_per_step(tree) for tree in rivals]), model.costs, rivals
+        ),
         model=model,
         solution=solution,
     )
 
 
+def largest_pass(
+    profile: Profile,
+    *,
+    rule: str | None = None,
+    temperature: float | None = None,
+    context_tokens: int | None = None,
+    batch_size: int | None = None,
+    extrapolate: bool = False,
+) -> int:
+    """Return the nodes of the largest verification pass that was timed where a plan is to hold; arguments as for `plan`."""
+    return condition(
+        profile,
+        temperature=profile.acceptance(rule=rule, temperature=temperature).temperature,
+        context_tokens=context_tokens,
+        batch_size=batch_size,
+        extrapolate=extrapolate,
+    ).max_nodes
+
+
 def fastest_drafted_tree(profile: Profile) -> TokenTree:
     """Return the fastest tree that has a drafted node, of all that a profile allows."""
-    found = plan(profile, profile.latency().verify.max_tokens)
+    found = plan(profile, largest_pass(profile))
     drafted = [each for each in (found.tree, *found.budgets) if each.tree.nodes > 1]
     return max(drafted, key=lambda candidate: candidate.speedup.value).tree
 

@@ -88,13 +88,18 @@ def schedule(
                 raw=raw,
                 lossy=lossy,
             )
-            for batch, context in sorted({(item.batch_size, item.context_tokens) for item in profile.latencies})
+            for batch, context in _conditions(profile, each)
         ]
         switches = _Switches(profile, each, raw, [choice for found in at_temperature for choice in found.rules])
         plans += at_temperature
         contexts += switches.over_contexts()
         batches += switches.over_batch_sizes()
     return Schedule(plans=tuple(plans), over_contexts=tuple(contexts), over_batch_sizes=tuple(batches))
+
+
+def _conditions(profile: Profile, temperature: float) -> list[tuple[int, int]]:
+    """Return the batch sizes and context lengths that times were taken at."""
+    return sorted({(item.batch_size, item.context_tokens) for item in profile.latencies_at(temperature)})
 
 
 class _Switches:
@@ -105,7 +110,7 @@ class _Switches:
         self._rules = list(dict.fromkeys(rival.rule for rival in rivals))
         once = {(rival.rule, rival.choice.tree): rival for rival in rivals}
         self._rivals = sorted(once.values(), key=lambda rival: (rival.choice.tree.nodes, self._rules.index(rival.rule)))
-        self._conditions = sorted({(item.batch_size, item.context_tokens) for item in profile.latencies})
+        self._conditions = _conditions(profile, temperature)
 
     def over_contexts(self) -> list[Segment]:
         """Return the segments over context lengths, at every measured batch size."""

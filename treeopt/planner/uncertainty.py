@@ -12,10 +12,10 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from treeopt.acceptance import AcceptanceTable
 from treeopt.latency import Estimate, Timing
 from treeopt.planner.condition import Condition
 from treeopt.planner.costs import StepCosts, step_costs
+from treeopt.planner.dependence import Dependence
 from treeopt.profile import MeasuredAcceptance
 from treeopt.trees import TokenTree
 
@@ -35,9 +35,16 @@ class Worlds:
     p: FloatArray
     """(draws, D, R, B); D is 1 where one row holds for every depth.  Not cut to 0 … 1: cutting would shift the mean."""
     costs: StepCosts
+    dependence: Dependence | None = None
+    """What the table leaves out; with it the texts' errors are those of their replay."""
+    text_noise: FloatArray | None = None
+    """(draws, J): how much of each text's deviation a draw has; None where no texts are known."""
 
     def tokens(self, tree: TokenTree) -> FloatArray:
         """Return (draws,): expected tokens per step."""
+        if self.dependence is not None and self.text_noise is not None and self.dependence.tells(tree):
+            relative = self.text_noise @ self.dependence.deviations(tree)
+            return np.asarray(self.dependence.tokens(tree) * (1 + relative))
         _, depths, ranks, branching = self.p.shape
         reach = np.ones((len(self.p), tree.nodes))
         for depth, level in enumerate(tree.levels[1:], start=1):
@@ -68,11 +75,20 @@ class Confidence:
     """The probability, were that known exactly."""
 
 
-def draw_worlds(acceptance: MeasuredAcceptance, condition: Condition, *, max_nodes: int = 0) -> Worlds:
+def draw_worlds(
+    acceptance: MeasuredAcceptance,
+    condition: Condition,
+    *,
+    max_nodes: int = 0,
+    dependence: Dependence | None = None,
+) -> Worlds:
     """Return the draws of one acceptance and one condition, the same at every call."""
     generator = np.random.default_rng(SEED)
+    noise = None if acceptance.texts is None else draw_text_noise(len(acceptance.texts.reached), generator)
     return Worlds(
-        p=draw_acceptance(acceptance, generator),
+        dependence=dependence,
+        text_noise=noise,
+        p=draw_acceptance(acceptance, generator, noise),
         costs=step_costs(
             condition,
             rule=acceptance.rule,
@@ -82,17 +98,16 @@ def draw_worlds(acceptance: MeasuredAcceptance, condition: Condition, *, max_nod
     )
 
 
-def confidence(worlds: Worlds, table: AcceptanceTable, costs: StepCosts, trees: Sequence[TokenTree]) -> Confidence:
+def confidence(worlds: Worlds, known: FloatArray, costs: StepCosts, trees: Sequence[TokenTree]) -> Confidence:
     """Return how often the first of some trees is as good as the best of them, and what would make that surer.
 
     Args:
         worlds: the draws.
-        table: the acceptance as estimated.
+        known: (trees,), the tokens per step of each as estimated.
         costs: the curves as estimated.
         trees: the chosen one and its rivals.
     """
     tokens = np.stack([worlds.tokens(tree) for tree in trees], axis=-1)
-    known = np.array([table.expected_tokens(tree) for tree in trees])
     drawn = worlds.costs
     without = {
         "acceptance": _near_best(known, drawn, trees),
@@ -110,19 +125,26 @@ def estimate(value: float, draws: FloatArray) -> Estimate:
     return Estimate(value, min(value, float(low)), max(value, float(high)))
 
 
-def draw_acceptance(acceptance: MeasuredAcceptance, generator: np.random.Generator) -> FloatArray:
+def draw_text_noise(texts: int, generator: np.random.Generator) -> FloatArray:
+    """Return (draws, texts): normal noise, how much of each text's deviation a draw has.
+
+    Sums over few texts vary more than their own spread tells; the draws are widened as Student's t law is.
+    """
+    noise = generator.standard_normal((DRAWS, texts))
+    wider = np.sqrt((texts - 1) / generator.chisquare(texts - 1, DRAWS))
+    return np.asarray(noise * wider[:, None])
+
+
+def draw_acceptance(
+    acceptance: MeasuredAcceptance, generator: np.random.Generator, text_noise: FloatArray | None
+) -> FloatArray:
     """Return (draws, D, R, B), each draw the table and a random sum of the texts' deviations from it.
 
-    Sums over few texts vary more than their own spread tells; the draws are widened as Student's t law is.  Without
-    texts every entry varies by itself, by its standard error; without errors not at all.
+    Without texts every entry varies by itself, by its standard error; without errors not at all.
     """
     table, p = acceptance.table, _rows(acceptance)
-    if acceptance.texts is not None:
-        deviations = acceptance.texts.deviations()
-        texts = len(deviations)
-        noise = generator.standard_normal((DRAWS, texts))
-        wider = np.sqrt((texts - 1) / generator.chisquare(texts - 1, DRAWS))
-        moved = np.tensordot(noise * wider[:, None], deviations, axes=1)
+    if acceptance.texts is not None and text_noise is not None:
+        moved = np.tensordot(text_noise, acceptance.texts.deviations(), axes=1)
         return np.asarray(p + moved.reshape(DRAWS, *p.shape))
     if table.standard_error is None:
         return np.broadcast_to(p, (DRAWS, *p.shape))

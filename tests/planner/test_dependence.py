@@ -1,0 +1,118 @@
+"""Predictions where acceptance is not as independent as a table says: the replay puts them right."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.planner.machines import MACHINES, profile_of
+from treeopt.acceptance import TextSums
+from treeopt.counts import REJECTED, conditional_counts
+from treeopt.outcomes import Outcomes
+from treeopt.planner import plan, step_model
+from treeopt.planner.dependence import Dependence
+from treeopt.profile import MeasuredAcceptance
+from treeopt.trees import chain, level_widths
+
+DEPTH, BRANCHING = 6, 3
+TREES = [chain(1), chain(3), chain(6), level_widths([2, 2, 1]), level_widths([2, 2, 2, 1, 1])]
+
+
+def sticky_texts(texts, positions, rng):
+    """Return ranks of texts in which easy and hard stretches take turns: misses come in bunches."""
+    found = []
+    for _ in range(texts):
+        easy, ranks = True, []
+        for _ in range(positions):
+            easy = easy if rng.random() < 0.9 else not easy
+            ranks.append(
+                int(rng.choice([0, 1, 2, REJECTED], p=[0.92, 0.04, 0.01, 0.03] if easy else [0.3, 0.3, 0.1, 0.3]))
+            )
+        found.append(np.array(ranks))
+    return found
+
+
+def measured(ranks, *, depth=DEPTH):
+    """Return the acceptance that would be measured at temperature 0 on texts with these outcomes."""
+    counts = [conditional_counts((each[:, None] == np.arange(BRANCHING)).astype(float), each, depth) for each in ranks]
+    sums = TextSums([each.reached for each in counts], [each.accepted for each in counts])
+    return MeasuredAcceptance(
+        rule="sequoia",
+        temperature=0.0,
+        top_p=1.0,
+        prompts=len(ranks),
+        positions=sum(map(len, ranks)),
+        table=sums.table(),
+        texts=sums,
+        outcomes=Outcomes(ranks),
+    )
+
+
+def decoded(ranks, tree):
+    """Decode the texts, node by node; return tokens per step."""
+    tokens = steps = 0
+    for each in ranks:
+        position = 0
+        while position + tree.max_depth < len(each):
+            node = 0
+            while True:
+                children = np.flatnonzero(tree.parents == node)
+                rank, position, tokens = each[position], position + 1, tokens + 1
+                if rank == REJECTED or rank >= len(children):
+                    break
+                node = int(children[rank])
+            steps += 1
+    return tokens / steps
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    return sticky_texts(40, 300, np.random.default_rng(1))
+
+
+@pytest.mark.parametrize("tree", TREES, ids=repr)
+def test_at_temperature_0_the_prediction_is_what_decoding_yields(ranks, tree):
+    acceptance = measured(ranks)
+    exact = decoded(ranks, tree)
+    assert Dependence(acceptance.table, acceptance.outcomes).tokens(tree) == pytest.approx(exact, rel=1e-9)
+
+
+def test_without_outcomes_it_is_off(ranks):
+    table = measured(ranks).table
+    errors = [table.expected_tokens(tree) / decoded(ranks, tree) - 1 for tree in TREES]
+    assert max(map(abs, errors)) > 0.05
+
+
+@pytest.mark.parametrize("tree", TREES, ids=repr)
+def test_intervals_hold_what_other_texts_yield(tree):
+    """Of 40 measurements of 24 texts the 95 % interval is to hold the true number about 38 times."""
+    rng = np.random.default_rng(2)
+    truth = decoded(sticky_texts(400, 300, rng), tree)
+    held = 0
+    for _ in range(40):
+        acceptance = measured(sticky_texts(24, 170, rng))
+        profile = replace(profile_of(MACHINES["nodes cost"], acceptance.table.p), acceptances=(acceptance,))
+        predicted = step_model(profile, raw=True).predict("tree", tree).tokens_per_step
+        held += predicted.low <= truth <= predicted.high
+    assert held >= 33
+
+
+def test_texts_too_short_for_a_step_leave_the_table_alone():
+    acceptance = measured([np.array([0, 0, 1]), np.array([0, 1, 0])] * 3, depth=3)
+    deep = chain(3)
+    assert Dependence(acceptance.table, acceptance.outcomes).tokens(deep) == acceptance.table.expected_tokens(deep)
+    profile = replace(profile_of(MACHINES["nodes cost"], acceptance.table.p), acceptances=(acceptance,))
+    predicted = step_model(profile, raw=True).predict("chain", deep).tokens_per_step
+    assert predicted.low < predicted.value == acceptance.table.expected_tokens(deep) < predicted.high
+
+
+def test_a_plan_takes_what_the_replay_says_is_fastest(ranks):
+    acceptance = measured(ranks)
+    profile = replace(profile_of(MACHINES["nodes cost"], acceptance.table.p), acceptances=(acceptance,))
+    found = plan(profile, 9, raw=True)
+    model = found.model
+    assert found.tree.tokens_per_step.value == pytest.approx(decoded(ranks, found.tree.tree), rel=1e-9)
+    for rival in (found.fastest.tree, *(each.tree for each in found.budgets)):
+        assert model.speedup(found.tree.tree) >= model.speedup(rival)
+    table_only = replace(profile, acceptances=(replace(acceptance, outcomes=None),))
+    assert plan(table_only, 9, raw=True).tree.tree == found.fastest.tree

@@ -1,0 +1,94 @@
+"""What a step costs beside its passes: known overheads are found again, and predicted for trees not timed."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.planner.machines import MACHINES, profile_of
+from treeopt.latency import Timing
+from treeopt.planner import step_model
+from treeopt.planner.overheads import branches, fitted
+from treeopt.profile import RuleSteps, TimedTree
+from treeopt.trees import TokenTree, chain, level_widths
+
+PROBES = (
+    chain(1),
+    chain(2),
+    chain(5),
+    chain(8),
+    level_widths([2, 2, 2]),
+    level_widths([3, 3, 2]),
+    TokenTree([-1, 0, 0]),
+)
+NODES = 9
+VERIFY_S = 0.9 + 0.06 * np.arange(1, NODES + 1)
+DRAFT_S = 0.15 + 0.004 * np.arange(1, NODES + 1)
+TRUE = (0.05, 0.01, 0.002, 0.03)
+"""Seconds a step, a level, a node, and where a tree branches."""
+
+
+def overhead_s(tree, numbers=TRUE):
+    step, level, node, branching = numbers
+    has_siblings = len(set(tree.parents.tolist())) < tree.nodes
+    return step + level * tree.max_depth + node * tree.nodes + branching * has_siblings
+
+
+def step_s(tree, numbers=TRUE):
+    drafted = sum(DRAFT_S[width - 1] for width in tree.draft_widths)
+    return VERIFY_S[tree.nodes - 1] + drafted + overhead_s(tree, numbers)
+
+
+def timed(numbers=TRUE, probes=PROBES):
+    return tuple(TimedTree(tree=tree, steps=Timing([step_s(tree, numbers)])) for tree in probes)
+
+
+def medians(trees):
+    return np.array([each.steps.median_s for each in trees])
+
+
+def test_known_overheads_are_found_again():
+    trees = timed()
+    np.testing.assert_allclose(fitted(trees, medians(trees), VERIFY_S, DRAFT_S), TRUE, rtol=1e-6)
+
+
+def test_draws_are_fitted_one_by_one():
+    trees, other = timed(), (0.2, 0.0, 0.001, 0.0)
+    steps = np.stack([medians(trees), medians(timed(other))])
+    found = fitted(trees, steps, np.stack([VERIFY_S] * 2), np.stack([DRAFT_S] * 2))
+    np.testing.assert_allclose(np.array(found).T, [TRUE, other], atol=1e-9)
+
+
+def test_few_trees_are_explained_all_the_same():
+    trees = timed(probes=PROBES[:2])
+    step, level, node, branching = fitted(trees, medians(trees), VERIFY_S, DRAFT_S)
+    for tree in PROBES[:2]:
+        assert overhead_s(tree, (step, level, node, branching)) == pytest.approx(overhead_s(tree))
+
+
+@pytest.mark.parametrize(("tree", "expected"), [(chain(0), False), (chain(3), False), (level_widths([2, 1]), True)])
+def test_branches(tree, expected):
+    assert branches(tree) is expected
+
+
+def with_steps(numbers):
+    profile = profile_of(MACHINES["nodes cost"], [[0.6, 0.2]] * 8)
+    (latency,) = profile.latencies
+    return replace(profile, latencies=(replace(latency, steps=(RuleSteps(rule="sequoia", trees=timed(numbers)),)),))
+
+
+@pytest.mark.parametrize("tree", [chain(3), chain(7), level_widths([4, 2]), level_widths([2, 2, 1, 1])], ids=repr)
+def test_a_tree_that_was_not_timed_is_predicted(tree):
+    model = step_model(with_steps(TRUE))
+    assert model.step_s(tree) == pytest.approx(step_s(tree), rel=1e-9)
+    assert step_model(profile_of(MACHINES["nodes cost"], [[0.6, 0.2]] * 8)).step_s(tree) != pytest.approx(step_s(tree))
+
+
+def test_plain_decoding_has_no_overhead():
+    assert step_model(with_steps(TRUE)).step_s(chain(0)) == pytest.approx(VERIFY_S[0])
+
+
+def test_negative_costs_of_nodes_and_branching_are_noise():
+    model = step_model(with_steps((0.05, 0.0, -0.01, -0.02)))
+    assert model.costs.branching_s == 0
+    assert np.all(np.diff(model.costs.verify_s[1:]) >= 0)

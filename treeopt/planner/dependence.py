@@ -1,0 +1,58 @@
+"""What an acceptance table leaves out, put right by replaying the measured texts.
+
+    tokens(T) = F(T) * replayed(T) / F'(T)
+
+F is the table's, F' that of a table made of the same outcomes that are replayed: their quotient holds where steps begin
+and how acceptance goes on along a path, and little of the outcomes' noise.  At temperature 0, where F is F', this is the
+replay itself.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from treeopt.acceptance import AcceptanceTable
+from treeopt.outcomes import Outcomes
+from treeopt.trees import TokenTree
+
+FloatArray = npt.NDArray[np.float64]
+
+
+LEAST_STEPS = 100
+"""Replayed steps that tell more than a table; texts shorter than a few steps hardly have any that are whole."""
+
+
+@dataclass(frozen=True)
+class Dependence:
+    """The outcomes of some texts beside the table that is planned with."""
+
+    table: AcceptanceTable
+    outcomes: Outcomes
+
+    def tells(self, tree: TokenTree) -> bool:
+        """Return whether enough whole steps with a tree can be replayed to tell more than the table."""
+        return int(self.outcomes.replay(tree).steps.sum()) >= LEAST_STEPS
+
+    def tokens(self, tree: TokenTree) -> float:
+        """Return the tokens that a step with a tree yields: the table's where the replay does not tell more."""
+        expected = self.table.expected_tokens(tree)
+        if not self.tells(tree):
+            return expected
+        tokens, steps = self.outcomes.replay(tree)
+        return float(expected * (tokens.sum() / steps.sum()) / self._of_the_same.expected_tokens(tree))
+
+    def deviations(self, tree: TokenTree) -> FloatArray:
+        """Return (J,): what each text contributes to the relative error of a replay that tells, a ratio of sums.
+
+        Texts are clusters, because neighbouring steps of one text are alike (Cochran, 1977, section 6.3).
+        """
+        tokens, steps = self.outcomes.replay(tree)
+        texts, total = len(steps), tokens.sum()
+        residual = tokens - steps * (total / steps.sum())
+        return np.asarray(residual / total * np.sqrt(texts / (texts - 1)))
+
+    @cached_property
+    def _of_the_same(self) -> AcceptanceTable:
+        return self.outcomes.table(self.table.max_depth or 1, self.table.branching)
