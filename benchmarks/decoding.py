@@ -39,7 +39,8 @@ from treeopt.profiler import Journal, Measured, Measurement, Settings, bench, cl
 from treeopt.profiler.divergence import divergence
 from treeopt.profiler.machine import describe_machine, describe_pair
 from treeopt.runtime import Decoder
-from treeopt.runtime.pair import DTYPES, ModelPair, bench_prompts, load_prompts, profile_prompts
+from treeopt.runtime.pair import DTYPES, ModelPair
+from treeopt.runtime.prompts import bench_prompts, load_prompts, profile_prompts
 from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree, chain
 
@@ -119,7 +120,7 @@ class Setup:
         if profile is None:
             target, draft, encode = self.models.target, self.models.draft, self.models.tokenizer.encode
             prompts = [encode(text) for text in profile_prompts(load_prompts())]
-            settings, clock = Settings(rules=(rule,), sampling=Sampling(temperature)), clock_for(target.device)
+            settings, clock = Settings(rules=(rule,), samplings=(Sampling(temperature),)), clock_for(target.device)
             measurement = Measurement(
                 target, draft, prompts, settings, clock=clock, journal=Journal(None, ""), fastest_tree=fastest_tree
             )

@@ -20,7 +20,8 @@ from treeopt.planner.replay import Replay
 from treeopt.profiler import Recording, RecordSize, Settings, TextFiles
 from treeopt.profiler.record import joined
 from treeopt.runtime import DynamicDecoder
-from treeopt.runtime.pair import load_pair, load_prompts, profile_prompts
+from treeopt.runtime.pair import load_pair
+from treeopt.runtime.prompts import load_prompts, profile_prompts
 from treeopt.sampling import Sampling
 from treeopt.trees.dynamic_tree import DynamicTree
 
@@ -113,7 +114,7 @@ def main() -> None:
     prompts = [pair.tokenizer.encode(text) for text in profile_prompts(load_prompts())]
     profile = Profile.load(asked.profile) if asked.profile else None
     for temperature in map(float, asked.temperatures.split(",")):
-        settings = Settings(sampling=Sampling(temperature), positions=asked.positions, record=RecordSize())
+        settings = Settings(samplings=(Sampling(temperature),), positions=asked.positions, record=RecordSize())
         recording = Recording(pair.target, pair.draft, prompts, settings, files=TextFiles(None))
         start_s = time.perf_counter()
         record = recording.record()

@@ -15,7 +15,8 @@ from treeopt import solve
 from treeopt.profiler.medusa import medusa_acceptance
 from treeopt.runtime import DraftingDecoder, Transformer
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
-from treeopt.runtime.pair import bench_prompts, load_pair, load_prompts, profile_prompts
+from treeopt.runtime.pair import load_pair
+from treeopt.runtime.prompts import bench_prompts, load_prompts, profile_prompts
 from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree
 from treeopt.trees.formats import read_tree

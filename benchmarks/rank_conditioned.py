@@ -17,16 +17,11 @@ from conditions import conditions
 
 import treeopt
 from treeopt.acceptance import AcceptanceTable
-from treeopt.profiler.acceptance import (
-    AcceptanceText,
-    TextPositions,
-    conditional_counts,
-    rank_conditioned_counts,
-    rank_conditioned_table,
-    text_sums,
-)
+from treeopt.counts import conditional_counts, rank_conditioned_counts, rank_conditioned_table, text_sums
+from treeopt.profiler.acceptance import AcceptanceText, TextPositions
 from treeopt.runtime import Decoder
-from treeopt.runtime.pair import ModelPair, bench_prompts, load_pair, load_prompts, profile_prompts
+from treeopt.runtime.pair import ModelPair, load_pair
+from treeopt.runtime.prompts import bench_prompts, load_prompts, profile_prompts
 from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 

@@ -25,7 +25,8 @@ from treeopt.profile import Profile
 from treeopt.profiler import Journal, Measurement, Settings, bench, clock_for
 from treeopt.profiler.traversal import ReachSums, count_reach, gained, until_no_gain
 from treeopt.runtime import Decoder, Verifier
-from treeopt.runtime.pair import ModelPair, bench_prompts, load_pair, load_prompts, profile_prompts
+from treeopt.runtime.pair import ModelPair, load_pair
+from treeopt.runtime.prompts import bench_prompts, load_prompts, profile_prompts
 from treeopt.runtime.rules import rule_named
 from treeopt.runtime.sampling import law
 from treeopt.sampling import Sampling
@@ -173,7 +174,7 @@ def main(positions: int, max_new_tokens: int, repeats: int, texts: int) -> None:
     tuning = [encode(text) for text in profile_prompts(load_prompts())]
     prompts = [encode(text) for text in bench_prompts(load_prompts())]
     for temperature in TEMPERATURES:
-        settings = Settings(rules=RULES, sampling=Sampling(temperature), positions=positions)
+        settings = Settings(rules=RULES, samplings=(Sampling(temperature),), positions=positions)
         measurement = Measurement(
             pair.target,
             pair.draft,

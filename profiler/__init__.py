@@ -1,6 +1,6 @@
 """Measuring: times of passes and steps, acceptance, draft records, decoding with a tree beside plain decoding."""
 
-from treeopt.profiler.bench import Measured, bench
+from treeopt.profiler.bench import Measured, bench, bench_trees
 from treeopt.profiler.clock import Clock, CudaClock, FakeClock, MonotonicClock, clock_for
 from treeopt.profiler.journal import Journal
 from treeopt.profiler.measure import Measurement
@@ -20,5 +20,6 @@ __all__ = [
     "Settings",
     "TextFiles",
     "bench",
+    "bench_trees",
     "clock_for",
 ]

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
@@ -11,7 +11,8 @@ from tqdm import tqdm
 from treeopt.errors import InvalidValueError
 from treeopt.latency import Estimate
 from treeopt.profiler.divergence import Divergence, divergence
-from treeopt.runtime import Decoder, Transformer
+from treeopt.runtime import Decoder
+from treeopt.runtime.model import LanguageModel
 from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree, chain
 
@@ -43,15 +44,17 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class Run:
+    """One text decoded."""
+
     tokens: list[int]
     steps: int
     seconds: float
 
 
 def bench(
-    target: Transformer,
-    draft: Transformer,
+    target: LanguageModel,
+    draft: LanguageModel,
     tree: TokenTree,
     prompts: Sequence[Sequence[int]],
     *,
@@ -66,52 +69,101 @@ def bench(
     now_s: Callable[[], float] = time.perf_counter,
     show_progress: bool = True,
 ) -> Measured:
-    """Decode every prompt with the tree and plainly, in turn, `repeats` times, and compare.
+    """Decode every prompt with the tree and plainly, in turn, `repeats` times, and compare; see `bench_trees`."""
+    (measured,) = bench_trees(
+        target,
+        draft,
+        [tree],
+        prompts,
+        max_new_tokens=max_new_tokens,
+        repeats=repeats,
+        rule=rule,
+        sampling=Sampling(temperature, top_p, top_k),
+        draft_sampling=draft_sampling,
+        lossy=lossy,
+        now_s=now_s,
+        show_progress=show_progress,
+    )
+    return measured
+
+
+def bench_trees(
+    target: LanguageModel,
+    draft: LanguageModel,
+    trees: Sequence[TokenTree],
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    repeats: int = 3,
+    rule: str = "sequoia",
+    sampling: Sampling,
+    draft_sampling: Sampling | None = None,
+    lossy: bool = False,
+    now_s: Callable[[], float] = time.perf_counter,
+    show_progress: bool = True,
+) -> tuple[Measured, ...]:
+    """Decode every prompt plainly and with each of some trees, in turn, `repeats` times, and compare.
 
     Of the repeats of one prompt the median time counts.  Filling the cache with the prompt is not timed.
     Ctrl-C ends it early: the prompts begun so far are the result, unless there is none.
-    Raises InvalidValueError without prompts, or where the decoder refuses a prompt.
+
+    Raises InvalidValueError without trees or prompts, or where the decoder refuses a prompt.
     """
-    if not prompts or max_new_tokens < 1 or repeats < 1:
+    if not trees or not prompts or max_new_tokens < 1 or repeats < 1:
         raise InvalidValueError(
-            "prompts, max_new_tokens, repeats: expected at least one of each. "
-            f"Got {len(prompts)}, {max_new_tokens}, {repeats}."
+            "trees, prompts, max_new_tokens, repeats: expected at least one of each. "
+            f"Got {len(trees)}, {len(prompts)}, {max_new_tokens}, {repeats}."
         )
-    decoders = [
+    trained = min(model.config.max_positions for model in (target, draft))
+    max_depth = max(tree.max_depth for tree in trees)
+    plain, drafting = (
         Decoder(
             target,
             draft,
-            shape,
+            max(shapes, key=lambda tree: tree.nodes),
             rule=rule,
-            temperature=temperature,
-            top_p=top_p,
-            top_k=top_k,
+            **asdict(sampling),
             draft_sampling=draft_sampling,
             lossy=lossy,
+            max_text_tokens=min(trained, max(map(len, prompts)) + max_new_tokens + max_depth),
         )
-        for shape in (chain(0), tree)
-    ]
-    for decoder in decoders:  # the first calls of every size are slower
-        _decode(decoder, prompts[0], min(32, max_new_tokens), now_s)
-    runs: list[list[tuple[_Run, _Run]]] = []
+        for shapes in ([chain(0)], trees)
+    )
+
+    def run(tree: TokenTree | None, prompt: Sequence[int], tokens: int) -> Run:
+        if tree is None:
+            return _decode(plain, prompt, tokens, now_s)
+        drafting.change_tree(tree)
+        return _decode(drafting, prompt, tokens, now_s)
+
+    ways = [None, *trees]
+    for way in ways:  # the first calls of every size are slower
+        run(way, prompts[0], min(32, max_new_tokens))
+    rows: list[list[list[Run]]] = []
     hidden = None if show_progress else True
     with tqdm(total=len(prompts) * repeats, desc="bench     ", unit="text", disable=hidden) as bar:
         try:
             for prompt in prompts:
-                runs.append([])
+                rows.append([])
                 for _ in range(repeats):
-                    plain, with_tree = (_decode(decoder, prompt, max_new_tokens, now_s) for decoder in decoders)
-                    runs[-1].append((plain, with_tree))
+                    rows[-1].append([run(way, prompt, max_new_tokens) for way in ways])
                     bar.update()
         except KeyboardInterrupt:
-            if not any(runs):
+            if not any(rows):
                 raise
-    runs = [row for row in runs if row]
-    return _measured(runs, _divergences(target, prompts, runs) if temperature == 0 else None)
+    rows = [row for row in rows if row]
+    compared = [[[(each[0], each[place]) for each in row] for row in rows] for place in range(1, len(ways))]
+    return tuple(
+        _measured(runs, _divergences(target, prompts, runs, max_new_tokens) if sampling.greedy else None)
+        for runs in compared
+    )
 
 
-def _decode(decoder: Decoder, prompt: Sequence[int], max_new_tokens: int, now_s: Callable[[], float]) -> _Run:
-    steps = decoder.steps(prompt, max_new_tokens)  # fills the caches
+def _decode(decoder: Decoder, prompt: Sequence[int], max_new_tokens: int, now_s: Callable[[], float]) -> Run:
+    """Decode whole steps until there are so many tokens: one cut short would count as a step of few."""
+    room = decoder.max_text_tokens - len(prompt)
+    most = max(max_new_tokens, min(max_new_tokens + decoder.tree.max_depth, room))
+    steps = decoder.steps(prompt, most)  # fills the caches
     tokens: list[int] = []
     count = 0
     if decoder.target.device.type == "cuda":
@@ -120,21 +172,29 @@ def _decode(decoder: Decoder, prompt: Sequence[int], max_new_tokens: int, now_s:
     for committed in steps:
         tokens.extend(committed)
         count += 1
-    return _Run(tokens, count, now_s() - start_s)
+        if len(tokens) >= max_new_tokens:
+            break
+    return Run(tokens, count, now_s() - start_s)
 
 
 def _divergences(
-    target: Transformer, prompts: Sequence[Sequence[int]], runs: Sequence[Sequence[tuple[_Run, _Run]]]
+    target: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    runs: Sequence[Sequence[tuple[Run, Run]]],
+    max_new_tokens: int,
 ) -> tuple[Divergence, ...]:
     """Return, prompt by prompt, where the first repeat whose texts differ does so."""
     found: list[Divergence] = []
     for number, (prompt, row) in enumerate(zip(prompts, runs, strict=False)):
-        differing = (divergence(target, number, prompt, plain.tokens, tree.tokens) for plain, tree in row)
+        differing = (
+            divergence(target, number, prompt, plain.tokens[:max_new_tokens], tree.tokens[:max_new_tokens])
+            for plain, tree in row
+        )
         found += [each for each in differing if each is not None][:1]
     return tuple(found)
 
 
-def _measured(runs: Sequence[Sequence[tuple[_Run, _Run]]], divergences: tuple[Divergence, ...] | None) -> Measured:
+def _measured(runs: Sequence[Sequence[tuple[Run, Run]]], divergences: tuple[Divergence, ...] | None) -> Measured:
     """Return the comparison of all runs, one row per prompt."""
     plain_s, plain_tokens, tree_s, tree_tokens, tree_steps = np.array(
         [

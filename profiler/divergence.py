@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from treeopt.runtime import Transformer
+from treeopt.runtime.model import LanguageModel
 
 NEAR_TIE_ULPS = 4
 """Rounding steps of the larger logit, in the model's number format, that a near-tie may span."""
@@ -30,7 +30,7 @@ class Divergence:
 
 
 def divergence(
-    target: Transformer, number: int, prompt: Sequence[int], plain: Sequence[int], other: Sequence[int]
+    target: LanguageModel, number: int, prompt: Sequence[int], plain: Sequence[int], other: Sequence[int]
 ) -> Divergence | None:
     """Return the first place where two continuations of a prompt differ, or None where they do not.
 
@@ -50,7 +50,7 @@ def divergence(
 
 
 @torch.inference_mode()
-def _logits_after(target: Transformer, text: Sequence[int]) -> torch.Tensor:
+def _logits_after(target: LanguageModel, text: Sequence[int]) -> torch.Tensor:
     cache = target.new_cache(len(text))
     tokens = torch.tensor(text, device=target.device)
     target.prefill(tokens[:-1], cache)

@@ -8,9 +8,9 @@ import torch
 
 from treeopt.draft_record import NOT_DRAFTED
 from treeopt.profiler.settings import RecordSize
-from treeopt.runtime import Transformer
 from treeopt.runtime.dynamic_growth import BoolArray, Children, FloatArray, IntArray, falling, visible_below
 from treeopt.runtime.growing import feed
+from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.tree_pass import PassNodes
 
 ROOTS_AT_ONCE = 64
@@ -51,7 +51,7 @@ class Expander:
         size: K and the depth.
     """
 
-    def __init__(self, draft: Transformer, size: RecordSize) -> None:
+    def __init__(self, draft: LanguageModel, size: RecordSize) -> None:
         self._draft = draft
         self._top_k, self._depth = size.top_k, size.depth
         k = np.arange(1, size.top_k + 1)[:, None, None]

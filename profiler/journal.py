@@ -4,10 +4,12 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 
 from treeopt.errors import FormatError, TreeoptError
 from treeopt.files import read_text
+from treeopt.profiler.processes import OneProcess, Processes
 
 MAX_BYTES = 64_000_000
 
@@ -26,22 +28,29 @@ class Entry:
 class Journal:
     """A file of measurements, one JSON line each, under a first line that says what they are measurements of.
 
+    Each of several processes appends to a file of its own, beside that of process 0; all begin with what all files hold.
+
     Args:
         path: the file, or None to keep nothing.
         heading: the conditions; a journal made under others is not continued.
         resume: read what is there instead of starting anew.
+        processes: those that measure together; the conditions are those of process 0.
 
     Raises TreeoptError when there is nothing to resume or its conditions differ.
     """
 
-    def __init__(self, path: Path | None, heading: str, *, resume: bool = False) -> None:
-        self._path = path
-        self._entries: list[Entry] = []
-        if path is None:
+    def __init__(
+        self, path: Path | None, heading: str, *, resume: bool = False, processes: Processes | None = None
+    ) -> None:
+        processes = processes or OneProcess()
+        self._shared = path
+        self._path = path and _own_file(path, processes.rank) if processes.keeps_journal else None
+        heading = processes.from_first(lambda: heading + processes.conditions)
+        self._entries: list[Entry] = processes.from_first(lambda: _begin(path, heading, resume=resume))
+        if self._path is None:
             return
-        if resume:
-            self._entries = _read(path, heading)
-            _cut_torn_line(path)
+        if resume and self._path.exists():
+            _cut_torn_line(self._path)
         else:
             self._write("w", json.dumps({"conditions": heading}))
 
@@ -63,9 +72,10 @@ class Journal:
         return dict(sorted(found.items()))
 
     def remove(self) -> None:
-        """Delete the file: what it held has been written elsewhere."""
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
+        """Delete the files of all processes: what they held has been written elsewhere."""
+        if self._shared is not None:
+            for file in [self._shared, *_files_beside(self._shared)]:
+                file.unlink(missing_ok=True)
 
     def _write(self, mode: str, line: str) -> None:
         assert self._path is not None
@@ -74,6 +84,28 @@ class Journal:
                 file.write(line + "\n")
         except OSError as error:
             raise TreeoptError(f"{self._path}: cannot be written ({error.strerror}). Choose another output.") from None
+
+
+def _own_file(path: Path, rank: int) -> Path:
+    """Return the file of one process."""
+    return path if rank == 0 else path.with_name(f"{path.name}.{rank}")
+
+
+def _files_beside(path: Path) -> list[Path]:
+    """Return the files that processes other than 0 left, however many there were."""
+    files = path.parent.glob(f"{escape(path.name)}.*")
+    return sorted(file for file in files if file.suffix[1:].isdecimal())
+
+
+def _begin(path: Path | None, heading: str, *, resume: bool) -> list[Entry]:
+    """Return what all files hold where that is to be continued; otherwise remove what an earlier run left beside."""
+    if path is None:
+        return []
+    if resume:
+        return [entry for file in (path, *_files_beside(path)) for entry in _read(file, heading)]
+    for file in _files_beside(path):
+        file.unlink(missing_ok=True)
+    return []
 
 
 def _read(path: Path, heading: str) -> list[Entry]:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from treeopt.profiler.divergence import divergence
-from treeopt.runtime import Transformer, law
+from treeopt.runtime import law
+from treeopt.runtime.model import LanguageModel
 from treeopt.sampling import Sampling
 
 BINS = 20
@@ -37,7 +38,7 @@ class Losslessness:
 
 
 def greedy_losslessness(
-    target: Transformer,
+    target: LanguageModel,
     prompts: Sequence[Sequence[int]],
     plain: Sequence[Sequence[int]],
     texts: Sequence[Sequence[int]],
@@ -57,7 +58,7 @@ def greedy_losslessness(
 
 
 def sampled_losslessness(
-    target: Transformer,
+    target: LanguageModel,
     prompts: Sequence[Sequence[int]],
     texts: Sequence[Sequence[int]],
     sampling: Sampling,
@@ -104,7 +105,7 @@ def uniform_p_value(places: Tensor) -> float:
 
 @torch.inference_mode()
 def _numbers(
-    target: Transformer, prompt: Sequence[int], text: Sequence[int], sampling: Sampling, generator: torch.Generator
+    target: LanguageModel, prompt: Sequence[int], text: Sequence[int], sampling: Sampling, generator: torch.Generator
 ) -> Tensor:
     """Return float64 (5, tokens): surprise, its variance, whether there was a choice, place by probability and by number."""
     laws = law(_logits_along(target, [*prompt, *text[:-1]])[-len(text) :], sampling).double()
@@ -127,7 +128,7 @@ def _numbers(
     return torch.cat(columns, dim=1).T
 
 
-def _logits_along(target: Transformer, tokens: Sequence[int]) -> Tensor:
+def _logits_along(target: LanguageModel, tokens: Sequence[int]) -> Tensor:
     """Return the target's logits (n, V) after every token of a text, by one causal pass."""
     count = len(tokens)
     cache = target.new_cache(count)

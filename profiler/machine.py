@@ -8,7 +8,7 @@ import torch
 
 from treeopt import __version__
 from treeopt.profile import Machine, Pair
-from treeopt.runtime import Transformer
+from treeopt.runtime.model import LanguageModel
 
 
 def describe_machine(device: torch.device) -> Machine:
@@ -23,7 +23,7 @@ def describe_machine(device: torch.device) -> Machine:
     )
 
 
-def describe_pair(target: Transformer, draft: Transformer) -> Pair:
+def describe_pair(target: LanguageModel, draft: LanguageModel) -> Pair:
     """Return what the two models are."""
     return Pair(
         target=target.name,

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from treeopt.counts import TextCounts, text_sums
 from treeopt.errors import InvalidValueError
 from treeopt.profile import MeasuredAcceptance
-from treeopt.profiler.acceptance import TextCounts, text_sums
 from treeopt.runtime import Transformer
 from treeopt.runtime.drafters.medusa import MedusaHeads
 from treeopt.runtime.drafting_decoder import sampled

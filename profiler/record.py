@@ -19,7 +19,8 @@ from treeopt.errors import TreeoptError
 from treeopt.profiler.expansion import Expander
 from treeopt.profiler.machine import now
 from treeopt.profiler.settings import RecordSize, Settings
-from treeopt.runtime import Decoder, Transformer
+from treeopt.runtime import Decoder
+from treeopt.runtime.model import LanguageModel
 from treeopt.trees import chain
 
 
@@ -83,8 +84,8 @@ class Recording:
 
     def __init__(
         self,
-        target: Transformer,
-        draft: Transformer,
+        target: LanguageModel,
+        draft: LanguageModel,
         prompts: Sequence[Sequence[int]],
         settings: Settings,
         *,
@@ -140,9 +141,12 @@ class Recording:
         """Return the record of one text; each has its own seed, so that a resumed record equals a whole one."""
         settings, prompt = self._settings, self._prompts[number]
         positions = settings.text_positions(len(self._prompts))
-        decoder = Decoder(self._target, None, chain(0), **asdict(settings.sampling), seed=number)
         trained = min(model.config.max_positions for model in (self._target, self._draft))
-        generated = list(decoder.generate(prompt, min(positions + self._size.depth, trained - len(prompt))))
+        longest = min(len(prompt) + positions + self._size.depth, trained)
+        decoder = Decoder(
+            self._target, None, chain(0), **asdict(settings.sampling), seed=number, max_text_tokens=longest
+        )
+        generated = list(decoder.generate(prompt, longest - len(prompt)))
         return self.along(prompt, generated, min(positions, len(generated)))
 
 

@@ -7,7 +7,7 @@ from zlib import crc32
 from treeopt.errors import InvalidValueError
 from treeopt.profiler.machine import describe_machine, describe_pair
 from treeopt.rules import check_rule
-from treeopt.runtime import Transformer
+from treeopt.runtime.model import LanguageModel
 from treeopt.sampling import GREEDY, Sampling, draft_law
 
 
@@ -40,16 +40,20 @@ class Settings:
     """Verification rules, each with an acceptance and an overhead of its own; at temperature 0 all are one."""
     lossy: bool = False
     """Allow rules that change the text's law."""
-    sampling: Sampling = GREEDY
-    """How the target's tokens are sampled."""
+    samplings: tuple[Sampling, ...] = (GREEDY,)
+    """How the target's tokens are sampled: one or more laws, all measured in one pass over the prompts."""
     draft_sampling: Sampling | None = None
     """The law that children are drawn from; by default the target's temperature and all tokens."""
-    context_tokens: int = 256
-    """Tokens in the cache while times are taken."""
+    context_tokens: tuple[int, ...] = (256,)
+    """Tokens in the cache while times are taken: one length or more."""
+    batch_sizes: tuple[int, ...] = (1,)
+    """Texts verified together while times are taken; 1 is among them, because steps are timed on single texts."""
     max_tokens: int = 512
     """Largest pass that is timed: no budget beyond it can be planned."""
     rounds: int = 25
     """Samples of every time."""
+    time_budget_s: float | None = None
+    """Seconds to measure for: half for times, half for acceptance; None measures all that is asked for."""
     positions: int = 4096
     """Generated positions whose acceptance is counted, for each rule, and that are recorded, over all prompts."""
     branching: int = 16
@@ -58,37 +62,59 @@ class Settings:
     """Depths of the acceptance table."""
     record: RecordSize | None = None
     """What to record for dynamic trees, if anything."""
+    cuda_graphs: bool | None = None
+    """Whether timed passes are captured as CUDA graphs; by default on a CUDA device."""
 
     def __post_init__(self) -> None:
         for rule in self.rules:
             check_rule(rule, lossy=self.lossy)
         if not self.rules or len(set(self.rules)) < len(self.rules):
             raise InvalidValueError(f"rules: expected one or more, each once. Got {', '.join(self.rules) or 'none'}.")
-        if self.sampling.greedy and len(self.rules) > 1:
+        if not self.samplings or len({each.temperature for each in self.samplings}) < len(self.samplings):
+            raise InvalidValueError("temperature: expected one or more, each once.")
+        if all(each.greedy for each in self.samplings) and len(self.rules) > 1:
             raise InvalidValueError(
                 f"rules: expected one at temperature 0, where all accept the same. Got {', '.join(self.rules)}: "
                 "measure them at a temperature above 0."
             )
-        draft_law(self.sampling, self.draft_sampling)  # refuse now what cannot be drawn
-        least = {"context_tokens": 1, "max_tokens": 2, "rounds": 1, "positions": 1, "branching": 1, "depth": 1}
-        for name, value in least.items():
+        for sampling in [each for each in self.samplings if not each.greedy] or self.samplings:
+            draft_law(sampling, self.draft_sampling)  # refuse now what cannot be drawn
+        for name, value in {"max_tokens": 2, "rounds": 1, "positions": 1, "branching": 1, "depth": 1}.items():
             if getattr(self, name) < value:
                 raise InvalidValueError(f"{name}: expected at least {value}. Got {getattr(self, name)}.")
+        for name in ("context_tokens", "batch_sizes"):
+            values = getattr(self, name)
+            if not values or min(values) < 1 or len(set(values)) < len(values):
+                raise InvalidValueError(f"{name}: expected one or more, each once and at least 1. Got {values}.")
+        if 1 not in self.batch_sizes:
+            raise InvalidValueError(f"batch_sizes: expected 1 among them, to time steps on. Got {self.batch_sizes}.")
+        if self.time_budget_s is not None and self.time_budget_s <= 0:
+            raise InvalidValueError(f"time_budget: expected more than 0 seconds. Got {self.time_budget_s:g}.")
 
     @property
-    def draft_law(self) -> Sampling:
-        """How the draft's children are drawn."""
-        return draft_law(self.sampling, self.draft_sampling)
+    def sampling(self) -> Sampling:
+        """The first of the samplings, along whose texts a draft record is made."""
+        return self.samplings[0]
+
+    @property
+    def asked(self) -> tuple[tuple[str, Sampling], ...]:
+        """Rules and samplings whose acceptance is wanted; at temperature 0 all rules are one."""
+        return tuple(
+            (rule, sampling)
+            for sampling in self.samplings
+            for rule in (self.rules[:1] if sampling.greedy else self.rules)
+        )
 
     def text_positions(self, texts: int) -> int:
         """Return the positions of each of so many texts."""
         return -(-self.positions // texts)
 
-    def conditions(self, target: Transformer, draft: Transformer, prompts: Sequence[Sequence[int]]) -> str:
+    def conditions(self, target: LanguageModel, draft: LanguageModel, prompts: Sequence[Sequence[int]]) -> str:
         """Return all that makes two profiles comparable, as one line."""
         checksum = crc32(repr([list(prompt) for prompt in prompts]).encode())
         parts = {**asdict(describe_machine(target.device)), **asdict(describe_pair(target, draft)), **asdict(self)}
-        if self.record is None:
-            del parts["record"]
+        for name in ("record", "cuda_graphs"):
+            if parts[name] is None:
+                del parts[name]
         parts["prompts"] = f"{len(prompts)} of checksum {checksum:08x}"
         return ", ".join(f"{name} {value}" for name, value in parts.items())

@@ -1,15 +1,17 @@
-"""Timing many sizes fairly: warm-up, rounds that visit every size, points added where the curve bends."""
+"""Timing many sizes fairly: warm-up, rounds that visit every size, and where a curve bends."""
 
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from treeopt.latency import LatencyTable, Timing
 from treeopt.profiler.clock import Clock, Work
 from treeopt.profiler.journal import Journal
+from treeopt.steadiness import line_errors
 
 WARM_UP_CALLS = 3
-PILOT_ROUNDS = 3
+LEAD_S = 0.01
+"""How long a size is run before a call of it is timed."""
+MOST_LEAD_CALLS = 8
 SEED = 0
 
 Step = Callable[[], object]
@@ -27,21 +29,29 @@ def first_points(most: int) -> list[int]:
 
 
 def next_point(tokens: Sequence[int], seconds: Sequence[float]) -> int | None:
-    """Return the count whose time the straight lines between measured counts are least sure of; None if none is left.
+    """Return the count in the middle of the line that is least sure; None if no count lies between two neighbours.
 
-    The error of a straight line is about a quarter of its width times the change of slope at its ends; the interval
-    with the largest such error, relative to the time there, is halved.
+    See `line_errors`.
     """
-    counts, times = np.array(tokens, np.float64), np.array(seconds)
-    if len(counts) < 3:
+    if len(tokens) < 3 or np.diff(tokens).max() < 2:
         return None
-    widths = np.diff(counts)
-    bends = np.abs(np.diff(np.diff(times) / widths))
-    bend_at_ends = np.maximum(np.append(bends, 0.0), np.insert(bends, 0, 0.0))
-    errors = bend_at_ends * widths / 4 / np.minimum(times[:-1], times[1:])
-    errors[widths < 2] = -1.0
+    errors = np.where(np.diff(tokens) < 2, -1.0, line_errors(tokens, seconds))
     widest = int(errors.argmax())
-    return int((tokens[widest] + tokens[widest + 1]) // 2) if errors[widest] >= 0 else None
+    return int((tokens[widest] + tokens[widest + 1]) // 2)
+
+
+def lead_calls(samples_s: Sequence[float]) -> int:
+    """Return how many calls go untimed before a timed one, given the samples so far.
+
+    After work of another size the first calls of a size are slower, by about half a millisecond in all on a CPU: a
+    short pass needs several until it runs as it does in decoding, where one follows the other.
+
+    >>> lead_calls([]), lead_calls([0.002]), lead_calls([0.02])
+    (1, 5, 1)
+    """
+    if not samples_s:
+        return 1
+    return int(np.clip(np.ceil(LEAD_S / np.median(samples_s)), 1, MOST_LEAD_CALLS))
 
 
 def sweep(
@@ -52,12 +62,15 @@ def sweep(
     journal: Journal,
     step: Step = lambda: None,
     prepare: Callable[[int], object] = lambda _: None,
+    lead: Callable[[int], object] | None = None,
 ) -> None:
     """Time every work until it has `rounds` samples, each round in a new random order, so that drift hits all alike.
 
-    Samples go to the journal under `kind`; those already there count.  Before each timed call
-    `prepare` and one call of the same work are made untimed.
+    Samples go to the journal under `kind`; those already there count.  Before each timed call `prepare` and `lead` are
+    called untimed, several times where a call is short; `lead` leaves the hardware as decoding finds it, by default by
+    calls of the same work.
     """
+    before = lead or (lambda key: works[key]())
     generator = np.random.default_rng(SEED)
     have = journal.samples(kind)
     for key in works.keys() - have.keys():
@@ -67,39 +80,10 @@ def sweep(
     for number in range(rounds):
         due = [key for key in works if len(have.get(key, ())) <= number]
         for key in generator.permutation(due).tolist():
-            prepare(key)
-            works[key]()  # leaves the caches as a call of the same size does, whatever the size before
+            for _ in range(lead_calls(have.get(key, ()))):
+                prepare(key)
+                before(key)
             seconds = clock.time_s(works[key])
             journal.append(kind, key, (seconds,))
             have.setdefault(key, []).append(seconds)
             step()
-
-
-def latency_table(
-    kind: str,
-    make_work: Callable[[int], Work],
-    most: int,
-    *,
-    rounds: int,
-    extra_points: int,
-    clock: Clock,
-    journal: Journal,
-    step: Step = lambda: None,
-) -> LatencyTable:
-    """Measure the time of a pass against its tokens, from 1 to `most`.
-
-    A pilot of a few rounds on `first_points`, then `extra_points` more where the pilot curve bends, then all rounds.
-    """
-    works = {tokens: make_work(tokens) for tokens in first_points(most)}
-    works |= {tokens: make_work(tokens) for tokens in journal.samples(kind) if tokens not in works}
-    sweep(kind, works, min(PILOT_ROUNDS, rounds), clock, journal, step)
-    while len(works) < len(first_points(most)) + extra_points:
-        pilot = {tokens: float(np.median(samples)) for tokens, samples in journal.samples(kind).items()}
-        point = next_point(list(pilot), list(pilot.values()))
-        if point is None:
-            break
-        works[point] = make_work(point)
-        sweep(kind, {point: works[point]}, min(PILOT_ROUNDS, rounds), clock, journal, step)
-    sweep(kind, works, rounds, clock, journal, step)
-    samples = journal.samples(kind)
-    return LatencyTable(list(samples), [Timing(values) for values in samples.values()])

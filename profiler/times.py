@@ -1,143 +1,194 @@
-"""The times of a profile: passes of every size, and whole steps under every rule."""
+"""The times of a profile under one condition: passes of every size, and whole steps under every rule."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cache
 
-from treeopt.latency import LatencyTable, Timing
-from treeopt.profile import RuleOverhead, StepLatency
-from treeopt.profiler.clock import Clock, Work
-from treeopt.profiler.journal import Journal
-from treeopt.profiler.passes import PROBE_TREES, StepProbe, draft_pass, filled_cache, verify_pass
-from treeopt.profiler.settings import Settings
-from treeopt.profiler.sweep import Step, first_points, latency_table, sweep
-from treeopt.runtime import Decoder, Transformer
-from treeopt.runtime.graphs import passes_over, pool_for
-from treeopt.runtime.rules import rule_named
-from treeopt.runtime.tree_pass import Passes
+import numpy as np
 
-EXTRA_POINTS = 8
-"""Token counts added where the curve bends."""
-ROUNDS_PER_BLOCK = 5
-STEP_ROOM_TOKENS = 64
-"""Tokens that the timed steps may add to the context."""
+from treeopt.profile import StepLatency
+from treeopt.profiler.clock import Clock, Work
+from treeopt.profiler.curve import Curve
+from treeopt.profiler.effort import Effort, FixedEffort, TimeBudget
+from treeopt.profiler.journal import Journal
+from treeopt.profiler.passes import ROOM_TOKENS, PassTimer, StepTimer
+from treeopt.profiler.settings import Settings
+from treeopt.profiler.steps import Steps
+from treeopt.profiler.sweep import WARM_UP_CALLS, Step, lead_calls
+from treeopt.runtime import Decoder
+from treeopt.runtime.model import LanguageModel
+from treeopt.runtime.rules import rule_named
+from treeopt.sampling import Sampling, draft_law
+from treeopt.trees import chain
+
+WIDTHS_BEFORE = (1, 2, 1)
+"""Draft passes between a verification and the next, which leave the hardware's caches as decoding finds them."""
+FIRST_CALLS = 1 + WARM_UP_CALLS
+"""Untimed calls before the first timed one: a trial, and those that warm up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedCondition:
+    """Behind what, for how many texts, and for which sampling times are taken."""
+
+    context_tokens: int
+    batch_size: int
+    sampling: Sampling
+
+    def kind(self, what: str) -> str:
+        """Return the name that samples of `verify`, `draft` or `step` have in the journal."""
+        way = "greedy" if self.sampling.greedy else "sampled"
+        return f"{what} {self.context_tokens}x{self.batch_size} {way}"
 
 
 class Times:
-    """Times the passes and steps of one pair behind one context."""
+    """Times the passes and steps of one pair under one condition.
+
+    Args:
+        target, draft: the pair.
+        text: the context, and ROOM_TOKENS behind it.
+        condition: see `TimedCondition`.
+        settings: how much to measure.
+        clock: what times the calls.
+        journal: where every sample is kept at once.
+        budget_s: seconds to measure for, or None for the rounds of the settings.
+        step: called after every timed call.
+    """
 
     def __init__(
         self,
-        target: Transformer,
-        draft: Transformer,
-        context: Sequence[int],
+        target: LanguageModel,
+        draft: LanguageModel,
+        text: Sequence[int],
+        condition: TimedCondition,
         settings: Settings,
         *,
         clock: Clock,
         journal: Journal,
+        budget_s: float | None,
+        step: Step,
     ) -> None:
-        self._target, self._draft = target, draft
-        self._context = context
+        self._models = target, draft
+        self._text = text
+        self._condition = condition
         self._settings = settings
-        self._clock = clock
-        self._journal = journal
+        self._clock, self._journal = clock, journal
+        self._step = step
+        self._effort: Effort = FixedEffort(settings.rounds) if budget_s is None else TimeBudget(budget_s, self._spent_s)
 
-    @property
-    def calls(self) -> int:
-        """How many calls are timed in all."""
-        points = len(first_points(self._settings.max_tokens)) + EXTRA_POINTS
-        return self._settings.rounds * (2 * points + len(self._settings.rules) * len(PROBE_TREES))
+    def measure(self, single: StepLatency | None = None) -> StepLatency:
+        """Time all that the journal does not hold yet.
 
-    def measure(self, step: Step) -> StepLatency:
-        """Time all that the journal does not hold yet; `step` is called after every call."""
-        settings = self._settings
-        device = self._target.device
-        verified, drafted = (self._passes(model) for model in (self._target, self._draft))
-        rule = rule_named(settings.rules[0], lossy=True)
-
-        @cache
-        def verify_work(tokens: int) -> Work:
-            return verify_pass(verified, device, tokens, settings.sampling)
-
-        @cache
-        def draft_work(tokens: int) -> Work:
-            return draft_pass(drafted, device, tokens, settings.draft_law, rule)
-
-        probes = [self._probes(name) for name in settings.rules]
-        for rounds in _blocks(settings.rounds):  # verify, draft and steps in turn, so that drift hits all alike
-            verify = self._table("verify", verify_work, rounds, step)
-            draft = self._table("draft", draft_work, rounds, step)
-            self._time_steps(probes, rounds, step)
-        overheads = [
-            RuleOverhead(rule=name, overhead=self._overhead(of_rule, verify, draft))
-            for name, of_rule in zip(settings.rules, probes, strict=True)
-        ]
+        Args:
+            single: the same condition for one text, whose overhead a batch takes over; None for a batch of one.
+        """
+        verify, draft = curves = self._curves()
+        self._pilot(curves)
+        steps = None if single else self._steps()
+        rounds = 0
+        while (more := self._effort.next_rounds(rounds)) is not None:
+            rounds = more  # verify, draft and steps in turn, so that drift hits all alike
+            for curve in curves:
+                if self._effort.adds_points:
+                    curve.bend(rounds, least_error=self._effort.least_error)
+                curve.sample(rounds)
+            if steps:
+                steps.sample(rounds, self._clock, self._journal, self._step)
+        tables = verify.table(), draft.table()
+        own = steps.overheads(*tables, self._journal) if steps else ()
         return StepLatency(
-            context_tokens=settings.context_tokens,
-            batch_size=1,
-            verify=verify,
-            draft=draft,
-            overhead=overheads[0].overhead,
-            rule_overheads=tuple(overheads) if len(overheads) > 1 else (),
+            context_tokens=self._condition.context_tokens,
+            batch_size=self._condition.batch_size,
+            verify=tables[0],
+            draft=tables[1],
+            overhead=single.overhead if single else own[0].overhead,
+            rule_overheads=single.rule_overheads if single else own if len(own) > 1 else (),
+            sampled=not self._condition.sampling.greedy,
+            limit_tokens=verify.limit_tokens,
+            steps=steps.timed(self._journal) if steps else (),
         )
 
-    def _passes(self, model: Transformer) -> Passes:
-        """Return what makes the passes of a model behind the context, as decoding makes them on this device."""
-        cache = filled_cache(model, self._context, self._settings.max_tokens)
-        capacity, most = len(self._context), self._settings.max_tokens
-        return passes_over(model, cache, capacity=capacity, max_nodes=most, pool=pool_for(model.device))
+    def _pilot(self, curves: Sequence[Curve]) -> None:
+        """Find out roughly how the curves run, and add counts where they bend."""
+        for number, curve in enumerate(curves, start=1):
+            curve.pilot(self._settings.rounds)
+            share = number / len(curves)
+            while self._effort.wants_point(curve.added, share):
+                if not curve.bend(self._settings.rounds, least_error=self._effort.least_error):
+                    break
 
-    def _table(self, kind: str, make_work: Callable[[int], Work], rounds: int, step: Step) -> LatencyTable:
-        return latency_table(
-            kind,
+    def _curves(self) -> tuple[Curve, Curve]:
+        settings, condition = self._settings, self._condition
+        rule = rule_named(settings.rules[0], lossy=True)
+        drawn_by = draft_law(condition.sampling, None if condition.sampling.greedy else settings.draft_sampling)
+        target, draft = (
+            PassTimer(model, self._text, condition.batch_size, settings.max_tokens, cuda_graphs=settings.cuda_graphs)
+            for model in self._models
+        )
+        plain = self._plain_steps() if condition.batch_size == 1 else None
+        draft_work = cache(lambda width: draft.draft(width, drawn_by, rule))
+        drafted = [draft_work(width) for width in WIDTHS_BEFORE if width <= settings.max_tokens]
+
+        def verify_work(nodes: int) -> Work:
+            return plain.step if plain and nodes == 1 else target.verify(nodes, condition.sampling)
+
+        def prepare(nodes: int) -> None:
+            if plain and nodes == 1:
+                plain.prepare(chain(0))
+
+        def draft_some(nodes: int) -> None:
+            for work in drafted if nodes > 1 else []:
+                work()
+
+        return (
+            self._curve("verify", verify_work, prepare=prepare, between=draft_some),
+            self._curve("draft", draft_work),
+        )
+
+    def _plain_steps(self) -> StepTimer:
+        """Return whole steps of plain decoding, which the first count of a single text's curve is timed by."""
+        context = self._text[: self._condition.context_tokens]
+        decoder = Decoder(
+            self._models[0],
+            None,
+            chain(0),
+            **asdict(self._condition.sampling),
+            max_text_tokens=len(context) + ROOM_TOKENS,
+            cuda_graphs=self._settings.cuda_graphs,
+        )
+        return StepTimer(decoder, context)
+
+    def _curve(
+        self,
+        what: str,
+        make_work: Callable[[int], Work],
+        *,
+        prepare: Callable[[int], object] = lambda _: None,
+        between: Callable[[int], object] = lambda _: None,
+    ) -> Curve:
+        return Curve(
+            self._condition.kind(what),
             make_work,
             self._settings.max_tokens,
-            rounds=rounds,
-            extra_points=EXTRA_POINTS,
             clock=self._clock,
             journal=self._journal,
-            step=step,
+            step=self._step,
+            prepare=prepare,
+            between=between,
         )
 
-    def _probes(self, rule: str) -> dict[int, StepProbe]:
-        """Return the probe trees that are no larger than the largest pass, numbered throughout all rules."""
-        settings = self._settings
-        first = settings.rules.index(rule) * len(PROBE_TREES)
-        return {
-            number: StepProbe(
-                Decoder(
-                    self._target,
-                    self._draft,
-                    tree,
-                    rule=rule,
-                    **asdict(settings.sampling),
-                    draft_sampling=settings.draft_law,
-                    lossy=settings.lossy,
-                    max_text_tokens=settings.context_tokens + STEP_ROOM_TOKENS,
-                ),
-                self._context,
-            )
-            for number, tree in enumerate(PROBE_TREES, start=first)
-            if tree.nodes <= settings.max_tokens
-        }
+    def _steps(self) -> Steps:
+        kind = self._condition.kind("step")
+        context = self._text[: self._condition.context_tokens]
+        return Steps(*self._models, context, self._condition.sampling, self._settings, kind=kind)
 
-    def _time_steps(self, probes: list[dict[int, StepProbe]], rounds: int, step: Step) -> None:
-        """Time the steps under all rules in one random order, because rules are compared by them."""
-        by_number = {number: probe for of_rule in probes for number, probe in of_rule.items()}
-        works = {number: probe.step for number, probe in by_number.items()}
-        sweep("step", works, rounds, self._clock, self._journal, step, prepare=lambda n: by_number[n].prepare())
-
-    def _overhead(self, probes: dict[int, StepProbe], verify: LatencyTable, draft: LatencyTable) -> Timing:
-        """Return what the passes of the probe trees' steps do not explain."""
-        samples = [
-            seconds - probes[number].passes_s(verify, draft)
-            for number, steps in self._journal.samples("step").items()
-            if number in probes
-            for seconds in steps
-        ]
-        return Timing(samples, allow_negative=True)
-
-
-def _blocks(rounds: int) -> list[int]:
-    """Return the rounds after which measuring moves on to the next kind: 5, 10, …, `rounds`."""
-    return [*range(ROUNDS_PER_BLOCK, rounds, ROUNDS_PER_BLOCK), rounds]
+    def _spent_s(self) -> float:
+        """Return the seconds that the timed calls of this condition took, and the untimed ones before them."""
+        verify, draft, steps = (
+            self._journal.samples(self._condition.kind(what)) for what in ("verify", "draft", "step")
+        )
+        between_s = sum(float(np.median(draft[width])) for width in WIDTHS_BEFORE if width in draft)
+        drafted_s = between_s * sum(lead_calls(each) * len(each) for tokens, each in verify.items() if tokens > 1)
+        times = [samples for kind in (verify, draft, steps) for samples in kind.values()]
+        timed_s = sum((1 + lead_calls(each)) * sum(each) + FIRST_CALLS * float(np.median(each)) for each in times)
+        return timed_s + drafted_s

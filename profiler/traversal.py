@@ -15,7 +15,8 @@ import numpy.typing as npt
 import torch
 
 from treeopt.acceptance import TextSums
-from treeopt.runtime import Decoder, Transformer, Verifier
+from treeopt.runtime import Decoder, Verifier
+from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.rules import rule_named
 from treeopt.runtime.sampling import law
 from treeopt.sampling import Sampling
@@ -57,8 +58,8 @@ class ReachSums:
 
 @torch.inference_mode()
 def count_reach(
-    target: Transformer,
-    draft: Transformer,
+    target: LanguageModel,
+    draft: LanguageModel,
     tree: TokenTree,
     prompt: Sequence[int],
     positions: int,
@@ -71,6 +72,7 @@ def count_reach(
 
     Returns float64 (2, n): under `traversal` and under `sequoia`, of the same drafts.
     """
+    trained = min(model.config.max_positions for model in (target, draft))
     decoder = Decoder(
         target,
         draft,
@@ -79,6 +81,7 @@ def count_reach(
         **asdict(sampling),
         draft_sampling=draft_sampling,
         seed=seed,
+        max_text_tokens=min(trained, len(prompt) + positions),
     )
     verifiers = [
         Verifier(rule_named(rule), tree, target.config.vocabulary, target.device) for rule in ("traversal", "sequoia")

@@ -12,7 +12,8 @@ from scipy import stats
 from treeopt.profiler import CudaClock, Journal, Measurement, Settings, bench
 from treeopt.runtime import Decoder, Sampling, draw, verify
 from treeopt.runtime.graphs import GraphPool, PassGraphs
-from treeopt.runtime.pair import bench_prompts, load_pair, load_prompts, profile_prompts
+from treeopt.runtime.pair import load_pair
+from treeopt.runtime.prompts import bench_prompts, load_prompts, profile_prompts
 from treeopt.runtime.tree_pass import PassNodes, TreePasses
 from treeopt.trees import chain, k_ary, level_widths
 
@@ -83,7 +84,7 @@ def test_greedy_text_is_that_of_plain_decoding(models, tree) -> None:
 
 def test_profile_with_cuda_events(models) -> None:
     prompts = [models.tokenizer.encode(text) for text in profile_prompts(load_prompts())[:4]]
-    settings = Settings(max_tokens=32, rounds=3, positions=200, sampling=Sampling(0.6))
+    settings = Settings(max_tokens=32, rounds=3, positions=200, samplings=(Sampling(0.6),))
     clock = CudaClock(models.target.device)
     measurement = Measurement(
         models.target, models.draft, prompts, settings, clock=clock, journal=Journal(None, "test")

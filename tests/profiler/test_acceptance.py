@@ -6,17 +6,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treeopt.errors import TreeoptError
-from treeopt.profiler.acceptance import (
+from treeopt.counts import (
     LEAST_COUNT,
     REJECTED,
-    AcceptanceText,
     TextCounts,
     conditional_counts,
     rank_conditioned_counts,
     rank_conditioned_table,
     text_sums,
 )
+from treeopt.errors import TreeoptError
+from treeopt.profiler.acceptance import AcceptanceText
 from treeopt.runtime import Decoder
 from treeopt.sampling import Sampling
 from treeopt.trees import chain, level_widths

@@ -7,8 +7,23 @@ import pytest
 
 from treeopt.errors import FormatError, TreeoptError
 from treeopt.profiler import Journal
+from treeopt.profiler.processes import OneProcess
 
 HEADING = "machine A, rounds 3, größe 1"
+
+
+class Second(OneProcess):
+    """Stands for process 1 of 2, where process 0 is not heard."""
+
+    rank = 1
+    count = 2
+
+
+class Follower(Second):
+    """Stands for process 1 of 2 that measures what process 0 measures."""
+
+    keeps_journal = False
+    conditions = ", split"
 
 
 @pytest.fixture
@@ -138,3 +153,45 @@ def test_a_file_that_cannot_be_written(path, monkeypatch):
         journal.append("verify", 1, (0.1,))
     with pytest.raises(TreeoptError, match=rf"{path}: cannot be written"):
         Journal(path, HEADING)
+
+
+class TestSeveralProcesses:
+    def test_each_has_a_file_of_its_own_and_all_begin_with_all(self, path):
+        filled(path)
+        second = Journal(path, HEADING, resume=True, processes=Second())
+        second.append("acceptance", 1, (4.0,))
+        assert json.loads(Path(f"{path}.1").read_text().splitlines()[-1]) == ["acceptance", 1, [4.0]]
+        assert len(Path(f"{path}.1").read_text().splitlines()) == 2
+        whole = Path(f"{path}.1").read_bytes()
+        Path(f"{path}.1").write_bytes(whole + b'["torn')
+        for processes in (OneProcess(), Second()):
+            resumed = Journal(path, HEADING, resume=True, processes=processes)
+            assert listed(resumed, "acceptance") == [(0, (3.0, 1.5, 0.0)), (1, (4.0,))]
+        assert Path(f"{path}.1").read_bytes() == whole
+
+    def test_starting_anew_and_ending_leave_no_file_of_any(self, path):
+        theirs = Path(f"{path}.notes")
+        for name in (".1", ".2", ".11", ".notes"):
+            Path(f"{path}{name}").write_text("left by an earlier run")
+        journal = Journal(path, HEADING)
+        assert sorted(path.parent.glob("*.partial*")) == [path, theirs]
+        Journal(path, HEADING, resume=True, processes=Second())
+        journal.remove()
+        assert sorted(path.parent.glob("*.partial*")) == [theirs]
+
+    def test_a_file_of_another_under_other_conditions_is_refused(self, path):
+        filled(path)
+        Path(f"{path}.1").write_text(json.dumps({"conditions": "machine B"}) + "\n")
+        with pytest.raises(TreeoptError, match=rf"{path}.1: was measured under other conditions"):
+            Journal(path, HEADING, resume=True)
+
+    def test_what_process_0_measures_too_is_kept_once(self, path):
+        filled(path)
+        with pytest.raises(TreeoptError, match="other conditions"):
+            Journal(path, HEADING, resume=True, processes=Follower())
+        path.write_text(path.read_text().replace('1"}', '1, split"}'))
+        journal = Journal(path, HEADING, resume=True, processes=Follower())
+        journal.append("acceptance", 1, (4.0,))
+        assert [key for key, _ in listed(journal, "acceptance")] == [0, 1]
+        assert list(path.parent.glob("*.partial*")) == [path]
+        assert [key for key, _ in listed(Journal(path, HEADING + ", split", resume=True), "acceptance")] == [0]

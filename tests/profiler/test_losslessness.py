@@ -5,7 +5,8 @@ import torch
 
 from treeopt.profiler.losslessness import greedy_losslessness, sampled_losslessness, uniform_p_value
 from treeopt.runtime import Decoder, law
-from treeopt.runtime.pair import bench_prompts, load_pair, load_prompts
+from treeopt.runtime.pair import load_pair
+from treeopt.runtime.prompts import bench_prompts, load_prompts
 from treeopt.sampling import Sampling
 from treeopt.trees import chain, k_ary
 

@@ -12,7 +12,8 @@ from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.profiler.medusa import HeadText, generated, head_counts, medusa_acceptance
 from treeopt.runtime import DraftingDecoder, law
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
-from treeopt.runtime.pair import load_pair, load_prompts, profile_prompts
+from treeopt.runtime.pair import load_pair
+from treeopt.runtime.prompts import load_prompts, profile_prompts
 from treeopt.sampling import GREEDY, Sampling
 from treeopt.trees import chain, level_widths
 

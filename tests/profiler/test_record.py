@@ -12,7 +12,8 @@ from treeopt.planner.replay import Replay
 from treeopt.profiler import Journal, Recording, RecordSize, Settings, TextFiles
 from treeopt.profiler.expansion import Expander
 from treeopt.runtime import Decoder, DynamicDecoder, Transformer
-from treeopt.runtime.pair import load_pair, load_prompts, profile_prompts
+from treeopt.runtime.pair import load_pair
+from treeopt.runtime.prompts import load_prompts, profile_prompts
 from treeopt.sampling import Sampling
 from treeopt.trees import chain
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
@@ -188,7 +189,7 @@ class TestContent:
         assert (record.outcome[last, 1:] == -1).all()
 
     def test_sampled_texts_have_a_seed_each(self, target, draft, prompts):
-        settings = replace(SETTINGS, sampling=Sampling(1.0, 0.9, 20))
+        settings = replace(SETTINGS, samplings=(Sampling(1.0, 0.9, 20),))
         record = recorded(target, draft, prompts[:1] * 3, settings)
         again = recorded(target, draft, prompts[:1] * 3, settings)
         assert_same(record, again)
@@ -224,7 +225,7 @@ class TestReplay:
         pair, prompts, _ = bundled
         tree = DynamicTree(top_k=numbers[0], depth=numbers[1], nodes=numbers[2])
         decoder = DynamicDecoder(pair.target, pair.draft, tree, temperature=0.6)
-        settings = Settings(positions=40, sampling=Sampling(0.6), record=RecordSize(top_k=6, depth=6))
+        settings = Settings(positions=40, samplings=(Sampling(0.6),), record=RecordSize(top_k=6, depth=6))
         making = recording(pair.target, pair.draft, prompts, settings)
         for prompt in prompts:
             steps = list(decoder.steps(prompt, 46))
@@ -253,7 +254,7 @@ class TestResuming:
     def test_an_interrupted_record_expands_only_what_is_missing(
         self, target, draft, prompts, tmp_path, temperature, monkeypatch
     ):
-        settings = replace(SETTINGS, sampling=Sampling(temperature))
+        settings = replace(SETTINGS, samplings=(Sampling(temperature),))
         whole = recorded(target, draft, prompts, settings)
         expand, expanded, folder = Expander.expand, [], tmp_path / "texts"
 

@@ -8,7 +8,8 @@ import torch
 from scipy import stats
 
 from tests.runtime.slow_law import slow_law
-from treeopt.profiler.acceptance import REJECTED, AcceptanceText
+from treeopt.counts import REJECTED
+from treeopt.profiler.acceptance import AcceptanceText
 from treeopt.runtime import Decoder
 from treeopt.sampling import Sampling
 from treeopt.trees import level_widths

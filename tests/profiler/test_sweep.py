@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treeopt.profiler import FakeClock, Journal, MonotonicClock, clock_for
-from treeopt.profiler.sweep import PILOT_ROUNDS, WARM_UP_CALLS, first_points, latency_table, next_point, sweep
+from treeopt.profiler.curve import PILOT_ROUNDS, Curve
+from treeopt.profiler.sweep import WARM_UP_CALLS, first_points, next_point, sweep
 
 
 def memory():
@@ -192,7 +193,17 @@ def time_with_kink(tokens, kink):
     return 1.0 + 0.05 * max(0, tokens - kink)
 
 
-class TestLatencyTable:
+def latency_table(kind, make_work, most, *, rounds, extra_points, clock, journal):
+    """Return a curve as profiles without a time budget measure it."""
+    curve = Curve(kind, make_work, most, clock=clock, journal=journal)
+    curve.pilot(rounds)
+    while curve.added < extra_points and curve.bend(rounds):
+        pass
+    curve.sample(rounds)
+    return curve.table()
+
+
+class TestCurve:
     KINKS = ([1, 37, 150, 256], [1.0, 1.2, 6.0, 6.4])
 
     def curve(self, tokens):

@@ -237,8 +237,8 @@ class TestPrediction:
     def profile(self, models, tree, branching):
         asked = Settings(
             rules=("sequoia", "traversal"),
-            sampling=WARM,
-            context_tokens=20,
+            samplings=(WARM,),
+            context_tokens=(20,),
             max_tokens=2,
             rounds=1,
             positions=2400,

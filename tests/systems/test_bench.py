@@ -10,7 +10,8 @@ from treeopt.latency import Estimate
 from treeopt.profiler.trials import TimedSteps, decoded_text, run_trial
 from treeopt.runtime import Decoder, DraftingDecoder, DynamicDecoder
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
-from treeopt.runtime.pair import bench_prompts, load_pair, load_prompts
+from treeopt.runtime.pair import load_pair
+from treeopt.runtime.prompts import bench_prompts, load_prompts
 from treeopt.sampling import Sampling
 from treeopt.systems.bench import bench_systems
 from treeopt.systems.contest import NAMES, checked_names

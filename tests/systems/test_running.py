@@ -3,7 +3,8 @@
 import pytest
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.pair import bench_prompts, load_pair, load_prompts, profile_prompts
+from treeopt.runtime.pair import load_pair
+from treeopt.runtime.prompts import bench_prompts, load_prompts, profile_prompts
 from treeopt.systems.contest import NAMES
 from treeopt.systems.running import Effort, run_contest
 

@@ -9,8 +9,8 @@ from tqdm import tqdm
 
 from treeopt.profiler.losslessness import Losslessness, greedy_losslessness, sampled_losslessness
 from treeopt.profiler.trials import TimedSteps, decoded_text
-from treeopt.runtime import Transformer
 from treeopt.runtime.decode_loop import DecodeLoop
+from treeopt.runtime.model import LanguageModel
 from treeopt.sampling import Sampling
 from treeopt.systems.system import System
 
@@ -49,7 +49,7 @@ class _Runner:
 
 def bench_systems(
     systems: Sequence[System],
-    target: Transformer,
+    target: LanguageModel,
     prompts: Sequence[Sequence[int]],
     sampling: Sampling,
     *,
@@ -87,7 +87,7 @@ def _runner(system: System, prompt: Sequence[int], now_s: Callable[[], float]) -
 
 
 def _tested(
-    target: Transformer, prompts: Sequence[Sequence[int]], plain: _Runner, runner: _Runner, sampling: Sampling
+    target: LanguageModel, prompts: Sequence[Sequence[int]], plain: _Runner, runner: _Runner, sampling: Sampling
 ) -> Losslessness:
     if sampling.greedy:
         return greedy_losslessness(target, prompts, plain.texts, runner.texts)

@@ -18,7 +18,9 @@ RECORD = RecordSize(top_k=8, depth=8)
 
 def record(grounds: Grounds) -> DraftRecord:
     """Return the draft record of the grounds' prompts, which both systems are planned from."""
-    settings = Settings(sampling=grounds.sampling, positions=grounds.positions * len(grounds.prompts), record=RECORD)
+    settings = Settings(
+        samplings=(grounds.sampling,), positions=grounds.positions * len(grounds.prompts), record=RECORD
+    )
     recording = Recording(grounds.pair.target, grounds.pair.draft, grounds.prompts, settings, files=TextFiles(None))
     return recording.record(show_progress=False)
 

@@ -94,7 +94,7 @@ def _profile(
 ) -> Profile:
     settings = Settings(
         rules=("sequoia",) if sampling.greedy else RULES,
-        sampling=sampling,
+        samplings=(sampling,),
         max_tokens=effort.max_tokens,
         rounds=effort.rounds,
         positions=effort.positions,

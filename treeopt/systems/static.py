@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from treeopt.planner import Candidate, StepModel, kind_of, plan
+from treeopt.planner import Candidate, StepModel, kind_of, largest_pass, plan
 from treeopt.planner.chains import fastest_chain
 from treeopt.runtime import Decoder
 from treeopt.systems.system import Grounds, System
@@ -42,7 +42,8 @@ def sequoia(grounds: Grounds) -> System:
 
 def best_rule(grounds: Grounds) -> System:
     """Return the fastest tree under the best of the rules that were measured."""
-    found = plan(grounds.profile, grounds.profile.latency().verify.max_tokens, temperature=grounds.sampling.temperature)
+    temperature = grounds.sampling.temperature
+    found = plan(grounds.profile, largest_pass(grounds.profile, temperature=temperature), temperature=temperature)
     return _system("treeopt", grounds, found.model, found.choice.tree)
 
 

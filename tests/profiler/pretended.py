@@ -1,0 +1,88 @@
+"""Machines that do not exist: what a pass takes is a known function of its tokens, its context and its batch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+Seconds = Callable[[int, int, int], float]
+"""From tokens, context tokens and batch size."""
+
+
+def verify_s(tokens: int, context: int, batch: int) -> float:
+    """Return a slope that rises where a cache is full, and a step at every tile of 64 rows."""
+    rows = tokens * batch
+    return 1e-3 + 1e-6 * context * batch + 4e-6 * rows + 1e-5 * max(0, rows - 90) + 5e-4 * ((rows - 1) // 64)
+
+
+def draft_s(width: int, context: int, batch: int) -> float:
+    """Return a slope with one step, at 100 rows."""
+    rows = width * batch
+    return 2e-4 + 2e-7 * context * batch + 1e-6 * rows + 3e-4 * (rows > 100)
+
+
+@dataclass
+class Machine:
+    """A clock that adds up what the passes of a call take; models tell their passes to it, and compute nothing."""
+
+    contexts: tuple[int, ...]
+    verify: Seconds = verify_s
+    draft: Seconds = draft_s
+    sigma: float = 0.0
+    """Of the logarithm of the noise, whose median is 1."""
+    seed: int = 0
+    passes_s: float = 0.0
+    """All passes, timed or not."""
+    timed: int = 0
+    used: list[tuple[str, int, int, int]] = field(default_factory=list)
+    """Model, tokens, context and batch of every pass."""
+
+    def __post_init__(self) -> None:
+        self._noise = np.random.default_rng(self.seed)
+
+    def run_on(self, model, name: str):
+        """Return a model whose passes this machine pretends to run."""
+
+        def forward(tokens, positions, cache, mask, *, start=0):  # noqa: ARG001
+            batch = 1 if tokens.ndim == 1 else len(tokens)
+            context = min(self.contexts, key=lambda each: abs(each - cache.length))
+            self.used.append((name, tokens.shape[-1], context, batch))
+            self.passes_s += getattr(self, name)(tokens.shape[-1], context, batch)
+            return torch.zeros(*tokens.shape, model.config.vocabulary)
+
+        def prefill(tokens, cache):
+            cache.length = tokens.shape[-1]
+
+        model.forward, model.prefill = forward, prefill
+        return model
+
+    def time_s(self, work) -> float:
+        """Return the pretended seconds of a call."""
+        before_s = self.passes_s
+        work()
+        self.timed += 1
+        return (self.passes_s - before_s) * float(np.exp(self.sigma * self._noise.normal()))
+
+
+def machine_and_pair(make_model, contexts, **machine):
+    """Return a machine and a pair that runs on it."""
+    made = Machine(contexts, **machine)
+    models = (make_model(seed=1, max_positions=1024, name=name) for name in ("large", "small"))
+    return made, *(made.run_on(model, name) for model, name in zip(models, ("verify", "draft"), strict=True))
+
+
+def faults(latencies, verify: Seconds, draft: Seconds) -> list[tuple[object, ...]]:
+    """Return where measured times are not those of a surface: off at a measured count, outside the interval between."""
+    found: list[tuple[object, ...]] = []
+    for latency in latencies:
+        place = (latency.context_tokens, latency.batch_size)
+        for name, table, seconds in (("verify", latency.verify, verify), ("draft", latency.draft, draft)):
+            counts = np.arange(1, table.max_tokens + 1)
+            truth = np.array([seconds(count, *place) for count in counts.tolist()])
+            low, high = table.interval_s(counts)
+            outside = (truth < low * (1 - 1e-9)) | (truth > high * (1 + 1e-9))
+            wrong = np.abs(table.seconds(counts) / truth - 1) > 1e-9
+            found += [(name, *place, count) for count in counts[outside].tolist()]
+            found += [(name, *place, count) for count in table.tokens.tolist() if wrong[count - 1]]
+    return found
