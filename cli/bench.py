@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from treeopt.cli.grid import bench_grid, text_tokens
 from treeopt.cli.inputs import read_any_tree
 from treeopt.cli.options import (
     PairOptions,
+    PromptOptions,
     checked_rule,
     file,
     load_profile,
@@ -18,6 +20,7 @@ from treeopt.cli.options import (
     pair_options,
     planned_rule,
     profile_options,
+    prompt_options,
 )
 from treeopt.cli.systems import bench_all
 from treeopt.cli.text import milliseconds
@@ -39,10 +42,23 @@ if TYPE_CHECKING:
 @click.option(
     "--temperatures", default="0,0.6", show_default=True, help="With --systems: temperatures, with commas between."
 )
-@click.option("--plot", type=file, help="With --systems: picture to write too, .svg, .png or .pdf.")
+@click.option(
+    "--grid", is_flag=True, help="Instead of TREE: chains, trees of several sizes and depths, and the plan's choice."
+)
+@click.option(
+    "--same-prompts",
+    is_flag=True,
+    help="With --grid: decode the prompts that profiles are measured on, which leaves only the model's own errors.",
+)
+@click.option("--plot", type=file, help="With --systems or --grid: picture to write too, .svg, .png or .pdf.")
+@prompt_options
 @profile_options
 @lossy_option
-@click.option("--max-new-tokens", type=click.IntRange(min=1), default=256, show_default=True, help="Tokens per prompt.")
+@click.option(
+    "--max-new-tokens",
+    type=click.IntRange(min=1),
+    help="Tokens per prompt; by default as many as the profile measured.",
+)
 @click.option(
     "--repeats",
     type=click.IntRange(min=1),
@@ -56,9 +72,12 @@ def bench(
     tree: Path | None,
     systems: str | None,
     temperatures: str,
+    grid: bool,
+    same_prompts: bool,
     plot: Path | None,
+    prompts: PromptOptions,
     profile_path: Path,
-    max_new_tokens: int,
+    max_new_tokens: int | None,
     repeats: int,
     rule: str | None,
     temperature: float | None,
@@ -68,20 +87,37 @@ def bench(
 ) -> None:
     """Decode held-out prompts with TREE and plainly, in turn, and put the result beside the prediction.
 
+    With --grid many trees are decoded with, to see where predictions come true.
+
     With --systems all ways of speculating are profiled, planned and decoded with, on the same prompts: plain,
     prompt-lookup, chain, k-sequences, top-k-tree, medusa, redrafter, lookahead, specexec, eagle2, sequoia, treeopt.
     """
-    if (tree is None) == (systems is None):
-        raise click.UsageError("TREE, --systems: expected one of them.")
+    if [tree is not None, systems is not None, grid].count(True) != 1:
+        raise click.UsageError("TREE, --systems, --grid: expected one of them.")
     if path is not None:
         check_writable(path)
     if systems is not None:
         bench_all(systems, temperatures, pair, path, plot)
         return
+    if grid:
+        bench_grid(
+            profile_path,
+            pair,
+            prompts,
+            rule=rule,
+            temperature=temperature,
+            lossy=lossy,
+            same_prompts=same_prompts,
+            max_new_tokens=max_new_tokens,
+            repeats=repeats,
+            path=path,
+            plot=plot,
+        )
+        return
     assert tree is not None
     from treeopt.planner import step_model
     from treeopt.profiler import bench as measure
-    from treeopt.runtime.pair import bench_prompts, load_prompts
+    from treeopt.runtime.prompts import bench_prompts
 
     planned, profile = read_any_tree(tree), load_profile(profile_path)
     if rule is None and profile.acceptances_of(rule=planned_rule(planned), temperature=temperature):
@@ -91,13 +127,13 @@ def bench(
     checked_rule(asked.rule, lossy=lossy)
     predicted = model.predict("tree", planned.tree)
     models = pair.load()
-    prompts = [models.tokenizer.encode(text) for text in bench_prompts(load_prompts())]
+    held_out = bench_prompts(prompts.load(models.tokenizer))
     measured = measure(
         models.target,
         models.draft,
         planned.tree,
-        prompts,
-        max_new_tokens=max_new_tokens,
+        held_out,
+        max_new_tokens=max_new_tokens or text_tokens(asked),
         repeats=repeats,
         rule=asked.rule,
         temperature=asked.temperature,
@@ -110,9 +146,9 @@ def bench(
     click.echo(table(predicted, measured, asked), err=only_json)
     if path is not None:
         write_text(path, json.dumps(report(predicted, measured, asked), indent=2) + "\n")
-    if measured.prompts < len(prompts):
+    if measured.prompts < len(held_out):
         raise TreeoptError(
-            f"interrupted after {measured.prompts} of {len(prompts)} prompts; the numbers are from those. "
+            f"interrupted after {measured.prompts} of {len(held_out)} prompts; the numbers are from those. "
             "Run it again for the rest."
         )
 

@@ -10,6 +10,7 @@ from treeopt.cli.export_text import setting_text, topology_text
 from treeopt.cli.format_list import list_option
 from treeopt.cli.inputs import budget_option, depth_option, is_profile, name_option, read_any_tree
 from treeopt.cli.options import file, load_profile, output, profile_options, record_beside
+from treeopt.cli.plan_text import imported
 from treeopt.cli.text import patience
 from treeopt.files import STANDARD_STREAM, check_writable, write_bytes, write_text
 
@@ -50,19 +51,17 @@ class ExportOptions:
         """Return the tree to export: the file's own, or the fastest of a profile."""
         if self.path != self.profile_path:
             return read_any_tree(self.path, name=self.name, budget=self.budget, depth=self.depth)
-        from treeopt.planner import plan, tree_file
+        from treeopt.planner import largest_pass, plan, tree_file
 
         profile = load_profile(self.path)
-        found = plan(
-            profile,
-            self.budget or profile.latency().verify.max_tokens,
-            max_depth=self.depth,
-            rule=self.rule,
-            temperature=self.temperature,
-            context_tokens=self.context_tokens,
-            batch_size=self.batch_size,
-        )
-        return tree_file(found, profile, source=str(self.path))
+        where: dict[str, Any] = {
+            "rule": self.rule,
+            "temperature": self.temperature,
+            "context_tokens": self.context_tokens,
+            "batch_size": self.batch_size,
+        }
+        found = plan(profile, self.budget or largest_pass(profile, **where), max_depth=self.depth, **where)
+        return tree_file(found, profile, source="; ".join(filter(None, [str(self.path), imported(found)])))
 
 
 @click.command()

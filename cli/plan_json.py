@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from treeopt.cli.plan_text import warnings
+from treeopt.profile import origins
 
 if TYPE_CHECKING:
     from treeopt.latency import Estimate
@@ -21,6 +22,7 @@ def plan_json(plan: "Plan", profile: "Profile", schedule: "Schedule | None") -> 
         "pair": asdict(profile.pair),
         "machine": asdict(profile.machine),
         **_condition(plan),
+        "origins": origins([latency for _, latency in plan.model.condition.parts], plan.model.acceptance),
         "objective": plan.objective,
         "max_nodes": plan.solution.max_nodes,
         "max_depth": plan.solution.max_depth,

@@ -36,8 +36,7 @@ class PlanOptions:
 
     def plan(self, profile: "Profile") -> "Plan":
         """Return the plan; without a budget, over all nodes that were measured."""
-        from treeopt.planner import plan
-        from treeopt.planner.condition import condition
+        from treeopt.planner import largest_pass, plan
 
         where: dict[str, Any] = {
             "context_tokens": self.context_tokens,
@@ -46,7 +45,7 @@ class PlanOptions:
         }
         return plan(
             profile,
-            self.budget or condition(profile, **where).max_nodes,
+            self.budget or largest_pass(profile, rule=self.rule, temperature=self.temperature, **where),
             objective=self.objective,
             **where,
             **self._trees(),

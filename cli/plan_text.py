@@ -17,14 +17,22 @@ REMEDIES = {"acceptance": "--positions", "verify": "--rounds", "draft": "--round
 
 
 def heading(plan: "Plan", profile: "Profile") -> str:
-    """Return what was planned for: the pair, the machine and the conditions."""
-    return f"{subject(profile)}: {plan.conditions}"
+    """Return what was planned for: the pair, the machine, the conditions, and on a line of its own what was imported."""
+    return "\n".join(filter(None, [f"{subject(profile)}: {plan.conditions}", imported(plan)]))
 
 
 def subject(profile: "Profile") -> str:
     """Return the pair and the machine."""
     machine = profile.machine
-    return f"{profile.pair.target} + {profile.pair.draft} on {machine.processor} ({machine.threads} threads)"
+    threads = "" if machine.threads is None else f" ({machine.threads} threads)"
+    return f"{profile.pair.target} + {profile.pair.draft} on {machine.processor}{threads}"
+
+
+def imported(plan: "Plan") -> str:
+    """Return where the plan's numbers come from, empty where all were measured here."""
+    from treeopt.profile import origins_text
+
+    return origins_text([latency for _, latency in plan.model.condition.parts], plan.model.acceptance)
 
 
 def table(plan: "Plan") -> str:
@@ -76,7 +84,7 @@ def remarks(plan: "Plan", level_width: int | None = None) -> list[str]:
 
 def warnings(plan: "Plan") -> list[str]:
     """Return what to be careful with, each ending in what to do about it."""
-    return _extrapolated(plan) + _unsure(plan)
+    return _extrapolated(plan) + _without_errors(plan) + _unsure(plan)
 
 
 def sureness(probability: float) -> str:
@@ -117,6 +125,14 @@ def _optimality(plan: "Plan", level_width: int | None) -> str:
     if plan.objective == "tokens":
         gap = solved.certificate.gap_tokens
         return f"{trees} yields more." if gap == 0 else f"{trees} yields more than {gap:.2g} tokens more."
+    from treeopt.planner import kind_of
+
+    other = plan.fastest.tree
+    if plan.tree.tree != other:
+        return (
+            f"By the table alone the {kind_of(other)} of {other.nodes} nodes and depth {other.max_depth} is the fastest; "
+            "replayed along the measured texts, of the hundred fastest by the table, the choice is."
+        )
     if plan.fastest.loss == 0:
         return f"{trees} is faster."
     more = plan.fastest.bound / plan.fastest.speedup - 1
@@ -159,6 +175,27 @@ def _extrapolated(plan: "Plan") -> list[str]:
     return warnings
 
 
+def _without_errors(plan: "Plan") -> list[str]:
+    """Return the warning that something imported came without errors, so that nothing is known of its own."""
+    acceptance, latencies = plan.model.acceptance, [latency for _, latency in plan.model.condition.parts]
+    exact = {
+        "acceptance": acceptance.texts is None and acceptance.table.standard_error is None,
+        **{
+            part: all(len(timing.samples_s) == 1 for each in latencies for timing in getattr(each, part).timings)
+            for part in ("verify", "draft")
+        },
+    }
+    found = _origins(plan)
+    names = [SOURCES[part] for part in SOURCES if exact.get(part) and found[part] != "measured"]
+    if not names:
+        return []
+    warning = (
+        f"imported without errors: {', '.join(names)}. Intervals and certainty take them for exact: import several "
+        "samples of each time, and counts in place of rates."
+    )
+    return [warning]
+
+
 def _unsure(plan: "Plan") -> list[str]:
     confidence = plan.confidence
     if plan.objective != "speed" or confidence.probability >= SURE:
@@ -166,6 +203,19 @@ def _unsure(plan: "Plan") -> list[str]:
     warning = (
         f"that the choice is within 1 % of the fastest{_under(plan)} is only {sureness(confidence.probability)} certain. It would be "
         f"{sureness(confidence.without_weakest)}, were {SOURCES[confidence.weakest]} known exactly. "
-        f"Profile with more {REMEDIES[confidence.weakest]}."
+        f"{_remedy(plan, confidence.weakest)}"
     )
     return [warning]
+
+
+def _remedy(plan: "Plan", source: str) -> str:
+    """Return what makes a source of uncertainty smaller, where it was measured."""
+    if _origins(plan)[source] != "measured":
+        return "Import more samples of it."
+    return f"Profile with more {REMEDIES[source]}."
+
+
+def _origins(plan: "Plan") -> dict[str, str]:
+    from treeopt.profile import origins
+
+    return origins([latency for _, latency in plan.model.condition.parts], plan.model.acceptance)

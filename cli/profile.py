@@ -1,5 +1,7 @@
 """`treeopt profile`: measure the machine and the pair."""
 
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -7,27 +9,30 @@ import click
 
 from treeopt.cli.options import (
     PairOptions,
+    PromptOptions,
     checked_rule,
     lossy_option,
     output,
     pair_options,
-    record_beside,
-    sampling_options,
+    prompt_options,
 )
-from treeopt.cli.text import milliseconds
-from treeopt.errors import InvalidValueError, TreeoptError
+from treeopt.cli.profile_files import (
+    BESIDE,
+    ImportOptions,
+    import_options,
+    journal_path,
+    record_file,
+    texts_path,
+)
+from treeopt.cli.sampling_options import samplings_options
+from treeopt.cli.values import COUNTS, DURATION
+from treeopt.errors import InvalidValueError
 from treeopt.files import STANDARD_STREAM, check_writable
-from treeopt.rules import RULES, rule_label
+from treeopt.rules import RULES
 
 if TYPE_CHECKING:
     from treeopt.draft_record import DraftRecord
-    from treeopt.profile import MeasuredAcceptance, Profile
-
-JOURNAL_SUFFIX = ".partial"
-TEXTS_SUFFIX = ".record.partial"
-BESIDE = ""
-"""Stands for a record file beside the profile."""
-SHOWN_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+    from treeopt.profile import Profile
 
 
 @click.command()
@@ -47,13 +52,20 @@ SHOWN_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
     help=f"Verification rules to measure, with commas between: {', '.join(RULES)}.",
 )
 @lossy_option
-@sampling_options
+@samplings_options
 @click.option(
     "--context-tokens",
-    type=click.IntRange(min=1),
-    default=256,
+    type=COUNTS,
+    default="256",
     show_default=True,
-    help="Tokens in the cache while times are taken.",
+    help="Tokens in the cache while times are taken; several with commas between.",
+)
+@click.option(
+    "--batch-sizes",
+    type=COUNTS,
+    default="1",
+    show_default=True,
+    help="Texts verified together while times are taken; several with commas between, 1 among them.",
 )
 @click.option(
     "--max-tokens",
@@ -64,12 +76,26 @@ SHOWN_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 )
 @click.option("--rounds", type=click.IntRange(min=1), default=25, show_default=True, help="Samples of every time.")
 @click.option(
+    "--time-budget",
+    "time_budget_s",
+    type=DURATION,
+    help="Measure for so long, such as 90s or 3m, in place of --rounds and --positions: half for times, placed where "
+    "they are least known, half for acceptance.",
+)
+@click.option(
+    "--cuda-graphs/--no-cuda-graphs",
+    default=None,
+    help="Whether passes are timed as CUDA graphs; by default on a CUDA device, as decoding runs them.",
+)
+@click.option(
     "--positions",
     type=click.IntRange(min=1),
     default=4096,
     show_default=True,
     help="Generated tokens whose acceptance is counted, and that are recorded.",
 )
+@prompt_options
+@import_options
 @click.option(
     "--record",
     "record_name",
@@ -80,59 +106,143 @@ SHOWN_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
     "chosen; without FILE beside the profile, as profile.record.npz.",
 )
 @click.option("--resume", is_flag=True, help="Go on with an interrupted profile.")
+@click.option("--tensor-parallel", is_flag=True, help="Split the target over the processes that torchrun started.")
 @pair_options
-def profile(path: Path, pair: PairOptions, rules: str, resume: bool, record_name: str | None, **measured: Any) -> None:
+def profile(
+    path: Path,
+    pair: PairOptions,
+    prompts: PromptOptions,
+    imports: ImportOptions,
+    rules: str,
+    resume: bool,
+    record_name: str | None,
+    tensor_parallel: bool,
+    **measured: Any,
+) -> None:
     """Measure verification, draft and acceptance of a pair on this machine.
 
     Without --target and --draft the bundled pair is measured.  Every measurement is kept in OUTPUT.partial at once, and
     every recorded text in OUTPUT.record.partial: an interrupted profile goes on with --resume.
+
+    With --latency, --draft-latency and --acceptance the curves of another engine are taken in place of measured ones.
     """
+    pair = replace(pair, tensor_parallel=tensor_parallel)
     names = tuple(checked_rule(rule.strip(), lossy=measured["lossy"], option="--rules") for rule in rules.split(","))
     to_stream = str(path) == STANDARD_STREAM
     record_path = None if record_name is None else record_file(record_name, path)
-    for file in (path, None if to_stream else journal_path(path), record_path):
-        if file is not None:
-            check_writable(file)
-    from treeopt.planner import fastest_drafted_tree
-    from treeopt.profiler import Journal, Measurement, Recording, RecordSize, Settings, TextFiles, clock_for
-    from treeopt.runtime.pair import load_prompts, profile_prompts
+    for each in (path, None if to_stream else journal_path(path), record_path):
+        if each is not None:
+            check_writable(each)
+    if imports.everything and record_path is not None:
+        raise click.UsageError("--record: expected a draft model to ask. Got imported curves and acceptance only.")
+    if imports.everything:
+        result, record = _imported(imports, names[0], pair, **measured), None
+        result.save(path)
+    else:
+        found = _measured(path, pair, prompts, imports, names, resume, record_path, **measured)
+        if found is None:
+            return
+        result, record = found
+    from treeopt.cli.profile_text import record_summary, summary
+    from treeopt.steadiness import warnings
 
-    try:
-        settings = Settings(rules=names, record=None if record_path is None else RecordSize(), **measured)
-    except InvalidValueError as error:  # every setting is an option
-        raise click.UsageError(f"--{error}") from None
-    models = pair.load()
-    prompts = [models.tokenizer.encode(text) for text in profile_prompts(load_prompts())]
-    journal_file, texts_folder = (None, None) if to_stream else (journal_path(path), texts_path(path))
-    texts = TextFiles(texts_folder, resume=resume)
-    journal = Journal(journal_file, settings.conditions(models.target, models.draft, prompts), resume=resume)
-    measurement = Measurement(
-        models.target,
-        models.draft,
-        prompts,
-        settings,
-        clock=clock_for(models.target.device),
-        journal=journal,
-        fastest_tree=fastest_drafted_tree,
-    )
-    recording = Recording(models.target, models.draft, prompts, settings, files=texts)
-    try:
-        result = measurement.profile()
-        record = None if record_path is None else recording.record()
-    except KeyboardInterrupt:
-        if journal_file is None:
-            raise
-        raise TreeoptError(
-            f"interrupted. What was measured is in {journal_file}; the same command with --resume goes on from there."
-        ) from None
-    result.save(path)
-    if record is not None and record_path is not None:
-        record.save(record_path)
-    journal.remove()
-    texts.remove()
     click.echo("\n\n".join([summary(result), *([] if record is None else [record_summary(record)])]), err=to_stream)
     for line in _next(path, record_path):
         click.echo(line, err=to_stream)
+    for warning in warnings(result.latencies):
+        click.echo(f"Warning: {warning}", err=True)
+
+
+def _imported(imports: ImportOptions, rule: str, pair: PairOptions, **measured: Any) -> "Profile":
+    """Return a profile for which nothing is measured, nor any model loaded."""
+    from treeopt.imports import imported_profile
+
+    if len(measured["samplings"]) > 1 or len(measured["context_tokens"]) > 1:
+        raise click.UsageError(
+            "--temperature, --context-tokens: expected one each where everything is imported: what the files were "
+            "measured at. Got several."
+        )
+    sampling = measured["samplings"][0]
+    return imported_profile(
+        imports.latencies(),
+        imports.acceptances(rule=rule, temperature=sampling.temperature, top_p=sampling.top_p),
+        context_tokens=measured["context_tokens"][0],
+        sampled=not sampling.greedy,
+        **{name: str(given) for name in ("target", "draft") if (given := getattr(pair, name)) is not None},
+    )
+
+
+def _measured(
+    path: Path,
+    pair: PairOptions,
+    prompts: PromptOptions,
+    imports: ImportOptions,
+    rules: tuple[str, ...],
+    resume: bool,
+    record_path: Path | None,
+    **measured: Any,
+) -> "tuple[Profile, DraftRecord | None] | None":
+    """Measure what was not imported and write it; return the profile, and the draft record where one is wanted.
+
+    Of several processes only the first has something to return.
+    """
+    if record_path is not None and pair.tensor_parallel:
+        raise click.UsageError("--record: expected without --tensor-parallel. Record with a target that is whole.")
+    if imports.latency is not None and imports.draft_latency is None and pair.target is None:
+        raise click.UsageError("--latency: expected --draft-latency too, or --target and --draft to time drafting of.")
+    from treeopt.imports import step_latencies, with_imported
+    from treeopt.planner import fastest_drafted_tree
+    from treeopt.profiler import Journal, Measurement, Recording, RecordSize, Settings, TextFiles, clock_for
+    from treeopt.profiler.distributed import local_device, processes_for
+    from treeopt.profiler.measure import check_measurable
+    from treeopt.profiler.passes import ROOM_TOKENS
+    from treeopt.runtime.prompts import profile_prompts
+
+    try:
+        settings = Settings(rules=rules, record=None if record_path is None else RecordSize(), **measured)
+    except InvalidValueError as error:  # every setting is an option
+        option, _, rest = str(error).partition(":")
+        raise click.UsageError(f"--{option.replace('_', '-')}:{rest}") from None
+    device = local_device(pair.device, os.environ)
+    processes = processes_for(os.environ, tensor_parallel=pair.tensor_parallel, device=device)
+    first = processes.rank == 0
+    journal_file = None if str(path) == STANDARD_STREAM else journal_path(path)
+    with processes.watched(journal_file):
+        sampling, context = settings.sampling, settings.context_tokens[0]
+        curves = imports.latencies()
+        tables = imports.acceptances(rule=rules[0], temperature=sampling.temperature, top_p=sampling.top_p)
+        models = replace(pair, device=str(device), quiet=not first).load(
+            text_tokens=max(settings.context_tokens) + ROOM_TOKENS
+        )
+        tokens = profile_prompts(prompts.load(models.tokenizer))
+        texts = TextFiles(texts_path(path) if journal_file and first else None, resume=resume)
+        check_measurable(models.target, models.draft, tokens, settings)
+        heading = settings.conditions(models.target, models.draft, tokens)
+        journal = Journal(journal_file, heading, resume=resume, processes=processes)
+        measurement = Measurement(
+            models.target,
+            models.draft,
+            tokens,
+            settings,
+            clock=processes.clock(clock_for(models.target.device)),
+            journal=journal,
+            fastest_tree=fastest_drafted_tree,
+            processes=processes,
+        )
+        times = step_latencies(curves, context_tokens=context, sampled=not sampling.greedy) if imports.times else None
+        result = measurement.profile(latencies=times, acceptances=tables or None, show_progress=first)
+        if curves and times is None:
+            result = with_imported(result, curves, context_tokens=context, sampled=not sampling.greedy)
+        if not first:
+            return None
+        record = None
+        if record_path is not None:
+            record = Recording(models.target, models.draft, tokens, settings, files=texts).record()
+            record.save(record_path)
+        result.save(path)
+        journal.remove()
+        texts.remove()
+    return result, record
 
 
 def _next(path: Path, record_path: Path | None) -> list[str]:
@@ -145,78 +255,3 @@ def _next(path: Path, record_path: Path | None) -> list[str]:
         named = "" if record_path == record_file(BESIDE, path) else f" --record {record_path}"
         lines.append(f"Draft record written to {record_path}. Next: treeopt export {path}{named} --to sglang")
     return lines
-
-
-def record_file(name: str, path: Path) -> Path:
-    """Return where the draft record is written; click.UsageError where that cannot be."""
-    if name == BESIDE and str(path) == STANDARD_STREAM:
-        raise click.UsageError("--record: expected a file, because the profile goes to standard output. Name one.")
-    file = Path(name) if name != BESIDE else record_beside(path)
-    if name == STANDARD_STREAM or file == path:
-        raise click.UsageError(f"--record: expected a file of its own. Got {name}: a record is not text.")
-    return file
-
-
-def texts_path(path: Path) -> Path:
-    """Return the folder where the recorded texts of an unfinished profile are kept."""
-    return path.with_name(path.name + TEXTS_SUFFIX)
-
-
-def journal_path(path: Path) -> Path:
-    """Return where the measurements of an unfinished profile are kept."""
-    return path.with_name(path.name + JOURNAL_SUFFIX)
-
-
-def summary(profile: "Profile") -> str:
-    """Return what a profile holds, in a few lines."""
-    latency = profile.latency()
-    machine, pair = profile.machine, profile.pair
-    shown = [tokens for tokens in SHOWN_TOKENS if tokens <= latency.verify.max_tokens]
-    lines = [
-        f"{_named(pair.target, pair.target_parameters)} + {_named(pair.draft, pair.draft_parameters)}, {pair.dtype}",
-        f"{machine.processor}, {machine.device}, {machine.threads} threads, torch {machine.torch}",
-        "",
-        f"tokens in a pass    {''.join(f'{tokens:>7}' for tokens in shown)}",
-        f"verify, ms          {''.join(f'{milliseconds(float(latency.verify.seconds(tokens))):>7}' for tokens in shown)}",
-        f"draft a level, ms   {''.join(f'{milliseconds(float(latency.draft.seconds(tokens))):>7}' for tokens in shown)}",
-        f"overhead of a step  {_overheads(profile)}",
-    ]
-    return "\n".join([*lines, *(line for acceptance in profile.acceptances for line in _table(acceptance))])
-
-
-def record_summary(record: "DraftRecord") -> str:
-    """Return what a draft record holds, in two lines."""
-    nodes = len(record.parent) / record.roots
-    return (
-        f"draft record at temperature {record.temperature:g}, {record.roots} positions of {record.texts} texts\n"
-        f"dynamic trees up to top-k {record.top_k}, depth {record.depth}; {nodes:.0f} draft nodes a position"
-    )
-
-
-def _overheads(profile: "Profile") -> str:
-    latency = profile.latency()
-    if not latency.rule_overheads:
-        return f"{milliseconds(latency.overhead.median_s):>7} ms"
-    return ", ".join(f"{each.rule} {milliseconds(each.overhead.median_s)} ms" for each in latency.rule_overheads)
-
-
-def _table(acceptance: "MeasuredAcceptance") -> list[str]:
-    """Return the lines of one rule."""
-    rows = acceptance.table.rows(acceptance.table.max_depth or 1)[:, 0]  # below a parent of rank 0, as the root counts
-    return [
-        "",
-        (
-            f"acceptance, {rule_label(acceptance.rule)} at temperature {acceptance.temperature:g}, "
-            f"{acceptance.positions} positions"
-        ),
-        "rank                " + "".join(f"{rank:>7}" for rank in range(min(8, acceptance.table.branching))),
-        *(
-            f"depth {depth:<14}" + "".join(f"{value:>7.3f}" for value in rows[depth - 1][:8])
-            for depth in (1, 2, 4, 8, 16)
-            if depth <= len(rows)
-        ),
-    ]
-
-
-def _named(model: str, parameters: int) -> str:
-    return f"{model} ({parameters / 1e6:.3g} M parameters)"

@@ -8,7 +8,7 @@ import click
 from treeopt.cli.options import file, load_profile, output, profile_options
 from treeopt.cli.plan_json import plan_json
 from treeopt.cli.plan_options import PlanOptions, plan_options
-from treeopt.cli.plan_text import heading, remarks, rules_table, subject, table, warnings
+from treeopt.cli.plan_text import heading, imported, remarks, rules_table, subject, table, warnings
 from treeopt.cli.schedule_text import schedule_table
 from treeopt.cli.text import patience
 from treeopt.errors import TreeoptError
@@ -54,7 +54,7 @@ def solve(
     with patience("solving… (the first time after installation, the solver is compiled)"):
         plan = asked.plan(profile)
         schedule = asked.schedule(profile)
-    chosen = tree_file(plan, profile, source=str(profile_path))
+    chosen = tree_file(plan, profile, source="; ".join(filter(None, [str(profile_path), imported(plan)])))
     if as_json:
         report = plan_json(plan, profile, schedule)
     else:

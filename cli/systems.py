@@ -25,7 +25,7 @@ def bench_all(systems: str, temperatures: str, pair: PairOptions, path: Path | N
         check_writable(plot)
     from treeopt.errors import InvalidValueError
     from treeopt.profiler.machine import describe_machine
-    from treeopt.runtime.pair import bench_prompts, load_prompts, profile_prompts
+    from treeopt.runtime.prompts import bench_prompts, load_prompts, profile_prompts
     from treeopt.systems.contest import checked_names
     from treeopt.systems.running import Effort, run_contest
 

@@ -99,13 +99,17 @@ class TestSolve:
             assert any(line[2:].startswith(kind) for line in lines)
         assert load(tmp_path / "tree.json").nodes <= 8
 
-    def test_tree_file_carries_the_promise(self, tree: Path) -> None:
+    def test_tree_file_carries_the_promise(self, profile: Path, tree: Path) -> None:
+        from treeopt import plan
+
         content = load_file(tree)
 
         assert content.reach is not None
         assert content.provenance is not None
         assert content.provenance.rule == "sequoia"
-        assert content.provenance.tokens_per_step == pytest.approx(content.reach.sum(), rel=1e-4)
+        promised = plan(Profile.load(profile), 16).choice
+        assert content.tree == promised.tree
+        assert content.provenance.tokens_per_step == pytest.approx(promised.tokens_per_step.value, rel=1e-4)
 
     def test_dash_writes_only_the_tree_to_standard_output(self, profile: Path) -> None:
         result = call("solve", "--profile", profile, "--output", "-")
@@ -193,7 +197,7 @@ class TestBadInput:
             (("profile", "--device", "cuda:99"), 1, "cuda:99"),
             (("profile", "--target", "missing"), 1, "both"),
             (("profile", "--target", "missing", "--draft", "missing"), 1, "tokenizer.json"),
-            (("profile", "--temperature", "nan"), 1, "temperature"),
+            (("profile", "--temperature", "nan"), 2, "--temperature"),
         ],
     )
     def test_one_clear_line_and_the_right_exit_code(

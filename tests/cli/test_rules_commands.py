@@ -9,6 +9,7 @@ from click.testing import Result
 from tests.cli.invented import call
 from tests.profiler.test_divergence import accept_the_second_likeliest
 from treeopt import Profile
+from treeopt.planner import step_model
 from treeopt.trees import Provenance, TokenTree, TreeFile, load_file
 
 LITTLE = ("--max-tokens", "8", "--rounds", "1", "--positions", "240", "--context-tokens", "32")
@@ -206,8 +207,8 @@ class TestBench:
         assert (report["rule"], report["temperature"], report["lossy"]) == (rule, 0.6, False)
         assert report["divergences"] is None
         assert report["identical_to_plain_decoding"] is None
-        predicted = Profile.load(profile).acceptance(rule=rule).table.expected_tokens(BUSHY)
-        assert report["predicted_tokens_per_step"] == pytest.approx(predicted, rel=0.02)  # smoothed
+        predicted = step_model(Profile.load(profile), rule=rule).predict("tree", BUSHY)
+        assert report["predicted_tokens_per_step"] == pytest.approx(predicted.tokens_per_step.value)
         assert "above temperature 0 texts are not compared." in result.stdout
 
     def test_a_lossy_rule_is_asked_for_and_labelled(self, profile: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 transformers = pytest.importorskip("transformers", reason="needs the hf extra")
 
 from treeopt import pair
-from treeopt.runtime.pair import load_prompts
+from treeopt.runtime.prompts import load_prompts
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 
 PATH = Path(__file__).resolve().parents[2] / "examples" / "decode.py"

@@ -1,0 +1,169 @@
+"""`treeopt bench --grid`: many trees, predicted and decoded for real, as a table, a picture and JSON."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from treeopt.cli.options import PairOptions, PromptOptions, checked_rule, load_profile
+from treeopt.cli.text import milliseconds
+from treeopt.errors import TreeoptError
+from treeopt.figure_file import checked_suffix
+from treeopt.files import STANDARD_STREAM, check_writable, write_text
+
+if TYPE_CHECKING:
+    from treeopt.profile import MeasuredAcceptance
+    from treeopt.systems.grid import GridRow
+
+CHOSEN, OTHER = "* ", "  "
+DEFAULT_NEW_TOKENS = 256
+MUCH = 0.05
+"""Plain decoding off by more than this says that the machine changed."""
+
+
+def bench_grid(
+    profile_path: Path,
+    pair: PairOptions,
+    prompts: PromptOptions,
+    *,
+    rule: str | None,
+    temperature: float | None,
+    lossy: bool,
+    same_prompts: bool,
+    max_new_tokens: int | None,
+    repeats: int,
+    path: Path | None,
+    plot: Path | None,
+) -> None:
+    """Plan, decode with every tree of the grid and plainly in turn, and put the results beside the predictions."""
+    if plot is not None:
+        checked_suffix(plot)
+        check_writable(plot)
+    from treeopt.planner import largest_pass, plan
+    from treeopt.planner.grid import grid
+    from treeopt.profiler import bench_trees
+    from treeopt.runtime.prompts import bench_prompts, profile_prompts
+    from treeopt.sampling import Sampling
+    from treeopt.systems.grid import grid_rows
+
+    profile = load_profile(profile_path)
+    most = largest_pass(profile, rule=rule, temperature=temperature)
+    found = plan(profile, most, rule=rule, temperature=temperature, lossy=lossy)
+    asked = found.model.acceptance
+    checked_rule(asked.rule, lossy=lossy)
+    predicted = grid(found)
+    models = pair.load()
+    chosen = (profile_prompts if same_prompts else bench_prompts)(prompts.load(models.tokenizer))
+    measured = bench_trees(
+        models.target,
+        models.draft,
+        [each.tree for each in predicted],
+        chosen,
+        max_new_tokens=max_new_tokens or text_tokens(asked),
+        repeats=repeats,
+        rule=asked.rule,
+        sampling=Sampling(asked.temperature, asked.top_p, asked.top_k),
+        draft_sampling=asked.draft_sampling,
+        lossy=lossy,
+    )
+    rows = grid_rows(predicted, measured)
+    plain_s = float(found.model.costs.verify_s[1])
+    only_json = path is not None and str(path) == STANDARD_STREAM
+    click.echo(table(rows, plain_s, plain_is_fastest=found.choice.kind == "plain"), err=only_json)
+    if path is not None:
+        write_text(path, json.dumps(report(rows, plain_s, asked), indent=2) + "\n")
+    if plot is not None:
+        from treeopt.systems.grid_figure import save_grid_figure
+
+        title = f"{profile.pair.target} + {profile.pair.draft} on {profile.machine.processor}"
+        save_grid_figure(rows, plot, title=title)
+    if measured[0].prompts < len(chosen):
+        raise TreeoptError(
+            f"interrupted after {measured[0].prompts} of {len(chosen)} prompts; the numbers are from those. "
+            "Run it again for the rest."
+        )
+
+
+def text_tokens(acceptance: "MeasuredAcceptance") -> int:
+    """Return how many tokens a prompt is continued by: as many as the profile measured, since later text is easier."""
+    if acceptance.positions is None or acceptance.prompts is None:
+        return DEFAULT_NEW_TOKENS
+    return max(1, acceptance.positions // acceptance.prompts)
+
+
+def table(rows: "Sequence[GridRow]", plain_s: float, *, plain_is_fastest: bool = False) -> str:
+    """Return prediction beside measurement for every tree, the first one marked, and what they come to.
+
+    Args:
+        rows: the grid; the first is the plan's choice, or its fastest tree where plain decoding is the choice.
+        plain_s: seconds of a plain step, as predicted.
+        plain_is_fastest: whether plain decoding is the choice.
+    """
+    from treeopt.systems.grid import summary
+
+    width = max(len(row.predicted.shape) for row in rows)
+    group = f"{'predicted':>10}{'measured':>10}{'error':>8}"
+    lines = [
+        f"{'':{width + 2}}{'tokens per step':>28}{'step, ms':>28}{'speedup':>28}",
+        f"{'':{width + 2}}{group}{group}{group}",
+    ]
+    for number, row in enumerate(rows):
+        one, other = row.predicted, row.measured
+        tokens = f"{one.tokens_per_step.value:>10.2f}{other.tokens_per_step:>10.2f}{row.tokens_error:>+8.1%}"
+        step = f"{milliseconds(one.step_s.value):>10}{milliseconds(other.step_s):>10}{row.step_error:>+8.1%}"
+        speedup = f"{one.speedup.value:>10.2f}{other.speedup.value:>10.2f}{row.speedup_error:>+8.1%}"
+        lines.append(f"{OTHER if number else CHOSEN}{one.shape:<{width}}{tokens}{step}{speedup}")
+    found = summary(rows)
+    marked = "fastest tree, beside which plain decoding was chosen," if plain_is_fastest else "chosen tree"
+    plain = rows[0].measured.plain_step_s
+    lines += [
+        "",
+        (
+            f"plain decoding: predicted {milliseconds(plain_s)} ms a token, measured {milliseconds(plain)} "
+            f"({plain_s / plain - 1:+.1%})"
+        ),
+        (
+            f"mean error without sign: tokens per step {found.tokens_error:.1%}, step {found.step_error:.1%}, "
+            f"speedup {found.speedup_error:.1%}"
+        ),
+        f"the {marked} (*) reaches {found.chosen_over_best:.1%} of the best measured speedup",
+    ]
+    if abs(plain_s / plain - 1) > MUCH:
+        lines.append(
+            "the machine is not as fast as when it was profiled: compare speedups, or profile again right before this"
+        )
+    differing = sum(row.measured.identical is False for row in rows)
+    if differing:
+        lines.append(f"the text of {differing} trees DIFFERS from plain decoding's. Look with treeopt bench TREE")
+    elif all(row.measured.identical for row in rows):
+        lines.append("every text is plain decoding's, token by token")
+    return "\n".join(lines)
+
+
+def report(rows: "Sequence[GridRow]", plain_s: float, asked: "MeasuredAcceptance") -> dict[str, Any]:
+    """Return the grid as a JSON object, seconds and tokens."""
+    return {
+        "rule": asked.rule,
+        "temperature": asked.temperature,
+        "predicted_plain_step_s": plain_s,
+        "measured_plain_step_s": rows[0].measured.plain_step_s,
+        "trees": [
+            {
+                "kind": row.predicted.kind,
+                "nodes": row.predicted.tree.nodes,
+                "depth": row.predicted.tree.max_depth,
+                "parents": row.predicted.tree.parents.tolist(),
+                "predicted_tokens_per_step": row.predicted.tokens_per_step.value,
+                "measured_tokens_per_step": row.measured.tokens_per_step,
+                "predicted_step_s": row.predicted.step_s.value,
+                "measured_step_s": row.measured.step_s,
+                "predicted_speedup": row.predicted.speedup.value,
+                "measured_speedup": row.measured.speedup.value,
+                "measured_speedup_interval": [row.measured.speedup.low, row.measured.speedup.high],
+                "identical_to_plain_decoding": row.measured.identical,
+            }
+            for row in rows
+        ],
+    }

@@ -1,0 +1,100 @@
+"""What a profile holds, in the lines that `treeopt profile` prints."""
+
+from treeopt.cli.text import milliseconds
+from treeopt.draft_record import DraftRecord
+from treeopt.latency import LatencyTable
+from treeopt.profile import MeasuredAcceptance, Profile, StepLatency, origins_text
+from treeopt.rules import rule_label
+from treeopt.steadiness import precision
+
+SHOWN_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+ABSENT = "-"
+
+
+def summary(profile: Profile) -> str:
+    """Return what a profile holds, in a few lines for each condition and each table."""
+    machine, pair = profile.machine, profile.pair
+    threads = "" if machine.threads is None else f", {machine.threads} threads, torch {machine.torch}"
+    lines = [
+        f"{_named(pair.target, pair.target_parameters)} + {_named(pair.draft, pair.draft_parameters)}, {pair.dtype}",
+        f"{machine.processor}, {machine.device}{threads}",
+    ]
+    if imported := origins_text(profile.latencies, profile.acceptances[0]):
+        lines.append(imported)
+    several = len(profile.latencies) > 1
+    for latency in profile.latencies:
+        lines += _times(latency, named=several)
+    for acceptance in profile.acceptances:
+        lines += _table(acceptance)
+    return "\n".join(lines)
+
+
+def record_summary(record: DraftRecord) -> str:
+    """Return what a draft record holds, in two lines."""
+    nodes = len(record.parent) / record.roots
+    return (
+        f"draft record at temperature {record.temperature:g}, {record.roots} positions of {record.texts} texts\n"
+        f"dynamic trees up to top-k {record.top_k}, depth {record.depth}; {nodes:.0f} draft nodes a position"
+    )
+
+
+def _times(latency: StepLatency, *, named: bool) -> list[str]:
+    """Return the lines of one condition, which is named where there are others."""
+    shown = [tokens for tokens in SHOWN_TOKENS if tokens <= latency.verify.max_tokens]
+    return [
+        "",
+        *([_condition(latency)] if named else []),
+        f"tokens in a pass    {''.join(f'{tokens:>7}' for tokens in shown)}",
+        f"verify, ms          {_row(latency.verify, shown)}",
+        f"draft a level, ms   {_row(latency.draft, shown)}",
+        f"overhead of a step  {_overheads(latency)}",
+        *_limit(latency),
+        f"verify is known to {_precision(latency.verify)}, draft to {_precision(latency.draft)}",
+    ]
+
+
+def _condition(latency: StepLatency) -> str:
+    way = {None: "", True: ", sampling", False: ", greedy"}[latency.sampled]
+    return f"{latency.context_tokens} tokens of context, batch of {latency.batch_size}{way}"
+
+
+def _row(table: LatencyTable, shown: list[int]) -> str:
+    texts = (milliseconds(float(table.seconds(tokens))) if tokens <= table.max_tokens else ABSENT for tokens in shown)
+    return "".join(f"{text:>7}" for text in texts)
+
+
+def _precision(table: LatencyTable) -> str:
+    found = precision(table)
+    return f"{found.at_counts:.1%}, between counts to {max(found.at_counts, found.between_counts):.1%}"
+
+
+def _limit(latency: StepLatency) -> list[str]:
+    if latency.limit_tokens is None:
+        return []
+    return [f"memory ends before {latency.limit_tokens} tokens: no larger pass was timed"]
+
+
+def _overheads(latency: StepLatency) -> str:
+    if not latency.rule_overheads:
+        return f"{milliseconds(latency.overhead.median_s):>7} ms"
+    return ", ".join(f"{each.rule} {milliseconds(each.overhead.median_s)} ms" for each in latency.rule_overheads)
+
+
+def _table(acceptance: MeasuredAcceptance) -> list[str]:
+    """Return the lines of one rule."""
+    rows = acceptance.table.rows(acceptance.table.max_depth or 1)[:, 0]  # below a parent of rank 0, as the root counts
+    positions = "" if acceptance.positions is None else f", {acceptance.positions} positions"
+    return [
+        "",
+        f"acceptance, {rule_label(acceptance.rule)} at temperature {acceptance.temperature:g}{positions}",
+        "rank                " + "".join(f"{rank:>7}" for rank in range(min(8, acceptance.table.branching))),
+        *(
+            f"depth {depth:<14}" + "".join(f"{value:>7.3f}" for value in rows[depth - 1][:8])
+            for depth in (1, 2, 4, 8, 16)
+            if depth <= len(rows)
+        ),
+    ]
+
+
+def _named(model: str, parameters: int | None) -> str:
+    return model if parameters is None else f"{model} ({parameters / 1e6:.3g} M parameters)"

@@ -1,0 +1,70 @@
+"""`treeopt bench --grid`, as a user types it, on the bundled pair with few tokens."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.invented import call
+from treeopt.trees import TokenTree, chain
+
+LITTLE = ("--max-tokens", "8", "--rounds", "1", "--positions", "240", "--context-tokens", "32")
+FEW = ("--max-new-tokens", "4", "--repeats", "1")
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("grid") / "profile.yaml"
+    result = call("profile", "--output", path, "--temperature", "0,0.7", *LITTLE)
+    assert result.exit_code == 0, result.output
+    return path
+
+
+def test_a_row_a_tree_json_and_a_picture(profile: Path, tmp_path: Path) -> None:
+    path, plot = tmp_path / "grid.json", tmp_path / "grid.svg"
+    result = call("bench", "--grid", "--profile", profile, "--output", path, "--plot", plot, *FEW)
+    assert result.exit_code == 0, result.output
+    report = json.loads(path.read_text())
+    trees = [TokenTree(each["parents"]) for each in report["trees"]]
+    rows = [line for line in result.stdout.splitlines() if line[2:].startswith(("tree of", "chain of"))]
+    assert len(rows) == len(trees) >= 5
+    assert [line.startswith("*") for line in rows] == [True] + [False] * (len(rows) - 1)
+    assert chain(4) in trees
+    assert (report["rule"], report["temperature"]) == ("sequoia", 0.0)
+    for each, tree, row in zip(report["trees"], trees, rows, strict=True):
+        assert (each["nodes"], each["depth"]) == (tree.nodes, tree.max_depth)
+        assert f"of {tree.nodes} nodes" in row
+        assert each["identical_to_plain_decoding"] is True
+        assert 1 <= each["measured_tokens_per_step"] <= tree.max_depth + 1
+        low, high = each["measured_speedup_interval"]
+        assert 0 < low <= each["measured_speedup"] <= high
+    assert "every text is plain decoding's, token by token" in result.stdout
+    assert plot.read_bytes().startswith(b"<?xml")
+
+
+def test_json_alone_on_standard_output_above_temperature_0(profile: Path) -> None:
+    result = call("bench", "--grid", "--profile", profile, "--temperature", "0.7", "-o", "-", *FEW)
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    assert report["temperature"] == 0.7
+    assert {each["identical_to_plain_decoding"] for each in report["trees"]} == {None}
+    assert "tokens per step" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("tree.json", "--grid"), 2, "TREE, --systems, --grid: expected one of them"),
+        (("--grid", "--systems", "plain"), 2, "TREE, --systems, --grid: expected one of them"),
+        ((), 2, "TREE, --systems, --grid: expected one of them"),
+        (("--grid", "--plot", "grid.txt"), 1, ".svg"),
+        (("--grid", "--output", "missing/grid.json"), 1, "missing"),
+        (("--grid", "--profile", "missing.yaml"), 1, "treeopt profile"),
+    ],
+)
+def test_bad_input_is_one_clear_line(folder: Path, arguments: tuple[str, ...], code: int, said: str) -> None:
+    result = call("bench", *arguments)
+    assert result.exit_code == code
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("Error")]
+    assert said in line
+    assert list(folder.iterdir()) == []

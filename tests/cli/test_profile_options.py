@@ -1,0 +1,176 @@
+"""`treeopt profile` with several conditions, a time budget, imported curves, and kills at any moment."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.invented import call
+from treeopt import Profile
+
+LITTLE = ("--max-tokens", "4", "--rounds", "2", "--positions", "240", "--context-tokens", "16")
+CURVES = ("--latency", "v.csv", "--draft-latency", "d.csv")
+IMPORTS = (*CURVES, "--acceptance", "a.json")
+
+
+@pytest.fixture
+def curves(folder: Path) -> Path:
+    (folder / "v.csv").write_text("tokens,seconds\n1,0.010\n8,0.011\n64,0.030\n")
+    (folder / "d.csv").write_text("tokens,seconds\n1,0.0010\n8,0.0011\n64,0.0030\n")
+    (folder / "a.json").write_text('{"conditional": [0.7, 0.6, 0.5]}')
+    return folder
+
+
+class TestBadValues:
+    @pytest.mark.parametrize(
+        ("arguments", "code", "said"),
+        [
+            (("--context-tokens", "many"), 2, "--context-tokens"),
+            (("--context-tokens", "64,64"), 2, "--context-tokens"),
+            (("--batch-sizes", "0"), 2, "--batch-sizes"),
+            (("--batch-sizes", "2,4"), 2, "--batch-sizes: expected 1 among them"),
+            (("--temperature", "0,0"), 2, "--temperature"),
+            (("--temperature", "0,hot"), 2, "--temperature"),
+            (("--time-budget", "0s"), 2, "--time-budget"),
+            (("--time-budget", "soon"), 2, "--time-budget"),
+            (("--time-budget", "9" * 400), 2, "--time-budget"),
+            (("--temperature", "0.6,1", "--draft-top-k", "5"), 2, "expected --draft-temperature with several"),
+            (("--temperature", "0", "--draft-temperature", "0.6"), 2, "at temperature 0 the draft takes its likeliest"),
+            (("--latency", "v.csv"), 2, "--latency: expected --draft-latency too"),
+            ((*IMPORTS, "--record"), 2, "--record: expected a draft model"),
+            (("--context-tokens", "64,999999"), 1, "trained on 1024"),
+        ],
+    )
+    def test_are_one_clear_line(self, curves: Path, arguments: tuple[str, ...], code: int, said: str) -> None:
+        before = sorted(curves.iterdir())
+        result = call("profile", *arguments)
+        assert result.exit_code == code, result.output
+        (line,) = [line for line in result.stderr.splitlines() if line.startswith("Error")]
+        assert said in line
+        assert "Traceback" not in result.output
+        assert sorted(curves.iterdir()) == before
+
+    @pytest.mark.usefixtures("folder")
+    def test_one_sampling_is_for_other_commands(self) -> None:
+        result = call("run", "tree.json", "--prompt", "x", "--temperature", "0,0.6")
+        assert result.exit_code == 2
+        assert "--temperature: expected one" in result.stderr
+
+
+@pytest.mark.usefixtures("folder")
+class TestConditions:
+    def test_all_are_measured_and_planned_with(self) -> None:
+        several = ("--context-tokens", "16,48", "--batch-sizes", "1,2", "--temperature", "0,0.7", "--rounds", "1")
+        result = call("profile", "--max-tokens", "4", "--positions", "96", *several)
+        assert result.exit_code == 0, result.output
+        written = Profile.load("profile.yaml")
+        places = {(each.context_tokens, each.batch_size, each.sampled) for each in written.latencies}
+        assert len(written.latencies) == len(places) == 8
+        assert [each.temperature for each in written.acceptances] == [0.0, 0.7]
+        for way in ("greedy", "sampling"):
+            assert f"48 tokens of context, batch of 2, {way}" in result.stdout
+        solved = call("solve", "--temperature", "0.7", "--json")
+        assert solved.exit_code == 0, solved.output
+
+    def test_a_time_budget_takes_the_place_of_rounds(self) -> None:
+        result = call("profile", "--max-tokens", "4", "--context-tokens", "16", "--time-budget", "0.2s")
+        assert result.exit_code == 0, result.output
+        written = Profile.load("profile.yaml")
+        assert min(len(each.samples_s) for each in written.latency().verify.timings) >= 5
+        assert written.acceptance().positions >= 16 * 24
+
+
+class TestImports:
+    def test_a_profile_of_imports_alone_needs_no_torch(self, curves: Path) -> None:
+        code = (
+            "import sys\nfrom treeopt.cli.main import main\n"
+            f"try:\n    main({['profile', *IMPORTS]!r})\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
+            "print(sorted({'torch', 'numba', 'transformers'} & set(sys.modules)))"
+        )
+        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=curves)
+        assert result.stdout.splitlines()[-1] == "[]"
+        assert "Written to profile.yaml" in result.stdout
+        written = Profile.load(curves / "profile.yaml")
+        assert written.latency().verify.tokens.tolist() == [1, 8, 64]
+        assert written.acceptance().table.p[:, 0].tolist() == pytest.approx([0.7, 0.6, 0.5])
+
+    @pytest.mark.usefixtures("curves")
+    def test_solve_says_what_was_imported(self) -> None:
+        assert call("profile", *IMPORTS).exit_code == 0
+        result = call("solve", "--budget", "8")
+        assert result.exit_code == 0, result.output
+        for part in ("verify times: imported from v.csv", "draft times: imported from d.csv", "from a.json"):
+            assert part in result.stdout
+
+    @pytest.mark.usefixtures("curves")
+    def test_imported_curves_are_not_timed_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from treeopt.profiler import MonotonicClock
+
+        monkeypatch.setattr(MonotonicClock, "time_s", lambda *_: pytest.fail("timed"))
+        result = call("profile", *CURVES, "--positions", "96")
+        assert result.exit_code == 0, result.output
+        written = Profile.load("profile.yaml")
+        assert written.latency().verify.tokens.tolist() == [1, 8, 64]
+        assert written.acceptance().positions == 96
+
+
+class TestKilled:
+    """A profile that is killed at any moment and resumed is the profile that was not."""
+
+    def start(self, folder: Path, *more: str) -> "subprocess.Popen[bytes]":
+        code = "from treeopt.cli.main import main; main()"
+        command = [sys.executable, "-c", code, "profile", "--temperature", "0,0.8", *LITTLE, *more]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+
+    def kill_when_long(self, folder: Path, lines: int, *more: str) -> list[str]:
+        """Start, kill once the journal has so many lines, and return them."""
+        journal = folder / "profile.yaml.partial"
+        process = self.start(folder, *more)
+        until_s = time.monotonic() + 60
+        while not (journal.exists() and journal.read_bytes().count(b"\n") >= lines):
+            assert process.poll() is None, "it ended before it was killed"
+            assert time.monotonic() < until_s
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        return journal.read_text().split("\n")[:-1]
+
+    def test_it_goes_on_and_ends_the_same(self, tmp_path: Path) -> None:
+        whole, killed = tmp_path / "whole", tmp_path / "killed"
+        for folder in (whole, killed):
+            folder.mkdir()
+        assert self.start(whole).wait(60) == 0
+        kept: list[str] = []
+        for number, lines in enumerate((3, 30, 46)):  # among the first passes, the sampled steps, the texts
+            found = self.kill_when_long(killed, lines, *(["--resume"] if number else []))
+            assert found[: len(kept)] == kept
+            kept = found
+        assert self.start(killed, "--resume").wait(60) == 0
+        assert not (killed / "profile.yaml.partial").exists()
+        parts = [(folder / "profile.yaml").read_bytes().partition(b"\nacceptance:")[2] for folder in (killed, whole)]
+        assert parts[0] == parts[1] != b""
+        resumed, plain = (Profile.load(folder / "profile.yaml") for folder in (killed, whole))
+        samples: dict[tuple[str, int], list[float]] = {}
+        for kind, key, values in map(json.loads, kept[1:]):
+            samples.setdefault((kind, key), []).extend(values)
+        compared = 0
+        for one, other in zip(resumed.latencies, plain.latencies, strict=True):
+            way = "sampled" if one.sampled else "greedy"
+            assert len(one.overhead.samples_s) == len(other.overhead.samples_s)
+            for name in ("verify", "draft"):
+                table = getattr(one, name)
+                assert table.tokens.tolist() == getattr(other, name).tokens.tolist() == [1, 2, 3, 4]
+                for tokens, timing in zip(table.tokens.tolist(), table.timings, strict=True):
+                    assert len(timing.samples_s) == 2
+                    before = samples.get((f"{name} 16x1 {way}", tokens), [])
+                    assert timing.samples_s[: len(before)].tolist() == pytest.approx(before, rel=1e-5)
+                    compared += len(before)
+        assert compared == 2 * 2 * 4 * 2  # the last kill came after all passes

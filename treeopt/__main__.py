@@ -1,0 +1,5 @@
+"""`python -m treeopt`: the command line."""
+
+from treeopt.cli.main import main
+
+main()
