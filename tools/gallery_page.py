@@ -23,6 +23,9 @@ BY = ", by "
 """In a profile's `tool`, what stands before the command that made it."""
 BY_HAND = {
     "bundled-2-cores": "treeopt profile",
+    "bundled-2-cores-outcomes": "treeopt profile",
+    "bundled-2-cores-surface": "treeopt profile --context-tokens 64,256,768 --batch-sizes 1,4 --temperature 0,0.6 "
+    "--max-tokens 128 --time-budget 3m",
     "bundled-2-cores-rules": "treeopt profile --rules sequoia,specinfer,target,traversal --temperature 0.6",
 }
 """Commands that made profiles which do not say so themselves."""

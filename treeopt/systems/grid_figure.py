@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _DARK, _MEDIUM, _PALE, _CHOSEN = "#24292f", "#57606a", "#e4e7eb", "#c8102e"
 _COLOURS = {"chain": "#b0702a", "tree": "#0f5a54"}
+_LABEL_WIDTH, _LABEL_HEIGHT = 0.07, 0.025  # of the axes
 BAND = 0.05
 """Half the width of the band around predictions that came true."""
 
@@ -50,11 +51,11 @@ def _draw(rows: Sequence[GridRow], title: str) -> "Figure":
             label=f"{kind}s",
             zorder=3,
         )
-    for row in rows:
+    for row in _apart(rows, high - low):
         axes.annotate(
             f"{row.predicted.tree.nodes}/{row.predicted.tree.max_depth}",
             (row.predicted.speedup.value, row.measured.speedup.value),
-            xytext=(4, -9),
+            xytext=(5, -10),
             textcoords="offset points",
             fontsize=6.5,
             color=_MEDIUM,
@@ -80,3 +81,19 @@ def _draw(rows: Sequence[GridRow], title: str) -> "Figure":
     axes.legend(loc="upper left", frameon=False, fontsize=8.5)
     figure.text(0.02, 0.955, title, fontsize=11, weight="bold", color=_DARK, va="center")
     return figure
+
+
+def _apart(rows: Sequence[GridRow], extent: float) -> list[GridRow]:
+    """Return the rows whose points lie far enough from those before to be labelled."""
+    labelled: list[GridRow] = []
+    for row in rows:
+        gaps = (
+            (
+                abs(row.predicted.speedup.value - other.predicted.speedup.value),
+                abs(row.measured.speedup.value - other.measured.speedup.value),
+            )
+            for other in labelled
+        )
+        if all(across > _LABEL_WIDTH * extent or up > _LABEL_HEIGHT * extent for across, up in gaps):
+            labelled.append(row)
+    return labelled
