@@ -432,3 +432,11 @@ class TestCommands:
 
         assert chat.exit_code == 0, chat.output
         assert plain == "def f(" + chat.stdout
+
+
+def test_a_placed_target_says_where_it_lies(tmp_path):
+    pytest.importorskip("transformers", reason="needs the hf extra")
+    from treeopt.runtime.adapter import Placement
+
+    placement = Placement(max_memory=(("cpu", "12MB"),), offload_folder=tmp_path)
+    assert load_pair(placement=placement).target.name == "bundled target over cpu, disk"

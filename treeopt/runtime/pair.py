@@ -84,6 +84,7 @@ def load_pair(
             model.name = f"bundled {model.name}"
         elif is_hub_name(name):
             model.name = str(name)
+    models[0].name += _spread(models[0], placed=placement is not None, split=tensor_parallel)
     sizes = [model.config.vocabulary for model in models]
     shared = shared_columns(tokenizer.vocabulary, target=sizes[0], draft=sizes[1])
     if sizes[0] != sizes[1]:
@@ -120,6 +121,14 @@ def _check_length(text_tokens: int, folders: Sequence[Path]) -> None:
                 f"context: expected room for {text_tokens} tokens, the context and what is timed behind it. "
                 f"{folder.name} was trained on {most}: use a shorter context."
             )
+
+
+def _spread(model: LanguageModel, *, placed: bool, split: bool) -> str:
+    """Return over what a target is spread, for its name: times depend on it, and profiles are to tell."""
+    if split:
+        return f" split over {torch.distributed.get_world_size()} processes"
+    places = ", ".join(getattr(model, "places", ())) if placed else ""
+    return f" over {places}" if places else ""
 
 
 def _device(name: str) -> torch.device:

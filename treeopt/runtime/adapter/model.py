@@ -32,6 +32,11 @@ class AdapterModel:
         self.device = _input_device(model)
         self._model = model.eval()
 
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where its weights lie, such as `cpu` and `disk`; empty where nobody placed them."""
+        return tuple(dict.fromkeys(str(place) for place in getattr(self._model, "hf_device_map", {}).values()))
+
     def new_cache(self, capacity: int, batch_size: int = 1) -> AdapterCache:
         """Return an empty cache for `capacity` tokens of each text, tree nodes included."""
         return AdapterCache(capacity, batch_size)
