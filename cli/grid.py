@@ -132,7 +132,8 @@ def table(rows: "Sequence[GridRow]", plain_s: float, *, plain_is_fastest: bool =
     ]
     if abs(plain_s / plain - 1) > MUCH:
         lines.append(
-            "the machine is not as fast as when it was profiled: compare speedups, or profile again right before this"
+            "the machine's speed is not what it was when it was profiled: profile again right before this, or trust "
+            "speedups more than times"
         )
     differing = sum(row.measured.identical is False for row in rows)
     if differing:
