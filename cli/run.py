@@ -57,12 +57,13 @@ def run(
     if "" in stop:
         raise click.UsageError("--stop: expected a text. Got an empty one.")
     from treeopt.runtime import Decoder
+    from treeopt.runtime.decode_loop import trained_tokens
 
     planned = read_any_tree(tree)
     rule = checked_rule(rule or planned_rule(planned), lossy=lossy)
     models = pair.load()
     tokens = prompt_tokens(models.tokenizer, prompt, chat=chat)
-    trained = min(model.config.max_positions for model in (models.target, models.draft))
+    trained = trained_tokens(models.target, models.draft)
     with patience("preparing… (the first time after installation, the rule is compiled)"):
         decoder = Decoder(
             models.target,

@@ -12,6 +12,7 @@ from treeopt.errors import InvalidValueError
 from treeopt.latency import Estimate
 from treeopt.profiler.divergence import Divergence, divergence
 from treeopt.runtime import Decoder
+from treeopt.runtime.decode_loop import trained_tokens
 from treeopt.runtime.model import LanguageModel
 from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree, chain
@@ -114,7 +115,7 @@ def bench_trees(
             "trees, prompts, max_new_tokens, repeats: expected at least one of each. "
             f"Got {len(trees)}, {len(prompts)}, {max_new_tokens}, {repeats}."
         )
-    trained = min(model.config.max_positions for model in (target, draft))
+    trained = trained_tokens(target, draft)
     max_depth = max(tree.max_depth for tree in trees)
     plain, drafting = (
         Decoder(

@@ -27,6 +27,11 @@ STANDS_FOR = {"traversal": "sequoia"}
 """Rules that are measured on trees, and the rule on whose counts their acceptance is built."""
 
 
+def counted_rule(rule: str, sampling: Sampling) -> str:
+    """Return the rule whose counts the acceptance of a rule is made from: its own, but for those measured on trees."""
+    return rule if sampling.greedy else STANDS_FOR.get(rule, rule)
+
+
 class CountedText(NamedTuple):
     """What is kept of one text under one rule and sampling."""
 
@@ -56,8 +61,7 @@ class Counting:
         self._settings = settings
         self._journal = journal
         self._processes = processes
-        counted = ((STANDS_FOR.get(rule, rule) if not law.greedy else rule, law) for rule, law in settings.asked)
-        self._counted = tuple(dict.fromkeys(counted))
+        self._counted = tuple(dict.fromkeys((counted_rule(rule, law), law) for rule, law in settings.asked))
 
     def measure(self, positions: int, step: Step) -> tuple[MeasuredAcceptance, ...]:
         """Return the acceptance of what is counted on positions: all that is asked for, but for rules on trees."""
@@ -76,7 +80,7 @@ class Counting:
         """Return all that is asked for, in that order, given a profile that holds what `measure` returned."""
         found = []
         for rule, sampling in self._settings.asked:
-            counted = rule if sampling.greedy else STANDS_FOR.get(rule, rule)
+            counted = counted_rule(rule, sampling)
             base = profile.acceptance(rule=counted, temperature=sampling.temperature)
             if counted != rule:
                 base = self._from_the_leaves(profile, base, sampling, positions, fastest_tree, step)
@@ -92,7 +96,7 @@ class Counting:
                 self._draft,
                 rule=rule,
                 sampling=sampling,
-                draft_sampling=None if sampling.greedy else settings.draft_sampling,
+                draft_sampling=settings.own_draft_sampling(sampling),
                 branching=min(settings.branching, self._target.config.vocabulary),
                 depth=settings.depth,
                 seed=number,
@@ -140,7 +144,7 @@ class Counting:
             table=sums.table(),
             texts=sums,
             top_k=sampling.top_k,
-            draft_sampling=None if sampling.greedy else self._settings.draft_sampling,
+            draft_sampling=self._settings.own_draft_sampling(sampling),
             outcomes=outcomes,
         )
 

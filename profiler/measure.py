@@ -9,13 +9,14 @@ from tqdm import tqdm
 from treeopt.errors import InvalidValueError
 from treeopt.profile import MeasuredAcceptance, Profile, StepLatency
 from treeopt.profiler.clock import Clock
-from treeopt.profiler.counting import Counting, FastestTree
+from treeopt.profiler.counting import Counting, FastestTree, counted_rule
 from treeopt.profiler.journal import Journal
 from treeopt.profiler.machine import describe_machine, describe_pair, now, tool
 from treeopt.profiler.passes import ROOM_TOKENS
 from treeopt.profiler.processes import OneProcess, Processes
 from treeopt.profiler.settings import Settings
 from treeopt.profiler.surface import Surface
+from treeopt.runtime.decode_loop import trained_tokens
 from treeopt.runtime.model import LanguageModel
 
 POSITIONS = "positions"
@@ -52,7 +53,7 @@ class Measurement:
         processes: Processes | None = None,
     ) -> None:
         check_measurable(target, draft, prompts, settings)
-        self._on_trees = any(rule == "traversal" and not sampling.greedy for rule, sampling in settings.asked)
+        self._on_trees = any(counted_rule(rule, sampling) != rule for rule, sampling in settings.asked)
         if self._on_trees and fastest_tree is None:
             raise InvalidValueError(
                 "fastest_tree: expected a planner, since `traversal` is measured on trees. Got None."
@@ -125,14 +126,14 @@ class Measurement:
 
 def _room_tokens(target: LanguageModel, draft: LanguageModel, prompts: Sequence[Sequence[int]]) -> int:
     """Return how many tokens every prompt can be continued by."""
-    return min(target.config.max_positions, draft.config.max_positions) - max(map(len, prompts))
+    return trained_tokens(target, draft) - max(map(len, prompts))
 
 
 def check_measurable(
     target: LanguageModel, draft: LanguageModel, prompts: Sequence[Sequence[int]], settings: Settings
 ) -> None:
     """Raise InvalidValueError where prompts are missing, or a context or the positions do not fit the models."""
-    trained = min(target.config.max_positions, draft.config.max_positions)
+    trained = trained_tokens(target, draft)
     if len(prompts) < 2 or min(map(len, prompts)) == 0:
         raise InvalidValueError(f"prompts: expected at least two, none empty. Got {len(prompts)}.")
     if max(settings.context_tokens) + ROOM_TOKENS > trained:

@@ -20,6 +20,7 @@ from treeopt.profiler.expansion import Expander
 from treeopt.profiler.machine import now
 from treeopt.profiler.settings import RecordSize, Settings
 from treeopt.runtime import Decoder
+from treeopt.runtime.decode_loop import trained_tokens
 from treeopt.runtime.model import LanguageModel
 from treeopt.trees import chain
 
@@ -141,7 +142,7 @@ class Recording:
         """Return the record of one text; each has its own seed, so that a resumed record equals a whole one."""
         settings, prompt = self._settings, self._prompts[number]
         positions = settings.text_positions(len(self._prompts))
-        trained = min(model.config.max_positions for model in (self._target, self._draft))
+        trained = trained_tokens(self._target, self._draft)
         longest = min(len(prompt) + positions + self._size.depth, trained)
         decoder = Decoder(
             self._target, None, chain(0), **asdict(settings.sampling), seed=number, max_text_tokens=longest

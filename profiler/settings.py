@@ -96,6 +96,10 @@ class Settings:
         """The first of the samplings, along whose texts a draft record is made."""
         return self.samplings[0]
 
+    def own_draft_sampling(self, sampling: Sampling) -> Sampling | None:
+        """Return the law of its own that the draft has beside one of the samplings: none where that is greedy."""
+        return None if sampling.greedy else self.draft_sampling
+
     @property
     def asked(self) -> tuple[tuple[str, Sampling], ...]:
         """Rules and samplings whose acceptance is wanted; at temperature 0 all rules are one."""

@@ -47,7 +47,7 @@ class Steps:
                     self._trees[0],
                     rule=rule,
                     **asdict(sampling),
-                    draft_sampling=None if sampling.greedy else settings.draft_sampling,
+                    draft_sampling=settings.own_draft_sampling(sampling),
                     lossy=settings.lossy,
                     max_text_tokens=len(context) + ROOM_TOKENS,
                     max_nodes=max(tree.nodes for tree in self._trees),

@@ -70,6 +70,7 @@ class Times:
     ) -> None:
         self._models = target, draft
         self._text = text
+        self._context = text[: condition.context_tokens]
         self._condition = condition
         self._settings = settings
         self._clock, self._journal = clock, journal
@@ -120,7 +121,7 @@ class Times:
     def _curves(self) -> tuple[Curve, Curve]:
         settings, condition = self._settings, self._condition
         rule = rule_named(settings.rules[0], lossy=True)
-        drawn_by = draft_law(condition.sampling, None if condition.sampling.greedy else settings.draft_sampling)
+        drawn_by = draft_law(condition.sampling, settings.own_draft_sampling(condition.sampling))
         target, draft = (
             PassTimer(model, self._text, condition.batch_size, settings.max_tokens, cuda_graphs=settings.cuda_graphs)
             for model in self._models
@@ -147,16 +148,15 @@ class Times:
 
     def _plain_steps(self) -> StepTimer:
         """Return whole steps of plain decoding, which the first count of a single text's curve is timed by."""
-        context = self._text[: self._condition.context_tokens]
         decoder = Decoder(
             self._models[0],
             None,
             chain(0),
             **asdict(self._condition.sampling),
-            max_text_tokens=len(context) + ROOM_TOKENS,
+            max_text_tokens=len(self._context) + ROOM_TOKENS,
             cuda_graphs=self._settings.cuda_graphs,
         )
-        return StepTimer(decoder, context)
+        return StepTimer(decoder, self._context)
 
     def _curve(
         self,
@@ -179,8 +179,7 @@ class Times:
 
     def _steps(self) -> Steps:
         kind = self._condition.kind("step")
-        context = self._text[: self._condition.context_tokens]
-        return Steps(*self._models, context, self._condition.sampling, self._settings, kind=kind)
+        return Steps(*self._models, self._context, self._condition.sampling, self._settings, kind=kind)
 
     def _spent_s(self) -> float:
         """Return the seconds that the timed calls of this condition took, and the untimed ones before them."""

@@ -16,6 +16,7 @@ import torch
 
 from treeopt.acceptance import TextSums
 from treeopt.runtime import Decoder, Verifier
+from treeopt.runtime.decode_loop import trained_tokens
 from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.rules import rule_named
 from treeopt.runtime.sampling import law
@@ -72,7 +73,7 @@ def count_reach(
 
     Returns float64 (2, n): under `traversal` and under `sequoia`, of the same drafts.
     """
-    trained = min(model.config.max_positions for model in (target, draft))
+    trained = trained_tokens(target, draft)
     decoder = Decoder(
         target,
         draft,

@@ -14,6 +14,7 @@ from treeopt.latency import Estimate
 from treeopt.planner.condition import Condition, condition
 from treeopt.planner.costs import StepCosts, step_costs
 from treeopt.planner.dependence import Dependence
+from treeopt.planner.overheads import branches
 from treeopt.planner.smoothing import Smoothing, smooth
 from treeopt.planner.uncertainty import Worlds, draw_worlds, estimate
 from treeopt.profile import MeasuredAcceptance, Profile
@@ -51,7 +52,7 @@ def kind_of(tree: TokenTree) -> str:
     """
     if tree.nodes == 1:
         return "plain"
-    return "chain" if tree.nodes == tree.max_depth + 1 else "tree"
+    return "tree" if branches(tree) else "chain"
 
 
 @dataclass(frozen=True, kw_only=True)

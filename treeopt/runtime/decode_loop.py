@@ -39,7 +39,7 @@ class DecodeLoop(ABC):
         max_nodes: int,
     ) -> None:
         check_vocabularies(target, drafter)
-        self._trained_tokens = min(model.config.max_positions for model in (target, drafter) if model is not None)
+        self._trained_tokens = trained_tokens(target, drafter)
         self.max_text_tokens = text_limit(max_text_tokens, self._trained_tokens)
         self.max_nodes = max_nodes
         self.target = target
@@ -139,6 +139,11 @@ class DecodeLoop(ABC):
                 f"{len(token_ids)}, because the models were trained on texts of {self.max_text_tokens} tokens. "
                 f"Got {max_new_tokens}."
             )
+
+
+def trained_tokens(*models: LanguageModel | None) -> int:
+    """Return the longest text that all of some models were trained for; None stands for no model."""
+    return min(model.config.max_positions for model in models if model is not None)
 
 
 def text_limit(asked: int | None, trained: int) -> int:

@@ -3,7 +3,7 @@
 import torch
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.decode_loop import check_vocabularies, text_limit
+from treeopt.runtime.decode_loop import check_vocabularies, text_limit, trained_tokens
 from treeopt.runtime.drafting import Proposal
 from treeopt.runtime.drafting_decoder import DraftingDecoder
 from treeopt.runtime.dynamic_growth import Growth
@@ -41,7 +41,7 @@ class DynamicDecoder(DraftingDecoder):
         max_text_tokens: int | None = None,
     ) -> None:
         check_vocabularies(target, draft)
-        trained = min(target.config.max_positions, draft.config.max_positions)
+        trained = trained_tokens(target, draft)
         longest = text_limit(max_text_tokens, trained)
         limits = {"top_k": (target.config.vocabulary, "vocabulary"), "depth": (trained, "trained length")}
         for name, (most, what) in limits.items():

@@ -26,6 +26,7 @@ from transformers.generation.configuration_utils import GenerationMode
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.runtime.checkpoint import build_model
 from treeopt.runtime.config import parse_config
+from treeopt.runtime.decode_loop import trained_tokens
 from treeopt.runtime.decoder import Decoder
 from treeopt.runtime.transformer import Transformer
 from treeopt.sampling import Sampling
@@ -204,7 +205,7 @@ class _Setting:
 
     def decoder(self) -> Decoder:
         """Return a decoder whose cache is no larger than needed."""
-        trained = min(model.config.max_positions for model in (self.target, self.drafter) if model is not None)
+        trained = trained_tokens(self.target, self.drafter)
         return Decoder(
             self.target,
             self.drafter,

@@ -9,6 +9,7 @@ from treeopt.planner.dynamic import fastest_dynamic_tree
 from treeopt.planner.replay import Replay
 from treeopt.profiler import Recording, RecordSize, Settings, TextFiles
 from treeopt.runtime import DynamicDecoder
+from treeopt.runtime.decode_loop import trained_tokens
 from treeopt.runtime.drafters.specexec import SpecExecDrafter
 from treeopt.systems.system import Grounds, System
 from treeopt.systems.tried import Choice, fastest_choice
@@ -53,7 +54,7 @@ def specexec(grounds: Grounds, recorded: DraftRecord) -> System:
     """Return best-first growth with the fastest budget (Svirschevski et al., 2024)."""
     draft = grounds.pair.draft
     settings = specexec_settings(grounds.model("target"), calibration(recorded))
-    capacity = min(grounds.pair.target.config.max_positions, draft.config.max_positions)
+    capacity = trained_tokens(grounds.pair.target, draft)
     choices = [
         Choice(
             f"budget {each.budget}, {each.max_passes} passes", partial(SpecExecDrafter, draft, each, capacity=capacity)
