@@ -9,7 +9,7 @@ from pathlib import Path
 
 from treeopt.errors import FormatError, TreeoptError
 from treeopt.files import read_text
-from treeopt.profiler.processes import OneProcess, Processes
+from treeopt.profiler.processes import OneProcess, Processes, what_is_kept
 
 MAX_BYTES = 64_000_000
 
@@ -29,6 +29,7 @@ class Journal:
     """A file of measurements, one JSON line each, under a first line that says what they are measurements of.
 
     Each of several processes appends to a file of its own, beside that of process 0; all begin with what all files hold.
+    In memory the measurements lie by kind, so that asking for one kind never costs more because of the others.
 
     Args:
         path: the file, or None to keep nothing.
@@ -43,33 +44,39 @@ class Journal:
         self, path: Path | None, heading: str, *, resume: bool = False, processes: Processes | None = None
     ) -> None:
         processes = processes or OneProcess()
+        self._entries: dict[str, list[Entry]] = {}
+        self._samples: dict[str, dict[int, list[float]]] = {}
         self._shared = path
         self._path = path and _own_file(path, processes.rank) if processes.keeps_journal else None
+        self._measured = False
         heading = processes.from_first(lambda: heading + processes.conditions)
-        self._entries: list[Entry] = processes.from_first(lambda: _begin(path, heading, resume=resume))
+        for entry in processes.from_first(lambda: _begin(path, heading, resume=resume)):
+            self._keep(entry)
         if self._path is None:
             return
         if resume and self._path.exists():
-            _cut_torn_line(self._path)
+            self._measured = _cut_torn_line(self._path) > 1  # the heading is a line too
         else:
             self._write("w", json.dumps({"conditions": heading}))
 
     def append(self, kind: str, key: int, values: tuple[float, ...]) -> None:
-        """Keep one measurement."""
-        self._entries.append(Entry(kind, key, values))
+        """Keep one measurement.
+
+        Raises TreeoptError when the file cannot be written; one without a measurement is removed.
+        """
+        self._keep(Entry(kind, key, values))
         if self._path is not None:
             self._write("a", json.dumps([kind, key, list(values)]))
+            self._measured = True
 
     def entries(self, kind: str) -> Iterator[Entry]:
         """Yield the measurements of one kind in the order they were made."""
-        return (entry for entry in self._entries if entry.kind == kind)
+        return iter(self._entries.get(kind, ()))
 
     def samples(self, kind: str) -> dict[int, list[float]]:
         """Return the single numbers of one kind by key, keys rising."""
-        found: dict[int, list[float]] = {}
-        for entry in self.entries(kind):
-            found.setdefault(entry.key, []).extend(entry.values)
-        return dict(sorted(found.items()))
+        found = self._samples.get(kind, {})
+        return {key: found[key].copy() for key in sorted(found)}
 
     def remove(self) -> None:
         """Delete the files of all processes: what they held has been written elsewhere."""
@@ -77,13 +84,23 @@ class Journal:
             for file in [self._shared, *_files_beside(self._shared)]:
                 file.unlink(missing_ok=True)
 
+    def _keep(self, entry: Entry) -> None:
+        self._entries.setdefault(entry.kind, []).append(entry)
+        self._samples.setdefault(entry.kind, {}).setdefault(entry.key, []).extend(entry.values)
+
     def _write(self, mode: str, line: str) -> None:
+        """Write one line; the file is closed at once, so that the line outlives whatever ends the process."""
         assert self._path is not None
+        opened = False
         try:
             with self._path.open(mode, encoding="utf-8") as file:
+                opened = True
                 file.write(line + "\n")
         except OSError as error:
-            raise TreeoptError(f"{self._path}: cannot be written ({error.strerror}). Choose another output.") from None
+            what_next = what_is_kept(self._path) if self._measured else "Make room, or choose another output."
+            if opened and not self._measured:
+                self._path.unlink(missing_ok=True)
+            raise TreeoptError(f"{self._path}: cannot be written ({error.strerror}). {what_next}") from None
 
 
 def _own_file(path: Path, rank: int) -> Path:
@@ -126,9 +143,14 @@ def _read(path: Path, heading: str) -> list[Entry]:
     return entries
 
 
-def _cut_torn_line(path: Path) -> None:
-    """Remove what an interruption left of a last line, so that the next one does not begin behind it."""
+def _cut_torn_line(path: Path) -> int:
+    """Remove what an interruption left of a last line, so that the next one does not begin behind it.
+
+    Returns the number of whole lines.
+    """
     try:
-        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+        content = path.read_bytes()
+        os.truncate(path, content.rfind(b"\n") + 1)
     except OSError as error:
         raise TreeoptError(f"{path}: cannot be written ({error.strerror}). Choose another output.") from None
+    return content.count(b"\n")

@@ -1,6 +1,8 @@
 """A journal keeps every measurement and goes on after an interruption."""
 
 import json
+import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -144,6 +146,7 @@ def test_removing(path):
 
 def test_a_file_that_cannot_be_written(path, monkeypatch):
     journal = filled(path)
+    before = path.read_bytes()
 
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
@@ -153,6 +156,66 @@ def test_a_file_that_cannot_be_written(path, monkeypatch):
         journal.append("verify", 1, (0.1,))
     with pytest.raises(TreeoptError, match=rf"{path}: cannot be written"):
         Journal(path, HEADING)
+    monkeypatch.undo()
+    assert path.read_bytes() == before
+
+
+@contextmanager
+def disk_of(limit_bytes):
+    """Let files grow to so many bytes: the system's own error, as on a full disk."""
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows limits no file's size")
+class TestFullDisk:
+    HEADING_BYTES = len(json.dumps({"conditions": HEADING})) + 1
+
+    @pytest.mark.parametrize("room", [0, 10, HEADING_BYTES, HEADING_BYTES + 10])
+    def test_a_file_without_a_measurement_is_removed(self, path, room):
+        with (
+            disk_of(room),
+            pytest.raises(TreeoptError, match=rf"{path}: cannot be written \(.+\)\. Make room, or choose another"),
+        ):
+            Journal(path, HEADING).append("verify", 4, (0.25,))
+        assert list(path.parent.iterdir()) == []
+
+    def test_measurements_are_kept_and_the_next_run_goes_on(self, path):
+        journal = filled(path)
+        with (
+            disk_of(path.stat().st_size + 7),
+            pytest.raises(
+                TreeoptError, match=rf"{path}: cannot be written \(.+\)\. What was measured is in .*--resume"
+            ),
+        ):
+            journal.append("verify", 8, (0.5,))
+        resumed = Journal(path, HEADING, resume=True)
+        assert resumed.samples("verify") == {1: [0.125], 4: [0.25]}
+        resumed.append("verify", 8, (0.75,))
+        assert Journal(path, HEADING, resume=True).samples("verify") == {1: [0.125], 4: [0.25], 8: [0.75]}
+
+    @pytest.mark.parametrize(("measured", "kept"), [(False, False), (True, True)])
+    def test_so_it_is_with_a_resumed_file(self, path, measured, kept):
+        journal = Journal(path, HEADING)
+        if measured:
+            journal.append("verify", 4, (0.25,))
+        journal = Journal(path, HEADING, resume=True)
+        with disk_of(path.stat().st_size), pytest.raises(TreeoptError, match="cannot be written"):
+            journal.append("verify", 8, (0.5,))
+        assert path.exists() is kept
+
+
+def test_samples_are_the_callers_own(path):
+    journal = filled(path)
+    journal.samples("verify")[4].append(9.0)
+    journal.samples("verify")[5] = [9.0]
+    assert journal.samples("verify") == {1: [0.125], 4: [0.25]}
 
 
 class TestSeveralProcesses:
