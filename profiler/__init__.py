@@ -1,7 +1,7 @@
 """Measuring: times of passes and steps, acceptance, draft records, decoding with a tree beside plain decoding."""
 
 from treeopt.profiler.bench import Measured, bench, bench_trees
-from treeopt.profiler.clock import Clock, CudaClock, FakeClock, MonotonicClock, clock_for
+from treeopt.profiler.clock import Clock, CudaClock, MonotonicClock, clock_for
 from treeopt.profiler.journal import Journal
 from treeopt.profiler.measure import Measurement
 from treeopt.profiler.record import Recording, TextFiles
@@ -10,7 +10,6 @@ from treeopt.profiler.settings import RecordSize, Settings
 __all__ = [
     "Clock",
     "CudaClock",
-    "FakeClock",
     "Journal",
     "Measured",
     "Measurement",

@@ -16,7 +16,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from treeopt.errors import InvalidValueError, TreeoptError
-from treeopt.profiler.clock import Clock, Work
+from treeopt.profiler.clock import Clock, WarmUp, Work
 from treeopt.profiler.last_words import LastWords
 from treeopt.profiler.processes import Numbers, OneProcess, Processes
 
@@ -184,6 +184,11 @@ class SharedClock:
     def __init__(self, own: Clock, group: dist.ProcessGroup) -> None:
         self._own = own
         self._group = group
+
+    @property
+    def warm_up(self) -> WarmUp:
+        """What goes untimed before a call, in every process alike."""
+        return self._own.warm_up
 
     def time_s(self, work: Work) -> float:
         """Return the seconds of one call, which all processes make, by the clock of process 0."""

@@ -8,10 +8,6 @@ from treeopt.profiler.clock import Clock, Work
 from treeopt.profiler.journal import Journal
 from treeopt.steadiness import line_errors
 
-WARM_UP_CALLS = 3
-LEAD_S = 0.01
-"""How long a size is run before a call of it is timed."""
-MOST_LEAD_CALLS = 8
 SEED = 0
 
 Step = Callable[[], object]
@@ -40,20 +36,6 @@ def next_point(tokens: Sequence[int], seconds: Sequence[float]) -> int | None:
     return int((tokens[widest] + tokens[widest + 1]) // 2)
 
 
-def lead_calls(samples_s: Sequence[float]) -> int:
-    """Return how many calls go untimed before a timed one, given the samples so far.
-
-    After work of another size the first calls of a size are slower, by about half a millisecond in all on a CPU: a
-    short pass needs several until it runs as it does in decoding, where one follows the other.
-
-    >>> lead_calls([]), lead_calls([0.002]), lead_calls([0.02])
-    (1, 5, 1)
-    """
-    if not samples_s:
-        return 1
-    return int(np.clip(np.ceil(LEAD_S / np.median(samples_s)), 1, MOST_LEAD_CALLS))
-
-
 def sweep(
     kind: str,
     works: Mapping[int, Work],
@@ -67,21 +49,23 @@ def sweep(
     """Time every work until it has `rounds` samples, each round in a new random order, so that drift hits all alike.
 
     Samples go to the journal under `kind`; those already there count.  Before each timed call `prepare` and `lead` are
-    called untimed, several times where a call is short; `lead` leaves the hardware as decoding finds it, by default by
-    calls of the same work.
+    called untimed, as often as the clock's warm-up says; `lead` leaves the hardware as decoding finds it, by default by
+    calls of the same work.  Without warm-up `prepare` alone is called.
     """
     before = lead or (lambda key: works[key]())
     generator = np.random.default_rng(SEED)
     have = journal.samples(kind)
     for key in works.keys() - have.keys():
-        for _ in range(WARM_UP_CALLS):
+        for _ in range(clock.warm_up.first_calls):
             prepare(key)
             works[key]()
-    for number in range(rounds):
+    for number in range(min((len(have.get(key, ())) for key in works), default=0), rounds):
         due = [key for key in works if len(have.get(key, ())) <= number]
         for key in generator.permutation(due).tolist():
-            for _ in range(lead_calls(have.get(key, ()))):
-                prepare(key)
+            prepare(key)
+            for lead_number in range(clock.warm_up.lead_calls(have.get(key, ()))):
+                if lead_number:
+                    prepare(key)
                 before(key)
             seconds = clock.time_s(works[key])
             journal.append(kind, key, (seconds,))

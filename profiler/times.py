@@ -14,7 +14,7 @@ from treeopt.profiler.journal import Journal
 from treeopt.profiler.passes import ROOM_TOKENS, PassTimer, StepTimer
 from treeopt.profiler.settings import Settings
 from treeopt.profiler.steps import Steps
-from treeopt.profiler.sweep import WARM_UP_CALLS, Step, lead_calls
+from treeopt.profiler.sweep import Step
 from treeopt.runtime import Decoder
 from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.rules import rule_named
@@ -23,8 +23,6 @@ from treeopt.trees import chain
 
 WIDTHS_BEFORE = (1, 2, 1)
 """Draft passes between a verification and the next, which leave the hardware's caches as decoding finds them."""
-FIRST_CALLS = 1 + WARM_UP_CALLS
-"""Untimed calls before the first timed one: a trial, and those that warm up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,11 +181,13 @@ class Times:
 
     def _spent_s(self) -> float:
         """Return the seconds that the timed calls of this condition took, and the untimed ones before them."""
+        lead_calls = self._clock.warm_up.lead_calls
+        first_calls = 1 + self._clock.warm_up.first_calls  # a trial, and those that warm up
         verify, draft, steps = (
             self._journal.samples(self._condition.kind(what)) for what in ("verify", "draft", "step")
         )
         between_s = sum(float(np.median(draft[width])) for width in WIDTHS_BEFORE if width in draft)
         drafted_s = between_s * sum(lead_calls(each) * len(each) for tokens, each in verify.items() if tokens > 1)
         times = [samples for kind in (verify, draft, steps) for samples in kind.values()]
-        timed_s = sum((1 + lead_calls(each)) * sum(each) + FIRST_CALLS * float(np.median(each)) for each in times)
+        timed_s = sum((1 + lead_calls(each)) * sum(each) + first_calls * float(np.median(each)) for each in times)
         return timed_s + drafted_s

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from treeopt.profiler.clock import WarmUp
+
+NO_WARM_UP = WarmUp(first_calls=0, most_lead_calls=0)
 Seconds = Callable[[int, int, int], float]
 """From tokens, context tokens and batch size."""
 
@@ -22,6 +25,19 @@ def draft_s(width: int, context: int, batch: int) -> float:
     return 2e-4 + 2e-7 * context * batch + 1e-6 * rows + 3e-4 * (rows > 100)
 
 
+class FakeClock:
+    """A clock that makes the call, then asks `seconds` how long it shall have taken; without any untimed call."""
+
+    def __init__(self, seconds: Callable[[], float], warm_up: WarmUp = NO_WARM_UP) -> None:
+        self._seconds = seconds
+        self.warm_up = warm_up
+
+    def time_s(self, work) -> float:
+        """Return the pretended seconds."""
+        work()
+        return self._seconds()
+
+
 @dataclass
 class Machine:
     """A clock that adds up what the passes of a call take; models tell their passes to it, and compute nothing."""
@@ -32,6 +48,7 @@ class Machine:
     sigma: float = 0.0
     """Of the logarithm of the noise, whose median is 1."""
     seed: int = 0
+    warm_up: WarmUp = NO_WARM_UP
     passes_s: float = 0.0
     """All passes, timed or not."""
     timed: int = 0

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.profiler.pretended import FakeClock
 from treeopt.planner.condition import condition
-from treeopt.profiler import FakeClock, Journal, Measurement, Settings
+from treeopt.profiler import Journal, Measurement, Settings
 from treeopt.profiler.acceptance import AcceptanceText, texts_together
 from treeopt.sampling import GREEDY, Sampling
 

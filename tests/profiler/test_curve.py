@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treeopt.profiler import FakeClock, Journal
+from tests.profiler.pretended import FakeClock
+from treeopt.profiler import Journal
 from treeopt.profiler.curve import PILOT_ROUNDS, Curve
 from treeopt.profiler.sweep import first_points
 from treeopt.steadiness import line_errors

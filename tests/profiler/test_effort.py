@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.profiler.pretended import faults, machine_and_pair
+from tests.profiler.pretended import NO_WARM_UP, faults, machine_and_pair
 from treeopt.errors import InvalidValueError
 from treeopt.profiler import Journal, Measurement, Settings
+from treeopt.profiler.clock import WarmUp
 from treeopt.profiler.effort import ROUNDS_PER_BLOCK, FixedEffort, TimeBudget
 from treeopt.profiler.measure import LEAST_POSITIONS, POSITIONS
 from treeopt.profiler.passes import PROBE_TREES
@@ -28,8 +29,8 @@ def straight_s(width, context, batch):
     return 2e-4 + 1e-7 * context * batch + 1e-6 * width
 
 
-def measured(make_model, budget_s, *, journal=None, contexts=CONTEXTS, sigma=0.03):
-    pretended = {"verify": two_steps_s, "draft": straight_s, "sigma": sigma}
+def measured(make_model, budget_s, *, journal=None, contexts=CONTEXTS, sigma=0.03, warm_up=NO_WARM_UP):
+    pretended = {"verify": two_steps_s, "draft": straight_s, "sigma": sigma, "warm_up": warm_up}
     clock, target, draft = machine_and_pair(make_model, contexts, **pretended)
     settings = replace(SETTINGS, time_budget_s=budget_s, context_tokens=contexts)
     surface = Surface(target, draft, [1, 2], settings, clock=clock, journal=journal or Journal(None, ""))
@@ -66,11 +67,11 @@ def half_width(latencies):
 class TestTime:
     @pytest.mark.parametrize("budget_s", [6.0, 12.0])
     def test_half_the_budget_is_used_and_no_more_than_a_block_beyond(self, make_model, budget_s):
-        clock, latencies = measured(make_model, budget_s)
+        clock, latencies = measured(make_model, budget_s, warm_up=WarmUp())
         assert 0.8 * budget_s / 2 < clock.passes_s < 1.03 * budget_s / 2 + block_s(latencies)  # texts begin anew
 
     def test_a_tiny_budget_measures_the_least(self, make_model):
-        clock, latencies = measured(make_model, 1e-6)
+        clock, latencies = measured(make_model, 1e-6, warm_up=WarmUp())
         assert len(latencies) == len(CONTEXTS)
         for latency in latencies:
             for table in (latency.verify, latency.draft):
@@ -79,20 +80,20 @@ class TestTime:
         assert clock.passes_s < 2 * block_s(latencies)  # a block and the first calls
 
     def test_more_of_it_gives_more_counts_and_narrower_intervals(self, make_model):
-        little, more = (measured(make_model, budget_s)[1] for budget_s in (1e-6, 40.0))
+        little, more = (measured(make_model, budget_s)[1] for budget_s in (1e-6, 8.0))
         for few, many in zip(little, more, strict=True):
             assert set(few.verify.tokens.tolist()) < set(many.verify.tokens.tolist())
             assert len(many.overhead.samples_s) > len(few.overhead.samples_s)
         assert half_width(more) < half_width(little) / 1.3
 
     def test_counts_are_added_where_the_curve_steps_and_not_where_it_is_straight(self, make_model):
-        _, latencies = measured(make_model, 20.0, sigma=0.0, contexts=(30,))
+        _, latencies = measured(make_model, 5.0, sigma=0.0, contexts=(30,))
         assert {70, 71, 132, 133} <= set(latencies[0].verify.tokens.tolist())
         assert latencies[0].draft.tokens.tolist() == first_points(MOST)
         assert faults(latencies, two_steps_s, straight_s) == []
 
     def test_conditions_share_it(self, make_model):
-        _, latencies = measured(make_model, 12.0)
+        _, latencies = measured(make_model, 3.0)
         spent = [
             sum(float(timing.samples_s.sum()) for table in (each.verify, each.draft) for timing in table.timings)
             for each in latencies
@@ -101,8 +102,8 @@ class TestTime:
 
     def test_a_finished_budget_is_not_spent_again(self, make_model):
         journal = Journal(None, "")
-        first, latencies = measured(make_model, 3.0, journal=journal)
-        second, _ = measured(make_model, 3.0, journal=journal)
+        first, latencies = measured(make_model, 3.0, journal=journal, warm_up=WarmUp())
+        second, _ = measured(make_model, 3.0, journal=journal, warm_up=WarmUp())
         assert second.timed * 4 < first.timed
         assert second.passes_s < block_s(latencies)
 
@@ -149,7 +150,7 @@ class TestPositions:
         assert profile.acceptance().positions == len(PROMPTS) * LEAST_POSITIONS
 
     def test_no_text_outgrows_the_models(self, make_model):
-        profile = self.profile(make_model, 60.0, Journal(None, ""))
+        profile = self.profile(make_model, 10.0, Journal(None, ""))
         assert profile.acceptance().positions == len(PROMPTS) * (1024 - 3)
 
     def test_a_resumed_run_counts_as_many(self, make_model, tmp_path):

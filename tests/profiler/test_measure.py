@@ -7,10 +7,11 @@ from itertools import count
 import numpy as np
 import pytest
 
+from tests.profiler.pretended import FakeClock
 from treeopt import __version__
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.profile import Profile
-from treeopt.profiler import FakeClock, Journal, Measurement, MonotonicClock, Settings, counting
+from treeopt.profiler import Journal, Measurement, MonotonicClock, Settings, counting
 from treeopt.profiler.passes import PROBE_TREES
 from treeopt.sampling import Sampling
 

@@ -8,9 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treeopt.profiler import FakeClock, Journal, MonotonicClock, clock_for
+from tests.profiler.pretended import FakeClock
+from treeopt.profiler import Journal, MonotonicClock, clock_for
+from treeopt.profiler.clock import WarmUp
 from treeopt.profiler.curve import PILOT_ROUNDS, Curve
-from treeopt.profiler.sweep import WARM_UP_CALLS, first_points, next_point, sweep
+from treeopt.profiler.sweep import first_points, next_point, sweep
+
+WARM_UP_CALLS = WarmUp().first_calls
 
 
 def memory():
@@ -20,10 +24,10 @@ def memory():
 class Bench:
     """Works that note their size, and a clock that pretends what a curve says about the size last called."""
 
-    def __init__(self, curve):
+    def __init__(self, curve, *warm_up):
         self.called = []
         self.timed = []
-        self.clock = FakeClock(lambda: self.timed.append(self.called[-1]) or curve(self.called[-1]))
+        self.clock = FakeClock(lambda: self.timed.append(self.called[-1]) or curve(self.called[-1]), *warm_up)
 
     def work(self, size):
         return lambda: self.called.append(size)
@@ -67,7 +71,7 @@ class TestSweep:
         assert {tuple(samples) for samples in journal.samples("verify").values()} == {tuple(range(1, 11))}
 
     def test_warm_up_calls_are_not_timed(self):
-        bench = Bench(lambda _: 1.0)
+        bench = Bench(lambda _: 1.0, WarmUp())
         sweep("verify", bench.works([1, 5]), 4, bench.clock, memory())
         warm_up, rounds = np.split(np.array(bench.called), [2 * WARM_UP_CALLS])
         assert Counter(warm_up.tolist()) == {1: WARM_UP_CALLS, 5: WARM_UP_CALLS}
@@ -75,7 +79,7 @@ class TestSweep:
         assert rounds.tolist() == np.repeat(bench.timed, 2).tolist()  # each behind an untimed call of the same size
 
     def test_prepare_is_not_timed(self):
-        bench, prepared = Bench(lambda _: 1.0), []
+        bench, prepared = Bench(lambda _: 1.0, WarmUp()), []
 
         def prepare(size):
             prepared.append((size, len(bench.called)))
@@ -84,6 +88,23 @@ class TestSweep:
         warm_up = 2 * WARM_UP_CALLS
         assert prepared[:warm_up] == [(size, before) for before, size in enumerate(bench.called[:warm_up])]
         assert prepared[warm_up:] == [(size, warm_up + 2 * before) for before, size in enumerate(bench.timed)]
+
+    def test_short_works_are_led_by_several_calls_and_prepared_before_each(self):
+        bench, events = Bench(lambda _: 0.004, WarmUp()), []
+
+        def note(name):
+            return lambda size: events.append((name, size))
+
+        works = {1: lambda: (bench.called.append(1), events.append(("work", 1)))}
+        sweep("step", works, 2, bench.clock, memory(), prepare=note("prepare"), lead=note("lead"))
+        first = [("prepare", 1), ("work", 1)] * WARM_UP_CALLS
+        leads = [[("prepare", 1), ("lead", 1)] * count for count in (1, 3)]  # 0.01 s of calls of 0.004 s
+        assert events == [*first, *leads[0], ("work", 1), *leads[1], ("work", 1)]
+
+    def test_without_warm_up_every_call_is_prepared_and_timed(self):
+        bench, prepared = Bench(lambda _: 1.0), []
+        sweep("step", bench.works([1, 2]), 3, bench.clock, memory(), prepare=prepared.append)
+        assert bench.called == bench.timed == prepared
 
     def test_step_is_called_once_for_every_sample(self):
         bench, steps = Bench(lambda _: 1.0), []
@@ -134,7 +155,7 @@ class TestSweep:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            sweep("verify", {1: work}, 9, FakeClock(lambda: 1.0), Journal(tmp_path / "journal", "h"))
+            sweep("verify", {1: work}, 9, FakeClock(lambda: 1.0, WarmUp()), Journal(tmp_path / "journal", "h"))
         assert Journal(tmp_path / "journal", "h", resume=True).samples("verify") == {1: [1.0, 1.0]}
 
 

@@ -6,10 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.profiler.pretended import FakeClock
 from tests.runtime.enumeration import expected_reach
 from tests.runtime.texts import Text
 from treeopt.acceptance import TextSums
-from treeopt.profiler import FakeClock, Journal, Measurement, Settings
+from treeopt.profiler import Journal, Measurement, Settings
 from treeopt.profiler.traversal import LEAST_REACHED, MAX_ROUNDS, ReachSums, count_reach, gained, until_no_gain
 from treeopt.runtime import Decoder, Verifier
 from treeopt.runtime.rules import RULES
