@@ -1,0 +1,87 @@
+"""What all tests share: one thread each, examples as asked for, the bundled pair loaded once, and their CPU time."""
+
+import os
+
+# before numpy, torch and numba are imported: two workers with two threads each are slower than one
+for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ[_name] = "1"
+
+import contextlib
+import gc
+import importlib
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cpu_time import CpuTime
+from tests.support.drawn import load_profile
+from tests.support.origin import misplaced
+
+load_profile()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cpu-limit", type=float, metavar="SECONDS", help="fail a fast test that takes more CPU seconds")
+    parser.addoption("--treeopt-in", type=Path, metavar="FOLDER", help="fail where another treeopt would be tested")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(CpuTime(config.getoption("--cpu-limit")), "cpu-time")
+    folder = config.getoption("--treeopt-in")
+    if folder is not None and (reason := misplaced(folder)):
+        raise pytest.UsageError(reason)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the examples in docstrings, which are collected from the source."""
+    for item in items:
+        if isinstance(item, pytest.DoctestItem):
+            item.add_marker("source")
+
+
+def settle() -> None:
+    """Take what stays, such as modules, out of the collector's sight: going through it takes 0.2 s every time."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if session.config.getoption("--cpu-limit"):
+        import_the_heavy()
+    settle()
+
+
+def import_the_heavy() -> None:
+    """Import what takes seconds, so that it is not taken for the time of the first test that needs it."""
+    for name in ("matplotlib.figure", "scipy.optimize", "scipy.stats", "transformers.models.llama.modeling_llama"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, None, None]:
+    yield
+    if nextitem is not None and nextitem.path != item.path:
+        settle()
+
+
+@pytest.fixture(scope="session")
+def bundled_pair():
+    """Return the bundled pair, which tests must leave as it is."""
+    from treeopt.runtime.pair import load_pair
+
+    return load_pair(threads=1)
+
+
+@pytest.fixture(scope="session")
+def bundled_texts(bundled_pair) -> list[tuple[list[int], list[int]]]:
+    """Return three prompts, and the 60 tokens that plain decoding of the bundled target gives after each."""
+    from treeopt.runtime import Decoder
+    from treeopt.runtime.prompts import bench_prompts, load_prompts
+    from treeopt.trees import chain
+
+    plain = Decoder(bundled_pair.target, None, chain(0), temperature=0.0)
+    prompts = [bundled_pair.tokenizer.encode(text) for text in bench_prompts(load_prompts())[:3]]
+    return [(prompt, list(plain.generate(prompt, 60))) for prompt in prompts]

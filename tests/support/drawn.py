@@ -1,0 +1,20 @@
+"""How many examples hypothesis draws: few in a fast run, all before a change lands, many more by night."""
+
+import os
+
+from hypothesis import settings
+
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "fast")
+FAST_EXAMPLES = 25
+NIGHTLY_TIMES = 10
+
+
+def examples(count: int, fast: int = FAST_EXAMPLES) -> int:
+    """Return how many examples to draw where `ci` draws `count`, and `fast` at most `fast`."""
+    return {"fast": min(count, fast), "ci": count, "nightly": NIGHTLY_TIMES * count}[PROFILE]
+
+
+def load_profile() -> None:
+    """Let tests that name no number draw as many as the profile asks for, however long each takes."""
+    settings.register_profile(PROFILE, max_examples=examples(settings.default.max_examples), deadline=None)
+    settings.load_profile(PROFILE)

@@ -1,0 +1,55 @@
+"""Calls what is compiled on first use, once, so that test processes side by side find it in the cache.
+
+Run as `python -m tests.support.warm`, with NUMBA_CACHE_DIR as for the tests.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from treeopt import Profile, plan
+from treeopt.acceptance import AcceptanceTable
+from treeopt.rules import LOSSY_RULES
+from treeopt.runtime import draw, verify
+from treeopt.runtime.rules import RULES
+from treeopt.solver import solve
+from treeopt.trees import TokenTree
+
+PROFILE = Path(__file__).parents[2] / "docs/profiles/bundled-2-cores-rules.yaml"
+TABLES = (
+    [0.6, 0.2],
+    [0.2, 0.6],
+    [[0.6, 0.2], [0.5, 0.3]],
+    [[0.2, 0.6], [0.3, 0.5]],
+    [[[0.6, 0.2], [0.5, 0.3]], [[0.6, 0.2], [0.5, 0.3]]],
+    [[[0.2, 0.6], [0.3, 0.5]], [[0.2, 0.6], [0.3, 0.5]]],
+)
+"""Rows that fall and rows that rise: one for all depths, one per depth, one per depth and rank of the parent."""
+TREE = TokenTree([-1, 0, 0, 1])
+
+
+def solver() -> None:
+    """Solve tables of every form, with and without limits, and plan."""
+    for table in TABLES:
+        solution = solve(AcceptanceTable(np.array(table)), max_nodes=6, max_depth=2)
+        solution.tree(nodes=6, depth=2)
+        solution.draft_widths()
+        solve(AcceptanceTable(np.array(table)), max_nodes=6, max_depth=2, level_widths=1)
+    plan(Profile.load(PROFILE), max_nodes=32)
+
+
+def rules() -> None:
+    """Draw and verify under every rule, in both precisions."""
+    generator = torch.Generator().manual_seed(0)
+    tokens, counts = torch.tensor([0, 1, 2, 3]), torch.tensor([2, 1])
+    for rule in RULES:
+        for dtype in (torch.float32, torch.float64):
+            probs = torch.full((TREE.nodes, 5), 0.2, dtype=dtype)
+            draw(rule, probs[:2], counts, generator)
+            verify(rule, TREE, tokens, probs, probs, generator, lossy=rule in LOSSY_RULES)
+
+
+if __name__ == "__main__":
+    solver()
+    rules()
