@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.drawn import examples
 from treeopt.acceptance import NORMAL_95, ROUNDING, SUMS_ROUNDING, AcceptanceTable, TextSums
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.trees import TokenTree, chain, k_ary
@@ -166,7 +167,7 @@ class TestReach:
         reach = [1, 0.5, 0.25, 0.125, 0.5 * 0.5, 0.25 * 0.25, 0.25 * 0.5, 0.125 * 0.25, 0.25 * 0.5 * 0.5]
         assert AcceptanceTable(p).reach(tree).tolist() == reach
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=examples(60), deadline=None)
     @given(st.integers(0, 10_000), st.integers(1, 5), st.integers(1, 4), st.integers(2, 14))
     def test_reach_is_that_of_walking_down_every_path(self, seed, ranks, branching, nodes):
         generator = np.random.default_rng(seed)
@@ -275,7 +276,7 @@ class TestTextSums:
         np.testing.assert_allclose(stated, between, rtol=0.25)
         assert between[0, 1] > 0.5 * np.sqrt(between[0, 0] * between[1, 1])  # independent entries would be far off
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=examples(40), deadline=None)
     @given(st.integers(0, 10_000))
     def test_standard_errors_are_the_diagonal_of_the_covariance(self, seed):
         sums = random_texts(np.random.default_rng(seed))

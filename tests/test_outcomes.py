@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.slow import slow
 from treeopt.acceptance import AcceptanceTable
 from treeopt.errors import InvalidValueError
 from treeopt.outcomes import Outcomes
@@ -60,10 +61,11 @@ def test_a_text_shorter_than_the_tree_has_no_whole_step():
     assert (tokens.tolist(), steps.tolist()) == ([0], [0])
 
 
-def test_steps_that_begin_late_are_not_cut_short():
+@pytest.mark.parametrize("texts", [8_000, *slow([20_000])])
+def test_steps_that_begin_late_are_not_cut_short(texts):
     """Counting a step that the text's end cut off would make every other step seem longer or shorter."""
     rng = np.random.default_rng(0)
-    ranks = [np.where(rng.random(12) < 0.8, 0, MISS) for _ in range(20_000)]
+    ranks = [np.where(rng.random(12) < 0.8, 0, MISS) for _ in range(texts)]
     tokens, steps = Outcomes(ranks).replay(chain(8))
     expected = AcceptanceTable([0.8]).expected_tokens(chain(8))
     assert tokens.sum() / steps.sum() == pytest.approx(expected, rel=0.01)

@@ -12,12 +12,13 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
+from tests.support.slow import slow
 from treeopt import pair
 from treeopt.cli.main import main
 from treeopt.cli.options import PairOptions, PromptOptions, pair_options, prompt_options
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
 from treeopt.runtime import Decoder, load_model
-from treeopt.runtime.pair import load_pair
+from treeopt.runtime.pair import ModelPair, load_pair
 from treeopt.runtime.prompts import bench_prompts, load_prompts
 from treeopt.runtime.tokenizer import Tokenizer
 from treeopt.trees import chain, level_widths
@@ -77,12 +78,13 @@ def test_prompts_are_from_files_that_training_held_out() -> None:
     assert all(zlib.crc32(entry["source"].encode()) < 2**32 / 32 for entry in entries)
 
 
-def test_draft_agrees_with_the_target_on_its_own_text() -> None:
-    models = load_pair()
+@pytest.mark.parametrize("prompts", [3, *slow([8])])
+def test_draft_agrees_with_the_target_on_its_own_text(bundled_pair: ModelPair, prompts: int) -> None:
+    models = bundled_pair
     decoder = Decoder(models.target, models.draft, level_widths([1, 1, 1]), temperature=0)
     steps = [
         len(tokens)
-        for prompt in bench_prompts(load_prompts())
+        for prompt in bench_prompts(load_prompts())[:prompts]
         for tokens in decoder.steps(models.tokenizer.encode(prompt), 64)
     ]
 

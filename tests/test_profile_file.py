@@ -16,6 +16,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.drawn import examples
 from treeopt import profile_file
 from treeopt.acceptance import AcceptanceTable, TextSums
 from treeopt.errors import FormatError, InfeasibleError, InvalidValueError, TreeoptError
@@ -313,7 +314,7 @@ PROFILES = st.builds(
 
 
 class TestRoundTrip:
-    @settings(deadline=None, derandomize=True, max_examples=120)
+    @settings(deadline=None, derandomize=True, max_examples=examples(120, fast=10))
     @given(PROFILES)
     def test_what_is_saved_is_loaded(self, tmp_path_factory, profile):
         path = tmp_path_factory.getbasetemp() / "round-trip.yaml"

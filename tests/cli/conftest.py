@@ -1,16 +1,40 @@
-"""What the commands' tests share: a folder for files, and no word about waiting."""
+"""What the commands' tests share: a folder for files, two small profiles of the bundled pair, no word about waiting."""
 
 from pathlib import Path
 
 import pytest
 
+from tests.cli.invented import call
 from treeopt.cli import text
+
+LITTLE = ("--rounds", "2", "--context-tokens", "64", "--max-tokens", "8")
+"""Of everything measured, so that a profile takes less than a second."""
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def greedy_profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the path of a profile that was measured at temperature 0."""
+    path = tmp_path_factory.mktemp("greedy") / "profile.yaml"
+    result = call("profile", "--output", path, *LITTLE, "--positions", "96", "--max-prompts", "8")
+    assert result.exit_code == 0, result.output
+    return path
+
+
+@pytest.fixture(scope="session")
+def rules_profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the path of a profile of four rules at temperature 0.6, beside what the command said."""
+    path = tmp_path_factory.mktemp("rules") / "profile.yaml"
+    rules = ("--rules", "sequoia,target, traversal,typical", "--lossy", "--temperature", "0.6")
+    result = call("profile", "--output", path, *rules, *LITTLE, "--positions", "48", "--max-prompts", "4")
+    assert result.exit_code == 0, result.output
+    path.with_suffix(".said").write_text(result.stdout)
+    return path
 
 
 @pytest.fixture(autouse=True)

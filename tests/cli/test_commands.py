@@ -13,24 +13,26 @@ from treeopt import Profile
 from treeopt.cli.main import main
 from treeopt.trees import chain, load, load_file
 
-LITTLE = ("--max-tokens", "16", "--rounds", "2", "--positions", "240", "--context-tokens", "64")
+MOST = 8
+LITTLE = (
+    *("--max-tokens", str(MOST), "--rounds", "2", "--positions", "96", "--context-tokens", "64"),
+    *("--max-prompts", "8"),
+)
+BENCHED = ("--max-new-tokens", "16", "--repeats", "1", "--max-prompts", "8")
 
 
 def call(*arguments: str | Path) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
-@pytest.fixture(scope="module")
-def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("profile") / "profile.yaml"
-    result = call("profile", "--output", path, *LITTLE)
-    assert result.exit_code == 0, result.output
-    return path
+@pytest.fixture(scope="session")
+def profile(greedy_profile: Path) -> Path:
+    return greedy_profile
 
 
 @pytest.fixture(scope="module")
-def tree(profile: Path) -> Path:
-    path = profile.with_name("tree.json")
+def tree(profile: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tree") / "tree.json"
     result = call("solve", "--profile", profile, "--output", path)
     assert result.exit_code == 0, result.output
     return path
@@ -41,7 +43,7 @@ class TestProfile:
         written = Profile.load(profile)
 
         assert written.pair.target == "bundled target"
-        assert written.latency().verify.max_tokens == 16
+        assert written.latency().verify.max_tokens == MOST
         assert all(len(timing.samples_s) >= 2 for timing in written.latency().verify.timings)
         assert written.latency().context_tokens == 64
         assert written.acceptance().table.standard_error is not None
@@ -107,7 +109,7 @@ class TestSolve:
         assert content.reach is not None
         assert content.provenance is not None
         assert content.provenance.rule == "sequoia"
-        promised = plan(Profile.load(profile), 16).choice
+        promised = plan(Profile.load(profile), MOST).choice
         assert content.tree == promised.tree
         assert content.provenance.tokens_per_step == pytest.approx(promised.tokens_per_step.value, rel=1e-4)
 
@@ -171,7 +173,7 @@ class TestRun:
 class TestBench:
     def test_prediction_stands_beside_measurement(self, tree: Path, profile: Path, tmp_path: Path) -> None:
         path = tmp_path / "bench.json"
-        result = call("bench", tree, "--profile", profile, "--max-new-tokens", 16, "--repeats", 1, "--output", path)
+        result = call("bench", tree, "--profile", profile, *BENCHED, "--output", path)
         report = json.loads(path.read_text())
 
         assert result.exit_code == 0, result.output

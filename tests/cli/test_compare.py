@@ -100,6 +100,7 @@ def test_what_is_wrong_is_one_line(arguments, code, said):
     assert result.stdout == ""
 
 
+@pytest.mark.source
 @pytest.mark.usefixtures("folder")
 def test_published_trees_under_the_bundled_profile():
     paths = sorted(SHARED.rglob("*.pt")) + sorted(SHARED.rglob("*_63.json"))

@@ -98,6 +98,7 @@ def test_a_page_shows_what_its_commands_print_and_write(page: Path) -> None:
     checked(page)
 
 
+@pytest.mark.source
 def test_the_comparison_is_what_the_command_prints(prepared: Path) -> None:
     published = [path for path in PUBLISHED.rglob("*") if path.is_file()]
     if not published:

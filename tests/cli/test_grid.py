@@ -8,21 +8,12 @@ import pytest
 from tests.cli.invented import call
 from treeopt.trees import TokenTree, chain
 
-LITTLE = ("--max-tokens", "8", "--rounds", "1", "--positions", "240", "--context-tokens", "32")
-FEW = ("--max-new-tokens", "4", "--repeats", "1")
+FEW = ("--max-new-tokens", "4", "--repeats", "1", "--max-prompts", "8")
 
 
-@pytest.fixture(scope="module")
-def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("grid") / "profile.yaml"
-    result = call("profile", "--output", path, "--temperature", "0,0.7", *LITTLE)
-    assert result.exit_code == 0, result.output
-    return path
-
-
-def test_a_row_a_tree_json_and_a_picture(profile: Path, tmp_path: Path) -> None:
+def test_a_row_a_tree_json_and_a_picture(greedy_profile: Path, tmp_path: Path) -> None:
     path, plot = tmp_path / "grid.json", tmp_path / "grid.svg"
-    result = call("bench", "--grid", "--profile", profile, "--output", path, "--plot", plot, *FEW)
+    result = call("bench", "--grid", "--profile", greedy_profile, "--output", path, "--plot", plot, *FEW)
     assert result.exit_code == 0, result.output
     report = json.loads(path.read_text())
     trees = [TokenTree(each["parents"]) for each in report["trees"]]
@@ -42,11 +33,11 @@ def test_a_row_a_tree_json_and_a_picture(profile: Path, tmp_path: Path) -> None:
     assert plot.read_bytes().startswith(b"<?xml")
 
 
-def test_json_alone_on_standard_output_above_temperature_0(profile: Path) -> None:
-    result = call("bench", "--grid", "--profile", profile, "--temperature", "0.7", "-o", "-", *FEW)
+def test_json_alone_on_standard_output_above_temperature_0(rules_profile: Path) -> None:
+    result = call("bench", "--grid", "--profile", rules_profile, "--temperature", "0.6", "-o", "-", *FEW)
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
-    assert report["temperature"] == 0.7
+    assert report["temperature"] == 0.6
     assert {each["identical_to_plain_decoding"] for each in report["trees"]} == {None}
     assert "tokens per step" in result.stderr
 

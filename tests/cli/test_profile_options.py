@@ -64,25 +64,39 @@ class TestBadValues:
 
 @pytest.mark.usefixtures("folder")
 class TestConditions:
-    def test_all_are_measured_and_planned_with(self) -> None:
-        several = ("--context-tokens", "16,48", "--batch-sizes", "1,2", "--temperature", "0,0.7", "--rounds", "1")
-        result = call("profile", "--max-tokens", "4", "--positions", "96", *several)
+    @pytest.mark.parametrize(
+        ("temperatures", "ways"),
+        [([0.7], ["sampling"]), pytest.param([0.0, 0.7], ["greedy", "sampling"], marks=pytest.mark.slow)],
+    )
+    def test_all_are_measured_and_planned_with(self, temperatures: list[float], ways: list[str]) -> None:
+        several = (
+            "--context-tokens",
+            "16,48",
+            "--batch-sizes",
+            "1,2",
+            "--temperature",
+            ",".join(map(str, temperatures)),
+        )
+        few = ("--rounds", "1", "--max-tokens", "2", "--positions", "96", "--max-prompts", "4")
+        result = call("profile", *several, *few)
         assert result.exit_code == 0, result.output
         written = Profile.load("profile.yaml")
         places = {(each.context_tokens, each.batch_size, each.sampled) for each in written.latencies}
-        assert len(written.latencies) == len(places) == 8
-        assert [each.temperature for each in written.acceptances] == [0.0, 0.7]
-        for way in ("greedy", "sampling"):
+        assert len(written.latencies) == len(places) == 4 * len(ways)
+        assert [each.temperature for each in written.acceptances] == temperatures
+        for way in ways:
             assert f"48 tokens of context, batch of 2, {way}" in result.stdout
         solved = call("solve", "--temperature", "0.7", "--json")
         assert solved.exit_code == 0, solved.output
 
     def test_a_time_budget_takes_the_place_of_rounds(self) -> None:
-        result = call("profile", "--max-tokens", "4", "--context-tokens", "16", "--time-budget", "0.2s")
+        result = call(
+            "profile", "--max-tokens", "4", "--context-tokens", "16", "--time-budget", "0.2s", "--max-prompts", "4"
+        )
         assert result.exit_code == 0, result.output
         written = Profile.load("profile.yaml")
         assert min(len(each.samples_s) for each in written.latency().verify.timings) >= 5
-        assert written.acceptance().positions >= 16 * 24
+        assert written.acceptance().positions >= 16 * 3
 
 
 class TestImports:
@@ -112,13 +126,15 @@ class TestImports:
         from treeopt.profiler import MonotonicClock
 
         monkeypatch.setattr(MonotonicClock, "time_s", lambda *_: pytest.fail("timed"))
-        result = call("profile", *CURVES, "--positions", "96")
+        result = call("profile", *CURVES, "--positions", "96", "--max-prompts", "4")
         assert result.exit_code == 0, result.output
         written = Profile.load("profile.yaml")
         assert written.latency().verify.tokens.tolist() == [1, 8, 64]
         assert written.acceptance().positions == 96
 
 
+@pytest.mark.slow
+@pytest.mark.process
 class TestKilled:
     """A profile that is killed at any moment and resumed is the profile that was not."""
 

@@ -9,7 +9,12 @@ from tests.cli.invented import call
 from treeopt import Profile
 from treeopt.draft_record import DraftRecord
 
-LITTLE = ("--max-tokens", "4", "--rounds", "1", "--positions", "48", "--context-tokens", "16")
+LITTLE = (
+    *("--max-tokens", "4", "--rounds", "1", "--positions", "24", "--context-tokens", "16"),
+    *("--max-prompts", "8"),
+)
+TEXTS = 6
+"""Three quarters of the prompts; the rest are for the bench."""
 
 
 def names(folder: Path) -> list[str]:
@@ -23,8 +28,8 @@ class TestRecord:
         record = DraftRecord.load("small.record.npz")
         assert names(folder) == ["small.record.npz", "small.yaml"]
         assert (record.pair, record.temperature) == ("bundled target + bundled draft", 0.0)
-        assert (record.roots, record.texts, record.top_k, record.depth) == (48, 24, 10, 10)
-        assert "draft record at temperature 0, 48 positions of 24 texts" in result.stdout
+        assert (record.roots, record.texts, record.top_k, record.depth) == (24, TEXTS, 10, 10)
+        assert f"draft record at temperature 0, 24 positions of {TEXTS} texts" in result.stdout
         assert "Written to small.yaml. Next: treeopt solve --profile small.yaml" in result.stdout
         assert "Next: treeopt export small.yaml --to sglang" in result.stdout
 
@@ -46,6 +51,7 @@ class TestRecord:
         assert "ecord" not in result.stdout
 
 
+@pytest.mark.slow
 class TestInterruption:
     def test_a_record_goes_on_where_it_stopped(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         from treeopt.profiler.expansion import Expander, Expansion
@@ -54,7 +60,7 @@ class TestInterruption:
 
         def interrupted(self: Expander, text: list[int], roots: int) -> list[Expansion]:
             calls.append(text)
-            if len(calls) == 6:
+            if len(calls) == 4:
                 raise KeyboardInterrupt
             return expand(self, text, roots)
 
@@ -64,14 +70,14 @@ class TestInterruption:
         assert first.exit_code == 1
         assert "--resume" in first.output
         assert names(folder) == ["profile.yaml.partial", "profile.yaml.record.partial"]
-        assert len(names(folder / "profile.yaml.record.partial")) == 5
+        assert len(names(folder / "profile.yaml.record.partial")) == 3
         other = call("profile", "--resume", *LITTLE)
         assert other.exit_code == 1
         assert "other conditions" in other.output
         second = call(*command, "--resume")
         assert second.exit_code == 0, second.output
         assert names(folder) == ["profile.yaml", "rec.npz"]
-        assert len(calls) == 24 + 1
+        assert len(calls) == TEXTS + 1
         assert "Next: treeopt export profile.yaml --record rec.npz --to sglang" in second.stdout
         resumed = DraftRecord.load("rec.npz")
         assert call("profile", "--record", "whole.npz", *LITTLE).exit_code == 0

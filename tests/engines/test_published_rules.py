@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engines import published_rules as rules
+from tests.support.drawn import examples
 from treeopt.engines import ENGINES, engine_named
 from treeopt.engines.engine import Asked, BatchLength, VerifyTime
 from treeopt.errors import InfeasibleError
@@ -87,14 +88,14 @@ def test_every_engine_is_checked():
 
 @pytest.mark.parametrize("name", CHAIN_READERS)
 @given(asked=chains())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_chain_engine_is_given_its_length(name, asked):
     assert CHAIN_READERS[name](files(name, asked)[""]) == asked.tree.depth
 
 
 @pytest.mark.parametrize("name", CHAIN_READERS)
 @given(tree=dynamic_trees().filter(lambda tree: not tree.is_chain))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 def test_a_chain_engine_refuses_trees(name, tree):
     with pytest.raises(InfeasibleError):
         engine_named(name).emit(asked_tree(tree))
@@ -114,7 +115,7 @@ def fits(name: str, tree: DynamicTree) -> bool:
 
 @pytest.mark.parametrize("name", TREE_READERS)
 @given(tree=dynamic_trees())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_a_tree_engine_is_given_its_three_numbers_or_refuses(name, tree):
     if fits(name, tree):
         expected = rules.Triple(tree.top_k, tree.depth, tree.nodes - 1)
@@ -125,7 +126,7 @@ def test_a_tree_engine_is_given_its_three_numbers_or_refuses(name, tree):
 
 
 @given(asked=chains())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_vllm_reads_the_schedule_as_it_was_meant(asked):
     text = files("vllm", asked)[""]
     found, meant = rules.vllm_lengths(text), lengths(asked)
@@ -136,7 +137,7 @@ def test_vllm_reads_the_schedule_as_it_was_meant(asked):
 
 
 @given(asked=chains())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_vllm_can_replay_the_prediction(asked):
     made = files("vllm", asked)
     assert ("{stem}.synthetic.json" in made) == bool(asked.survival)
@@ -147,7 +148,7 @@ def test_vllm_can_replay_the_prediction(asked):
 
 
 @given(asked=chains())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_sglang_reads_the_schedule_as_it_was_meant(asked):
     made, meant = files("sglang", asked), lengths(asked)
     assert ("{stem}.adaptive.json" in made) == (len(set(meant.values())) > 1)
@@ -157,14 +158,14 @@ def test_sglang_reads_the_schedule_as_it_was_meant(asked):
 
 
 @given(asked=chains())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_sglang_reads_the_measured_times(asked):
     costs = rules.sglang_costs(files("sglang", asked)["{stem}.sps.json"])
     assert costs == pytest.approx({each.tokens: each.seconds for each in asked.verify_times}, rel=1e-5)
 
 
 @given(asked=chains())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_tensorrt_llm_reads_the_schedule_as_it_was_meant(asked):
     emitted = engine_named("tensorrt-llm").emit(asked)
     text, meant = emitted.files[0].text, lengths(asked)
@@ -176,7 +177,7 @@ def test_tensorrt_llm_reads_the_schedule_as_it_was_meant(asked):
 
 
 @given(asked=chains())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_llama_cpp_can_replay_the_prediction(asked):
     made = files("llama-cpp", asked)
     assert ("{stem}.synth.txt" in made) == bool(asked.survival)
@@ -186,7 +187,7 @@ def test_llama_cpp_can_replay_the_prediction(asked):
 
 
 @given(asked=chains())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_exllamav3_keeps_room_for_the_batches_that_draft(asked):
     config = json.loads(files("exllamav3", asked)[""])
     drafting = [each for each in asked.schedule if each.length > 0]
@@ -196,7 +197,7 @@ def test_exllamav3_keeps_room_for_the_batches_that_draft(asked):
 
 
 @given(tree=dynamic_trees())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_eagle_takes_the_same_numbers_from_python(tree):
     made = files("eagle", asked_tree(tree))
     assert rules.eagle_numbers(**json.loads(made["{stem}.kwargs.json"])) == rules.eagle(made[""])

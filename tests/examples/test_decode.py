@@ -13,6 +13,7 @@ import torch
 
 transformers = pytest.importorskip("transformers", reason="needs the hf extra")
 
+from tests.support.slow import slow
 from treeopt import pair
 from treeopt.runtime.prompts import load_prompts
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
@@ -36,10 +37,10 @@ def models():
     return [load(folder, dtype=torch.float32) for folder in (pair.TARGET, pair.DRAFT)]
 
 
-@pytest.fixture(scope="module")
-def texts():
+@pytest.fixture(scope="module", params=[2, *slow([5])], ids="{} texts".format)
+def texts(request):
     """Return prompts as tokens, which are bytes."""
-    return [list(text.encode())[-200:] for text in load_prompts()[:5]]
+    return [list(text.encode())[-200:] for text in load_prompts()[: request.param]]
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +152,8 @@ class TestCommand:
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
         return done.stdout, done.stderr.splitlines()[-1]
 
+    @pytest.mark.slow
+    @pytest.mark.process
     def test_both_ways_print_one_text(self, tmp_path):
         tree = tmp_path / "tree.json"
         TREES[-1].save(tree)

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.slow import slow
 from treeopt.trees import TokenTree, chain, chains, draw_text, k_ary, level_widths
 
 SOURCE = Path(__file__).resolve().parents[2] / "examples" / "show_npz.c"
 FLAGS = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1"]
 SANITIZERS = ["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 TOO_LARGE = "The tree is too large for this diagram; treeopt show draws the part that fits."
-MUTANTS = 400
+FEW, MUTANTS = 100, 400
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler, cc")
 
@@ -190,12 +191,13 @@ class TestBrokenFiles:
             (tmp_path / "cut.npz").write_bytes(whole[:length])
             assert_refused(shown(program, tmp_path / "cut.npz"))
 
-    def test_mutants(self, checked_program, tmp_path):
+    @pytest.mark.parametrize("mutants", [FEW, *slow([MUTANTS])])
+    def test_mutants(self, checked_program, tmp_path, mutants):
         draw = random.Random(3)
         whole = archive(tmp_path / "tree.npz", level_widths([3, 4, 3])).read_bytes()
         path, refused = tmp_path / "mutant.npz", 0
         central = whole.index(b"PK\x01\x02")
-        for _ in range(MUTANTS):
+        for _ in range(mutants):
             data = bytearray(whole)
             first = draw.choice([0, central, len(data) - 22])  # headers, directory, end
             last = min(len(data), first + draw.choice([22, 240]))
@@ -207,7 +209,7 @@ class TestBrokenFiles:
             if done.returncode:
                 assert_refused(done)
             refused += done.returncode
-        assert MUTANTS / 3 < refused < MUTANTS
+        assert mutants / 3 < refused < mutants
 
 
 def test_the_sanitizers_would_tell(checked_program, tmp_path):

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.imports.samples import LOG, METRICS
+from tests.support.drawn import examples
 from treeopt.engines import engine_named
 from treeopt.engines.setting import setting
 from treeopt.engines.source import Source
@@ -40,7 +41,7 @@ def refused(tmp_path, content, field, reason, **options):
 
 
 class TestRates:
-    @settings(deadline=None, derandomize=True, max_examples=100)
+    @settings(deadline=None, derandomize=True, max_examples=examples(100))
     @given(st.lists(st.floats(1e-9, 1), min_size=1, max_size=12))
     def test_a_chain_yields_one_token_and_the_sum_of_the_rates(self, rates):
         rates = sorted(rates, reverse=True)
@@ -189,6 +190,7 @@ class TestVectors:
         with pytest.raises(InvalidValueError, match="kind: expected one of auto, positions, ranks"):
             read(tmp_path, [0.5], kind="depths")
 
+    @pytest.mark.source
     @shared
     def test_sequoias_shipped_vector(self):
         found = read_acceptance(SEQUOIA / "acceptance-rate-vector.pt", temperature=0.6, rule="sequoia")
@@ -196,6 +198,7 @@ class TestVectors:
         assert found.table.p.tolist() == pytest.approx(published["p"], abs=1e-8)
         assert 1 - found.table.p.sum() == pytest.approx(published["none_accepted"], abs=1e-6)
 
+    @pytest.mark.source
     @shared
     def test_the_vector_of_the_paper(self, tmp_path):
         published = json.loads((SEQUOIA / "acceptance.json").read_bytes())
@@ -206,6 +209,7 @@ class TestVectors:
         )
         refused(tmp_path, published, "content", r"Several tables \(shipped_vector, paper_vector\)")
 
+    @pytest.mark.source
     @shared
     def test_a_growmap_is_no_vector(self, tmp_path):
         refused(tmp_path, (SEQUOIA / "8-chain.pt").read_bytes(), "content", "Is it an acceptance vector")

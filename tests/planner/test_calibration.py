@@ -90,11 +90,19 @@ def scores_in_order() -> list[tuple[int, ...]]:
     return paths[1:]
 
 
+@cache
+def scores_and_taken(sharpness: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the score of every path, and whether the text went along it."""
+    _, scores, taken = zip(*scored_paths(sharpness), strict=True)
+    return np.array(scores), np.array(taken)
+
+
 def tokens_per_s(sharpness: float, node_s: float, least: float) -> float:
     """Return the tokens of all steps over their seconds, with trees of all paths of at least a log-probability."""
-    kept = [taken for _, score, taken in scored_paths(sharpness) if score >= least]
+    scores, taken = scores_and_taken(sharpness)
+    kept = taken[scores >= least]
     step_s = 10 + 0.51 + 0.2
-    return (ROOTS + sum(kept)) / (ROOTS * step_s + len(kept) * (node_s + 0.6 / 10))
+    return float((ROOTS + kept.sum()) / (ROOTS * step_s + len(kept) * (node_s + 0.6 / 10)))
 
 
 def uncalibrated(calibrated: Calibration) -> Calibration:

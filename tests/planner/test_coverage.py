@@ -16,6 +16,7 @@ from scipy import stats
 from tests.planner.machines import Seconds, acceptance_of, profile, seconds
 from tests.planner.oracles import step_s, tokens
 from tests.solver.oracles import paths_of
+from tests.support.slow import slow
 from treeopt.acceptance import TextSums
 from treeopt.latency import LatencyTable, Timing
 from treeopt.planner import Candidate, fastest_tree, step_model
@@ -132,22 +133,25 @@ def coverage(
     return {kind: tuple((count / profiles).tolist()) for kind, count in held.items()}
 
 
-truths = pytest.mark.parametrize("name", TRUTHS)
+truths = pytest.mark.parametrize(
+    ("name", "profiles", "slack"), [("wider is dearer", 150, 0.03), *slow((name, PROFILES, 0.0) for name in TRUTHS)]
+)
 trees = pytest.mark.parametrize("kind", ["bush", "chain", "fastest"])
 
 
 @truths
 @trees
-def test_intervals_hold_the_truth_as_often_as_they_say(name, kind):
+def test_intervals_hold_the_truth_as_often_as_they_say(name, profiles, slack, kind):
     """Seconds rather more often where curves are flat: pooled medians vary less than the medians that are drawn."""
-    expected_tokens, step_seconds, speedup = coverage(name)[kind]
-    assert 0.93 <= expected_tokens <= 0.97
-    assert 0.93 <= speedup <= 0.97
-    assert 0.93 <= step_seconds <= 0.975
+    expected_tokens, step_seconds, speedup = coverage(name, profiles=profiles)[kind]
+    assert 0.93 - slack <= expected_tokens <= 0.97 + slack
+    assert 0.93 - slack <= speedup <= 0.97 + slack
+    assert 0.93 - slack <= step_seconds <= 0.975 + slack
 
 
-def test_errors_that_ignore_how_texts_differ_do_not_hold_what_they_say():
-    expected_tokens, _, speedup = coverage("wider is dearer", without_texts, 300)["chain"]
+@pytest.mark.parametrize("profiles", [150, *slow([300])])
+def test_errors_that_ignore_how_texts_differ_do_not_hold_what_they_say(profiles):
+    expected_tokens, _, speedup = coverage("wider is dearer", without_texts, profiles)["chain"]
     assert expected_tokens < 0.8
     assert speedup < 0.85
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.planner.machines import MACHINES, profile_of
+from tests.support.slow import slow
 from treeopt.acceptance import TextSums
 from treeopt.counts import REJECTED, conditional_counts
 from treeopt.outcomes import Outcomes
@@ -83,18 +84,22 @@ def test_without_outcomes_it_is_off(ranks):
     assert max(map(abs, errors)) > 0.05
 
 
-@pytest.mark.parametrize("tree", TREES, ids=repr)
-def test_intervals_hold_what_other_texts_yield(tree):
+@pytest.mark.parametrize(
+    ("tree", "texts", "times", "least"),
+    [(TREES[3], 120, 10, 8), *slow((tree, 400, 40, 33) for tree in TREES)],
+    ids=repr,
+)
+def test_intervals_hold_what_other_texts_yield(tree, texts, times, least):
     """Of 40 measurements of 24 texts the 95 % interval is to hold the true number about 38 times."""
     rng = np.random.default_rng(2)
-    truth = decoded(sticky_texts(400, 300, rng), tree)
+    truth = decoded(sticky_texts(texts, 300, rng), tree)
     held = 0
-    for _ in range(40):
+    for _ in range(times):
         acceptance = measured(sticky_texts(24, 170, rng))
         profile = replace(profile_of(MACHINES["nodes cost"], acceptance.table.p), acceptances=(acceptance,))
         predicted = step_model(profile, raw=True).predict("tree", tree).tokens_per_step
         held += predicted.low <= truth <= predicted.high
-    assert held >= 33
+    assert held >= least
 
 
 def test_texts_too_short_for_a_step_leave_the_table_alone():

@@ -122,6 +122,8 @@ def test_a_path_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
+@pytest.mark.process
 def test_matplotlib_comes_with_the_first_drawing_and_pyplot_never(tmp_path: Path) -> None:
     program = (
         "import sys, treeopt.planner.figure as figure\n"

@@ -10,6 +10,7 @@ import pytest
 from tests.planner.machines import Seconds, acceptance, latency, profile, seconds
 from tests.planner.oracles import speedup
 from tests.solver.oracles import Table
+from tests.support.slow import first_fast
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner import Candidate, Schedule, Segment, plan, schedule
 from treeopt.profile import Profile
@@ -128,7 +129,7 @@ def of_drawn(seed: int) -> Schedule:
 
 
 class TestSegments:
-    @pytest.mark.parametrize("seed", range(12))
+    @pytest.mark.parametrize("seed", first_fast(range(12), 4))
     def test_the_fastest_rival_at_every_place(self, seed):
         grid, found = drawn(seed), of_drawn(seed)
         check(grid, found.over_contexts, rivals(found), "context")
@@ -136,6 +137,7 @@ class TestSegments:
         assert ranges(found.over_contexts, "context") == dict.fromkeys(BATCHES, (0, 30))
         assert ranges(found.over_batch_sizes, "batch") == dict.fromkeys(CONTEXTS, (1, 9))
 
+    @pytest.mark.slow
     def test_the_drawn_machines_are_worth_a_schedule(self):
         found = [of_drawn(seed) for seed in range(12)]
         assert sum(len(each.over_contexts) for each in found) > 12 * len(BATCHES) * 1.5
@@ -233,7 +235,7 @@ OVERHEADS = {"traversal": 0.0, "typical": 0.3}
 
 
 class TestRules:
-    @pytest.mark.parametrize("seed", range(6))
+    @pytest.mark.parametrize("seed", first_fast(range(6)))
     def test_the_fastest_rule_and_tree_at_every_place(self, seed):
         grid = drawn(seed)
         found = schedule(measured(grid, OVERHEADS, **OTHERS), NODES, lossy=True)
@@ -241,6 +243,7 @@ class TestRules:
         for axis, segments in (("context", found.over_contexts), ("batch", found.over_batch_sizes)):
             check(grid, segments, rivals(found), axis, OTHERS, OVERHEADS)
 
+    @pytest.mark.slow
     def test_some_of_the_drawn_machines_change_the_rule(self):
         found = [schedule(measured(drawn(seed), OVERHEADS, **OTHERS), NODES, lossy=True) for seed in range(6)]
         assert len({segment.rule for each in found for segment in each.over_contexts}) > 1

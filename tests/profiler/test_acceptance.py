@@ -6,6 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.drawn import examples
+from tests.support.slow import slow
 from treeopt.counts import (
     LEAST_COUNT,
     REJECTED,
@@ -62,7 +64,7 @@ TEXTS = (st.integers(0, 10_000), st.integers(1, 12), st.integers(1, 4), st.float
 
 
 class TestCounting:
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=examples(100), deadline=None)
     @given(*TEXTS, st.integers(1, 8))
     def test_counts_are_those_of_a_slow_loop(self, seed, positions, branching, rate, depth):
         text = random_text(seed, positions, branching, rate)
@@ -71,7 +73,7 @@ class TestCounting:
         np.testing.assert_allclose(counts.reached, reached)
         np.testing.assert_allclose(counts.accepted, accepted)
 
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=examples(150), deadline=None)
     @given(*TEXTS, st.integers(1, 8), st.integers(1, 5))
     def test_counts_per_rank_of_the_parent_are_those_of_a_slow_loop(
         self, seed, positions, branching, rate, depth, parent_ranks
@@ -82,7 +84,7 @@ class TestCounting:
         assert counts.reached.tolist() == reached.tolist()
         np.testing.assert_allclose(counts.accepted, accepted)
 
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=examples(50), deadline=None)
     @given(*TEXTS, st.integers(1, 8), st.integers(1, 5))
     def test_over_all_ranks_of_the_parent_they_are_the_plain_counts(
         self, seed, positions, branching, rate, depth, parent_ranks
@@ -268,9 +270,15 @@ class TestText:
         assert np.all(happened.sum(axis=0) > 10)
         assert np.any(ranks == REJECTED)
 
-    @pytest.mark.parametrize("sampling", [{"temperature": 1.0}, {"temperature": 0.7, "top_p": 0.8}])
-    def test_a_chain_is_accepted_as_often_as_in_decoding(self, target, draft, prompts, sampling):
-        depth, texts, prompt = 3, 250, prompts[3]
+    @pytest.mark.parametrize(
+        ("texts", "sampling"),
+        [
+            (150, {"temperature": 1.0}),
+            *slow([(250, {"temperature": 1.0}), (250, {"temperature": 0.7, "top_p": 0.8})]),
+        ],
+    )
+    def test_a_chain_is_accepted_as_often_as_in_decoding(self, target, draft, prompts, texts, sampling):
+        depth, prompt = 3, prompts[3]
         text = text_of(target, draft, branching=1, depth=depth, seed=1, **sampling)
         table = text_sums([text.count(prompt, depth) for _ in range(texts)]).table()
         plain = Decoder(target, None, chain(0), seed=2, **sampling)
@@ -289,8 +297,9 @@ class TestText:
         assert reached[-1] > 20
         assert np.all(np.abs(rates - table.p[:, 0]) < 4 * error)
 
-    def test_siblings_are_accepted_as_often_as_in_decoding(self, target, draft, prompts):
-        steps, tree = 800, level_widths([3])
+    @pytest.mark.parametrize("steps", [400, *slow([800])])
+    def test_siblings_are_accepted_as_often_as_in_decoding(self, target, draft, prompts, steps):
+        tree = level_widths([3])
         text = text_of(target, draft, temperature=1.0, branching=3, depth=1, seed=7)
         table = text_sums([text.count(prompts[2], 1) for _ in range(steps)]).table()
         decoder = Decoder(target, draft, tree, temperature=1.0, seed=8)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.profiler.pretended import FakeClock
+from tests.support.drawn import examples
 from treeopt.profiler import Journal
 from treeopt.profiler.curve import PILOT_ROUNDS, Curve
 from treeopt.profiler.sweep import first_points
@@ -42,7 +43,7 @@ def staircase(edges):
 
 
 class TestInterval:
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=examples(40), deadline=None)
     @given(st.lists(st.floats(0, 0.1) | st.just(0.0) | st.just(5.0), min_size=MOST, max_size=MOST), st.integers(0, 12))
     def test_a_curve_that_never_falls_lies_within_it_everywhere(self, rises, times):
         truth = 1.0 + np.cumsum(rises)

@@ -1,11 +1,13 @@
 """The test of losslessness lets the right law through and finds wrong ones."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 import torch
 
 from treeopt.profiler.losslessness import greedy_losslessness, sampled_losslessness, uniform_p_value
 from treeopt.runtime import Decoder, law
-from treeopt.runtime.pair import load_pair
 from treeopt.runtime.prompts import bench_prompts, load_prompts
 from treeopt.sampling import Sampling
 from treeopt.trees import chain, k_ary
@@ -13,13 +15,19 @@ from treeopt.trees import chain, k_ary
 WARM = Sampling(0.6)
 
 
-@pytest.fixture(scope="module")
-def pair():
-    return load_pair(threads=1)
+@pytest.fixture(scope="module", params=["toy", pytest.param("bundled", marks=pytest.mark.slow)])
+def pair(request):
+    """Return two toy models, or the bundled ones."""
+    if request.param == "bundled":
+        return request.getfixturevalue("bundled_pair")
+    return SimpleNamespace(target=request.getfixturevalue("target"), draft=request.getfixturevalue("draft"))
 
 
 @pytest.fixture(scope="module")
 def prompts(pair):
+    """Return texts to continue: the toy models were trained on 128 tokens, so that they need more of them."""
+    if not hasattr(pair, "tokenizer"):
+        return [np.random.default_rng(seed).integers(23, size=5).tolist() for seed in range(18)]
     return [pair.tokenizer.encode(text) for text in bench_prompts(load_prompts())][:6]
 
 
@@ -27,7 +35,8 @@ def texts(pair, prompts, tree=None, *, sampling=WARM, count=120, **options):
     tree = tree or chain(0)
     draft = pair.draft if tree.nodes > 1 else None
     decoder = Decoder(pair.target, draft, tree, temperature=sampling.temperature, top_p=sampling.top_p, **options)
-    return [list(decoder.generate(prompt, count, seed=number)) for number, prompt in enumerate(prompts)]
+    most = decoder.max_text_tokens - len(prompts[0]) if len(prompts) > 6 else count
+    return [list(decoder.generate(prompt, min(count, most), seed=number)) for number, prompt in enumerate(prompts)]
 
 
 class TestSampled:
@@ -57,7 +66,7 @@ class TestSampled:
     def test_the_law_before_a_token_is_that_of_a_pass_of_its_own(self, pair, prompts):
         from treeopt.profiler.losslessness import _logits_along
 
-        prompt = prompts[0][:20]
+        prompt = (prompts[0] * 4)[:20]
         cache = pair.target.new_cache(20)
         pair.target.prefill(torch.tensor(prompt[:-1]), cache)
         alone = pair.target.forward(torch.tensor(prompt[-1:]), torch.tensor([19]), cache, None)
@@ -84,7 +93,7 @@ class TestGreedy:
         plain = texts(pair, prompts, sampling=Sampling(0.0), count=60)
         tree = texts(pair, prompts, k_ary(2, 3), sampling=Sampling(0.0), count=55)
         assert greedy_losslessness(pair.target, prompts, plain, tree).lossless
-        wrong = [[*tree[0][:20], (tree[0][20] + 1) % 256, *tree[0][21:]], *tree[1:]]
+        wrong = [[*tree[0][:20], (tree[0][20] + 1) % 23, *tree[0][21:]], *tree[1:]]
         found = greedy_losslessness(pair.target, prompts, plain, wrong)
         assert not found.lossless
         assert found.evidence == f"1 of {len(prompts)} texts differ"

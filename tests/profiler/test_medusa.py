@@ -12,7 +12,6 @@ from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.profiler.medusa import HeadText, generated, head_counts, medusa_acceptance
 from treeopt.runtime import DraftingDecoder, law
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
-from treeopt.runtime.pair import load_pair
 from treeopt.runtime.prompts import load_prompts, profile_prompts
 from treeopt.sampling import GREEDY, Sampling
 from treeopt.trees import chain, level_widths
@@ -161,16 +160,15 @@ class TestTable:
 
 
 @pytest.fixture(scope="module")
-def bundled():
-    """Return the bundled target, its heads and prompts of profiles, on one thread."""
-    threads = torch.get_num_threads()
-    pair = load_pair(threads=1)
-    prompts = [pair.tokenizer.encode(text) for text in profile_prompts(load_prompts())[:12]]
-    yield SimpleNamespace(target=pair.target, heads=load_medusa(bundle.MEDUSA, pair.target), prompts=prompts)
-    torch.set_num_threads(threads)
+def bundled(bundled_pair):
+    """Return the bundled target, its heads and prompts of profiles."""
+    prompts = [bundled_pair.tokenizer.encode(text) for text in profile_prompts(load_prompts())[:12]]
+    heads = load_medusa(bundle.MEDUSA, bundled_pair.target)
+    return SimpleNamespace(target=bundled_pair.target, heads=heads, prompts=prompts)
 
 
 class TestBundled:
+    @pytest.mark.slow
     def test_decoding_yields_the_tokens_that_the_table_expects(self, bundled):
         positions = 110
         found = medusa_acceptance(

@@ -1,11 +1,13 @@
 """Several processes measure what one measures, exactly, and when one of them ends all end and say which it was.
 
-Run as a script under `torchrun`, this file is what each of the processes does.
+Run as a script under `torchrun`, this file is what each of the processes does; a fast run forks them in its place.
 """
 
 import json
+import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +19,7 @@ import pytest
 import torch
 
 from tests.profiler.pretended import FakeClock
+from tests.support.slow import slow
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.profile import Profile
 from treeopt.profiler import Journal, Measurement, Settings, counting
@@ -39,6 +42,7 @@ SPLIT = replace(SETTINGS, rules=("sequoia",), samplings=(Sampling(0.8),), positi
 CPU = torch.device("cpu")
 LIMIT_S = 100
 FINISHED = 0
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def fastest_tree(profile):
@@ -180,19 +184,50 @@ def main(folder, task):
 # ---- what is expected of them ----------------------------------------------------------------------------------------
 
 
-def started(folder, task, case, count=2):
+def copy(rank, folder, task, count, port):
+    """Be one of several copies of this process, which need not import torch again."""
+    with (folder / f"said.{rank}").open("w") as file:
+        os.dup2(file.fileno(), 2)
+    sys.stderr = os.fdopen(2, "w", closefd=False)
+    number = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ |= {name: str(value) for name, value in number.items()}
+    main(folder, task)
+
+
+def forked(folder, task, case, count=2):
+    """Run copies of this process to their end; return the last exit code and what stands on standard error."""
+    torch.save(case, folder / "case.pt")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    fork = multiprocessing.get_context("fork")
+    copies = [fork.Process(target=copy, args=(rank, folder, task, count, port)) for rank in range(count)]
+    for each in copies:
+        each.start()
+    for each in copies:
+        each.join(LIMIT_S)
+        each.kill()
+    said = "".join((folder / f"said.{rank}").read_text() for rank in range(count))
+    return max((each.exitcode for each in copies), key=abs), said
+
+
+def under_torchrun(folder, task, case, count=2):
     """Run processes to their end; return the exit code and what stands on standard error."""
     torch.save(case, folder / "case.pt")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
     done = subprocess.run(
         [*launcher, __file__, str(folder), task],
-        env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads()), "PYTHONWARNINGS": "ignore"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "PYTHONWARNINGS": "ignore"},
         stderr=subprocess.PIPE,
         timeout=LIMIT_S,
         text=True,
         check=False,
     )
     return done.returncode, done.stderr
+
+
+def forks(test):
+    """Mark tests that fork this process, threads of the test runner and all."""
+    return pytest.mark.process(pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")(test))
 
 
 @pytest.fixture(scope="module")
@@ -221,18 +256,19 @@ def interrupted_after(prompts, monkeypatch):
         yield
 
 
-@pytest.fixture(scope="module")
-def together(case, tmp_path_factory):
+@pytest.fixture(scope="module", params=[forked, pytest.param(under_torchrun, marks=pytest.mark.slow)])
+def together(request, case, tmp_path_factory):
     """Return the folder in which two processes measured what one had begun, and what one had not."""
     folder = tmp_path_factory.mktemp("together")
     with interrupted_after(3, pytest.MonkeyPatch()), pytest.raises(KeyboardInterrupt):
         measured(case, journal_of(folder / "resumed.partial"), SETTINGS)
     (folder / "whole.partial.7").write_text("left by an earlier run of eight")
-    code, said = started(folder, "together", case)
+    code, said = request.param(folder, "together", case)
     assert code == FINISHED, said
     return folder
 
 
+@forks
 class TestSharingOut:
     def test_two_processes_measure_what_one_does(self, together, whole):
         assert (together / "whole.yaml").read_bytes() == whole
@@ -257,17 +293,25 @@ class TestSharingOut:
         ] * 2
 
 
+@forks
 class TestEnding:
     @pytest.mark.parametrize(
-        ("how", "who", "reason"),
+        ("started", "how", "who", "reason"),
         [
-            ("killed", 1, "killed, or cut off"),
-            ("killed", 0, "killed, or cut off"),
-            ("failed", 1, "MemoryError: no more"),
-            ("interrupted", 1, "interrupted"),
+            (forked, "killed", 1, "killed, or cut off"),
+            *slow(
+                [
+                    (under_torchrun, "killed", 1, "killed, or cut off"),
+                    (under_torchrun, "killed", 0, "killed, or cut off"),
+                    (under_torchrun, "failed", 1, "MemoryError: no more"),
+                    (under_torchrun, "interrupted", 1, "interrupted"),
+                ]
+            ),
         ],
     )
-    def test_all_end_with_one_and_name_it_and_one_process_goes_on(self, how, who, reason, case, whole, tmp_path):
+    def test_all_end_with_one_and_name_it_and_one_process_goes_on(
+        self, started, how, who, reason, case, whole, tmp_path
+    ):
         code, said = started(tmp_path, f"{how}-{who}", case)
         path = tmp_path / "profile.yaml.partial"
         assert code != FINISHED
@@ -296,11 +340,13 @@ def split(case, tmp_path_factory):
     heading = {"conditions": "conditions, target split over 2 processes"}
     begun = ["verify 20x1 sampled", 1, [1.0]]
     (folder / "split.partial").write_text(f"{json.dumps(heading)}\n{json.dumps(begun)}\n")
-    code, said = started(folder, "split", case)
+    code, said = under_torchrun(folder, "split", case)
     assert code == FINISHED, said
     return folder, [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
 
 
+@pytest.mark.process
+@pytest.mark.slow
 class TestSplitting:
     def test_a_split_target_has_the_logits_of_a_whole_one_on_all_alike(self, split):
         _, ((error, total, shape, *_), (_, other_total, *_)) = split

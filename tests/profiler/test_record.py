@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from tests.runtime.slow_growth import best
+from tests.support.slow import first_fast
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.planner.replay import Replay
 from treeopt.profiler import Journal, Recording, RecordSize, Settings, TextFiles
 from treeopt.profiler.expansion import Expander
 from treeopt.runtime import Decoder, DynamicDecoder, Transformer
-from treeopt.runtime.pair import load_pair
 from treeopt.runtime.prompts import load_prompts, profile_prompts
 from treeopt.sampling import Sampling
 from treeopt.trees import chain
@@ -103,14 +103,12 @@ def record(target, draft, prompts):
 
 
 @pytest.fixture(scope="module")
-def bundled():
+def bundled(bundled_pair):
     """Return the bundled pair, some prompts and their record."""
-    threads = torch.get_num_threads()
-    pair = load_pair(threads=1)
+    pair = bundled_pair
     prompts = [pair.tokenizer.encode(text) for text in profile_prompts(load_prompts())[:3]]
     settings = Settings(positions=120, record=RecordSize(top_k=6, depth=6))
-    yield pair, prompts, recorded(pair.target, pair.draft, prompts, settings)
-    torch.set_num_threads(threads)
+    return pair, prompts, recorded(pair.target, pair.draft, prompts, settings)
 
 
 class TestContent:
@@ -220,7 +218,7 @@ class TestReplay:
         decoded = [[len(step) for step in decoder.steps(prompt, 40)] for prompt in prompts]
         assert replayed(record, tree) == decoded
 
-    @pytest.mark.parametrize("numbers", TREES[2::3])
+    @pytest.mark.parametrize("numbers", first_fast((each,) for each in TREES[2::3]))
     def test_steps_are_those_of_sampling_along_the_text_that_it_drew(self, bundled, numbers):
         pair, prompts, _ = bundled
         tree = DynamicTree(top_k=numbers[0], depth=numbers[1], nodes=numbers[2])

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.profiler.pretended import FakeClock
+from tests.support.drawn import examples
 from treeopt.profiler import Journal, MonotonicClock, clock_for
 from treeopt.profiler.clock import WarmUp
 from treeopt.profiler.curve import PILOT_ROUNDS, Curve
@@ -201,7 +202,7 @@ class TestPoints:
     def test_two_points_have_no_bend(self):
         assert next_point([1, 9], [1.0, 2.0]) is None
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=examples(60), deadline=None)
     @given(st.lists(st.floats(0.01, 10), min_size=7, max_size=7))
     def test_a_new_point_is_new_and_inside(self, seconds):
         tokens = [1, 2, 4, 6, 11, 12, 20]

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from tests.profiler.pretended import FakeClock
 from tests.runtime.enumeration import expected_reach
 from tests.runtime.texts import Text
+from tests.support.drawn import examples
+from tests.support.slow import slow
 from treeopt.acceptance import TextSums
 from treeopt.profiler import Journal, Measurement, Settings
 from treeopt.profiler.traversal import LEAST_REACHED, MAX_ROUNDS, ReachSums, count_reach, gained, until_no_gain
@@ -157,7 +159,7 @@ class TestGained:
         sums = TextSums([[10.0], [20.0]], [[[2.0, 1.0]], [[4.0, 16.0]]])
         assert gained(sums, np.full((1, 2), np.nan)).accepted.tolist() == sums.accepted.tolist()
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=examples(100), deadline=None)
     @given(st.integers(0, 10_000), st.floats(0, 4), st.booleans())
     def test_no_more_is_accepted_than_was_reached(self, seed, most, unreached):
         generator = np.random.default_rng(seed)
@@ -223,26 +225,24 @@ class TestRounds:
 class TestPrediction:
     """The acceptance of a whole profile, on one tree, beside enumeration and beside decoding."""
 
-    steps = 1200
-
-    def tokens(self, models, tree, rule):
+    def tokens(self, models, tree, rule, steps):
         """Return tokens per step of decoding with a rule, and the standard error."""
         decoder = Decoder(*models, tree, rule=rule, temperature=1.0, seed=77)
         lengths = []
-        for number in range(self.steps):
+        for number in range(steps):
             if number % 500 == 0:  # the models were trained on 4096 tokens
                 decoder.start([0])
             lengths.append(len(decoder.step()))
-        return np.mean(lengths), np.std(lengths) / self.steps**0.5  # laws are the same after every text: no clusters
+        return np.mean(lengths), np.std(lengths) / steps**0.5  # laws are the same after every text: no clusters
 
-    def profile(self, models, tree, branching):
+    def profile(self, models, tree, branching, positions):
         asked = Settings(
             rules=("sequoia", "traversal"),
             samplings=(WARM,),
             context_tokens=(20,),
             max_tokens=2,
             rounds=1,
-            positions=2400,
+            positions=positions,
             branching=branching,
             depth=3,
         )
@@ -253,24 +253,31 @@ class TestPrediction:
         return measurement.profile(show_progress=False)
 
     @pytest.mark.parametrize(
-        ("laws", "tree", "branching"),
+        ("laws", "tree", "branching", "steps"),
         [
-            (COIN, chain(3), 1),
-            (COIN, chain(3), 2),
-            (ROUGH, SPARSE, 2),
-            (ROUGH, TokenTree([-1, 0, 1, 1, 2, 3]), 2),
+            (ROUGH, SPARSE, 2, 300),
+            *slow(
+                [
+                    (COIN, chain(3), 1, 1200),
+                    (COIN, chain(3), 2, 1200),
+                    (ROUGH, SPARSE, 2, 1200),
+                    (ROUGH, TokenTree([-1, 0, 1, 1, 2, 3]), 2, 1200),
+                ]
+            ),
         ],
-        ids=["chain", "chain, more ranks", "sparse", "later branching"],
+        ids=["few steps", "chain", "chain, more ranks", "sparse", "later branching"],
     )
-    def test_with_the_gain_it_is_right_and_without_it_is_not(self, make_pair, laws, tree, branching):
+    def test_with_the_gain_it_is_right_and_without_it_is_not(self, make_pair, laws, tree, branching, steps):
         models = make_pair(laws)
-        profile = self.profile(models, tree, branching)
+        profile = self.profile(models, tree, branching, 2 * steps)
         without, predicted = (each.table.expected_tokens(tree) for each in profile.acceptances)
         exact = [exact_reach(rule, tree, laws).sum() for rule in ("sequoia", "traversal")]
         assert exact[1] / exact[0] > 1.07
         assert predicted / without == pytest.approx(exact[1] / exact[0], rel=0.02)
 
-        (plain, plain_error), (found, error) = (self.tokens(models, tree, rule) for rule in ("sequoia", "traversal"))
+        (plain, plain_error), (found, error) = (
+            self.tokens(models, tree, rule, steps) for rule in ("sequoia", "traversal")
+        )
         noise = float(np.hypot(error / found, plain_error / plain))
         assert predicted / without == pytest.approx(found / plain, rel=4 * noise)
         assert predicted == pytest.approx(found, rel=0.03 + 3 * error / found)

@@ -15,10 +15,11 @@ from tests.runtime import broken
 from treeopt.rules import LOSSY_RULES
 from treeopt.runtime import Decoder
 from treeopt.runtime.judging import DeviceJudging
-from treeopt.runtime.pair import load_pair
 from treeopt.runtime.rules import RULES
 from treeopt.runtime.selection import TopDown
 from treeopt.trees import TokenTree
+
+pytestmark = pytest.mark.slow
 
 PROMPT = "import"
 LENGTH = 3
@@ -32,10 +33,8 @@ TREE = TokenTree([-1, 0, 0, 0, 1, 1, 2])
 
 
 @pytest.fixture(scope="module")
-def pair():
-    threads = torch.get_num_threads()
-    yield load_pair(threads=1)
-    torch.set_num_threads(threads)
+def pair(bundled_pair):
+    return bundled_pair
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.drawn import examples
 from treeopt.runtime.mask import TreeMask
 from treeopt.trees import TokenTree, level_widths
 
@@ -53,7 +54,7 @@ def test_every_path_of_a_tree(target, path):
     assert_holds(cache, target, text + [tokens[node] for node in path])
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=examples(25), deadline=None, derandomize=True)
 @given(st.lists(st.integers(0, 11), max_size=11), st.integers(0, 9), st.data())
 def test_any_path_of_any_tree_and_another_step_after_it(target, picks, prompt, data):
     tree = TokenTree.ordered([-1, *(pick % (node + 1) for node, pick in enumerate(picks))])

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.runtime import broken
+from tests.support.slow import slow
 from treeopt.rules import LOSSY_RULES
 from treeopt.runtime import Decoder, Sampling, law, load_model
 from treeopt.runtime.rules import RULES
@@ -15,12 +16,20 @@ from treeopt.trees import TokenTree, chain, level_widths
 
 PROMPT = (2, 0, 3)
 EVEN = Sampling(1.0)
+TWO_OF_TWO = level_widths([2, 2])
 CASES = (
+    ("sequoia", TWO_OF_TWO, 300, EVEN, None),
+    ("specinfer", TWO_OF_TWO, 300, EVEN, None),
+    ("target", TWO_OF_TWO, 300, EVEN, None),
+    ("traversal", TWO_OF_TWO, 300, EVEN, None),
+    ("traversal", TokenTree([-1, 0, 0, 0, 1]), 300, Sampling(0.8, top_k=3), Sampling(0.5, top_p=0.9)),
+)
+MORE_CASES = (
     ("sequoia", chain(1), 1500, EVEN, None),
-    ("sequoia", level_widths([2, 2]), 800, EVEN, None),
-    ("specinfer", level_widths([2, 2]), 800, EVEN, None),
-    ("target", level_widths([2, 2]), 800, EVEN, None),
-    ("traversal", level_widths([2, 2]), 800, EVEN, None),
+    ("sequoia", TWO_OF_TWO, 800, EVEN, None),
+    ("specinfer", TWO_OF_TWO, 800, EVEN, None),
+    ("target", TWO_OF_TWO, 800, EVEN, None),
+    ("traversal", TWO_OF_TWO, 800, EVEN, None),
     ("sequoia", TokenTree([-1, 0, 0, 0, 1]), 800, Sampling(0.6, top_p=0.8), None),
     ("traversal", TokenTree([-1, 0, 0, 0, 1]), 800, Sampling(0.8, top_k=3), Sampling(0.5, top_p=0.9)),
     ("specinfer", TokenTree([-1, 0, 0, 0, 1]), 800, Sampling(0.8, top_p=0.9), Sampling(1.5, top_k=2)),
@@ -74,7 +83,7 @@ def p_value(exact, chi_squared):
     return p_value
 
 
-@pytest.mark.parametrize(("rule", "tree", "texts", "sampling", "draft_sampling"), CASES)
+@pytest.mark.parametrize(("rule", "tree", "texts", "sampling", "draft_sampling"), [*CASES, *slow(MORE_CASES)])
 def test_several_steps_follow_the_law_of_the_target(pair, p_value, rule, tree, texts, sampling, draft_sampling):
     assert p_value(pair, rule, tree, texts, sampling, draft_sampling) > 1e-3
 
@@ -83,22 +92,24 @@ def test_plain_decoding_follows_it_too(pair, p_value):
     assert p_value((pair[0], None), "sequoia", chain(0), 1000, seed=2) > 1e-3
 
 
-@pytest.mark.parametrize("tree", [chain(1), level_widths([2, 2])])
-def test_noise_that_is_used_again_in_the_next_step_is_found(pair, p_value, tree, monkeypatch):
+@pytest.mark.parametrize(("tree", "many"), [(chain(1), 600), *slow([(chain(1), 1500), (TWO_OF_TWO, 1500)])])
+def test_noise_that_is_used_again_in_the_next_step_is_found(pair, p_value, tree, many, monkeypatch):
     texts, noise = count(), torch.Generator()
     monkeypatch.setattr(Decoder, "draft", lambda decoder: decoder._drafter.propose(noise.clone_state()))
-    found = p_value(pair, "sequoia", tree, 1500, seed=3, before_each=lambda: noise.manual_seed(next(texts)))
+    found = p_value(pair, "sequoia", tree, many, seed=3, before_each=lambda: noise.manual_seed(next(texts)))
     assert found < 1e-6
 
 
-@pytest.mark.parametrize("rule", ["sequoia", "specinfer", "traversal"])
-def test_likeliest_children_under_a_rule_for_drawn_ones_are_found(pair, p_value, rule, monkeypatch):
+@pytest.mark.parametrize(
+    ("rule", "texts"), [("sequoia", 300), *slow([("sequoia", 500), ("specinfer", 500), ("traversal", 500)])]
+)
+def test_likeliest_children_under_a_rule_for_drawn_ones_are_found(pair, p_value, rule, texts, monkeypatch):
     monkeypatch.setitem(RULES, rule, replace(RULES[rule], draw=broken.draw_likeliest))
-    assert p_value(pair, rule, level_widths([2, 2]), 500, seed=4) < 1e-6
+    assert p_value(pair, rule, TWO_OF_TWO, texts, seed=4) < 1e-6
 
 
 def test_the_lossy_rule_is_found(pair, p_value):
-    assert p_value(pair, "typical", level_widths([2, 2]), 500) < 1e-6
+    assert p_value(pair, "typical", TWO_OF_TWO, 500) < 1e-6
 
 
 def test_a_law_that_leaves_top_k_out_is_found(pair, p_value, monkeypatch):

@@ -6,17 +6,13 @@ import runpy
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.runtime.decoding import PROMPT, joined
-from tests.runtime.toy_law import SAMPLINGS, ToyLaw, first_children
+from tests.runtime.toy_law import LAWS, ToyLaw, first_children
 from treeopt.errors import InvalidValueError
-from treeopt.runtime import Decoder, DraftingDecoder
+from treeopt.runtime import DraftingDecoder
 from treeopt.runtime import drafting_decoder as decoder_module
 from treeopt.runtime.drafters.ngram_pool import NgramPool
-from treeopt.runtime.pair import load_pair
-from treeopt.runtime.prompts import bench_prompts, load_prompts
-from treeopt.trees import chain
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "drafters" / "README.md").read_text("utf-8")
@@ -44,16 +40,11 @@ def test_the_text_at_temperature_zero_is_that_of_plain_decoding(target, repeat_d
         assert list(decoder.generate(prompt, 30)) == greedy_text(target, prompt, 30)
 
 
-def test_so_it_is_with_the_bundled_target(repeat_drafter):
-    threads = torch.get_num_threads()
-    pair = load_pair(threads=1)
-    prompts = [pair.tokenizer.encode(text) for text in bench_prompts(load_prompts())[:2]]
-    plain = Decoder(pair.target, None, chain(0), temperature=0.0)
-    decoder = DraftingDecoder(pair.target, repeat_drafter(4), temperature=0.0)
-    steps = [list(decoder.steps(prompt, 50)) for prompt in prompts]
-    assert [joined(each) for each in steps] == [list(plain.generate(prompt, 50)) for prompt in prompts]
+def test_so_it_is_with_the_bundled_target(bundled_pair, bundled_texts, repeat_drafter):
+    decoder = DraftingDecoder(bundled_pair.target, repeat_drafter(4), temperature=0.0)
+    steps = [list(decoder.steps(prompt, 50)) for prompt, _ in bundled_texts[:2]]
+    assert [joined(each) for each in steps] == [text[:50] for _, text in bundled_texts[:2]]
     assert sum(map(len, steps)) < 100
-    torch.set_num_threads(threads)
 
 
 class TestLaw:
@@ -63,9 +54,9 @@ class TestLaw:
     def toy_law(self, make_checkpoint, logits_after, chi_squared):
         return ToyLaw(make_checkpoint, logits_after, chi_squared)
 
-    @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-    def test_several_steps_follow_the_law_of_the_target(self, toy_law, repeat_drafter, sampling):
-        p_value, tokens_per_step = toy_law.p_value(repeat_drafter(2), self.PROMPT, 500, sampling)
+    @pytest.mark.parametrize(("texts", "sampling"), LAWS, ids=str)
+    def test_several_steps_follow_the_law_of_the_target(self, toy_law, repeat_drafter, texts, sampling):
+        p_value, tokens_per_step = toy_law.p_value(repeat_drafter(2), self.PROMPT, texts, sampling)
         assert p_value > 1e-3
         assert tokens_per_step > 1.04
 

@@ -8,16 +8,14 @@ import torch
 
 from tests.runtime.decoding import PROMPT, joined, with_end
 from tests.runtime.slow_growth import children_of, own, paths_of, slow_tree
-from tests.runtime.toy_law import ToyLaw, first_children
+from tests.runtime.toy_law import LAWS, ToyLaw, first_children
+from tests.support.slow import slow
 from treeopt.errors import InvalidValueError, TreeoptError
-from treeopt.runtime import Decoder, DynamicDecoder, DynamicDrafter, Sampling, load_model
+from treeopt.runtime import DynamicDecoder, DynamicDrafter, Sampling, load_model
 from treeopt.runtime import drafting_decoder as decoder_module
 from treeopt.runtime.drafting import Outcome
 from treeopt.runtime.drafting_decoder import sampled
 from treeopt.runtime.dynamic_growth import Children, Growth
-from treeopt.runtime.pair import load_pair
-from treeopt.runtime.prompts import bench_prompts, load_prompts
-from treeopt.trees import chain
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
 
 EVEN = Sampling(1.0)
@@ -165,18 +163,12 @@ class TestTemperatureZero:
         steps = list(DynamicDecoder(target, target, whole_pool(2, 3), temperature=0.0).steps(PROMPT, 24))
         assert [len(step) for step in steps] == [4] * 6
 
-    def test_the_bundled_pair(self):
-        threads = torch.get_num_threads()
-        pair = load_pair(threads=1)
-        prompts = [pair.tokenizer.encode(text) for text in bench_prompts(load_prompts())[:3]]
-        plain = Decoder(pair.target, None, chain(0), temperature=0.0)
-        expected = [list(plain.generate(prompt, 50)) for prompt in prompts]
-        for tree in (dynamic(1, 4, 5), dynamic(4, 4, 16), dynamic(10, 6, 60)):
-            decoder = DynamicDecoder(pair.target, pair.draft, tree, temperature=0.0)
-            steps = [list(decoder.steps(prompt, 50)) for prompt in prompts]
-            assert [joined(each) for each in steps] == expected
-            assert sum(map(len, steps)) < 150 / 2
-        torch.set_num_threads(threads)
+    @pytest.mark.parametrize("tree", [dynamic(4, 4, 16), *slow([dynamic(1, 4, 5), dynamic(10, 6, 60)])], ids=str)
+    def test_the_bundled_pair(self, bundled_pair, bundled_texts, tree):
+        decoder = DynamicDecoder(bundled_pair.target, bundled_pair.draft, tree, temperature=0.0)
+        steps = [list(decoder.steps(prompt, 50)) for prompt, _ in bundled_texts]
+        assert [joined(each) for each in steps] == [text[:50] for _, text in bundled_texts]
+        assert sum(map(len, steps)) < 150 / 2
 
     def test_a_text_may_be_as_long_as_the_models_were_trained_for(self, target, greedy_text):
         prompt = PROMPT * 17
@@ -212,10 +204,11 @@ class TestLaw:
 
         return p_value
 
-    @pytest.mark.parametrize("sampling", [EVEN, Sampling(0.7, top_p=0.8), Sampling(0.8, top_k=3)])
-    def test_several_steps_follow_the_law_of_the_target(self, p_value, sampling):
-        assert p_value(500, sampling) > 1e-3
+    @pytest.mark.parametrize(("texts", "sampling"), LAWS)
+    def test_several_steps_follow_the_law_of_the_target(self, p_value, texts, sampling):
+        assert p_value(texts, sampling) > 1e-3
 
+    @pytest.mark.slow
     def test_deeper_trees_than_wide_follow_it_too(self, p_value):
         assert p_value(500, tree=dynamic(1, 3, 4)) > 1e-3
 
@@ -231,7 +224,7 @@ class TestLaw:
             return torch.cat([sampled(row[None], generator.manual_seed(seed)) for row in laws])
 
         monkeypatch.setattr(decoder_module, "sampled", alike)
-        assert p_value(500) < 1e-6
+        assert p_value(200) < 1e-6
 
     def test_tokens_are_sampled_by_their_law(self, chi_squared):
         rows = torch.tensor([[0.0, 0.25, 0.5, 0.0, 0.25, 0.0], [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]])

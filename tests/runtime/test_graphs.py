@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.drawn import examples
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder, graphs, probabilities
 from treeopt.runtime.graphs import GraphPool, PassGraphs, extents
@@ -77,7 +78,7 @@ def eager(model, text, nodes, tokens, capacity=128):
 
 
 class TestMask:
-    @settings(max_examples=50, deadline=None, derandomize=True)
+    @settings(max_examples=examples(50), deadline=None, derandomize=True)
     @given(st.lists(st.integers(0, 9), max_size=9), st.integers(0, 8), st.integers(0, 5), st.integers(0, 3))
     def test_it_is_the_mask_behind_the_text_with_all_else_hidden(self, picks, length, room, padding):
         tree = random_tree(picks)
@@ -103,7 +104,7 @@ class TestExtents:
 
 
 class TestPasses:
-    @settings(max_examples=40, deadline=None, derandomize=True)
+    @settings(max_examples=examples(40), deadline=None, derandomize=True)
     @given(st.lists(st.integers(0, 11), max_size=11), st.integers(0, 70), st.integers(0, 1000))
     def test_logits_are_those_of_the_eager_pass(self, target, picks, length, seed):
         tree, text = random_tree(picks), random_text(length, seed)

@@ -12,6 +12,7 @@ transformers = pytest.importorskip("transformers", reason="needs the hf extra")
 
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
+from tests.support.slow import first_fast, slow
 from treeopt import pair
 from treeopt.engines.custom_generate import NAME, custom_generate_files
 from treeopt.errors import FormatError, InvalidValueError
@@ -85,7 +86,7 @@ class Collected:
 
 @pytest.mark.usefixtures("modules_cache")
 class TestFolder:
-    @pytest.mark.parametrize("tree", [ROOT, chain(5), TREE, level_widths([12])], ids=repr)
+    @pytest.mark.parametrize("tree", first_fast([TREE, ROOT, chain(5), level_widths([12])]), ids=repr)
     def test_text_equals_plain_generation(self, target, draft, prompts, tree, tmp_path):
         folder = folder_of(custom_generate_files(tree, "sequoia"), tmp_path / "tree")
         for prompt in prompts:
@@ -146,11 +147,15 @@ class TestGreedy:
         "options",
         [
             {"max_new_tokens": 1},
-            {"max_length": 240},
             {"generation_config": GenerationConfig(max_new_tokens=30, eos_token_id=0)},
             {"max_new_tokens": 60, "eos_token_id": 32},
-            {"max_new_tokens": 60, "eos_token_id": [10, 46]},
-            {"max_new_tokens": 60, "stop_strings": ["e t", "se"]},
+            *slow(
+                [
+                    {"max_length": 240},
+                    {"max_new_tokens": 60, "eos_token_id": [10, 46]},
+                    {"max_new_tokens": 60, "stop_strings": ["e t", "se"]},
+                ]
+            ),
         ],
         ids=str,
     )

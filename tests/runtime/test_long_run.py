@@ -5,6 +5,7 @@ same length that were sampled directly; see `tests.runtime.markov`.  An honest d
 rejected exceeds REJECTED, far above it, by the same statistic and from fewer tokens.
 """
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 
 from tests.runtime import broken
 from tests.runtime.markov import STATES, Markov, random_transitions, states
+from tests.support.slow import first_fast
 from treeopt.rules import LOSSY_RULES
 from treeopt.runtime import Decoder, Sampling, Verifier
 from treeopt.runtime.judging import DeviceJudging
@@ -28,8 +30,12 @@ CHAIN, TREE = chain(3), TokenTree([-1, 0, 0, 0, 1, 1, 2, 4])
 LOSSLESS = [rule for rule in RULES if rule not in LOSSY_RULES]
 RANDOM_DRAFTS = [rule for rule in LOSSLESS if RULES[rule].random_drafts]
 all_rules = pytest.mark.parametrize("rule", LOSSLESS)
-random_drafts = pytest.mark.parametrize("rule", RANDOM_DRAFTS)
-both_drafts = pytest.mark.parametrize("draft", [OTHER, TARGET], ids=["another draft", "a draft like the target"])
+one_rule = pytest.mark.parametrize("rule", first_fast(LOSSLESS))
+one_random_draft = pytest.mark.parametrize("rule", first_fast(RANDOM_DRAFTS))
+"""All of them in a slow run."""
+another_draft = pytest.param(OTHER, id="another draft")
+like_the_target = pytest.param(TARGET, id="a draft like the target", marks=pytest.mark.slow)
+both_drafts = pytest.mark.parametrize("draft", [another_draft, like_the_target])
 
 
 def excess(rule, *, draft=OTHER, tree=TREE, target=TARGET, kind=Decoder, sampling=EVEN, tokens=FEWER, **changes):
@@ -54,7 +60,9 @@ def excess(rule, *, draft=OTHER, tree=TREE, target=TARGET, kind=Decoder, samplin
 
 @all_rules
 @both_drafts
-@pytest.mark.parametrize("tree", [CHAIN, TREE], ids=["chain", "tree"])
+@pytest.mark.parametrize(
+    "tree", [pytest.param(CHAIN, id="chain", marks=pytest.mark.slow), pytest.param(TREE, id="tree")]
+)
 def test_a_long_text_follows_the_law_of_the_target(rule, draft, tree):
     assert excess(rule, draft=draft, tree=tree, tokens=TOKENS) < ALLOWED
 
@@ -62,24 +70,27 @@ def test_a_long_text_follows_the_law_of_the_target(rule, draft, tree):
 @all_rules
 @pytest.mark.parametrize(
     ("sampling", "draft_sampling"),
-    [
-        (Sampling(1.0, top_k=4), Sampling(0.5)),
-        (Sampling(0.8, top_p=0.85), Sampling(2.0, top_k=3)),
-        (Sampling(1.3, top_p=0.95, top_k=5), Sampling(1.0, top_p=0.6)),
-    ],
+    first_fast(
+        [
+            (Sampling(0.8, top_p=0.85), Sampling(2.0, top_k=3)),
+            (Sampling(1.0, top_k=4), Sampling(0.5)),
+            (Sampling(1.3, top_p=0.95, top_k=5), Sampling(1.0, top_p=0.6)),
+        ]
+    ),
 )
 def test_top_k_top_p_and_the_drafts_own_sampling_leave_the_law_as_it_is(rule, sampling, draft_sampling):
     assert excess(rule, sampling=sampling, draft_sampling=draft_sampling) < ALLOWED
 
 
-@all_rules
+@one_rule
 def test_so_does_one_that_is_judged_with_tensors(rule, monkeypatch):
     monkeypatch.setattr("treeopt.runtime.verification.HostJudging", DeviceJudging)
     assert excess(rule) < ALLOWED
 
 
-@pytest.mark.parametrize("rule", ["sequoia", "traversal"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("dtype", "rule"), first_fast(itertools.product([torch.bfloat16, torch.float16], ["sequoia", "traversal"]))
+)
 def test_so_do_models_in_half_precision(rule, dtype):
     target, draft = Markov(random_transitions(1), dtype=dtype), Markov(random_transitions(2), dtype=dtype)
     assert excess(rule, target=target, draft=draft) < ALLOWED
@@ -97,7 +108,7 @@ class TestWhatMustBeRejected:
         """Return a function that puts a changed rule in the place of the one of its name."""
         return lambda name, **changes: monkeypatch.setitem(RULES, name, replace(RULES[name], **changes))
 
-    @all_rules
+    @one_rule
     def test_noise_used_again_in_every_step(self, rule):
         class Forgetful(Decoder):
             def step(self):
@@ -106,7 +117,7 @@ class TestWhatMustBeRejected:
 
         assert excess(rule, kind=Forgetful) > REJECTED
 
-    @random_drafts
+    @one_random_draft
     def test_noise_of_the_draft_used_again_in_every_step(self, rule):
         class HalfForgetful(Decoder):
             def draft(self):
@@ -118,7 +129,7 @@ class TestWhatMustBeRejected:
 
         assert excess(rule, kind=HalfForgetful) > REJECTED
 
-    @random_drafts
+    @one_random_draft
     @both_drafts
     def test_half_precision_noise_in_the_draft(self, rule, draft, use, monkeypatch):
         monkeypatch.setattr("treeopt.runtime.drafter.fill_speeds", broken.half_precision_speeds)
@@ -136,22 +147,22 @@ class TestWhatMustBeRejected:
         monkeypatch.setattr(Verifier, "token_after", token_after)
         assert excess("target", tokens=TOKENS) > REJECTED
 
-    @random_drafts
+    @one_random_draft
     def test_siblings_in_the_order_of_their_probability(self, rule, use):
         use(rule, draw=broken.draw_likelier_first(RULES[rule].draw))
         assert excess(rule) > REJECTED
 
-    @random_drafts
+    @one_random_draft
     def test_the_least_likely_child_dropped(self, rule, use):
         use(rule, draw=broken.draw_least_likely_dropped(RULES[rule].draw))
         assert excess(rule) > REJECTED
 
-    @random_drafts
+    @one_random_draft
     def test_the_likeliest_children_in_the_place_of_drawn_ones(self, rule, use):
         use(rule, draw=broken.draw_likeliest)
         assert excess(rule) > REJECTED
 
-    @all_rules
+    @one_rule
     def test_the_targets_likeliest_token_accepted(self, rule, use, monkeypatch):
         use(rule, judge=broken.argmax_accepted, by_level=False, selection=TopDown())
         monkeypatch.setattr("treeopt.runtime.verification.HostJudging", DeviceJudging)

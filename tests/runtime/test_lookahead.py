@@ -8,17 +8,14 @@ import torch
 
 from tests.runtime.decoding import PROMPT, joined
 from tests.runtime.slow_lookahead import SlowLookahead
-from tests.runtime.toy_law import EVEN, LENGTH, SAMPLINGS, ToyLaw, first_children
+from tests.runtime.toy_law import EVEN, LAWS, LENGTH, ToyLaw, first_children
 from treeopt.errors import InvalidValueError
-from treeopt.runtime import Decoder, DraftingDecoder, load_model
+from treeopt.runtime import DraftingDecoder, load_model
 from treeopt.runtime import drafting_decoder as decoder_module
 from treeopt.runtime.drafters import lookahead as lookahead_module
 from treeopt.runtime.drafters.lookahead import LOOKAHEAD_SETTINGS, LookaheadDrafter, LookaheadSetting
 from treeopt.runtime.drafters.ngram_pool import NgramPool
 from treeopt.runtime.drafting import Outcome
-from treeopt.runtime.pair import load_pair
-from treeopt.runtime.prompts import bench_prompts, load_prompts
-from treeopt.trees import chain
 
 SETTINGS = [(1, 2, 1), (3, 2, 2), (1, 3, 1), (2, 3, 2), (4, 3, 1), (3, 4, 3), (5, 4, 2), (1, 5, 4), (9, 3, 4)]
 all_settings = pytest.mark.parametrize("setting", SETTINGS, ids=lambda each: "W{} N{} G{}".format(*each))
@@ -36,14 +33,9 @@ def likeliest(precise, logits_after):
 
 
 @pytest.fixture(scope="module")
-def bundled():
+def bundled(bundled_pair, bundled_texts):
     """Return the bundled target, prompts and plain decoding's text after each."""
-    threads = torch.get_num_threads()
-    pair = load_pair(threads=1)
-    prompts = [pair.tokenizer.encode(text) for text in bench_prompts(load_prompts())[:3]]
-    plain = Decoder(pair.target, None, chain(0), temperature=0.0)
-    yield pair.target, prompts, [list(plain.generate(prompt, 50)) for prompt in prompts]
-    torch.set_num_threads(threads)
+    return bundled_pair.target, [prompt for prompt, _ in bundled_texts], [text[:50] for _, text in bundled_texts]
 
 
 def paths_of(proposal):
@@ -197,9 +189,9 @@ class TestLaw:
     def toy_law(self, make_checkpoint, logits_after, chi_squared):
         return ToyLaw(make_checkpoint, logits_after, chi_squared)
 
-    @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
-    def test_several_steps_follow_the_law_of_the_target(self, toy_law, sampling):
-        p_value, tokens_per_step = toy_law.p_value(LookaheadDrafter(2, 3, 3), self.PROMPT, 500, sampling)
+    @pytest.mark.parametrize(("texts", "sampling"), LAWS, ids=str)
+    def test_several_steps_follow_the_law_of_the_target(self, toy_law, texts, sampling):
+        p_value, tokens_per_step = toy_law.p_value(LookaheadDrafter(2, 3, 3), self.PROMPT, texts, sampling)
         assert p_value > 1e-3
         assert 1.2 < tokens_per_step < LENGTH
 

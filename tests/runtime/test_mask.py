@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.drawn import examples
 from treeopt.runtime.mask import TreeMask
 from treeopt.trees import TokenTree, chain, level_widths
 
@@ -48,7 +49,7 @@ def test_golden_masks(tree, length, expected, room):
     assert letters(tree_mask(tree, length + room).behind(length)) == expected
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=examples(50), deadline=None, derandomize=True)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=9), st.data())
 def test_a_mask_behind_any_length_equals_one_built_for_it(picks, data):
     tree = TokenTree.ordered([-1, *(pick % (node + 1) for node, pick in enumerate(picks))])

@@ -10,14 +10,12 @@ import torch
 from safetensors.torch import save_file
 
 from tests.runtime.decoding import PROMPT, TREES, joined
-from tests.runtime.toy_law import ToyLaw, first_children
+from tests.runtime.toy_law import LAWS, ToyLaw, first_children
 from treeopt import pair as bundle
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
-from treeopt.runtime import Decoder, DraftingDecoder, Sampling, load_model
+from treeopt.runtime import DraftingDecoder, Sampling, load_model
 from treeopt.runtime import drafting_decoder as decoder_module
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
-from treeopt.runtime.pair import load_pair
-from treeopt.runtime.prompts import bench_prompts, load_prompts
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 from treeopt.trees.formats import read_tree
 
@@ -137,16 +135,11 @@ class TestTemperatureZero:
 
 
 @pytest.fixture(scope="module")
-def bundled():
-    """Return the bundled target, its heads and three prompts, on one thread."""
-    threads = torch.get_num_threads()
-    pair = load_pair(threads=1)
-    prompts = [pair.tokenizer.encode(text) for text in bench_prompts(load_prompts())[:3]]
-    plain = Decoder(pair.target, None, chain(0), temperature=0.0)
-    texts = [list(plain.generate(prompt, 60)) for prompt in prompts]
-    heads = load_medusa(bundle.MEDUSA, pair.target)
-    yield SimpleNamespace(target=pair.target, heads=heads, prompts=prompts, texts=texts)
-    torch.set_num_threads(threads)
+def bundled(bundled_pair, bundled_texts):
+    """Return the bundled target, its heads, three prompts and plain decoding's text after each."""
+    prompts, texts = map(list, zip(*bundled_texts, strict=True))
+    heads = load_medusa(bundle.MEDUSA, bundled_pair.target)
+    return SimpleNamespace(target=bundled_pair.target, heads=heads, prompts=prompts, texts=texts)
 
 
 class TestBundled:
@@ -160,6 +153,7 @@ class TestBundled:
     def test_texts_are_those_of_plain_decoding_in_fewer_steps(self, bundled, tree):
         assert self.steps(bundled, tree) < 180 / 1.4
 
+    @pytest.mark.source
     def test_medusas_own_tree_of_64_nodes(self, bundled):
         if not CHOICES.is_file():
             pytest.skip("shared/data/choices is not there")
@@ -209,9 +203,9 @@ class TestLaw:
 
         return p_value
 
-    @pytest.mark.parametrize("sampling", [EVEN, Sampling(0.7, top_p=0.8), Sampling(0.8, top_k=3)])
-    def test_several_steps_follow_the_law_of_the_target(self, p_value, sampling):
-        assert p_value(500, sampling) > 1e-3
+    @pytest.mark.parametrize(("texts", "sampling"), LAWS)
+    def test_several_steps_follow_the_law_of_the_target(self, p_value, texts, sampling):
+        assert p_value(texts, sampling) > 1e-3
 
     def test_wider_and_deeper_trees_follow_it_too(self, p_value):
         assert p_value(500, tree=level_widths([3, 3, 3])) > 1e-3

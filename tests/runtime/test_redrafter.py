@@ -10,16 +10,14 @@ from safetensors.torch import load_file, save_file
 from tests.runtime.decoding import PROMPT, joined
 from tests.runtime.slow_growth import paths_of
 from tests.runtime.slow_redrafter import SlowHead, beginnings, slow_beams
-from tests.runtime.toy_law import ToyLaw, first_children
+from tests.runtime.toy_law import FEW, LAWS, MANY, ToyLaw, first_children
+from tests.support.slow import slow
 from treeopt import pair as bundle
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
-from treeopt.runtime import Decoder, DraftingDecoder, Sampling, load_model
+from treeopt.runtime import DraftingDecoder, Sampling, load_model
 from treeopt.runtime import drafting_decoder as decoder_module
 from treeopt.runtime.drafters.redrafter import REDRAFTER_SETTINGS, RedrafterDrafter, load_redrafter
 from treeopt.runtime.drafting import Outcome
-from treeopt.runtime.pair import load_pair
-from treeopt.runtime.prompts import bench_prompts, load_prompts
-from treeopt.trees import chain
 
 EVEN = Sampling(1.0)
 SIZES = [(1, 1), (1, 4), (4, 1), (3, 3), (5, 2), (23, 2)]
@@ -71,14 +69,9 @@ def small(make_checkpoint, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def bundled():
-    """Return the bundled pair, its prompts, and the target's own texts after them."""
-    threads = torch.get_num_threads()
-    pair = load_pair(threads=1)
-    prompts = [pair.tokenizer.encode(text) for text in bench_prompts(load_prompts())[:3]]
-    plain = Decoder(pair.target, None, chain(0), temperature=0.0)
-    yield pair.target, prompts, [list(plain.generate(prompt, 60)) for prompt in prompts]
-    torch.set_num_threads(threads)
+def bundled(bundled_pair, bundled_texts):
+    """Return the bundled target, prompts, and the target's own texts after them."""
+    return bundled_pair.target, [prompt for prompt, _ in bundled_texts], [text for _, text in bundled_texts]
 
 
 def hidden_before(target, text):
@@ -222,13 +215,15 @@ class TestLaw:
 
         return p_value
 
-    @pytest.mark.parametrize("sampling", [EVEN, Sampling(0.7, top_p=0.8), Sampling(0.8, top_k=3)])
-    def test_several_steps_follow_the_law_of_the_target(self, p_value, sampling):
-        assert p_value(500, sampling) > 1e-3
+    @pytest.mark.parametrize(("texts", "sampling"), LAWS)
+    def test_several_steps_follow_the_law_of_the_target(self, p_value, texts, sampling):
+        assert p_value(texts, sampling) > 1e-3
 
-    @pytest.mark.parametrize(("width", "length"), [(1, 3), (5, 1), (4, 3)])
-    def test_beams_of_any_number_and_length_follow_it(self, p_value, width, length):
-        assert p_value(500, width=width, length=length) > 1e-3
+    @pytest.mark.parametrize(
+        ("texts", "width", "length"), [(FEW, 4, 3), *slow([(MANY, 1, 3), (MANY, 5, 1), (MANY, 4, 3)])]
+    )
+    def test_beams_of_any_number_and_length_follow_it(self, p_value, texts, width, length):
+        assert p_value(texts, width=width, length=length) > 1e-3
 
     def test_a_child_that_the_target_did_not_sample_is_found(self, p_value, monkeypatch):
         monkeypatch.setattr(decoder_module, "verify_greedy", first_children)

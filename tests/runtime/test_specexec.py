@@ -10,18 +10,16 @@ import torch
 from tests.runtime.decoding import PROMPT, joined, with_end
 from tests.runtime.slow_best_first import best_paths, enumerated, slow_tree
 from tests.runtime.slow_growth import children_of, own, paths_of
-from tests.runtime.toy_law import ToyLaw, first_children
+from tests.runtime.toy_law import LAWS, SAMPLINGS, ToyLaw, first_children
+from tests.support.slow import slow
 from treeopt.errors import InvalidValueError
-from treeopt.runtime import Decoder, DraftingDecoder, Sampling, load_model
+from treeopt.runtime import DraftingDecoder, Sampling, load_model
 from treeopt.runtime import drafting_decoder as decoder_module
 from treeopt.runtime.cache import KVCache
 from treeopt.runtime.drafters.specexec import SPECEXEC_SETTINGS, SpecExecDrafter, SpecExecSetting
 from treeopt.runtime.drafters.specexec_growth import BestFirstGrowth
 from treeopt.runtime.drafting import Outcome
 from treeopt.runtime.dynamic_growth import Children
-from treeopt.runtime.pair import load_pair
-from treeopt.runtime.prompts import bench_prompts, load_prompts
-from treeopt.trees import chain
 
 EVEN = Sampling(1.0)
 
@@ -263,25 +261,21 @@ class TestTemperatureZero:
         [
             (specexec(8, 4, 4), 3, 50),
             (specexec(64, 16, 16, max_passes=8, least_log_prob=-6.0), 3, 50),
-            (specexec(2048, 32, 128, max_passes=24), 1, 40),
+            *slow([(specexec(2048, 32, 128, max_passes=24), 1, 40)]),
         ],
         ids=lambda value: str(getattr(value, "budget", value)),
     )
-    def test_the_bundled_pair(self, setting, texts, new_tokens):
-        threads = torch.get_num_threads()
-        pair = load_pair(threads=1)
-        plain = Decoder(pair.target, None, chain(0), temperature=0.0)
+    def test_the_bundled_pair(self, bundled_pair, bundled_texts, setting, texts, new_tokens):
+        target, draft = bundled_pair.target, bundled_pair.draft
         decoder = DraftingDecoder(
-            pair.target, SpecExecDrafter(pair.draft, setting, capacity=1024), temperature=0.0, max_text_tokens=1024
+            target, SpecExecDrafter(draft, setting, capacity=1024), temperature=0.0, max_text_tokens=1024
         )
-        for text in bench_prompts(load_prompts())[:texts]:
-            prompt = pair.tokenizer.encode(text)
+        for prompt, text in bundled_texts[:texts]:
             steps = list(decoder.steps(prompt, new_tokens))
-            assert joined(steps) == list(plain.generate(prompt, new_tokens))
+            assert joined(steps) == text[:new_tokens]
             assert len(steps) < new_tokens / 2
         decoder.start(prompt)
         assert decoder.draft().tree.nodes == setting.budget or setting.least_log_prob > -np.inf
-        torch.set_num_threads(threads)
 
     def test_a_text_may_be_as_long_as_the_models_were_trained_for(self, target, greedy_text):
         prompt = PROMPT * 17
@@ -320,10 +314,11 @@ class TestLaw:
 
         return p_value
 
-    @pytest.mark.parametrize("sampling", [EVEN, Sampling(0.7, top_p=0.8), Sampling(0.8, top_k=3)])
-    def test_several_steps_follow_the_law_of_the_target(self, p_value, sampling):
-        assert p_value(500, sampling) > 1e-3
+    @pytest.mark.parametrize(("texts", "sampling"), [(120, SAMPLINGS[1]), *LAWS[1:]])
+    def test_several_steps_follow_the_law_of_the_target(self, p_value, texts, sampling):
+        assert p_value(texts, sampling) > 1e-3
 
+    @pytest.mark.slow
     def test_large_budgets_and_early_ends_follow_it_too(self, p_value):
         assert p_value(500, setting=specexec(24, 4, 6, max_passes=3, least_log_prob=-3.0)) > 1e-3
 

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.drawn import examples
 from treeopt.runtime import load_model
 from treeopt.runtime.linear import LEAST_REORDERED, Linear
 from treeopt.runtime.mask import TreeMask
@@ -99,7 +100,7 @@ def test_each_path_of_a_tree_is_a_text_of_its_own(folder, tree):
     assert_paths_are_texts(load_model(folder), reference(folder), random_text(9), tree, random_text(tree.nodes))
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=examples(25), deadline=None, derandomize=True)
 @given(st.lists(st.integers(0, 11), max_size=11), st.integers(0, 20), st.integers(0, 1000))
 def test_each_path_of_any_tree_is_a_text_of_its_own(target, target_reference, picks, prompt, seed):
     tree = TokenTree.ordered([-1, *(pick % (node + 1) for node, pick in enumerate(picks))])

@@ -1,6 +1,7 @@
 """`draw` and `verify` together follow the target's law; what they take, return and refuse."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from tests.runtime.broken import argmax_accepted, rejection
 from tests.runtime.enumeration import CPU, one_after_the_other
 from tests.runtime.texts import Text, adversarial, dirichlet
+from tests.support.slow import slow
 from treeopt.errors import InvalidValueError
 from treeopt.rules import LOSSY_RULES, check_rule
 from treeopt.runtime import Verifier, draw, verify, verify_greedy
@@ -18,6 +20,7 @@ from treeopt.runtime.selection import TopDown
 from treeopt.trees import TokenTree, chain, level_widths
 
 SPARSE = TokenTree([-1, 0, 0, 0, 1, 1, 2])  # 3 children, of which 2, 1 and 0 below
+SAMPLES = 2500
 LOSSLESS = [rule for rule in RULES if rule not in LOSSY_RULES]
 all_rules = pytest.mark.parametrize("rule", RULES)
 
@@ -25,15 +28,14 @@ all_rules = pytest.mark.parametrize("rule", RULES)
 class TestSampledSteps:
     """The public functions as a decoder of another program would use them."""
 
-    SAMPLES = 2500
     TEXT = Text(dirichlet(41, 5), dirichlet(42, 5), 5, 2)
 
-    def sampled(self, rule, seed):
+    def sampled(self, rule, seed, samples=SAMPLES):
         """Return how often each three tokens came out of a step, completed by the target."""
         generator, rest = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
         text, counts = self.TEXT, np.zeros((5, 5, 5))
         draft, target = torch.from_numpy(text.draft), torch.from_numpy(text.target)
-        for _ in range(self.SAMPLES):
+        for _ in range(samples):
             nodes = [()]
             for level in SPARSE.levels[:-1]:
                 rows = torch.tensor([text.row[node] for node in nodes[level]])
@@ -54,15 +56,23 @@ class TestSampledSteps:
     def test_they_follow_the_law_of_the_target(self, rule, chi_squared):
         assert chi_squared(self.sampled(rule, seed=0), self.TEXT.target_law()) > 1e-3
 
-    @pytest.mark.parametrize(
-        "changes",
-        [{"judge": rejection(update=False)}, {"judge": argmax_accepted, "by_level": False, "selection": TopDown()}],
+    MISTAKES = (
+        {"judge": rejection(update=False)},
+        {"judge": argmax_accepted, "by_level": False, "selection": TopDown()},
     )
-    @pytest.mark.parametrize("rule", ["sequoia", "traversal"])
-    def test_the_same_test_finds_a_mistake(self, rule, changes, chi_squared, monkeypatch):
+
+    @pytest.mark.parametrize(
+        ("rule", "changes", "samples"),
+        [
+            ("sequoia", MISTAKES[0], 1000),
+            ("traversal", MISTAKES[1], 1000),
+            *slow((rule, changes, SAMPLES) for rule, changes in product(["sequoia", "traversal"], MISTAKES)),
+        ],
+    )
+    def test_the_same_test_finds_a_mistake(self, rule, changes, samples, chi_squared, monkeypatch):
         monkeypatch.setattr("treeopt.runtime.verification.HostJudging", DeviceJudging)
         monkeypatch.setitem(RULES, rule, replace(RULES[rule], **changes))
-        assert chi_squared(self.sampled(rule, seed=1), self.TEXT.target_law()) < 1e-6
+        assert chi_squared(self.sampled(rule, seed=1, samples=samples), self.TEXT.target_law()) < 1e-6
 
     def test_the_same_test_finds_the_lossy_rule(self, chi_squared):
         assert chi_squared(self.sampled("typical", seed=2), self.TEXT.target_law()) < 1e-6

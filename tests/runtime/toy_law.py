@@ -5,11 +5,15 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.slow import slow
 from treeopt.runtime import DraftingDecoder, Sampling, Transformer, Verdict, law, load_model
 
 VOCABULARY, LENGTH = 5, 4
 EVEN = Sampling(1.0)
 SAMPLINGS = [EVEN, Sampling(0.7, top_p=0.8), Sampling(0.8, top_k=3)]
+FEW, MANY = 200, 500
+"""Texts of a fast run and of a slow one."""
+LAWS = [(FEW, SAMPLINGS[1]), *slow((MANY, sampling) for sampling in SAMPLINGS)]
 
 
 @dataclass(frozen=True)

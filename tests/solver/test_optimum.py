@@ -171,6 +171,7 @@ class TestMonotone:
                 assert all(other.tree(40, depth) == solutions[0].tree(40, depth) for depth in range(7))
 
 
+@pytest.mark.source
 @pytest.mark.skipif(not SEQUOIA.exists(), reason=f"needs {SEQUOIA}, which is not part of the project")
 class TestPublishedVectors:
     @pytest.fixture(params=["shipped_vector", "paper_vector"])

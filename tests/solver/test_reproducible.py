@@ -52,6 +52,8 @@ class TestFreshProcess:
         yield str([tree.parents.tobytes().hex() for tree in trees])
         yield f"{solved.expected_tokens.tobytes().hex()} {solved.certificate}"
 
+    @pytest.mark.slow
+    @pytest.mark.process
     @pytest.mark.skipif(PLAIN_PYTHON, reason="this is the process that runs without numba")
     def test_the_solver_s_tests_pass_without_numba(self):
         """Fewer examples are drawn there; see `tables.py`."""

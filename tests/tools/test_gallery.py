@@ -157,6 +157,7 @@ def test_a_profile_measured_by_a_command_needs_no_import(gallery, copied, inputs
 def test_passes_are_captured_only_where_asked_for(gallery, inputs, tmp_path, monkeypatch):
     captured = []
     capture = GraphPool.capture
+    monkeypatch.setattr(gallery, "clock_for", lambda _: FakeClock(lambda: 0.001))
     monkeypatch.setattr(GraphPool, "capture", lambda pool, work: captured.append(work) or capture(pool, work))
     for way, any_captured in (("eager", False), ("graphs", True)):
         gallery.main([*LITTLE[:-1], "1", "--ways", way, *inputs[:2], "--folder", str(tmp_path)])

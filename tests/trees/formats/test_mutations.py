@@ -1,4 +1,4 @@
-"""10,000 spoilt files of every format: each is a valid tree or a known error, at once and in little memory."""
+"""Spoilt files of every format, 10,000 in the slow run: each is a valid tree or a known error, at once, in little memory."""
 
 import contextlib
 import io
@@ -21,7 +21,7 @@ from treeopt.trees import TokenTree
 from treeopt.trees.formats import WriteOptions, format_named
 from treeopt.trees.formats.detection import found_in
 
-MUTANTS = 10_000
+FEW, MANY = 500, 10_000
 TREE = TokenTree([-1, 0, 0, 1, 1, 2, 2])
 PATH = Path("mutant")
 ODD_TOKENS = [
@@ -178,12 +178,13 @@ def originals() -> dict[str, tuple[list[bytes], list[Spoil]]]:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("mutants", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", originals())
-def test_a_spoilt_file_is_a_valid_tree_or_a_known_error(name):
+def test_a_spoilt_file_is_a_valid_tree_or_a_known_error(name, mutants):
     files, ways = originals()[name]
     rng, slowest_s, read, reasons = random.Random(f"seed 1 {name}"), 0.0, 0, []
     most_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for _ in range(MUTANTS):
+    for _ in range(mutants):
         data = rng.choice(ways)(rng, rng.choice(files))
         start_s = time.process_time()
         try:
@@ -198,7 +199,7 @@ def test_a_spoilt_file_is_a_valid_tree_or_a_known_error(name):
     grown_bytes = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - most_before)
     assert slowest_s < 1
     assert grown_bytes < 200_000_000
-    assert read > 20
-    assert len(reasons) == MUTANTS - read > MUTANTS / 2
+    assert read > mutants / 500
+    assert len(reasons) == mutants - read > mutants / 2
     assert max(map(len, reasons)) < 500
     assert not any("\n" in reason for reason in reasons)

@@ -19,7 +19,10 @@ NO_TREES = {
 FILES = sorted(path for path in SHARED.rglob("*") if path.is_file())
 TREES = [path for path in FILES if path.name not in NO_TREES]
 
-pytestmark = pytest.mark.skipif(not FILES, reason="the files of other programs are not beside this checkout")
+pytestmark = [
+    pytest.mark.source,
+    pytest.mark.skipif(not FILES, reason="the files of other programs are not beside this checkout"),
+]
 
 
 def each(paths: list[Path]) -> pytest.MarkDecorator:
