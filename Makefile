@@ -3,8 +3,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 DEMO := build/demo
+WHEEL := build/wheel
+CPU_LIMIT ?= 2
+# a worker for each processor, each of one thread (tests/conftest.py)
+PARALLEL := -n logical --maxprocesses 8
 
-.PHONY: demo systems test lint bench clean
+.PHONY: demo systems test test-slow test-wheel lint bench clean
 
 demo: .venv/ready
 	mkdir -p $(DEMO)
@@ -18,8 +22,28 @@ systems: .venv/ready
 	mkdir -p build
 	$(BIN)/treeopt bench --systems all --output build/systems.json --plot build/systems.svg
 
+# compiled once: by numba for all workers, and as bytecode for all processes that tests start
+test test-slow test-wheel: export NUMBA_CACHE_DIR := $(CURDIR)/.venv/numba
+test test-slow test-wheel: export PYTHONDONTWRITEBYTECODE :=
+
+# the fast tests; more CPU seconds than CPU_LIMIT are an error, so that they stay fast
 test: .venv/ready-to-test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m tests.support.warm
+	$(BIN)/python -m pytest $(PARALLEL) --dist worksteal -m "not slow" --cpu-limit=$(CPU_LIMIT)
+
+# the others; with test-wheel every test
+test-slow: export HYPOTHESIS_PROFILE := ci
+test-slow: .venv/ready-to-test
+	$(BIN)/python -m tests.support.warm
+	$(BIN)/python -m pytest $(PARALLEL) --dist loadfile -m "slow or source"
+
+# the fast tests with all their examples, on the built wheel, where no source can be imported
+test-wheel: export HYPOTHESIS_PROFILE := ci
+test-wheel: .venv/ready-to-test
+	.ci/wheel $(BIN)/python
+	cd $(WHEEL)/checkout && ../venv/bin/python -m tests.support.warm
+	cd $(WHEEL)/checkout && ../venv/bin/python -m pytest $(PARALLEL) --dist worksteal -m "not slow and not source" \
+		--treeopt-in=../venv
 
 lint: .venv/ready-to-test
 	$(BIN)/ruff check
