@@ -194,6 +194,7 @@ def _measured(
     from treeopt.planner import fastest_drafted_tree
     from treeopt.profiler import Journal, Measurement, Recording, RecordSize, Settings, TextFiles, clock_for
     from treeopt.profiler.distributed import local_device, processes_for
+    from treeopt.profiler.heading import check_edition
     from treeopt.profiler.measure import check_measurable
     from treeopt.profiler.passes import ROOM_TOKENS
     from treeopt.runtime.prompts import profile_prompts
@@ -208,6 +209,8 @@ def _measured(
     first = processes.rank == 0
     journal_file = None if str(path) == STANDARD_STREAM else journal_path(path)
     with processes.watched(journal_file):
+        if resume and journal_file is not None:
+            check_edition(journal_file)
         sampling, context = settings.sampling, settings.context_tokens[0]
         curves = imports.latencies()
         tables = imports.acceptances(rule=rules[0], temperature=sampling.temperature, top_p=sampling.top_p)

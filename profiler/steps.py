@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from zlib import crc32
 
 from treeopt.latency import LatencyTable, Timing
 from treeopt.profile import RuleOverhead, RuleSteps, TimedTree
@@ -13,10 +14,16 @@ from treeopt.profiler.sweep import Step, sweep
 from treeopt.runtime import Decoder
 from treeopt.runtime.model import LanguageModel
 from treeopt.sampling import Sampling
+from treeopt.trees import TokenTree
+
+
+def step_key(rule: str, tree: TokenTree) -> int:
+    """Return the number of a step in the journal, a checksum: steps of another rule or tree have another."""
+    return crc32(f"{rule} {tree.parents.tolist()}".encode())
 
 
 class Steps:
-    """Times the steps of the probe trees that are no larger than the largest pass, numbered throughout all rules.
+    """Times the steps of the probe trees that are no larger than the largest pass, under every rule.
 
     Args:
         target, draft: the pair.
@@ -60,17 +67,17 @@ class Steps:
 
     def sample(self, rounds: int, clock: Clock, journal: Journal, step: Step) -> None:
         """Time every tree under every rule until it has so many samples, in one random order, to compare rules by."""
-        places = {
-            number * len(PROBE_TREES) + place: (timer, tree)
-            for number, timer in enumerate(self._timers)
-            for place, tree in enumerate(self._trees)
+        steps = {
+            step_key(rule, tree): (timer, tree)
+            for rule, timer in zip(self._rules, self._timers, strict=True)
+            for tree in self._trees
         }
 
         def prepare(key: int) -> None:
-            timer, tree = places[key]
+            timer, tree = steps[key]
             timer.prepare(tree)
 
-        works = {key: timer.step for key, (timer, _) in places.items()}
+        works = {key: timer.step for key, (timer, _) in steps.items()}
         sweep(self._kind, works, rounds, clock, journal, step, prepare=prepare)
 
     def timed(self, journal: Journal) -> tuple[RuleSteps, ...]:
@@ -79,12 +86,9 @@ class Steps:
         return tuple(
             RuleSteps(
                 rule=rule,
-                trees=tuple(
-                    TimedTree(tree=tree, steps=Timing(samples[number * len(PROBE_TREES) + place]))
-                    for place, tree in enumerate(self._trees)
-                ),
+                trees=tuple(TimedTree(tree=tree, steps=Timing(samples[step_key(rule, tree)])) for tree in self._trees),
             )
-            for number, rule in enumerate(self._rules)
+            for rule in self._rules
         )
 
     def overheads(self, verify: LatencyTable, draft: LatencyTable, journal: Journal) -> tuple[RuleOverhead, ...]:
@@ -96,11 +100,11 @@ class Steps:
                 overhead=Timing(
                     [
                         seconds - float(verify.seconds(tree.nodes)) - float(draft.seconds(tree.draft_widths).sum())
-                        for place, tree in enumerate(self._trees)
-                        for seconds in samples.get(number * len(PROBE_TREES) + place, [])
+                        for tree in self._trees
+                        for seconds in samples.get(step_key(rule, tree), [])
                     ],
                     allow_negative=True,
                 ),
             )
-            for number, rule in enumerate(self._rules)
+            for rule in self._rules
         )
