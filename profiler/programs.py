@@ -46,9 +46,8 @@ class Sight:
         named = [str(each) for each in self.programs[:MOST_NAMED]]
         if more := len(self.programs) - len(named):
             named.append(f"{more} more")
-        return (
-            f"{self.load.share:.0%} of {self.load.processors} processors: {', '.join(named) or 'none seen from here'}"
-        )
+        processors = "1 processor" if self.load.processors == 1 else f"{self.load.processors} processors"
+        return f"{self.load.share:.0%} of {processors}: {', '.join(named) or 'none seen from here'}"
 
 
 def look(root_pid: int | None = None, *, sleep: Callable[[float], object] = time.sleep) -> Sight:

@@ -128,18 +128,15 @@ class Times:
                     break
 
     def _time_again(self, timed: Sequence[Curve | Steps], rounds: int) -> None:
-        """Time again what other programs disturbed, as long as that finds them quiet now and then."""
-        quiet = self._watched.quiet_calls(self._kinds)
-        extra_rounds = self._effort.extra_rounds
+        """Time again what other programs disturbed, as long as there are quiet moments to do so."""
+        extra_rounds, known = self._effort.extra_rounds, 0
         for had in range(0, extra_rounds, ROUNDS_PER_BLOCK):
-            fewest = min(each.fewest_undisturbed for each in timed)
-            if fewest >= rounds:
+            quiet, fewest = self._watched.quiet_calls(self._kinds), min(each.fewest_undisturbed for each in timed)
+            if quiet == known or fewest >= rounds:
                 return
+            known = quiet
             for each in timed:
                 each.sample_again(min(fewest + ROUNDS_PER_BLOCK, fewest + extra_rounds - had, rounds))
-            before, quiet = quiet, self._watched.quiet_calls(self._kinds)
-            if quiet == before:
-                return
 
     def _after_call(self, step: Step) -> None:
         if self._watch is not None:

@@ -103,16 +103,14 @@ def _doubts(latency: StepLatency) -> list[str]:
     changed, wide = drift(timings), spread(timings)
     found = []
     if abs(changed) > MUCH_DRIFT:
-        what_to_do = (
-            "throttling: let it cool" if disturbance else "throttling, or shared: let it cool, close other programs"
-        )
+        slower = "slower" if changed > 0 else "faster"
         found.append(
-            f"the machine became {abs(changed):.0%} {'slower' if changed > 0 else 'faster'} while it was timed. It may be "
-            f"{what_to_do}, and profile again without --resume."
+            f"the machine became {abs(changed):.0%} {slower} while it was timed. It may be throttling, or shared: let it "
+            "cool, close other programs, and profile again without --resume."
         )
     if wide > MUCH_SPREAD:
-        what_to_do = "Set" if disturbance else "Close other programs, set"
         found.append(
-            f"single calls vary by {wide:.0%}. {what_to_do} --threads to the cores that are free, or ask for more --rounds."
+            f"single calls vary by {wide:.0%}. Close other programs, set --threads to the cores that are free, or ask for "
+            "more --rounds."
         )
     return found

@@ -131,6 +131,7 @@ class TestSight:
 
     def test_programs_that_cannot_be_seen_are_said_to_be_none(self):
         assert str(Sight(Load(8.0, 64, 64), ())) == "12% of 64 processors: none seen from here"
+        assert str(Sight(Load(0.5, 1, 1), ())) == "50% of 1 processor: none seen from here"
         assert "unknown" in str(Sight(None, ()))
 
     def test_a_name_does_not_reach_the_terminal_raw(self):
