@@ -119,7 +119,7 @@ class Curve:
         else:
             self._works[tokens] = work
 
-    def _sweep(self, works: dict[int, Work], rounds: int, have: Mapping[int, Sequence[float]] | None = None) -> None:
+    def _sweep(self, works: dict[int, Work], rounds: int, counted: Mapping[int, Sequence[float]] | None = None) -> None:
         try:
             sweep(
                 self._kind,
@@ -130,14 +130,14 @@ class Curve:
                 self._step,
                 prepare=self._prepare,
                 lead=lambda tokens: (works[tokens](), self._between(tokens)),
-                have=have,
+                counted=counted,
             )
         except Exception as error:
             largest = max(works)
             if not out_of_memory(error) or largest == 1:
                 raise
             self._end_before(largest)
-            self._sweep({tokens: work for tokens, work in works.items() if tokens < largest}, rounds, have)
+            self._sweep({tokens: work for tokens, work in works.items() if tokens < largest}, rounds, counted)
 
     def _end_before(self, tokens: int) -> None:
         """Leave out a count and all larger ones; what was measured below them stays."""

@@ -34,10 +34,10 @@ class Measurement:
         prompts: token ids that the target continues; at least two.
         settings: what to measure.
         clock: what times the calls.
+        load: makes a reader that tells what other programs use from then on; by default nobody looks.
         journal: where every measurement is kept at once.
         fastest_tree: what the rule `traversal` is measured on; other rules do not need it.
         processes: those that measure together; by default this one alone.
-        load: makes a reader that tells what other programs use from then on; by default nobody looks.
 
     Raises InvalidValueError when prompts are missing, a context does not fit the models, or `fastest_tree` is missing.
     """
@@ -50,10 +50,10 @@ class Measurement:
         settings: Settings,
         *,
         clock: Clock,
+        load: Callable[[], LoadReader] | None = None,
         journal: Journal,
         fastest_tree: FastestTree | None = None,
         processes: Processes | None = None,
-        load: Callable[[], LoadReader] | None = None,
     ) -> None:
         check_measurable(target, draft, prompts, settings)
         self._on_trees = any(counted_rule(rule, sampling) != rule for rule, sampling in settings.asked)

@@ -94,9 +94,9 @@ class Steps:
         """Time every tree under every rule until it has so many samples that nothing disturbed."""
         self._sweep(rounds, self._watched.undisturbed(self._kind))
 
-    def _sweep(self, rounds: int, have: Mapping[int, Sequence[float]] | None = None) -> None:
+    def _sweep(self, rounds: int, counted: Mapping[int, Sequence[float]] | None = None) -> None:
         works = {key: timer.step for key, (timer, _) in self._steps.items()}
-        sweep(self._kind, works, rounds, self._clock, self._journal, self._step, prepare=self._prepare, have=have)
+        sweep(self._kind, works, rounds, self._clock, self._journal, self._step, prepare=self._prepare, counted=counted)
 
     def _prepare(self, key: int) -> None:
         timer, tree = self._steps[key]

@@ -63,28 +63,30 @@ def sweep(
     step: Step = lambda: None,
     prepare: Callable[[int], object] = lambda _: None,
     lead: Callable[[int], object] | None = None,
-    have: Mapping[int, Sequence[float]] | None = None,
+    counted: Mapping[int, Sequence[float]] | None = None,
 ) -> None:
     """Time every work until it has `rounds` samples, each round in a new random order, so that drift hits all alike.
 
-    Samples go to the journal under `kind`; those already there count, or of them `have` alone.  Before each timed call `prepare` and `lead` are
+    Of the samples that the journal holds, `counted` are those that count: by default all.
+
+    Samples go to the journal under `kind`; those already there count.  Before each timed call `prepare` and `lead` are
     called untimed, several times where a call is short; `lead` leaves the hardware as decoding finds it, by default by
     calls of the same work.
     """
     before = lead or (lambda key: works[key]())
     generator = np.random.default_rng(SEED)
-    counted = {key: list(each) for key, each in (journal.samples(kind) if have is None else have).items()}
-    for key in works.keys() - counted.keys():
+    have = journal.samples(kind) if counted is None else {key: list(each) for key, each in counted.items()}
+    for key in works.keys() - have.keys():
         for _ in range(WARM_UP_CALLS):
             prepare(key)
             works[key]()
     for number in range(rounds):
-        due = [key for key in works if len(counted.get(key, ())) <= number]
+        due = [key for key in works if len(have.get(key, ())) <= number]
         for key in generator.permutation(due).tolist():
-            for _ in range(lead_calls(counted.get(key, ()))):
+            for _ in range(lead_calls(have.get(key, ()))):
                 prepare(key)
                 before(key)
             seconds = clock.time_s(works[key])
             journal.append(kind, key, (seconds,))
-            counted.setdefault(key, []).append(seconds)
+            have.setdefault(key, []).append(seconds)
             step()

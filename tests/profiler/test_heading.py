@@ -5,7 +5,7 @@ import json
 import pytest
 
 from treeopt.errors import TreeoptError
-from treeopt.profiler import FakeClock, Journal, Measurement, Settings, heading, passes, steps
+from treeopt.profiler import Journal, Measurement, MonotonicClock, Settings, heading, passes, steps
 from treeopt.profiler.heading import check_edition, edition
 from treeopt.profiler.steps import step_key
 from treeopt.rules import RULES
@@ -34,8 +34,9 @@ def test_times_of_other_probe_trees_are_not_taken_for_ones_own(path, target, dra
     with monkeypatch.context() as patch:
         probe_with(patch, OTHER_TREES)
         journal = journal_at(path, (target, draft), prompts)
-        clock = FakeClock(lambda: 1.0)
-        Measurement(target, draft, prompts, SETTINGS, clock=clock, journal=journal).profile(show_progress=False)
+        Measurement(target, draft, prompts, SETTINGS, clock=MonotonicClock(), journal=journal).profile(
+            show_progress=False
+        )
         check_edition(path)
     before = path.read_bytes()
     for refuse in (check_edition, lambda path: journal_at(path, (target, draft), prompts, resume=True)):
