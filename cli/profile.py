@@ -16,6 +16,7 @@ from treeopt.cli.options import (
     pair_options,
     prompt_options,
 )
+from treeopt.cli.other_programs import warn_of_other_programs
 from treeopt.cli.profile_files import (
     BESIDE,
     ImportOptions,
@@ -105,6 +106,12 @@ if TYPE_CHECKING:
     help="Also record what the draft model thinks of each token, from which dynamic trees (EAGLE-2, SGLang) are "
     "chosen; without FILE beside the profile, as profile.record.npz.",
 )
+@click.option(
+    "--wait",
+    "wait_s",
+    type=DURATION,
+    help="Wait so long at most, such as 60s or 10m, until no other program uses the processors.",
+)
 @click.option("--resume", is_flag=True, help="Go on with an interrupted profile.")
 @click.option("--tensor-parallel", is_flag=True, help="Split the target over the processes that torchrun started.")
 @pair_options
@@ -114,6 +121,7 @@ def profile(
     prompts: PromptOptions,
     imports: ImportOptions,
     rules: str,
+    wait_s: float | None,
     resume: bool,
     record_name: str | None,
     tensor_parallel: bool,
@@ -133,13 +141,15 @@ def profile(
     for each in (path, None if to_stream else journal_path(path), record_path):
         if each is not None:
             check_writable(each)
+    if imports.times and wait_s is not None:
+        raise click.UsageError("--wait: expected times to be taken. Got imported ones: leave it out.")
     if imports.everything and record_path is not None:
         raise click.UsageError("--record: expected a draft model to ask. Got imported curves and acceptance only.")
     if imports.everything:
         result, record = _imported(imports, names[0], pair, **measured), None
         result.save(path)
     else:
-        found = _measured(path, pair, prompts, imports, names, resume, record_path, **measured)
+        found = _measured(path, pair, prompts, imports, names, resume, record_path, wait_s, **measured)
         if found is None:
             return
         result, record = found
@@ -180,6 +190,7 @@ def _measured(
     rules: tuple[str, ...],
     resume: bool,
     record_path: Path | None,
+    wait_s: float | None,
     **measured: Any,
 ) -> "tuple[Profile, DraftRecord | None] | None":
     """Measure what was not imported and write it; return the profile, and the draft record where one is wanted.
@@ -193,7 +204,9 @@ def _measured(
     from treeopt.imports import step_latencies, with_imported
     from treeopt.planner import fastest_drafted_tree
     from treeopt.profiler import Journal, Measurement, Recording, RecordSize, Settings, TextFiles, clock_for
+    from treeopt.profiler.busy import ProcessorTimes
     from treeopt.profiler.distributed import local_device, processes_for
+    from treeopt.profiler.heading import check_edition
     from treeopt.profiler.measure import check_measurable
     from treeopt.profiler.passes import ROOM_TOKENS
     from treeopt.runtime.prompts import profile_prompts
@@ -208,6 +221,8 @@ def _measured(
     first = processes.rank == 0
     journal_file = None if str(path) == STANDARD_STREAM else journal_path(path)
     with processes.watched(journal_file):
+        if resume and journal_file is not None:
+            check_edition(journal_file)
         sampling, context = settings.sampling, settings.context_tokens[0]
         curves = imports.latencies()
         tables = imports.acceptances(rule=rules[0], temperature=sampling.temperature, top_p=sampling.top_p)
@@ -215,8 +230,15 @@ def _measured(
             text_tokens=max(settings.context_tokens) + ROOM_TOKENS
         )
         tokens = profile_prompts(prompts.load(models.tokenizer))
-        texts = TextFiles(texts_path(path) if journal_file and first else None, resume=resume)
         check_measurable(models.target, models.draft, tokens, settings)
+        if first and not imports.times:
+            warn_of_other_programs(
+                models.target,
+                wait_s=wait_s or 0.0,
+                several=processes.count > 1,
+                otherwise="wait for quiet with --wait 60s" if wait_s is None else "wait longer",
+            )
+        texts = TextFiles(texts_path(path) if journal_file and first else None, resume=resume)
         heading = settings.conditions(models.target, models.draft, tokens)
         journal = Journal(journal_file, heading, resume=resume, processes=processes)
         measurement = Measurement(
@@ -228,6 +250,7 @@ def _measured(
             journal=journal,
             fastest_tree=fastest_drafted_tree,
             processes=processes,
+            load=None if pair.tensor_parallel else ProcessorTimes,
         )
         times = step_latencies(curves, context_tokens=context, sampled=not sampling.greedy) if imports.times else None
         result = measurement.profile(latencies=times, acceptances=tables or None, show_progress=first)

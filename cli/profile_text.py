@@ -49,6 +49,7 @@ def _times(latency: StepLatency, *, named: bool) -> list[str]:
         f"draft a level, ms   {_row(latency.draft, shown)}",
         f"overhead of a step  {_overheads(latency)}",
         *_limit(latency),
+        *_left_out(latency),
         f"verify is known to {_precision(latency.verify)}, draft to {_precision(latency.draft)}",
     ]
 
@@ -72,6 +73,14 @@ def _limit(latency: StepLatency) -> list[str]:
     if latency.limit_tokens is None:
         return []
     return [f"memory ends before {latency.limit_tokens} tokens: no larger pass was timed"]
+
+
+def _left_out(latency: StepLatency) -> list[str]:
+    """Return how many calls were in vain; where disturbed samples had to be kept a warning says so."""
+    disturbance = latency.disturbance
+    if disturbance is None or disturbance.calls == 0 or disturbance.samples > 0:
+        return []
+    return [f"{disturbance.calls:.0%} of the calls were disturbed by other programs and are left out"]
 
 
 def _overheads(latency: StepLatency) -> str:

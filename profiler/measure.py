@@ -1,6 +1,6 @@
 """A whole profile: times under every condition, then acceptance under every rule and sampling."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +8,7 @@ from tqdm import tqdm
 
 from treeopt.errors import InvalidValueError
 from treeopt.profile import MeasuredAcceptance, Pair, Profile, StepLatency
+from treeopt.profiler.busy import LoadReader
 from treeopt.profiler.clock import Clock
 from treeopt.profiler.counting import Counting, FastestTree, counted_rule
 from treeopt.profiler.journal import Journal
@@ -33,6 +34,7 @@ class Measurement:
         prompts: token ids that the target continues; at least two.
         settings: what to measure.
         clock: what times the calls.
+        load: makes a reader that tells what other programs use from then on; by default nobody looks.
         journal: where every measurement is kept at once.
         fastest_tree: what the rule `traversal` is measured on; other rules do not need it.
         processes: those that measure together; by default this one alone.
@@ -49,6 +51,7 @@ class Measurement:
         settings: Settings,
         *,
         clock: Clock,
+        load: Callable[[], LoadReader] | None = None,
         journal: Journal,
         fastest_tree: FastestTree | None = None,
         processes: Processes | None = None,
@@ -68,7 +71,7 @@ class Measurement:
         self._fastest_tree = fastest_tree
         text = np.concatenate([np.asarray(prompt) for prompt in prompts])
         self._processes = processes or OneProcess()
-        self._surface = Surface(target, draft, text.tolist(), settings, clock=clock, journal=journal)
+        self._surface = Surface(target, draft, text.tolist(), settings, clock=clock, journal=journal, load=load)
         self._counting = Counting(target, draft, prompts, settings, journal=journal, processes=self._processes)
 
     def profile(

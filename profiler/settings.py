@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from zlib import crc32
 
 from treeopt.errors import InvalidValueError
+from treeopt.profiler.heading import edition
 from treeopt.profiler.machine import describe_machine, describe_pair
 from treeopt.rules import check_rule
 from treeopt.runtime.model import LanguageModel
@@ -114,11 +115,11 @@ class Settings:
         return -(-self.positions // texts)
 
     def conditions(self, target: LanguageModel, draft: LanguageModel, prompts: Sequence[Sequence[int]]) -> str:
-        """Return all that makes two profiles comparable, as one line."""
+        """Return all that makes two profiles comparable, and what their journals' numbers mean, as one line."""
         checksum = crc32(repr([list(prompt) for prompt in prompts]).encode())
         parts = {**asdict(describe_machine(target.device)), **asdict(describe_pair(target, draft)), **asdict(self)}
         for name in ("record", "cuda_graphs"):
             if parts[name] is None:
                 del parts[name]
         parts["prompts"] = f"{len(prompts)} of checksum {checksum:08x}"
-        return ", ".join(f"{name} {value}" for name, value in parts.items())
+        return ", ".join([edition(), *(f"{name} {value}" for name, value in parts.items())])

@@ -25,6 +25,7 @@ from treeopt.profile import (
     ACCEPTANCE,
     INCLUDED,
     LATENCY_PARTS,
+    Disturbance,
     Imported,
     Machine,
     MeasuredAcceptance,
@@ -96,6 +97,7 @@ GOLDEN = Profile(
             sampled=False,
             imported=(Imported(what="verify", source="costs.json (SGLang cost table)"),),
             limit_tokens=96,
+            disturbance=Disturbance(calls=0.25, samples=0.125, processors=0.95),
             steps=(
                 RuleSteps(
                     rule="typical",
@@ -133,7 +135,7 @@ def check_same(found: Profile, expected: Profile) -> None:
     for name in ("created", "tool", "machine", "pair"):
         assert getattr(found, name) == getattr(expected, name)
     for one, other in zip(found.latencies, expected.latencies, strict=True):
-        for name in ("context_tokens", "batch_size", "sampled", "imported", "limit_tokens"):
+        for name in ("context_tokens", "batch_size", "sampled", "imported", "limit_tokens", "disturbance"):
             assert getattr(one, name) == getattr(other, name)
         for table, wanted in ((one.verify, other.verify), (one.draft, other.draft)):
             assert table.tokens.tolist() == wanted.tokens.tolist()
@@ -267,6 +269,7 @@ def imports(parts: tuple[str, ...]) -> st.SearchStrategy[tuple[Imported, ...]]:
     return st.lists(each, max_size=3, unique_by=lambda one: one.what).map(tuple)
 
 
+SHARES = st.integers(0, 100_000).map(lambda count: count / 100_000)  # in digits that the file keeps
 OVERHEADS = st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=4).map(lambda s: Timing(s, allow_negative=True))
 LATENCIES = st.builds(
     StepLatency,
@@ -280,6 +283,9 @@ LATENCIES = st.builds(
     ).map(tuple),
     sampled=st.none() | st.booleans(),
     imported=imports(LATENCY_PARTS),
+    disturbance=st.none()
+    | st.just(Disturbance(calls=0.0, samples=0.0))
+    | st.builds(Disturbance, calls=SHARES.filter(bool), samples=SHARES, processors=SHARES),
 )
 ACCEPTANCES = st.builds(
     MeasuredAcceptance,
@@ -374,6 +380,13 @@ class TestRoundTrip:
         again = yaml.safe_load((tmp_path / "again.yaml").read_bytes())
         assert where[2] not in again[where[0]][0]
 
+    def test_an_older_file_does_not_say_what_other_programs_did(self, tmp_path):
+        (tmp_path / "p.yaml").write_bytes(spoiled("latency", 0, "disturbed"))
+        found = Profile.load(tmp_path / "p.yaml")
+        assert found.latencies[0].disturbance is None
+        found.save(tmp_path / "again.yaml")
+        assert b"disturbed" not in (tmp_path / "again.yaml").read_bytes()
+
     def test_a_file_without_texts(self, tmp_path):
         without = yaml.safe_load(GOLDEN_FILE.read_bytes())
         del without["acceptance"][0]["texts"], without["acceptance"][0]["outcomes"]
@@ -410,6 +423,11 @@ def replaced(old: str, new: str) -> bytes:
     return text.replace(old, new).encode()
 
 
+def line_of(text: str) -> int:
+    """Return the number of the golden file's line that holds a text."""
+    return GOLDEN_FILE.read_text("utf-8").partition(text)[0].count("\n") + 1
+
+
 LAUGHS = "a: &a [ha, ha]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in pairwise("abcdefghi"))
 
 NOT_PLAIN_YAML = {
@@ -439,7 +457,7 @@ TRICKS = {
     "anchor": (replaced("version: 1", "version: &v 1"), "line 2"),
     "anchor of a key": (replaced("version: 1", "&v version: 1"), "line 2"),
     "tag": (replaced("version: 1", "version: !!int 1"), "line 2"),
-    "tag of a list": (replaced("p: [0.8, 0.1]", "p: !!set {0.8, 0.1}"), "line 73"),
+    "tag of a list": (replaced("p: [0.8, 0.1]", "p: !!set {0.8, 0.1}"), f"line {line_of('p: [0.8, 0.1]')}"),
     "tag of code": (b"!!python/object/apply:os.system [exit]", "line 1"),
     "bare tag": (replaced("version: 1", "version: ! 1"), "line 2"),
 }
@@ -503,6 +521,22 @@ WRONG_SHAPE = {
         "latency[0].timed",
         "expected sampled or greedy. Got 'often'",
     ),
+    "disturbed without samples": (
+        spoiled("latency", 0, "disturbed", "samples"),
+        "latency[0].disturbed.samples",
+        "is missing",
+    ),
+    "disturbed more often than always": (
+        spoiled("latency", 0, "disturbed", "calls", value=1.5),
+        "latency[0].disturbed.calls",
+        "from 0 to 1. Got 1.5",
+    ),
+    "disturbed by a number of programs": (
+        spoiled("latency", 0, "disturbed", "programs", value=3),
+        "latency[0].disturbed.programs",
+        "unknown field",
+    ),
+    "disturbed true": (spoiled("latency", 0, "disturbed", value=True), "latency[0].disturbed", "fields with names"),
     "imported empty": (spoiled("latency", 0, "imported", value=[]), "latency[0].imported", "at least one. Got 0 items"),
     "imported text": (spoiled(*FIRST, "imported", value="f"), "acceptance[0].imported", "at least one. Got 'f'"),
     "imported from nowhere": (
@@ -664,6 +698,21 @@ WRONG_MEANING = {
         spoiled(*FIRST, "outcomes", value=[[0], [0], [0]]),
         "acceptance[0].texts",
         "outcomes: expected those of 2 texts.* Got 3",
+    ),
+    "disturbed by programs that used nobody knows what": (
+        spoiled("latency", 0, "disturbed", "processors"),
+        "latency[0].disturbed.calls",
+        "processors, samples: expected where calls are disturbed, and only there",
+    ),
+    "not disturbed, by programs that used something": (
+        spoiled("latency", 0, "disturbed", value={"calls": 0.0, "samples": 0.0, "processors": 0.5}),
+        "latency[0].disturbed.calls",
+        "expected where calls are disturbed",
+    ),
+    "samples of disturbed calls that there are none of": (
+        spoiled("latency", 0, "disturbed", value={"calls": 0.0, "samples": 0.5}),
+        "latency[0].disturbed.calls",
+        "expected where calls are disturbed",
     ),
     "a limit within what was timed": (
         spoiled("latency", 0, "limit_tokens", value=64),

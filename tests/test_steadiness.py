@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from treeopt.latency import LatencyTable, Timing
-from treeopt.profile import StepLatency
+from treeopt.profile import Disturbance, StepLatency
 from treeopt.steadiness import FEWEST_SAMPLES, drift, line_errors, precision, spread, warnings
 
 STEADY = [1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 1.0, 1.0]
@@ -136,6 +136,27 @@ class TestWarnings:
     def test_the_draft_counts_too(self):
         slower = table(*[[1.0] * 4 + [1.2] * 4] * 4)
         assert len(warnings([latency(STEADY, draft=slower)])) == 1
+
+    def test_of_disturbed_samples_only_the_disturbance_is_told(self):
+        """That the machine became slower while another program computed says nothing of the machine."""
+        slower = [1.0] * 4 + [59.0] * 4
+        disturbed = Disturbance(calls=0.4, samples=0.25, processors=0.95)
+        (found,) = warnings([latency(slower, disturbance=disturbed)])
+        assert found.startswith(
+            "256 tokens of context, batch 2: other programs used 95% of the processors during 40% of the timed calls: "
+        )
+        assert "25% of the samples" in found
+        assert "became" not in found
+        assert found.endswith("Close them, or wait for quiet with --wait 10m, and profile again without --resume.")
+
+    def test_undisturbed_samples_show_what_they_show(self):
+        """Also where disturbed ones were left out."""
+        for disturbance in (Disturbance(calls=0.0, samples=0.0), Disturbance(calls=0.5, samples=0.0, processors=1.0)):
+            found = warnings([latency([1.0, 1.5] * 3 + [2.0, 3.0] * 3, disturbance=disturbance)])
+            assert len(found) == 2
+            assert "the machine became" in found[0]
+            assert not any("of the timed calls" in each for each in found)
+            assert warnings([latency(STEADY, disturbance=disturbance)]) == []
 
     def test_one_odd_time_is_no_drift(self):
         odd = table(STEADY, [1.0] * 4 + [9.0] * 4, STEADY)

@@ -100,6 +100,29 @@ class RuleSteps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Disturbance:
+    """What other programs did to the times of one condition.
+
+    Raises InvalidValueError for shares that are none, or one of the processors without a disturbed call.
+    """
+
+    calls: float
+    """Share of the timed calls that were made while other programs kept this one from the processors."""
+    samples: float
+    """Share of the samples kept here that are of such calls: 0 where all of those were left out."""
+    processors: float | None = None
+    """Share of the processors that the others used during those calls, on average; None where there are none."""
+
+    def __post_init__(self) -> None:
+        for name in ("calls", "samples", "processors"):
+            share = getattr(self, name)
+            if share is not None and not 0 <= share <= 1:
+                raise InvalidValueError(f"{name}: expected a share from 0 to 1. Got {share:g}.")
+        if (self.processors is None) != (self.calls == 0) or (self.samples > 0 and self.calls == 0):
+            raise InvalidValueError("processors, samples: expected where calls are disturbed, and only there.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepLatency:
     """What a step is made of, at one context length and batch size.
 
@@ -126,6 +149,8 @@ class StepLatency:
     """The smallest verification pass that memory did not suffice for; None where it sufficed for all."""
     steps: tuple[RuleSteps, ...] = ()
     """The whole steps that the overheads were taken from, rule by rule, where they are known."""
+    disturbance: Disturbance | None = None
+    """What other programs did to the times; None where nobody looked."""
 
     def __post_init__(self) -> None:
         check_imported(self.imported, LATENCY_PARTS)

@@ -16,6 +16,7 @@ from treeopt.outcomes import Outcomes
 from treeopt.profile import (
     ACCEPTANCE,
     LATENCY_PARTS,
+    Disturbance,
     Imported,
     Machine,
     MeasuredAcceptance,
@@ -166,9 +167,22 @@ def _read_latency(fields: Fields) -> StepLatency:
         sampled=_read_timed(fields) if "timed" in fields else None,
         imported=_read_imported(fields, LATENCY_PARTS),
         steps=tuple(map(_read_steps, fields.mappings("steps"))) if "steps" in fields else (),
+        disturbance=_read_disturbance(fields.mapping("disturbed")) if "disturbed" in fields else None,
     )
     fields.end()
     return latency
+
+
+def _read_disturbance(fields: Fields) -> Disturbance:
+    disturbance = fields.build(
+        "calls",
+        Disturbance,
+        calls=fields.number("calls", most=1.0),
+        samples=fields.number("samples", most=1.0),
+        processors=fields.number("processors", most=1.0) if "processors" in fields else None,
+    )
+    fields.end()
+    return disturbance
 
 
 def _read_steps(fields: Fields) -> RuleSteps:
@@ -297,6 +311,9 @@ def _write_latency(latency: StepLatency) -> dict[str, Any]:
         ]
     if latency.limit_tokens is not None:
         written["limit_tokens"] = latency.limit_tokens
+    if latency.disturbance is not None:
+        shares = _known(asdict(latency.disturbance))
+        written["disturbed"] = dict(zip(shares, _rounded(np.array(list(shares.values()))), strict=True))
     return written | _write_imported(latency.imported)
 
 

@@ -27,7 +27,7 @@ class Trial:
     passes: IntArray
     """int64 (M,): how many passes had each size, over all texts."""
     draft: Timing
-    """Seconds that drafting took in each step."""
+    """Seconds that drafting took in each step; 0 where the clock saw none pass."""
 
     def __post_init__(self) -> None:
         if not len(self.tokens) == len(self.steps) > 0 or np.any(self.steps < 1) or np.any(self.tokens < self.steps):

@@ -155,6 +155,7 @@ def _step(
         overhead=overhead,
         sampled=sampled if "verify" in parts or measured is None else measured.sampled,
         imported=imported,
+        disturbance=None if measured is None or len(imported) == len(LATENCY_PARTS) else measured.disturbance,
     )
 
 
