@@ -34,6 +34,9 @@ class TextCache(Protocol):
     def keep(self, path: Sequence[int]) -> None:
         """Commit the tree nodes at the offsets `path` from `length`, rising from 0, and drop the others."""
 
+    def wipe(self) -> None:
+        """Set what stands behind the committed tokens to 0, where a pass left something that is not finite."""
+
     def clear(self) -> None:
         """Forget every token."""
 

@@ -34,6 +34,9 @@ class Passes(Protocol):
     def make(self, passes: Sequence[PassNodes]) -> list[Pass]:
         """Return the passes of a tree; to be called between steps."""
 
+    def clean(self) -> None:
+        """Forget what stands behind the text, where a pass left something that is not finite."""
+
 
 class Read(NamedTuple):
     """What a model says of the nodes of a pass."""
@@ -109,3 +112,6 @@ class TreePasses:
             )
             for nodes in passes
         ]
+
+    def clean(self) -> None:
+        """See `Passes`; here nothing is to do, because a pass sees no slot that was not fed in its step."""

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.head_folder import HeadFolder
 from treeopt.runtime.drafting import Outcome, Proposal
+from treeopt.runtime.finite import Scores
 from treeopt.runtime.linear import Linear
 from treeopt.runtime.transformer import Transformer
 from treeopt.trees import TokenTree
@@ -92,8 +93,10 @@ class MedusaDrafter:
         """Return the tree of the heads' guesses; of a text that is its root alone, the root."""
         if self._hidden is None:
             return Proposal(TokenTree([-1]), torch.tensor([self._root]))
-        guesses = self.heads.likeliest(self._hidden, self._count).flatten()[self._places]
-        return Proposal(self.tree, torch.cat([guesses.new_tensor([self._root]), guesses]))
+        likeliest = self.heads.logits(self._hidden).topk(self._count)
+        guesses = likeliest.indices.flatten()[self._places]
+        scores = Scores(f"Medusa heads of {self.heads.target.name}", likeliest.values[0, : self.tree.max_depth, 0])
+        return Proposal(self.tree, torch.cat([guesses.new_tensor([self._root]), guesses]), scores=scores)
 
     def accept(self, outcome: Outcome) -> None:
         """Move on to a new root: it was sampled from the hidden state of the last accepted node."""
