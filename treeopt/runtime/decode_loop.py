@@ -11,10 +11,12 @@ from torch import Tensor
 
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.runtime.finite import draft_warning, not_finite_error
+from treeopt.runtime.memory import check_decoder
 from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.stopping import Stopping
 from treeopt.runtime.verification import Verdict
 from treeopt.sampling import Sampling
+from treeopt.trees import TokenTree
 
 
 class DecodeLoop(ABC):
@@ -27,8 +29,10 @@ class DecodeLoop(ABC):
         seed: of all randomness.
         max_text_tokens: longest text, prompt included; at most and by default what both models were trained for.
         max_nodes: most nodes that the target verifies in a step.
+        tree: what is drafted; None where it is not known, or another may come.
 
-    Raises InvalidValueError for values out of range and models whose vocabularies differ in size.
+    Raises InvalidValueError for values out of range and models whose vocabularies differ in size, OutOfMemoryError where
+    caches, masks and laws need more memory than is free.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class DecodeLoop(ABC):
         seed: int,
         max_text_tokens: int | None,
         max_nodes: int,
+        tree: TokenTree | None = None,
     ) -> None:
         check_vocabularies(target, drafter)
         self._trained_tokens = trained_tokens(target, drafter)
@@ -48,6 +53,7 @@ class DecodeLoop(ABC):
         self.target = target
         self._sampling = sampling
         self._generator = torch.Generator(target.device).manual_seed(seed)
+        check_decoder(target, drafter, tree, text_tokens=self.max_text_tokens, max_nodes=max_nodes, sampling=sampling)
         self._cache = target.new_cache(self.max_text_tokens + max_nodes)
         self._texts = 0
         self._warned = False

@@ -51,7 +51,8 @@ class Decoder(DecodeLoop):
         cuda_graphs: whether passes are captured as CUDA graphs, which takes a moment for every new tree shape; by
             default on a CUDA device.  On a CPU, the same work is done without graphs.
 
-    Raises InvalidValueError for values out of range and models whose vocabularies differ in size.
+    Raises InvalidValueError for values out of range and models whose vocabularies differ in size, OutOfMemoryError where
+    caches, masks and laws need more memory than is free.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Decoder(DecodeLoop):
             seed=seed,
             max_text_tokens=max_text_tokens,
             max_nodes=tree.nodes if max_nodes is None else max_nodes,
+            tree=tree if max_nodes in (None, tree.nodes) else None,
         )
         self._drafts = drafter is not None
         self._check_tree(tree)

@@ -5,6 +5,7 @@ from treeopt.runtime.decode_loop import check_vocabularies, text_limit, trained_
 from treeopt.runtime.drafting_decoder import DraftingDecoder
 from treeopt.runtime.dynamic_growth import Children, Grown, Growth
 from treeopt.runtime.growing import GrowingDrafter
+from treeopt.runtime.memory import new_cache
 from treeopt.runtime.model import LanguageModel
 from treeopt.trees.dynamic_tree import DynamicTree
 
@@ -67,7 +68,7 @@ class DynamicDrafter(GrowingDrafter):
     """
 
     def __init__(self, model: LanguageModel, tree: DynamicTree, *, capacity: int) -> None:
-        cache = model.new_cache(capacity + sum(tree.draft_widths))
+        cache = new_cache(model, capacity + sum(tree.draft_widths))
         super().__init__(model, cache, children=tree.top_k, max_nodes=tree.nodes)
         self.tree = tree
 

@@ -87,6 +87,17 @@ class HiddenModel(LanguageModel, Protocol):
 
 
 @runtime_checkable
+class SizedModel(LanguageModel, Protocol):
+    """A model that tells how much memory it will take."""
+
+    def cache_bytes(self, capacity: int, batch_size: int = 1) -> int:
+        """Return the bytes of what `new_cache` returns."""
+
+    def pass_bytes(self, tokens: int) -> int:
+        """Return the most bytes that a pass over so many tokens takes for a moment, logits left out."""
+
+
+@runtime_checkable
 class StaticModel(LanguageModel, Protocol):
     """A model whose pass can also be captured as a CUDA graph."""
 

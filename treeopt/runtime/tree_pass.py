@@ -72,7 +72,8 @@ class TreePass:
         self._cache = cache
         self._start = start
         self._depth = torch.tensor(depth, dtype=torch.int64, device=model.device)
-        self._mask = TreeMask(torch.from_numpy(visible.copy()), capacity, dtype=model.dtype, device=model.device)
+        nodes = torch.from_numpy(np.require(visible, requirements="W"))  # torch warns of what cannot be written
+        self._mask = TreeMask(nodes, capacity, dtype=model.dtype, device=model.device)
 
     def __call__(self, tokens: Tensor) -> Tensor:
         """Return logits (rows, V) after tokens, int64 (rows,)."""

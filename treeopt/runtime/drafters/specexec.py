@@ -4,6 +4,7 @@ from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.specexec_growth import BestFirstGrowth
 from treeopt.runtime.dynamic_growth import Children, Grown
 from treeopt.runtime.growing import GrowingDrafter
+from treeopt.runtime.memory import new_cache
 from treeopt.runtime.model import LanguageModel, TextCache
 from treeopt.trees.specexec import SPECEXEC_SETTINGS, SpecExecSetting
 
@@ -57,7 +58,7 @@ def _check(setting: SpecExecSetting, model: LanguageModel, capacity: int) -> Non
 
 def _cache(model: LanguageModel, setting: SpecExecSetting, capacity: int) -> TextCache:
     try:
-        return model.new_cache(capacity + setting.max_fed)
+        return new_cache(model, capacity + setting.max_fed)
     except (RuntimeError, MemoryError):
         raise InvalidValueError(
             f"budget: expected a cache of the draft model that fits into memory. Got {setting.max_fed} nodes fed in a "
