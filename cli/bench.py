@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 @click.option(
     "--max-new-tokens",
     type=click.IntRange(min=1),
-    help="Tokens per prompt; by default as many as the profile measured.",
+    help="Tokens per prompt, the last step decoded to its end; by default as many as the profile measured.",
 )
 @click.option(
     "--repeats",
@@ -185,7 +185,7 @@ def table(predicted: "Candidate", measured: "Measured", asked: "MeasuredAcceptan
     ]
     lines = [f"{'':<18}{'predicted':>10}{'measured':>10}"]
     lines += [f"{name:<18}{left:>10}{right:>10}" for name, left, right in rows]
-    lines.append(f"\n{measured.tokens} tokens decoded; {verdict(measured, asked.rule)}.")
+    lines.append(f"\n{measured.tokens} tokens decoded in whole steps; {verdict(measured, asked.rule)}.")
     return "\n".join(lines)
 
 

@@ -11,6 +11,7 @@ from treeopt.cli.profile import profile
 from treeopt.cli.run import run
 from treeopt.cli.show import show
 from treeopt.cli.solve import solve
+from treeopt.cli.text import warnings_in_one_line
 from treeopt.errors import TreeoptError
 
 
@@ -20,7 +21,8 @@ class Commands(click.Group):
     def invoke(self, context: click.Context) -> object:
         """Run the subcommand and translate its failures, unless --debug asks for the traceback."""
         try:
-            return super().invoke(context)
+            with warnings_in_one_line():
+                return super().invoke(context)
         except KeyboardInterrupt:
             if context.params.get("debug"):
                 raise

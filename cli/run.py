@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -81,7 +81,8 @@ def run(
     steps = decoder.steps(tokens, max_new_tokens, stop=[models.tokenizer.encode_inner(text) for text in stop])
     if not chat:
         click.echo(prompt, nl=False)
-    for piece in models.tokenizer.stream(_counted(steps, counts), after=tokens):
+    ends = models.target.config.end_tokens
+    for piece in models.tokenizer.stream(_counted(steps, counts, ends), after=tokens):
         click.echo(piece, nl=False)
         sys.stdout.flush()
     seconds = time.perf_counter() - start_s
@@ -95,8 +96,8 @@ def run(
     )
 
 
-def _counted(steps: Iterable[list[int]], counts: list[int]) -> Iterator[int]:
-    """Yield the tokens of all steps and note how many each had."""
+def _counted(steps: Iterable[list[int]], counts: list[int], ends: Collection[int]) -> Iterator[int]:
+    """Yield the tokens of all steps, but for those that end a text, and note how many each had with them."""
     for tokens in steps:
         counts.append(len(tokens))
-        yield from tokens
+        yield from (token for token in tokens if token not in ends)

@@ -1,11 +1,14 @@
 """Numbers as the commands print them, and a word to those who wait."""
 
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import click
 
+from treeopt.errors import TreeoptWarning
 from treeopt.latency import Estimate
 
 SILENCE_S = 2.0
@@ -40,3 +43,20 @@ def patience(reason: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+@contextmanager
+def warnings_in_one_line() -> Iterator[None]:
+    """Print treeopt's own warnings on standard error, one line each; all others are shown as ever."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", TreeoptWarning)
+        show = warnings.showwarning
+
+        def show_ours(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if issubclass(category, TreeoptWarning):
+                click.echo(f"Warning: {' '.join(str(message).split())}", err=True)
+            else:
+                show(message, category, *place, **more)
+
+        warnings.showwarning = show_ours
+        yield

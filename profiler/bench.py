@@ -34,7 +34,7 @@ class Measured:
     divergences: tuple[Divergence, ...] | None
     """Where texts differ from plain decoding's; None above temperature 0, where they differ by chance."""
     tokens: int
-    """Tokens decoded with the tree in one pass over the prompts."""
+    """Tokens decoded with the tree in one pass over the prompts, the last step of each text to its end."""
     prompts: int
     """Prompts decoded; fewer than asked for after an interruption."""
 
@@ -105,7 +105,8 @@ def bench_trees(
 ) -> tuple[Measured, ...]:
     """Decode every prompt plainly and with each of some trees, in turn, `repeats` times, and compare.
 
-    Of the repeats of one prompt the median time counts.  Filling the cache with the prompt is not timed.
+    A text ends with the step that brings its `max_new_tokens`-th token, and all of that step counts.  Of the repeats of
+    one prompt the median time counts.  Filling the cache with the prompt is not timed.
     Ctrl-C ends it early: the prompts begun so far are the result, unless there is none.
 
     Raises InvalidValueError without trees or prompts, or where the decoder refuses a prompt.

@@ -17,6 +17,7 @@ BASE = {
     "treeopt.errors",
     "treeopt.files",
     "treeopt.fields",
+    "treeopt.json_file",
     "treeopt.arrays_file",
     "treeopt.figure_file",
     "treeopt.pair",

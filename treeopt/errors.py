@@ -23,3 +23,11 @@ class InvalidValueError(TreeoptError, ValueError):
 
 class InfeasibleError(TreeoptError):
     """A question that the measured data cannot answer."""
+
+
+class OutOfMemoryError(TreeoptError, MemoryError):
+    """A need of more memory than is free, found before it was taken."""
+
+
+class TreeoptWarning(UserWarning):
+    """Something that a user should know and act on; the command line prints it in one line and goes on."""

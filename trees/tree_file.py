@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from treeopt.errors import FormatError, InvalidValueError
+from treeopt.errors import InvalidValueError
 from treeopt.fields import Fields, check_format
 from treeopt.files import read_text, write_text
+from treeopt.json_file import parse_json
 from treeopt.trees.token_tree import FloatArray, TokenTree
 
 FORMAT = "treeopt-tree"
@@ -139,11 +139,7 @@ def load_file(path: Path | str) -> TreeFile:
 
 def parse(path: Path | str, text: str) -> TreeFile:
     """Return everything that the text of a tree file holds; raises FormatError as `load_file` does."""
-    try:
-        content = json.loads(text, object_pairs_hook=no_duplicates, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(path, "content", f"expected JSON ({error}). Is it a tree file?") from None
-    fields = Fields(path, content)
+    fields = Fields(path, parse_json(path, text, unique_keys=True, constants=False))
     check_format(fields, FORMAT, VERSION)
     tree = fields.build("parents", _make_tree, fields.integers("parents"))
     reach = fields.build("reach", _checked_reach, tree, fields.numbers("reach")) if "reach" in fields else None
@@ -188,15 +184,3 @@ def _checked_reach(tree: TokenTree, values: Sequence[float] | FloatArray) -> Flo
         raise InvalidValueError("expected no node to be reached more often than its parent.")
     reach.flags.writeable = False
     return reach
-
-
-def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object of some pairs, as `json.loads` hooks it in; ValueError for a key that appears twice."""
-    twice = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
-    if twice:
-        raise ValueError(f"the key {twice[0]!r} appears twice")
-    return dict(pairs)
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")

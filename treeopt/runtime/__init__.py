@@ -1,4 +1,10 @@
-"""Executing trees: models, caches, drafting, verification, the decode loop."""
+"""Executing trees: models, caches, drafting, verification, the decode loop.
+
+Submodules come by attribute too, `treeopt.runtime.pair`, and are imported when they are first used (PEP 562).
+"""
+
+from importlib import import_module
+from types import ModuleType
 
 from treeopt.runtime.checkpoint import load_model
 from treeopt.runtime.decoder import Decoder
@@ -25,3 +31,27 @@ __all__ = [
     "verify",
     "verify_greedy",
 ]
+
+SUBMODULES = frozenset(
+    {
+        "adapter",
+        "config",
+        "drafters",
+        "drafting",
+        "folder",
+        "huggingface",
+        "memory",
+        "pair",
+        "prompts",
+        "rules",
+        "tokenizer",
+    }
+)
+"""Those that a user of the library may want; the others are parts of the decoders."""
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Import a submodule on first use."""
+    if name not in SUBMODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f"{__name__}.{name}")
