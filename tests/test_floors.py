@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = {"treeopt": "treeopt", "trees": "treeopt.trees", "profiler": "treeopt.profiler", "cli": "treeopt.cli"}
 
 BASE = {
+    "treeopt.version",
     "treeopt.errors",
     "treeopt.files",
     "treeopt.fields",
@@ -21,7 +22,7 @@ BASE = {
     "treeopt.figure_file",
     "treeopt.pair",
 }
-"""Errors, reading and writing files, and where the bundled pair lies: everyone may import them."""
+"""The version, errors, reading and writing files, and where the bundled pair lies: everyone may import them."""
 RECORDS = {
     "treeopt.rules",
     "treeopt.sampling",

@@ -19,3 +19,8 @@ __all__ = [
     "load_file",
     "save_figure",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return the public names: what tab completion shows."""
+    return __all__

@@ -25,3 +25,8 @@ __all__ = [
     "verify",
     "verify_greedy",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return the public names: what tab completion shows."""
+    return __all__
