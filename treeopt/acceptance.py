@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from treeopt.array_record import ArrayRecord
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.trees import TokenTree
 
@@ -20,8 +21,8 @@ NORMAL_95 = 1.959964
 """Half-width of a 95 % interval in standard errors."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AcceptanceTable:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class AcceptanceTable(ArrayRecord):
     """P[d-1, k]: probability that the child of rank k at depth d is accepted, given that its parent was reached.
 
     Where it also depends on the parent's rank j it is P[d-1, j, k]: parents of rank R - 1 and beyond share the last
@@ -117,8 +118,8 @@ class AcceptanceTable:
         return np.clip(self.p - half, 0, 1), np.clip(self.p + half, 0, 1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TextSums:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TextSums(ArrayRecord):
     """Sums of acceptance over each of J measured texts, from which errors keep their correlation between depths.
 
     A text that the draft follows well it follows well at every depth: the entries of a table do not err independently.

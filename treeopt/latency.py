@@ -2,17 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from treeopt.array_record import ArrayRecord, ShortRepr
 from treeopt.errors import InfeasibleError, InvalidValueError
 
 FloatArray = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+@dataclass(frozen=True, slots=True, repr=False)
+class Estimate(ShortRepr):
     """A number with its 95 % interval."""
 
     value: float
@@ -20,8 +22,8 @@ class Estimate:
     high: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Timing:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Timing(ArrayRecord):
     """Every sample of one measured time, in the order they were taken.
 
     Args:
@@ -31,6 +33,7 @@ class Timing:
     0.2
     """
 
+    _shown: ClassVar[tuple[str, ...]] = ("median_s", "samples_s")
     samples_s: FloatArray
 
     def __init__(self, samples_s: Sequence[float] | FloatArray, *, allow_negative: bool = False) -> None:
@@ -78,8 +81,8 @@ def _left_out(count: int) -> int:
     return left_out
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LatencyTable:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LatencyTable(ArrayRecord):
     """Measured seconds against a number of tokens, straight lines between the measured counts.
 
     Args:
@@ -89,6 +92,7 @@ class LatencyTable:
     Raises InvalidValueError when counts do not rise or do not match the timings.
     """
 
+    _shown: ClassVar[tuple[str, ...]] = ("tokens", "medians_s")
     tokens: npt.NDArray[np.int64]
     timings: tuple[Timing, ...]
     medians_s: FloatArray

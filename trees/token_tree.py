@@ -18,6 +18,9 @@ IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
+SHOWN_WIDTHS = 16
+"""Levels whose widths a tree's text lists, the first ones."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenTree:
@@ -164,7 +167,8 @@ class TokenTree:
         return TokenTree, (self.parents,)  # so that copies are read-only too
 
     def __repr__(self) -> str:
-        return f"TokenTree(nodes={self.nodes}, max_depth={self.max_depth}, widths={self.level_widths.tolist()})"
+        widths = ", ".join(map(str, self.level_widths[:SHOWN_WIDTHS])) + ", ..." * (self.max_depth >= SHOWN_WIDTHS)
+        return f"TokenTree(nodes={self.nodes}, max_depth={self.max_depth}, widths=[{widths}])"
 
 
 def _integers(parents: Sequence[int] | npt.NDArray[np.integer]) -> IntArray:

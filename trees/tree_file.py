@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from treeopt.array_record import ArrayRecord, ShortRepr
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.fields import Fields, check_format
 from treeopt.files import read_text, write_text
@@ -22,8 +23,8 @@ MAX_NODES = 65_536
 MAX_BYTES = 8_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Provenance:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Provenance(ShortRepr):
     """Where a tree came from and what was promised of it; every field may be absent.
 
     Raises InvalidValueError when a number is negative or not finite, or `lossy` is False.
@@ -64,8 +65,8 @@ class Provenance:
             object.__setattr__(self, name, float(value))  # 1 and 1.0 are equal, so they have to give equal bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TreeFile:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class TreeFile(ArrayRecord):
     """What a tree file holds; two are equal when their files are.
 
     Raises InvalidValueError when `reach` does not fit the tree or the tree is too large for a file.

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from treeopt import __version__
+from treeopt.array_record import ShortRepr
 from treeopt.errors import InvalidValueError
 from treeopt.planner.condition import condition
 from treeopt.planner.fastest import Fastest, fastest_tree, speeds
@@ -26,10 +28,11 @@ RIVALS = 100
 """Trees, the fastest of all budgets and depths, that the chosen one is compared with."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Plan(ShortRepr):
     """What to run: under the best rule, the best of the best tree, the best chain and plain decoding, with all three."""
 
+    _shown: ClassVar[tuple[str, ...]] = ("conditions", "choice")
     tree: Candidate
     """The best tree, over every budget and depth."""
     chain: Candidate

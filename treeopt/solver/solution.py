@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
 from treeopt.acceptance import AcceptanceTable
+from treeopt.array_record import ArrayRecord
 from treeopt.errors import InvalidValueError
 from treeopt.solver.best_first import NestedTrees, grow
 from treeopt.solver.dynamic_program import solve_values
@@ -70,10 +71,11 @@ class Trees(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Solution:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Solution(ArrayRecord):
     """The optimum for every budget up to `max_nodes` and every depth up to `max_depth`; trees are made on demand."""
 
+    _shown: ClassVar[tuple[str, ...]] = ("max_nodes", "max_depth", "certificate.method", "table")
     table: AcceptanceTable
     trees: Trees
     certificate: Certificate
