@@ -16,6 +16,7 @@ FOLDERS = {"treeopt": "treeopt", "trees": "treeopt.trees", "profiler": "treeopt.
 BASE = {
     "treeopt.version",
     "treeopt.errors",
+    "treeopt.arguments",
     "treeopt.array_record",
     "treeopt.files",
     "treeopt.fields",

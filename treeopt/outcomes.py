@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from treeopt.acceptance import AcceptanceTable
+from treeopt.arguments import items, whole_numbers
 from treeopt.array_record import ArrayRecord
 from treeopt.counts import REJECTED, conditional_counts
 from treeopt.errors import InvalidValueError
@@ -46,7 +47,7 @@ class Outcomes(ArrayRecord):
     _replays: dict[bytes, Replayed] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __init__(self, ranks: Sequence[Sequence[int] | IntArray]) -> None:
-        arrays = tuple(np.array(each, np.int64) for each in ranks)
+        arrays = tuple(whole_numbers("ranks", each) for each in items("ranks", ranks))
         if not arrays or any(each.ndim != 1 or each.min(initial=REJECTED) < REJECTED for each in arrays):
             raise InvalidValueError(f"ranks: expected a list of ranks of at least {REJECTED} for every text.")
         for each in arrays:

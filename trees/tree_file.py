@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from treeopt.arguments import instance, number
 from treeopt.array_record import ArrayRecord, ShortRepr
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.fields import Fields, check_format
@@ -60,7 +61,7 @@ class Provenance(ShortRepr):
             value = getattr(self, name)
             if value is None:
                 continue
-            if not 0 <= value <= sys.float_info.max:
+            if not 0 <= number(name, value) <= sys.float_info.max:
                 raise InvalidValueError(f"{name}: expected a finite number of at least 0. Got {value}.")
             object.__setattr__(self, name, float(value))  # 1 and 1.0 are equal, so they have to give equal bytes
 
@@ -78,6 +79,7 @@ class TreeFile(ArrayRecord):
     provenance: Provenance | None = None
 
     def __post_init__(self) -> None:
+        instance("tree", self.tree, TokenTree, "make one with treeopt.TokenTree(parents)")
         _check_size(self.tree.nodes)
         if self.reach is not None:
             object.__setattr__(self, "reach", _checked_reach(self.tree, self.reach))

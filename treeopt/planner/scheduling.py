@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from treeopt.array_record import ShortRepr
 from treeopt.planner.model import Candidate, StepModel, step_model
-from treeopt.planner.planning import Plan, plan
+from treeopt.planner.planning import Plan, check_measured, plan
 from treeopt.planner.rule_choice import RuleChoice, planned_acceptances
 from treeopt.profile import Profile
 
@@ -71,6 +71,7 @@ def schedule(
 
     Raises as `plan` does.
     """
+    check_measured(profile, rule, temperature)
     measured = planned_acceptances(profile, rule=rule, temperature=temperature, lossy=lossy)
     plans: list[Plan] = []
     contexts: list[Segment] = []
