@@ -61,9 +61,16 @@ def test_listed_data_is_there():
 @pytest.mark.parametrize(
     ("code", "absent"),
     [
-        ("import treeopt", ["torch", "numba", "matplotlib", "scipy", "yaml", "transformers", "click"]),
+        (
+            "import treeopt",
+            ["numpy", "importlib.metadata", "torch", "numba", "matplotlib", "scipy", "yaml", "transformers", "click"],
+        ),
         ("from treeopt import trees; trees.load", ["torch", "numba", "matplotlib", "scipy", "transformers"]),
         ("import treeopt; treeopt.trees.load", ["torch", "numba", "matplotlib", "scipy", "transformers"]),
+        (
+            f"import treeopt; treeopt.trees.load({str(ROOT / 'tests/data/tree-full.json')!r})",
+            ["torch", "numba", "matplotlib", "scipy", "transformers"],
+        ),
         ("import treeopt; treeopt.TokenTree([-1, 0])", ["torch", "numba", "matplotlib", "scipy", "transformers"]),
     ],
 )

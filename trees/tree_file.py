@@ -111,7 +111,7 @@ class TreeFile(ArrayRecord):
 
 
 def load(path: Path | str) -> TokenTree:
-    """Return the tree of a tree file; `load_file` gives its probabilities and provenance too.
+    """Return the tree of a tree file and of no other; `load_file` gives its probabilities and provenance too.
 
     Raises FormatError naming the file, the field and the reason.
     """
