@@ -1,18 +1,20 @@
 """Arguments of the public functions, checked where they come in: each error names the argument, and what came for it.
 
 All raise InvalidValueError.  Whole numbers and numbers of numpy and torch are taken as Python's; booleans are neither.
+numpy is imported where arrays are read, so that whoever checks a number does not wait for it.
 """
 
 import operator
 import reprlib
 from collections.abc import Iterable
 from numbers import Real
-from typing import Any, TypeVar
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from treeopt.errors import InvalidValueError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 T = TypeVar("T")
 
@@ -52,9 +54,9 @@ def number(name: str, value: object) -> float:
 
 def flag(name: str, value: object) -> bool:
     """Return True or False."""
-    if not isinstance(value, bool | np.bool_):
-        raise InvalidValueError(f"{name}: expected True or False. Got {shown(value)}: give one of them.")
-    return bool(value)
+    if not isinstance(value, bool):
+        raise InvalidValueError(f"{name}: expected True or False. Got {shown(value)}: give a bool.")
+    return value
 
 
 def text(name: str, value: object) -> str:
@@ -72,8 +74,10 @@ def items(name: str, values: Iterable[T]) -> list[T]:
         raise InvalidValueError(f"{name}: expected a list. Got {shown(values)}: put it into one.") from None
 
 
-def numbers(name: str, values: object, where: str = "") -> npt.NDArray[np.float64]:
+def numbers(name: str, values: object, where: str = "") -> "npt.NDArray[np.float64]":
     """Return a copy, float64, of numbers in lists, as deep as may be; `where` says in which shape they are expected."""
+    import numpy as np
+
     try:
         entries = _entries(values)
         if _all(entries, Real, "iuf"):
@@ -83,8 +87,10 @@ def numbers(name: str, values: object, where: str = "") -> npt.NDArray[np.float6
     raise InvalidValueError(f"{name}: expected numbers{where}, as many in every row. Got {shown(values)}.")
 
 
-def whole_numbers(name: str, values: object) -> npt.NDArray[np.int64]:
+def whole_numbers(name: str, values: object) -> "npt.NDArray[np.int64]":
     """Return a copy, int64, of whole numbers in lists, as deep as may be."""
+    import numpy as np
+
     try:
         entries = _entries(values)
         if _all(entries, np.integer | int, "iu"):
@@ -94,14 +100,16 @@ def whole_numbers(name: str, values: object) -> npt.NDArray[np.int64]:
     raise InvalidValueError(f"{name}: expected whole numbers. Got {shown(values)}: give a list of int.")
 
 
-def _entries(values: object) -> npt.NDArray[Any]:
+def _entries(values: object) -> "npt.NDArray[Any]":
     """Return the array that values are, or the values themselves: numpy would take True for 1 and "1" for text."""
+    import numpy as np
+
     if not isinstance(values, np.ndarray) and hasattr(values, "__array__"):
         values = np.asarray(values)  # of torch, for example
     return values if isinstance(values, np.ndarray) else np.array(values, object)
 
 
-def _all(entries: npt.NDArray[Any], kind: Any, dtypes: str) -> bool:
+def _all(entries: "npt.NDArray[Any]", kind: Any, dtypes: str) -> bool:
     """Whether all entries are of a kind and none a boolean; an array's type says so of all of them."""
     if entries.dtype != object:
         return entries.dtype.kind in dtypes
