@@ -100,6 +100,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str, str]] = {
     "ranks of floats": (lambda: Outcomes([[0.5]]), "ranks: expected", "0.5"),
     "a tree of a text": (lambda: TokenTree("ab"), "parents: expected one integer per node", "<U2"),
     "a tree of nothing": (lambda: TokenTree(None), "parents: expected one integer per node", "object"),
+    "a tree with a boolean": (lambda: TokenTree([-1, False]), "parents: expected one integer per node", "boolean"),
     "a file of a list": (lambda: trees.TreeFile(tree=[-1, 0]), "tree: expected a TokenTree.", "[-1, 0]"),
     "a chain of half a level": (lambda: trees.chain(1.5), "depth: expected a whole number", "1.5"),
     "chains of a text": (lambda: trees.chains("2", 2), "count: expected a whole number", "'2'"),

@@ -176,6 +176,8 @@ def _integers(parents: Sequence[int] | npt.NDArray[np.integer]) -> IntArray:
         array = np.asarray(parents)
     except ValueError:  # lists of different lengths
         raise InvalidValueError("parents: expected one integer per node. Got lists inside the list.") from None
+    if isinstance(parents, list | tuple) and bool in map(type, parents):
+        raise InvalidValueError("parents: expected one integer per node. Got a boolean: give its node's number.")
     if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
         raise InvalidValueError(
             f"parents: expected one integer per node, the root's -1 first. Got shape {array.shape}, {array.dtype}."
