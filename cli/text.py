@@ -4,12 +4,14 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from treeopt.errors import TreeoptWarning
-from treeopt.latency import Estimate
+
+if TYPE_CHECKING:
+    from treeopt.latency import Estimate
 
 SILENCE_S = 2.0
 
@@ -23,9 +25,10 @@ def milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:#.3g}".rstrip(".")
 
 
-def spread(estimate: Estimate, scale: float = 1.0) -> str:
+def spread(estimate: "Estimate", scale: float = 1.0) -> str:
     """Return a number with its 95 % interval.
 
+    >>> from treeopt.latency import Estimate
     >>> spread(Estimate(1.5, 1.4, 1.62))
     '1.50 (1.40-1.62)'
     """

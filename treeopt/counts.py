@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from treeopt.acceptance import AcceptanceTable, TextSums
+from treeopt.array_record import ArrayRecord, freeze
 from treeopt.errors import TreeoptError
 
 FloatArray = npt.NDArray[np.float64]
@@ -18,14 +19,17 @@ REJECTED = -1
 """Stands for the accepted rank where every child was rejected."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TextCounts:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TextCounts(ArrayRecord):
     """Sums over one text: how often each depth was reached, and how much of that each rank accepted."""
 
     reached: FloatArray
     """float64 (D,), or (D, R) where every rank of the parent has sums of its own."""
     accepted: FloatArray
     """float64 (D, B) or (D, R, B)."""
+
+    def __post_init__(self) -> None:
+        freeze(self)
 
     @classmethod
     def from_numbers(cls, numbers: FloatArray, depth: int) -> "TextCounts":

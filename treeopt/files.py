@@ -5,9 +5,16 @@ import sys
 import tempfile
 from pathlib import Path
 
-from treeopt.errors import TreeoptError
+from treeopt.errors import InvalidValueError, TreeoptError
 
 STANDARD_STREAM = "-"
+
+
+def file_path(path: Path | str) -> Path:
+    """Return the path of a file; raises InvalidValueError for what is none."""
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidValueError(f"path: expected text or a pathlib.Path. Got {path!r:.60}: name a file.")
+    return Path(path)
 
 
 def read_bytes(path: Path | str, *, limit_bytes: int) -> bytes:
@@ -15,7 +22,7 @@ def read_bytes(path: Path | str, *, limit_bytes: int) -> bytes:
 
     Raises TreeoptError naming the file and what to do when it is missing, unreadable or too large.
     """
-    path = Path(path)
+    path = file_path(path)
     try:
         with path.open("rb") as file:
             data = file.read(limit_bytes + 1)
@@ -64,8 +71,8 @@ def write_bytes(path: Path | str, data: bytes) -> None:
     if str(path) == STANDARD_STREAM:
         sys.stdout.write(data.decode("utf-8"))
         return
+    path = file_path(path)
     check_writable(path)
-    path = Path(path)
     try:
         if _is_device(path):
             path.write_bytes(data)

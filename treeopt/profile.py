@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
 from treeopt.acceptance import SUMS_ROUNDING, AcceptanceTable, TextSums
+from treeopt.array_record import ShortRepr
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.latency import LatencyTable, Timing
 from treeopt.outcomes import Outcomes
@@ -22,8 +24,8 @@ INCLUDED = "included in the verify times"
 _IN_WORDS = {"verify": "verify times", "draft": "draft times", "overhead": "overhead", ACCEPTANCE: "acceptance"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Machine(ShortRepr):
     """What the times were measured on."""
 
     device: str
@@ -38,8 +40,8 @@ class Machine:
     torch: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Pair(ShortRepr):
     """The models that were measured."""
 
     target: str
@@ -65,8 +67,8 @@ class Pair:
         return f"{self.target} + {self.draft}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Imported:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Imported(ShortRepr):
     """One part of a profile that was measured elsewhere and read from a file."""
 
     what: str
@@ -75,32 +77,32 @@ class Imported:
     """The file and what it is, such as `costs.json (SGLang cost table)`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleOverhead:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class RuleOverhead(ShortRepr):
     """The overhead of steps under one rule, where several were measured."""
 
     rule: str
     overhead: Timing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedTree:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class TimedTree(ShortRepr):
     """Whole steps with one tree."""
 
     tree: TokenTree
     steps: Timing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleSteps:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class RuleSteps(ShortRepr):
     """Whole steps under one rule, with several trees."""
 
     rule: str
     trees: tuple[TimedTree, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disturbance:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Disturbance(ShortRepr):
     """What other programs did to the times of one condition.
 
     Raises InvalidValueError for shares that are none, or one of the processors without a disturbed call.
@@ -122,14 +124,15 @@ class Disturbance:
             raise InvalidValueError("processors, samples: expected where calls are disturbed, and only there.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepLatency:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class StepLatency(ShortRepr):
     """What a step is made of, at one context length and batch size.
 
     Raises InvalidValueError when a rule's overhead is given twice, a part is said to be imported twice, or a limit
     lies within what was timed.
     """
 
+    _shown: ClassVar[tuple[str, ...]] = ("context_tokens", "batch_size", "sampled", "verify", "draft")
     context_tokens: int
     """Tokens in the cache while the times were taken."""
     batch_size: int
@@ -169,8 +172,8 @@ class StepLatency:
         return known.get(rule, next(iter(known.values()), ()))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredAcceptance:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class MeasuredAcceptance(ShortRepr):
     """The acceptance of one verification rule at one temperature.
 
     Raises InvalidValueError when the sums over texts are not those of the table, or the import is told twice.
@@ -215,13 +218,22 @@ class MeasuredAcceptance:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Profile(ShortRepr):
     """Everything measured, with its conditions; a profile never holds a number that nobody measured.
 
     Raises InvalidValueError when there is no latency or no acceptance.
     """
 
+    _shown: ClassVar[tuple[str, ...]] = (
+        "pair.target",
+        "pair.draft",
+        "pair.dtype",
+        "machine.processor",
+        "machine.threads",
+        "latencies",
+        "acceptances",
+    )
     created: str
     """Date and time, ISO 8601."""
     tool: str

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from treeopt.arguments import instance, number
+from treeopt.array_record import ArrayRecord, ShortRepr
 from treeopt.errors import InvalidValueError
 from treeopt.fields import Fields, check_format
 from treeopt.files import read_text, write_text
@@ -22,8 +24,8 @@ MAX_NODES = 65_536
 MAX_BYTES = 8_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Provenance:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Provenance(ShortRepr):
     """Where a tree came from and what was promised of it; every field may be absent.
 
     Raises InvalidValueError when a number is negative or not finite, `threads` is below 1, or `lossy` is False.
@@ -73,13 +75,13 @@ class Provenance:
             value = getattr(self, name)
             if value is None:
                 continue
-            if not 0 <= value <= sys.float_info.max:
+            if not 0 <= number(name, value) <= sys.float_info.max:
                 raise InvalidValueError(f"{name}: expected a finite number of at least 0. Got {value}.")
             object.__setattr__(self, name, float(value))  # 1 and 1.0 are equal, so they have to give equal bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TreeFile:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class TreeFile(ArrayRecord):
     """What a tree file holds; two are equal when their files are.
 
     Raises InvalidValueError when `reach` does not fit the tree or the tree is too large for a file.
@@ -91,6 +93,7 @@ class TreeFile:
     provenance: Provenance | None = None
 
     def __post_init__(self) -> None:
+        instance("tree", self.tree, TokenTree, "make one with treeopt.TokenTree(parents)")
         _check_size(self.tree.nodes)
         if self.reach is not None:
             object.__setattr__(self, "reach", _checked_reach(self.tree, self.reach))
@@ -122,7 +125,7 @@ class TreeFile:
 
 
 def load(path: Path | str) -> TokenTree:
-    """Return the tree of a tree file; `load_file` gives its probabilities and provenance too.
+    """Return the tree of a tree file and of no other; `load_file` gives its probabilities and provenance too.
 
     Raises FormatError naming the file, the field and the reason.
     """

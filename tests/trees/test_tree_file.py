@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
-from treeopt.trees import Provenance, TokenTree, TreeFile, load, load_file
-from treeopt.trees.tree_file import MAX_BYTES, MAX_NODES
+from treeopt.trees import Provenance, TokenTree, TreeFile
+from treeopt.trees.tree_file import MAX_BYTES, MAX_NODES, load, load_file
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"

@@ -38,3 +38,8 @@ def engine_named(name: str) -> Engine:
         if engine.name == name:
             return engine
     raise InvalidValueError(f"engine: expected one of {', '.join(engine.name for engine in ENGINES)}. Got {name!r}.")
+
+
+def __dir__() -> list[str]:
+    """Return the public names: what tab completion shows."""
+    return __all__

@@ -4,12 +4,13 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from treeopt.array_record import ShortRepr
 from treeopt.errors import InfeasibleError
 from treeopt.profile import Profile, StepLatency
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Condition(ShortRepr):
     """One context length and batch size, and the shares of the measured latencies that make its own."""
 
     context_tokens: int

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from treeopt.array_record import ArrayRecord, freeze
 from treeopt.errors import InfeasibleError
 from treeopt.latency import LatencyTable, Timing
 from treeopt.planner.condition import Condition
@@ -30,8 +31,8 @@ Reading = Callable[[tuple[Timing, ...]], FloatArray]
 """From timings to seconds, one per timing in the last axis: their medians, or draws of what the medians may be."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class StepCosts:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class StepCosts(ArrayRecord):
     """The curves of one condition and rule; any leading axes hold draws of them."""
 
     verify_s: FloatArray
@@ -44,6 +45,9 @@ class StepCosts:
     """(…,): the rest of a step; what of it grows with levels and nodes is part of the curves."""
     branching_s: FloatArray = field(default_factory=lambda: np.zeros(()))
     """(…,): what a step takes more where the tree branches."""
+
+    def __post_init__(self) -> None:
+        freeze(self)
 
     @property
     def max_nodes(self) -> int:

@@ -7,9 +7,11 @@ with the costs of `treeopt.planner.costs`.  Plain decoding is the tree of the ro
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
+from treeopt.array_record import ArrayRecord, ShortRepr
 from treeopt.latency import Estimate
 from treeopt.planner.condition import Condition, condition
 from treeopt.planner.costs import StepCosts, step_costs
@@ -21,10 +23,11 @@ from treeopt.profile import MeasuredAcceptance, Profile
 from treeopt.trees import TokenTree
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Candidate(ShortRepr):
     """One way to decode, and what the profile says of it."""
 
+    _shown: ClassVar[tuple[str, ...]] = ("shape", "tokens_per_step", "step_s", "speedup")
     kind: str
     """`tree`, `chain` or `plain`."""
     tree: TokenTree
@@ -55,10 +58,17 @@ def kind_of(tree: TokenTree) -> str:
     return "tree" if branches(tree) else "chain"
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepModel:
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class StepModel(ArrayRecord):
     """Predicted tokens, seconds and speedup of any tree under one condition of a profile."""
 
+    _shown: ClassVar[tuple[str, ...]] = (
+        "acceptance.rule",
+        "acceptance.temperature",
+        "condition.context_tokens",
+        "condition.batch_size",
+        "costs",
+    )
     condition: Condition
     acceptance: MeasuredAcceptance
     """As measured, or smoothed."""

@@ -12,6 +12,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
+from treeopt.array_record import ShortRepr
 from treeopt.latency import Estimate, Timing
 from treeopt.planner.condition import Condition
 from treeopt.planner.costs import StepCosts, step_costs
@@ -63,8 +64,8 @@ class Worlds:
         return self.costs.speedup(self.tokens(tree)[:, None], self.step_s(tree)[:, None])[:, 0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Confidence:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Confidence(ShortRepr):
     """How sure the choice of a tree is."""
 
     probability: float

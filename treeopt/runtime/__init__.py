@@ -55,3 +55,8 @@ def __getattr__(name: str) -> ModuleType:
     if name not in SUBMODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return import_module(f"{__name__}.{name}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names: what tab completion shows."""
+    return [*__all__, *SUBMODULES]

@@ -142,7 +142,7 @@ def _read_limited(arrays: Arrays, table: AcceptanceTable) -> Trees:
         if tree[0] != -1 or any(not 0 <= parent < node for node, parent in enumerate(tree[1:], start=1)):
             raise arrays.error("parents", "expected -1 and then, for every node of each tree, a parent before it.")
     rows = tuple(tuple(every[row * columns : (row + 1) * columns]) for row in range(levels))
-    return LimitedTrees(tokens, bounds, rows, solved=0)
+    return LimitedTrees(tokens, bounds, rows)
 
 
 _READ: dict[str, Callable[[Arrays, AcceptanceTable], Trees]] = {

@@ -80,5 +80,7 @@ def _chosen(path: Path | str, trees: tuple[NamedTree, ...], name: str | None) ->
     if not named:
         raise TreeoptError(f"{path}: its tree has no name. Got --name {name}: leave it out.")
     if name is None:
-        raise TreeoptError(f"{path}: holds {len(trees)} trees, {names}. Choose one with --name.")
-    raise TreeoptError(f"{path}: holds no tree named {label(name)}. Choose one of {names} with --name.")
+        raise TreeoptError(f"{path}: holds {len(trees)} trees, {names}. Choose one with --name, name= from Python.")
+    raise TreeoptError(
+        f"{path}: holds no tree named {label(name)}. Choose one of {names} with --name, name= from Python."
+    )
