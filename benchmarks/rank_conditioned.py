@@ -16,8 +16,8 @@ import numpy.typing as npt
 from conditions import conditions
 
 import treeopt
-from treeopt.acceptance import AcceptanceTable
-from treeopt.counts import conditional_counts, rank_conditioned_counts, rank_conditioned_table, text_sums
+from treeopt.acceptance import AcceptanceTable, TextSums
+from treeopt.counts import LEAST_COUNT, TextCounts, conditional_counts, rank_conditioned_counts, text_sums
 from treeopt.profiler.acceptance import AcceptanceText, TextPositions
 from treeopt.runtime import Decoder
 from treeopt.runtime.pair import ModelPair, load_pair
@@ -57,6 +57,30 @@ def tables(texts: Sequence[TextPositions]) -> Tables:
     plain = [conditional_counts(text.expected, text.accepted_rank, DEPTH) for text in texts]
     by_rank = [rank_conditioned_counts(text.expected, text.accepted_rank, DEPTH, PARENT_RANKS) for text in texts]
     return text_sums(plain).table(), rank_conditioned_table(by_rank)
+
+
+def rank_conditioned_table(texts: Sequence[TextCounts]) -> AcceptanceTable:
+    """Return the table in which acceptance also depends on the parent's rank, with standard errors over texts.
+
+    A rank of the parent that fewer than `LEAST_COUNT` positions reached at a depth takes the plain row of that depth,
+    which holds for parents of any rank; `counts` still says how few there were.
+
+    Args:
+        texts: counts of shapes (D, R) and (D, R, B).
+
+    Raises TreeoptError when too little text was measured.
+    """
+    plain = text_sums([TextCounts(text.reached.sum(axis=1), text.accepted.sum(axis=1)) for text in texts]).table()
+    reached = np.array([text.reached[: len(plain.p)] for text in texts])
+    accepted = np.array([text.accepted[: len(plain.p)] for text in texts])
+    total = reached.sum(axis=0)
+    enough = total >= LEAST_COUNT
+    measured = TextSums(reached[:, enough], accepted[:, enough]).table()  # one row per pair of depth and rank
+    assert plain.standard_error is not None
+    assert measured.standard_error is not None
+    p, error = (np.repeat(array[:, None], total.shape[1], axis=1) for array in (plain.p, plain.standard_error))
+    p[enough], error[enough] = measured.p, measured.standard_error
+    return AcceptanceTable(p, counts=total, standard_error=error)
 
 
 def trees(table: AcceptanceTable) -> dict[str, TokenTree]:

@@ -7,9 +7,9 @@ from treeopt.runtime.drafters.specexec_growth import BestFirstGrowth
 from treeopt.runtime.drafting import Proposal
 from treeopt.runtime.growing import GrowingDrafter
 from treeopt.runtime.model import LanguageModel, TextCache
-from treeopt.trees.specexec import SPECEXEC_SETTINGS, SpecExecSetting
+from treeopt.trees.specexec import SpecExecSetting
 
-__all__ = ["SPECEXEC_SETTINGS", "SpecExecDrafter", "SpecExecSetting"]
+__all__ = ["SpecExecDrafter", "SpecExecSetting"]
 
 
 class SpecExecDrafter(GrowingDrafter):
