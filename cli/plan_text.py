@@ -25,7 +25,7 @@ def subject(profile: "Profile") -> str:
     """Return the pair and the machine."""
     machine = profile.machine
     threads = "" if machine.threads is None else f" ({machine.threads} threads)"
-    return f"{profile.pair.target} + {profile.pair.draft} on {machine.processor}{threads}"
+    return f"{profile.pair.label} on {machine.processor}{threads}"
 
 
 def imported(plan: "Plan") -> str:

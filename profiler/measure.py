@@ -7,7 +7,7 @@ import numpy as np
 from tqdm import tqdm
 
 from treeopt.errors import InvalidValueError
-from treeopt.profile import MeasuredAcceptance, Profile, StepLatency
+from treeopt.profile import MeasuredAcceptance, Pair, Profile, StepLatency
 from treeopt.profiler.clock import Clock
 from treeopt.profiler.counting import Counting, FastestTree, counted_rule
 from treeopt.profiler.journal import Journal
@@ -36,6 +36,7 @@ class Measurement:
         journal: where every measurement is kept at once.
         fastest_tree: what the rule `traversal` is measured on; other rules do not need it.
         processes: those that measure together; by default this one alone.
+        pair: what the models are and were loaded from; by default what they tell of themselves.
 
     Raises InvalidValueError when prompts are missing, a context does not fit the models, or `fastest_tree` is missing.
     """
@@ -51,6 +52,7 @@ class Measurement:
         journal: Journal,
         fastest_tree: FastestTree | None = None,
         processes: Processes | None = None,
+        pair: Pair | None = None,
     ) -> None:
         check_measurable(target, draft, prompts, settings)
         self._on_trees = any(counted_rule(rule, sampling) != rule for rule, sampling in settings.asked)
@@ -59,6 +61,7 @@ class Measurement:
                 "fastest_tree: expected a planner, since `traversal` is measured on trees. Got None."
             )
         self._target, self._draft = target, draft
+        self._pair = pair or describe_pair(target, draft)
         self._prompts = prompts
         self._settings = settings
         self._journal = journal
@@ -89,7 +92,7 @@ class Measurement:
             created=now(),
             tool=tool(),
             machine=describe_machine(self._target.device),
-            pair=describe_pair(self._target, self._draft),
+            pair=self._pair,
             latencies=times,
             acceptances=acceptances or self._acceptances(positions, hidden),
         )

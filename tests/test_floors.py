@@ -31,6 +31,7 @@ RECORDS = {
     "treeopt.latency",
     "treeopt.steadiness",
     "treeopt.profile",
+    "treeopt.identity",
     "treeopt.profile_file",
     "treeopt.draft_record",
     "treeopt.trial",

@@ -54,6 +54,10 @@ PAIR = Pair(
     vocabulary=256,
     target_parameters=4_900_000,
     draft_parameters=230_000,
+    target_source="models/target",
+    draft_source="models/draft",
+    target_digest="6f1f0a8b9c2d3e4f",
+    draft_digest="0123456789abcdef",
 )
 VERIFY = LatencyTable(
     [1, 4, 16, 64],
@@ -422,7 +426,7 @@ NOT_PLAIN_YAML = {
         replaced("version: 1\n", "version: 1\nversion: 1\n"),
         r"expected YAML \(line 1: a field appears twice",
     ),
-    "key twice inside": (replaced("  batch_size: 1\n", "  batch_size: 1\n  'batch_size': 2\n"), "line 8: .* twice"),
+    "key twice inside": (replaced("  batch_size: 1\n", "  batch_size: 1\n  'batch_size': 2\n"), "line 9: .* twice"),
     "merged keys": (replaced("{device: cpu,", "{<<: {device: cpu},"), "line 5: merging with << is not allowed"),
     "a date that is none": (replaced("'2026-11-20T11:12:00Z'", "2026-13-20"), "expected YAML .*month"),
     "5000 digits": (replaced("version: 1", f"version: {'9' * 5000}"), "expected YAML .*digits"),
@@ -435,7 +439,7 @@ TRICKS = {
     "anchor": (replaced("version: 1", "version: &v 1"), "line 2"),
     "anchor of a key": (replaced("version: 1", "&v version: 1"), "line 2"),
     "tag": (replaced("version: 1", "version: !!int 1"), "line 2"),
-    "tag of a list": (replaced("p: [0.8, 0.1]", "p: !!set {0.8, 0.1}"), "line 72"),
+    "tag of a list": (replaced("p: [0.8, 0.1]", "p: !!set {0.8, 0.1}"), "line 73"),
     "tag of code": (b"!!python/object/apply:os.system [exit]", "line 1"),
     "bare tag": (replaced("version: 1", "version: ! 1"), "line 2"),
 }

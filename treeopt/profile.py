@@ -15,6 +15,8 @@ from treeopt.trees import TokenTree
 
 LATENCY_PARTS = ("verify", "draft", "overhead")
 ACCEPTANCE = "acceptance"
+IMPORTED, UNKNOWN = "imported", "unknown"
+"""Stand for the device, and for texts, of a profile that another program measured and that does not say them."""
 INCLUDED = "included in the verify times"
 """Source of an overhead of 0: whoever measured the verify times took whole steps."""
 _IN_WORDS = {"verify": "verify times", "draft": "draft times", "overhead": "overhead", ACCEPTANCE: "acceptance"}
@@ -50,6 +52,17 @@ class Pair:
     """Tokens in the shared vocabulary; this and the next two are None where no model was looked at."""
     target_parameters: int | None = None
     draft_parameters: int | None = None
+    target_source: str | None = None
+    """What the target was loaded from: a folder as it was given, or a name on the hub; None for the bundled one."""
+    draft_source: str | None = None
+    target_digest: str | None = None
+    """What its files hold, see `treeopt.runtime.digest`; equal models have equal digests wherever they lie."""
+    draft_digest: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Target and draft model in words."""
+        return f"{self.target} + {self.draft}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

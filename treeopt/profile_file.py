@@ -132,6 +132,10 @@ def _read_pair(fields: Fields) -> Pair:
         vocabulary=_count(fields, "vocabulary"),
         target_parameters=_count(fields, "target_parameters"),
         draft_parameters=_count(fields, "draft_parameters"),
+        target_source=_optional_text(fields, "target_source"),
+        draft_source=_optional_text(fields, "draft_source"),
+        target_digest=_optional_text(fields, "target_digest"),
+        draft_digest=_optional_text(fields, "draft_digest"),
     )
     fields.end()
     return pair
@@ -139,6 +143,10 @@ def _read_pair(fields: Fields) -> Pair:
 
 def _count(fields: Fields, field: str) -> int | None:
     return fields.integer(field) if field in fields else None
+
+
+def _optional_text(fields: Fields, field: str) -> str | None:
+    return fields.text(field) if field in fields else None
 
 
 def _read_latency(fields: Fields) -> StepLatency:

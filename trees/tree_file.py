@@ -26,7 +26,7 @@ MAX_BYTES = 8_000_000
 class Provenance:
     """Where a tree came from and what was promised of it; every field may be absent.
 
-    Raises InvalidValueError when a number is negative or not finite, or `lossy` is False.
+    Raises InvalidValueError when a number is negative or not finite, `threads` is below 1, or `lossy` is False.
     """
 
     tool: str | None = None
@@ -37,8 +37,20 @@ class Provenance:
     """What it was made from, such as the profile's path."""
     pair: str | None = None
     """Target and draft model."""
+    target: str | None = None
+    """What that target was loaded from: a folder as it was given, or a name on the hub; None for the bundled one."""
+    draft: str | None = None
+    target_digest: str | None = None
+    """What the target's files hold; equal models have equal digests wherever they lie."""
+    draft_digest: str | None = None
+    dtype: str | None = None
+    """Number format that both ran in."""
     machine: str | None = None
-    """Processor or device of the profile."""
+    """Processor or accelerator of the profile."""
+    device: str | None = None
+    """`cpu`, `cuda:0`, …"""
+    threads: int | None = None
+    """CPU threads of the profile."""
     rule: str | None = None
     """Verification rule whose acceptance was used."""
     lossy: bool | None = None
@@ -55,6 +67,8 @@ class Provenance:
     def __post_init__(self) -> None:
         if self.lossy is False:
             raise InvalidValueError("lossy: expected True or None. Got False: leave it out.")
+        if self.threads is not None and self.threads < 1:
+            raise InvalidValueError(f"threads: expected at least 1. Got {self.threads}.")
         for name in ("temperature", "tokens_per_step", "step_s", "speedup"):
             value = getattr(self, name)
             if value is None:
@@ -142,6 +156,7 @@ def _read_provenance(fields: Fields) -> Provenance:
     read: dict[Any, Callable[[str], str | float]] = {
         str | None: fields.text,
         float | None: fields.number,
+        int | None: fields.integer,
         bool | None: fields.true,
     }
     known = [field for field in dataclasses.fields(Provenance) if field.name in fields]

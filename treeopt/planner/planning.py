@@ -1,13 +1,14 @@
 """Profile to plan: the rule and the tree, chain or plain decoding with the most tokens per second, found together."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from treeopt import __version__
 from treeopt.errors import InvalidValueError
+from treeopt.identity import Identity
 from treeopt.planner.condition import condition
 from treeopt.planner.fastest import Fastest, fastest_tree, speeds
 from treeopt.planner.model import Candidate, StepModel, step_model
@@ -233,8 +234,7 @@ def tree_file(plan: Plan, profile: Profile, *, source: str) -> TreeFile:
             tool=f"treeopt {__version__}",
             created=profile.created,
             source=source,
-            pair=f"{profile.pair.target} + {profile.pair.draft}",
-            machine=profile.machine.processor,
+            **asdict(Identity.of(profile.pair, profile.machine)),
             rule=plan.rule,
             lossy=plan.lossy or None,
             temperature=plan.temperature,

@@ -9,8 +9,10 @@ import torch
 
 from treeopt import pair as bundle
 from treeopt.errors import InvalidValueError
+from treeopt.profile import Pair
 from treeopt.runtime.checkpoint import check_folder
 from treeopt.runtime.config import load_config
+from treeopt.runtime.digest import model_digest
 from treeopt.runtime.hub import SETTINGS, is_hub_name, model_folder
 from treeopt.runtime.loading import adapter_reason, load_language_model, logit_columns, read_config
 from treeopt.runtime.model import LanguageModel
@@ -32,6 +34,8 @@ class ModelPair:
     tokenizer: Tokenizer
     notes: tuple[str, ...] = ()
     """What a user should know of how they run, a sentence each."""
+    described: Pair
+    """What they are and were loaded from, as profiles keep it."""
 
 
 def load_pair(
@@ -92,8 +96,24 @@ def load_pair(
             f"The target has {sizes[0]} logits and the draft {sizes[1]}: the first {shared} are used, which are those "
             "of all tokens."
         )
+    described = Pair(
+        target=models[0].name,
+        draft=models[1].name,
+        dtype=str(models[0].dtype).removeprefix("torch."),
+        vocabulary=shared,
+        target_parameters=models[0].parameters,
+        draft_parameters=models[1].parameters,
+        target_source=None if target is None else str(target),
+        draft_source=None if draft is None else str(draft),
+        target_digest=model_digest(folders[0]),
+        draft_digest=model_digest(folders[1]),
+    )
     return ModelPair(
-        target=trimmed(models[0], shared), draft=trimmed(models[1], shared), tokenizer=tokenizer, notes=tuple(notes)
+        target=trimmed(models[0], shared),
+        draft=trimmed(models[1], shared),
+        tokenizer=tokenizer,
+        notes=tuple(notes),
+        described=described,
     )
 
 
