@@ -108,7 +108,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", type=Path, help="profile of this machine, for predicted seconds")
     parser.add_argument("--temperatures", default="0,0.6")
-    parser.add_argument("--positions", type=int, default=1536)
+    parser.add_argument("--positions", type=int, default=1024)
     asked = parser.parse_args()
     print(conditions())
     pair = load_pair()

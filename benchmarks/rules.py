@@ -164,8 +164,8 @@ def size_table(pair: ModelPair, profile: Profile, tuning: Prompts, texts: list[l
 
 @click.command()
 @click.option("--temperatures", type=TEMPERATURES, default="0.6", show_default=True, help="With commas between.")
-@click.option("--positions", default=1024, show_default=True, help="Positions counted per rule.")
-@click.option("--max-new-tokens", default=96, show_default=True)
+@click.option("--positions", default=768, show_default=True, help="Positions counted per rule.")
+@click.option("--max-new-tokens", default=64, show_default=True)
 @click.option("--repeats", default=1, show_default=True)
 @click.option("--texts", default=8, show_default=True, help="Texts for the trees of most tokens.")
 def main(temperatures: tuple[float, ...], positions: int, max_new_tokens: int, repeats: int, texts: int) -> None:
