@@ -14,7 +14,6 @@ from treeopt.cli.options import (
     PairOptions,
     PromptOptions,
     file,
-    load_profile,
     lossy_option,
     output,
     pair_options,
@@ -148,11 +147,6 @@ def refuse_useless(mode: str, asked: BenchOptions) -> None:
             raise click.UsageError(f"{flags[name]} with {mode}: {reason}")
     if mode != SYSTEMS and len(asked.temperatures) > 1:
         raise click.UsageError(f"--temperature with {mode}: expected one. Got {len(asked.temperatures)}: bench each.")
-
-
-def read_profile(asked: BenchOptions) -> "Profile":
-    """Return the profile, named or not; where there is none, say how to make one."""
-    return load_profile(asked.profile_path)
 
 
 def load_fitting(pair: PairOptions, profile: "Profile | None" = None, planned: "TreeFile | None" = None) -> "ModelPair":

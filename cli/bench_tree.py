@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treeopt import __version__
-from treeopt.cli.bench_options import REPEATS, BenchOptions, check_whole, load_fitting, read_profile
+from treeopt.cli.bench_options import REPEATS, BenchOptions, check_whole, load_fitting
 from treeopt.cli.inputs import read_any_tree
-from treeopt.cli.options import checked_rule, planned_rule
+from treeopt.cli.options import checked_rule, load_profile, planned_rule
 from treeopt.cli.text import milliseconds
 from treeopt.rules import LOSSY_RULES
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def bench_tree(tree: Path, asked: BenchOptions) -> None:
     """Decode with a tree and plainly in turn, and put the result beside the prediction."""
-    planned, profile = read_any_tree(tree), read_profile(asked)
+    planned, profile = read_any_tree(tree), load_profile(asked.profile_path)
     model = _model(profile, planned, asked)
     predicted = model.predict("tree", planned.tree)
     models = load_fitting(asked.pair, profile, planned)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from treeopt import __version__
-from treeopt.cli.bench_options import REPEATS, BenchOptions, check_whole, load_fitting, read_profile
-from treeopt.cli.options import checked_rule
+from treeopt.cli.bench_options import REPEATS, BenchOptions, check_whole, load_fitting
+from treeopt.cli.options import checked_rule, load_profile
 from treeopt.cli.text import milliseconds
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ MUCH = 0.05
 
 def bench_grid(asked: BenchOptions, *, same_prompts: bool) -> None:
     """Plan, decode with every tree of the grid and plainly in turn, and put the results beside the predictions."""
-    profile = read_profile(asked)
+    profile = load_profile(asked.profile_path)
     found = _plan(profile, asked)
     models = load_fitting(asked.pair, profile)
     from treeopt.runtime.prompts import bench_prompts, profile_prompts

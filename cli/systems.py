@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from treeopt import __version__
-from treeopt.cli.bench_options import BenchOptions, load_fitting, read_profile
+from treeopt.cli.bench_options import BenchOptions, load_fitting
+from treeopt.cli.options import load_profile
 from treeopt.cli.text import milliseconds
 from treeopt.errors import InvalidValueError
 
@@ -25,7 +26,7 @@ TEMPERATURES = (0.0, 0.6)
 def bench_systems(systems: str, asked: BenchOptions) -> None:
     """Profile, plan and run systems, print the table and write the JSON."""
     names = _names(systems)
-    profile = read_profile(asked) if asked.profile_named else None
+    profile = load_profile(asked.profile_path) if asked.profile_named else None
     models = load_fitting(asked.pair, profile)
     from treeopt.runtime.prompts import bench_prompts, profile_prompts
     from treeopt.systems.running import run_contest
