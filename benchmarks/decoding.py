@@ -109,6 +109,7 @@ class Setup:
     prompts: list[list[int]]
     max_new_tokens: int
     repeats: int
+    positions: int
 
     def ours(self, name: str, tree: TokenTree, rule: str, temperature: float) -> System:
         decoder = Decoder(self.models.target, self.models.draft, tree, rule=rule, temperature=temperature)
@@ -119,13 +120,13 @@ class Setup:
         if profile is None:
             target, draft, encode = self.models.target, self.models.draft, self.models.tokenizer.encode
             prompts = [encode(text) for text in profile_prompts(load_prompts())]
-            settings, clock = Settings(rules=(rule,), samplings=(Sampling(temperature),)), clock_for(target.device)
+            settings = Settings(rules=(rule,), samplings=(Sampling(temperature),), positions=self.positions)
             measurement = Measurement(
                 target,
                 draft,
                 prompts,
                 settings,
-                clock=clock,
+                clock=clock_for(target.device),
                 journal=Journal(None, ""),
                 fastest_tree=fastest_drafted_tree,
             )
@@ -277,6 +278,7 @@ def compare(setup: Setup, profile: Profile | None, rule: str, temperature: float
 @click.option("--prompts", "count", type=click.IntRange(min=1), default=4, show_default=True, help="Held-out prompts.")
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=96, show_default=True, help="Tokens per prompt.")
 @click.option("--repeats", type=click.IntRange(min=1), default=2, show_default=True, help="Times each is decoded.")
+@click.option("--positions", type=click.IntRange(min=1), default=1024, show_default=True, help="Counted by profiles.")
 @pair_options
 def main(path: Path | None, rules: str, temperatures: str, count: int, pair: PairOptions, **amounts: int) -> None:
     """Time plain, tree and transformers' decoding in turn; at temperature 0, where rules are one, under the first."""
