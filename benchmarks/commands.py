@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from conditions import conditions
+from conditions import bar, conditions, say
 
 from treeopt import AcceptanceTable, LatencyTable, Profile
 from treeopt.latency import Timing
@@ -72,7 +72,7 @@ def invented_profile() -> Profile:
 def seconds(*command: str) -> list[float]:
     """Return the times of whole processes, after one that warms the caches."""
     times = []
-    for _ in range(RUNS + 1):
+    for _ in bar(range(RUNS + 1), command[0]):
         start_s = time.perf_counter()
         subprocess.run([TREEOPT, *command], check=True, capture_output=True)
         times.append(time.perf_counter() - start_s)
@@ -109,10 +109,8 @@ def main() -> None:
         solve = ("solve", "--profile", str(profile), "--budget", "512", "--output", str(tree))
         for name, command in (("--help", ("--help",)), ("solve --budget 512", solve)):
             times = seconds(*command)
-            print(
-                f"treeopt {name:<20} median {times[len(times) // 2]:.3f} s  (min {times[0]:.3f}, max {times[-1]:.3f})"
-            )
-    print(starts())
+            say(f"treeopt {name:<20} median {times[len(times) // 2]:.3f} s  (min {times[0]:.3f}, max {times[-1]:.3f})")
+    say(starts())
 
 
 if __name__ == "__main__":

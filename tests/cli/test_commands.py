@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from treeopt import Profile, pair
+from treeopt import Profile, __version__, pair
 from treeopt.cli.main import main
 from treeopt.trees import chain, load, load_file
 
@@ -191,6 +191,7 @@ class TestBench:
         assert result.exit_code == 0, result.output
         assert report["identical_to_plain_decoding"] is True
         assert " tokens decoded in whole steps; the text is plain decoding's" in result.stdout
+        assert report["tool"] == f"treeopt {__version__}"
         for name in ("speedup", "tokens_per_step", "step_s"):
             assert report[f"predicted_{name}"] > 0
             assert report[f"measured_{name}"] > 0

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engines import published_rules as rules
-from treeopt.engines import ENGINES, engine_named
+from tests.engines.named import engine_named
+from treeopt.engines import ENGINES
 from treeopt.engines.engine import Asked, BatchLength, VerifyTime
 from treeopt.errors import InfeasibleError
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from treeopt.array_record import ArrayRecord, ShortRepr
-from treeopt.latency import Estimate
+from treeopt.latency import Estimate, Timing
 from treeopt.planner.condition import Condition, condition
 from treeopt.planner.costs import StepCosts, step_costs
 from treeopt.planner.dependence import Dependence
@@ -75,11 +75,19 @@ class StepModel(ArrayRecord):
     smoothing: Smoothing | None
     """What smoothing did; None where it was not asked for."""
     costs: StepCosts
+    drafted_at_once: Timing | None = None
+    """Seconds of the one pass that drafts all levels; None where every level has a pass of its own."""
 
     @cached_property
     def worlds(self) -> Worlds:
         """What the measurements leave open."""
-        return draw_worlds(self.acceptance, self.condition, max_nodes=self.costs.max_nodes, dependence=self.dependence)
+        return draw_worlds(
+            self.acceptance,
+            self.condition,
+            max_nodes=self.costs.max_nodes,
+            dependence=self.dependence,
+            drafted_at_once=self.drafted_at_once,
+        )
 
     @cached_property
     def dependence(self) -> Dependence | None:
@@ -154,4 +162,23 @@ def step_model(
         acceptance=smoothing.acceptance if smoothing else acceptance,
         smoothing=smoothing,
         costs=step_costs(where, rule=acceptance.rule, max_nodes=max_nodes if extrapolate else 0),
+    )
+
+
+def at_once_model(where: Condition, acceptance: MeasuredAcceptance, drafted: Timing) -> StepModel:
+    """Return the model of steps whose drafter guesses all levels in one pass, as heads do (Cai et al., 2024).
+
+    Args:
+        where: whose verification counts, and whose overhead: a step is taken to cost as much beside its passes as with
+            a draft model under the acceptance's rule.
+        acceptance: of the drafter.
+        drafted: seconds of its pass, the same for every tree.
+    """
+    smoothing = smooth(acceptance)
+    return StepModel(
+        condition=where,
+        acceptance=smoothing.acceptance,
+        smoothing=smoothing,
+        costs=step_costs(where, rule=acceptance.rule, drafted_at_once=drafted),
+        drafted_at_once=drafted,
     )

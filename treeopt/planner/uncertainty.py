@@ -82,8 +82,9 @@ def draw_worlds(
     *,
     max_nodes: int = 0,
     dependence: Dependence | None = None,
+    drafted_at_once: Timing | None = None,
 ) -> Worlds:
-    """Return the draws of one acceptance and one condition, the same at every call."""
+    """Return the draws of one acceptance and one condition, the same at every call; arguments as for `step_costs`."""
     generator = np.random.default_rng(SEED)
     noise = None if acceptance.texts is None else draw_text_noise(len(acceptance.texts.reached), generator)
     return Worlds(
@@ -95,6 +96,7 @@ def draw_worlds(
             rule=acceptance.rule,
             max_nodes=max_nodes,
             reading=lambda timings: draw_medians(timings, generator),
+            drafted_at_once=drafted_at_once,
         ),
     )
 

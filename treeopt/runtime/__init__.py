@@ -10,7 +10,7 @@ from treeopt.runtime.checkpoint import load_model
 from treeopt.runtime.decoder import Decoder
 from treeopt.runtime.drafting_decoder import DraftingDecoder
 from treeopt.runtime.dynamic import DynamicDecoder, DynamicDrafter
-from treeopt.runtime.sampling import law, probabilities
+from treeopt.runtime.sampling import law
 from treeopt.runtime.transformer import Transformer
 from treeopt.runtime.verification import Verdict, Verifier, draw, verify, verify_greedy
 from treeopt.sampling import Sampling
@@ -27,7 +27,6 @@ __all__ = [
     "draw",
     "law",
     "load_model",
-    "probabilities",
     "verify",
     "verify_greedy",
 ]

@@ -21,7 +21,6 @@ __all__ = [
     "WriteOptions",
     "Written",
     "format_named",
-    "found_format",
     "read_tree",
     "read_trees",
 ]
@@ -38,14 +37,6 @@ def format_named(name: str) -> TopologyFormat:
         if each.name == name:
             return each
     raise InvalidValueError(f"format: expected one of {', '.join(each.name for each in FORMATS)}. Got {name!r}.")
-
-
-def found_format(path: Path | str) -> str:
-    """Return the name of the format that a file is in, `treeopt` for the tree file.
-
-    Raises FormatError when it is none of those known, TreeoptError when it cannot be read.
-    """
-    return found_in(Path(path), read_bytes(path, limit_bytes=MAX_BYTES)).name
 
 
 def read_trees(path: Path | str) -> tuple[NamedTree, ...]:

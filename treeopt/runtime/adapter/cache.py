@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 
-class LayerSlots(CacheLayerMixin):  # type: ignore[no-untyped-call]
+class LayerSlots(CacheLayerMixin):
     """One layer's keys and values, each (batch, heads, capacity, size), made at the first update in the model's shapes.
 
     To the model it looks like a cache that grows: what a pass brings goes behind the `used` slots.

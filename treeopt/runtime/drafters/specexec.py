@@ -6,9 +6,9 @@ from treeopt.runtime.dynamic_growth import Children, Grown
 from treeopt.runtime.growing import GrowingDrafter
 from treeopt.runtime.memory import new_cache
 from treeopt.runtime.model import LanguageModel, TextCache
-from treeopt.trees.specexec import SPECEXEC_SETTINGS, SpecExecSetting
+from treeopt.trees.specexec import SpecExecSetting
 
-__all__ = ["SPECEXEC_SETTINGS", "SpecExecDrafter", "SpecExecSetting"]
+__all__ = ["SpecExecDrafter", "SpecExecSetting"]
 
 
 class SpecExecDrafter(GrowingDrafter):
