@@ -16,6 +16,8 @@ FOLDERS = {"treeopt": "treeopt", "trees": "treeopt.trees", "profiler": "treeopt.
 BASE = {
     "treeopt.errors",
     "treeopt.files",
+    "treeopt.pipes",
+    "treeopt.marks",
     "treeopt.fields",
     "treeopt.arrays_file",
     "treeopt.figure_file",
