@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from treeopt.errors import FormatError, InvalidValueError
+from treeopt.errors import FormatError, InvalidValueError, printable
 from treeopt.fields import Fields, check_format
 from treeopt.files import read_text, write_text
 from treeopt.trees.token_tree import FloatArray, TokenTree
@@ -96,7 +96,8 @@ class TreeFile:
             fields.append(("reach", [float(f"{value:.6g}") for value in self.reach]))
         if self.provenance is not None:
             known = {key: value for key, value in asdict(self.provenance).items() if value is not None}
-            fields.append(("provenance", known))
+            shown = {key: printable(value) if isinstance(value, str) else value for key, value in known.items()}
+            fields.append(("provenance", shown))
         lines = (f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in fields)
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
