@@ -1,12 +1,12 @@
 """`treeopt bench`: whether the prediction comes true."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from treeopt.cli.command import Command
 from treeopt.cli.grid import bench_grid, text_tokens
 from treeopt.cli.inputs import read_any_tree
 from treeopt.cli.options import (
@@ -17,15 +17,17 @@ from treeopt.cli.options import (
     load_profile,
     lossy_option,
     output,
+    output_file,
     pair_options,
     planned_rule,
     profile_options,
     prompt_options,
 )
+from treeopt.cli.outputs import write_json
 from treeopt.cli.systems import bench_all
 from treeopt.cli.text import milliseconds
-from treeopt.errors import TreeoptError
-from treeopt.files import STANDARD_STREAM, check_writable, write_text
+from treeopt.errors import InterruptionError
+from treeopt.files import STANDARD_STREAM
 from treeopt.rules import LOSSY_RULES
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from treeopt.profiler import Measured
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("tree", type=file, required=False)
 @click.option(
     "--systems", metavar="NAMES", help="Instead of TREE: all ways of speculating, or some, with commas between."
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="With --grid: decode the prompts that profiles are measured on, which leaves only the model's own errors.",
 )
-@click.option("--plot", type=file, help="With --systems or --grid: picture to write too, .svg, .png or .pdf.")
+@click.option("--plot", type=output_file, help="With --systems or --grid: picture to write too, .svg, .png or .pdf.")
 @prompt_options
 @profile_options
 @lossy_option
@@ -85,7 +87,9 @@ def bench(
     path: Path | None,
     pair: PairOptions,
 ) -> None:
-    """Decode held-out prompts with TREE and plainly, in turn, and put the result beside the prediction.
+    """Check whether a prediction comes true.
+
+    Held-out prompts are decoded with TREE and plainly, in turn, and the result stands beside the prediction.
 
     With --grid many trees are decoded with, to see where predictions come true.
 
@@ -94,8 +98,6 @@ def bench(
     """
     if [tree is not None, systems is not None, grid].count(True) != 1:
         raise click.UsageError("TREE, --systems, --grid: expected one of them.")
-    if path is not None:
-        check_writable(path)
     if systems is not None:
         bench_all(systems, temperatures, pair, path, plot)
         return
@@ -145,9 +147,9 @@ def bench(
     only_json = path is not None and str(path) == STANDARD_STREAM
     click.echo(table(predicted, measured, asked), err=only_json)
     if path is not None:
-        write_text(path, json.dumps(report(predicted, measured, asked), indent=2) + "\n")
+        write_json(path, report(predicted, measured, asked))
     if measured.prompts < len(held_out):
-        raise TreeoptError(
+        raise InterruptionError(
             f"interrupted after {measured.prompts} of {len(held_out)} prompts; the numbers are from those. "
             "Run it again for the rest."
         )

@@ -1,6 +1,5 @@
 """`treeopt bench --grid`: many trees, predicted and decoded for real, as a table, a picture and JSON."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treeopt.cli.options import PairOptions, PromptOptions, checked_rule, load_profile
+from treeopt.cli.outputs import write_json
 from treeopt.cli.text import milliseconds
-from treeopt.errors import TreeoptError
+from treeopt.errors import InterruptionError
 from treeopt.figure_file import checked_suffix
-from treeopt.files import STANDARD_STREAM, check_writable, write_text
+from treeopt.files import STANDARD_STREAM
 
 if TYPE_CHECKING:
     from treeopt.profile import MeasuredAcceptance
@@ -40,7 +40,6 @@ def bench_grid(
     """Plan, decode with every tree of the grid and plainly in turn, and put the results beside the predictions."""
     if plot is not None:
         checked_suffix(plot)
-        check_writable(plot)
     from treeopt.planner import largest_pass, plan
     from treeopt.planner.grid import grid
     from treeopt.profiler import bench_trees
@@ -73,14 +72,14 @@ def bench_grid(
     only_json = path is not None and str(path) == STANDARD_STREAM
     click.echo(table(rows, plain_s, plain_is_fastest=found.choice.kind == "plain"), err=only_json)
     if path is not None:
-        write_text(path, json.dumps(report(rows, plain_s, asked), indent=2) + "\n")
+        write_json(path, report(rows, plain_s, asked))
     if plot is not None:
         from treeopt.systems.grid_figure import save_grid_figure
 
         title = f"{profile.pair.target} + {profile.pair.draft} on {profile.machine.processor}"
         save_grid_figure(rows, plot, title=title)
     if measured[0].prompts < len(chosen):
-        raise TreeoptError(
+        raise InterruptionError(
             f"interrupted after {measured[0].prompts} of {len(chosen)} prompts; the numbers are from those. "
             "Run it again for the rest."
         )

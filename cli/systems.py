@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from treeopt.cli.options import PairOptions
+from treeopt.cli.outputs import TOOL
 from treeopt.cli.text import milliseconds
 from treeopt.figure_file import checked_suffix
-from treeopt.files import STANDARD_STREAM, check_writable, write_text
+from treeopt.files import STANDARD_STREAM, write_text
 
 if TYPE_CHECKING:
     from treeopt.systems.bench import Row
@@ -22,7 +23,6 @@ def bench_all(systems: str, temperatures: str, pair: PairOptions, path: Path | N
     degrees = _temperatures(temperatures)
     if plot is not None:
         checked_suffix(plot)
-        check_writable(plot)
     from treeopt.errors import InvalidValueError
     from treeopt.profiler.machine import describe_machine
     from treeopt.runtime.prompts import bench_prompts, load_prompts, profile_prompts
@@ -60,7 +60,7 @@ def bench_all(systems: str, temperatures: str, pair: PairOptions, path: Path | N
 def report(rows: "Sequence[Row]") -> str:
     """Return the rows as one JSON object, a row a line; seconds and tokens."""
     lines = ",\n".join(f"    {json.dumps(asdict(row), allow_nan=False)}" for row in rows)
-    return f'{{\n  "rows": [\n{lines}\n  ]\n}}\n'
+    return f'{{\n  "tool": {json.dumps(TOOL)},\n  "rows": [\n{lines}\n  ]\n}}\n'
 
 
 def table(rows: "Sequence[Row]") -> str:
