@@ -6,12 +6,13 @@ import click
 
 from treeopt.cli.bench_options import GRID, SYSTEMS, TREE, BenchOptions, bench_options, refuse_useless
 from treeopt.cli.bench_tree import bench_tree
+from treeopt.cli.command import Command
 from treeopt.cli.grid import bench_grid
 from treeopt.cli.options import file
 from treeopt.cli.systems import bench_systems
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("tree", type=file, required=False)
 @click.option(
     "--systems", metavar="NAMES", help="Instead of TREE: all ways of speculating, or some, with commas between."
@@ -26,7 +27,9 @@ from treeopt.cli.systems import bench_systems
 )
 @bench_options
 def bench(tree: Path | None, systems: str | None, grid: bool, same_prompts: bool, asked: BenchOptions) -> None:
-    """Decode held-out prompts with TREE and plainly, in turn, and put the result beside the prediction.
+    """Check whether a prediction comes true.
+
+    Held-out prompts are decoded with TREE and plainly, in turn, and the result stands beside the prediction.
 
     With --grid many trees are decoded with, to see where predictions come true.
 
@@ -38,7 +41,7 @@ def bench(tree: Path | None, systems: str | None, grid: bool, same_prompts: bool
     if len(modes) != 1:
         raise click.UsageError("TREE, --systems, --grid: expected one of them.")
     refuse_useless(modes[0], asked)
-    asked.check_outputs()
+    asked.check_plot()
     if tree is not None:
         bench_tree(tree, asked)
     elif systems is not None:

@@ -16,13 +16,14 @@ from treeopt.cli.options import (
     file,
     lossy_option,
     output,
+    output_file,
     pair_options,
     prompt_options,
 )
 from treeopt.cli.values import TEMPERATURES
-from treeopt.errors import InvalidValueError, TreeoptError
+from treeopt.errors import InterruptionError, InvalidValueError
 from treeopt.figure_file import checked_suffix
-from treeopt.files import STANDARD_STREAM, check_writable, write_text
+from treeopt.files import STANDARD_STREAM, write_text
 
 if TYPE_CHECKING:
     from treeopt.identity import Identity
@@ -71,13 +72,10 @@ class BenchOptions:
         """The temperature of a mode that takes one; None for the profile's first."""
         return self.temperatures[0] if self.temperatures else None
 
-    def check_outputs(self) -> None:
-        """Raise where the JSON or the picture could not be written, before any long work."""
-        if self.path is not None:
-            check_writable(self.path)
+    def check_plot(self) -> None:
+        """Raise for a picture of no known kind, before any long work."""
         if self.plot is not None:
             checked_suffix(self.plot)
-            check_writable(self.plot)
 
     def publish(self, table: str, report: str) -> None:
         """Print the table, on standard error where the JSON goes to standard output, and write the JSON."""
@@ -114,9 +112,17 @@ def bench_options(function: Function) -> Function:
             "--temperature",
             "temperatures",
             type=TEMPERATURES,
+            metavar="NUMBERS",
             help="Temperature; by default the profile's first. --systems takes several with commas, by default 0,0.6.",
         ),
-        click.option("--temperatures", "temperatures_alias", type=TEMPERATURES, hidden=True),
+        click.option(
+            "--temperatures",
+            "temperatures_alias",
+            type=TEMPERATURES,
+            metavar="NUMBERS",
+            hidden=True,
+            help="--temperature by its old name.",
+        ),
         lossy_option,
         click.option(
             "--max-new-tokens",
@@ -129,7 +135,9 @@ def bench_options(function: Function) -> Function:
             type=click.IntRange(min=1),
             help=f"Times each prompt is decoded, the median counts; by default {REPEATS}, with --systems 2.",
         ),
-        click.option("--plot", type=file, help="With --systems or --grid: picture to write too, .svg, .png or .pdf."),
+        click.option(
+            "--plot", type=output_file, help="With --systems or --grid: picture to write too, .svg, .png or .pdf."
+        ),
         click.option("-o", "--output", "path", type=output, help="JSON file to write as well; - is standard output."),
         pair_options,
     ]
@@ -184,8 +192,8 @@ def _check_profile(measured: "Identity", here: "Identity") -> None:
 
 
 def check_whole(decoded: int, asked: int) -> None:
-    """Raise TreeoptError where a bench was interrupted, after its results are printed."""
+    """Raise InterruptionError where a bench was interrupted, after its results are printed."""
     if decoded < asked:
-        raise TreeoptError(
+        raise InterruptionError(
             f"interrupted after {decoded} of {asked} prompts; the numbers are from those. Run it again for the rest."
         )

@@ -5,10 +5,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treeopt import __version__
 from treeopt.cli.bench_options import REPEATS, BenchOptions, check_whole, load_fitting
 from treeopt.cli.inputs import read_any_tree
 from treeopt.cli.options import checked_rule, load_profile, planned_rule
+from treeopt.cli.outputs import TOOL
 from treeopt.cli.text import milliseconds
 from treeopt.rules import LOSSY_RULES
 
@@ -58,7 +58,7 @@ def _model(profile: "Profile", planned: "TreeFile", asked: BenchOptions) -> "Ste
 def report(predicted: "Candidate", measured: "Measured", asked: "MeasuredAcceptance") -> dict[str, Any]:
     """Return prediction and measurement as one flat JSON object, seconds and tokens."""
     return {
-        "tool": f"treeopt {__version__}",
+        "tool": TOOL,
         "rule": asked.rule,
         "temperature": asked.temperature,
         "lossy": asked.rule in LOSSY_RULES,

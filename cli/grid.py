@@ -4,9 +4,9 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from treeopt import __version__
 from treeopt.cli.bench_options import REPEATS, BenchOptions, check_whole, load_fitting
 from treeopt.cli.options import checked_rule, load_profile
+from treeopt.cli.outputs import TOOL
 from treeopt.cli.text import milliseconds
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def table(rows: "Sequence[GridRow]", plain_s: float, *, plain_is_fastest: bool =
 def report(rows: "Sequence[GridRow]", plain_s: float, asked: "MeasuredAcceptance") -> dict[str, Any]:
     """Return the grid as a JSON object, seconds and tokens."""
     return {
-        "tool": f"treeopt {__version__}",
+        "tool": TOOL,
         "rule": asked.rule,
         "temperature": asked.temperature,
         "predicted_plain_step_s": plain_s,

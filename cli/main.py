@@ -1,13 +1,20 @@
 """The `treeopt` command: which subcommands there are, and what they share: how they fail."""
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import click
 
 from treeopt.cli.lazy import LazyGroup, Place
+from treeopt.cli.streams import guarded
 from treeopt.cli.text import warnings_in_one_line
-from treeopt.errors import TreeoptError
+from treeopt.errors import InterruptionError, TreeoptError, printable
+
+
+class Interruption(click.ClickException):
+    """Ctrl-C, told in one line, with the exit code that shells expect of it."""
+
+    exit_code = 130
 
 
 class Commands(LazyGroup):
@@ -24,20 +31,29 @@ class Commands(LazyGroup):
         "bench": Place("bench", "Check whether a prediction comes true."),
     }
 
-    def invoke(self, context: click.Context) -> object:
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command line, whatever standard output and standard error are."""
+        with guarded():
+            return super().main(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> object:
         """Run the subcommand and translate its failures, unless --debug asks for the traceback."""
         try:
             with warnings_in_one_line():
-                return super().invoke(context)
-        except KeyboardInterrupt:
-            if context.params.get("debug"):
+                return super().invoke(ctx)
+        except (KeyboardInterrupt, TreeoptError, MemoryError) as error:
+            if ctx.params.get("debug"):
                 raise
-            raise click.ClickException("interrupted. Nothing was written.") from None
-        except (TreeoptError, MemoryError) as error:
-            if context.params.get("debug"):
-                raise
-            text = str(error) or "out of memory. Ask for less, or use a machine with more."
-            raise click.ClickException(" ".join(text.split())) from None
+            raise _failure(error) from None
+
+
+def _failure(error: BaseException) -> click.ClickException:
+    """Return how a failure is told."""
+    if isinstance(error, KeyboardInterrupt):
+        return Interruption("interrupted. Nothing was written.")
+    text = str(error) or "out of memory. Ask for less, or use a machine with more."
+    kind = Interruption if isinstance(error, InterruptionError) else click.ClickException
+    return kind(" ".join(printable(part) for part in text.split()))
 
 
 def show_version(context: click.Context, parameter: click.Parameter, asked: bool) -> None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treeopt import __version__
 from treeopt.cli.bench_options import BenchOptions, load_fitting
 from treeopt.cli.options import load_profile
+from treeopt.cli.outputs import TOOL
 from treeopt.cli.text import milliseconds
 from treeopt.errors import InvalidValueError
 
@@ -84,7 +84,7 @@ def _effort(asked: BenchOptions) -> "Effort":
 def report(rows: "Sequence[Row | NotRun]") -> str:
     """Return the rows as one JSON object, a row a line; seconds and tokens; of a system that did not run, the reason."""
     lines = ",\n".join(f"    {json.dumps(asdict(row), allow_nan=False)}" for row in rows)
-    return f'{{\n  "tool": "treeopt {__version__}",\n  "rows": [\n{lines}\n  ]\n}}\n'
+    return f'{{\n  "tool": {json.dumps(TOOL)},\n  "rows": [\n{lines}\n  ]\n}}\n'
 
 
 def table(rows: "Sequence[Row | NotRun]") -> str:

@@ -25,6 +25,15 @@ def milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:#.3g}".rstrip(".")
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number of things.
+
+    >>> counted(1, "thread"), counted(2, "thread")
+    ('1 thread', '2 threads')
+    """
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def spread(estimate: "Estimate", scale: float = 1.0) -> str:
     """Return a number with its 95 % interval.
 

@@ -19,6 +19,8 @@ BASE = {
     "treeopt.arguments",
     "treeopt.array_record",
     "treeopt.files",
+    "treeopt.pipes",
+    "treeopt.marks",
     "treeopt.fields",
     "treeopt.json_file",
     "treeopt.arrays_file",

@@ -12,7 +12,7 @@ import numpy as np
 
 from treeopt.arguments import instance, number
 from treeopt.array_record import ArrayRecord, ShortRepr
-from treeopt.errors import InvalidValueError
+from treeopt.errors import InvalidValueError, printable
 from treeopt.fields import Fields, check_format
 from treeopt.files import read_text, write_text
 from treeopt.json_file import parse_json
@@ -113,7 +113,8 @@ class TreeFile(ArrayRecord):
             fields.append(("reach", [float(f"{value:.6g}") for value in self.reach]))
         if self.provenance is not None:
             known = {key: value for key, value in asdict(self.provenance).items() if value is not None}
-            fields.append(("provenance", known))
+            shown = {key: printable(value) if isinstance(value, str) else value for key, value in known.items()}
+            fields.append(("provenance", shown))
         lines = (f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in fields)
         return "{\n" + ",\n".join(lines) + "\n}\n"
 

@@ -75,7 +75,7 @@ class TestProfile:
         kept = path.with_name("profile.yaml.partial").read_text().splitlines()
         second = call("profile", "--output", path, "--resume", *LITTLE)
 
-        assert first.exit_code == 1
+        assert first.exit_code == 130
         assert "--resume" in first.output
         assert len(kept) == 1 + 9
         assert second.exit_code == 0, second.output

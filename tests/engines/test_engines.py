@@ -161,7 +161,7 @@ EAGLE_KEYWORDS = """{
     ("name", "setting", "files"),
     [
         ("vllm", asked(), {"": VLLM}),
-        ("vllm", asked(survival=SURVIVAL), {"": VLLM, "{stem}.synthetic.json": VLLM_SYNTHETIC}),
+        ("vllm", asked(survival=SURVIVAL), {"": VLLM, "FILE.synthetic.json": VLLM_SYNTHETIC}),
         ("vllm", asked(schedule=FALLING, method="eagle3"), {"": VLLM_SCHEDULE}),
         ("vllm", asked(schedule=schedule((1, 4, 3), (5, 9, 3))), {"": VLLM}),
         ("sglang", asked(TREE), {"": SGLANG_TREE}),
@@ -172,13 +172,13 @@ EAGLE_KEYWORDS = """{
                 method="EAGLE3",
                 verify_times=(VerifyTime(tokens=1, seconds=0.01), VerifyTime(tokens=8, seconds=0.015)),
             ),
-            {"": SGLANG_CHAIN, "{stem}.adaptive.json": SGLANG_ADAPTIVE, "{stem}.sps.json": SGLANG_COSTS},
+            {"": SGLANG_CHAIN, "FILE.adaptive.json": SGLANG_ADAPTIVE, "FILE.sps.json": SGLANG_COSTS},
         ),
         ("tensorrt-llm", asked(TREE), {"": TENSORRT_TREE}),
         ("tensorrt-llm", asked(schedule=FALLING), {"": TENSORRT_CHAIN}),
         ("hf", asked(), {"": HF}),
         ("llama-cpp", asked(), {"": LLAMA}),
-        ("llama-cpp", asked(survival=SURVIVAL), {"": LLAMA, "{stem}.synth.txt": LLAMA_SYNTH}),
+        ("llama-cpp", asked(survival=SURVIVAL), {"": LLAMA, "FILE.synth.txt": LLAMA_SYNTH}),
         ("lmdeploy", asked(), {"": "--speculative-num-draft-tokens 3\n"}),
         ("lmdeploy", asked(method="eagle3"), {"": LMDEPLOY}),
         ("mlx-lm", asked(), {"": MLX}),
@@ -186,7 +186,7 @@ EAGLE_KEYWORDS = """{
         ("exllamav3", asked(schedule=FALLING), {"": EXLLAMA_SCHEDULE}),
         ("openvino", asked(), {"": OPENVINO_CHAIN}),
         ("openvino", asked(TREE), {"": OPENVINO_TREE}),
-        ("eagle", asked(TREE), {"": EAGLE, "{stem}.kwargs.json": EAGLE_KEYWORDS}),
+        ("eagle", asked(TREE), {"": EAGLE, "FILE.kwargs.json": EAGLE_KEYWORDS}),
     ],
 )
 def test_files_are_as_written_down_here(name, setting, files):
@@ -314,7 +314,7 @@ class TestVllm:
         assert json.loads(texts("vllm", asked(method="ngram"))[""]) == {"method": "ngram", "num_speculative_tokens": 3}
 
     def test_replays_beside_the_schedule(self):
-        replay = json.loads(texts("vllm", asked(schedule=FALLING, survival=SURVIVAL))["{stem}.synthetic.json"])
+        replay = json.loads(texts("vllm", asked(schedule=FALLING, survival=SURVIVAL))["FILE.synthetic.json"])
         assert list(replay)[3:] == [vllm.SCHEDULE, "rejection_sample_method", "synthetic_acceptance_rates"]
 
     @pytest.mark.parametrize("survival", [(0.5, 0.6, 0.1), (0.5, 0.4), (1.1, 0.5, 0.1), (0.5, 0.1, float("nan"))])

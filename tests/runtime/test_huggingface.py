@@ -87,7 +87,7 @@ class Collected:
 class TestFolder:
     @pytest.mark.parametrize("tree", [ROOT, chain(5), TREE, level_widths([12])], ids=repr)
     def test_text_equals_plain_generation(self, target, draft, prompts, tree, tmp_path):
-        folder = folder_of(custom_generate_files(tree, "sequoia"), tmp_path / "tree")
+        folder = folder_of(custom_generate_files(tree, "sequoia"), tmp_path / "tree.json.hf")
         for prompt in prompts:
             plain = target.generate(**prompt, max_new_tokens=NEW)
             text = target.generate(

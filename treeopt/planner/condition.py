@@ -59,7 +59,7 @@ def condition(
         known = ", ".join(f"{item.context_tokens} tokens x {item.batch_size}" for item in latencies)
         raise InfeasibleError(
             f"context {context} tokens x batch {batch} was not measured, nor conditions around it. Measured: {known}. "
-            "Profile there, or allow extrapolation."
+            "Profile there, or allow it with extrapolate=True."
         )
     return Condition(context_tokens=context, batch_size=batch, parts=tuple(parts), extrapolated=not inside)
 

@@ -154,9 +154,15 @@ class DecodeLoop(ABC):
             raise InvalidValueError("token_ids: expected at least one token. Got an empty prompt.")
         if not all(0 <= token < vocabulary for token in token_ids):
             raise InvalidValueError(f"token_ids: expected tokens from 0 to {vocabulary - 1}.")
-        if max_new_tokens < 0 or len(token_ids) + max_new_tokens > self.max_text_tokens:
+        room = self.max_text_tokens - len(token_ids)
+        if room < 0:
             raise InvalidValueError(
-                f"max_new_tokens: expected 0 to {self.max_text_tokens - len(token_ids)} after a prompt of "
+                f"token_ids: expected at most {self.max_text_tokens} tokens, the longest text. Got {len(token_ids)}: "
+                "give a shorter prompt."
+            )
+        if not 0 <= max_new_tokens <= room:
+            raise InvalidValueError(
+                f"max_new_tokens: expected 0 to {room} after a prompt of "
                 f"{len(token_ids)}, because the models were trained on texts of {self.max_text_tokens} tokens. "
                 f"Got {max_new_tokens}."
             )

@@ -55,7 +55,12 @@ def load(path: Path | str) -> Solution:
 
     Raises FormatError naming the file, the array and the reason, TreeoptError when it cannot be read.
     """
-    arrays = Arrays.read(path, read_bytes(path, limit_bytes=MAX_BYTES), limit_bytes=2 * MAX_BYTES)
+    return parse(path, read_bytes(path, limit_bytes=MAX_BYTES))
+
+
+def parse(path: Path | str, data: bytes) -> Solution:
+    """Return the solution of a file's bytes; raises FormatError as `load` does."""
+    arrays = Arrays.read(path, data, limit_bytes=2 * MAX_BYTES)
     if arrays.text("format") != FORMAT:
         raise arrays.error("format", f"expected {FORMAT!r}. Is it another kind of file?")
     if arrays.integer("version") > VERSION:

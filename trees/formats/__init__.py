@@ -21,6 +21,8 @@ __all__ = [
     "WriteOptions",
     "Written",
     "format_named",
+    "parse_tree",
+    "parse_trees",
     "read_tree",
     "read_trees",
 ]
@@ -44,7 +46,12 @@ def read_trees(path: Path | str) -> tuple[NamedTree, ...]:
 
     Raises FormatError naming the file, the field and the reason, TreeoptError when it cannot be read.
     """
-    return found_in(Path(path), read_bytes(path, limit_bytes=MAX_BYTES)).read()
+    return parse_trees(path, read_bytes(path, limit_bytes=MAX_BYTES))
+
+
+def parse_trees(path: Path | str, data: bytes) -> tuple[NamedTree, ...]:
+    """Return every tree of a file's bytes; raises FormatError as `read_trees` does."""
+    return found_in(Path(path), data).read()
 
 
 def read_tree(path: Path | str, name: str | None = None) -> TreeFile:
@@ -53,7 +60,11 @@ def read_tree(path: Path | str, name: str | None = None) -> TreeFile:
     Raises FormatError as `read_trees` does, and TreeoptError when the file has several trees and no `name` is given, or
     none of that name.
     """
-    data = read_bytes(path, limit_bytes=MAX_BYTES)
+    return parse_tree(path, read_bytes(path, limit_bytes=MAX_BYTES), name)
+
+
+def parse_tree(path: Path | str, data: bytes, name: str | None = None) -> TreeFile:
+    """Return one tree of a file's bytes; raises FormatError and TreeoptError as `read_tree` does."""
     found = found_in(Path(path), data)
     if found.name == OWN and name is None:
         return parse(path, data.decode("utf-8"))
