@@ -51,10 +51,15 @@ class StoppedError(Exception):
 
 
 def files_of(root: Path) -> list[str]:
-    """Return the files of a working tree, tracked and untracked, not ignored ones and not those that are gone."""
+    """Return the files of a working tree, tracked and untracked, not ignored ones and not those that are gone.
+
+    Raises FaultError where git does not know it.
+    """
     command = ["git", "-C", str(root), "ls-files", "-co", "--exclude-standard", "-z"]
-    listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\0")
-    return [name for name in dict.fromkeys(listed) if name and os.path.lexists(root / name)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise FaultError(f"{root}: expected a git checkout ({done.stderr.strip()[:200]}). Clone the repository.")
+    return [name for name in dict.fromkeys(done.stdout.split("\0")) if name and os.path.lexists(root / name)]
 
 
 def copy_files(root: Path, files: Sequence[str], folder: Path) -> None:

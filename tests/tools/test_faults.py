@@ -136,10 +136,33 @@ class TestPlanting:
         python.write_text(f'#!/bin/sh\necho "$*" >> {asked}\nexit 0\n')
         assert run(tools, project) == 1
         ends = [line.partition("--basetemp=")[2].partition(" ")[2] for line in asked.read_text().splitlines()]
+        ends = [end.removesuffix(" --ignore=tests/tools/test_faults.py") for end in ends]
         assert ends == ["tests/test_sums.py", "tests/test_sums.py", "-m not slow", "-m slow"]
         asked.unlink()
         assert run(tools, project, "--quick") == 1
         assert len(asked.read_text().splitlines()) == 2
+
+    @pytest.mark.parametrize("elsewhere", ["grep -q 'return a - b' sums.py", "true"], ids=["with it", "always"])
+    def test_what_fails_elsewhere_is_a_finding_only_where_it_passes_without_the_fault(
+        self, tools, project, capsys, elsewhere
+    ):
+        """Other tests of the suite are not among those of the control."""
+        failed = "echo 'FAILED tests/test_other.py::test_it - no'; exit 1"
+        (project.parent / "python").write_text(
+            f'#!/bin/sh\ncase "$*" in *slow*|*test_other*) {elsewhere} && {{ {failed}; }};; esac\nexit 0\n'
+        )
+        assert run(tools, project) == (1 if elsewhere == "true" else 0)
+        out = capsys.readouterr().out
+        if elsewhere == "true":
+            assert "and without the fault it is the same. Mend that first." in out
+        else:
+            assert "by tests/test_other.py::test_it\n    (its own tests did not find it, fast ones did" in out
+
+    def test_a_folder_that_git_does_not_know(self, tools, project, capsys, monkeypatch):
+        monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(project.parent))
+        shutil.rmtree(project / ".git")
+        assert run(tools, project) == 1
+        assert "expected a git checkout" in capsys.readouterr().err
 
     def test_without_a_passing_control_nothing_is_planted(self, tools, project, capsys):
         (project / "sums.py").write_text(ADD.replace("a + b", "a - b"))
@@ -163,7 +186,7 @@ class TestPlanting:
         assert f"(the tests cannot be run with it: pytest ended with {code})" in capsys.readouterr().out
         python.write_text(f'#!/bin/sh\ncase "$*" in *collect-only*) exit {code};; esac\n{python.read_text()}')
         assert run(tools, project) == 1
-        assert "minus: pytest ended with" in capsys.readouterr().out
+        assert "and without the fault it is the same" in capsys.readouterr().out
 
     def test_errors_of_collection_are_not_failures(self, tools, project, capsys):
         (project.parent / "python").write_text(
