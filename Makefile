@@ -8,7 +8,7 @@ CPU_LIMIT ?= 2
 # a worker for each processor, each of one thread (tests/conftest.py)
 PARALLEL := -n logical --maxprocesses 8
 
-.PHONY: demo systems test test-slow test-wheel lint bench clean
+.PHONY: demo systems test test-slow test-wheel faults lint bench clean
 
 demo: .venv/ready
 	mkdir -p $(DEMO)
@@ -44,6 +44,9 @@ test-wheel: .venv/ready-to-test
 	cd $(WHEEL)/checkout && ../venv/bin/python -m tests.support.warm
 	cd $(WHEEL)/checkout && ../venv/bin/python -m pytest $(PARALLEL) --dist worksteal -m "not slow and not source" \
 		--treeopt-in=../venv
+
+faults: .venv/ready-to-test
+	$(BIN)/python tools/faults.py
 
 lint: .venv/ready-to-test
 	$(BIN)/ruff check

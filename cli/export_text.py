@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from treeopt.cli.text import spread
+from treeopt.cli.text import quoted, spread
 from treeopt.files import STANDARD_STREAM
 
 if TYPE_CHECKING:
@@ -36,6 +36,6 @@ def setting_text(engine: "Engine", setting: "Setting", written: Path) -> str:
     if setting.remarks:
         blocks.append("\n".join(setting.remarks))
     file = Path("FILE") if str(written) == STANDARD_STREAM else written
-    usage = setting.emitted.usage.replace("FILE", str(file)).replace("{stem}", str(file.with_suffix("")))
-    blocks.append(f"Use: {usage}")
+    target = "TARGET" if setting.target_model is None else quoted(setting.target_model)
+    blocks.append(f"Use: {setting.emitted.usage.replace('FILE', str(file)).replace('TARGET', target)}")
     return "\n\n".join(blocks)

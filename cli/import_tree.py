@@ -4,13 +4,15 @@ from pathlib import Path
 
 import click
 
+from treeopt.cli.command import Command
 from treeopt.cli.format_list import list_option
-from treeopt.cli.inputs import budget_option, depth_option, name_option, read_any_tree
-from treeopt.cli.options import file, output
-from treeopt.files import STANDARD_STREAM, check_writable
+from treeopt.cli.inputs import read_any_tree, tree_options
+from treeopt.cli.options import PROFILE, file, output
+from treeopt.cli.text import quoted
+from treeopt.files import STANDARD_STREAM
 
 
-@click.command("import")
+@click.command("import", cls=Command)
 @list_option
 @click.argument("path", type=file, metavar="FILE")
 @click.option(
@@ -22,15 +24,14 @@ from treeopt.files import STANDARD_STREAM, check_writable
     show_default=True,
     help="Tree file to write; - is standard output.",
 )
-@name_option
-@budget_option
-@depth_option
+@tree_options("a solution file")
 def import_tree(path: Path, written: Path, name: str | None, budget: int | None, depth: int | None) -> None:
-    """Turn FILE, another program's tree, into a tree file.
+    """Turn another program's tree into a tree file.
+
+    FILE holds a tree in any known format (--list), or is a solution file.
 
     The format is found by what the file holds, not by its name.  Nothing in it is executed.
     """
-    check_writable(written)
     content = read_any_tree(path, name=name, budget=budget, depth=depth)
     content.save(written)
     to_stdout = str(written) == STANDARD_STREAM
@@ -38,4 +39,5 @@ def import_tree(path: Path, written: Path, name: str | None, budget: int | None,
     nodes = f"{content.tree.nodes} node{'s' * (content.tree.nodes > 1)}, root included"
     click.echo(f"{origin}: {nodes}, depth {content.tree.max_depth}", err=to_stdout)
     if not to_stdout:
-        click.echo(f"Written to {written}. Next: treeopt show {written}, treeopt compare {written}")
+        compared = f", treeopt compare {quoted(written)}" if PROFILE.exists() else ""
+        click.echo(f"Written to {written}. Next: treeopt show {quoted(written)}{compared}")

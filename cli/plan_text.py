@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING
 
-from treeopt.cli.text import spread
+from treeopt.cli.text import counted, spread
 
 if TYPE_CHECKING:
     from treeopt.planner import Candidate, Plan
@@ -24,8 +24,8 @@ def heading(plan: "Plan", profile: "Profile") -> str:
 def subject(profile: "Profile") -> str:
     """Return the pair and the machine."""
     machine = profile.machine
-    threads = "" if machine.threads is None else f" ({machine.threads} threads)"
-    return f"{profile.pair.target} + {profile.pair.draft} on {machine.processor}{threads}"
+    threads = "" if machine.threads is None else f" ({counted(machine.threads, 'thread')})"
+    return f"{profile.pair.label} on {machine.processor}{threads}"
 
 
 def imported(plan: "Plan") -> str:

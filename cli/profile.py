@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from treeopt.cli.command import Command
 from treeopt.cli.options import (
+    PROFILE,
     PairOptions,
     PromptOptions,
     checked_rule,
@@ -16,18 +18,21 @@ from treeopt.cli.options import (
     pair_options,
     prompt_options,
 )
+from treeopt.cli.other_programs import warn_of_other_programs
 from treeopt.cli.profile_files import (
     BESIDE,
     ImportOptions,
+    check_files,
     import_options,
     journal_path,
     record_file,
     texts_path,
 )
 from treeopt.cli.sampling_options import samplings_options
-from treeopt.cli.values import COUNTS, DURATION
+from treeopt.cli.text import quoted
+from treeopt.cli.values import COUNT, COUNTS, DURATION, MOST, TEXT, Whole
 from treeopt.errors import InvalidValueError
-from treeopt.files import STANDARD_STREAM, check_writable
+from treeopt.files import STANDARD_STREAM, is_stream
 from treeopt.rules import RULES
 
 if TYPE_CHECKING:
@@ -35,18 +40,20 @@ if TYPE_CHECKING:
     from treeopt.profile import Profile
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option(
     "-o",
     "--output",
     "path",
     type=output,
-    default=Path("profile.yaml"),
+    default=PROFILE,
     show_default=True,
     help="File to write; - is standard output.",
 )
 @click.option(
     "--rules",
+    type=TEXT,
+    metavar="NAMES",
     default="sequoia",
     show_default=True,
     help=f"Verification rules to measure, with commas between: {', '.join(RULES)}.",
@@ -56,6 +63,7 @@ if TYPE_CHECKING:
 @click.option(
     "--context-tokens",
     type=COUNTS,
+    metavar="NUMBERS",
     default="256",
     show_default=True,
     help="Tokens in the cache while times are taken; several with commas between.",
@@ -63,18 +71,19 @@ if TYPE_CHECKING:
 @click.option(
     "--batch-sizes",
     type=COUNTS,
+    metavar="NUMBERS",
     default="1",
     show_default=True,
     help="Texts verified together while times are taken; several with commas between, 1 among them.",
 )
 @click.option(
     "--max-tokens",
-    type=click.IntRange(min=2),
+    type=Whole(2, MOST),
     default=512,
     show_default=True,
     help="Largest pass that is timed; no larger budget can be planned.",
 )
-@click.option("--rounds", type=click.IntRange(min=1), default=25, show_default=True, help="Samples of every time.")
+@click.option("--rounds", type=COUNT, default=25, show_default=True, help="Samples of every time.")
 @click.option(
     "--time-budget",
     "time_budget_s",
@@ -89,7 +98,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--positions",
-    type=click.IntRange(min=1),
+    type=COUNT,
     default=4096,
     show_default=True,
     help="Generated tokens whose acceptance is counted, and that are recorded.",
@@ -105,6 +114,12 @@ if TYPE_CHECKING:
     help="Also record what the draft model thinks of each token, from which dynamic trees (EAGLE-2, SGLang) are "
     "chosen; without FILE beside the profile, as profile.record.npz.",
 )
+@click.option(
+    "--wait",
+    "wait_s",
+    type=DURATION,
+    help="Wait so long at most, such as 60s or 10m, until no other program uses the processors.",
+)
 @click.option("--resume", is_flag=True, help="Go on with an interrupted profile.")
 @click.option("--tensor-parallel", is_flag=True, help="Split the target over the processes that torchrun started.")
 @pair_options
@@ -114,14 +129,15 @@ def profile(
     prompts: PromptOptions,
     imports: ImportOptions,
     rules: str,
+    wait_s: float | None,
     resume: bool,
     record_name: str | None,
     tensor_parallel: bool,
     **measured: Any,
 ) -> None:
-    """Measure verification, draft and acceptance of a pair on this machine.
+    """Measure a pair of models on this machine.
 
-    Without --target and --draft the bundled pair is measured.  Every measurement is kept in OUTPUT.partial at once, and
+    Times of verification, drafting and whole steps are taken, and acceptance is counted.  Without --target and --draft the bundled pair is measured.  Every measurement is kept in OUTPUT.partial at once, and
     every recorded text in OUTPUT.record.partial: an interrupted profile goes on with --resume.
 
     With --latency, --draft-latency and --acceptance the curves of another engine are taken in place of measured ones.
@@ -130,16 +146,16 @@ def profile(
     names = tuple(checked_rule(rule.strip(), lossy=measured["lossy"], option="--rules") for rule in rules.split(","))
     to_stream = str(path) == STANDARD_STREAM
     record_path = None if record_name is None else record_file(record_name, path)
-    for each in (path, None if to_stream else journal_path(path), record_path):
-        if each is not None:
-            check_writable(each)
+    check_files(path, record_path)
+    if imports.times and wait_s is not None:
+        raise click.UsageError("--wait: expected times to be taken. Got imported ones: leave it out.")
     if imports.everything and record_path is not None:
         raise click.UsageError("--record: expected a draft model to ask. Got imported curves and acceptance only.")
     if imports.everything:
         result, record = _imported(imports, names[0], pair, **measured), None
         result.save(path)
     else:
-        found = _measured(path, pair, prompts, imports, names, resume, record_path, **measured)
+        found = _measured(path, pair, prompts, imports, names, resume, record_path, wait_s, **measured)
         if found is None:
             return
         result, record = found
@@ -180,6 +196,7 @@ def _measured(
     rules: tuple[str, ...],
     resume: bool,
     record_path: Path | None,
+    wait_s: float | None,
     **measured: Any,
 ) -> "tuple[Profile, DraftRecord | None] | None":
     """Measure what was not imported and write it; return the profile, and the draft record where one is wanted.
@@ -193,7 +210,9 @@ def _measured(
     from treeopt.imports import step_latencies, with_imported
     from treeopt.planner import fastest_drafted_tree
     from treeopt.profiler import Journal, Measurement, Recording, RecordSize, Settings, TextFiles, clock_for
+    from treeopt.profiler.busy import ProcessorTimes
     from treeopt.profiler.distributed import local_device, processes_for
+    from treeopt.profiler.heading import check_edition
     from treeopt.profiler.measure import check_measurable
     from treeopt.profiler.passes import ROOM_TOKENS
     from treeopt.runtime.prompts import profile_prompts
@@ -206,8 +225,10 @@ def _measured(
     device = local_device(pair.device, os.environ)
     processes = processes_for(os.environ, tensor_parallel=pair.tensor_parallel, device=device)
     first = processes.rank == 0
-    journal_file = None if str(path) == STANDARD_STREAM else journal_path(path)
+    journal_file = None if is_stream(path) else journal_path(path)
     with processes.watched(journal_file):
+        if resume and journal_file is not None:
+            check_edition(journal_file)
         sampling, context = settings.sampling, settings.context_tokens[0]
         curves = imports.latencies()
         tables = imports.acceptances(rule=rules[0], temperature=sampling.temperature, top_p=sampling.top_p)
@@ -215,9 +236,16 @@ def _measured(
             text_tokens=max(settings.context_tokens) + ROOM_TOKENS
         )
         tokens = profile_prompts(prompts.load(models.tokenizer))
-        texts = TextFiles(texts_path(path) if journal_file and first else None, resume=resume)
         check_measurable(models.target, models.draft, tokens, settings)
-        heading = settings.conditions(models.target, models.draft, tokens)
+        if first and not imports.times:
+            warn_of_other_programs(
+                models.target,
+                wait_s=wait_s or 0.0,
+                several=processes.count > 1,
+                otherwise="wait for quiet with --wait 60s" if wait_s is None else "wait longer",
+            )
+        texts = TextFiles(texts_path(path) if journal_file and first else None, resume=resume)
+        heading = settings.conditions(models.target, models.draft, tokens, models.described)
         journal = Journal(journal_file, heading, resume=resume, processes=processes)
         measurement = Measurement(
             models.target,
@@ -228,6 +256,8 @@ def _measured(
             journal=journal,
             fastest_tree=fastest_drafted_tree,
             processes=processes,
+            load=None if pair.tensor_parallel else ProcessorTimes,
+            pair=models.described,
         )
         times = step_latencies(curves, context_tokens=context, sampled=not sampling.greedy) if imports.times else None
         result = measurement.profile(latencies=times, acceptances=tables or None, show_progress=first)
@@ -248,10 +278,10 @@ def _measured(
 def _next(path: Path, record_path: Path | None) -> list[str]:
     """Return which files were written, and what to do with them."""
     to_stream = str(path) == STANDARD_STREAM
-    lines = [] if to_stream else ["", f"Written to {path}. Next: treeopt solve --profile {path}"]
+    lines = [] if to_stream else ["", f"Written to {path}. Next: treeopt solve --profile {quoted(path)}"]
     if record_path is not None and to_stream:
         lines.append(f"Draft record written to {record_path}.")
     elif record_path is not None:
-        named = "" if record_path == record_file(BESIDE, path) else f" --record {record_path}"
-        lines.append(f"Draft record written to {record_path}. Next: treeopt export {path}{named} --to sglang")
+        named = "" if record_path == record_file(BESIDE, path) else f" --record {quoted(record_path)}"
+        lines.append(f"Draft record written to {record_path}. Next: treeopt export {quoted(path)}{named} --to sglang")
     return lines

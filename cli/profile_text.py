@@ -1,6 +1,6 @@
 """What a profile holds, in the lines that `treeopt profile` prints."""
 
-from treeopt.cli.text import milliseconds
+from treeopt.cli.text import counted, milliseconds
 from treeopt.draft_record import DraftRecord
 from treeopt.latency import LatencyTable
 from treeopt.profile import MeasuredAcceptance, Profile, StepLatency, origins_text
@@ -14,7 +14,7 @@ ABSENT = "-"
 def summary(profile: Profile) -> str:
     """Return what a profile holds, in a few lines for each condition and each table."""
     machine, pair = profile.machine, profile.pair
-    threads = "" if machine.threads is None else f", {machine.threads} threads, torch {machine.torch}"
+    threads = "" if machine.threads is None else f", {counted(machine.threads, 'thread')}, torch {machine.torch}"
     lines = [
         f"{_named(pair.target, pair.target_parameters)} + {_named(pair.draft, pair.draft_parameters)}, {pair.dtype}",
         f"{machine.processor}, {machine.device}{threads}",
@@ -49,6 +49,7 @@ def _times(latency: StepLatency, *, named: bool) -> list[str]:
         f"draft a level, ms   {_row(latency.draft, shown)}",
         f"overhead of a step  {_overheads(latency)}",
         *_limit(latency),
+        *_left_out(latency),
         f"verify is known to {_precision(latency.verify)}, draft to {_precision(latency.draft)}",
     ]
 
@@ -72,6 +73,14 @@ def _limit(latency: StepLatency) -> list[str]:
     if latency.limit_tokens is None:
         return []
     return [f"memory ends before {latency.limit_tokens} tokens: no larger pass was timed"]
+
+
+def _left_out(latency: StepLatency) -> list[str]:
+    """Return how many calls were in vain; where disturbed samples had to be kept a warning says so."""
+    disturbance = latency.disturbance
+    if disturbance is None or disturbance.calls == 0 or disturbance.samples > 0:
+        return []
+    return [f"{disturbance.calls:.0%} of the calls were disturbed by other programs and are left out"]
 
 
 def _overheads(latency: StepLatency) -> str:

@@ -1,23 +1,32 @@
 """`treeopt solve`: the best tree for a profile."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.options import file, load_profile, output, profile_options
+from treeopt.cli.command import Command
+from treeopt.cli.identity import next_options
+from treeopt.cli.options import load_profile, output, output_file, profile_options
 from treeopt.cli.plan_json import plan_json
 from treeopt.cli.plan_options import PlanOptions, plan_options
 from treeopt.cli.plan_text import heading, imported, remarks, rules_table, subject, table, warnings
+from treeopt.cli.sampling_options import sampling_text
 from treeopt.cli.schedule_text import schedule_table
-from treeopt.cli.text import patience
-from treeopt.errors import TreeoptError
+from treeopt.cli.text import patience, quoted
+from treeopt.errors import InterruptionError
 from treeopt.figure_file import checked_suffix
-from treeopt.files import STANDARD_STREAM, check_writable
+from treeopt.files import STANDARD_STREAM
+
+if TYPE_CHECKING:
+    from treeopt.planner import Plan
+    from treeopt.profile import Profile
 
 
-@click.command()
-@profile_options
+@click.command(cls=Command)
+@partial(profile_options, rule_help="Verification rule to plan for; by default the best of those measured.")
 @plan_options
 @click.option(
     "-o",
@@ -28,13 +37,15 @@ from treeopt.files import STANDARD_STREAM, check_writable
     show_default=True,
     help="Tree file to write; - is standard output.",
 )
-@click.option("--save", type=file, help="Solution file to write too; treeopt show takes any tree out of it.")
-@click.option("--plot", type=file, help="Picture of the plan to write too: .svg, .png or .pdf.")
+@click.option("--save", type=output_file, help="Solution file to write too; treeopt show takes any tree out of it.")
+@click.option("--plot", type=output_file, help="Picture of the plan to write too: .svg, .png or .pdf.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object instead of the table.")
 def solve(
     profile_path: Path, path: Path, save: Path | None, plot: Path | None, as_json: bool, asked: PlanOptions
 ) -> None:
-    """Find the rule and the tree with the most tokens per second over every budget and depth.
+    """Find the tree and the rule with the most tokens per second.
+
+    All budgets and depths up to those measured are considered.
 
     Prints the best tree of a row of budgets, the best chain and plain decoding, and writes the fastest.  From a profile
     of several rules it prints the best of each; of several context lengths, batch sizes or temperatures, what to run at
@@ -43,7 +54,6 @@ def solve(
     to_stdout = str(path) == STANDARD_STREAM
     if as_json and to_stdout:
         raise click.UsageError("--json and --output -: only one can have standard output. Name a file for the tree.")
-    _check_files(profile_path, [given for given in (path, save, plot) if given is not None])
     if plot is not None:
         checked_suffix(plot)
     from treeopt.planner import tree_file
@@ -77,20 +87,17 @@ def solve(
     if as_json:
         click.echo(f"Written to {written}", err=True)
     elif not to_stdout:
-        leave = " --lossy" if plan.lossy else ""
-        click.echo(
-            f"\nWritten to {written}. Next: treeopt show {path} -o tree.svg, treeopt run {path}{leave} --prompt TEXT"
-        )
+        click.echo(f"\nWritten to {written}. Next: {_next(path, plan, profile)}")
 
 
-def _check_files(read: Path, written: list[Path]) -> None:
-    """Refuse, before any work, files that cannot be written or that would overwrite each other."""
-    if len({path.resolve() for path in (read, *written)}) <= len(written):
-        raise click.UsageError("--profile, --output, --save and --plot: expected a different file for each.")
-    if any(str(path) == STANDARD_STREAM for path in written[1:]):
-        raise click.UsageError("--save and --plot: expected a file. Got -, standard output.")
-    for path in written:
-        check_writable(path)
+def _next(path: Path, plan: "Plan", profile: "Profile") -> str:
+    """Return commands that go on with a tree, with its own pair, as it was measured and planned."""
+    acceptance, file = plan.model.acceptance, quoted(path)
+    options = sampling_text(acceptance.sampling, acceptance.draft_sampling) + (" --lossy" if plan.lossy else "")
+    return (
+        f"treeopt show {file} -o {quoted(path.with_suffix('.svg'))}, "
+        f"treeopt run {file}{next_options(profile)}{options} --prompt TEXT"
+    )
 
 
 def _write(writers: list[tuple[Path, Callable[[Path], None]]]) -> str:
@@ -103,5 +110,5 @@ def _write(writers: list[tuple[Path, Callable[[Path], None]]]) -> str:
     except KeyboardInterrupt:
         if not written:
             raise
-        raise TreeoptError(f"interrupted. Written: {', '.join(written)}. Run it again for the rest.") from None
+        raise InterruptionError(f"interrupted. Written: {', '.join(written)}. Run it again for the rest.") from None
     return ", ".join(written)

@@ -1,6 +1,6 @@
 """One curve in the making: the seconds of a pass against its tokens."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from treeopt.profiler.clock import Clock, Work
 from treeopt.profiler.journal import Journal
 from treeopt.profiler.memory import give_back_memory, out_of_memory
 from treeopt.profiler.sweep import Step, first_points, next_point, sweep
+from treeopt.profiler.watch import Watched
 from treeopt.steadiness import line_errors
 
 PILOT_ROUNDS = 3
@@ -28,6 +29,7 @@ class Curve:
         step: called after every sample.
         prepare: called with the count, untimed, before its passes; see `sweep`.
         between: called with the count, untimed, after an untimed pass and before the timed one.
+        watched: tells which samples other programs disturbed; by default none.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class Curve:
         step: Step = lambda: None,
         prepare: Callable[[int], object] = lambda _: None,
         between: Callable[[int], object] = lambda _: None,
+        watched: Watched | None = None,
     ) -> None:
         self._kind = kind
         self._make_work = make_work
@@ -48,6 +51,7 @@ class Curve:
         self._most = min([most, *(entry.key - 1 for entry in journal.entries(LIMIT + kind))])
         self._clock, self._journal, self._step = clock, journal, step
         self._prepare, self._between = prepare, between
+        self._watched = watched or Watched(journal)
         self._works: dict[int, Work] = {}
 
     @property
@@ -59,6 +63,11 @@ class Curve:
     def added(self) -> int:
         """Counts that are timed beside the first ones."""
         return len(self._works.keys() - set(self._first))
+
+    @property
+    def fewest_undisturbed(self) -> int:
+        """Undisturbed samples of the count that has the fewest."""
+        return self._watched.fewest(self._kind, self._works)
 
     def pilot(self, rounds: int) -> None:
         """Time counts that grow by about half each, and those of the journal, a few rounds or as many as asked for."""
@@ -82,13 +91,17 @@ class Curve:
         """Time every count until it has so many samples."""
         self._sweep(self._works, rounds)
 
+    def sample_again(self, rounds: int) -> None:
+        """Time every count until it has so many samples that nothing disturbed."""
+        self._sweep(self._works, rounds, self._watched.undisturbed(self._kind))
+
     def table(self) -> LatencyTable:
         """Return the curve as measured so far."""
         samples = self._samples()
         return LatencyTable(list(samples), [Timing(values) for values in samples.values()])
 
     def _samples(self) -> dict[int, list[float]]:
-        return {tokens: each for tokens, each in self._journal.samples(self._kind).items() if tokens <= self._most}
+        return {tokens: each for tokens, each in self._watched.kept(self._kind).items() if tokens <= self._most}
 
     def _add(self, tokens: int) -> None:
         """Make the pass of a count, and try it where it was never timed."""
@@ -106,7 +119,7 @@ class Curve:
         else:
             self._works[tokens] = work
 
-    def _sweep(self, works: dict[int, Work], rounds: int) -> None:
+    def _sweep(self, works: dict[int, Work], rounds: int, counted: Mapping[int, Sequence[float]] | None = None) -> None:
         try:
             sweep(
                 self._kind,
@@ -117,13 +130,14 @@ class Curve:
                 self._step,
                 prepare=self._prepare,
                 lead=lambda tokens: (works[tokens](), self._between(tokens)),
+                counted=counted,
             )
         except Exception as error:
             largest = max(works)
             if not out_of_memory(error) or largest == 1:
                 raise
             self._end_before(largest)
-            self._sweep({tokens: work for tokens, work in works.items() if tokens < largest}, rounds)
+            self._sweep({tokens: work for tokens, work in works.items() if tokens < largest}, rounds, counted)
 
     def _end_before(self, tokens: int) -> None:
         """Leave out a count and all larger ones; what was measured below them stays."""

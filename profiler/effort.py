@@ -17,6 +17,8 @@ class Effort(Protocol):
 
     least_error: float
     """A straight line that is off by less, relative to the time, is good enough."""
+    extra_rounds: int
+    """How many rounds there may be beside, to time again what other programs disturbed."""
 
     def wants_point(self, added: int, share: float) -> bool:
         """Return whether a curve is to get another count before the rounds begin.
@@ -41,7 +43,7 @@ class FixedEffort:
     adds_points = False
 
     def __init__(self, rounds: int) -> None:
-        self._rounds = rounds
+        self._rounds = self.extra_rounds = rounds
 
     def wants_point(self, added: int, share: float) -> bool:  # noqa: ARG002
         """See `Effort`."""
@@ -61,6 +63,7 @@ class TimeBudget:
     """
 
     least_error = LEAST_ERROR
+    extra_rounds = 0
     adds_points = True
 
     def __init__(self, seconds: float, spent_s: Callable[[], float]) -> None:

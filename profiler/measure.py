@@ -1,15 +1,17 @@
 """A whole profile: times under every condition, then acceptance under every rule and sampling."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 from tqdm import tqdm
 
 from treeopt.errors import InvalidValueError
-from treeopt.profile import MeasuredAcceptance, Profile, StepLatency
+from treeopt.profile import MeasuredAcceptance, Pair, Profile, StepLatency
+from treeopt.profiler.busy import LoadReader
 from treeopt.profiler.clock import Clock
 from treeopt.profiler.counting import Counting, FastestTree, counted_rule
+from treeopt.profiler.divergence import logits_after
 from treeopt.profiler.journal import Journal
 from treeopt.profiler.machine import describe_machine, describe_pair, now, tool
 from treeopt.profiler.passes import ROOM_TOKENS
@@ -17,6 +19,7 @@ from treeopt.profiler.processes import OneProcess, Processes
 from treeopt.profiler.settings import Settings
 from treeopt.profiler.surface import Surface
 from treeopt.runtime.decode_loop import trained_tokens
+from treeopt.runtime.finite import check_logits
 from treeopt.runtime.model import LanguageModel
 
 POSITIONS = "positions"
@@ -33,9 +36,11 @@ class Measurement:
         prompts: token ids that the target continues; at least two.
         settings: what to measure.
         clock: what times the calls.
+        load: makes a reader that tells what other programs use from then on; by default nobody looks.
         journal: where every measurement is kept at once.
         fastest_tree: what the rule `traversal` is measured on; other rules do not need it.
         processes: those that measure together; by default this one alone.
+        pair: what the models are and were loaded from; by default what they tell of themselves.
 
     Raises InvalidValueError when prompts are missing, a context does not fit the models, or `fastest_tree` is missing.
     """
@@ -48,9 +53,11 @@ class Measurement:
         settings: Settings,
         *,
         clock: Clock,
+        load: Callable[[], LoadReader] | None = None,
         journal: Journal,
         fastest_tree: FastestTree | None = None,
         processes: Processes | None = None,
+        pair: Pair | None = None,
     ) -> None:
         check_measurable(target, draft, prompts, settings)
         self._on_trees = any(counted_rule(rule, sampling) != rule for rule, sampling in settings.asked)
@@ -59,13 +66,14 @@ class Measurement:
                 "fastest_tree: expected a planner, since `traversal` is measured on trees. Got None."
             )
         self._target, self._draft = target, draft
+        self._pair = pair or describe_pair(target, draft)
         self._prompts = prompts
         self._settings = settings
         self._journal = journal
         self._fastest_tree = fastest_tree
         text = np.concatenate([np.asarray(prompt) for prompt in prompts])
         self._processes = processes or OneProcess()
-        self._surface = Surface(target, draft, text.tolist(), settings, clock=clock, journal=journal)
+        self._surface = Surface(target, draft, text.tolist(), settings, clock=clock, journal=journal, load=load)
         self._counting = Counting(target, draft, prompts, settings, journal=journal, processes=self._processes)
 
     def profile(
@@ -81,7 +89,11 @@ class Measurement:
             latencies: times that were measured elsewhere.
             acceptances: acceptance that was measured elsewhere.
             show_progress: whether bars are drawn.
+
+        Raises TreeoptError naming a model whose logits are not finite, before anything is timed where they never are.
         """
+        for model, role in ((self._target, "target"), (self._draft, "draft model")):
+            check_logits(model, role, logits_after(model, self._prompts[0]))
         hidden = None if show_progress else True  # None: hidden where standard error is not a terminal
         times = latencies or self._latencies(hidden)
         positions = self._processes.from_first(lambda: self._positions(times[0]))
@@ -89,7 +101,7 @@ class Measurement:
             created=now(),
             tool=tool(),
             machine=describe_machine(self._target.device),
-            pair=describe_pair(self._target, self._draft),
+            pair=self._pair,
             latencies=times,
             acceptances=acceptances or self._acceptances(positions, hidden),
         )

@@ -1,7 +1,8 @@
 """Whole steps under every rule, and what of them their passes do not explain."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from zlib import crc32
 
 from treeopt.latency import LatencyTable, Timing
 from treeopt.profile import RuleOverhead, RuleSteps, TimedTree
@@ -10,13 +11,20 @@ from treeopt.profiler.journal import Journal
 from treeopt.profiler.passes import PROBE_TREES, ROOM_TOKENS, StepTimer
 from treeopt.profiler.settings import Settings
 from treeopt.profiler.sweep import Step, sweep
+from treeopt.profiler.watch import Watched
 from treeopt.runtime import Decoder
 from treeopt.runtime.model import LanguageModel
 from treeopt.sampling import Sampling
+from treeopt.trees import TokenTree
+
+
+def step_key(rule: str, tree: TokenTree) -> int:
+    """Return the number of a step in the journal, a checksum: steps of another rule or tree have another."""
+    return crc32(f"{rule} {tree.parents.tolist()}".encode())
 
 
 class Steps:
-    """Times the steps of the probe trees that are no larger than the largest pass, numbered throughout all rules.
+    """Times the steps of the probe trees that are no larger than the largest pass, under every rule.
 
     Args:
         target, draft: the pair.
@@ -24,6 +32,10 @@ class Steps:
         sampling: how tokens are sampled.
         settings: the rules, and the largest pass.
         kind: the steps' name in the journal.
+        clock: what times the steps.
+        journal: where samples are kept; those already there count.
+        step: called after every sample.
+        watched: tells which samples other programs disturbed.
     """
 
     def __init__(
@@ -35,11 +47,17 @@ class Steps:
         settings: Settings,
         *,
         kind: str,
+        clock: Clock,
+        journal: Journal,
+        step: Step,
+        watched: Watched,
     ) -> None:
         self._kind = kind
+        self._clock, self._journal, self._step = clock, journal, step
+        self._watched = watched
         self._rules = settings.rules[:1] if sampling.greedy else settings.rules  # at temperature 0 all are one
         self._trees = [tree for tree in PROBE_TREES if tree.nodes <= settings.max_tokens]
-        self._timers = [
+        timers = [
             StepTimer(
                 Decoder(
                     target,
@@ -57,50 +75,58 @@ class Steps:
             )
             for rule in self._rules
         ]
-
-    def sample(self, rounds: int, clock: Clock, journal: Journal, step: Step) -> None:
-        """Time every tree under every rule until it has so many samples, in one random order, to compare rules by."""
-        places = {
-            number * len(PROBE_TREES) + place: (timer, tree)
-            for number, timer in enumerate(self._timers)
-            for place, tree in enumerate(self._trees)
+        self._steps = {
+            step_key(rule, tree): (timer, tree)
+            for rule, timer in zip(self._rules, timers, strict=True)
+            for tree in self._trees
         }
 
-        def prepare(key: int) -> None:
-            timer, tree = places[key]
-            timer.prepare(tree)
+    @property
+    def fewest_undisturbed(self) -> int:
+        """Undisturbed samples of the step that has the fewest."""
+        return self._watched.fewest(self._kind, self._steps)
 
-        works = {key: timer.step for key, (timer, _) in places.items()}
-        sweep(self._kind, works, rounds, clock, journal, step, prepare=prepare)
+    def sample(self, rounds: int) -> None:
+        """Time every tree under every rule until it has so many samples, in one random order, to compare rules by."""
+        self._sweep(rounds)
 
-    def timed(self, journal: Journal) -> tuple[RuleSteps, ...]:
+    def sample_again(self, rounds: int) -> None:
+        """Time every tree under every rule until it has so many samples that nothing disturbed."""
+        self._sweep(rounds, self._watched.undisturbed(self._kind))
+
+    def _sweep(self, rounds: int, counted: Mapping[int, Sequence[float]] | None = None) -> None:
+        works = {key: timer.step for key, (timer, _) in self._steps.items()}
+        sweep(self._kind, works, rounds, self._clock, self._journal, self._step, prepare=self._prepare, counted=counted)
+
+    def _prepare(self, key: int) -> None:
+        timer, tree = self._steps[key]
+        timer.prepare(tree)
+
+    def timed(self) -> tuple[RuleSteps, ...]:
         """Return the samples of every rule and tree."""
-        samples = journal.samples(self._kind)
+        samples = self._watched.kept(self._kind)
         return tuple(
             RuleSteps(
                 rule=rule,
-                trees=tuple(
-                    TimedTree(tree=tree, steps=Timing(samples[number * len(PROBE_TREES) + place]))
-                    for place, tree in enumerate(self._trees)
-                ),
+                trees=tuple(TimedTree(tree=tree, steps=Timing(samples[step_key(rule, tree)])) for tree in self._trees),
             )
-            for number, rule in enumerate(self._rules)
+            for rule in self._rules
         )
 
-    def overheads(self, verify: LatencyTable, draft: LatencyTable, journal: Journal) -> tuple[RuleOverhead, ...]:
+    def overheads(self, verify: LatencyTable, draft: LatencyTable) -> tuple[RuleOverhead, ...]:
         """Return, rule by rule, what the passes of the timed steps do not explain."""
-        samples = journal.samples(self._kind)
+        samples = self._watched.kept(self._kind)
         return tuple(
             RuleOverhead(
                 rule=rule,
                 overhead=Timing(
                     [
                         seconds - float(verify.seconds(tree.nodes)) - float(draft.seconds(tree.draft_widths).sum())
-                        for place, tree in enumerate(self._trees)
-                        for seconds in samples.get(number * len(PROBE_TREES) + place, [])
+                        for tree in self._trees
+                        for seconds in samples.get(step_key(rule, tree), [])
                     ],
                     allow_negative=True,
                 ),
             )
-            for number, rule in enumerate(self._rules)
+            for rule in self._rules
         )

@@ -1,11 +1,12 @@
 """Times over token count, context length and batch size: one condition after the other."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from treeopt.errors import TreeoptError
 from treeopt.profile import StepLatency
+from treeopt.profiler.busy import LoadReader
 from treeopt.profiler.clock import Clock
 from treeopt.profiler.curve import LIMIT
 from treeopt.profiler.effort import EXTRA_POINTS
@@ -27,6 +28,7 @@ class Surface:
         settings: the conditions, and how much to measure.
         clock: what times the calls.
         journal: where every sample is kept at once.
+        load: makes a reader that tells what other programs use from then on; None where nobody looks.
     """
 
     def __init__(
@@ -38,11 +40,13 @@ class Surface:
         *,
         clock: Clock,
         journal: Journal,
+        load: Callable[[], LoadReader] | None = None,
     ) -> None:
         self._target, self._draft = target, draft
         self._text = np.asarray(text)
         self._settings = settings
         self._clock, self._journal = clock, journal
+        self._load = load
 
     @property
     def calls(self) -> int | None:
@@ -92,6 +96,7 @@ class Surface:
             journal=self._journal,
             budget_s=budget_s,
             step=step,
+            load=None if self._load is None else self._load(),
         )
 
     def _conditions(self) -> list[TimedCondition]:

@@ -45,8 +45,11 @@ def sweep(
     step: Step = lambda: None,
     prepare: Callable[[int], object] = lambda _: None,
     lead: Callable[[int], object] | None = None,
+    counted: Mapping[int, Sequence[float]] | None = None,
 ) -> None:
     """Time every work until it has `rounds` samples, each round in a new random order, so that drift hits all alike.
+
+    Of the samples that the journal holds, `counted` are those that count: by default all.
 
     Samples go to the journal under `kind`; those already there count.  Before each timed call `prepare` and `lead` are
     called untimed, as often as the clock's warm-up says; `lead` leaves the hardware as decoding finds it, by default by
@@ -54,7 +57,7 @@ def sweep(
     """
     before = lead or (lambda key: works[key]())
     generator = np.random.default_rng(SEED)
-    have = journal.samples(kind)
+    have = journal.samples(kind) if counted is None else {key: list(each) for key, each in counted.items()}
     for key in works.keys() - have.keys():
         for _ in range(clock.warm_up.first_calls):
             prepare(key)

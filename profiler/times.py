@@ -2,23 +2,26 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
 from treeopt.profile import StepLatency
+from treeopt.profiler.busy import LoadReader, threads_on
 from treeopt.profiler.clock import Clock, Work
 from treeopt.profiler.curve import Curve
-from treeopt.profiler.effort import Effort, FixedEffort, TimeBudget
+from treeopt.profiler.effort import ROUNDS_PER_BLOCK, Effort, FixedEffort, TimeBudget
 from treeopt.profiler.journal import Journal
 from treeopt.profiler.passes import ROOM_TOKENS, PassTimer, StepTimer
 from treeopt.profiler.settings import Settings
 from treeopt.profiler.steps import Steps
 from treeopt.profiler.sweep import Step
+from treeopt.profiler.watch import Watch, Watched
 from treeopt.runtime import Decoder
 from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.rules import rule_named
 from treeopt.sampling import Sampling, draft_law
+from treeopt.steadiness import FEWEST_SAMPLES
 from treeopt.trees import chain
 
 WIDTHS_BEFORE = (1, 2, 1)
@@ -51,6 +54,7 @@ class Times:
         journal: where every sample is kept at once.
         budget_s: seconds to measure for, or None for the rounds of the settings.
         step: called after every timed call.
+        load: tells what other programs use meanwhile; None where nobody looks.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class Times:
         journal: Journal,
         budget_s: float | None,
         step: Step,
+        load: LoadReader | None = None,
     ) -> None:
         self._models = target, draft
         self._text = text
@@ -72,7 +77,10 @@ class Times:
         self._condition = condition
         self._settings = settings
         self._clock, self._journal = clock, journal
-        self._step = step
+        self._kinds = [condition.kind(what) for what in ("verify", "draft", "step")]
+        self._watch = None if load is None else Watch(journal, self._kinds, load)
+        self._watched = Watched(journal, threads=threads_on(target.device), enough=min(FEWEST_SAMPLES, settings.rounds))
+        self._step = partial(self._after_call, step)
         self._effort: Effort = FixedEffort(settings.rounds) if budget_s is None else TimeBudget(budget_s, self._spent_s)
 
     def measure(self, single: StepLatency | None = None) -> StepLatency:
@@ -84,17 +92,17 @@ class Times:
         verify, draft = curves = self._curves()
         self._pilot(curves)
         steps = None if single else self._steps()
+        timed: list[Curve | Steps] = [verify, draft, *([steps] if steps else [])]
         rounds = 0
         while (more := self._effort.next_rounds(rounds)) is not None:
             rounds = more  # verify, draft and steps in turn, so that drift hits all alike
-            for curve in curves:
-                if self._effort.adds_points:
-                    curve.bend(rounds, least_error=self._effort.least_error)
-                curve.sample(rounds)
-            if steps:
-                steps.sample(rounds, self._clock, self._journal, self._step)
+            for curve in curves if self._effort.adds_points else []:
+                curve.bend(rounds, least_error=self._effort.least_error)
+            for each in timed:
+                each.sample(rounds)
+        self._time_again(timed, rounds)
         tables = verify.table(), draft.table()
-        own = steps.overheads(*tables, self._journal) if steps else ()
+        own = steps.overheads(*tables) if steps else ()
         return StepLatency(
             context_tokens=self._condition.context_tokens,
             batch_size=self._condition.batch_size,
@@ -104,7 +112,8 @@ class Times:
             rule_overheads=single.rule_overheads if single else own if len(own) > 1 else (),
             sampled=not self._condition.sampling.greedy,
             limit_tokens=verify.limit_tokens,
-            steps=steps.timed(self._journal) if steps else (),
+            steps=steps.timed() if steps else (),
+            disturbance=self._watched.disturbance(self._kinds),
         )
 
     def _pilot(self, curves: Sequence[Curve]) -> None:
@@ -115,6 +124,22 @@ class Times:
             while self._effort.wants_point(curve.added, share):
                 if not curve.bend(self._settings.rounds, least_error=self._effort.least_error):
                     break
+
+    def _time_again(self, timed: Sequence[Curve | Steps], rounds: int) -> None:
+        """Time again what other programs disturbed, as long as there are quiet moments to do so."""
+        extra_rounds, known = self._effort.extra_rounds, 0
+        for had in range(0, extra_rounds, ROUNDS_PER_BLOCK):
+            quiet, fewest = self._watched.quiet_calls(self._kinds), min(each.fewest_undisturbed for each in timed)
+            if quiet == known or fewest >= rounds:
+                return
+            known = quiet
+            for each in timed:
+                each.sample_again(min(fewest + ROUNDS_PER_BLOCK, fewest + extra_rounds - had, rounds))
+
+    def _after_call(self, step: Step) -> None:
+        if self._watch is not None:
+            self._watch.look()
+        step()
 
     def _curves(self) -> tuple[Curve, Curve]:
         settings, condition = self._settings, self._condition
@@ -173,11 +198,21 @@ class Times:
             step=self._step,
             prepare=prepare,
             between=between,
+            watched=self._watched,
         )
 
     def _steps(self) -> Steps:
-        kind = self._condition.kind("step")
-        return Steps(*self._models, self._context, self._condition.sampling, self._settings, kind=kind)
+        return Steps(
+            *self._models,
+            self._context,
+            self._condition.sampling,
+            self._settings,
+            kind=self._condition.kind("step"),
+            clock=self._clock,
+            journal=self._journal,
+            step=self._step,
+            watched=self._watched,
+        )
 
     def _spent_s(self) -> float:
         """Return the seconds that the timed calls of this condition took, and the untimed ones before them."""

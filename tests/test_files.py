@@ -41,6 +41,7 @@ class TestReadText:
             read_text(tmp_path / "a" / "b", limit_bytes=5)
 
     def test_forbidden(self, tmp_path, monkeypatch):
+        (tmp_path / "a").touch()
         monkeypatch.setattr(Path, "open", refuse)
         with pytest.raises(TreeoptError, match=r"a: cannot be read \(Permission denied\)"):
             read_text(tmp_path / "a", limit_bytes=5)
@@ -123,6 +124,17 @@ class TestWrite:
         (tmp_path / "a").touch()
         write_text(tmp_path / "b", "text")
         assert stat.S_IMODE((tmp_path / "b").stat().st_mode) == stat.S_IMODE((tmp_path / "a").stat().st_mode)
+
+    @pytest.mark.skipif(os.name != "posix", reason="permission bits are those of POSIX")
+    @pytest.mark.parametrize("umask", [0o002, 0o077])
+    def test_the_umask_counts_and_stays_as_it_was(self, tmp_path, umask):
+        before = os.umask(umask)
+        try:
+            write_text(tmp_path / "a", "text")
+        finally:
+            after = os.umask(before)
+        assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o666 & ~umask
+        assert after == umask
 
     @pytest.mark.parametrize("exists", [True, False])
     def test_a_link_is_followed(self, tmp_path, exists):

@@ -19,13 +19,14 @@ from hypothesis import strategies as st
 from tests.support.drawn import examples
 from treeopt import profile_file
 from treeopt.acceptance import AcceptanceTable, TextSums
-from treeopt.errors import FormatError, InfeasibleError, InvalidValueError, TreeoptError
+from treeopt.errors import FormatError, InfeasibleError, InvalidValueError, TreeoptError, printable
 from treeopt.latency import LatencyTable, Timing
 from treeopt.outcomes import Outcomes
 from treeopt.profile import (
     ACCEPTANCE,
     INCLUDED,
     LATENCY_PARTS,
+    Disturbance,
     Imported,
     Machine,
     MeasuredAcceptance,
@@ -55,6 +56,10 @@ PAIR = Pair(
     vocabulary=256,
     target_parameters=4_900_000,
     draft_parameters=230_000,
+    target_source="models/target",
+    draft_source="models/draft",
+    target_digest="6f1f0a8b9c2d3e4f",
+    draft_digest="0123456789abcdef",
 )
 VERIFY = LatencyTable(
     [1, 4, 16, 64],
@@ -93,6 +98,7 @@ GOLDEN = Profile(
             sampled=False,
             imported=(Imported(what="verify", source="costs.json (SGLang cost table)"),),
             limit_tokens=96,
+            disturbance=Disturbance(calls=0.25, samples=0.125, processors=0.95),
             steps=(
                 RuleSteps(
                     rule="typical",
@@ -130,7 +136,7 @@ def check_same(found: Profile, expected: Profile) -> None:
     for name in ("created", "tool", "machine", "pair"):
         assert getattr(found, name) == getattr(expected, name)
     for one, other in zip(found.latencies, expected.latencies, strict=True):
-        for name in ("context_tokens", "batch_size", "sampled", "imported", "limit_tokens"):
+        for name in ("context_tokens", "batch_size", "sampled", "imported", "limit_tokens", "disturbance"):
             assert getattr(one, name) == getattr(other, name)
         for table, wanted in ((one.verify, other.verify), (one.draft, other.draft)):
             assert table.tokens.tolist() == wanted.tokens.tolist()
@@ -167,6 +173,11 @@ def ranks_of(acceptance: MeasuredAcceptance) -> list[list[int]] | None:
 
 def close(found: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_allclose(found, expected, rtol=5.1e-6, atol=1e-300)
+
+
+def test_all_profiles_of_the_docs_are_read() -> None:
+    for path in (ROOT / "docs" / "profiles").glob("*.yaml"):
+        assert Profile.load(path).acceptances, path
 
 
 class TestGoldenFile:
@@ -214,9 +225,11 @@ class TestGoldenFile:
         assert capsys.readouterr().out == GOLDEN_FILE.read_text("utf-8")
 
 
-TEXT = st.text(max_size=12) | st.sampled_from(["null", "yes", "3.11", "2026-11-20", "1e5", "=", "<<", "*a", "- b", "~"])
+TEXT = st.text(max_size=12).map(printable) | st.sampled_from(
+    ["null", "yes", "3.11", "2026-11-20", "1e5", "=", "<<", "*a", "- b", "~"]
+)
 WHOLE = st.integers(1, 2**63 - 1)
-SECONDS = st.floats(1e-300, 1e300)
+SECONDS = st.floats(1e-300, 1e6)
 
 
 @st.composite
@@ -264,7 +277,8 @@ def imports(parts: tuple[str, ...]) -> st.SearchStrategy[tuple[Imported, ...]]:
     return st.lists(each, max_size=3, unique_by=lambda one: one.what).map(tuple)
 
 
-OVERHEADS = st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=4).map(lambda s: Timing(s, allow_negative=True))
+SHARES = st.integers(0, 100_000).map(lambda count: count / 100_000)  # in digits that the file keeps
+OVERHEADS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=4).map(lambda s: Timing(s, allow_negative=True))
 LATENCIES = st.builds(
     StepLatency,
     context_tokens=st.integers(0, 2**31),
@@ -277,6 +291,9 @@ LATENCIES = st.builds(
     ).map(tuple),
     sampled=st.none() | st.booleans(),
     imported=imports(LATENCY_PARTS),
+    disturbance=st.none()
+    | st.just(Disturbance(calls=0.0, samples=0.0))
+    | st.builds(Disturbance, calls=SHARES.filter(bool), samples=SHARES, processors=SHARES),
 )
 ACCEPTANCES = st.builds(
     MeasuredAcceptance,
@@ -308,8 +325,10 @@ PROFILES = st.builds(
     tool=TEXT,
     machine=MACHINES,
     pair=PAIRS,
-    latencies=st.lists(LATENCIES, min_size=1, max_size=2).map(tuple),
-    acceptances=st.lists(ACCEPTANCES | ACCEPTANCES_OF_TEXTS, min_size=1, max_size=2).map(tuple),
+    latencies=st.lists(LATENCIES, min_size=1, max_size=2, unique_by=lambda each: each.context_tokens).map(tuple),
+    acceptances=st.lists(
+        ACCEPTANCES | ACCEPTANCES_OF_TEXTS, min_size=1, max_size=2, unique_by=lambda each: each.rule
+    ).map(tuple),
 )
 
 
@@ -371,6 +390,13 @@ class TestRoundTrip:
         again = yaml.safe_load((tmp_path / "again.yaml").read_bytes())
         assert where[2] not in again[where[0]][0]
 
+    def test_an_older_file_does_not_say_what_other_programs_did(self, tmp_path):
+        (tmp_path / "p.yaml").write_bytes(spoiled("latency", 0, "disturbed"))
+        found = Profile.load(tmp_path / "p.yaml")
+        assert found.latencies[0].disturbance is None
+        found.save(tmp_path / "again.yaml")
+        assert b"disturbed" not in (tmp_path / "again.yaml").read_bytes()
+
     def test_a_file_without_texts(self, tmp_path):
         without = yaml.safe_load(GOLDEN_FILE.read_bytes())
         del without["acceptance"][0]["texts"], without["acceptance"][0]["outcomes"]
@@ -401,10 +427,21 @@ def spoiled(*where: object, value: object = ...) -> bytes:
     return yaml.safe_dump(content, sort_keys=False, default_flow_style=None).encode()
 
 
+def repeated(field: str) -> bytes:
+    """Return the bytes of the golden file with the first item of a list once more at its end."""
+    content = yaml.safe_load(GOLDEN_FILE.read_bytes())
+    return spoiled(field, value=[*content[field], copy.deepcopy(content[field][0])])
+
+
 def replaced(old: str, new: str) -> bytes:
     text = GOLDEN_FILE.read_text("utf-8")
     assert text.count(old) == 1
     return text.replace(old, new).encode()
+
+
+def line_of(text: str) -> int:
+    """Return the number of the golden file's line that holds a text."""
+    return GOLDEN_FILE.read_text("utf-8").partition(text)[0].count("\n") + 1
 
 
 LAUGHS = "a: &a [ha, ha]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in pairwise("abcdefghi"))
@@ -423,7 +460,7 @@ NOT_PLAIN_YAML = {
         replaced("version: 1\n", "version: 1\nversion: 1\n"),
         r"expected YAML \(line 1: a field appears twice",
     ),
-    "key twice inside": (replaced("  batch_size: 1\n", "  batch_size: 1\n  'batch_size': 2\n"), "line 8: .* twice"),
+    "key twice inside": (replaced("  batch_size: 1\n", "  batch_size: 1\n  'batch_size': 2\n"), "line 9: .* twice"),
     "merged keys": (replaced("{device: cpu,", "{<<: {device: cpu},"), "line 5: merging with << is not allowed"),
     "a date that is none": (replaced("'2026-11-20T11:12:00Z'", "2026-13-20"), "expected YAML .*month"),
     "5000 digits": (replaced("version: 1", f"version: {'9' * 5000}"), "expected YAML .*digits"),
@@ -436,7 +473,7 @@ TRICKS = {
     "anchor": (replaced("version: 1", "version: &v 1"), "line 2"),
     "anchor of a key": (replaced("version: 1", "&v version: 1"), "line 2"),
     "tag": (replaced("version: 1", "version: !!int 1"), "line 2"),
-    "tag of a list": (replaced("p: [0.8, 0.1]", "p: !!set {0.8, 0.1}"), "line 72"),
+    "tag of a list": (replaced("p: [0.8, 0.1]", "p: !!set {0.8, 0.1}"), f"line {line_of('p: [0.8, 0.1]')}"),
     "tag of code": (b"!!python/object/apply:os.system [exit]", "line 1"),
     "bare tag": (replaced("version: 1", "version: ! 1"), "line 2"),
 }
@@ -445,6 +482,7 @@ TRICKS = {
 VERIFY_AT, DRAFT_AT = ("latency", 0, "verify"), ("latency", 0, "draft")
 FIRST = ("acceptance", 0)
 TEXTS_AT = (*FIRST, "texts")
+TIMED = {"parents": [-1, 0], "samples_s": [0.1]}
 WRONG_SHAPE = {
     "no format": (spoiled("format"), "format", "is missing"),
     "other format": (spoiled("format", value="treeopt-tree"), "format", "'treeopt-profile'. Got 'treeopt-tree'"),
@@ -488,6 +526,21 @@ WRONG_SHAPE = {
         "unknown field",
     ),
     "unknown field of acceptance": (spoiled(*FIRST, "q", value=1), "acceptance[0].q", "unknown field"),
+    "unknown field of the draft's sampling": (
+        spoiled(*FIRST, "draft_sampling", value={"temperature": 0.8, "top_p": 1.0, "top_k": 0, "min_p": 0.1}),
+        "acceptance[0].draft_sampling.min_p",
+        "unknown field",
+    ),
+    "unknown field of steps": (
+        spoiled("latency", 0, "steps", value=[{"rule": "sequoia", "trees": [{**TIMED}], "note": "x"}]),
+        "latency[0].steps[0].note",
+        "unknown field",
+    ),
+    "unknown field of a timed tree": (
+        spoiled("latency", 0, "steps", value=[{"rule": "sequoia", "trees": [{**TIMED, "note": "x"}]}]),
+        "latency[0].steps[0].trees[0].note",
+        "unknown field",
+    ),
     "no latency": (spoiled("latency"), "latency", "is missing"),
     "latency empty": (spoiled("latency", value=[]), "latency", "at least one. Got 0 items"),
     "latency not a list": (spoiled("latency", value={}), "latency", "at least one. Got {}"),
@@ -500,6 +553,22 @@ WRONG_SHAPE = {
         "latency[0].timed",
         "expected sampled or greedy. Got 'often'",
     ),
+    "disturbed without samples": (
+        spoiled("latency", 0, "disturbed", "samples"),
+        "latency[0].disturbed.samples",
+        "is missing",
+    ),
+    "disturbed more often than always": (
+        spoiled("latency", 0, "disturbed", "calls", value=1.5),
+        "latency[0].disturbed.calls",
+        "from 0 to 1. Got 1.5",
+    ),
+    "disturbed by a number of programs": (
+        spoiled("latency", 0, "disturbed", "programs", value=3),
+        "latency[0].disturbed.programs",
+        "unknown field",
+    ),
+    "disturbed true": (spoiled("latency", 0, "disturbed", value=True), "latency[0].disturbed", "fields with names"),
     "imported empty": (spoiled("latency", 0, "imported", value=[]), "latency[0].imported", "at least one. Got 0 items"),
     "imported text": (spoiled(*FIRST, "imported", value="f"), "acceptance[0].imported", "at least one. Got 'f'"),
     "imported from nowhere": (
@@ -650,6 +719,25 @@ WRONG_SHAPE = {
     "counts null": (spoiled(*FIRST, "counts", value=None), "acceptance[0].counts", "list of finite numbers. Got None"),
 }
 
+for _sign in ("\x1b", "\n", "\u202e", "\x85"):
+    WRONG_SHAPE[f"processor with {_sign!r}"] = (
+        spoiled("machine", "processor", value=f"a{_sign}b"),
+        "machine.processor",
+        r"expected printable text. Got \\\w+: remove it",
+    )
+    WRONG_SHAPE[f"rule with {_sign!r}"] = (spoiled(*FIRST, "rule", value=_sign), "acceptance[0].rule", "printable text")
+for _seconds in (1e300, 1.1e6):
+    WRONG_SHAPE[f"{_seconds:g} seconds of a pass"] = (
+        spoiled(*VERIFY_AT, "samples_s", 0, 0, value=_seconds),
+        "latency[0].verify.samples_s[0]",
+        r"expected at most 1e\+06 seconds. Got .*: is it another unit\?",
+    )
+    WRONG_SHAPE[f"{-_seconds:g} seconds of overhead"] = (
+        spoiled("latency", 0, "overhead", "samples_s", 0, value=-_seconds),
+        "latency[0].overhead.samples_s",
+        r"expected at most 1e\+06 seconds",
+    )
+
 # What only the loader refuses: NaN and infinity are in no JSON, lengths and sums in no schema.
 WRONG_MEANING = {
     "steps with parents of no tree": (
@@ -661,6 +749,27 @@ WRONG_MEANING = {
         spoiled(*FIRST, "outcomes", value=[[0], [0], [0]]),
         "acceptance[0].texts",
         "outcomes: expected those of 2 texts.* Got 3",
+    ),
+    "disturbed by programs that used nobody knows what": (
+        spoiled("latency", 0, "disturbed", "processors"),
+        "latency[0].disturbed.calls",
+        "processors, samples: expected where calls are disturbed, and only there",
+    ),
+    "not disturbed, by programs that used something": (
+        spoiled("latency", 0, "disturbed", value={"calls": 0.0, "samples": 0.0, "processors": 0.5}),
+        "latency[0].disturbed.calls",
+        "expected where calls are disturbed",
+    ),
+    "samples of disturbed calls that there are none of": (
+        spoiled("latency", 0, "disturbed", value={"calls": 0.0, "samples": 0.5}),
+        "latency[0].disturbed.calls",
+        "expected where calls are disturbed",
+    ),
+    "a condition twice": (repeated("latency"), "latency", "once. Got 256 tokens x 1, greedy twice: remove one"),
+    "a rule and temperature twice": (
+        repeated("acceptance"),
+        "acceptance",
+        "once. Got 'sequoia' at temperature 0.6 twice: remove",
     ),
     "a limit within what was timed": (
         spoiled("latency", 0, "limit_tokens", value=64),

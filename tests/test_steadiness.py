@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from treeopt.latency import LatencyTable, Timing
-from treeopt.profile import StepLatency
+from treeopt.profile import Disturbance, StepLatency
 from treeopt.steadiness import FEWEST_SAMPLES, drift, line_errors, precision, spread, warnings
 
 STEADY = [1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 1.0, 1.0]
@@ -76,9 +76,13 @@ class TestDrift:
         assert drift([Timing([3.0, 3.0, 3.0, 2.0, 2.0, 2.0])]) == pytest.approx(-1 / 3)
 
     def test_of_an_odd_number_the_middle_sample_is_a_later_one(self):
-        samples = [1.0, 2.0, 3.0, 10.0, 20.0, 30.0, 40.0]
+        samples = [1.0, 2.0, 4.0, 10.0, 20.0, 30.0, 400.0]
         expected = statistics.median(samples[3:]) / statistics.median(samples[:3]) - 1
         assert drift([Timing(samples)]) == pytest.approx(expected)
+
+    def test_a_call_that_was_interrupted_is_no_drift(self):
+        assert drift([Timing([1.0] * 9 + [50.0])]) == 0.0
+        assert drift([Timing([50.0] + [1.0] * 9)]) == 0.0
 
     def test_it_is_the_middle_one_of_all_times(self):
         timings = [Timing([1.0] * 3 + [1.0 + change] * 3) for change in (0.1, 0.3, 9.0)]
@@ -136,6 +140,27 @@ class TestWarnings:
     def test_the_draft_counts_too(self):
         slower = table(*[[1.0] * 4 + [1.2] * 4] * 4)
         assert len(warnings([latency(STEADY, draft=slower)])) == 1
+
+    def test_of_disturbed_samples_only_the_disturbance_is_told(self):
+        """That the machine became slower while another program computed says nothing of the machine."""
+        slower = [1.0] * 4 + [59.0] * 4
+        disturbed = Disturbance(calls=0.4, samples=0.25, processors=0.95)
+        (found,) = warnings([latency(slower, disturbance=disturbed)])
+        assert found.startswith(
+            "256 tokens of context, batch 2: other programs used 95% of the processors during 40% of the timed calls: "
+        )
+        assert "25% of the samples" in found
+        assert "became" not in found
+        assert found.endswith("Close them, or wait for quiet with --wait 10m, and profile again without --resume.")
+
+    def test_undisturbed_samples_show_what_they_show(self):
+        """Also where disturbed ones were left out."""
+        for disturbance in (Disturbance(calls=0.0, samples=0.0), Disturbance(calls=0.5, samples=0.0, processors=1.0)):
+            found = warnings([latency([1.0, 1.5] * 3 + [2.0, 3.0] * 3, disturbance=disturbance)])
+            assert len(found) == 2
+            assert "the machine became" in found[0]
+            assert not any("of the timed calls" in each for each in found)
+            assert warnings([latency(STEADY, disturbance=disturbance)]) == []
 
     def test_one_odd_time_is_no_drift(self):
         odd = table(STEADY, [1.0] * 4 + [9.0] * 4, STEADY)

@@ -39,7 +39,7 @@ def draw_plan(profile: Profile) -> None:
     """Draw the plan over every budget that was measured, as `treeopt solve --plot` does."""
     found = plan(profile, profile.latencies[0].verify.max_tokens)
     machine = f"{profile.machine.processor} ({profile.machine.threads} threads)"
-    save_plan_figure(found, PICTURES / "plan.svg", title=f"{profile.pair.target} + {profile.pair.draft} on {machine}")
+    save_plan_figure(found, PICTURES / "plan.svg", title=f"{profile.pair.label} on {machine}")
 
 
 if __name__ == "__main__":

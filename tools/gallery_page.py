@@ -86,7 +86,7 @@ class Entry:
     @property
     def pair(self) -> str:
         """Both models."""
-        return f"{self.profile.pair.target} + {self.profile.pair.draft}"
+        return self.profile.pair.label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

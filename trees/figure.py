@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from treeopt.arguments import instance
 from treeopt.figure_file import checked_suffix, save_drawing
 from treeopt.trees.layout import layout
 from treeopt.trees.text_drawing import percent
@@ -58,6 +59,7 @@ def save_figure(
     cannot be written.
     """
     checked_suffix(path)
+    instance("tree", tree, TokenTree, "make one with treeopt.TokenTree(parents)")
     if reach is not None:
         reach = TreeFile(tree=tree, reach=reach).reach  # checks that they fit
     save_drawing(lambda: _draw(tree, reach, title), path)

@@ -1,5 +1,7 @@
-"""What the commands' tests share: a folder for files, two small profiles of the bundled pair, no word about waiting."""
+"""What the commands' tests share: a folder, small profiles, no word about waiting, and no other programs."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,11 +19,24 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@contextmanager
+def no_other_programs() -> Iterator[None]:
+    """Let nothing depend on what else computes, other tests above all."""
+    from treeopt.profiler.busy import ProcessorTimes
+    from treeopt.profiler.programs import Sight
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("treeopt.profiler.programs.look", lambda *_, **__: Sight(None, ()))
+        patch.setattr(ProcessorTimes, "others", lambda _: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def greedy_profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the path of a profile that was measured at temperature 0."""
     path = tmp_path_factory.mktemp("greedy") / "profile.yaml"
-    result = call("profile", "--output", path, *LITTLE, "--positions", "96", "--max-prompts", "8")
+    with no_other_programs():
+        result = call("profile", "--output", path, *LITTLE, "--positions", "96", "--max-prompts", "8")
     assert result.exit_code == 0, result.output
     return path
 
@@ -31,10 +46,17 @@ def rules_profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the path of a profile of four rules at temperature 0.6, beside what the command said."""
     path = tmp_path_factory.mktemp("rules") / "profile.yaml"
     rules = ("--rules", "sequoia,target, traversal,typical", "--lossy", "--temperature", "0.6")
-    result = call("profile", "--output", path, *rules, *LITTLE, "--positions", "48", "--max-prompts", "4")
+    with no_other_programs():
+        result = call("profile", "--output", path, *rules, *LITTLE, "--positions", "48", "--max-prompts", "4")
     assert result.exit_code == 0, result.output
     path.with_suffix(".said").write_text(result.stdout)
     return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nobody_knows_other_programs() -> Iterator[None]:
+    with no_other_programs():
+        yield
 
 
 @pytest.fixture(autouse=True)

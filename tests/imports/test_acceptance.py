@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.engines.named import engine_named
 from tests.imports.samples import LOG, METRICS
 from tests.support.drawn import examples
-from treeopt.engines import engine_named
 from treeopt.engines.setting import setting
 from treeopt.engines.source import Source
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError

@@ -14,11 +14,10 @@ from treeopt.counts import (
     TextCounts,
     conditional_counts,
     rank_conditioned_counts,
-    rank_conditioned_table,
     text_sums,
 )
 from treeopt.errors import TreeoptError
-from treeopt.profiler.acceptance import AcceptanceText
+from treeopt.profiler.acceptance import AcceptanceText, texts_together
 from treeopt.runtime import Decoder
 from treeopt.sampling import Sampling
 from treeopt.trees import chain, level_widths
@@ -153,53 +152,6 @@ class TestTable:
             text_sums([TextCounts(np.array([9.0]), np.array([[2.0]]))] * 2)
 
 
-class TestRankConditionedTable:
-    def texts(self, generator, p, count):
-        """Return counts of texts whose acceptance depends on the parent's rank alone, as `p` (R, B) says."""
-        texts = []
-        for _ in range(count):
-            rank, ranks = 0, []
-            for _ in range(60):
-                row = p[min(max(rank, 0), len(p) - 1)]
-                rank = int(generator.choice([*range(len(row)), REJECTED], p=[*row, 1 - row.sum()]))
-                ranks.append(rank)
-            accepted_rank = np.array(ranks)
-            expected = (accepted_rank[:, None] == np.arange(p.shape[1])).astype(float)
-            texts.append(rank_conditioned_counts(expected, accepted_rank, 3, len(p)))
-        return texts
-
-    def test_it_finds_rows_that_depend_on_the_rank_of_the_parent(self):
-        p = np.array([[0.7, 0.1, 0.1], [0.3, 0.3, 0.1]])
-        texts = self.texts(np.random.default_rng(5), p, 150)
-        table = rank_conditioned_table(texts)
-        assert table.p.shape == (3, 2, 3)
-        for depth in (1, 2):
-            assert np.all(np.abs(table.p[depth] - p) < 4 * table.standard_error[depth])
-        assert 0 < table.standard_error[1:].max() < 0.03
-        plain = text_sums([TextCounts(t.reached.sum(axis=1), t.accepted.sum(axis=1)) for t in texts]).table()
-        assert not np.any(np.abs(plain.p[1, 0] - p[:, 0]) < 4 * plain.standard_error[1, 0])  # it knows no ranks
-
-    def test_ranks_that_few_positions_reached_take_the_plain_row(self):
-        few = LEAST_COUNT / 2
-        reached = np.array([[40.0, 0.0, 0.0], [30.0, few - 1, few], [few - 1, 0.0, 1.0]])
-        accepted = np.array([[[20.0], [0.0], [0.0]], [[15.0], [1.0], [8.0]], [[3.0], [0.0], [1.0]]])
-        other = accepted + np.array([[[2.0], [0.0], [0.0]], [[1.0], [0.0], [1.0]], [[0.0], [0.0], [0.0]]])
-        table = rank_conditioned_table([TextCounts(reached, accepted), TextCounts(reached, other)])
-        assert table.p.shape == (2 + 1, 3, 1)
-        plain = (15 + 1 + 8 + 16 + 1 + 9) / (2 * (30 + 19))
-        np.testing.assert_allclose(table.p[0, :, 0], 42 / 80)
-        np.testing.assert_allclose(table.p[1, :, 0], [31 / 60, plain, 17 / 20])
-        np.testing.assert_allclose(table.p[2, :, 0], 8 / 20)  # together enough, each rank alone not
-        assert table.counts.tolist() == (2 * reached).tolist()
-        assert table.standard_error[1, 0, 0] == pytest.approx(1 / 60)  # residuals of 0.5 and -0.5
-        assert table.standard_error[0, 1, 0] == table.standard_error[0, 0, 0]
-        assert table.standard_error[1, 1, 0] not in (table.standard_error[1, 0, 0], 0.0)
-
-    def test_too_few_positions(self):
-        with pytest.raises(TreeoptError, match="20 positions in all"):
-            rank_conditioned_table([TextCounts(np.array([[9.0, 0.0]]), np.array([[[2.0], [0.0]]]))] * 2)
-
-
 def text_of(target, draft, *, temperature, top_p=1.0, branching=3, depth=4, seed=0):
     sampling = Sampling(temperature, top_p)
     return AcceptanceText(target, draft, rule="sequoia", sampling=sampling, branching=branching, depth=depth, seed=seed)
@@ -247,14 +199,23 @@ class TestText:
 
     def test_the_end_token_ends_the_text(self, make_model, draft, prompts):
         free = make_model(seed=1)
-        text = list(prompts[0])
-        for _ in range(25):
-            text.append(int(logits_after(free, text).argmax()))
-        generated = text[len(prompts[0]) :]
+        generated = text_after(free, prompts[0], 25)
         end = generated[7]
         target = make_model(seed=1, end_tokens=(end,))
         counts = text_of(target, draft, temperature=0.0).count(prompts[0], 25)
         assert counts.reached[0] == generated.index(end) + 1
+
+    def test_a_text_that_ended_counts_no_more_while_others_go_on(self, make_model, draft, prompts):
+        free = make_model(seed=1)
+        end = text_after(free, prompts[0], 12)[5]
+        target = make_model(seed=1, end_tokens=(end,))
+        ways = [{"temperature": 0.0}, {"temperature": 2.0, "seed": 7}, {"temperature": 2.0, "seed": 12}]
+        together = texts_together(target, draft, [text_of(target, draft, **way) for way in ways], prompts[0], 40)
+        alone = [text_of(target, draft, **way).positions(prompts[0], 40) for way in ways]
+        assert len({len(each.accepted_rank) for each in alone}) == 3  # they end at different places
+        for one, other in zip(together, alone, strict=True):
+            assert one.accepted_rank.tolist() == other.accepted_rank.tolist()
+            np.testing.assert_allclose(one.expected, other.expected, atol=1e-5)
 
     def test_a_prompt_of_one_token(self, target, draft):
         assert text_of(target, draft, temperature=1.0).count([3], 10).reached[0] == 10
@@ -312,6 +273,14 @@ class TestText:
                 accepted[path[1] - 1] += 1
         error = np.sqrt(table.p[0] * (1 - table.p[0]) / steps + table.standard_error[0] ** 2)
         assert np.all(np.abs(accepted / steps - table.p[0]) < 4 * error)
+
+
+def text_after(model, prompt, count):
+    """Return so many tokens after a prompt, each the likeliest."""
+    text = list(prompt)
+    for _ in range(count):
+        text.append(int(logits_after(model, text).argmax()))
+    return text[len(prompt) :]
 
 
 def logits_after(model, text):

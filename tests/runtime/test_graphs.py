@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.drawn import examples
 from treeopt.errors import InvalidValueError
-from treeopt.runtime import Decoder, graphs, probabilities
+from treeopt.runtime import Decoder, Sampling, graphs, law
 from treeopt.runtime.graphs import GraphPool, PassGraphs, extents
 from treeopt.runtime.mask import TreeMask, static_mask
 from treeopt.runtime.tree_pass import PassNodes, TreePasses
@@ -321,9 +321,18 @@ class TestTreeChange:
                 path = [*text[:-1], *(tokens[above] for above in np.flatnonzero(tree.ancestor_mask[node]))]
                 torch.testing.assert_close(logits[node], logits_after(target, path), rtol=1e-4, atol=1e-4)
                 if len(tree.children(node)) > 0:
-                    law = probabilities(logits_after(draft, path)[None], 0.7)[0]
-                    torch.testing.assert_close(drafted.probs[node], law, rtol=1e-3, atol=1e-5)
+                    probs = law(logits_after(draft, path)[None], Sampling(0.7))[0]
+                    torch.testing.assert_close(drafted.probs[node], probs, rtol=1e-3, atol=1e-5)
             text += decoder.commit(tokens, decoder.judge(drafted, tokens, logits))
+
+    @pytest.mark.parametrize("rule", ["sequoia", "specinfer", "target", "traversal"])
+    def test_a_sampled_text_is_that_of_a_decoder_made_with_the_tree(self, target, draft, rule):
+        trees = [chain(4), level_widths([1, 3]), TokenTree([-1, 0, 0, 1, 1]), level_widths([4])]  # of 5 nodes all
+        decoder = Decoder(target, draft, trees[-1], rule=rule, temperature=0.8)
+        for tree in trees:
+            decoder.change_tree(tree)
+            made = Decoder(target, draft, tree, rule=rule, temperature=0.8)
+            assert list(decoder.generate(PROMPT, 20, seed=5)) == list(made.generate(PROMPT, 20, seed=5))
 
     def test_what_is_captured_is_used_again(self, target, draft, monkeypatch):
         captured = []

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treeopt.errors import FormatError, InvalidValueError, TreeoptError
-from treeopt.trees import Provenance, TokenTree, TreeFile, load, load_file
-from treeopt.trees.tree_file import MAX_BYTES, MAX_NODES
+from treeopt.errors import FormatError, InvalidValueError, TreeoptError, printable
+from treeopt.trees import Provenance, TokenTree, TreeFile
+from treeopt.trees.tree_file import MAX_BYTES, MAX_NODES, load, load_file
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
@@ -34,8 +34,15 @@ GOLDEN = {
             tool="treeopt 0.1.0",
             created="2026-11-20T11:12:00Z",
             source="profile.yaml",
-            pair="bundled/target with bundled/draft",
-            machine="2 cores, AMD EPYC 7763",
+            pair="target + draft",
+            target="models/target",
+            draft="models/draft",
+            target_digest="6f1f0a8b9c2d3e4f",
+            draft_digest="0123456789abcdef",
+            dtype="float32",
+            machine="AMD EPYC 7763",
+            device="cpu",
+            threads=2,
             rule="typical",
             lossy=True,
             temperature=0.6,
@@ -89,7 +96,7 @@ class TestGoldenFiles:
         assert (tmp_path / "t.json").read_bytes() == (DATA / "tree-full.json").read_bytes()
 
 
-TEXT = st.none() | st.text(max_size=8)
+TEXT = st.none() | st.text(max_size=8).map(printable)
 NUMBER = st.none() | st.floats(0, 1e300) | st.integers(0, 10**20)
 
 
@@ -100,7 +107,13 @@ def tree_files(draw: st.DrawFn) -> TreeFile:
         parents.append(draw(st.integers(max(parents[-1], 0), node - 1)))
         reach.append(reach[parents[node]] * draw(st.floats(0, 1)))
     fields = dataclasses.fields(Provenance)
-    strategies = {str | None: TEXT, float | None: NUMBER, bool | None: st.sampled_from([None, True])}
+    counts = st.none() | st.integers(1, 2**63 - 1)
+    strategies = {
+        str | None: TEXT,
+        float | None: NUMBER,
+        bool | None: st.sampled_from([None, True]),
+        int | None: counts,
+    }
     values = {field.name: draw(strategies[field.type]) for field in fields}
     return TreeFile(
         tree=TokenTree(parents),
@@ -208,7 +221,17 @@ WRONG_SHAPE = {
     "provenance list": (document(provenance=[]), "provenance", "expected fields with names"),
     "provenance unknown": (document(provenance={"author": "me"}), "provenance.author", "unknown field"),
     "tool number": (document(provenance={"tool": 3}), "provenance.tool", "expected text. Got 3"),
+    "threads text": (document(provenance={"threads": "2"}), "provenance.threads", "whole number.* Got '2'"),
+    "threads 0": (document(provenance={"threads": 0}), "provenance.threads", "at least 1. Got 0"),
     "rule null": (document(provenance={"rule": None}), "provenance.rule", "expected text. Got None"),
+    "rule with an escape": (
+        document(provenance={"rule": "a\x1b[2J"}),
+        "provenance.rule",
+        r"printable.* Got \\x1b: remove",
+    ),
+    "source in two lines": (document(provenance={"source": "a\nb"}), "provenance.source", r"printable text. Got \\n: "),
+    "pair turned around": (document(provenance={"pair": "a\u202e"}), "provenance.pair", r"printable text. Got \\u202e"),
+    "half a character": (document(provenance={"tool": "\ud800"}), "provenance.tool", r"printable text. Got \\ud800"),
     "lossy false": (document(provenance={"lossy": False}), "provenance.lossy", "expected true, or no such.* Got False"),
     "lossy 1": (document(provenance={"lossy": 1}), "provenance.lossy", "expected true, or no such field. Got 1"),
     "lossy text": (document(provenance={"lossy": "tr\nue" * 99}), "provenance.lossy", "expected true.* Got 'tr"),

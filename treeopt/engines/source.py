@@ -51,7 +51,7 @@ class Source:
         record, profile = self.record, self.profile
         if record is None or profile is None or not engine.dynamic:
             return replace(self, record=None)
-        pair = f"{profile.pair.target} + {profile.pair.draft}"
+        pair = profile.pair.label
         if record.pair != pair:
             raise InfeasibleError(
                 f"record: expected one of the profile's pair, {pair}. Got {record.pair}: record that pair, or leave the "

@@ -9,8 +9,10 @@ from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.imports.imported_latency import ImportedLatency
 from treeopt.latency import Timing
 from treeopt.profile import (
+    IMPORTED,
     INCLUDED,
     LATENCY_PARTS,
+    UNKNOWN,
     Imported,
     Machine,
     MeasuredAcceptance,
@@ -19,7 +21,6 @@ from treeopt.profile import (
     StepLatency,
 )
 
-IMPORTED, UNKNOWN = "imported", "unknown"
 NO_OVERHEAD = Timing([0.0], allow_negative=True)
 
 
@@ -154,6 +155,7 @@ def _step(
         overhead=overhead,
         sampled=sampled if "verify" in parts or measured is None else measured.sampled,
         imported=imported,
+        disturbance=None if measured is None or len(imported) == len(LATENCY_PARTS) else measured.disturbance,
     )
 
 

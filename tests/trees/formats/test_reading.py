@@ -9,10 +9,11 @@ import pytest
 import safetensors.numpy
 import torch
 
+from tests.trees.formats.found import found_format
 from treeopt import AcceptanceTable, solve
 from treeopt.errors import FormatError, TreeoptError
 from treeopt.trees import Provenance, TokenTree, k_ary
-from treeopt.trees.formats import WriteOptions, format_named, found_format, read_tree, read_trees
+from treeopt.trees.formats import WriteOptions, format_named, read_tree, read_trees
 
 TREE = TokenTree([-1, 0, 0, 1, 1, 2])
 
@@ -191,6 +192,7 @@ PATHS_TEXT = "[(0,), (1,), (0, 0), (0, 1), (1, 0)]"
 VLLM_CONFIG = {"method": "eagle", "num_speculative_tokens": 5, "speculative_token_tree": PATHS_TEXT}
 VLLM = {
     "count too large": ({"num_speculative_tokens": 6}, "num_speculative_tokens", "expected 5, the paths of .* Got 6"),
+    "count too small": ({"num_speculative_tokens": 4}, "num_speculative_tokens", "expected 5, the paths of .* Got 4"),
     "count true": ({"num_speculative_tokens": True}, "num_speculative_tokens", "Got True"),
     "no count": ({"num_speculative_tokens": ...}, "num_speculative_tokens", "is missing"),
     "no tree": ({"speculative_token_tree": ...}, "speculative_token_tree", "is missing"),
@@ -384,7 +386,7 @@ class TestDetection:
 
     def test_no_file(self, tmp_path):
         with pytest.raises(TreeoptError, match="no such file"):
-            found_format(tmp_path / "none.pt")
+            read_trees(tmp_path / "none.pt")
 
 
 class TestNames:

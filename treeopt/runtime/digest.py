@@ -1,0 +1,34 @@
+"""What a model is known by, wherever it lies and whatever its folder is called: a checksum of what is in its files."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+HEAD_BYTES = 65_536
+SAMPLE_BYTES = 4096
+SAMPLES = 32
+DIGITS = 16
+
+
+def model_digest(config: dict[str, Any], weight_files: Iterable[Path]) -> str:
+    """Return 16 hexadecimal digits of the SHA-256 of a configuration and of samples of all weights.
+
+    Of every file of weights its name, its size, its head and 32 blocks spread over the rest are read, so that it costs
+    the same for models of any size.  Two trainings of one architecture differ in nearly every block.
+
+    Args:
+        config: what `config.json` holds.
+        weight_files: in any order.
+    """
+    found = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
+    for file in sorted(weight_files):
+        size = file.stat().st_size
+        found.update(f"{file.name} {size} ".encode())
+        with file.open("rb") as opened:
+            found.update(opened.read(HEAD_BYTES))
+            for number in range(SAMPLES if size > HEAD_BYTES else 0):
+                opened.seek(HEAD_BYTES + (size - HEAD_BYTES) * number // SAMPLES)
+                found.update(opened.read(SAMPLE_BYTES))
+    return found.hexdigest()[:DIGITS]
