@@ -37,7 +37,7 @@ def show(path: Path, name: str | None, budget: int | None, depth: int | None, wr
     as_text = str(written) == STANDARD_STREAM
     as_tree = not as_text and checked_suffix(written, TREE_SUFFIX) == TREE_SUFFIX
     check_writable(written)
-    from treeopt.trees import draw_text, save_figure
+    from treeopt.trees import draw_text, headline, save_figure
 
     content = read_any_tree(path, name=name, budget=budget, depth=depth)
     if as_text:
@@ -46,11 +46,6 @@ def show(path: Path, name: str | None, budget: int | None, depth: int | None, wr
     if as_tree:
         content.save(written)
     else:
-        save_figure(
-            content.tree, written, reach=content.reach, title=_title(content.tree.nodes, content.tree.max_depth)
-        )
+        title, subtitle = headline(content)
+        save_figure(content.tree, written, reach=content.reach, title=title, subtitle=subtitle)
     click.echo(f"Written to {written}", err=True)
-
-
-def _title(nodes: int, depth: int) -> str:
-    return f"{nodes} node{'s' * (nodes > 1)}, depth {depth}"

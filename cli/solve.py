@@ -68,7 +68,7 @@ def solve(
     writers: list[tuple[Path | None, Callable[[Path], None]]] = [
         (path, chosen.save),
         (save, plan.solution.save),
-        (plot, lambda path: save_plan_figure(plan, path, title=subject(profile))),
+        (plot, lambda path: save_plan_figure(plan, path, title=subject(profile), profile=profile)),
     ]
     written = _write([(given, write) for given, write in writers if given is not None])
     click.echo(report, err=to_stdout)

@@ -19,6 +19,8 @@ BASE = {
     "treeopt.fields",
     "treeopt.arrays_file",
     "treeopt.figure_file",
+    "treeopt.figure_labels",
+    "treeopt.figure_style",
     "treeopt.pair",
 }
 """Errors, reading and writing files, and where the bundled pair lies: everyone may import them."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 # Neither dates nor program versions, nor the user's own style: the same picture gives the same bytes.
 _METADATA: dict[str, dict[str, Any]] = {
     ".svg": {"Date": None, "Creator": "treeopt"},
-    ".png": {"Software": None},
+    ".png": {"Software": "treeopt"},
     ".pdf": {"CreationDate": None, "Creator": "treeopt", "Producer": None},
 }
 _STYLE = {"svg.hashsalt": "treeopt", "font.family": "DejaVu Sans", "text.parse_math": False}
