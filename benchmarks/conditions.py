@@ -1,13 +1,31 @@
-"""The line that every benchmark prints first: what it ran on."""
+"""What benchmarks share: the line that each prints first, what it ran on, and a bar for those who wait."""
 
-import torch
+from collections.abc import Collection, Iterable
+from typing import TypeVar
 
-from treeopt.profiler.machine import describe_machine, now, tool
+from tqdm import tqdm
+
+Item = TypeVar("Item")
 
 
 def conditions() -> str:
+    """Return treeopt's version, the time, the machine and the versions of what runs; torch is imported here."""
+    import torch
+
+    from treeopt.profiler.machine import describe_machine, now, tool
+
     machine = describe_machine(torch.device("cpu"))
     return (
-        f"{tool()}, {now()}, {machine.processor}, {machine.threads} threads, {machine.system}, "
-        f"Python {machine.python}, torch {machine.torch}"
+        f"{tool()}, {now()}, {machine.processor}, {machine.threads} thread{'s' * (machine.threads != 1)}, "
+        f"{machine.system}, Python {machine.python}, torch {machine.torch}"
     )
+
+
+def bar(items: Collection[Item], title: str) -> Iterable[Item]:
+    """Return the items, with a bar on standard error while they are gone through, where that is a terminal."""
+    return tqdm(items, desc=title, leave=False, disable=None)
+
+
+def say(line: str) -> None:
+    """Print a line above the bars."""
+    tqdm.write(line)

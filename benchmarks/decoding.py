@@ -11,7 +11,7 @@ generation with the fixed number of drafted tokens that is fastest on the first 
 Where a step's time goes is measured in other texts, by reading the clock before and after each model's `forward`.  On a
 CPU that costs under a microsecond, and the passes are decoding's own, which passes repeated alone would not be.  On a
 GPU the readings are CUDA events, gaps between a pass's kernels count as the pass, and graphs are off, since a replay
-calls no `forward`.  Takes four minutes on two cores.
+calls no `forward`.
 """
 
 import time
@@ -26,14 +26,12 @@ import click
 import numpy as np
 import torch
 import transformers
-from conditions import conditions
-from tqdm import tqdm
+from conditions import bar, conditions
 
 import treeopt
 from treeopt import pair as bundle
 from treeopt.cli.options import PairOptions, file, load_profile, pair_options
-from treeopt.cli.profile import fastest_tree
-from treeopt.planner import Candidate
+from treeopt.planner import Candidate, fastest_drafted_tree
 from treeopt.profile import Profile
 from treeopt.profiler import Journal, Measured, Measurement, Settings, bench, clock_for
 from treeopt.profiler.divergence import divergence
@@ -74,8 +72,9 @@ class Transformers:
     def __init__(self, pair: PairOptions) -> None:
         transformers.utils.logging.disable_progress_bar()
         transformers.utils.logging.set_verbosity_error()  # assisted generation warns of how it calls itself
+        load: Any = transformers.AutoModelForCausalLM.from_pretrained  # its own types refuse their own models
         self._target, self._draft = (
-            transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[pair.dtype]).to(pair.device).eval()
+            load(folder, dtype=DTYPES[pair.dtype]).to(pair.device).eval()
             for folder in (pair.target or bundle.TARGET, pair.draft or bundle.DRAFT)
         )
         self._target.generation_config = transformers.GenerationConfig()  # nothing that a folder may ask for
@@ -110,6 +109,7 @@ class Setup:
     prompts: list[list[int]]
     max_new_tokens: int
     repeats: int
+    positions: int
 
     def ours(self, name: str, tree: TokenTree, rule: str, temperature: float) -> System:
         decoder = Decoder(self.models.target, self.models.draft, tree, rule=rule, temperature=temperature)
@@ -120,9 +120,15 @@ class Setup:
         if profile is None:
             target, draft, encode = self.models.target, self.models.draft, self.models.tokenizer.encode
             prompts = [encode(text) for text in profile_prompts(load_prompts())]
-            settings, clock = Settings(rules=(rule,), samplings=(Sampling(temperature),)), clock_for(target.device)
+            settings = Settings(rules=(rule,), samplings=(Sampling(temperature),), positions=self.positions)
             measurement = Measurement(
-                target, draft, prompts, settings, clock=clock, journal=Journal(None, ""), fastest_tree=fastest_tree
+                target,
+                draft,
+                prompts,
+                settings,
+                clock=clock_for(target.device),
+                journal=Journal(None, ""),
+                fastest_tree=fastest_drafted_tree,
             )
             profile = measurement.profile()
         return treeopt.plan(profile, rule=rule, temperature=temperature).choice
@@ -166,7 +172,7 @@ def race(systems: Sequence[System], setup: Setup) -> list[Raced]:
     seconds = np.zeros((len(systems), len(setup.prompts), setup.repeats))
     tokens = np.zeros_like(seconds)
     texts: list[list[list[int]]] = [[] for _ in systems]
-    for place in tqdm(list(np.ndindex(seconds.shape[1:])), desc="race      ", unit="round", disable=None):
+    for place in bar(list(np.ndindex(seconds.shape[1:])), "race"):
         for number, system in enumerate(systems):
             start_s = time.perf_counter()
             text = system.generate(setup.prompts[place[0]], setup.max_new_tokens)  # on the host: the device is done
@@ -186,7 +192,7 @@ def split(setup: Setup, tree: TokenTree, rule: str, temperature: float) -> Milli
     timed = [patch.object(m, "forward", w.around(m.forward)) for m, w in ((target, verifying), (draft, drafting))]
     with timed[0], timed[1]:
         decoder = Decoder(target, draft, tree, rule=rule, temperature=temperature, cuda_graphs=False)
-        for prompt in [setup.prompts[0], *setup.prompts * setup.repeats]:
+        for prompt in bar([setup.prompts[0], *setup.prompts * setup.repeats], "split"):
             text = decoder.steps(prompt, setup.max_new_tokens)  # fills the caches
             for watch in watches:
                 watch.take()
@@ -269,9 +275,10 @@ def compare(setup: Setup, profile: Profile | None, rule: str, temperature: float
 @click.option("--profile", "path", type=file, help="Plan with this profile; by default one is measured.")
 @click.option("--rules", default="sequoia", show_default=True, help="Verification rules, with commas between.")
 @click.option("--temperatures", default="0,0.6", show_default=True, help="With commas between.")
-@click.option("--prompts", "count", type=click.IntRange(min=1), default=8, show_default=True, help="Held-out prompts.")
-@click.option("--max-new-tokens", type=click.IntRange(min=1), default=128, show_default=True, help="Tokens per prompt.")
-@click.option("--repeats", type=click.IntRange(min=1), default=3, show_default=True, help="Times each is decoded.")
+@click.option("--prompts", "count", type=click.IntRange(min=1), default=4, show_default=True, help="Held-out prompts.")
+@click.option("--max-new-tokens", type=click.IntRange(min=1), default=96, show_default=True, help="Tokens per prompt.")
+@click.option("--repeats", type=click.IntRange(min=1), default=2, show_default=True, help="Times each is decoded.")
+@click.option("--positions", type=click.IntRange(min=1), default=1024, show_default=True, help="Counted by profiles.")
 @pair_options
 def main(path: Path | None, rules: str, temperatures: str, count: int, pair: PairOptions, **amounts: int) -> None:
     """Time plain, tree and transformers' decoding in turn; at temperature 0, where rules are one, under the first."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from conditions import conditions
+from conditions import bar, conditions, say
 
 from treeopt import pair as bundle
 from treeopt.profiler.trials import TimedSteps, decoded_text
@@ -61,6 +61,7 @@ def passes_timed() -> Iterator[list[float]]:
 
 
 def drafters(pair: ModelPair) -> dict[str, Callable[[], Drafter]]:
+    assert isinstance(pair.target, Transformer)  # the bundled one is
     capacity = pair.target.config.max_positions
     heads, head = load_medusa(bundle.MEDUSA, pair.target), load_redrafter(bundle.REDRAFTER, pair.target)
     specexec = SpecExecSetting(budget=16, branching=8, batch=8, max_passes=8)
@@ -81,7 +82,7 @@ def main() -> None:
     pair = load_pair()
     prompts = [pair.tokenizer.encode(text) for text in bench_prompts(load_prompts())]
     print(f"\n{'drafter':<36}{'temperature':>12}{'step, ms':>10}{'passes, ms':>12}{'the rest':>10}")
-    for name, make in drafters(pair).items():
+    for name, make in bar(drafters(pair).items(), "drafters"):
         for temperature in (0.0, 0.6):
             decoder = DraftingDecoder(pair.target, make(), temperature=temperature)
             decoded_text(TimedSteps(decoder), decoder, prompts[0], 32)
@@ -94,7 +95,7 @@ def main() -> None:
                         decoded += len(steps.step())
             count = len(steps.draft_s)
             whole_s = (sum(steps.draft_s) + sum(steps.read_s) + sum(steps.rest_s)) / count
-            print(
+            say(
                 f"{name:<36}{temperature:>12g}{1000 * whole_s:>10.2f}{1000 * passes_s[0] / count:>12.2f}"
                 f"{1 - passes_s[0] / count / whole_s:>10.1%}"
             )

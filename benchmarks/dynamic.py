@@ -8,10 +8,11 @@ import argparse
 import math
 import time
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
-from conditions import conditions
+from conditions import bar, conditions, say
 
 from treeopt import Profile
 from treeopt.planner import step_model
@@ -56,7 +57,7 @@ class Decoded:
 def decoded(decoder: DynamicDecoder, prompts: list[list[int]], lengths: list[int], seed: int) -> Decoded:
     """Decode each text as far as it was recorded; the last step may go beyond."""
     texts, seconds = [], []
-    for number, (prompt, positions) in enumerate(zip(prompts, lengths, strict=True)):
+    for number, (prompt, positions) in enumerate(bar(list(zip(prompts, lengths, strict=True)), "decoding")):
         room = min(positions + ROOM_TOKENS, decoder.max_text_tokens - len(prompt))
         stepping = decoder.steps(prompt, room, seed=1000 * seed + number)
         steps: list[list[int]] = []
@@ -100,14 +101,14 @@ def own_texts(recording: Recording, prompts: list[list[int]], run: Decoded, tree
 
 
 def begins(steps: list[list[int]]) -> list[int]:
-    return np.cumsum([0, *map(len, steps[:-1])]).tolist()
+    return [0, *accumulate(map(len, steps[:-1]))]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", type=Path, help="profile of this machine, for predicted seconds")
     parser.add_argument("--temperatures", default="0,0.6")
-    parser.add_argument("--positions", type=int, default=8192)
+    parser.add_argument("--positions", type=int, default=1024)
     asked = parser.parse_args()
     print(conditions())
     pair = load_pair()
@@ -128,7 +129,7 @@ def main() -> None:
             print(f"the fastest of all settings, in {time.perf_counter() - start_s:.1f} s: {trees[-1]}")
         titles = ["top-k", "depth", "nodes", "replayed", "decoded", "ratio", "own texts", "step, ms", "predicted"]
         print("".join(f"{title:>{width}}" for title, width in zip(titles, WIDTHS, strict=True)))
-        for tree in trees:
+        for tree in bar(trees, "trees"):
             said = replayed(replay, tree)
             decoder = DynamicDecoder(pair.target, pair.draft, tree, temperature=temperature)
             run = decoded(decoder, prompts, np.diff(record.text_starts).tolist(), seed=1)
@@ -141,7 +142,7 @@ def main() -> None:
                 f"{1000 * run.step_s:.2f}",
                 "" if model is None else f"{1000 * predict_dynamic(replay, model, tree).step_s.value:.2f}",
             ]
-            print("".join(f"{cell:>{width}}" for cell, width in zip(cells, WIDTHS, strict=True)), flush=True)
+            say("".join(f"{cell:>{width}}" for cell, width in zip(cells, WIDTHS, strict=True)))
 
 
 WIDTHS = (5, 6, 6, 17, 17, 8, 11, 10, 11)

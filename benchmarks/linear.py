@@ -3,14 +3,16 @@
     python benchmarks/linear.py
 
 Prints microseconds per product for the shapes of the bundled target, and their ratio; `treeopt.runtime.linear` takes
-the general product for one row and the reordered one for more.
+the reordered product for large weights and the general one for small.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
-from conditions import conditions
+from conditions import bar, conditions, say
+from torch import Tensor
 
 from treeopt.runtime.linear import reordered, reordered_product
 
@@ -28,6 +30,11 @@ def median_us(work: Callable[[], object]) -> float:
     return sorted(times[20:])[REPEATS // 2] * 1e6
 
 
+def products(product: Callable[[Tensor, Tensor], Tensor], x: Tensor, weights: Sequence[Tensor]) -> None:
+    for weight in weights:
+        product(x, weight)
+
+
 @torch.inference_mode()
 def main() -> None:
     print(conditions())
@@ -35,15 +42,15 @@ def main() -> None:
     for outputs, inputs in SHAPES:
         weights = [torch.randn(outputs, inputs) for _ in range(8)]  # as many as layers, so that caches are as cold
         columns = [weight.t().contiguous() for weight in weights]
-        packed = [reordered(weight) for weight in weights]
-        if packed[0] is None:
+        packed = [each for each in map(reordered, weights) if each is not None]
+        if not packed:
             print("this build of torch has no reordered product")
             return
-        for rows in ROWS:
+        for rows in bar(ROWS, f"{outputs}x{inputs}"):
             x = torch.randn(rows, inputs)
-            general = median_us(lambda x=x, columns=columns: [x @ c for c in columns]) / len(columns)
-            packed_us = median_us(lambda x=x, packed=packed: [reordered_product(x, p) for p in packed]) / len(packed)
-            print(f"{outputs:>6}x{inputs:<5}{rows:>6}{general:>14.1f}{packed_us:>15.1f}{general / packed_us:>8.2f}")
+            general = median_us(partial(products, torch.matmul, x, columns)) / len(columns)
+            packed_us = median_us(partial(products, reordered_product, x, packed)) / len(packed)
+            say(f"{outputs:>6}x{inputs:<5}{rows:>6}{general:>14.1f}{packed_us:>15.1f}{general / packed_us:>8.2f}")
 
 
 if __name__ == "__main__":

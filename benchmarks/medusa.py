@@ -8,7 +8,7 @@ import math
 from pathlib import Path
 
 import numpy as np
-from conditions import conditions
+from conditions import bar, conditions, say
 
 from treeopt import pair as bundle
 from treeopt import solve
@@ -25,10 +25,15 @@ RANKS_SHOWN = 6
 ROW = "{:<32}{:>7}{:>8}{:>10}{:>20}"
 
 
-def decoded(target: Transformer, tree: TokenTree, heads: MedusaHeads, temperature: float, prompts: list, tokens: int):
+def decoded(
+    target: Transformer, tree: TokenTree, heads: MedusaHeads, temperature: float, prompts: list[list[int]], tokens: int
+) -> str:
     """Return tokens per step with its standard error, texts as clusters."""
     decoder = DraftingDecoder(target, MedusaDrafter(heads, tree), temperature=temperature)
-    texts = [[len(step) for step in decoder.steps(p, tokens, seed=seed)] for seed, p in enumerate(prompts)]
+    texts = [
+        [len(step) for step in decoder.steps(prompt, tokens, seed=seed)]
+        for seed, prompt in enumerate(bar(prompts, "decoding"))
+    ]
     total, steps = (np.array(counts) for counts in zip(*((sum(text), len(text)) for text in texts), strict=True))
     value = total.sum() / steps.sum()
     return f"{value:.3f} +- {math.sqrt(((total - value * steps) ** 2).sum()) / steps.sum():.3f}"
@@ -38,11 +43,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--choices", type=Path, help="Medusa's own tree: a file of choices that holds mc_sim_7b_63")
     parser.add_argument("--temperatures", default="0,0.6")
-    parser.add_argument("--positions", type=int, default=8192, help="counted, over all prompts")
-    parser.add_argument("--tokens", type=int, default=256, help="decoded after every prompt")
+    parser.add_argument("--positions", type=int, default=3072, help="counted, over all prompts")
+    parser.add_argument("--tokens", type=int, default=128, help="decoded after every prompt")
     asked = parser.parse_args()
     print(conditions())
     pair, texts = load_pair(), load_prompts()
+    assert isinstance(pair.target, Transformer)  # the bundled one is
     heads = load_medusa(bundle.MEDUSA, pair.target)
     measured, held_out = (
         [pair.tokenizer.encode(text) for text in part(texts)] for part in (profile_prompts, bench_prompts)
@@ -63,11 +69,9 @@ def main() -> None:
         if own:
             trees["solver, 64 nodes, 4 levels"] = solution.tree(nodes=64, depth=4)
         print(ROW.format("tree", "nodes", "levels", "expected", "decoded"))
-        for name, tree in (trees | own).items():
+        for name, tree in bar((trees | own).items(), "trees"):
             tokens = decoded(pair.target, tree, heads, temperature, held_out, asked.tokens)
-            print(
-                ROW.format(name, tree.nodes, tree.max_depth, f"{table.expected_tokens(tree):.3f}", tokens), flush=True
-            )
+            say(ROW.format(name, tree.nodes, tree.max_depth, f"{table.expected_tokens(tree):.3f}", tokens))
 
 
 if __name__ == "__main__":

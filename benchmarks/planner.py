@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from conditions import conditions
+from conditions import bar, conditions, say
 
 from treeopt import AcceptanceTable, solve
 from treeopt.planner import fastest_tree
@@ -63,14 +63,14 @@ def main() -> None:
         table = AcceptanceTable(np.stack([row * 0.98**d for d in range(DEPTH)]))
         solution = solve(table, NODES, DEPTH)
         fastest_tree(solution, costs_of(*MACHINES["wider drafts dearer"]))  # compiles
-        for machine, curves in MACHINES.items():
+        for machine, curves in bar(MACHINES.items(), rows):
             costs = costs_of(*curves)
             start_s = time.perf_counter()
             found = fastest_tree(solution, costs)
             taken_ms = 1000 * (time.perf_counter() - start_s)
             most_tokens = float(speeds(solution, costs).max())
             gain = 100 * max(0.0, found.speedup / most_tokens - 1)  # below 0 by rounding only
-            print(
+            say(
                 f"{machine:<36}{rows:<13}{most_tokens:>12.3f}{found.speedup:>9.3f}{gain:>9.1f}"
                 f"{100 * found.loss:>9.2f}{found.boxes:>7}{taken_ms:>8.1f}"
             )

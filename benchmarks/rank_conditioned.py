@@ -6,18 +6,19 @@ The plain table has one row per depth, the other one row per depth and rank of t
 positions: once of the profile prompts, once of the held-out prompts that are decoded, so that a difference of prompts
 cannot pass for a difference of tables.  At temperature 0 the held-out texts are the very texts decoded, above it they
 are other samples.  Errors of decoded tokens per step are standard errors over prompts; those of differences come from
-leaving one held-out prompt out at a time.  Takes some four minutes.
+leaving one held-out prompt out at a time.
 """
 
+import argparse
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
-from conditions import conditions
+from conditions import bar, conditions
 
 import treeopt
-from treeopt.acceptance import AcceptanceTable
-from treeopt.counts import conditional_counts, rank_conditioned_counts, rank_conditioned_table, text_sums
+from treeopt.acceptance import AcceptanceTable, TextSums
+from treeopt.counts import LEAST_COUNT, TextCounts, conditional_counts, rank_conditioned_counts, text_sums
 from treeopt.profiler.acceptance import AcceptanceText, TextPositions
 from treeopt.runtime import Decoder
 from treeopt.runtime.pair import ModelPair, load_pair
@@ -31,8 +32,8 @@ Tables = tuple[AcceptanceTable, AcceptanceTable]
 
 RULE = "sequoia"
 TEMPERATURES = (0.0, 0.6)
-PROFILE_TOKENS, BENCH_TOKENS = 171, 384
-"""Tokens generated after each prompt."""
+PROFILE_TOKENS = 171
+"""Tokens generated after each profile prompt."""
 BRANCHING, DEPTH, PARENT_RANKS = 16, 16, 4
 SOLVED_NODES = (8, 16, 64)
 
@@ -48,7 +49,7 @@ def measure(pair: ModelPair, prompts: Prompts, temperature: float, tokens: int, 
             depth=DEPTH,
             seed=seed + number,
         ).positions(prompt, tokens)
-        for number, prompt in enumerate(prompts)
+        for number, prompt in enumerate(bar(prompts, "measuring"))
     ]
 
 
@@ -59,6 +60,30 @@ def tables(texts: Sequence[TextPositions]) -> Tables:
     return text_sums(plain).table(), rank_conditioned_table(by_rank)
 
 
+def rank_conditioned_table(texts: Sequence[TextCounts]) -> AcceptanceTable:
+    """Return the table in which acceptance also depends on the parent's rank, with standard errors over texts.
+
+    A rank of the parent that fewer than `LEAST_COUNT` positions reached at a depth takes the plain row of that depth,
+    which holds for parents of any rank; `counts` still says how few there were.
+
+    Args:
+        texts: counts of shapes (D, R) and (D, R, B).
+
+    Raises TreeoptError when too little text was measured.
+    """
+    plain = text_sums([TextCounts(text.reached.sum(axis=1), text.accepted.sum(axis=1)) for text in texts]).table()
+    reached = np.array([text.reached[: len(plain.p)] for text in texts])
+    accepted = np.array([text.accepted[: len(plain.p)] for text in texts])
+    total = reached.sum(axis=0)
+    enough = total >= LEAST_COUNT
+    measured = TextSums(reached[:, enough], accepted[:, enough]).table()  # one row per pair of depth and rank
+    assert plain.standard_error is not None
+    assert measured.standard_error is not None
+    p, error = (np.repeat(array[:, None], total.shape[1], axis=1) for array in (plain.p, plain.standard_error))
+    p[enough], error[enough] = measured.p, measured.standard_error
+    return AcceptanceTable(p, counts=total, standard_error=error)
+
+
 def trees(table: AcceptanceTable) -> dict[str, TokenTree]:
     shapes = {f"chain {depth}": chain(depth) for depth in (2, 4, 8)}
     shapes |= {"2-ary, 3 deep": k_ary(2, 3), "4-ary, 2 deep": k_ary(4, 2), "widths 8 8 8": level_widths([8, 8, 8])}
@@ -66,15 +91,15 @@ def trees(table: AcceptanceTable) -> dict[str, TokenTree]:
     return shapes | {f"best of {nodes}": solution.tree(nodes, solution.max_depth) for nodes in SOLVED_NODES}
 
 
-def decode(pair: ModelPair, tree: TokenTree, prompts: Prompts, temperature: float) -> FloatArray:
+def decode(pair: ModelPair, tree: TokenTree, prompts: Prompts, temperature: float, tokens: int) -> FloatArray:
     """Return (prompts, 3): tokens, steps, and steps that accepted a child of the root."""
     decoder = Decoder(pair.target, pair.draft, tree, rule=RULE, temperature=temperature)
     sums = np.zeros((len(prompts), 3))
     for prompt, row in zip(prompts, sums, strict=True):
         decoder.start(prompt)
-        while row[0] < BENCH_TOKENS:  # the last step counts whole: cut short it would lower the mean
-            tokens = len(decoder.step())
-            row += tokens, 1, tokens > 1
+        while row[0] < tokens:  # the last step counts whole: cut short it would lower the mean
+            committed = len(decoder.step())
+            row += committed, 1, committed > 1
     return sums
 
 
@@ -104,12 +129,12 @@ def mean_absolute(error: FloatArray) -> FloatArray:
     return np.array([plain, by_rank, by_rank - plain])
 
 
-def compare(pair: ModelPair, profile: Prompts, bench: Prompts, temperature: float) -> None:
+def compare(pair: ModelPair, profile: Prompts, bench: Prompts, temperature: float, tokens: int) -> None:
     profile_tables = tables(measure(pair, profile, temperature, PROFILE_TOKENS, seed=0))
-    bench_texts = measure(pair, bench, temperature, BENCH_TOKENS, seed=len(profile))
+    bench_texts = measure(pair, bench, temperature, tokens, seed=len(profile))
     bench_tables = tables(bench_texts)
     shapes = trees(profile_tables[0])
-    decoded = {name: decode(pair, tree, bench, temperature) for name, tree in shapes.items()}
+    decoded = {name: decode(pair, tree, bench, temperature, tokens) for name, tree in bar(shapes.items(), "decoding")}
 
     def mean_of(kept: list[int], columns: Tables) -> FloatArray:
         return mean_absolute(errors(shapes, {name: sums[kept] for name, sums in decoded.items()}, columns))
@@ -169,6 +194,9 @@ def show_parents(table: AcceptanceTable) -> None:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tokens", type=int, default=128, help="decoded after each held-out prompt")
+    tokens = parser.parse_args().tokens
     pair = load_pair()
     profile, bench = (
         [pair.tokenizer.encode(text) for text in choose(load_prompts())] for choose in (profile_prompts, bench_prompts)
@@ -176,11 +204,11 @@ def main() -> None:
     print(conditions())
     print(
         f"rule {RULE}, {len(profile)} profile prompts x {PROFILE_TOKENS} positions, {len(bench)} held-out prompts x "
-        f"{BENCH_TOKENS}, {PARENT_RANKS} ranks of the parent"
+        f"{tokens}, {PARENT_RANKS} ranks of the parent"
     )
     for temperature in TEMPERATURES:
         print(f"\ntemperature {temperature:g}")
-        compare(pair, profile, bench, temperature)
+        compare(pair, profile, bench, temperature, tokens)
 
 
 if __name__ == "__main__":

@@ -15,11 +15,11 @@ import click
 import numpy as np
 import numpy.typing as npt
 import torch
-from conditions import conditions
+from conditions import bar, conditions, say
 
 from treeopt.acceptance import TextSums
-from treeopt.cli.profile import fastest_tree
-from treeopt.planner import plan, step_model
+from treeopt.cli.values import TEMPERATURES
+from treeopt.planner import fastest_drafted_tree, plan, step_model
 from treeopt.planner.smoothing import smooth
 from treeopt.profile import Profile
 from treeopt.profiler import Journal, Measurement, Settings, bench, clock_for
@@ -37,7 +37,6 @@ FloatArray = npt.NDArray[np.float64]
 Prompts = list[list[int]]
 
 RULES = ("sequoia", "specinfer", "target", "traversal")
-TEMPERATURES = (0.6, 1.0)
 SIZES = ((16, 8), (64, 12))
 """Nodes and depth of the trees of most tokens."""
 EVERY = 8
@@ -47,7 +46,7 @@ EVERY = 8
 def main_table(pair: ModelPair, profile: Profile, prompts: Prompts, tokens: int, repeats: int) -> None:
     print(f"{'rule':<12}{'nodes':>6}{'depth':>6}{'tokens/step':>22}{'step, ms':>22}{'speedup':>22}")
     print(f"{'':<24}" + f"{'predicted  measured':>22}" * 3)
-    for rule in RULES:
+    for rule in bar(RULES, "rules"):
         tree = plan(profile, profile.latency().verify.max_tokens, rule=rule).tree.tree
         predicted = step_model(profile, rule=rule).predict("tree", tree)
         temperature = profile.acceptance(rule=rule).temperature
@@ -67,7 +66,7 @@ def main_table(pair: ModelPair, profile: Profile, prompts: Prompts, tokens: int,
             (predicted.speedup.value, found.speedup.value),
         )
         cells = "".join(f"{ours:>13.2f}{theirs:>9.2f}" for ours, theirs in pairs)
-        print(f"{rule:<12}{tree.nodes:>6}{tree.max_depth:>6}{cells}")
+        say(f"{rule:<12}{tree.nodes:>6}{tree.max_depth:>6}{cells}")
 
 
 def reach(pair: ModelPair, tree: TokenTree, prompts: Prompts, tokens: int, sampling: Sampling) -> FloatArray:
@@ -85,7 +84,8 @@ def reach(pair: ModelPair, tree: TokenTree, prompts: Prompts, tokens: int, sampl
 def plain_texts(pair: ModelPair, prompts: Prompts, tokens: int, temperature: float) -> list[list[list[int]]]:
     """Return, for each prompt, the texts so far at every `EVERY`-th token of a continuation by the target alone."""
     decoder = Decoder(pair.target, None, chain(0), temperature=temperature)
-    texts = [[*prompt, *decoder.generate(prompt, tokens, seed=seed)] for seed, prompt in enumerate(prompts)]
+    numbered = bar(list(enumerate(prompts)), "texts")
+    texts = [[*prompt, *decoder.generate(prompt, tokens, seed=seed)] for seed, prompt in numbered]
     return [
         [text[:end] for end in range(len(prompt), len(text) + 1, EVERY)]
         for prompt, text in zip(prompts, texts, strict=True)
@@ -101,7 +101,7 @@ def reach_at(pair: ModelPair, tree: TokenTree, texts: list[list[list[int]]], sam
         for rule in ("traversal", "sequoia")
     ]
     reach = np.zeros((len(texts), 2, tree.nodes))
-    for sums, starts in zip(reach, texts, strict=True):
+    for sums, starts in zip(reach, bar(texts, "reach"), strict=True):
         for text in starts:
             decoder.start(text)
             drafted = decoder.draft()
@@ -150,7 +150,7 @@ def size_table(pair: ModelPair, profile: Profile, tuning: Prompts, texts: list[l
     smoothed = smooth(profile.acceptance(rule="sequoia")).acceptance
     sums, sampling = smoothed.texts, Sampling(smoothed.temperature)
     assert sums is not None
-    for nodes, depth in SIZES:
+    for nodes, depth in bar(SIZES, "sizes"):
         tree = solve(sums.table(), nodes, depth).tree(nodes, depth)
         own = tree_for_traversal(pair, sums, tuning, tokens, sampling, nodes, depth)
         on_theirs, on_own = (reach_at(pair, each, texts, sampling) for each in (tree, own))
@@ -159,21 +159,22 @@ def size_table(pair: ModelPair, profile: Profile, tuning: Prompts, texts: list[l
             f"{value:+.1f} +- {error:.1f}"
             for value, error in (gain(on_theirs, on_theirs, 0), gain(on_own, on_theirs, 0))
         ]
-        print(f"{nodes:>6}{depth:>6}{theirs[1]:>10.3f}{theirs[0]:>11.3f}{gains[0]:>16}{ours[0]:>10.3f}{gains[1]:>16}")
+        say(f"{nodes:>6}{depth:>6}{theirs[1]:>10.3f}{theirs[0]:>11.3f}{gains[0]:>16}{ours[0]:>10.3f}{gains[1]:>16}")
 
 
 @click.command()
-@click.option("--positions", default=4096, show_default=True, help="Positions counted per rule.")
-@click.option("--max-new-tokens", default=256, show_default=True)
-@click.option("--repeats", default=3, show_default=True)
-@click.option("--texts", default=24, show_default=True, help="Texts for the trees of most tokens, four per prompt.")
-def main(positions: int, max_new_tokens: int, repeats: int, texts: int) -> None:
+@click.option("--temperatures", type=TEMPERATURES, default="0.6", show_default=True, help="With commas between.")
+@click.option("--positions", default=768, show_default=True, help="Positions counted per rule.")
+@click.option("--max-new-tokens", default=64, show_default=True)
+@click.option("--repeats", default=1, show_default=True)
+@click.option("--texts", default=8, show_default=True, help="Texts for the trees of most tokens.")
+def main(temperatures: tuple[float, ...], positions: int, max_new_tokens: int, repeats: int, texts: int) -> None:
     print(conditions())
     pair = load_pair()
     encode = pair.tokenizer.encode
     tuning = [encode(text) for text in profile_prompts(load_prompts())]
     prompts = [encode(text) for text in bench_prompts(load_prompts())]
-    for temperature in TEMPERATURES:
+    for temperature in temperatures:
         settings = Settings(rules=RULES, samplings=(Sampling(temperature),), positions=positions)
         measurement = Measurement(
             pair.target,
@@ -182,7 +183,7 @@ def main(positions: int, max_new_tokens: int, repeats: int, texts: int) -> None:
             settings,
             clock=clock_for(pair.target.device),
             journal=Journal(None, "benchmark"),
-            fastest_tree=fastest_tree,
+            fastest_tree=fastest_drafted_tree,
         )
         profile = measurement.profile()
         print(f"\ntemperature {temperature:g}, {len(prompts)} held-out prompts x {max_new_tokens} tokens")

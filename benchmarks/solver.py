@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from conditions import bar, conditions, say
 
 from treeopt import AcceptanceTable, solve
 
@@ -28,7 +29,7 @@ FALLING = np.array([0.7, *(0.12 / k**1.6 for k in range(1, BRANCHES))])
 def noisy(*shape: int) -> FloatArray:
     """Return falling rows with the noise of a short measurement, so that they rise here and there."""
     rows = FALLING * np.random.default_rng(1).lognormal(0, 0.3, size=(*shape, BRANCHES))
-    return rows / np.maximum(1, rows.sum(axis=-1, keepdims=True))
+    return np.asarray(rows / np.maximum(1, rows.sum(axis=-1, keepdims=True)))
 
 
 def shuffled(depth: int) -> FloatArray:
@@ -69,12 +70,12 @@ def times() -> None:
     print(f"\nms to solve, and to take the largest tree out; {BRANCHES} branches, `rows` one per depth")
     print(f"{'nodes':>6}{'depth':>6}" + "".join(f"{name:>16}" for name in (*FAMILIES, "falling tree", "noisy tree")))
     rows: list[tuple[int, int, list[float]]] = []
-    for nodes, depth in SIZES:
+    for nodes, depth in bar(SIZES, "sizes"):
         tables = [AcceptanceTable(family(depth)) for family in FAMILIES.values()]
         solve_s = [least_s(partial(solve, table, nodes, depth)) for table in tables]
         tree_s = [least_s(partial(solve(table, nodes, depth).tree, nodes, depth)) for table in tables[:3:2]]
         rows.append((nodes, depth, solve_s + tree_s))
-        print(f"{nodes:>6}{depth:>6}" + "".join(f"{1000 * each:>16.2f}" for each in solve_s + tree_s))
+        say(f"{nodes:>6}{depth:>6}" + "".join(f"{1000 * each:>16.2f}" for each in solve_s + tree_s))
     deep = [(nodes, taken_s) for nodes, depth, taken_s in rows if depth == SIZES[-1][1]]
     powers = np.polyfit(np.log([nodes for nodes, _ in deep]), np.log([taken_s for _, taken_s in deep]), 1)[0]
     print(f"{'~ nodes^':>12}" + "".join(f"{power:>16.2f}" for power in powers))
@@ -147,15 +148,16 @@ def main(arguments: list[str]) -> None:
     if arguments:
         one_large(arguments[0])
         return
-    from conditions import conditions  # loads torch, whose memory the other processes are spared
-
     print(conditions())
     compile_all()
     times()
     print("\nalone in a process; peak memory above what it held before solving")
-    for family in FAMILIES:
-        sys.stdout.flush()
-        subprocess.run([sys.executable, __file__, family], check=True)
+    for family in bar(FAMILIES, "large"):
+        say(
+            subprocess.run(
+                [sys.executable, __file__, family], check=True, capture_output=True, text=True
+            ).stdout.strip()
+        )
     print()
     beside_a_plain_program()
 

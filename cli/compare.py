@@ -1,14 +1,19 @@
 """`treeopt compare`: trees of any origin side by side under one profile."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from treeopt.cli.command import Command
+from treeopt.cli.inputs import read_all_trees
 from treeopt.cli.options import checked_rule, file, load_profile, lossy_option, profile_options
 from treeopt.cli.plan_text import heading
 from treeopt.cli.text import milliseconds, patience
+from treeopt.cli.values import COUNT
+from treeopt.errors import printable
 
 if TYPE_CHECKING:
     from treeopt.planner import Candidate, Plan
@@ -17,15 +22,11 @@ if TYPE_CHECKING:
 MIN_LABEL = 12
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("paths", type=file, metavar="FILE…", nargs=-1, required=True)
-@profile_options
-@click.option(
-    "--context-tokens", type=click.IntRange(min=1), help="Tokens in the cache; by default the first measured."
-)
-@click.option(
-    "--batch-size", type=click.IntRange(min=1), help="Sequences decoded together; by default the first measured."
-)
+@partial(profile_options, rule_help="Verification rule to predict; by default the first in the profile.")
+@click.option("--context-tokens", type=COUNT, help="Tokens in the cache; by default the first measured.")
+@click.option("--batch-size", type=COUNT, help="Sequences decoded together; by default the first measured.")
 @click.option("--raw", is_flag=True, help="Use acceptance as measured, ranks that rise by noise included.")
 @lossy_option
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object instead of the table.")
@@ -38,7 +39,9 @@ def compare(
     as_json: bool,
     **where: Any,
 ) -> None:
-    """Predict what the trees of each FILE come to on this machine, and what the best ones would.
+    """Predict trees of any origin beside the best ones.
+
+    What the trees of each FILE come to on the profile's machine stands beside the fastest of their size, and of any.
 
     Trees may be in any known format (treeopt import --list); of a file that holds several, all are compared.
     """
@@ -46,10 +49,9 @@ def compare(
         checked_rule(rule, lossy=lossy)
     from treeopt.planner import plan, step_model
     from treeopt.planner.comparison import compare as compare_trees
-    from treeopt.trees.formats import read_trees
 
     profile = load_profile(profile_path)
-    named = [(_label(path, each.name), each.tree) for path in paths for each in read_trees(path)]
+    named = [(_label(path, each.name), each.tree) for path in paths for each in read_all_trees(path)]
     model = step_model(profile, rule=rule, temperature=temperature, **where)
     with patience("solving… (the first time after installation, the solver is compiled)"):
         compared = compare_trees(model, [tree for _, tree in named])
@@ -130,4 +132,4 @@ def _numbers(candidate: "Candidate | None") -> dict[str, Any] | None:
 
 
 def _label(path: Path, name: str | None) -> str:
-    return path.name if name is None else f"{path.name}: {name}"
+    return printable(path.name if name is None else f"{path.name}: {name}")

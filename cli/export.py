@@ -1,18 +1,22 @@
 """`treeopt export`: a tree in another program's format, or an engine's settings."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from treeopt.cli.command import Command
+from treeopt.cli.export_files import MAIN, check_export, sidecar_of, write_export
 from treeopt.cli.export_text import setting_text, topology_text
 from treeopt.cli.format_list import list_option
-from treeopt.cli.inputs import budget_option, depth_option, is_profile, name_option, read_any_tree
+from treeopt.cli.inputs import is_profile, read_any_tree, tree_options
 from treeopt.cli.options import file, load_profile, output, profile_options, record_beside
 from treeopt.cli.plan_text import imported
 from treeopt.cli.text import patience
-from treeopt.files import STANDARD_STREAM, check_writable, write_bytes, write_text
+from treeopt.cli.values import COUNT, TEXT, Names
+from treeopt.files import STANDARD_STREAM, is_stream
 
 if TYPE_CHECKING:
     from treeopt.engines.engine import Engine
@@ -64,33 +68,56 @@ class ExportOptions:
         return tree_file(found, profile, source="; ".join(filter(None, [str(self.path), imported(found)])))
 
 
-@click.command()
+def _names() -> list[str]:
+    """Return the names of all formats and engines."""
+    from treeopt.engines import ENGINES
+    from treeopt.trees.formats import FORMATS
+
+    return [*(each.name for each in FORMATS), *(each.name for each in ENGINES)]
+
+
+@click.command(cls=Command)
 @list_option
 @click.argument("path", type=file, metavar="FILE")
-@click.option("--to", "target", required=True, metavar="NAME", help="Format or engine; --list shows all of them.")
 @click.option(
-    "-o", "--output", "written", type=output, default=Path(STANDARD_STREAM), help="File to write; - is standard output."
+    "--to",
+    "target",
+    type=Names("name", _names),
+    required=True,
+    metavar="NAME",
+    help="Format or engine; --list shows all of them.",
 )
-@profile_options
 @click.option(
-    "--context-tokens", type=click.IntRange(min=1), help="Tokens in the cache; by default the first measured."
+    "-o",
+    "--output",
+    "written",
+    type=output,
+    metavar="FILE",
+    default=Path(STANDARD_STREAM),
+    help="File to write; - is standard output. What belongs to it is put beside it, as FILE.provenance.json and the like.",
 )
-@click.option(
-    "--batch-size", type=click.IntRange(min=1), help="Sequences decoded together; by default the first measured."
-)
+@partial(profile_options, rule_help="Verification rule to predict for; by default the first in the profile.")
+@click.option("--context-tokens", type=COUNT, help="Tokens in the cache; by default the first measured.")
+@click.option("--batch-size", type=COUNT, help="Sequences decoded together; by default the first measured.")
 @click.option("--record", "record_path", type=file, help="Draft record; by default the one beside the profile.")
 @click.option("--no-record", is_flag=True, help="Plan chains only, even where a draft record is there.")
-@click.option("--draft-model", metavar="MODEL", help="What the engine loads as draft model; by default as profiled.")
-@click.option("--method", metavar="NAME", help="The engine's name of the method; by default a separate draft model.")
-@click.option("--engine-version", metavar="VERSION", help="Version that will read the file; by default the newest.")
-@click.option("--list-name", metavar="NAME", help="Name of the list in a Python module; by default treeopt_N.")
-@click.option("--heads", type=click.IntRange(min=1), help="Medusa heads of the model, and so its deepest tree.")
-@name_option
-@budget_option
-@depth_option
+@click.option(
+    "--draft-model", type=TEXT, metavar="MODEL", help="What the engine loads as draft model; by default as profiled."
+)
+@click.option(
+    "--method", type=TEXT, metavar="NAME", help="The engine's name of the method; by default a separate draft model."
+)
+@click.option(
+    "--engine-version", type=TEXT, metavar="VERSION", help="Version that will read the file; by default the newest."
+)
+@click.option(
+    "--list-name", type=TEXT, metavar="NAME", help="Name of the list in a Python module; by default treeopt_N."
+)
+@click.option("--heads", type=COUNT, help="Medusa heads of the model, and so its deepest tree.")
+@tree_options("a solution file or a profile")
 @click.pass_context
 def export(context: click.Context, /, target: str, written: Path, no_record: bool, **given: Any) -> None:
-    """Write FILE for another program: a tree as it is, or the settings of an engine.
+    """Write a tree or a setting for another program.
 
     FILE is a tree in any known format, a solution file, or a profile, whose fastest tree or setting is then taken.
     Settings are planned with the profile; without one only the depth of the tree is carried over.
@@ -108,8 +135,7 @@ def export(context: click.Context, /, target: str, written: Path, no_record: boo
         given["profile_path"] = profile_path if profile_path.exists() else None
     given["record_path"] = None if no_record else given["record_path"] or _record_there(given["profile_path"])
     options = ExportOptions(**given)
-    _check_names({written: ""}, options)
-    check_writable(written)
+    check_export(written, [] if is_stream(written) else [written, sidecar_of(written)], options.inputs)
     if target in formats:
         _export_tree(formats[target], written, options)
     else:
@@ -120,16 +146,16 @@ def _export_tree(target: "TopologyFormat", written: Path, options: ExportOptions
     from treeopt.engines.provenance import topology_provenance
     from treeopt.trees.formats.topology import WriteOptions
 
-    to_stdout = str(written) == STANDARD_STREAM
-    if to_stdout and not target.text:
+    if str(written) == STANDARD_STREAM and not target.text:
         raise click.UsageError(f"--output: a {target.name} file is not text. Name a file with -o.")
     content = options.tree()
     asked = WriteOptions(name=options.list_name, max_depth=options.heads, engine_version=options.engine_version)
     made = target.write(content.tree, asked, written.suffix.lower())
-    files: dict[Path, str | bytes] = {written: made.data}
-    if not to_stdout:
-        files[_sidecar(written)] = topology_provenance(target, content, options.inputs)
-    _finish(files, topology_text(target, content.tree), made.warnings)
+    inputs = options.inputs
+    files = write_export(
+        written, {MAIN: made.data}, inputs, lambda files: topology_provenance(target, content, inputs, files)
+    )
+    _tell(topology_text(target, content.tree), made.warnings, files)
 
 
 def _export_setting(engine: "Engine", written: Path, options: ExportOptions) -> None:
@@ -155,35 +181,15 @@ def _export_setting(engine: "Engine", written: Path, options: ExportOptions) -> 
     )
     with patience("replaying the record under every setting…"):
         made = setting(engine, source)
-    main, *others = made.emitted.files
-    files: dict[Path, str | bytes] = {written: main.text}
-    if str(written) != STANDARD_STREAM:
-        files |= {written.parent / each.name.replace("{stem}", written.stem): each.text for each in others}
-        files[_sidecar(written)] = setting_provenance(engine, made, options.inputs, profile)
-    elif others:
-        names = ", ".join(each.name for each in others)
-        click.echo(f"With -o FILE, {names} would be written beside it.", err=True)
-    _check_names(files, options)
-    _finish(files, setting_text(engine, made, written), made.warnings)
+    texts = {each.name or MAIN: each.text.encode() for each in made.emitted.files}
+    inputs = options.inputs
+    files = write_export(written, texts, inputs, lambda files: setting_provenance(engine, made, inputs, files, profile))
+    _tell(setting_text(engine, made, written), made.warnings, files)
 
 
-def _check_names(files: dict[Path, str | bytes], options: ExportOptions) -> None:
-    """Refuse names under which a file beside the main one would overwrite what was read."""
-    read = {path.resolve() for path in options.inputs.values()}
-    for path in files:
-        if path.resolve() in read:
-            raise click.UsageError(f"--output: {path} is read, and would be overwritten. Choose another name.")
-
-
-def _finish(files: dict[Path, str | bytes], report: str, warnings: tuple[str, ...]) -> None:
-    """Write every file whole, then say what was written."""
-    for path, content in files.items():
-        path.parent.mkdir(exist_ok=True)
-        if isinstance(content, bytes):
-            write_bytes(path, content)
-        else:
-            write_text(path, content)
-    to_stdout = str(next(iter(files))) == STANDARD_STREAM
+def _tell(report: str, warnings: tuple[str, ...], files: list[Path]) -> None:
+    """Say what was exported and what was written."""
+    to_stdout = str(files[0]) == STANDARD_STREAM
     click.echo(report, err=to_stdout)
     for warning in warnings:
         click.echo(f"Warning: {warning}", err=True)
@@ -197,9 +203,3 @@ def _record_there(profile_path: Path | None) -> Path | None:
         return None
     beside = record_beside(profile_path)
     return beside if beside.exists() else None
-
-
-def _sidecar(written: Path) -> Path:
-    from treeopt.engines.provenance import SUFFIX
-
-    return written.with_name(written.name + SUFFIX)

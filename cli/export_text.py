@@ -36,6 +36,5 @@ def setting_text(engine: "Engine", setting: "Setting", written: Path) -> str:
     if setting.remarks:
         blocks.append("\n".join(setting.remarks))
     file = Path("FILE") if str(written) == STANDARD_STREAM else written
-    usage = setting.emitted.usage.replace("FILE", str(file)).replace("{stem}", str(file.with_suffix("")))
-    blocks.append(f"Use: {usage}")
+    blocks.append(f"Use: {setting.emitted.usage.replace('FILE', str(file))}")
     return "\n\n".join(blocks)

@@ -2,95 +2,62 @@
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from treeopt.cli.options import PairOptions, PromptOptions, checked_rule, load_profile
+from treeopt.cli.bench_options import REPEATS, BenchOptions, check_whole, load_fitting
+from treeopt.cli.options import checked_rule, load_profile
+from treeopt.cli.outputs import TOOL
+from treeopt.cli.plan_text import subject
 from treeopt.cli.text import milliseconds
-from treeopt.errors import TreeoptError
-from treeopt.figure_file import checked_suffix
-from treeopt.files import STANDARD_STREAM, check_writable, write_text
 
 if TYPE_CHECKING:
-    from treeopt.profile import MeasuredAcceptance
+    from treeopt.planner import Plan
+    from treeopt.profile import MeasuredAcceptance, Profile
     from treeopt.systems.grid import GridRow
 
 CHOSEN, OTHER = "* ", "  "
-DEFAULT_NEW_TOKENS = 256
 MUCH = 0.05
 """Plain decoding off by more than this says that the machine changed."""
 
 
-def bench_grid(
-    profile_path: Path,
-    pair: PairOptions,
-    prompts: PromptOptions,
-    *,
-    rule: str | None,
-    temperature: float | None,
-    lossy: bool,
-    same_prompts: bool,
-    max_new_tokens: int | None,
-    repeats: int,
-    path: Path | None,
-    plot: Path | None,
-) -> None:
+def bench_grid(asked: BenchOptions, *, same_prompts: bool) -> None:
     """Plan, decode with every tree of the grid and plainly in turn, and put the results beside the predictions."""
-    if plot is not None:
-        checked_suffix(plot)
-        check_writable(plot)
-    from treeopt.planner import largest_pass, plan
-    from treeopt.planner.grid import grid
-    from treeopt.profiler import bench_trees
+    profile = load_profile(asked.profile_path)
+    found = _plan(profile, asked)
+    models = load_fitting(asked.pair, profile)
     from treeopt.runtime.prompts import bench_prompts, profile_prompts
-    from treeopt.sampling import Sampling
-    from treeopt.systems.grid import grid_rows
+    from treeopt.systems.grid import measured_grid
 
-    profile = load_profile(profile_path)
-    most = largest_pass(profile, rule=rule, temperature=temperature)
-    found = plan(profile, most, rule=rule, temperature=temperature, lossy=lossy)
-    asked = found.model.acceptance
-    checked_rule(asked.rule, lossy=lossy)
-    predicted = grid(found)
-    models = pair.load()
-    chosen = (profile_prompts if same_prompts else bench_prompts)(prompts.load(models.tokenizer))
-    measured = bench_trees(
-        models.target,
-        models.draft,
-        [each.tree for each in predicted],
-        chosen,
-        max_new_tokens=max_new_tokens or text_tokens(asked),
-        repeats=repeats,
-        rule=asked.rule,
-        sampling=Sampling(asked.temperature, asked.top_p, asked.top_k),
-        draft_sampling=asked.draft_sampling,
-        lossy=lossy,
+    prompts = (profile_prompts if same_prompts else bench_prompts)(asked.prompts.load(models.tokenizer))
+    rows = measured_grid(
+        found,
+        models,
+        prompts,
+        max_new_tokens=asked.max_new_tokens,
+        repeats=asked.repeats or REPEATS,
+        lossy=asked.lossy,
     )
-    rows = grid_rows(predicted, measured)
     plain_s = float(found.model.costs.verify_s[1])
-    only_json = path is not None and str(path) == STANDARD_STREAM
-    click.echo(table(rows, plain_s, plain_is_fastest=found.choice.kind == "plain"), err=only_json)
-    if path is not None:
-        write_text(path, json.dumps(report(rows, plain_s, asked), indent=2) + "\n")
-    if plot is not None:
+    asked.publish(
+        table(rows, plain_s, plain_is_fastest=found.choice.kind == "plain"),
+        json.dumps(report(rows, plain_s, found.model.acceptance), indent=2) + "\n",
+    )
+    if asked.plot is not None:
         from treeopt.systems.grid_figure import save_grid_figure
 
-        title = f"{profile.pair.target} + {profile.pair.draft} on {profile.machine.processor}"
-        save_grid_figure(rows, plot, title=title)
-    if measured[0].prompts < len(chosen):
-        raise TreeoptError(
-            f"interrupted after {measured[0].prompts} of {len(chosen)} prompts; the numbers are from those. "
-            "Run it again for the rest."
-        )
+        decoded = "the prompts of the profile" if same_prompts else "held-out prompts"
+        save_grid_figure(rows, asked.plot, title=subject(profile), subtitle=f"{found.conditions}, {decoded}")
+    check_whole(rows[0].measured.prompts, len(prompts))
 
 
-def text_tokens(acceptance: "MeasuredAcceptance") -> int:
-    """Return how many tokens a prompt is continued by: as many as the profile measured, since later text is easier."""
-    if acceptance.positions is None or acceptance.prompts is None:
-        return DEFAULT_NEW_TOKENS
-    return max(1, acceptance.positions // acceptance.prompts)
+def _plan(profile: "Profile", asked: BenchOptions) -> "Plan":
+    """Return the plan over all nodes that were measured, under a rule that may be run."""
+    from treeopt.planner import largest_pass, plan
+
+    most = largest_pass(profile, rule=asked.rule, temperature=asked.temperature)
+    found = plan(profile, most, rule=asked.rule, temperature=asked.temperature, lossy=asked.lossy)
+    checked_rule(found.rule, lossy=asked.lossy)
+    return found
 
 
 def table(rows: "Sequence[GridRow]", plain_s: float, *, plain_is_fastest: bool = False) -> str:
@@ -146,6 +113,7 @@ def table(rows: "Sequence[GridRow]", plain_s: float, *, plain_is_fastest: bool =
 def report(rows: "Sequence[GridRow]", plain_s: float, asked: "MeasuredAcceptance") -> dict[str, Any]:
     """Return the grid as a JSON object, seconds and tokens."""
     return {
+        "tool": TOOL,
         "rule": asked.rule,
         "temperature": asked.temperature,
         "predicted_plain_step_s": plain_s,

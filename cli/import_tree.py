@@ -4,13 +4,14 @@ from pathlib import Path
 
 import click
 
+from treeopt.cli.command import Command
 from treeopt.cli.format_list import list_option
-from treeopt.cli.inputs import budget_option, depth_option, name_option, read_any_tree
+from treeopt.cli.inputs import read_any_tree, tree_options
 from treeopt.cli.options import file, output
-from treeopt.files import STANDARD_STREAM, check_writable
+from treeopt.files import STANDARD_STREAM
 
 
-@click.command("import")
+@click.command("import", cls=Command)
 @list_option
 @click.argument("path", type=file, metavar="FILE")
 @click.option(
@@ -22,15 +23,14 @@ from treeopt.files import STANDARD_STREAM, check_writable
     show_default=True,
     help="Tree file to write; - is standard output.",
 )
-@name_option
-@budget_option
-@depth_option
+@tree_options("a solution file")
 def import_tree(path: Path, written: Path, name: str | None, budget: int | None, depth: int | None) -> None:
-    """Turn FILE, another program's tree, into a tree file.
+    """Turn another program's tree into a tree file.
+
+    FILE holds a tree in any known format (--list), or is a solution file.
 
     The format is found by what the file holds, not by its name.  Nothing in it is executed.
     """
-    check_writable(written)
     content = read_any_tree(path, name=name, budget=budget, depth=depth)
     content.save(written)
     to_stdout = str(written) == STANDARD_STREAM

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from treeopt.cli.outputs import InputFile, OutputFile
+from treeopt.cli.text import counted
+from treeopt.cli.values import MEASURED_RULE, TEMPERATURE, TEXT, THREADS, Whole
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.rules import check_rule
 
@@ -20,8 +23,9 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-output = click.Path(path_type=Path, allow_dash=True)
-file = click.Path(path_type=Path)
+file = InputFile()
+output = OutputFile(stream=True)
+output_file = OutputFile(stream=False)
 MAX_PROMPT_TOKENS = 512
 """Tokens of a prompt that are used, the first ones."""
 
@@ -112,7 +116,14 @@ def pair_options(function: Function) -> Function:
             help="Target model, a folder or a name on the Hugging Face hub; by default the bundled pair.",
         ),
         click.option("--draft", type=file, metavar="MODEL", help="Draft model, a folder or a name on the hub."),
-        click.option("--device", default="cpu", show_default=True, help="Where to run: cpu, cuda, cuda:1, …"),
+        click.option(
+            "--device",
+            type=TEXT,
+            metavar="DEVICE",
+            default="cpu",
+            show_default=True,
+            help="Where to run: cpu, cuda, cuda:1, …",
+        ),
         click.option(
             "--dtype",
             type=click.Choice(["float32", "bfloat16", "float16"]),
@@ -120,7 +131,7 @@ def pair_options(function: Function) -> Function:
             show_default=True,
             help="Number format to run in.",
         ),
-        click.option("--threads", type=click.IntRange(min=1), help="CPU threads; by default torch's choice."),
+        click.option("--threads", type=THREADS, help="CPU threads; by default torch's choice."),
         click.option(
             "--offload",
             type=click.Path(path_type=Path, file_okay=False),
@@ -166,7 +177,7 @@ class PromptOptions:
                 text = tokenizer.decode(tokens[:MAX_PROMPT_TOKENS]).rstrip(UNFINISHED)
             prompts.append(prompt_tokens(tokenizer, text, chat=self.chat))
         if cut:
-            click.echo(f"{cut} prompts are cut to their first {MAX_PROMPT_TOKENS} tokens.", err=True)
+            click.echo(f"{counted(cut, 'prompt')} cut to the first {MAX_PROMPT_TOKENS} tokens.", err=True)
         return prompts
 
 
@@ -187,7 +198,7 @@ def prompt_options(function: Function) -> Function:
         chat_option,
         click.option(
             "--max-prompts",
-            type=click.IntRange(3, 4096),
+            type=Whole(3, 4096),
             default=64,
             show_default=True,
             help="Prompts taken, the first ones; every 4th is kept for benchmarks.",
@@ -203,8 +214,13 @@ def prompt_tokens(tokenizer: "Tokenizer", text: str, *, chat: bool) -> list[int]
     return tokenizer.chat(text) if chat else tokenizer.encode(text)
 
 
-def profile_options(function: Function) -> Function:
-    """Add the options that choose a profile and, of what it holds, one rule and temperature."""
+def profile_options(function: Function, *, rule_help: str = "Verification rule; by default the tree's.") -> Function:
+    """Add the options that choose a profile and, of what it holds, one rule and temperature.
+
+    Args:
+        function: the command.
+        rule_help: what the command takes the rule for, and which it takes by default.
+    """
     options = [
         click.option(
             "--profile",
@@ -214,10 +230,8 @@ def profile_options(function: Function) -> Function:
             show_default=True,
             help="What was measured, written by treeopt profile.",
         ),
-        click.option("--rule", help="Verification rule; by default the best measured (solve), the tree's (bench)."),
-        click.option(
-            "--temperature", type=click.FloatRange(min=0), help="Temperature; by default the first in the profile."
-        ),
+        click.option("--rule", type=MEASURED_RULE, help=rule_help),
+        click.option("--temperature", type=TEMPERATURE, help="Temperature; by default the first in the profile."),
     ]
     for option in reversed(options):
         option(function)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treeopt.cli.options import Function
+from treeopt.cli.values import COUNT, LENGTH
 from treeopt.rules import LOSSY_RULES
 
 if TYPE_CHECKING:
@@ -88,24 +89,18 @@ def plan_options(function: Function) -> Function:
     options = [
         click.option(
             "--context-tokens",
-            type=click.IntRange(min=1),
+            type=COUNT,
             help="Tokens in the cache; by default the first measured. Between measured lengths times are interpolated.",
         ),
         click.option(
             "--batch-size",
-            type=click.IntRange(min=1),
+            type=COUNT,
             help="Sequences decoded together; by default the first measured. Interpolated likewise.",
         ),
         click.option("--extrapolate", is_flag=True, help="Go on, with a warning, beyond what was measured."),
-        click.option(
-            "--budget", type=click.IntRange(min=1), help="Most nodes, root included; by default all that was measured."
-        ),
-        click.option(
-            "--depth", type=click.IntRange(min=0), help="Most levels below the root; by default all that was measured."
-        ),
-        click.option(
-            "--level-width", type=click.IntRange(min=1), help="Most nodes of any level; by default any number."
-        ),
+        click.option("--budget", type=COUNT, help="Most nodes, root included; by default all that was measured."),
+        click.option("--depth", type=LENGTH, help="Most levels below the root; by default all that was measured."),
+        click.option("--level-width", type=COUNT, help="Most nodes of any level; by default any number."),
         click.option(
             "--objective",
             type=click.Choice(["speed", "tokens"]),

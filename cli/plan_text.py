@@ -3,11 +3,11 @@
 import math
 from typing import TYPE_CHECKING
 
-from treeopt.cli.text import spread
+from treeopt.cli.text import counted, spread
 
 if TYPE_CHECKING:
     from treeopt.planner import Candidate, Plan
-    from treeopt.profile import Profile
+    from treeopt.profile import Machine, Pair, Profile
 
 SURE = 0.9
 """A choice that is less probably the best than this is warned of."""
@@ -22,10 +22,14 @@ def heading(plan: "Plan", profile: "Profile") -> str:
 
 
 def subject(profile: "Profile") -> str:
-    """Return the pair and the machine."""
-    machine = profile.machine
-    threads = "" if machine.threads is None else f" ({machine.threads} threads)"
-    return f"{profile.pair.label} on {machine.processor}{threads}"
+    """Return the pair and the machine of a profile."""
+    return models_and_machine(profile.pair, profile.machine)
+
+
+def models_and_machine(pair: "Pair", machine: "Machine") -> str:
+    """Return a pair and a machine, such as `big + small on AMD EPYC (2 threads)`."""
+    threads = "" if machine.threads is None else f" ({counted(machine.threads, 'thread')})"
+    return f"{pair.label} on {machine.processor}{threads}"
 
 
 def imported(plan: "Plan") -> str:

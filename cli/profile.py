@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from treeopt.cli.command import Command
 from treeopt.cli.options import (
     PairOptions,
     PromptOptions,
@@ -20,15 +21,16 @@ from treeopt.cli.other_programs import warn_of_other_programs
 from treeopt.cli.profile_files import (
     BESIDE,
     ImportOptions,
+    check_files,
     import_options,
     journal_path,
     record_file,
     texts_path,
 )
 from treeopt.cli.sampling_options import samplings_options
-from treeopt.cli.values import COUNTS, DURATION
+from treeopt.cli.values import COUNT, COUNTS, DURATION, MOST, TEXT, Whole
 from treeopt.errors import InvalidValueError
-from treeopt.files import STANDARD_STREAM, check_writable
+from treeopt.files import STANDARD_STREAM, is_stream
 from treeopt.rules import RULES
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from treeopt.profile import Profile
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option(
     "-o",
     "--output",
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--rules",
+    type=TEXT,
+    metavar="NAMES",
     default="sequoia",
     show_default=True,
     help=f"Verification rules to measure, with commas between: {', '.join(RULES)}.",
@@ -57,6 +61,7 @@ if TYPE_CHECKING:
 @click.option(
     "--context-tokens",
     type=COUNTS,
+    metavar="NUMBERS",
     default="256",
     show_default=True,
     help="Tokens in the cache while times are taken; several with commas between.",
@@ -64,18 +69,19 @@ if TYPE_CHECKING:
 @click.option(
     "--batch-sizes",
     type=COUNTS,
+    metavar="NUMBERS",
     default="1",
     show_default=True,
     help="Texts verified together while times are taken; several with commas between, 1 among them.",
 )
 @click.option(
     "--max-tokens",
-    type=click.IntRange(min=2),
+    type=Whole(2, MOST),
     default=512,
     show_default=True,
     help="Largest pass that is timed; no larger budget can be planned.",
 )
-@click.option("--rounds", type=click.IntRange(min=1), default=25, show_default=True, help="Samples of every time.")
+@click.option("--rounds", type=COUNT, default=25, show_default=True, help="Samples of every time.")
 @click.option(
     "--time-budget",
     "time_budget_s",
@@ -90,7 +96,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--positions",
-    type=click.IntRange(min=1),
+    type=COUNT,
     default=4096,
     show_default=True,
     help="Generated tokens whose acceptance is counted, and that are recorded.",
@@ -127,9 +133,9 @@ def profile(
     tensor_parallel: bool,
     **measured: Any,
 ) -> None:
-    """Measure verification, draft and acceptance of a pair on this machine.
+    """Measure a pair of models on this machine.
 
-    Without --target and --draft the bundled pair is measured.  Every measurement is kept in OUTPUT.partial at once, and
+    Times of verification, drafting and whole steps are taken, and acceptance is counted.  Without --target and --draft the bundled pair is measured.  Every measurement is kept in OUTPUT.partial at once, and
     every recorded text in OUTPUT.record.partial: an interrupted profile goes on with --resume.
 
     With --latency, --draft-latency and --acceptance the curves of another engine are taken in place of measured ones.
@@ -138,9 +144,7 @@ def profile(
     names = tuple(checked_rule(rule.strip(), lossy=measured["lossy"], option="--rules") for rule in rules.split(","))
     to_stream = str(path) == STANDARD_STREAM
     record_path = None if record_name is None else record_file(record_name, path)
-    for each in (path, None if to_stream else journal_path(path), record_path):
-        if each is not None:
-            check_writable(each)
+    check_files(path, record_path)
     if imports.times and wait_s is not None:
         raise click.UsageError("--wait: expected times to be taken. Got imported ones: leave it out.")
     if imports.everything and record_path is not None:
@@ -219,7 +223,7 @@ def _measured(
     device = local_device(pair.device, os.environ)
     processes = processes_for(os.environ, tensor_parallel=pair.tensor_parallel, device=device)
     first = processes.rank == 0
-    journal_file = None if str(path) == STANDARD_STREAM else journal_path(path)
+    journal_file = None if is_stream(path) else journal_path(path)
     with processes.watched(journal_file):
         if resume and journal_file is not None:
             check_edition(journal_file)

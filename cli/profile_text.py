@@ -1,6 +1,6 @@
 """What a profile holds, in the lines that `treeopt profile` prints."""
 
-from treeopt.cli.text import milliseconds
+from treeopt.cli.text import counted, milliseconds
 from treeopt.draft_record import DraftRecord
 from treeopt.latency import LatencyTable
 from treeopt.profile import MeasuredAcceptance, Profile, StepLatency, origins_text
@@ -14,7 +14,7 @@ ABSENT = "-"
 def summary(profile: Profile) -> str:
     """Return what a profile holds, in a few lines for each condition and each table."""
     machine, pair = profile.machine, profile.pair
-    threads = "" if machine.threads is None else f", {machine.threads} threads, torch {machine.torch}"
+    threads = "" if machine.threads is None else f", {counted(machine.threads, 'thread')}, torch {machine.torch}"
     lines = [
         f"{_named(pair.target, pair.target_parameters)} + {_named(pair.draft, pair.draft_parameters)}, {pair.dtype}",
         f"{machine.processor}, {machine.device}{threads}",

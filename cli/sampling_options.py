@@ -1,31 +1,41 @@
 """Options that say how tokens are sampled, at one temperature or at several."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import click
 
-from treeopt.cli.values import TEMPERATURES
+from treeopt.cli.values import DRAFT_TEMPERATURE, LENGTH, SHARE, TEMPERATURE, TEMPERATURES
 from treeopt.sampling import Sampling
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def sampling_options(function: Function) -> Function:
-    """Add the options of one law; the command receives `sampling` and `draft_sampling`."""
+    """Add the options of one way of sampling; the command receives `sampling` and `draft_sampling`."""
 
     @functools.wraps(function)
-    def command(*args: Any, samplings: tuple[Sampling, ...], **kwargs: Any) -> Any:
-        if len(samplings) > 1:
-            raise click.UsageError("--temperature: expected one. Got several.")
-        return function(*args, sampling=samplings[0], **kwargs)
+    def command(
+        *args: Any,
+        temperature: float,
+        top_p: float,
+        top_k: int,
+        draft_temperature: float | None,
+        draft_top_p: float,
+        draft_top_k: int,
+        **kwargs: Any,
+    ) -> Any:
+        draft = _draft_sampling((temperature,), draft_temperature, draft_top_p, draft_top_k)
+        return function(*args, sampling=Sampling(temperature, top_p, top_k), draft_sampling=draft, **kwargs)
 
-    return samplings_options(command)  # type: ignore[return-value]
+    help_text = "Sampling temperature; 0 is greedy."
+    option = click.option("--temperature", type=TEMPERATURE, default="0", show_default=True, help=help_text)
+    return _with_options(command, option)  # type: ignore[return-value]
 
 
 def samplings_options(function: Function) -> Function:
-    """Add the options of a law at one temperature or several; the command receives `samplings` and `draft_sampling`."""
+    """Add the options of sampling at one temperature or several; the command receives `samplings`, `draft_sampling`."""
 
     @functools.wraps(function)
     def command(
@@ -38,44 +48,64 @@ def samplings_options(function: Function) -> Function:
         draft_top_k: int,
         **kwargs: Any,
     ) -> Any:
+        draft = _draft_sampling(temperature, draft_temperature, draft_top_p, draft_top_k)
         samplings = tuple(Sampling(each, top_p, top_k) for each in temperature)
-        own = draft_temperature is not None or draft_top_p < 1 or draft_top_k > 0
-        draft_sampling = None
-        if own:
-            warm = [each for each in temperature if each > 0]
-            if not warm:
-                raise click.UsageError(
-                    "--draft-temperature, --draft-top-p, --draft-top-k: at temperature 0 the draft takes its likeliest "
-                    "tokens. Leave them out."
-                )
-            if draft_temperature is None and len(warm) > 1:
-                raise click.UsageError("--draft-top-p, --draft-top-k: expected --draft-temperature with several.")
-            draft_sampling = Sampling(draft_temperature or warm[0], draft_top_p, draft_top_k)
-        return function(*args, samplings=samplings, draft_sampling=draft_sampling, **kwargs)
+        return function(*args, samplings=samplings, draft_sampling=draft, **kwargs)
 
-    share, count = click.FloatRange(0, 1, min_open=True), click.IntRange(min=0)
-    options = [
+    option = click.option(
+        "--temperature",
+        type=TEMPERATURES,
+        metavar="NUMBERS",
+        default="0",
+        show_default=True,
+        help="Sampling temperature; 0 is greedy. Several with commas between.",
+    )
+    return _with_options(command, option)  # type: ignore[return-value]
+
+
+def _draft_sampling(
+    temperatures: Iterable[float], draft_temperature: float | None, draft_top_p: float, draft_top_k: int
+) -> Sampling | None:
+    """Return how the draft samples, None where that is not said; click.UsageError where it cannot be meant."""
+    if draft_temperature is None and draft_top_p == 1 and draft_top_k == 0:
+        return None
+    warm = [each for each in temperatures if each > 0]
+    if not warm:
+        raise click.UsageError(
+            "--draft-temperature, --draft-top-p, --draft-top-k: at temperature 0 the draft takes its likeliest "
+            "tokens. Leave them out."
+        )
+    if draft_temperature is None and len(warm) > 1:
+        raise click.UsageError("--draft-top-p, --draft-top-k: expected --draft-temperature with several.")
+    return Sampling(draft_temperature or warm[0], draft_top_p, draft_top_k)
+
+
+def _with_options(function: Function, temperature: Callable[[Function], Function]) -> Function:
+    """Add `--temperature` and the options beside it."""
+    options: list[Callable[[Function], Function]] = [
+        temperature,
         click.option(
-            "--temperature",
-            type=TEMPERATURES,
-            default="0",
+            "--top-p",
+            type=SHARE,
+            default=1.0,
             show_default=True,
-            help="Sampling temperature; 0 is greedy. A profile takes several, with commas between.",
+            help="Share of the target's distribution that is kept.",
         ),
         click.option(
-            "--top-p", type=share, default=1.0, show_default=True, help="Share of the target's law that is kept."
-        ),
-        click.option(
-            "--top-k", type=count, default=0, show_default=True, help="Tokens of the target's law kept; 0 is all."
+            "--top-k",
+            type=LENGTH,
+            default=0,
+            show_default=True,
+            help="Tokens of the target's distribution kept; 0 is all.",
         ),
         click.option(
             "--draft-temperature",
-            type=click.FloatRange(0, min_open=True),
-            help="Temperature of the draft; by default the target's. It changes the speed, never the text's law.",
+            type=DRAFT_TEMPERATURE,
+            help="Temperature of the draft; by default the target's. It changes the speed, never the text's distribution.",
         ),
-        click.option("--draft-top-p", type=share, default=1.0, show_default=True, help="As --top-p, for the draft."),
-        click.option("--draft-top-k", type=count, default=0, show_default=True, help="As --top-k, for the draft."),
+        click.option("--draft-top-p", type=SHARE, default=1.0, show_default=True, help="As --top-p, for the draft."),
+        click.option("--draft-top-k", type=LENGTH, default=0, show_default=True, help="As --top-k, for the draft."),
     ]
     for option in reversed(options):
-        option(command)
-    return command  # type: ignore[return-value]
+        option(function)
+    return function

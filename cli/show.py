@@ -4,19 +4,19 @@ from pathlib import Path
 
 import click
 
-from treeopt.cli.inputs import budget_option, depth_option, name_option, read_any_tree
+from treeopt.cli.command import Command
+from treeopt.cli.inputs import read_any_tree, tree_options
 from treeopt.cli.options import file, output
+from treeopt.cli.values import MOST, Whole
 from treeopt.figure_file import checked_suffix
-from treeopt.files import STANDARD_STREAM, check_writable
+from treeopt.files import STANDARD_STREAM
 
 TREE_SUFFIX = ".json"
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("path", type=file, metavar="FILE")
-@name_option
-@budget_option
-@depth_option
+@tree_options("a solution file")
 @click.option(
     "-o",
     "--output",
@@ -25,18 +25,15 @@ TREE_SUFFIX = ".json"
     default=Path(STANDARD_STREAM),
     help="Picture to write, .svg, .png or .pdf, or tree file, .json.",
 )
-@click.option(
-    "--rows", type=click.IntRange(min=9), default=64, show_default=True, help="Most lines of the text diagram."
-)
+@click.option("--rows", type=Whole(9, MOST), default=64, show_default=True, help="Most lines of the text diagram.")
 def show(path: Path, name: str | None, budget: int | None, depth: int | None, written: Path, rows: int) -> None:
-    """Draw the tree of FILE: a diagram on standard output, or a picture with -o.
+    """Draw a tree as text, or as a picture with -o.
 
     FILE is a tree in any known format (treeopt import --list), or a solution file, out of which the tree of most tokens
     for --budget and --depth is taken.
     """
     as_text = str(written) == STANDARD_STREAM
     as_tree = not as_text and checked_suffix(written, TREE_SUFFIX) == TREE_SUFFIX
-    check_writable(written)
     from treeopt.trees import draw_text, headline, save_figure
 
     content = read_any_tree(path, name=name, budget=budget, depth=depth)

@@ -1,23 +1,25 @@
 """`treeopt solve`: the best tree for a profile."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
 
-from treeopt.cli.options import file, load_profile, output, profile_options
+from treeopt.cli.command import Command
+from treeopt.cli.options import load_profile, output, output_file, profile_options
 from treeopt.cli.plan_json import plan_json
 from treeopt.cli.plan_options import PlanOptions, plan_options
 from treeopt.cli.plan_text import heading, imported, remarks, rules_table, subject, table, warnings
 from treeopt.cli.schedule_text import schedule_table
 from treeopt.cli.text import patience
-from treeopt.errors import TreeoptError
+from treeopt.errors import InterruptionError
 from treeopt.figure_file import checked_suffix
-from treeopt.files import STANDARD_STREAM, check_writable
+from treeopt.files import STANDARD_STREAM
 
 
-@click.command()
-@profile_options
+@click.command(cls=Command)
+@partial(profile_options, rule_help="Verification rule to plan for; by default the best of those measured.")
 @plan_options
 @click.option(
     "-o",
@@ -28,13 +30,15 @@ from treeopt.files import STANDARD_STREAM, check_writable
     show_default=True,
     help="Tree file to write; - is standard output.",
 )
-@click.option("--save", type=file, help="Solution file to write too; treeopt show takes any tree out of it.")
-@click.option("--plot", type=file, help="Picture of the plan to write too: .svg, .png or .pdf.")
+@click.option("--save", type=output_file, help="Solution file to write too; treeopt show takes any tree out of it.")
+@click.option("--plot", type=output_file, help="Picture of the plan to write too: .svg, .png or .pdf.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object instead of the table.")
 def solve(
     profile_path: Path, path: Path, save: Path | None, plot: Path | None, as_json: bool, asked: PlanOptions
 ) -> None:
-    """Find the rule and the tree with the most tokens per second over every budget and depth.
+    """Find the tree and the rule with the most tokens per second.
+
+    All budgets and depths up to those measured are considered.
 
     Prints the best tree of a row of budgets, the best chain and plain decoding, and writes the fastest.  From a profile
     of several rules it prints the best of each; of several context lengths, batch sizes or temperatures, what to run at
@@ -43,7 +47,6 @@ def solve(
     to_stdout = str(path) == STANDARD_STREAM
     if as_json and to_stdout:
         raise click.UsageError("--json and --output -: only one can have standard output. Name a file for the tree.")
-    _check_files(profile_path, [given for given in (path, save, plot) if given is not None])
     if plot is not None:
         checked_suffix(plot)
     from treeopt.planner import tree_file
@@ -83,16 +86,6 @@ def solve(
         )
 
 
-def _check_files(read: Path, written: list[Path]) -> None:
-    """Refuse, before any work, files that cannot be written or that would overwrite each other."""
-    if len({path.resolve() for path in (read, *written)}) <= len(written):
-        raise click.UsageError("--profile, --output, --save and --plot: expected a different file for each.")
-    if any(str(path) == STANDARD_STREAM for path in written[1:]):
-        raise click.UsageError("--save and --plot: expected a file. Got -, standard output.")
-    for path in written:
-        check_writable(path)
-
-
 def _write(writers: list[tuple[Path, Callable[[Path], None]]]) -> str:
     """Write each file whole and return their names; an interruption names those that are already there."""
     written: list[str] = []
@@ -103,5 +96,5 @@ def _write(writers: list[tuple[Path, Callable[[Path], None]]]) -> str:
     except KeyboardInterrupt:
         if not written:
             raise
-        raise TreeoptError(f"interrupted. Written: {', '.join(written)}. Run it again for the rest.") from None
+        raise InterruptionError(f"interrupted. Written: {', '.join(written)}. Run it again for the rest.") from None
     return ", ".join(written)

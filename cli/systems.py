@@ -2,73 +2,101 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.options import PairOptions
+from treeopt.cli.bench_options import BenchOptions, load_fitting
+from treeopt.cli.options import load_profile
+from treeopt.cli.outputs import TOOL
+from treeopt.cli.plan_text import models_and_machine
 from treeopt.cli.text import milliseconds
-from treeopt.figure_file import checked_suffix
-from treeopt.files import STANDARD_STREAM, check_writable, write_text
+from treeopt.errors import InvalidValueError
 
 if TYPE_CHECKING:
+    from treeopt.profile import Profile
     from treeopt.systems.bench import Row
+    from treeopt.systems.running import Effort
+    from treeopt.systems.system import NotRun
+
+TEMPERATURES = (0.0, 0.6)
+"""Where none is asked for and no profile is named."""
 
 
-def bench_all(systems: str, temperatures: str, pair: PairOptions, path: Path | None, plot: Path | None) -> None:
+def bench_systems(systems: str, asked: BenchOptions) -> None:
     """Profile, plan and run systems, print the table and write the JSON."""
-    degrees = _temperatures(temperatures)
-    if plot is not None:
-        checked_suffix(plot)
-        check_writable(plot)
-    from treeopt.errors import InvalidValueError
-    from treeopt.profiler.machine import describe_machine
-    from treeopt.runtime.prompts import bench_prompts, load_prompts, profile_prompts
-    from treeopt.systems.contest import checked_names
-    from treeopt.systems.running import Effort, run_contest
+    names = _names(systems)
+    profile = load_profile(asked.profile_path) if asked.profile_named else None
+    models = load_fitting(asked.pair, profile)
+    from treeopt.runtime.prompts import bench_prompts, profile_prompts
+    from treeopt.systems.running import run_contest
 
-    names = [name.strip() for name in systems.split(",")]
+    prompts = asked.prompts.load(models.tokenizer)
+    rows = run_contest(
+        models,
+        profile_prompts(prompts),
+        bench_prompts(prompts),
+        names=names,
+        temperatures=_temperatures(asked, profile),
+        effort=_effort(asked),
+        profile=profile,
+        announce=lambda what: click.echo(what, err=True),
+    )
+    asked.publish(table(rows), report(rows))
+    if asked.plot is not None:
+        from treeopt.profiler.machine import describe_machine
+        from treeopt.systems.figure import save_systems_figure
+
+        machine = describe_machine(models.target.device)
+        save_systems_figure(rows, asked.plot, title=models_and_machine(models.described, machine))
+
+
+def _names(given: str) -> list[str]:
+    """Return the names of systems; click.UsageError for one that is none."""
+    from treeopt.systems.contest import checked_names
+
+    names = [name.strip() for name in given.split(",")]
     try:
         checked_names(names)
     except InvalidValueError as error:
         raise click.UsageError(f"--{error}") from None
-    models = pair.load()
-    encode, texts = models.tokenizer.encode, load_prompts()
-    rows = run_contest(
-        models,
-        [encode(text) for text in profile_prompts(texts)],
-        [encode(text) for text in bench_prompts(texts)],
-        names=names,
-        temperatures=degrees,
-        effort=Effort(),
-        announce=lambda what: click.echo(what, err=True),
+    return names
+
+
+def _temperatures(asked: BenchOptions, profile: "Profile | None") -> tuple[float, ...]:
+    """Return the temperatures asked for, or all of the profile, or the two that show what sampling changes."""
+    if asked.temperatures or profile is None:
+        return asked.temperatures or TEMPERATURES
+    return tuple(dict.fromkeys(acceptance.temperature for acceptance in profile.acceptances))
+
+
+def _effort(asked: BenchOptions) -> "Effort":
+    from treeopt.systems.running import Effort
+
+    effort = Effort()
+    return replace(
+        effort,
+        bench_tokens=asked.max_new_tokens or effort.bench_tokens,
+        repeats=asked.repeats or effort.repeats,
     )
-    only_json = path is not None and str(path) == STANDARD_STREAM
-    click.echo(table(rows), err=only_json)
-    if path is not None:
-        write_text(path, report(rows))
-    if plot is not None:
-        from treeopt.systems.figure import save_systems_figure
-
-        save_systems_figure(
-            rows, plot, title=f"{models.target.name} on {describe_machine(models.target.device).processor}"
-        )
 
 
-def report(rows: "Sequence[Row]") -> str:
-    """Return the rows as one JSON object, a row a line; seconds and tokens."""
+def report(rows: "Sequence[Row | NotRun]") -> str:
+    """Return the rows as one JSON object, a row a line; seconds and tokens; of a system that did not run, the reason."""
     lines = ",\n".join(f"    {json.dumps(asdict(row), allow_nan=False)}" for row in rows)
-    return f'{{\n  "rows": [\n{lines}\n  ]\n}}\n'
+    return f'{{\n  "tool": {json.dumps(TOOL)},\n  "rows": [\n{lines}\n  ]\n}}\n'
 
 
-def table(rows: "Sequence[Row]") -> str:
-    """Return one line per system, temperature by temperature."""
+def table(rows: "Sequence[Row | NotRun]") -> str:
+    """Return one line per system, temperature by temperature, and below them what predictions assume."""
+    from treeopt.systems.bench import Row
+
     blocks = []
     for temperature in dict.fromkeys(row.temperature for row in rows):
         chosen = [row for row in rows if row.temperature == temperature]
-        width = max(len(row.setting) for row in chosen)
+        ran = [row for row in chosen if isinstance(row, Row)]
+        width = max(len(row.setting) for row in ran)
         lines = [
             f"temperature {temperature:g}",
             "",
@@ -78,9 +106,19 @@ def table(rows: "Sequence[Row]") -> str:
             ),
             f"{'':<24}{'':<{width}}{'/step':>8}{'ms':>8}{'ms':>8}{'ms':>8}{'ms':>7}{'/s':>8}",
         ]
-        lines += [_line(row, width) for row in chosen]
+        lines += [
+            _line(row, width) if isinstance(row, Row) else f"{row.system:<14}not run: {row.reason}" for row in chosen
+        ]
         blocks.append("\n".join(line.rstrip() for line in lines))
+        blocks += _assumptions(ran)
     return "\n\n".join(blocks)
+
+
+def _assumptions(rows: "Sequence[Row]") -> list[str]:
+    """Return in one paragraph what predictions rest on beside measurements, none where there is nothing."""
+    said = dict.fromkeys(each for row in rows for each in row.assumed)
+    lines = [f"  {', '.join(row.system for row in rows if each in row.assumed)}: {each}" for each in said]
+    return ["\n".join(["assumed, not measured, in what is predicted:", *lines])] if lines else []
 
 
 def _line(row: "Row", width: int) -> str:
@@ -91,13 +129,3 @@ def _line(row: "Row", width: int) -> str:
         f"{rest:>7}{row.tokens_per_s:>8.0f}{row.speedup:>9.2f}{row.predicted_speedup:>10.2f}"
         f"  {'yes' if row.lossless else 'NO'} ({row.evidence})"
     )
-
-
-def _temperatures(given: str) -> list[float]:
-    try:
-        degrees = [float(each) for each in given.split(",")]
-    except ValueError:
-        raise click.UsageError(f"--temperatures: expected numbers with commas between. Got {given!r}.") from None
-    if not all(0 <= each < float("inf") for each in degrees):
-        raise click.UsageError(f"--temperatures: expected numbers of at least 0. Got {given!r}.")
-    return degrees

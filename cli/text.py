@@ -1,12 +1,17 @@
 """Numbers as the commands print them, and a word to those who wait."""
 
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from treeopt.latency import Estimate
+from treeopt.errors import TreeoptWarning
+
+if TYPE_CHECKING:
+    from treeopt.latency import Estimate
 
 SILENCE_S = 2.0
 
@@ -20,9 +25,19 @@ def milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:#.3g}".rstrip(".")
 
 
-def spread(estimate: Estimate, scale: float = 1.0) -> str:
+def counted(number: int, noun: str) -> str:
+    """Return a number of things.
+
+    >>> counted(1, "thread"), counted(2, "thread")
+    ('1 thread', '2 threads')
+    """
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def spread(estimate: "Estimate", scale: float = 1.0) -> str:
     """Return a number with its 95 % interval.
 
+    >>> from treeopt.latency import Estimate
     >>> spread(Estimate(1.5, 1.4, 1.62))
     '1.50 (1.40-1.62)'
     """
@@ -40,3 +55,20 @@ def patience(reason: str) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+@contextmanager
+def warnings_in_one_line() -> Iterator[None]:
+    """Print treeopt's own warnings on standard error, one line each; all others are shown as ever."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", TreeoptWarning)
+        show = warnings.showwarning
+
+        def show_ours(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if issubclass(category, TreeoptWarning):
+                click.echo(f"Warning: {' '.join(str(message).split())}", err=True)
+            else:
+                show(message, category, *place, **more)
+
+        warnings.showwarning = show_ours
+        yield

@@ -1,17 +1,56 @@
-"""Kinds of option values that click does not know: lists with commas, and spans of time."""
+"""Kinds of option values that click does not know: texts, counts, lists with commas, and spans of time."""
 
+import os
 import re
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from treeopt.errors import InvalidValueError
+from treeopt.rules import RULES
 from treeopt.sampling import Sampling
 
-Value = TypeVar("Value", int, float)
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+MOST = 999_999_999
+"""No count that a user means is larger, and every sum and product of a few of them fits in 64 bits."""
 _DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(s|m|h|)", re.ASCII)
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class Text(click.ParamType[str]):
+    """A text that can be encoded: what a shell passes on may hold bytes that are no UTF-8."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text; a usage error for bytes that are none."""
+        text = str(value)
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            byte = ord(text[error.start]) & 0xFF  # how Python keeps a byte that it could not decode
+            self.fail(f"expected UTF-8 text. Got the byte 0x{byte:02x} after {error.start} characters.", param, ctx)
+        return text
+
+
+class Number(click.ParamType[float]):
+    """A number that `check` returns, or refuses with ValueError, which `nan` always is."""
+
+    name = "number"
+
+    def __init__(self, check: Callable[[str], float], expected: str) -> None:
+        self._check = check
+        self._expected = expected
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number; a usage error for anything else."""
+        try:
+            return self._check(str(value))
+        except ValueError:
+            self.fail(f"expected {self._expected}. Got {value!r}.", param, ctx)
 
 
 class CommaList(click.ParamType[tuple[Any, ...]]):
@@ -60,6 +99,51 @@ class Duration(click.ParamType[float]):
         return float(match[1]) * _SECONDS[match[2]]
 
 
+class Whole(click.ParamType[int]):
+    """A whole number.
+
+    Args:
+        least: the smallest allowed.
+        most: the largest allowed.
+        limit: what the largest is, in words.
+    """
+
+    name = "integer"
+
+    def __init__(self, least: int, most: int, limit: str = "") -> None:
+        self.least = least
+        self.most = most
+        self._limit = limit and f", {limit}"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number; a usage error that names the range for anything else."""
+        text = str(value)
+        if not re.fullmatch(r"-?\d{1,20}", text, re.ASCII) or not self.least <= int(text) <= self.most:
+            limits = f"{self.least} to {self.most}{self._limit}"
+            self.fail(f"expected a whole number from {limits}. Got {value!r}.", param, ctx)
+        return int(text)
+
+
+class Names(Text):
+    """One of some names that a shell completes; they are looked up when they are asked for, and checked by the command.
+
+    Args:
+        name: what one of them is.
+        names: returns them.
+    """
+
+    def __init__(self, name: str, names: Callable[[], Sequence[str]]) -> None:
+        self.name = name
+        self._names = names
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+        """Return the names that begin so."""
+        del ctx, param
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(name) for name in self._names() if name.startswith(incomplete)]
+
+
 def _count(text: str) -> int:
     if not re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII):
         raise ValueError(text)
@@ -73,6 +157,33 @@ def _temperature(text: str) -> float:
         raise ValueError(str(error)) from None
 
 
+def _warm(text: str) -> float:
+    if (value := _temperature(text)) == 0:
+        raise ValueError(text)
+    return value
+
+
+def _share(text: str) -> float:
+    try:
+        return Sampling(top_p=float(text)).top_p
+    except InvalidValueError as error:
+        raise ValueError(str(error)) from None
+
+
+TEXT = Text()
+COUNT = Whole(1, MOST)
+"""A count of things."""
+LENGTH = Whole(0, MOST)
+"""A count that may be 0."""
+SEED = Whole(0, 2**63 - 1)
+THREADS = Whole(1, os.cpu_count() or 1, "the processors of this machine")
+"""Far more threads end the process without a word."""
+RULE = click.Choice(RULES)
+MEASURED_RULE = Names("rule", lambda: RULES)
+"""Any rule that a profile may hold, which another program may have measured."""
+SHARE = Number(_share, "a number above 0 and at most 1")
+TEMPERATURE = Number(_temperature, "0, which is greedy, or a number of at least 1e-6")
+DRAFT_TEMPERATURE = Number(_warm, "a number of at least 1e-6")
 COUNTS = CommaList("whole numbers of at least 1", _count, "256,1024")
 TEMPERATURES = CommaList("temperatures of at least 0", _temperature, "0,0.6")
 DURATION = Duration()

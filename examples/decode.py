@@ -8,21 +8,28 @@ right guesses is accepted, and both caches keep the entries of this path alone.
 import argparse
 import json
 import sys
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
+Model = Any  # transformers' own types refuse their own models and caches
+Cache = Any
 
-def load_parents(path):
+
+def load_parents(path: str) -> list[int]:
     """Return the parent of every node; node 0 is the root, the last token of the text, and its parent is -1."""
     with open(path, encoding="utf-8") as file:
         content = json.load(file)
     if (content["format"], content["version"]) != ("treeopt-tree", 1):
         raise ValueError(f"{path}: expected version 1 of treeopt-tree")
-    return content["parents"]
+    parents: list[int] = content["parents"]
+    return parents
 
 
-def ancestor_mask(parents):
+def ancestor_mask(parents: Sequence[int]) -> Tensor:
     """Return bool (n, n): row i marks node i and its ancestors, the tree tokens that node i may see."""
     mask = torch.eye(len(parents), dtype=torch.bool)
     for node in range(1, len(parents)):
@@ -30,7 +37,7 @@ def ancestor_mask(parents):
     return mask
 
 
-def read(model, cache, tokens, positions, seen):
+def read(model: Model, cache: Cache, tokens: list[int], positions: list[int], seen: Tensor) -> Tensor:
     """Return logits (n, vocabulary) after n nodes, and add their keys and values to the cache.
 
     seen, bool (n, m), says which of the last m entries each node sees; earlier ones, the text, are seen by all.
@@ -38,24 +45,34 @@ def read(model, cache, tokens, positions, seen):
     text = cache.get_seq_length() + len(tokens) - seen.shape[1]
     mask = torch.zeros(1, 1, len(tokens), text + seen.shape[1], dtype=model.dtype)
     mask[..., text:].masked_fill_(~seen, torch.finfo(model.dtype).min)
-    tokens, positions = torch.tensor([tokens]), torch.tensor([positions])
-    return model(tokens, attention_mask=mask, position_ids=positions, past_key_values=cache).logits[0]
+    places = torch.tensor([positions])
+    logits: Tensor = model(
+        torch.tensor([tokens]), attention_mask=mask, position_ids=places, past_key_values=cache
+    ).logits
+    return logits[0]
 
 
-def keep(cache, length, offsets):
+def keep(cache: Cache, length: int, offsets: Sequence[int]) -> None:
     """Keep the first `length` entries of a cache, and behind them those that stand at these offsets from there."""
     kept = torch.tensor([*range(length), *(length + offset for offset in offsets)])
     for layer in cache.layers:
         layer.keys, layer.values = layer.keys[:, :, kept], layer.values[:, :, kept]
 
 
-def generate(target, draft, parents, text, max_new_tokens, end_tokens):
+def generate(
+    target: Model,
+    draft: Model,
+    parents: Sequence[int],
+    prompt: Sequence[int],
+    max_new_tokens: int,
+    end_tokens: Collection[int],
+) -> tuple[list[int], int]:
     """Return the text, a list of tokens, with at most `max_new_tokens` more, and the number of steps it took."""
     mask, nodes = ancestor_mask(parents), range(len(parents))
     depth = (mask.sum(1) - 1).tolist()
     children = [[child for child in nodes if parents[child] == node] for node in nodes]
     levels = [[node for node in nodes if depth[node] == d and children[node]] for d in range(depth[-1])]
-    text, longest, steps = list(text), len(text) + max_new_tokens, 0
+    text, longest, steps = list(prompt), len(prompt) + max_new_tokens, 0
     target_cache, draft_cache = DynamicCache(), DynamicCache()
     if len(text) > 1:
         target(torch.tensor([text[:-1]]), past_key_values=target_cache)
@@ -64,7 +81,8 @@ def generate(target, draft, parents, text, max_new_tokens, end_tokens):
         root = len(text) - 1  # the root's position in the text, and how many entries the target's cache holds
 
         # 1. Draft: a node's children are the likeliest tokens after it. Only nodes that have children are read.
-        tokens, fed = [text[root]] * len(parents), []
+        tokens = [text[root]] * len(parents)
+        fed: list[int] = []
         for level in levels:
             if level == [0]:  # the root, and before it whatever of the text the draft has not read
                 unread = torch.tensor([text[draft_cache.get_seq_length() :]])
@@ -103,7 +121,8 @@ if __name__ == "__main__":
     parser.add_argument("--plain", action="store_true", help="use model.generate instead")
     asked = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(asked.target)
-    target, draft = (AutoModelForCausalLM.from_pretrained(f, dtype=torch.float32) for f in (asked.target, asked.draft))
+    load: Model = AutoModelForCausalLM.from_pretrained
+    target, draft = (load(folder, dtype=torch.float32) for folder in (asked.target, asked.draft))
     prompt = tokenizer(asked.prompt)["input_ids"]
     if asked.plain:
         text = target.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=asked.max_new_tokens)[0].tolist()

@@ -23,3 +23,8 @@ __all__ = [
     "bench_trees",
     "clock_for",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return the public names: what tab completion shows."""
+    return __all__

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from treeopt.counts import REJECTED, FloatArray, IntArray, TextCounts, conditional_counts
 from treeopt.runtime.drawing import likeliest, places
+from treeopt.runtime.finite import check_logits
 from treeopt.runtime.model import LanguageModel, TextCache
 from treeopt.runtime.rules import rule_named
 from treeopt.runtime.sampling import law
@@ -103,6 +104,7 @@ def texts_together(
     """Continue one prompt under several rules and samplings at once, one pass of each model for all, token by token.
 
     Returns the positions of each text: `positions` of them, fewer where it ends.
+    Raises TreeoptError naming a model whose logits are not finite.
     """
     models, end_tokens = (target, draft), set(target.config.end_tokens)
     rows = len(texts)
@@ -114,6 +116,8 @@ def texts_together(
     ended = [False] * rows
     for _ in range(positions):
         logits = [_feed(model, cache, last) for model, cache in zip(models, caches, strict=True)]
+        check_logits(target, "target", logits[0])
+        check_logits(draft, "draft model", logits[1])
         for row, text in enumerate(texts):
             if not ended[row]:
                 expected, rank, last[row] = text.position(last[row], *(each[row] for each in logits))

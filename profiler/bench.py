@@ -10,15 +10,19 @@ from tqdm import tqdm
 
 from treeopt.errors import InvalidValueError
 from treeopt.latency import Estimate
+from treeopt.profile import MeasuredAcceptance
 from treeopt.profiler.divergence import Divergence, divergence
 from treeopt.runtime import Decoder
 from treeopt.runtime.decode_loop import trained_tokens
 from treeopt.runtime.model import LanguageModel
+from treeopt.runtime.pair import ModelPair
 from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree, chain
 
 BOOTSTRAP_DRAWS = 2000
 SEED = 0
+DEFAULT_NEW_TOKENS = 256
+"""Where a profile does not say how long its texts were."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +38,7 @@ class Measured:
     divergences: tuple[Divergence, ...] | None
     """Where texts differ from plain decoding's; None above temperature 0, where they differ by chance."""
     tokens: int
-    """Tokens decoded with the tree in one pass over the prompts."""
+    """Tokens decoded with the tree in one pass over the prompts, the last step of each text to its end."""
     prompts: int
     """Prompts decoded; fewer than asked for after an interruption."""
 
@@ -105,7 +109,8 @@ def bench_trees(
 ) -> tuple[Measured, ...]:
     """Decode every prompt plainly and with each of some trees, in turn, `repeats` times, and compare.
 
-    Of the repeats of one prompt the median time counts.  Filling the cache with the prompt is not timed.
+    A text ends with the step that brings its `max_new_tokens`-th token, and all of that step counts.  Of the repeats of
+    one prompt the median time counts.  Filling the cache with the prompt is not timed.
     Ctrl-C ends it early: the prompts begun so far are the result, unless there is none.
 
     Raises InvalidValueError without trees or prompts, or where the decoder refuses a prompt.
@@ -157,6 +162,51 @@ def bench_trees(
     return tuple(
         _measured(runs, _divergences(target, prompts, runs, max_new_tokens) if sampling.greedy else None)
         for runs in compared
+    )
+
+
+def text_tokens(acceptance: MeasuredAcceptance) -> int:
+    """Return how many tokens a prompt is continued by: as many as the profile measured, since later text is easier."""
+    if acceptance.positions is None or acceptance.prompts is None:
+        return DEFAULT_NEW_TOKENS
+    return max(1, acceptance.positions // acceptance.prompts)
+
+
+def bench_as_measured(
+    pair: ModelPair,
+    trees: Sequence[TokenTree],
+    prompts: Sequence[Sequence[int]],
+    acceptance: MeasuredAcceptance,
+    *,
+    max_new_tokens: int | None = None,
+    repeats: int = 3,
+    lossy: bool = False,
+    show_progress: bool = True,
+) -> tuple[Measured, ...]:
+    """Decode with trees as an acceptance was measured, so that what it promises can be put beside it; see `bench_trees`.
+
+    Args:
+        pair: the models.
+        trees: each decoded with, in turn.
+        prompts: token ids.
+        acceptance: its rule and its sampling are decoded by.
+        max_new_tokens: of each prompt; by default `text_tokens` of the acceptance.
+        repeats: times each prompt is decoded.
+        lossy: allow rules that change the text's distribution.
+        show_progress: whether a bar goes to standard error.
+    """
+    return bench_trees(
+        pair.target,
+        pair.draft,
+        trees,
+        prompts,
+        max_new_tokens=max_new_tokens or text_tokens(acceptance),
+        repeats=repeats,
+        rule=acceptance.rule,
+        sampling=Sampling(acceptance.temperature, acceptance.top_p, acceptance.top_k),
+        draft_sampling=acceptance.draft_sampling,
+        lossy=lossy,
+        show_progress=show_progress,
     )
 
 

@@ -21,7 +21,7 @@ from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree
 
 FastestTree = Callable[[Profile], TokenTree]
-"""From a profile of one acceptance to its fastest tree: the planner, which lives above this room."""
+"""From a profile of one acceptance to its fastest tree: the planner's, which the caller gives."""
 Numbers = tuple[float, ...]
 STANDS_FOR = {"traversal": "sequoia"}
 """Rules that are measured on trees, and the rule on whose counts their acceptance is built."""

@@ -41,7 +41,7 @@ def divergence(
         return None
     if place is None:  # one of them ends too early, which no rounding explains
         return Divergence(prompt=number, place=min(len(plain), len(other)), gap=0.0, near_tie=False)
-    logits = _logits_after(target, [*prompt, *plain[:place]])
+    logits = logits_after(target, [*prompt, *plain[:place]])
     top = logits.topk(2)
     gap = float(top.values[0] - logits[[plain[place], other[place]]].min())
     step = torch.finfo(target.dtype).eps * float(top.values.abs().max())
@@ -50,9 +50,10 @@ def divergence(
 
 
 @torch.inference_mode()
-def _logits_after(target: LanguageModel, text: Sequence[int]) -> torch.Tensor:
-    cache = target.new_cache(len(text))
-    tokens = torch.tensor(text, device=target.device)
-    target.prefill(tokens[:-1], cache)
-    position = torch.tensor([len(text) - 1], device=target.device)
-    return target.forward(tokens[-1:], position, cache, None)[0].float()
+def logits_after(model: LanguageModel, text: Sequence[int]) -> torch.Tensor:
+    """Return float32 (V,): a model's logits after a text."""
+    cache = model.new_cache(len(text))
+    tokens = torch.tensor(text, device=model.device)
+    model.prefill(tokens[:-1], cache)
+    position = torch.tensor([len(text) - 1], device=model.device)
+    return model.forward(tokens[-1:], position, cache, None)[0].float()

@@ -9,6 +9,7 @@ import torch
 from treeopt.draft_record import NOT_DRAFTED
 from treeopt.profiler.settings import RecordSize
 from treeopt.runtime.dynamic_growth import BoolArray, Children, FloatArray, IntArray, falling, visible_below
+from treeopt.runtime.finite import not_finite_error
 from treeopt.runtime.growing import feed
 from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.tree_pass import PassNodes
@@ -67,6 +68,8 @@ class Expander:
 
         The text is fed once.  The roots follow from the last to the first, since nodes are written over what stands in
         the cache behind their root.
+
+        Raises TreeoptError naming the draft model where its logits are not finite.
         """
         device, first = self._draft.device, len(text) - roots
         widest = self._top_k * (self._top_k + 1) // 2
@@ -84,8 +87,14 @@ class Expander:
         """Commit some tokens and return the children of each."""
         count = len(tokens)
         nodes = PassNodes(visible=np.tri(count, dtype=np.bool_), depth=np.arange(count))
-        children = feed(self._draft, self._cache, np.array(tokens), nodes, children=self._top_k)
+        children = self._feed(np.array(tokens), nodes)
         self._cache.length += count
+        return children
+
+    def _feed(self, tokens: IntArray, nodes: PassNodes) -> Children:
+        children = feed(self._draft, self._cache, tokens, nodes, children=self._top_k)
+        if not children.finite:
+            raise not_finite_error(self._draft.name, "draft model")
         return children
 
     def _below(self, children: Children) -> Expansion:
@@ -108,12 +117,8 @@ class Expander:
             fed = visible.shape[1]
             visible = visible_below(visible, above - level_start)
             level_start = len(parent)
-            below = feed(
-                self._draft,
-                self._cache,
-                tokens[above, ranks],
-                PassNodes(visible=visible, depth=np.full(len(new), depth), start=fed),
-                children=self._top_k,
+            below = self._feed(
+                tokens[above, ranks], PassNodes(visible=visible, depth=np.full(len(new), depth), start=fed)
             )
             parent, rank = np.append(parent, above), np.append(rank, ranks)
             scores = np.append(scores, scores[above] + log_probs[above, ranks])

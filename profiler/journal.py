@@ -83,6 +83,8 @@ class Journal:
             with self._path.open(mode, encoding="utf-8") as file:
                 file.write(line + "\n")
         except OSError as error:
+            if mode == "w":  # nothing to go on with, where not even the heading could be written
+                self._path.unlink(missing_ok=True)
             raise TreeoptError(f"{self._path}: cannot be written ({error.strerror}). Choose another output.") from None
 
 

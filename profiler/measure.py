@@ -11,6 +11,7 @@ from treeopt.profile import MeasuredAcceptance, Pair, Profile, StepLatency
 from treeopt.profiler.busy import LoadReader
 from treeopt.profiler.clock import Clock
 from treeopt.profiler.counting import Counting, FastestTree, counted_rule
+from treeopt.profiler.divergence import logits_after
 from treeopt.profiler.journal import Journal
 from treeopt.profiler.machine import describe_machine, describe_pair, now, tool
 from treeopt.profiler.passes import ROOM_TOKENS
@@ -18,6 +19,7 @@ from treeopt.profiler.processes import OneProcess, Processes
 from treeopt.profiler.settings import Settings
 from treeopt.profiler.surface import Surface
 from treeopt.runtime.decode_loop import trained_tokens
+from treeopt.runtime.finite import check_logits
 from treeopt.runtime.model import LanguageModel
 
 POSITIONS = "positions"
@@ -87,7 +89,11 @@ class Measurement:
             latencies: times that were measured elsewhere.
             acceptances: acceptance that was measured elsewhere.
             show_progress: whether bars are drawn.
+
+        Raises TreeoptError naming a model whose logits are not finite, before anything is timed where they never are.
         """
+        for model, role in ((self._target, "target"), (self._draft, "draft model")):
+            check_logits(model, role, logits_after(model, self._prompts[0]))
         hidden = None if show_progress else True  # None: hidden where standard error is not a terminal
         times = latencies or self._latencies(hidden)
         positions = self._processes.from_first(lambda: self._positions(times[0]))

@@ -19,6 +19,7 @@ from treeopt.profile import MeasuredAcceptance
 from treeopt.runtime import Transformer
 from treeopt.runtime.drafters.medusa import MedusaHeads
 from treeopt.runtime.drafting_decoder import sampled
+from treeopt.runtime.finite import check_logits, not_finite_error
 from treeopt.runtime.sampling import law
 from treeopt.sampling import Sampling
 
@@ -91,7 +92,9 @@ def generated(
         place = torch.tensor([cache.length], device=target.device)
         hidden.append(target.hidden(token, place, cache, None))
         cache.length += 1
-        laws.append(_law(target.logits(hidden[-1]), sampling))
+        logits = target.logits(hidden[-1])
+        check_logits(target, "target", logits)
+        laws.append(_law(logits, sampling))
         token = sampled(laws[-1], generator)
         tokens.append(token)
         if int(token) in target.config.end_tokens:
@@ -106,7 +109,9 @@ def head_counts(heads: MedusaHeads, text: HeadText, branching: int) -> TextCount
     Root s counts for depth d when the tokens behind it were among the B likeliest of heads 1 … d - 1, and there with
     the target's probability of each of head d's.
     """
-    guesses = heads.likeliest(text.hidden, min(branching, text.laws.shape[1]))
+    logits, guesses = heads.likeliest(text.hidden, min(branching, text.laws.shape[1]))
+    if not bool(logits[..., 0].isfinite().all()):
+        raise not_finite_error(heads.name, "draft model")
     reached, accepted = np.zeros(heads.heads), np.zeros(guesses.shape[1:])
     reach = torch.ones(len(guesses), dtype=torch.float64, device=guesses.device)  # 1 where root s came to depth d
     for d in range(min(heads.heads, len(guesses))):

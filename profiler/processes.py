@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from treeopt.errors import TreeoptError
+from treeopt.errors import InterruptionError
 from treeopt.profiler.clock import Clock
 
 Numbers = tuple[float, ...]
@@ -76,7 +76,7 @@ class OneProcess:
         except KeyboardInterrupt:
             if kept is None or not kept.exists():
                 raise
-            raise TreeoptError(f"interrupted. {what_is_kept(kept)}") from None
+            raise InterruptionError(f"interrupted. {what_is_kept(kept)}") from None
 
 
 def what_is_kept(journal: Path | str | None) -> str:

@@ -17,6 +17,7 @@ import torch
 from treeopt.acceptance import TextSums
 from treeopt.runtime import Decoder, Verifier
 from treeopt.runtime.decode_loop import trained_tokens
+from treeopt.runtime.finite import all_finite, not_finite_error
 from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.rules import rule_named
 from treeopt.runtime.sampling import law
@@ -72,6 +73,7 @@ def count_reach(
     """Decode `positions` tokens with a tree under `traversal`, fewer if the text ends, and sum the reach of its nodes.
 
     Returns float64 (2, n): under `traversal` and under `sequoia`, of the same drafts.
+    Raises TreeoptError naming a model whose logits are not finite.
     """
     trained = trained_tokens(target, draft)
     decoder = Decoder(
@@ -93,6 +95,8 @@ def count_reach(
     left = min(positions, decoder.max_text_tokens - len(prompt))
     while left > 0:
         drafted = decoder.draft()
+        if drafted.scores is not None and not all_finite(drafted.scores.tolist()):
+            raise not_finite_error(draft.name, "draft model")
         target_probs = law(decoder.score(drafted.tokens), sampling)
         for verifier, row in zip(verifiers, reach, strict=True):
             verifier.judge(drafted.tokens, drafted.probs, target_probs)

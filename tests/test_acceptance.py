@@ -90,7 +90,7 @@ class TestTable:
             ([[0.5, 0.1], [0.2, 1.1]], r"p\[1, 1\]: expected a probability from 0 to 1. Got 1.1"),
             ([0.5, float("nan")], r"p\[1\]: .*Got nan"),
             ([float("inf")], r"p\[0\]: .*Got inf"),
-            ([None], r"p\[0\]: .*Got nan"),
+            ([None], r"p: expected numbers.*Got \[None\]"),
             ([0.6, 0.6], r"sum to at most 1 .*Row 0 sums to 1\.2"),
             ([[0.5, 0.5], [0.9, 0.2]], r"Row 1 sums to 1\.1"),
             ([[[0.5, 0.5], [0.9, 0.2]], [[0.5, 0.5], [0.9, 0.0]]], r"Row 0, 1 sums to 1\.1"),

@@ -41,6 +41,7 @@ class TestReadText:
             read_text(tmp_path / "a" / "b", limit_bytes=5)
 
     def test_forbidden(self, tmp_path, monkeypatch):
+        (tmp_path / "a").touch()
         monkeypatch.setattr(Path, "open", refuse)
         with pytest.raises(TreeoptError, match=r"a: cannot be read \(Permission denied\)"):
             read_text(tmp_path / "a", limit_bytes=5)

@@ -71,29 +71,29 @@ def test_a_tree_keeps_what_it_was_planned_for():
 
 class TestDigest:
     @pytest.fixture
-    def folder(self, tmp_path):
-        (tmp_path / "config.json").write_text("{}")
+    def file(self, tmp_path):
         (tmp_path / "model.safetensors").write_bytes(bytes(1_000_000))
-        return tmp_path
+        return tmp_path / "model.safetensors"
 
-    def test_it_is_of_the_contents(self, folder, tmp_path_factory):
-        other = tmp_path_factory.mktemp("copy")
-        for file in folder.iterdir():
-            (other / file.name).write_bytes(file.read_bytes())
-        (other / "README.md").write_text("a copy")
-        assert model_digest(other) == model_digest(folder)
+    def test_it_is_of_the_contents(self, file, tmp_path_factory):
+        copy = tmp_path_factory.mktemp("copy") / file.name
+        copy.write_bytes(file.read_bytes())
+        assert model_digest({"layers": 1, "heads": 2}, [copy]) == model_digest({"heads": 2, "layers": 1}, [file])
+
+    def test_the_order_of_files_does_not_count(self, file):
+        other = file.with_name("more.safetensors")
+        other.write_bytes(b"more")
+        assert model_digest({}, [file, other]) == model_digest({}, [other, file]) != model_digest({}, [file])
 
     @pytest.mark.parametrize("place", [0, 65_535, 65_536, 65_536 + (1_000_000 - 65_536) * (SAMPLES - 1) // SAMPLES])
-    def test_another_weight_is_another_model(self, folder, place):
-        before = model_digest(folder)
+    def test_another_weight_is_another_model(self, file, place):
+        before = model_digest({}, [file])
         weights = bytearray(1_000_000)
         weights[place] = 1
-        (folder / "model.safetensors").write_bytes(weights)
-        assert model_digest(folder) != before
+        file.write_bytes(weights)
+        assert model_digest({}, [file]) != before
 
-    def test_so_is_another_configuration_and_another_size(self, folder):
-        before = model_digest(folder)
-        (folder / "model.safetensors").write_bytes(bytes(1_000_001))
-        longer = model_digest(folder)
-        (folder / "config.json").write_text('{"layers": 2}')
-        assert len({before, longer, model_digest(folder)}) == 3
+    def test_so_is_another_configuration_and_another_size(self, file):
+        before, other = model_digest({}, [file]), model_digest({"layers": 2}, [file])
+        file.write_bytes(bytes(1_000_001))
+        assert len({before, other, model_digest({}, [file])}) == 3

@@ -48,6 +48,12 @@ def test_links_make_the_source_tree_look_like_the_package(name):
     assert not Path(os.readlink(link)).is_absolute()
 
 
+def test_the_type_checkers_settings_are_of_modules_that_are_there():
+    named = [name for override in PROJECT["tool"]["mypy"]["overrides"] for name in override["module"]]
+    ours = [ROOT / name.replace(".", "/") for name in named if name.split(".")[0] == "treeopt"]
+    assert [str(path) for path in ours if not (path.is_dir() or path.with_suffix(".py").is_file())] == []
+
+
 def test_listed_data_is_there():
     missing = [
         f"{package}: {pattern}"
@@ -61,9 +67,16 @@ def test_listed_data_is_there():
 @pytest.mark.parametrize(
     ("code", "absent"),
     [
-        ("import treeopt", ["torch", "numba", "matplotlib", "scipy", "yaml", "transformers", "click"]),
+        (
+            "import treeopt",
+            ["numpy", "importlib.metadata", "torch", "numba", "matplotlib", "scipy", "yaml", "transformers", "click"],
+        ),
         ("from treeopt import trees; trees.load", ["torch", "numba", "matplotlib", "scipy", "transformers"]),
         ("import treeopt; treeopt.trees.load", ["torch", "numba", "matplotlib", "scipy", "transformers"]),
+        (
+            f"import treeopt; treeopt.trees.load({str(ROOT / 'tests/data/tree-full.json')!r})",
+            ["torch", "numba", "matplotlib", "scipy", "transformers"],
+        ),
         ("import treeopt; treeopt.TokenTree([-1, 0])", ["torch", "numba", "matplotlib", "scipy", "transformers"]),
     ],
 )

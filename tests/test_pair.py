@@ -371,7 +371,7 @@ class TestCommands:
         )
 
         assert result.exit_code == 1
-        assert "max_new_tokens: expected 0 to 1023 after a prompt of 1" in result.stderr
+        assert "--max-new-tokens: expected at most 1023 after a prompt of 1 tokens" in result.stderr
 
     @pytest.mark.parametrize(
         ("limits", "expected"),

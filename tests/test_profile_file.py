@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from treeopt import profile_file
 from treeopt.acceptance import AcceptanceTable, TextSums
-from treeopt.errors import FormatError, InfeasibleError, InvalidValueError, TreeoptError
+from treeopt.errors import FormatError, InfeasibleError, InvalidValueError, TreeoptError, printable
 from treeopt.latency import LatencyTable, Timing
 from treeopt.outcomes import Outcomes
 from treeopt.profile import (
@@ -174,6 +174,11 @@ def close(found: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_allclose(found, expected, rtol=5.1e-6, atol=1e-300)
 
 
+def test_all_profiles_of_the_docs_are_read() -> None:
+    for path in (ROOT / "docs" / "profiles").glob("*.yaml"):
+        assert Profile.load(path).acceptances, path
+
+
 class TestGoldenFile:
     def test_written_bytes(self, tmp_path):
         GOLDEN.save(tmp_path / "p.yaml")
@@ -219,9 +224,11 @@ class TestGoldenFile:
         assert capsys.readouterr().out == GOLDEN_FILE.read_text("utf-8")
 
 
-TEXT = st.text(max_size=12) | st.sampled_from(["null", "yes", "3.11", "2026-11-20", "1e5", "=", "<<", "*a", "- b", "~"])
+TEXT = st.text(max_size=12).map(printable) | st.sampled_from(
+    ["null", "yes", "3.11", "2026-11-20", "1e5", "=", "<<", "*a", "- b", "~"]
+)
 WHOLE = st.integers(1, 2**63 - 1)
-SECONDS = st.floats(1e-300, 1e300)
+SECONDS = st.floats(1e-300, 1e6)
 
 
 @st.composite
@@ -270,7 +277,7 @@ def imports(parts: tuple[str, ...]) -> st.SearchStrategy[tuple[Imported, ...]]:
 
 
 SHARES = st.integers(0, 100_000).map(lambda count: count / 100_000)  # in digits that the file keeps
-OVERHEADS = st.lists(st.floats(-1e300, 1e300), min_size=1, max_size=4).map(lambda s: Timing(s, allow_negative=True))
+OVERHEADS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=4).map(lambda s: Timing(s, allow_negative=True))
 LATENCIES = st.builds(
     StepLatency,
     context_tokens=st.integers(0, 2**31),
@@ -317,8 +324,10 @@ PROFILES = st.builds(
     tool=TEXT,
     machine=MACHINES,
     pair=PAIRS,
-    latencies=st.lists(LATENCIES, min_size=1, max_size=2).map(tuple),
-    acceptances=st.lists(ACCEPTANCES | ACCEPTANCES_OF_TEXTS, min_size=1, max_size=2).map(tuple),
+    latencies=st.lists(LATENCIES, min_size=1, max_size=2, unique_by=lambda each: each.context_tokens).map(tuple),
+    acceptances=st.lists(
+        ACCEPTANCES | ACCEPTANCES_OF_TEXTS, min_size=1, max_size=2, unique_by=lambda each: each.rule
+    ).map(tuple),
 )
 
 
@@ -415,6 +424,12 @@ def spoiled(*where: object, value: object = ...) -> bytes:
     else:
         holder[where[-1]] = value
     return yaml.safe_dump(content, sort_keys=False, default_flow_style=None).encode()
+
+
+def repeated(field: str) -> bytes:
+    """Return the bytes of the golden file with the first item of a list once more at its end."""
+    content = yaml.safe_load(GOLDEN_FILE.read_bytes())
+    return spoiled(field, value=[*content[field], copy.deepcopy(content[field][0])])
 
 
 def replaced(old: str, new: str) -> bytes:
@@ -687,6 +702,25 @@ WRONG_SHAPE = {
     "counts null": (spoiled(*FIRST, "counts", value=None), "acceptance[0].counts", "list of finite numbers. Got None"),
 }
 
+for _sign in ("\x1b", "\n", "\u202e", "\x85"):
+    WRONG_SHAPE[f"processor with {_sign!r}"] = (
+        spoiled("machine", "processor", value=f"a{_sign}b"),
+        "machine.processor",
+        r"expected printable text. Got \\\w+: remove it",
+    )
+    WRONG_SHAPE[f"rule with {_sign!r}"] = (spoiled(*FIRST, "rule", value=_sign), "acceptance[0].rule", "printable text")
+for _seconds in (1e300, 1.1e6):
+    WRONG_SHAPE[f"{_seconds:g} seconds of a pass"] = (
+        spoiled(*VERIFY_AT, "samples_s", 0, 0, value=_seconds),
+        "latency[0].verify.samples_s[0]",
+        r"expected at most 1e\+06 seconds. Got .*: is it another unit\?",
+    )
+    WRONG_SHAPE[f"{-_seconds:g} seconds of overhead"] = (
+        spoiled("latency", 0, "overhead", "samples_s", 0, value=-_seconds),
+        "latency[0].overhead.samples_s",
+        r"expected at most 1e\+06 seconds",
+    )
+
 # What only the loader refuses: NaN and infinity are in no JSON, lengths and sums in no schema.
 WRONG_MEANING = {
     "steps with parents of no tree": (
@@ -713,6 +747,12 @@ WRONG_MEANING = {
         spoiled("latency", 0, "disturbed", value={"calls": 0.0, "samples": 0.5}),
         "latency[0].disturbed.calls",
         "expected where calls are disturbed",
+    ),
+    "a condition twice": (repeated("latency"), "latency", "once. Got 256 tokens x 1, greedy twice: remove one"),
+    "a rule and temperature twice": (
+        repeated("acceptance"),
+        "acceptance",
+        "once. Got 'sequoia' at temperature 0.6 twice: remove",
     ),
     "a limit within what was timed": (
         spoiled("latency", 0, "limit_tokens", value=64),

@@ -50,11 +50,12 @@ class RandomTensors:
     """Weights drawn where they are to lie."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device, seed: int) -> None:
-        self._place = {"dtype": dtype, "device": device}
+        self._dtype, self._device = dtype, device
         self._generator = torch.Generator(device).manual_seed(seed)
 
     def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Return one weight."""
         if name.endswith("norm.weight"):
-            return torch.ones(shape, **self._place)
-        return torch.empty(shape, **self._place).normal_(std=DEVIATION, generator=self._generator)
+            return torch.ones(shape, dtype=self._dtype, device=self._device)
+        weight = torch.empty(shape, dtype=self._dtype, device=self._device)
+        return weight.normal_(std=DEVIATION, generator=self._generator)

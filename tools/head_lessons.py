@@ -6,13 +6,15 @@ They are made once, in a few minutes on one core, and kept in a file.
 
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import corpus
 import torch
 from tqdm import tqdm
 from train_draft import written_texts
-from transformers import LlamaForCausalLM
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
 
 STORE = Path("build/heads/lessons.pt")
 TEXT_TOKENS = 512
@@ -27,7 +29,9 @@ class Lessons(NamedTuple):
     """int64 (N, T)."""
 
 
-def prepared(target: LlamaForCausalLM, store: Path = STORE, *, texts: int = 384, corpus_windows: int = 1920) -> Lessons:
+def prepared(
+    target: "LlamaForCausalLM", store: Path = STORE, *, texts: int = 384, corpus_windows: int = 1920
+) -> Lessons:
     """Return the lessons, made once and kept in `store`; a process waits for no other, the last to end keeps its own."""
     if not store.is_file():
         store.parent.mkdir(parents=True, exist_ok=True)
@@ -38,7 +42,7 @@ def prepared(target: LlamaForCausalLM, store: Path = STORE, *, texts: int = 384,
 
 
 @torch.no_grad()
-def lessons(target: LlamaForCausalLM, *, texts: int, corpus_windows: int, tokens: int = TEXT_TOKENS) -> Lessons:
+def lessons(target: "LlamaForCausalLM", *, texts: int, corpus_windows: int, tokens: int = TEXT_TOKENS) -> Lessons:
     """Return texts of the target (a multiple of 48, at temperatures 0, 0.6 and 1) and windows of the corpus, shuffled."""
     written = written_texts(target, texts, tokens, torch.Generator().manual_seed(5))
     stream = corpus.windows(corpus.byte_stream(held_out=False), tokens, torch.Generator().manual_seed(6))

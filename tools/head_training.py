@@ -55,8 +55,8 @@ def fit(
 
 def divergence(given: Tensor, wanted: Tensor) -> Tensor:
     """Return the mean KL(target || head) of logits (…, V)."""
-    laws = (log_softmax(logits.float(), -1).flatten(0, -2) for logits in (given, wanted))
-    return kl_div(*laws, log_target=True, reduction="batchmean")
+    log_given, log_wanted = (log_softmax(logits.float(), -1).flatten(0, -2) for logits in (given, wanted))
+    return kl_div(log_given, log_wanted, log_target=True, reduction="batchmean")
 
 
 def agreement(pairs: Pairs, most: int = 1) -> list[float]:

@@ -6,9 +6,8 @@ Run it as `python tools/report_pair.py --pair treeopt/pair`.
 import argparse
 from pathlib import Path
 
-import torch
+from llama import load_llama
 from train_target import held_out_loss
-from transformers import LlamaForCausalLM
 
 
 def main() -> None:
@@ -17,7 +16,7 @@ def main() -> None:
     parser.add_argument("--pair", type=Path, required=True)
     options = parser.parse_args()
     for name in ("target", "draft"):
-        model = LlamaForCausalLM.from_pretrained(options.pair / name, dtype=torch.float32).eval()
+        model = load_llama(options.pair / name)
         config = model.config
         print(
             f"{name}: {config.num_hidden_layers} layers x {config.hidden_size}, {model.num_parameters():,} parameters, "

@@ -9,22 +9,28 @@ loss is the divergence of the draft's law from the target's at every position.
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import corpus
 import torch
+from llama import load_llama
 from torch.nn.functional import kl_div, log_softmax
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 from tqdm import tqdm
 from train_target import TRAINED_TOKENS, optimizers, schedule
-from transformers import LlamaConfig, LlamaForCausalLM
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
 
 TEMPERATURES = (0.0, 0.6, 1.0)
 """Of the texts that the target writes."""
 WINDOWS_PER_STEP = 4
 
 
-def new_model(layers: int, hidden: int) -> LlamaForCausalLM:
+def new_model(layers: int, hidden: int) -> "LlamaForCausalLM":
     """Return an untrained draft with a tied head."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     torch.manual_seed(1)
     return LlamaForCausalLM(
         LlamaConfig(
@@ -45,16 +51,16 @@ def new_model(layers: int, hidden: int) -> LlamaForCausalLM:
 
 
 @torch.no_grad()
-def written_texts(target: LlamaForCausalLM, count: int, tokens: int, generator: torch.Generator) -> torch.Tensor:
+def written_texts(target: "LlamaForCausalLM", count: int, tokens: int, generator: torch.Generator) -> torch.Tensor:
     """Return int64 (count, tokens): texts that the target writes after short pieces of the training corpus."""
     pieces = corpus.windows(corpus.byte_stream(held_out=False), 96, generator)
-    texts = []
+    texts: list[torch.Tensor] = []
     for batch in tqdm(range(count // 48), desc="texts"):
         prompts = torch.stack([next(pieces)[:96] for _ in range(48)])
         temperature = TEMPERATURES[batch % len(TEMPERATURES)]
         sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
         texts.append(
-            target.generate(
+            cast("Any", target).generate(  # its own annotations do not take a model
                 prompts,
                 attention_mask=torch.ones_like(prompts),
                 max_new_tokens=tokens - 96,
@@ -67,7 +73,7 @@ def written_texts(target: LlamaForCausalLM, count: int, tokens: int, generator: 
 
 
 @torch.no_grad()
-def lessons(target: LlamaForCausalLM, texts: torch.Tensor, corpus_windows: int) -> TensorDataset:
+def lessons(target: "LlamaForCausalLM", texts: torch.Tensor, corpus_windows: int) -> TensorDataset:
     """Return windows of the corpus and all texts, each with the target's logits after every token, in half precision."""
     pieces = corpus.windows(corpus.byte_stream(held_out=False), TRAINED_TOKENS, torch.Generator().manual_seed(2))
     windows = torch.cat([torch.stack([next(pieces)[:-1] for _ in range(corpus_windows)]), texts])
@@ -78,7 +84,7 @@ def lessons(target: LlamaForCausalLM, texts: torch.Tensor, corpus_windows: int) 
     return TensorDataset(windows, logits)
 
 
-def distil(draft: LlamaForCausalLM, taught: TensorDataset, *, steps: int, rate: float) -> None:
+def distil(draft: "LlamaForCausalLM", taught: TensorDataset, *, steps: int, rate: float) -> None:
     """Train the draft in place on KL(target || draft)."""
     optimizer_pair = optimizers(draft, rate)
     sampler = RandomSampler(taught, True, steps * WINDOWS_PER_STEP, generator=torch.Generator().manual_seed(4))
@@ -125,7 +131,7 @@ def prepared(options: argparse.Namespace) -> TensorDataset:
     """Return the lessons, made once and kept beside the target."""
     store = options.target.with_name("lessons.pt")
     if not store.is_file():
-        target = LlamaForCausalLM.from_pretrained(options.target, dtype=torch.float32).eval()
+        target = load_llama(options.target)
         texts = written_texts(target, options.texts, TRAINED_TOKENS, torch.Generator().manual_seed(3))
         torch.save(lessons(target, texts, options.corpus_windows).tensors, store)
     return TensorDataset(*torch.load(store, weights_only=True))

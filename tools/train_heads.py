@@ -11,14 +11,18 @@ import argparse
 import json
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import head_lessons
 import head_training
 import torch
+from llama import load_llama
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.functional import silu
-from transformers import LlamaForCausalLM
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
 
 HEADS = 5
 HEAD_WEIGHT = 0.8
@@ -29,7 +33,7 @@ HELD_OUT_TEXTS = 32
 class Heads(nn.Module):
     """What `treeopt.runtime.drafters.medusa` runs, in a form that learns; untrained heads say what the target says."""
 
-    def __init__(self, target: LlamaForCausalLM) -> None:
+    def __init__(self, target: "LlamaForCausalLM") -> None:
         super().__init__()
         hidden = target.config.hidden_size
         self.output: Tensor
@@ -75,7 +79,7 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=2e-2)
     options = parser.parse_args()
     start_s = time.perf_counter()
-    target = LlamaForCausalLM.from_pretrained(options.target, dtype=torch.float32).eval()
+    target = load_llama(options.target)
     hidden = head_lessons.prepared(target).hidden
     lessons_s = time.perf_counter() - start_s
     heads = Heads(target)

@@ -10,16 +10,20 @@ import argparse
 import json
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import head_lessons
 import head_training
 import torch
+from llama import load_llama
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.functional import embedding, rms_norm, silu
-from transformers import LlamaForCausalLM
 
 from treeopt.runtime.drafters.redrafter import LEAST_MEAN_SQUARE
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
 
 BLOCKS = 2
 UNROLLED_TOKENS = 6
@@ -34,7 +38,7 @@ CORPUS_WINDOWS = 2304
 class RecurrentHead(nn.Module):
     """What `treeopt.runtime.drafters.redrafter` runs, in a form that learns."""
 
-    def __init__(self, target: LlamaForCausalLM) -> None:
+    def __init__(self, target: "LlamaForCausalLM") -> None:
         super().__init__()
         hidden = target.config.hidden_size
         self.embedding: Tensor
@@ -60,8 +64,8 @@ class RecurrentHead(nn.Module):
 
     def forward(self, hidden: Tensor, state: Tensor) -> Tensor:
         """Return the logits after each state; `hidden` is the target's before the root."""
-        x = self.layers["input"](torch.cat([hidden, state], -1))
-        for block in self.layers["blocks"]:
+        x: Tensor = self.layers["input"](torch.cat([hidden, state], -1))
+        for block in self.layers["blocks"].children():
             x = x + silu(block(x))
         return x @ self.output.T
 
@@ -103,7 +107,7 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=1e-2)
     options = parser.parse_args()
     start_s = time.perf_counter()
-    target = LlamaForCausalLM.from_pretrained(options.target, dtype=torch.float32).eval()
+    target = load_llama(options.target)
     hidden, tokens = head_lessons.prepared(target, STORE, corpus_windows=CORPUS_WINDOWS)
     lessons_s = time.perf_counter() - start_s
     torch.manual_seed(9)

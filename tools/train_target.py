@@ -9,19 +9,24 @@ the steps see short windows, the last quarter sees windows of the full trained l
 import argparse
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import corpus
 import torch
 from torch.nn.functional import cross_entropy
 from tqdm import tqdm
-from transformers import LlamaConfig, LlamaForCausalLM
+
+if TYPE_CHECKING:
+    from transformers import LlamaForCausalLM
 
 TRAINED_TOKENS = 1024
 TOKENS_PER_STEP = 8192
 
 
-def new_model() -> LlamaForCausalLM:
+def new_model() -> "LlamaForCausalLM":
     """Return an untrained target: 8 layers x 256, grouped-query attention, untied head."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     torch.manual_seed(0)
     return LlamaForCausalLM(
         LlamaConfig(
@@ -72,7 +77,7 @@ def held_out_loss(model: torch.nn.Module, window_tokens: int = TRAINED_TOKENS, w
     return sum(losses) / len(losses)
 
 
-def train(model: LlamaForCausalLM, *, steps: int, learning_rate: float, output: Path) -> None:
+def train(model: "LlamaForCausalLM", *, steps: int, learning_rate: float, output: Path) -> None:
     """Train in place; a checkpoint is written to `output` every 100 steps."""
     optimizer_pair = optimizers(model, learning_rate)
     generator = torch.Generator().manual_seed(0)

@@ -3,14 +3,12 @@
 Names are loaded when they are first used, so that `import treeopt` needs neither torch, numba nor matplotlib.
 """
 
-from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from treeopt.errors import FormatError, InfeasibleError, InvalidValueError, TreeoptError
 
 if TYPE_CHECKING:
-    from treeopt import profiler, runtime, trees
+    from treeopt import engines, planner, profiler, runtime, solver, trees
     from treeopt.acceptance import AcceptanceTable
     from treeopt.latency import LatencyTable
     from treeopt.planner import Plan, Schedule, plan, schedule
@@ -18,10 +16,7 @@ if TYPE_CHECKING:
     from treeopt.solver import Solution, solve
     from treeopt.trees import TokenTree
 
-try:
-    __version__ = version("treeopt")
-except PackageNotFoundError:  # a source tree that was never installed
-    __version__ = "0+source"
+    __version__: str
 
 __all__ = [
     "AcceptanceTable",
@@ -35,11 +30,15 @@ __all__ = [
     "Solution",
     "TokenTree",
     "TreeoptError",
+    "__version__",
+    "engines",
     "plan",
+    "planner",
     "profiler",
     "runtime",
     "schedule",
     "solve",
+    "solver",
     "trees",
 ]
 
@@ -51,15 +50,18 @@ _HOME = {
     "Schedule": "treeopt.planner",
     "Solution": "treeopt.solver",
     "TokenTree": "treeopt.trees",
+    "__version__": "treeopt.version",
     "plan": "treeopt.planner",
     "schedule": "treeopt.planner",
     "solve": "treeopt.solver",
 }
-_ROOMS = frozenset({"profiler", "runtime", "trees"})
+_ROOMS = frozenset({"engines", "planner", "profiler", "runtime", "solver", "trees"})
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use (PEP 562)."""
+    from importlib import import_module
+
     if name in _ROOMS:
         return import_module(f"treeopt.{name}")
     if name not in _HOME:
@@ -67,3 +69,8 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names: what tab completion shows."""
+    return __all__

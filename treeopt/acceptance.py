@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from treeopt.arguments import instance, numbers, whole
+from treeopt.array_record import ArrayRecord
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.trees import TokenTree
 
@@ -20,8 +22,8 @@ NORMAL_95 = 1.959964
 """Half-width of a 95 % interval in standard errors."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AcceptanceTable:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class AcceptanceTable(ArrayRecord):
     """P[d-1, k]: probability that the child of rank k at depth d is accepted, given that its parent was reached.
 
     Where it also depends on the parent's rank j it is P[d-1, j, k]: parents of rank R - 1 and beyond share the last
@@ -81,6 +83,7 @@ class AcceptanceTable:
 
         Raises InfeasibleError when fewer depths were measured.
         """
+        depth = whole("depth", depth, 0)
         if self.position_invariant:
             return np.broadcast_to(self.p, (depth, 1, self.branching))
         if depth > len(self.p):
@@ -96,6 +99,7 @@ class AcceptanceTable:
         A rank that was never measured counts as never accepted.
         Raises InfeasibleError when the tree is deeper than the table.
         """
+        instance("tree", tree, TokenTree, "make one with treeopt.TokenTree(parents)")
         rows = np.zeros((tree.max_depth + 1, self.parent_ranks, max(self.branching, int(tree.rank.max()) + 1)))
         rows[1:, :, : self.branching] = self.rows(tree.max_depth)
         parent_rank = np.minimum(tree.rank[tree.parents], self.parent_ranks - 1)  # of the root: of any node, not used
@@ -117,8 +121,8 @@ class AcceptanceTable:
         return np.clip(self.p - half, 0, 1), np.clip(self.p + half, 0, 1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TextSums:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TextSums(ArrayRecord):
     """Sums of acceptance over each of J measured texts, from which errors keep their correlation between depths.
 
     A text that the draft follows well it follows well at every depth: the entries of a table do not err independently.
@@ -186,10 +190,7 @@ class TextSums:
 
 
 def _probabilities(p: object) -> FloatArray:
-    try:
-        table = np.array(p, np.float64)
-    except (TypeError, ValueError):
-        raise InvalidValueError("p: expected numbers, as many in every row.") from None
+    table = numbers("p", p)
     if table.ndim not in (1, 2, 3) or table.size == 0:
         raise InvalidValueError(
             f"p: expected shape (B,), (D, B) or (D, R, B) with at least one entry. Got {table.shape}."
@@ -218,10 +219,7 @@ def _like(name: str, values: object, shape: tuple[int, ...]) -> FloatArray | Non
 def _numbers(name: str, values: object, shape: tuple[int, ...] | None = None) -> FloatArray:
     """Return a read-only copy of finite numbers of at least 0, in a shape if one is given."""
     where = "" if shape is None else f" in shape {shape}"
-    try:
-        array = np.array(values, np.float64)
-    except (TypeError, ValueError):
-        raise InvalidValueError(f"{name}: expected numbers{where}, as many in every row.") from None
+    array = numbers(name, values, where)
     if shape not in (None, array.shape) or not np.all(array >= 0) or not np.all(np.isfinite(array)):
         raise InvalidValueError(f"{name}: expected finite numbers of at least 0{where}. Got {array.shape}.")
     array.flags.writeable = False

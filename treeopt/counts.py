@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from treeopt.acceptance import AcceptanceTable, TextSums
+from treeopt.acceptance import TextSums
+from treeopt.array_record import ArrayRecord, freeze
 from treeopt.errors import TreeoptError
 
 FloatArray = npt.NDArray[np.float64]
@@ -18,14 +19,17 @@ REJECTED = -1
 """Stands for the accepted rank where every child was rejected."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TextCounts:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class TextCounts(ArrayRecord):
     """Sums over one text: how often each depth was reached, and how much of that each rank accepted."""
 
     reached: FloatArray
     """float64 (D,), or (D, R) where every rank of the parent has sums of its own."""
     accepted: FloatArray
     """float64 (D, B) or (D, R, B)."""
+
+    def __post_init__(self) -> None:
+        freeze(self)
 
     @classmethod
     def from_numbers(cls, numbers: FloatArray, depth: int) -> "TextCounts":
@@ -94,27 +98,3 @@ def text_sums(texts: Sequence[TextCounts]) -> TextSums:
     if depths == 0 or len(texts) < 2:
         raise TreeoptError("acceptance: expected two texts or more with 20 positions in all. Measure more.")
     return TextSums(reached[:, :depths], accepted[:, :depths])
-
-
-def rank_conditioned_table(texts: Sequence[TextCounts]) -> AcceptanceTable:
-    """Return the table in which acceptance also depends on the parent's rank, with standard errors over texts.
-
-    A rank of the parent that fewer than `LEAST_COUNT` positions reached at a depth takes the plain row of that depth,
-    which holds for parents of any rank; `counts` still says how few there were.
-
-    Args:
-        texts: counts of shapes (D, R) and (D, R, B).
-
-    Raises TreeoptError when too little text was measured.
-    """
-    plain = text_sums([TextCounts(text.reached.sum(axis=1), text.accepted.sum(axis=1)) for text in texts]).table()
-    reached = np.array([text.reached[: len(plain.p)] for text in texts])
-    accepted = np.array([text.accepted[: len(plain.p)] for text in texts])
-    total = reached.sum(axis=0)
-    enough = total >= LEAST_COUNT
-    measured = TextSums(reached[:, enough], accepted[:, enough]).table()  # one row per pair of depth and rank
-    assert plain.standard_error is not None
-    assert measured.standard_error is not None
-    p, error = (np.repeat(array[:, None], total.shape[1], axis=1) for array in (plain.p, plain.standard_error))
-    p[enough], error[enough] = measured.p, measured.standard_error
-    return AcceptanceTable(p, counts=total, standard_error=error)

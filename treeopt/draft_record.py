@@ -7,11 +7,12 @@ been accepted.
 import io
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from treeopt.array_record import ArrayRecord, freeze
 from treeopt.arrays_file import Arrays
 from treeopt.errors import InvalidValueError
 from treeopt.files import read_bytes, write_bytes
@@ -26,8 +27,8 @@ NOT_DRAFTED = -1
 IntArray = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class DraftRecord:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class DraftRecord(ArrayRecord):
     """Draft scores and target outcomes, at R positions (roots) of J texts that the target generated.
 
     Below each root a tree of draft nodes was expanded: all that a dynamic tree of any top-k up to `top_k` (K) and depth
@@ -36,6 +37,7 @@ class DraftRecord:
     Raises InvalidValueError naming the first array that does not fit the others.
     """
 
+    _shown: ClassVar[tuple[str, ...]] = ("pair", "temperature", "texts", "roots", "depth", "top_k", "log_probs")
     pair: str
     """Target and draft model."""
     created: str
@@ -78,6 +80,7 @@ class DraftRecord:
         return len(self.text_starts) - 1
 
     def __post_init__(self) -> None:
+        freeze(self)
         _check_starts("text_starts", self.text_starts, self.roots)
         _check_starts("node_starts", self.node_starts, len(self.parent))
         if self.top_k < 1 or self.depth < 1 or self.outcome.shape != (self.roots, self.depth):

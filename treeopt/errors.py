@@ -1,6 +1,10 @@
 """The errors a user can meet; each text says what was expected, what came and what to do."""
 
+import re
 from pathlib import Path
+
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+"""Control characters, also those that change the direction of writing, and code points that are no characters."""
 
 
 class TreeoptError(Exception):
@@ -23,3 +27,33 @@ class InvalidValueError(TreeoptError, ValueError):
 
 class InfeasibleError(TreeoptError):
     """A question that the measured data cannot answer."""
+
+
+class OutOfMemoryError(TreeoptError, MemoryError):
+    """A need of more memory than is free, found before it was taken."""
+
+
+class TreeoptWarning(UserWarning):
+    """Something that a user should know and act on; the command line prints it in one line and goes on."""
+
+
+class InterruptionError(TreeoptError):
+    """The user's interruption, told with what was kept: the command line exits with 130, as shells expect."""
+
+
+def reason(error: TreeoptError) -> str:
+    """Return an error's text without the argument that it names first, for use inside a sentence.
+
+    >>> reason(InvalidValueError("max_depth: expected at most 4. Got 9."))
+    'expected at most 4. Got 9.'
+    """
+    return re.sub(r"^\w+(, \w+)*: ", "", str(error))
+
+
+def printable(text: str) -> str:
+    r"""Return a text in which what a terminal would obey, and what no file may hold, is written out.
+
+    >>> print(printable("red \x1b[31m, half \ud800"))
+    red \x1b[31m, half \ud800
+    """
+    return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from treeopt.errors import FormatError, InvalidValueError
+from treeopt.errors import CONTROL, FormatError, InvalidValueError, printable
 
 T = TypeVar("T")
 
@@ -24,10 +24,12 @@ class Fields:
         self._content = dict(content)
 
     def text(self, field: str) -> str:
-        """Return a field that must be text."""
+        """Return a field that must be text without control characters, which a terminal would obey."""
         value = self._take(field)
         if not isinstance(value, str):
             raise self.error(field, f"expected text. Got {_short(value)}.")
+        if found := CONTROL.search(value):
+            raise self.error(field, f"expected printable text. Got {printable(found[0])}: remove it.")
         return value
 
     def true(self, field: str) -> bool:

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treeopt.errors import InvalidValueError
-from treeopt.files import write_bytes
+from treeopt.files import file_path, write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Neither dates nor program versions, nor the user's own style: the same picture gives the same bytes.
+# The program's name is what `treeopt.marks` knows them by.
 _METADATA: dict[str, dict[str, Any]] = {
     ".svg": {"Date": None, "Creator": "treeopt"},
     ".png": {"Software": "treeopt"},
@@ -25,7 +26,7 @@ def checked_suffix(path: Path | str, *others: str) -> str:
 
     Raises InvalidValueError when it ends in none of them.
     """
-    suffix, expected = Path(path).suffix.lower(), (*_METADATA, *others)
+    suffix, expected = file_path(path).suffix.lower(), (*_METADATA, *others)
     if suffix not in expected:
         raise InvalidValueError(f"{path}: expected a file name ending in {', '.join(expected)}. Got {suffix!r}.")
     return suffix

@@ -1,29 +1,38 @@
 """Reading and writing files so that nobody ever finds half of one."""
 
 import os
+import stat
 import sys
 import tempfile
 from pathlib import Path
 
-from treeopt.errors import TreeoptError
+from treeopt.errors import InvalidValueError, TreeoptError
+from treeopt.pipes import read_pipe
 
 STANDARD_STREAM = "-"
 
 
-def read_bytes(path: Path | str, *, limit_bytes: int) -> bytes:
-    """Return the bytes of a file of at most `limit_bytes`.
+def file_path(path: Path | str) -> Path:
+    """Return the path of a file; raises InvalidValueError for what is none."""
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidValueError(f"path: expected text or a pathlib.Path. Got {path!r:.60}: name a file.")
+    return Path(path)
 
-    Raises TreeoptError naming the file and what to do when it is missing, unreadable or too large.
+
+def read_bytes(path: Path | str, *, limit_bytes: int) -> bytes:
+    """Return the bytes of a file or a pipe of at most `limit_bytes`.
+
+    Raises TreeoptError naming the file and what to do when it is missing, unreadable, too large or a device, or a pipe
+    into which nobody writes.
     """
-    path = Path(path)
+    path = file_path(path)
     try:
-        with path.open("rb") as file:
-            data = file.read(limit_bytes + 1)
+        data = _read(path, limit_bytes)
     except FileNotFoundError:
         raise TreeoptError(f"{path}: no such file. Check the path, or make the file first.") from None
     except OSError as error:
         raise TreeoptError(f"{path}: cannot be read ({error.strerror}). Expected a readable file.") from None
-    if len(data) > limit_bytes:
+    if data is None or len(data) > limit_bytes:
         raise TreeoptError(f"{path}: larger than {limit_bytes} bytes, the limit for files of this kind.")
     return data
 
@@ -37,6 +46,25 @@ def read_text(path: Path | str, *, limit_bytes: int) -> str:
         raise TreeoptError(f"{path}: not UTF-8 text (byte {error.start}). Is it another kind of file?") from None
 
 
+def _read(path: Path, limit_bytes: int) -> bytes | None:
+    """Return what is there, at most one byte more than the limit; None where the size alone says that it is more."""
+    status = path.stat()
+    if stat.S_ISFIFO(status.st_mode):
+        return read_pipe(path, limit_bytes)
+    if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
+        raise TreeoptError(f"{path}: is a device. Expected a file, or a pipe.")
+    if stat.S_ISREG(status.st_mode) and status.st_size > limit_bytes:
+        return None
+    with path.open("rb") as file:
+        return file.read(limit_bytes + 1)
+
+
+def is_stream(path: Path | str) -> bool:
+    """Return whether a path is '-', a device or a pipe: it is written in place, and nothing is kept beside it."""
+    found = Path(path)
+    return str(path) == STANDARD_STREAM or (found.exists() and not found.is_file() and not found.is_dir())
+
+
 def check_writable(path: Path | str) -> None:
     """Raise TreeoptError now when `path` could not be written later; call it before any long work."""
     if str(path) == STANDARD_STREAM:
@@ -45,7 +73,7 @@ def check_writable(path: Path | str) -> None:
     try:
         if path.is_dir():
             raise TreeoptError(f"{path}: is a folder. Expected the path of a file to write.")
-        if _is_device(path):
+        if is_stream(path):
             return
         folder = _final(path).parent
         if not folder.is_dir():
@@ -59,15 +87,16 @@ def check_writable(path: Path | str) -> None:
 def write_bytes(path: Path | str, data: bytes) -> None:
     """Write a whole file or nothing: temporary file in the same folder, flush, rename; '-' is standard output.
 
-    Raises TreeoptError naming the file and the reason. A link is followed; a device or a pipe is written in place.
+    Raises TreeoptError naming the file and the reason, and OSError for standard output, as `print` does. A link is
+    followed; a device or a pipe is written in place.
     """
     if str(path) == STANDARD_STREAM:
-        sys.stdout.write(data.decode("utf-8"))
+        _write_to_stdout(data)
         return
+    path = file_path(path)
     check_writable(path)
-    path = Path(path)
     try:
-        if _is_device(path):
+        if is_stream(path):
             path.write_bytes(data)
         else:
             _replace(_final(path), data)
@@ -78,6 +107,19 @@ def write_bytes(path: Path | str, data: bytes) -> None:
 def write_text(path: Path | str, text: str) -> None:
     """Write UTF-8 text as `write_bytes` does."""
     write_bytes(path, text.encode("utf-8"))
+
+
+def _write_to_stdout(data: bytes) -> None:
+    """Write bytes as they are, whatever encoding standard output has for texts."""
+    if sys.stdout is None:
+        raise TreeoptError("standard output: is closed. Name a file.")
+    buffer = getattr(sys.stdout, "buffer", None)
+    if buffer is None:
+        sys.stdout.write(data.decode("utf-8"))
+    else:
+        sys.stdout.flush()
+        buffer.write(data)
+        buffer.flush()
 
 
 def _replace(path: Path, data: bytes) -> None:
@@ -92,11 +134,6 @@ def _replace(path: Path, data: bytes) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
-
-
-def _is_device(path: Path) -> bool:
-    """Whether `path` is there but is no regular file; a rename would put one in the place of /dev/null."""
-    return path.exists() and not path.is_file()
 
 
 def _final(path: Path) -> Path:

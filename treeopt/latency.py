@@ -2,17 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from treeopt.arguments import instance, items, numbers, shown, whole_numbers
+from treeopt.array_record import ArrayRecord, ShortRepr
 from treeopt.errors import InfeasibleError, InvalidValueError
 
 FloatArray = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+@dataclass(frozen=True, slots=True, repr=False)
+class Estimate(ShortRepr):
     """A number with its 95 % interval."""
 
     value: float
@@ -20,8 +23,8 @@ class Estimate:
     high: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Timing:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Timing(ArrayRecord):
     """Every sample of one measured time, in the order they were taken.
 
     Args:
@@ -31,12 +34,15 @@ class Timing:
     0.2
     """
 
+    _shown: ClassVar[tuple[str, ...]] = ("median_s", "samples_s")
     samples_s: FloatArray
 
     def __init__(self, samples_s: Sequence[float] | FloatArray, *, allow_negative: bool = False) -> None:
-        samples = np.array(samples_s, np.float64)
+        samples = numbers("samples_s", samples_s)
         if samples.ndim != 1 or samples.size == 0 or not np.all(np.isfinite(samples)):
-            raise InvalidValueError("samples_s: expected at least one finite number of seconds.")
+            raise InvalidValueError(
+                f"samples_s: expected at least one finite number of seconds. Got {shown(samples_s)}."
+            )
         if not allow_negative and samples.min() <= 0:
             raise InvalidValueError(f"samples_s: expected seconds above 0. Got {samples.min():g}.")
         samples.flags.writeable = False
@@ -78,8 +84,8 @@ def _left_out(count: int) -> int:
     return left_out
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LatencyTable:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LatencyTable(ArrayRecord):
     """Measured seconds against a number of tokens, straight lines between the measured counts.
 
     Args:
@@ -89,17 +95,21 @@ class LatencyTable:
     Raises InvalidValueError when counts do not rise or do not match the timings.
     """
 
+    _shown: ClassVar[tuple[str, ...]] = ("tokens", "medians_s")
     tokens: npt.NDArray[np.int64]
     timings: tuple[Timing, ...]
     medians_s: FloatArray
     """float64 (m,): the median seconds at each measured count."""
 
     def __init__(self, tokens: Sequence[int] | npt.NDArray[np.integer], timings: Sequence[Timing]) -> None:
-        counts = np.array(tokens, np.int64)
+        counts = whole_numbers("tokens", tokens)
+        timings = items("timings", timings)
         if counts.ndim != 1 or counts.size == 0 or counts[0] < 1 or np.any(np.diff(counts) <= 0):
             raise InvalidValueError(f"tokens: expected rising counts of at least 1. Got {counts.tolist()}.")
         if len(timings) != len(counts):
             raise InvalidValueError(f"timings: expected {len(counts)}, one per token count. Got {len(timings)}.")
+        for i, timing in enumerate(timings):
+            instance(f"timings[{i}]", timing, Timing, "make one with treeopt.latency.Timing(seconds)")
         medians = np.array([timing.median_s for timing in timings])
         counts.flags.writeable = medians.flags.writeable = False
         object.__setattr__(self, "tokens", counts)

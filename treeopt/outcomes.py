@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from treeopt.acceptance import AcceptanceTable
+from treeopt.arguments import items, whole_numbers
+from treeopt.array_record import ArrayRecord
 from treeopt.counts import REJECTED, conditional_counts
 from treeopt.errors import InvalidValueError
 from treeopt.trees import TokenTree
@@ -31,8 +33,8 @@ class Replayed(NamedTuple):
     """int64 (J,)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Outcomes:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Outcomes(ArrayRecord):
     """The rank that the rule accepted at every position of J texts, `REJECTED` where it accepted no child.
 
     Whether a child is accepted does not depend on how many come after it, so that the ranks of many children tell what
@@ -42,10 +44,10 @@ class Outcomes:
     """
 
     ranks: tuple[IntArray, ...]
-    _replays: dict[bytes, Replayed] = field(default_factory=dict, init=False, repr=False)
+    _replays: dict[bytes, Replayed] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __init__(self, ranks: Sequence[Sequence[int] | IntArray]) -> None:
-        arrays = tuple(np.array(each, np.int64) for each in ranks)
+        arrays = tuple(whole_numbers("ranks", each) for each in items("ranks", ranks))
         if not arrays or any(each.ndim != 1 or each.min(initial=REJECTED) < REJECTED for each in arrays):
             raise InvalidValueError(f"ranks: expected a list of ranks of at least {REJECTED} for every text.")
         for each in arrays:

@@ -1,12 +1,14 @@
 """The profile: what was measured on one machine for one pair of models; docs/profile-file.md specifies its file."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
 from treeopt.acceptance import SUMS_ROUNDING, AcceptanceTable, TextSums
+from treeopt.array_record import ShortRepr
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.latency import LatencyTable, Timing
 from treeopt.outcomes import Outcomes
@@ -17,13 +19,14 @@ LATENCY_PARTS = ("verify", "draft", "overhead")
 ACCEPTANCE = "acceptance"
 IMPORTED, UNKNOWN = "imported", "unknown"
 """Stand for the device, and for texts, of a profile that another program measured and that does not say them."""
+Key = TypeVar("Key", bound=Hashable)
 INCLUDED = "included in the verify times"
 """Source of an overhead of 0: whoever measured the verify times took whole steps."""
 _IN_WORDS = {"verify": "verify times", "draft": "draft times", "overhead": "overhead", ACCEPTANCE: "acceptance"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Machine(ShortRepr):
     """What the times were measured on."""
 
     device: str
@@ -38,8 +41,8 @@ class Machine:
     torch: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Pair(ShortRepr):
     """The models that were measured."""
 
     target: str
@@ -65,8 +68,8 @@ class Pair:
         return f"{self.target} + {self.draft}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Imported:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Imported(ShortRepr):
     """One part of a profile that was measured elsewhere and read from a file."""
 
     what: str
@@ -75,32 +78,32 @@ class Imported:
     """The file and what it is, such as `costs.json (SGLang cost table)`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleOverhead:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class RuleOverhead(ShortRepr):
     """The overhead of steps under one rule, where several were measured."""
 
     rule: str
     overhead: Timing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedTree:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class TimedTree(ShortRepr):
     """Whole steps with one tree."""
 
     tree: TokenTree
     steps: Timing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleSteps:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class RuleSteps(ShortRepr):
     """Whole steps under one rule, with several trees."""
 
     rule: str
     trees: tuple[TimedTree, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disturbance:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Disturbance(ShortRepr):
     """What other programs did to the times of one condition.
 
     Raises InvalidValueError for shares that are none, or one of the processors without a disturbed call.
@@ -122,14 +125,15 @@ class Disturbance:
             raise InvalidValueError("processors, samples: expected where calls are disturbed, and only there.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepLatency:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class StepLatency(ShortRepr):
     """What a step is made of, at one context length and batch size.
 
     Raises InvalidValueError when a rule's overhead is given twice, a part is said to be imported twice, or a limit
     lies within what was timed.
     """
 
+    _shown: ClassVar[tuple[str, ...]] = ("context_tokens", "batch_size", "sampled", "verify", "draft")
     context_tokens: int
     """Tokens in the cache while the times were taken."""
     batch_size: int
@@ -169,8 +173,8 @@ class StepLatency:
         return known.get(rule, next(iter(known.values()), ()))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredAcceptance:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class MeasuredAcceptance(ShortRepr):
     """The acceptance of one verification rule at one temperature.
 
     Raises InvalidValueError when the sums over texts are not those of the table, or the import is told twice.
@@ -215,13 +219,22 @@ class MeasuredAcceptance:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Profile(ShortRepr):
     """Everything measured, with its conditions; a profile never holds a number that nobody measured.
 
-    Raises InvalidValueError when there is no latency or no acceptance.
+    Raises InvalidValueError when there is no latency or no acceptance, or two are of the same conditions.
     """
 
+    _shown: ClassVar[tuple[str, ...]] = (
+        "pair.target",
+        "pair.draft",
+        "pair.dtype",
+        "machine.processor",
+        "machine.threads",
+        "latencies",
+        "acceptances",
+    )
     created: str
     """Date and time, ISO 8601."""
     tool: str
@@ -234,6 +247,8 @@ class Profile:
     def __post_init__(self) -> None:
         if not self.latencies or not self.acceptances:
             raise InvalidValueError("profile: expected at least one latency and one acceptance.")
+        check_conditions(self.latencies)
+        check_rules(self.acceptances)
 
     @classmethod
     def load(cls, path: Path | str) -> "Profile":
@@ -260,9 +275,8 @@ class Profile:
             if latency.batch_size == batch_size and context_tokens in (None, latency.context_tokens):
                 return latency
         known = ", ".join(f"{item.context_tokens} tokens x {item.batch_size}" for item in self.latencies)
-        raise InfeasibleError(
-            f"context {context_tokens} tokens x batch {batch_size} was not measured. Measured: {known}."
-        )
+        context = "" if context_tokens is None else f"context {context_tokens} tokens x "
+        raise InfeasibleError(f"{context}batch {batch_size} was not measured. Measured: {known}.")
 
     def latencies_at(self, temperature: float) -> tuple[StepLatency, ...]:
         """Return the latencies whose steps were timed decoding greedily or sampling, as a temperature needs it.
@@ -280,7 +294,9 @@ class Profile:
         if matching := self.acceptances_of(rule=rule, temperature=temperature):
             return matching[0]
         known = ", ".join(f"{item.rule} at {item.temperature:g}" for item in self.acceptances)
-        raise InfeasibleError(f"rule {rule} at temperature {temperature} was not measured. Measured: {known}.")
+        asked = [*([] if rule is None else [f"rule {rule}"])]
+        asked += [] if temperature is None else [f"temperature {temperature:g}"]
+        raise InfeasibleError(f"{' at '.join(asked)} was not measured. Measured: {known}.")
 
     def acceptances_of(self, *, rule: str | None, temperature: float | None) -> tuple[MeasuredAcceptance, ...]:
         """Return all acceptances of a rule and a temperature; None stands for any."""
@@ -289,6 +305,39 @@ class Profile:
             for acceptance in self.acceptances
             if rule in (None, acceptance.rule) and temperature in (None, acceptance.temperature)
         )
+
+
+def check_conditions(latencies: Sequence[StepLatency]) -> None:
+    """Raise InvalidValueError for a condition that was measured twice, of which only one would be looked at."""
+    twice = _repeated((each.context_tokens, each.batch_size, each.sampled) for each in latencies)
+    if twice is not None:
+        context_tokens, batch_size, sampled = twice
+        way = {None: "", True: ", sampled", False: ", greedy"}[sampled]
+        raise InvalidValueError(
+            f"expected each condition once. Got {context_tokens} tokens x {batch_size}{way} twice: remove one."
+        )
+
+
+def check_rules(acceptances: Sequence[MeasuredAcceptance]) -> None:
+    """Raise InvalidValueError for a rule that was measured twice with one way of sampling, of whatever one source."""
+    twice = _repeated(
+        (each.rule, each.temperature, each.top_p, each.top_k, each.draft_sampling, each.imported)
+        for each in acceptances
+    )
+    if twice is not None:
+        raise InvalidValueError(
+            f"expected each rule and sampling once. Got {twice[0]!r:.60} at temperature {twice[1]:g} twice: remove one."
+        )
+
+
+def _repeated(keys: Iterable[Key]) -> Key | None:
+    """Return the first key that appears again, None where each appears once."""
+    seen: set[Key] = set()
+    for key in keys:
+        if key in seen:
+            return key
+        seen.add(key)
+    return None
 
 
 def check_limit(limit_tokens: int | None, verify: LatencyTable) -> None:

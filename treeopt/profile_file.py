@@ -8,7 +8,7 @@ import numpy as np
 import yaml
 
 from treeopt.acceptance import AcceptanceTable, TextSums
-from treeopt.errors import FormatError
+from treeopt.errors import FormatError, InvalidValueError, printable
 from treeopt.fields import Fields, check_format
 from treeopt.files import read_text, write_text
 from treeopt.latency import LatencyTable, Timing
@@ -26,8 +26,10 @@ from treeopt.profile import (
     RuleSteps,
     StepLatency,
     TimedTree,
+    check_conditions,
     check_imported,
     check_limit,
+    check_rules,
 )
 from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree
@@ -36,6 +38,8 @@ FORMAT = "treeopt-profile"
 VERSION = 1
 MAX_BYTES = 32_000_000
 MAX_NESTING = 16
+MOST_S = 1e6
+"""Seconds above this, of either sign, are a wrong unit or a broken file."""
 TIMED = {True: "sampled", False: "greedy"}
 """How the timed steps chose tokens, by the record's `sampled`."""
 
@@ -70,13 +74,17 @@ def load(path: Path | str) -> Profile:
         raise FormatError(path, "content", f"expected YAML ({problem}). Is it a profile?") from None
     fields = Fields(path, content)
     check_format(fields, FORMAT, VERSION)
+    latencies = tuple(map(_read_latency, fields.mappings("latency")))
+    acceptances = tuple(map(_read_acceptance, fields.mappings("acceptance")))
+    fields.build("latency", check_conditions, latencies)
+    fields.build("acceptance", check_rules, acceptances)
     profile = Profile(
         created=fields.text("created"),
         tool=fields.text("tool"),
         machine=_read_machine(fields.mapping("machine")),
         pair=_read_pair(fields.mapping("pair")),
-        latencies=tuple(map(_read_latency, fields.mappings("latency"))),
-        acceptances=tuple(map(_read_acceptance, fields.mappings("acceptance"))),
+        latencies=latencies,
+        acceptances=acceptances,
     )
     fields.end()
     return profile
@@ -87,8 +95,8 @@ def save(profile: Profile, path: Path | str) -> None:
     content = {
         "format": FORMAT,
         "version": VERSION,
-        "created": profile.created,
-        "tool": profile.tool,
+        "created": printable(profile.created),
+        "tool": printable(profile.tool),
         "machine": _known(asdict(profile.machine)),
         "pair": _known(asdict(profile.pair)),
         "latency": [_write_latency(latency) for latency in profile.latencies],
@@ -193,7 +201,7 @@ def _read_steps(fields: Fields) -> RuleSteps:
 
 def _read_timed_tree(fields: Fields) -> TimedTree:
     tree = fields.build("parents", TokenTree, fields.integers("parents"))
-    steps = fields.build("samples_s", Timing, fields.numbers("samples_s"))
+    steps = fields.build("samples_s", _timing, fields.numbers("samples_s"))
     fields.end()
     return TimedTree(tree=tree, steps=steps)
 
@@ -226,7 +234,7 @@ def _read_imported(fields: Fields, parts: tuple[str, ...]) -> tuple[Imported, ..
 def _read_table(fields: Fields) -> LatencyTable:
     tokens = fields.integers("tokens")
     samples = fields.rows("samples_s")
-    timings = [fields.build(f"samples_s[{i}]", Timing, row) for i, row in enumerate(samples)]
+    timings = [fields.build(f"samples_s[{i}]", _timing, row) for i, row in enumerate(samples)]
     fields.end()
     return fields.build("tokens", LatencyTable, tokens, timings)
 
@@ -234,7 +242,15 @@ def _read_table(fields: Fields) -> LatencyTable:
 def _read_overhead(fields: Fields) -> Timing:
     samples = fields.numbers("samples_s")
     fields.end()
-    return fields.build("samples_s", Timing, samples, allow_negative=True)
+    return fields.build("samples_s", _timing, samples, allow_negative=True)
+
+
+def _timing(samples_s: list[float], *, allow_negative: bool = False) -> Timing:
+    """Return the samples; raises InvalidValueError as Timing does, and for times that nobody waited for."""
+    longest_s = max(samples_s, key=abs, default=0.0)
+    if abs(longest_s) > MOST_S:
+        raise InvalidValueError(f"expected at most {MOST_S:g} seconds. Got {longest_s:g}: is it another unit?")
+    return Timing(samples_s, allow_negative=allow_negative)
 
 
 def _read_acceptance(fields: Fields) -> MeasuredAcceptance:
@@ -318,12 +334,13 @@ def _write_latency(latency: StepLatency) -> dict[str, Any]:
 
 
 def _known(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that are known."""
-    return {key: value for key, value in content.items() if value is not None}
+    """Return the fields that are known, their texts without what no file may hold."""
+    known = {key: value for key, value in content.items() if value is not None}
+    return {key: printable(value) if isinstance(value, str) else value for key, value in known.items()}
 
 
 def _write_imported(imported: tuple[Imported, ...]) -> dict[str, Any]:
-    return {"imported": [asdict(each) for each in imported]} if imported else {}
+    return {"imported": [_known(asdict(each)) for each in imported]} if imported else {}
 
 
 def _write_table(table: LatencyTable) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from treeopt.arguments import number, whole
 from treeopt.errors import InvalidValueError
 
 LEAST_TEMPERATURE = 1e-6
@@ -23,6 +24,8 @@ class Sampling:
     """Tokens that are kept, the likeliest; 0 keeps all."""
 
     def __post_init__(self) -> None:
+        for name in ("temperature", "top_p"):
+            number(name, getattr(self, name))
         if self.temperature != 0 and not LEAST_TEMPERATURE <= self.temperature < float("inf"):
             raise InvalidValueError(
                 f"temperature: expected 0, which is greedy, or a finite number of at least {LEAST_TEMPERATURE:g}. "
@@ -30,7 +33,7 @@ class Sampling:
             )
         if not 0 < self.top_p <= 1:
             raise InvalidValueError(f"top_p: expected a number above 0 and at most 1. Got {self.top_p}.")
-        if self.top_k < 0:
+        if whole("top_k", self.top_k) < 0:
             raise InvalidValueError(f"top_k: expected 0, which keeps all tokens, or more. Got {self.top_k}.")
 
     @property

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from treeopt.array_record import ArrayRecord, freeze
 from treeopt.errors import InvalidValueError
 from treeopt.latency import Timing
 
 IntArray = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Trial:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class Trial(ArrayRecord):
     """Texts decoded in one way.
 
     Raises InvalidValueError where a text has no step, or passes and steps do not add up.
@@ -30,6 +31,7 @@ class Trial:
     """Seconds that drafting took in each step; 0 where the clock saw none pass."""
 
     def __post_init__(self) -> None:
+        freeze(self)
         if not len(self.tokens) == len(self.steps) > 0 or np.any(self.steps < 1) or np.any(self.tokens < self.steps):
             raise InvalidValueError("tokens, steps: expected at least one step of every text, and a token a step.")
         if len(self.pass_tokens) != len(self.passes) or self.passes.sum() != self.steps.sum():

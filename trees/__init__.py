@@ -1,11 +1,16 @@
 """What a tree is: `TokenTree`, named shapes, the tree file, drawing."""
 
+from typing import TYPE_CHECKING, Any
+
 from treeopt.trees.figure import save_figure
 from treeopt.trees.headline import headline
 from treeopt.trees.shapes import chain, chains, k_ary, level_widths
 from treeopt.trees.text_drawing import draw_text
 from treeopt.trees.token_tree import TokenTree
-from treeopt.trees.tree_file import Provenance, TreeFile, load, load_file
+from treeopt.trees.tree_file import Provenance, TreeFile
+
+if TYPE_CHECKING:
+    from treeopt.any_tree import load, load_file
 
 __all__ = [
     "Provenance",
@@ -21,3 +26,19 @@ __all__ = [
     "load_file",
     "save_figure",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the readers of every format on first use (PEP 562): they stand above this room, on the solver."""
+    from importlib import import_module
+
+    if name not in ("load", "load_file"):
+        raise AttributeError(f"module 'treeopt.trees' has no attribute {name!r}")
+    value = getattr(import_module("treeopt.any_tree"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names: what tab completion shows."""
+    return __all__

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from treeopt.arguments import whole
 from treeopt.errors import InvalidValueError
 
 
@@ -27,9 +28,8 @@ class DynamicTree:
     """Tokens that the target verifies in one pass, root included."""
 
     def __post_init__(self) -> None:
-        for name in ("top_k", "depth"):
-            if getattr(self, name) < 1:
-                raise InvalidValueError(f"{name}: expected at least 1. Got {getattr(self, name)}.")
+        for name in ("top_k", "depth", "nodes"):
+            whole(name, getattr(self, name), 1)
         most = 1 + pool_nodes(self.top_k, self.depth)
         if not 2 <= self.nodes <= most:
             raise InvalidValueError(

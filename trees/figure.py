@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from treeopt.arguments import instance
 from treeopt.figure_file import checked_suffix, save_drawing
 from treeopt.figure_style import BLUE, INK, LINE, MUTED, PALE, POINTS, REACH_MAP, WHITE, text_width
 from treeopt.trees.figure_sheet import Sheet, sheet
@@ -44,6 +45,7 @@ def save_figure(
     cannot be written.
     """
     checked_suffix(path)
+    instance("tree", tree, TokenTree, "make one with treeopt.TokenTree(parents)")
     if reach is not None:
         reach = TreeFile(tree=tree, reach=reach).reach  # checks that they fit
     save_drawing(lambda: _draw(tree, reach, title=title or "", subtitle=subtitle or ""), path)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from treeopt.errors import InvalidValueError
+from treeopt.arguments import items, whole
 from treeopt.trees.token_tree import TokenTree
 
 
@@ -21,8 +21,7 @@ def chains(count: int, depth: int) -> TokenTree:
     >>> chains(2, 2).parents.tolist()
     [-1, 0, 0, 1, 2]
     """
-    _at_least("count", count, 1)
-    _at_least("depth", depth, 0)
+    count, depth = whole("count", count, 1), whole("depth", depth, 0)
     first_level = [0] * count if depth else []
     deeper = [1 + i for i in range(count * (depth - 1))] if depth else []
     return TokenTree([-1, *first_level, *deeper])
@@ -34,8 +33,7 @@ def k_ary(branching: int, depth: int) -> TokenTree:
     >>> k_ary(2, 2).parents.tolist()
     [-1, 0, 0, 1, 1, 2, 2]
     """
-    _at_least("branching", branching, 1)
-    _at_least("depth", depth, 0)
+    branching, depth = whole("branching", branching, 1), whole("depth", depth, 0)
     inner = sum(branching**level for level in range(depth))
     return TokenTree([-1, *(node for node in range(inner) for _ in range(branching))])
 
@@ -49,16 +47,11 @@ def level_widths(widths: Sequence[int]) -> TokenTree:
     [-1, 0, 0, 1, 1, 2]
     """
     parents, above = [-1], [0]
-    for depth, width in enumerate(widths, start=1):
-        _at_least(f"width at depth {depth}", width, 1)
+    for depth, given in enumerate(items("widths", widths), start=1):
+        width = whole(f"width at depth {depth}", given, 1)
         share, rest = divmod(width, len(above))
         counts = [share + (i < rest) for i in range(len(above))]
         start = len(parents)
         parents.extend(node for node, count in zip(above, counts, strict=True) for _ in range(count))
         above = list(range(start, len(parents)))
     return TokenTree(parents)
-
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise InvalidValueError(f"{name}: expected at least {least}. Got {value}.")

@@ -1,7 +1,6 @@
 """Trees grown best first: in every step the most probable paths under the draft, up to a budget."""
 
 from dataclasses import dataclass
-from itertools import product
 from math import inf
 
 from treeopt.errors import InvalidValueError
@@ -48,11 +47,3 @@ class SpecExecSetting:
     def max_fed(self) -> int:
         """Most nodes that a step feeds to the draft model, root included."""
         return 1 + (self.max_depth - 1) * min(self.batch, self.budget - 1)
-
-
-SPECEXEC_SETTINGS = tuple(
-    SpecExecSetting(budget=budget, branching=min(16, budget - 1), batch=min(32, budget // 2), max_passes=passes)
-    for budget, passes in product((4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048), (4, 8, 16, 32))
-    if passes <= budget
-)
-"""Settings to try where nothing was measured that could propose some: every budget with few and with many passes."""

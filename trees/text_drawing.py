@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from treeopt.errors import InvalidValueError
+from treeopt.arguments import instance, whole
 from treeopt.trees.token_tree import BoolArray, FloatArray, IntArray, TokenTree
 from treeopt.trees.tree_file import TreeFile
 
@@ -51,8 +51,8 @@ def draw_text(tree: TokenTree, *, reach: FloatArray | None = None, max_rows: int
     reach % 100 ─┬─ 60 ──── 36
                  └─ 20
     """
-    if max_rows < LEAST_ROWS:
-        raise InvalidValueError(f"max_rows: expected at least {LEAST_ROWS}. Got {max_rows}.")
+    instance("tree", tree, TokenTree, "make one with treeopt.TokenTree(parents)")
+    max_rows = whole("max_rows", max_rows, LEAST_ROWS)
     if reach is not None:
         reach = TreeFile(tree=tree, reach=reach).reach  # checks that they fit
     visible = _choose_visible(tree, reach, max_rows)

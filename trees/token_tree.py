@@ -18,6 +18,9 @@ IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
+SHOWN_WIDTHS = 16
+"""Levels whose widths a tree's text lists, the first ones."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenTree:
@@ -164,7 +167,8 @@ class TokenTree:
         return TokenTree, (self.parents,)  # so that copies are read-only too
 
     def __repr__(self) -> str:
-        return f"TokenTree(nodes={self.nodes}, max_depth={self.max_depth}, widths={self.level_widths.tolist()})"
+        widths = ", ".join(map(str, self.level_widths[:SHOWN_WIDTHS])) + ", ..." * (self.max_depth >= SHOWN_WIDTHS)
+        return f"TokenTree(nodes={self.nodes}, max_depth={self.max_depth}, widths=[{widths}])"
 
 
 def _integers(parents: Sequence[int] | npt.NDArray[np.integer]) -> IntArray:
@@ -172,6 +176,8 @@ def _integers(parents: Sequence[int] | npt.NDArray[np.integer]) -> IntArray:
         array = np.asarray(parents)
     except ValueError:  # lists of different lengths
         raise InvalidValueError("parents: expected one integer per node. Got lists inside the list.") from None
+    if isinstance(parents, list | tuple) and bool in map(type, parents):
+        raise InvalidValueError("parents: expected one integer per node. Got a boolean: give its node's number.")
     if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
         raise InvalidValueError(
             f"parents: expected one integer per node, the root's -1 first. Got shape {array.shape}, {array.dtype}."

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,9 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from treeopt.errors import FormatError, InvalidValueError
+from treeopt.arguments import instance, number
+from treeopt.array_record import ArrayRecord, ShortRepr
+from treeopt.errors import InvalidValueError, printable
 from treeopt.fields import Fields, check_format
 from treeopt.files import read_text, write_text
+from treeopt.json_file import parse_json
 from treeopt.trees.token_tree import FloatArray, TokenTree
 
 FORMAT = "treeopt-tree"
@@ -22,8 +24,8 @@ MAX_NODES = 65_536
 MAX_BYTES = 8_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Provenance:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Provenance(ShortRepr):
     """Where a tree came from and what was promised of it; every field may be absent.
 
     Raises InvalidValueError when a number is negative or not finite, `threads` is below 1, or `lossy` is False.
@@ -73,13 +75,13 @@ class Provenance:
             value = getattr(self, name)
             if value is None:
                 continue
-            if not 0 <= value <= sys.float_info.max:
+            if not 0 <= number(name, value) <= sys.float_info.max:
                 raise InvalidValueError(f"{name}: expected a finite number of at least 0. Got {value}.")
             object.__setattr__(self, name, float(value))  # 1 and 1.0 are equal, so they have to give equal bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TreeFile:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class TreeFile(ArrayRecord):
     """What a tree file holds; two are equal when their files are.
 
     Raises InvalidValueError when `reach` does not fit the tree or the tree is too large for a file.
@@ -91,6 +93,7 @@ class TreeFile:
     provenance: Provenance | None = None
 
     def __post_init__(self) -> None:
+        instance("tree", self.tree, TokenTree, "make one with treeopt.TokenTree(parents)")
         _check_size(self.tree.nodes)
         if self.reach is not None:
             object.__setattr__(self, "reach", _checked_reach(self.tree, self.reach))
@@ -110,7 +113,8 @@ class TreeFile:
             fields.append(("reach", [float(f"{value:.6g}") for value in self.reach]))
         if self.provenance is not None:
             known = {key: value for key, value in asdict(self.provenance).items() if value is not None}
-            fields.append(("provenance", known))
+            shown = {key: printable(value) if isinstance(value, str) else value for key, value in known.items()}
+            fields.append(("provenance", shown))
         lines = (f"  {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in fields)
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -122,7 +126,7 @@ class TreeFile:
 
 
 def load(path: Path | str) -> TokenTree:
-    """Return the tree of a tree file; `load_file` gives its probabilities and provenance too.
+    """Return the tree of a tree file and of no other; `load_file` gives its probabilities and provenance too.
 
     Raises FormatError naming the file, the field and the reason.
     """
@@ -139,11 +143,7 @@ def load_file(path: Path | str) -> TreeFile:
 
 def parse(path: Path | str, text: str) -> TreeFile:
     """Return everything that the text of a tree file holds; raises FormatError as `load_file` does."""
-    try:
-        content = json.loads(text, object_pairs_hook=no_duplicates, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(path, "content", f"expected JSON ({error}). Is it a tree file?") from None
-    fields = Fields(path, content)
+    fields = Fields(path, parse_json(path, text, unique_keys=True, constants=False))
     check_format(fields, FORMAT, VERSION)
     tree = fields.build("parents", _make_tree, fields.integers("parents"))
     reach = fields.build("reach", _checked_reach, tree, fields.numbers("reach")) if "reach" in fields else None
@@ -188,15 +188,3 @@ def _checked_reach(tree: TokenTree, values: Sequence[float] | FloatArray) -> Flo
         raise InvalidValueError("expected no node to be reached more often than its parent.")
     reach.flags.writeable = False
     return reach
-
-
-def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object of some pairs, as `json.loads` hooks it in; ValueError for a key that appears twice."""
-    twice = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
-    if twice:
-        raise ValueError(f"the key {twice[0]!r} appears twice")
-    return dict(pairs)
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a JSON number")

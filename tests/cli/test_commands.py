@@ -1,6 +1,7 @@
 """The commands end to end, as a user types them, on the bundled pair with little of everything measured."""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from treeopt import Profile
+from treeopt import Profile, __version__, pair
 from treeopt.cli.main import main
 from treeopt.trees import chain, load, load_file
 
@@ -74,7 +75,7 @@ class TestProfile:
         kept = path.with_name("profile.yaml.partial").read_text().splitlines()
         second = call("profile", "--output", path, "--resume", *LITTLE)
 
-        assert first.exit_code == 1
+        assert first.exit_code == 130
         assert "--resume" in first.output
         assert len(kept) == 1 + 9
         assert second.exit_code == 0, second.output
@@ -154,6 +155,19 @@ class TestRun:
         assert texts[0].startswith("import os\n")
         assert len(texts[0]) == len("import os\n") + 60 + 1
 
+    def test_the_end_token_counts_and_is_not_printed(self, tree: Path, tmp_path: Path) -> None:
+        model = Path(shutil.copytree(pair.TARGET, tmp_path / "target"))
+        config = json.loads((model / "config.json").read_text("utf-8"))
+        (model / "config.json").write_text(json.dumps(config | {"eos_token_id": ord("\n")}), "utf-8")
+        command = ("run", tree, "--prompt", "import", "--max-new-tokens", 60)
+        whole = call(*command).stdout
+        first_line = whole[: whole.index("\n")]
+
+        ended = call(*command, "--target", model, "--draft", pair.DRAFT)
+
+        assert ended.stdout == first_line + "\n"  # that of the terminal
+        assert ended.stderr.startswith(f"{len(first_line) - len('import') + 1} tokens in ")
+
     def test_speed_goes_to_standard_error(self, tree: Path) -> None:
         result = call("run", tree, "--prompt", "x", "--max-new-tokens", 8)
 
@@ -176,6 +190,8 @@ class TestBench:
 
         assert result.exit_code == 0, result.output
         assert report["identical_to_plain_decoding"] is True
+        assert " tokens decoded in whole steps; the text is plain decoding's" in result.stdout
+        assert report["tool"] == f"treeopt {__version__}"
         for name in ("speedup", "tokens_per_step", "step_s"):
             assert report[f"predicted_{name}"] > 0
             assert report[f"measured_{name}"] > 0

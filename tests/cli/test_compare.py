@@ -67,7 +67,7 @@ def test_a_tree_beyond_the_profile_is_shown_with_the_reason():
     chain(9).save("deep.json")
     result = call("compare", "deep.json", "tree.json")
     assert result.exit_code == 0
-    assert "not predicted: max_depth: the acceptance table was measured to depth 4" in result.stdout
+    assert "not predicted: the acceptance table was measured to depth 4" in result.stdout
     assert compared("deep.json")["trees"][0]["predicted"] is None
 
 

@@ -98,14 +98,14 @@ def test_costs_are_counted_over_all_sequences_of_a_batch(folder: Path):
     saved(folder, invented(conditions=[(256, 4)]))
     chain(2).save("chain.json")
     ran("export", "chain.json", "--to", "sglang", "-o", "flags.txt")
-    costs = rules.sglang_costs(Path("flags.sps.json").read_text("utf-8"))
+    costs = rules.sglang_costs(Path("flags.txt.sps.json").read_text("utf-8"))
     assert costs == pytest.approx({4 * tokens: verify_s(tokens, 256, 4) for tokens in COUNTS}, rel=1e-5)
 
 
 @pytest.mark.usefixtures("files")
 def test_the_replay_is_the_acceptance_of_the_profile():
     ran("export", "chain.json", "--to", "vllm", "-o", "vllm.json")
-    rates = json.loads(Path("vllm.synthetic.json").read_text("utf-8"))["synthetic_acceptance_rates"]
+    rates = json.loads(Path("vllm.json.synthetic.json").read_text("utf-8"))["synthetic_acceptance_rates"]
     assert rates == pytest.approx([TABLE.p[0, 0], TABLE.p[0, 0] * TABLE.p[1, 0]])
 
 
@@ -172,8 +172,8 @@ def test_the_fastest_tree_of_a_profile(folder: Path):
         (("tree.json", "--to", "nxdi", "-o", "no/such/folder"), 1, "folder does not exist"),
         (("tree.json", "--to", "vllm", "--profile", "nothing.yaml"), 1, "Run treeopt profile first"),
         (("tree.json", "--to", "vllm", "--record", "nothing.npz"), 1, "no such file"),
-        (("tree.json", "--to", "vllm", "--method", "medusa"), 1, "method"),
-        (("tree.json", "--to", "vllm", "--engine-version", "new"), 1, "engine_version"),
+        (("tree.json", "--to", "vllm", "--method", "medusa"), 1, "--method: expected"),
+        (("tree.json", "--to", "vllm", "--engine-version", "new"), 1, "--engine-version: expected"),
         (("tree.json", "--to", "vllm-tree", "--engine-version", "0.33.0"), 1, "0.21.0"),
         (("tree.json", "--to", "medusa", "--heads", "1"), 1, "depth"),
         (("tree.json", "--to", "nxdi", "--budget", "3"), 2, "choose a tree"),

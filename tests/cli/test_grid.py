@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invented import call
+from treeopt import __version__
 from treeopt.trees import TokenTree, chain
 
 LITTLE = ("--max-tokens", "8", "--rounds", "1", "--positions", "240", "--context-tokens", "32")
@@ -31,6 +32,7 @@ def test_a_row_a_tree_json_and_a_picture(profile: Path, tmp_path: Path) -> None:
     assert [line.startswith("*") for line in rows] == [True] + [False] * (len(rows) - 1)
     assert chain(4) in trees
     assert (report["rule"], report["temperature"]) == ("sequoia", 0.0)
+    assert report["tool"] == f"treeopt {__version__}"
     for each, tree, row in zip(report["trees"], trees, rows, strict=True):
         assert (each["nodes"], each["depth"]) == (tree.nodes, tree.max_depth)
         assert f"of {tree.nodes} nodes" in row

@@ -59,7 +59,7 @@ class TestBadValues:
     def test_one_sampling_is_for_other_commands(self) -> None:
         result = call("run", "tree.json", "--prompt", "x", "--temperature", "0,0.6")
         assert result.exit_code == 2
-        assert "--temperature: expected one" in result.stderr
+        assert "'--temperature': expected 0, which is greedy, or a number" in result.stderr
 
 
 @pytest.mark.usefixtures("folder")

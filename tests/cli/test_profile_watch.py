@@ -79,12 +79,13 @@ class TestBefore:
             raise KeyboardInterrupt
 
         journal = folder / "profile.yaml.partial"
-        journal.write_text("measured before")
+        before = '{"conditions": "others"}\nmeasured before\n'
+        journal.write_text(before)
         monkeypatch.setattr(programs, "look", interrupted)
         result = call("profile", *LITTLE, "--wait", "1h")
         assert result.exit_code != 0
         assert "interrupted" in result.stderr
-        assert journal.read_text() == "measured before"
+        assert journal.read_text() == before
 
     def test_where_nothing_is_timed_there_is_nothing_to_wait_for(self, folder: Path, seen: list[Sight]) -> None:
         seen.append(BUSY)

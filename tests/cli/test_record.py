@@ -61,7 +61,7 @@ class TestInterruption:
         monkeypatch.setattr(Expander, "expand", interrupted)
         command = ("profile", "--record", "rec.npz", *LITTLE)
         first = call(*command)
-        assert first.exit_code == 1
+        assert first.exit_code == 130
         assert "--resume" in first.output
         assert names(folder) == ["profile.yaml.partial", "profile.yaml.record.partial"]
         assert len(names(folder / "profile.yaml.record.partial")) == 5

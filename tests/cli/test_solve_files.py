@@ -81,10 +81,10 @@ class TestFiles:
         ("arguments", "code", "said"),
         [
             (("--json", "--output", "-"), 2, "--json and --output -"),
-            (("--save", "-"), 2, "--save and --plot"),
-            (("--plot", "-"), 2, "--save and --plot"),
+            (("--save", "-"), 2, "'--save': expected a file. Got -, standard output."),
+            (("--plot", "-"), 2, "'--plot': expected a file. Got -, standard output."),
             (("--save", "tree.json"), 2, "a different file for each"),
-            (("--output", "profile.yaml"), 2, "a different file for each"),
+            (("--output", "profile.yaml"), 2, "is read, and would be overwritten"),
             (("--output", "a.svg", "--plot", "./a.svg"), 2, "a different file for each"),
             (("--objective", "beauty"), 2, "--objective"),
             (("--level-width", "0"), 2, "--level-width"),
@@ -97,7 +97,7 @@ class TestFiles:
             (("--budget", "64"), 1, "--max-tokens"),
             (("--rule", "target"), 1, "target"),
             (("--rule", "typical"), 2, "--rule typical: it changes the text's law. Allow that with --lossy."),
-            (("--rule", "typical", "--lossy"), 1, "rule typical at temperature None was not measured"),
+            (("--rule", "typical", "--lossy"), 1, "rule typical was not measured. Measured: sequoia at 0."),
         ],
         ids=str,
     )
@@ -126,7 +126,7 @@ class TestFiles:
         monkeypatch.setattr(where, interrupted)
         result = call("solve", "--profile", path, "--save", "solution.npz", "--plot", "plan.svg")
 
-        assert result.exit_code == 1
+        assert result.exit_code == 130
         assert result.stderr == "Error: interrupted. Nothing was written.\n"
         assert list(folder.iterdir()) == [path]
 
@@ -138,7 +138,7 @@ class TestFiles:
         monkeypatch.setattr(Solution, "save", interrupted)
         result = call("solve", "--profile", path, "--save", "solution.npz", "--plot", "plan.svg")
 
-        assert result.exit_code == 1
+        assert result.exit_code == 130
         assert result.stderr == "Error: interrupted. Written: tree.json. Run it again for the rest.\n"
         assert sorted(folder.iterdir()) == [path, folder / "tree.json"]
         assert load(folder / "tree.json") == plan(invented(), 32).choice.tree

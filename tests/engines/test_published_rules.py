@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engines import published_rules as rules
-from treeopt.engines import ENGINES, engine_named
+from tests.engines.named import engine_named
+from treeopt.engines import ENGINES
 from treeopt.engines.engine import Asked, BatchLength, VerifyTime
 from treeopt.errors import InfeasibleError
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
@@ -139,10 +140,10 @@ def test_vllm_reads_the_schedule_as_it_was_meant(asked):
 @settings(max_examples=100, deadline=None)
 def test_vllm_can_replay_the_prediction(asked):
     made = files("vllm", asked)
-    assert ("{stem}.synthetic.json" in made) == bool(asked.survival)
+    assert ("FILE.synthetic.json" in made) == bool(asked.survival)
     if asked.survival:
-        rules.vllm(made["{stem}.synthetic.json"])
-        rates = json.loads(made["{stem}.synthetic.json"])["synthetic_acceptance_rates"]
+        rules.vllm(made["FILE.synthetic.json"])
+        rates = json.loads(made["FILE.synthetic.json"])["synthetic_acceptance_rates"]
         assert rates == pytest.approx(asked.survival, abs=1e-5)
 
 
@@ -150,16 +151,16 @@ def test_vllm_can_replay_the_prediction(asked):
 @settings(max_examples=200, deadline=None)
 def test_sglang_reads_the_schedule_as_it_was_meant(asked):
     made, meant = files("sglang", asked), lengths(asked)
-    assert ("{stem}.adaptive.json" in made) == (len(set(meant.values())) > 1)
-    if "{stem}.adaptive.json" in made:
+    assert ("FILE.adaptive.json" in made) == (len(set(meant.values())) > 1)
+    if "FILE.adaptive.json" in made:
         steps = rules.sglang(made[""]).levels
-        assert rules.sglang_lengths(made["{stem}.adaptive.json"], steps, max(meant)) == meant
+        assert rules.sglang_lengths(made["FILE.adaptive.json"], steps, max(meant)) == meant
 
 
 @given(asked=chains())
 @settings(max_examples=50, deadline=None)
 def test_sglang_reads_the_measured_times(asked):
-    costs = rules.sglang_costs(files("sglang", asked)["{stem}.sps.json"])
+    costs = rules.sglang_costs(files("sglang", asked)["FILE.sps.json"])
     assert costs == pytest.approx({each.tokens: each.seconds for each in asked.verify_times}, rel=1e-5)
 
 
@@ -179,9 +180,9 @@ def test_tensorrt_llm_reads_the_schedule_as_it_was_meant(asked):
 @settings(max_examples=100, deadline=None)
 def test_llama_cpp_can_replay_the_prediction(asked):
     made = files("llama-cpp", asked)
-    assert ("{stem}.synth.txt" in made) == bool(asked.survival)
+    assert ("FILE.synth.txt" in made) == bool(asked.survival)
     if asked.survival:
-        rates = rules.llama_cpp_rates(made["{stem}.synth.txt"], asked.tree.depth)
+        rates = rules.llama_cpp_rates(made["FILE.synth.txt"], asked.tree.depth)
         assert rates == pytest.approx(asked.survival, abs=1e-4)
 
 
@@ -199,7 +200,7 @@ def test_exllamav3_keeps_room_for_the_batches_that_draft(asked):
 @settings(max_examples=100, deadline=None)
 def test_eagle_takes_the_same_numbers_from_python(tree):
     made = files("eagle", asked_tree(tree))
-    assert rules.eagle_numbers(**json.loads(made["{stem}.kwargs.json"])) == rules.eagle(made[""])
+    assert rules.eagle_numbers(**json.loads(made["FILE.kwargs.json"])) == rules.eagle(made[""])
 
 
 @pytest.mark.parametrize("name", ["vllm", "sglang", "tensorrt-llm", "llama-cpp", "mlx-lm"])

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.engines.named import engine_named
 from tests.imports.samples import LOG, METRICS
-from treeopt.engines import engine_named
 from treeopt.engines.setting import setting
 from treeopt.engines.source import Source
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError

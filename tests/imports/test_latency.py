@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from tests.engines.named import engine_named
 from tests.imports.samples import CSV, SGLANG_ADDITIVE, SGLANG_SAMPLES, TENSORRT_LLM
-from treeopt.engines import engine_named
 from treeopt.engines.setting import setting
 from treeopt.engines.source import Source
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError

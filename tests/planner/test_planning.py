@@ -247,7 +247,7 @@ class TestAsked:
 
     @pytest.mark.parametrize("nodes", [0, -3])
     def test_no_room_for_the_root(self, nodes):
-        with pytest.raises(InvalidValueError, match=f"max_nodes: expected at least 1, the root. Got {nodes}"):
+        with pytest.raises(InvalidValueError, match=f"max_nodes: expected at least 1. Got {nodes}"):
             plan(profile_of(MACHINES["nodes cost"], [0.9]), nodes)
 
     def test_more_nodes_than_were_measured(self):

@@ -1,6 +1,8 @@
 """A journal keeps every measurement and goes on after an interruption."""
 
 import json
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -195,3 +197,17 @@ class TestSeveralProcesses:
         assert [key for key, _ in listed(journal, "acceptance")] == [0, 1]
         assert list(path.parent.glob("*.partial*")) == [path]
         assert [key for key, _ in listed(Journal(path, HEADING + ", split", resume=True), "acceptance")] == [0]
+
+
+def test_a_full_disk_leaves_no_empty_file_behind(path):
+    """A limit on the size of files stands for the disk: what is written goes nowhere."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(TreeoptError, match=f"{path}: cannot be written"):
+            Journal(path, HEADING)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert not path.exists()

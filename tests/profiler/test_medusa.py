@@ -67,7 +67,9 @@ class TestCounting:
         guesses = np.argsort(generator.random((places, 3, 5)))
         laws = torch.from_numpy(generator.dirichlet(np.ones(5), places))
         tokens = torch.from_numpy(generator.integers(5, size=places))
-        heads = SimpleNamespace(heads=3, likeliest=lambda _, count: torch.from_numpy(guesses)[..., :count])
+        heads = SimpleNamespace(
+            heads=3, likeliest=lambda _, count: (torch.zeros(guesses.shape), torch.from_numpy(guesses)[..., :count])
+        )
         counts = head_counts(heads, HeadText(torch.zeros(places, 1), laws, tokens), branching)
         reached, accepted = slow_counts(guesses[..., :branching], laws.numpy(), tokens.numpy())
         assert counts.reached.tolist() == reached.tolist()
@@ -110,7 +112,7 @@ class TestText:
         variance = np.zeros(4)
         for seed, prompt in enumerate(prompts):
             text = generated(target, prompt, 100, Sampling(1.0), new_generator(seed))
-            children = random_heads(target).likeliest(text.hidden, 4)[:, 0]
+            children = random_heads(target).likeliest(text.hidden, 4)[1][:, 0]
             p = text.laws.gather(1, children).double().numpy()
             expected, variance = expected + p.sum(0), variance + (p * (1 - p)).sum(0)
             happened = happened + (children == text.tokens[:, None]).double().numpy().sum(0)

@@ -118,7 +118,7 @@ def test_no_folder(tmp_path, there):
 
 def test_no_config(folder):
     (folder / "config.json").unlink()
-    assert str(refusal(folder)).startswith(f"{folder / 'config.json'}: no such file")
+    assert str(refusal(folder)) == f"{folder}: no config.json. Expected a model folder in Hugging Face layout."
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"vocab_size": 23', "[" * 100_000])
@@ -357,11 +357,19 @@ class TestSeveralFiles:
         assert_refused(sharded, "", "lm_head.weight", "missing")
 
     @pytest.mark.parametrize(
-        "content", ["", "[]", "{}", '{"weight_map": 3}', '{"weight_map": ["a"]}', '{"weight_map": {"a": 5}}']
+        ("content", "field", "reason"),
+        [
+            ("", "content", "expected JSON"),
+            ("[]", "content", "expected fields with names"),
+            *(
+                (content, "weight_map", "expected the file of each tensor")
+                for content in ("{}", '{"weight_map": 3}', '{"weight_map": ["a"]}', '{"weight_map": {"a": 5}}')
+            ),
+        ],
     )
-    def test_a_wrong_index(self, sharded, content):
+    def test_a_wrong_index(self, sharded, content, field, reason):
         (sharded / "model.safetensors.index.json").write_text(content)
-        assert_refused(sharded, "model.safetensors.index.json", "weight_map", "expected the file of each tensor")
+        assert_refused(sharded, "model.safetensors.index.json", field, reason)
 
     @staticmethod
     def file_of(folder, name):

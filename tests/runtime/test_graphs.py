@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime import Decoder, graphs, probabilities
+from treeopt.runtime import Decoder, Sampling, graphs, law
 from treeopt.runtime.graphs import GraphPool, PassGraphs, extents
 from treeopt.runtime.mask import TreeMask, static_mask
 from treeopt.runtime.tree_pass import PassNodes, TreePasses
@@ -320,8 +320,8 @@ class TestTreeChange:
                 path = [*text[:-1], *(tokens[above] for above in np.flatnonzero(tree.ancestor_mask[node]))]
                 torch.testing.assert_close(logits[node], logits_after(target, path), rtol=1e-4, atol=1e-4)
                 if len(tree.children(node)) > 0:
-                    law = probabilities(logits_after(draft, path)[None], 0.7)[0]
-                    torch.testing.assert_close(drafted.probs[node], law, rtol=1e-3, atol=1e-5)
+                    probs = law(logits_after(draft, path)[None], Sampling(0.7))[0]
+                    torch.testing.assert_close(drafted.probs[node], probs, rtol=1e-3, atol=1e-5)
             text += decoder.commit(tokens, decoder.judge(drafted, tokens, logits))
 
     def test_what_is_captured_is_used_again(self, target, draft, monkeypatch):

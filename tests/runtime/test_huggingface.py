@@ -14,7 +14,7 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 
 from treeopt import pair
 from treeopt.engines.custom_generate import NAME, custom_generate_files
-from treeopt.errors import FormatError, InvalidValueError
+from treeopt.errors import FormatError, InvalidValueError, TreeoptError, TreeoptWarning
 from treeopt.runtime import huggingface, load_model
 from treeopt.runtime.prompts import load_prompts
 from treeopt.runtime.sampling import law
@@ -87,7 +87,7 @@ class Collected:
 class TestFolder:
     @pytest.mark.parametrize("tree", [ROOT, chain(5), TREE, level_widths([12])], ids=repr)
     def test_text_equals_plain_generation(self, target, draft, prompts, tree, tmp_path):
-        folder = folder_of(custom_generate_files(tree, "sequoia"), tmp_path / "tree")
+        folder = folder_of(custom_generate_files(tree, "sequoia"), tmp_path / "tree.json.hf")
         for prompt in prompts:
             plain = target.generate(**prompt, max_new_tokens=NEW)
             text = target.generate(
@@ -422,3 +422,17 @@ class TestRepeatedCalls:
         del target, draft
         gc.collect()
         assert len(huggingface._models) == kept - 2
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_logits_that_are_nan_are_told_by_the_models_name(tiny, sampled):
+    models = {name: tiny(seed) for name, seed in (("whole", 1), ("other", 2), ("broken", 3))}
+    with torch.no_grad():
+        models["broken"].model.norm.weight[0] = torch.nan
+    prompt, options = torch.tensor([[1, 2, 3]]), {"tree": TREE, "max_new_tokens": 5, "do_sample": sampled}
+    name = models["broken"].name_or_path
+    with pytest.raises(TreeoptError, match=f"^{name}: expected a target whose logits are finite"):
+        huggingface.generate(models["broken"], prompt, assistant_model=models["other"], **options)
+    with pytest.warns(TreeoptWarning, match=f"^{name}: expected a draft model whose logits are finite"):
+        text = huggingface.generate(models["whole"], prompt, assistant_model=models["broken"], **options)
+    assert sampled or torch.equal(text, models["whole"].generate(prompt, max_new_tokens=5, do_sample=False))

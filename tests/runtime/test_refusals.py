@@ -29,8 +29,8 @@ class TestTexts:
             ([1, 23], 5, r"token_ids: expected tokens from 0 to 22"),
             ([-1, 2], 5, r"token_ids: expected tokens from 0 to 22"),
             ([1] * 100, 29, r"max_new_tokens: expected 0 to 28 after a prompt of 100.*texts of 128 tokens. Got 29"),
-            ([1] * 129, 0, r"max_new_tokens: expected 0 to -1|token_ids"),
-            ([1] * 500, 5, r"max_new_tokens: expected 0 to -|token_ids"),
+            ([1] * 129, 0, r"token_ids: expected at most 128 tokens, the longest text. Got 129: give a shorter prompt"),
+            ([1] * 500, 5, r"token_ids: expected at most 128 tokens, the longest text. Got 500: give a shorter prompt"),
             ([1], -1, r"max_new_tokens: expected 0 to 127.*Got -1"),
         ],
     )

@@ -15,7 +15,7 @@ from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder, DraftingDecoder, Sampling, load_model
 from treeopt.runtime import drafting_decoder as decoder_module
 from treeopt.runtime.cache import KVCache
-from treeopt.runtime.drafters.specexec import SPECEXEC_SETTINGS, SpecExecDrafter, SpecExecSetting
+from treeopt.runtime.drafters.specexec import SpecExecDrafter, SpecExecSetting
 from treeopt.runtime.drafters.specexec_growth import BestFirstGrowth
 from treeopt.runtime.drafting import Outcome
 from treeopt.runtime.dynamic_growth import Children
@@ -359,7 +359,3 @@ class TestRefusals:
     def test_a_setting_that_does_not_fit_the_model(self, draft, setting, reason):
         with pytest.raises(InvalidValueError, match=reason):
             SpecExecDrafter(draft, setting, capacity=128)
-
-    def test_settings_to_try_are_all_different_and_reach_2048(self):
-        assert len(set(SPECEXEC_SETTINGS)) == len(SPECEXEC_SETTINGS)
-        assert max(setting.budget for setting in SPECEXEC_SETTINGS) == 2048

@@ -49,6 +49,19 @@ class TestValues:
             assert solve(AcceptanceTable(p), 4, 0).expected_tokens.tolist() == [[0, 1, 1, 1, 1]]
             assert solve(AcceptanceTable(p), 1, 3).expected_tokens.tolist() == [[0, 1]] * 4
 
+    def test_tokens_of_every_budget_and_depth_are_plain_numbers(self):
+        table = AcceptanceTable([0.7, 0.12])
+        solution = solve(table, 8, 3)
+        for depth in range(4):
+            for nodes in range(1, 9):
+                tokens = solution.tokens(nodes, depth)
+                assert type(tokens) is float
+                assert tokens == solution.expected_tokens[depth, nodes]
+                assert tokens == pytest.approx(table.expected_tokens(solution.tree(nodes, depth)), rel=1e-12)
+        for nodes, depth in ((0, 1), (9, 1), (1, 4), (1, -1)):
+            with pytest.raises(InvalidValueError, match="expected"):
+                solution.tokens(nodes, depth)
+
 
 class TestTrees:
     @named

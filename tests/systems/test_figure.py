@@ -1,6 +1,5 @@
 """The picture of a contest: every row is told, those that did not run too, and nothing is covered."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.collections import LineCollection
@@ -11,18 +10,10 @@ from tests.pictures import Picture, box, common, drawn
 from treeopt.figure_style import INK, SERIES
 from treeopt.systems.bench import Row
 from treeopt.systems.figure import save_systems_figure
+from treeopt.systems.system import NotRun
 
 TITLE = "a-target-with-a-long-name-instruct-v0.3 + a-draft-with-a-long-name on NVIDIA H100 80GB HBM3"
 REASON = "its heads are of another target. Train some for this one, or leave it out. " * 4
-
-
-@dataclass(frozen=True)
-class NotRun:
-    """A system without numbers."""
-
-    system: str
-    temperature: float
-    reason: str
 
 
 def row(system: str, temperature: float, speedup: float, predicted: float, rule: str = "sequoia") -> Row:
@@ -47,7 +38,7 @@ def row(system: str, temperature: float, speedup: float, predicted: float, rule:
 ROWS = [
     row("plain", 0.0, 1.0, 1.0),
     row("a-system-with-a-long-name", 0.0, 2.0, 2.05, "traversal"),
-    NotRun("heads", 0.0, REASON),
+    NotRun(system="heads", temperature=0.0, reason=REASON),
     row("plain", 0.6, 1.0, 1.0),
     row("a-system-with-a-long-name", 0.6, 1.5, 1.9, "specinfer"),
     row("heads", 0.6, 1.2, 1.1),
@@ -98,14 +89,14 @@ def test_numbers_stand_beside_their_bars_and_clear_of_the_marks(tmp_path: Path) 
 
 
 def test_nothing_that_ran_is_a_picture_too(tmp_path: Path) -> None:
-    found = picture([NotRun("heads", 0.0, REASON)], tmp_path / "systems.png")
+    found = picture([NotRun(system="heads", temperature=0.0, reason=REASON)], tmp_path / "systems.png")
     assert found.cut_off() == []
 
 
 def test_equal_rows_give_equal_bytes_and_control_characters_a_readable_file(tmp_path: Path) -> None:
     from xml.dom import minidom
 
-    rows = [row("pl\x1bain", 0.0, 1.0, 1.0, rule="\x00"), NotRun("heads", 0.0, "no\x07pe")]
+    rows = [row("pl\x1bain", 0.0, 1.0, 1.0, rule="\x00"), NotRun(system="heads", temperature=0.0, reason="no\x07pe")]
     for name in ("a.svg", "b.svg"):
         save_systems_figure(rows, tmp_path / name, title="\x1b[2J")
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()

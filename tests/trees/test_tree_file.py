@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treeopt.errors import FormatError, InvalidValueError, TreeoptError
-from treeopt.trees import Provenance, TokenTree, TreeFile, load, load_file
-from treeopt.trees.tree_file import MAX_BYTES, MAX_NODES
+from treeopt.errors import FormatError, InvalidValueError, TreeoptError, printable
+from treeopt.trees import Provenance, TokenTree, TreeFile
+from treeopt.trees.tree_file import MAX_BYTES, MAX_NODES, load, load_file
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
@@ -96,7 +96,7 @@ class TestGoldenFiles:
         assert (tmp_path / "t.json").read_bytes() == (DATA / "tree-full.json").read_bytes()
 
 
-TEXT = st.none() | st.text(max_size=8)
+TEXT = st.none() | st.text(max_size=8).map(printable)
 NUMBER = st.none() | st.floats(0, 1e300) | st.integers(0, 10**20)
 
 
@@ -224,6 +224,14 @@ WRONG_SHAPE = {
     "threads text": (document(provenance={"threads": "2"}), "provenance.threads", "whole number.* Got '2'"),
     "threads 0": (document(provenance={"threads": 0}), "provenance.threads", "at least 1. Got 0"),
     "rule null": (document(provenance={"rule": None}), "provenance.rule", "expected text. Got None"),
+    "rule with an escape": (
+        document(provenance={"rule": "a\x1b[2J"}),
+        "provenance.rule",
+        r"printable.* Got \\x1b: remove",
+    ),
+    "source in two lines": (document(provenance={"source": "a\nb"}), "provenance.source", r"printable text. Got \\n: "),
+    "pair turned around": (document(provenance={"pair": "a\u202e"}), "provenance.pair", r"printable text. Got \\u202e"),
+    "half a character": (document(provenance={"tool": "\ud800"}), "provenance.tool", r"printable text. Got \\ud800"),
     "lossy false": (document(provenance={"lossy": False}), "provenance.lossy", "expected true, or no such.* Got False"),
     "lossy 1": (document(provenance={"lossy": 1}), "provenance.lossy", "expected true, or no such field. Got 1"),
     "lossy text": (document(provenance={"lossy": "tr\nue" * 99}), "provenance.lossy", "expected true.* Got 'tr"),

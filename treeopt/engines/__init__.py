@@ -13,9 +13,8 @@ from treeopt.engines import (
     vllm,
 )
 from treeopt.engines.engine import Engine
-from treeopt.errors import InvalidValueError
 
-__all__ = ["ENGINES", "engine_named"]
+__all__ = ["ENGINES"]
 
 ENGINES: tuple[Engine, ...] = (
     vllm.ENGINE,
@@ -32,9 +31,6 @@ ENGINES: tuple[Engine, ...] = (
 """All that settings can be written for, the most used ones first."""
 
 
-def engine_named(name: str) -> Engine:
-    """Return the engine of a name; raise InvalidValueError listing the names for an unknown one."""
-    for engine in ENGINES:
-        if engine.name == name:
-            return engine
-    raise InvalidValueError(f"engine: expected one of {', '.join(engine.name for engine in ENGINES)}. Got {name!r}.")
+def __dir__() -> list[str]:
+    """Return the public names: what tab completion shows."""
+    return __all__

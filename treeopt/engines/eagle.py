@@ -25,7 +25,7 @@ def emit(asked: Asked) -> Emitted:
     check_keywords(keywords)
     models = flag_line([("--ea-model-path", asked.draft_model)]).strip()
     return Emitted(
-        files=(EngineFile(name="", text=text), EngineFile(name="{stem}.kwargs.json", text=keywords)),
+        files=(EngineFile(name="", text=text), EngineFile(name="FILE.kwargs.json", text=keywords)),
         usage=with_flags(
             f"python -m eagle.evaluation.gen_ea_answer_llama3chat --base-model-path TARGET {models}", text
         ),

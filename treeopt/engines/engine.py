@@ -56,7 +56,7 @@ class EngineFile:
     """One file of a setting."""
 
     name: str
-    """Empty for the main file; for others a path beside it, in which `{stem}` stands for the main file's stem."""
+    """Empty for the main file; for others a path beside it, in which `FILE` stands for the main file's name."""
     text: str
 
 
@@ -66,8 +66,7 @@ class Emitted:
 
     files: tuple[EngineFile, ...]
     usage: str
-    """One line: how the engine is started with it.  `TARGET` stands for the target model, `FILE` for the main file and
-    `{stem}` for its stem."""
+    """One line: how the engine is started with it.  `TARGET` stands for the target model, `FILE` for the main file."""
     warnings: tuple[str, ...] = ()
     """Each ends in an action."""
 

@@ -1,6 +1,6 @@
 """Hugging Face transformers: what assisted generation reads from the assistant's generation_config.
 
-Checked against 5.23.0.  Chains only; beside them a `custom_generate/` folder hands it treeopt's own decoder and tree:
+Checked against 5.23.0.  Chains only; a folder beside them, FILE.hf, hands it treeopt's own decoder and tree:
 
     num_assistant_tokens = K, the root not counted
     assistant_confidence_threshold = 0: no chain is cut short (0.4 by default)
@@ -14,6 +14,8 @@ from treeopt.trees.dynamic_tree import DynamicTree
 TITLE = "transformers"
 VERSION = "5.23.0"
 LENGTH, SCHEDULE = "num_assistant_tokens", "num_assistant_tokens_schedule"
+FOLDER = "FILE.hf"
+"""Beside the file `FILE`: transformers fixes what lies in a folder of decoding code, so each export has one of its own."""
 THRESHOLD = "assistant_confidence_threshold"
 
 
@@ -25,10 +27,13 @@ def emit(asked: Asked) -> Emitted:
     usage = 'assistant.generation_config.update(**json.load(open("FILE"))); target.generate(**inputs, assistant_model=assistant)'
     own = () if asked.static_tree is None else custom_generate_files(asked.static_tree, asked.rule)
     if own:
-        usage += "; with the tree: target.generate(**inputs, assistant_model=assistant, custom_generate=FOLDER, "
-        usage += "trust_remote_code=True), FOLDER being the one of this file"
+        usage += f'; with the tree: target.generate(**inputs, assistant_model=assistant, custom_generate="{FOLDER}", '
+        usage += "trust_remote_code=True)"
     return Emitted(
-        files=(EngineFile(name="", text=text), *own),
+        files=(
+            EngineFile(name="", text=text),
+            *(EngineFile(name=f"{FOLDER}/{each.name}", text=each.text) for each in own),
+        ),
         usage=usage,
         warnings=(*unchecked_version(asked, TITLE, VERSION, VERSION), *one_length(asked, TITLE)),
     )

@@ -36,9 +36,9 @@ def emit(asked: Asked) -> Emitted:
     files, usage = [EngineFile(name="", text=flags)], with_flags("llama-server -m TARGET", flags)
     if asked.survival:
         rates = ",".join(f"{rate:.{RATE_DECIMALS}f}" for rate in rounded_rates(asked.survival))
-        files.append(EngineFile(name="{stem}.synth.txt", text=flag_line([(RATES, rates)])))
+        files.append(EngineFile(name="FILE.synth.txt", text=flag_line([(RATES, rates)])))
         check_rates(files[-1].text, length)
-        usage += "; to replay the predicted acceptance add the flag in {stem}.synth.txt"
+        usage += "; to replay the predicted acceptance add the flag in FILE.synth.txt"
     return Emitted(files=tuple(files), usage=usage, warnings=(*_version(asked), *one_length(asked, TITLE)))
 
 

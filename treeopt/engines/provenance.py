@@ -1,6 +1,5 @@
 """The sidecar: where an exported file came from and what was promised of it, outside files that take no unknown key."""
 
-import hashlib
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -9,21 +8,24 @@ from typing import Any
 from treeopt import __version__
 from treeopt.engines.engine import Engine
 from treeopt.engines.setting import Setting
+from treeopt.marks import checksum
 from treeopt.profile import Profile, all_imported
 from treeopt.trees import TokenTree, TreeFile
 from treeopt.trees.formats.topology import TopologyFormat
 
-SUFFIX = ".provenance.json"
 Json = dict[str, Any]
 
 
-def setting_provenance(engine: Engine, setting: Setting, inputs: dict[str, Path], profile: Profile | None) -> str:
+def setting_provenance(
+    engine: Engine, setting: Setting, inputs: dict[str, Path], files: dict[str, bytes], profile: Profile | None
+) -> str:
     """Return the sidecar's text for an engine's setting.
 
     Args:
         engine: what it is for.
         setting: what was emitted.
         inputs: the files it was made from, by what they are; each is named with its SHA-256.
+        files: what is written, by its path below the sidecar's folder; named likewise.
         profile: what was measured, if anything was.
     """
     measured: Json = {}
@@ -35,6 +37,7 @@ def setting_provenance(engine: Engine, setting: Setting, inputs: dict[str, Path]
         {
             "tool": f"treeopt {__version__}",
             "engine": {"name": engine.name, "versions": engine.versions},
+            "files": _listed(files),
             "inputs": _hashed(inputs),
             **measured,
             "setting": asdict(setting.asked.tree) | {"root_counted": True},
@@ -44,13 +47,16 @@ def setting_provenance(engine: Engine, setting: Setting, inputs: dict[str, Path]
     )
 
 
-def topology_provenance(written_as: TopologyFormat, content: TreeFile, inputs: dict[str, Path]) -> str:
-    """Return the sidecar's text for a tree in another program's format."""
+def topology_provenance(
+    written_as: TopologyFormat, content: TreeFile, inputs: dict[str, Path], files: dict[str, bytes]
+) -> str:
+    """Return the sidecar's text for a tree in another program's format; arguments as in `setting_provenance`."""
     known = {} if content.provenance is None else asdict(content.provenance)
     return _text(
         {
             "tool": f"treeopt {__version__}",
             "format": {"name": written_as.name, "versions": written_as.versions},
+            "files": _listed(files),
             "inputs": _hashed(inputs),
             "setting": _size(content.tree),
             "tree": {key: value for key, value in known.items() if value is not None},
@@ -69,10 +75,11 @@ def _size(tree: TokenTree) -> Json:
 
 
 def _hashed(inputs: dict[str, Path]) -> Json:
-    return {
-        name: {"path": str(path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-        for name, path in inputs.items()
-    }
+    return {name: {"path": str(path), "sha256": checksum(path.read_bytes())} for name, path in inputs.items()}
+
+
+def _listed(files: dict[str, bytes]) -> Json:
+    return {name: {"sha256": checksum(data)} for name, data in files.items()}
 
 
 def _text(content: Json) -> str:

@@ -7,7 +7,7 @@ from functools import cached_property
 from treeopt.engines.engine import Asked, BatchLength, Emitted, Engine
 from treeopt.engines.prediction import Predicted, predicted, predicted_static, shape
 from treeopt.engines.source import Source, verify_times
-from treeopt.errors import InfeasibleError
+from treeopt.errors import InfeasibleError, reason
 from treeopt.planner import StepModel, plan, step_model
 from treeopt.planner.chains import chain_schedule, fastest_length
 from treeopt.planner.dynamic import fastest_dynamic_tree
@@ -175,7 +175,7 @@ class _Chooser:
             try:
                 yield predicted(label, tree, self._model, self._replay)
             except InfeasibleError as error:
-                self._remarks.append(f"{label}: not predicted, because {error}")
+                self._remarks.append(f"{label}: not predicted, because {reason(error)}")
         if asked.static_tree is not None:
             label = f"tree of {asked.static_tree.nodes} nodes, treeopt's decoder"
             yield predicted_static(label, asked.static_tree, self._model)

@@ -52,9 +52,9 @@ def emit(asked: Asked) -> Emitted:
         warnings += left_out_schedule(asked, f"{STEPS} {tree.depth} must be among the lengths")
     elif schedule:
         slots = {str(part.first_batch): {"candidate_steps": [part.length]} for part in schedule}
-        files.append(EngineFile(name="{stem}.adaptive.json", text=json_text(slots)))
+        files.append(EngineFile(name="FILE.adaptive.json", text=json_text(slots)))
         check_adaptive(files[-1].text, tree.depth)
-        usage += "; with the schedule: --speculative-adaptive --speculative-adaptive-config {stem}.adaptive.json"
+        usage += "; with the schedule: --speculative-adaptive --speculative-adaptive-config FILE.adaptive.json"
         if method not in ADAPTIVE_METHODS:
             warnings.append(
                 f"SGLang changes lengths for {', '.join(ADAPTIVE_METHODS)} only and ignores the schedule for {method}. "
@@ -66,9 +66,9 @@ def emit(asked: Asked) -> Emitted:
             "sample_steps_per_sec": [float(f"{1 / time.seconds:.6g}") for time in asked.verify_times],
             "max_batch_tokens": asked.verify_times[-1].tokens,
         }
-        files.append(EngineFile(name="{stem}.sps.json", text=json_text(table)))
+        files.append(EngineFile(name="FILE.sps.json", text=json_text(table)))
         check_costs(files[-1].text)
-        usage += "; for a DSPARK draft: --speculative-dspark-sps-table-path {stem}.sps.json"
+        usage += "; for a DSPARK draft: --speculative-dspark-sps-table-path FILE.sps.json"
     return Emitted(files=tuple(files), usage=usage, warnings=tuple(warnings))
 
 

@@ -60,7 +60,7 @@ def emit(asked: Asked) -> Emitted:
     if asked.survival and newest:
         rates = rounded_rates(asked.survival)
         replay = config | {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": rates}
-        texts["{stem}.synthetic.json"] = json_text(replay)
+        texts["FILE.synthetic.json"] = json_text(replay)
     for text in texts.values():
         check(text, asked.engine_version or NEWEST)
     warnings = () if newest else left_out_schedule(asked, f"vLLM before {NEWEST} is not known to change lengths")

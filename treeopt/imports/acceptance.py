@@ -88,7 +88,15 @@ def _found(path: Path | str, data: bytes, kind: str) -> _Found:
             raise FormatError(path, "content", f"larger than {MAX_JSON_BYTES} bytes, the limit for JSON of this kind.")
         content = read_json(path, text)
         return _of_list(path, content, kind) if isinstance(content, list) else _of_object(path, content)
-    raise FormatError(path, "content", f"expected {TAKEN}. Got other text.")
+    raise FormatError(path, "content", f"expected {TAKEN}. Got {_text_kind(text)}.")
+
+
+def _text_kind(text: str) -> str:
+    """Return what a text is that holds no acceptance, and what to do with one that might."""
+    lines = text.split()
+    if lines and "," in lines[0]:
+        return "CSV, of which only times are taken: write the rates of the positions as [0.8, 0.6, 0.5]"
+    return "other text"
 
 
 def _of_list(path: Path | str, content: list[Any], kind: str) -> _Found:

@@ -1,6 +1,7 @@
 """The bundled pair: a small real target and draft, so that every command works on a machine without a model.
 
-`tools/train_target.py`, `tools/train_draft.py` and `tools/make_prompts.py` made these files; see README.md here.
+`tools/train_target.py`, `tools/train_draft.py`, `tools/train_heads.py`, `tools/train_redrafter.py` and
+`tools/finish_pair.py` made these files; see README.md here.
 """
 
 from pathlib import Path

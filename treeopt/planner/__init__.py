@@ -28,3 +28,8 @@ __all__ = [
     "step_model",
     "tree_file",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return the public names: what tab completion shows."""
+    return __all__

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from treeopt.errors import InfeasibleError
+from treeopt.errors import InfeasibleError, reason
 from treeopt.planner.fastest import speeds
 from treeopt.planner.model import Candidate, StepModel, kind_of
 from treeopt.solver import Solution, solve
@@ -49,7 +49,7 @@ def _prediction(model: StepModel, tree: TokenTree) -> Candidate | str:
     try:
         return model.predict(kind_of(tree), tree)
     except InfeasibleError as error:
-        return str(error)
+        return reason(error)
 
 
 def _same_size(model: StepModel, solution: Solution, given: Candidate) -> Candidate:

@@ -4,12 +4,13 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from treeopt.array_record import ShortRepr
 from treeopt.errors import InfeasibleError
 from treeopt.profile import Profile, StepLatency
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Condition(ShortRepr):
     """One context length and batch size, and the shares of the measured latencies that make its own."""
 
     context_tokens: int
@@ -58,7 +59,7 @@ def condition(
         known = ", ".join(f"{item.context_tokens} tokens x {item.batch_size}" for item in latencies)
         raise InfeasibleError(
             f"context {context} tokens x batch {batch} was not measured, nor conditions around it. Measured: {known}. "
-            "Profile there, or allow extrapolation."
+            "Profile there, or allow it with extrapolate=True."
         )
     return Condition(context_tokens=context, batch_size=batch, parts=tuple(parts), extrapolated=not inside)
 

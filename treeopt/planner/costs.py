@@ -9,11 +9,12 @@ by the least seconds at that count or any larger one.  What a step's overhead gr
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from treeopt.array_record import ArrayRecord, freeze
 from treeopt.errors import InfeasibleError
 from treeopt.latency import LatencyTable, Timing
 from treeopt.planner.condition import Condition
@@ -30,8 +31,8 @@ Reading = Callable[[tuple[Timing, ...]], FloatArray]
 """From timings to seconds, one per timing in the last axis: their medians, or draws of what the medians may be."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class StepCosts:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class StepCosts(ArrayRecord):
     """The curves of one condition and rule; any leading axes hold draws of them."""
 
     verify_s: FloatArray
@@ -39,11 +40,14 @@ class StepCosts:
     verify_tokens: npt.NDArray[np.int64]
     """(N + 1,): the count that such a pass is padded to."""
     draft_s: FloatArray
-    """(…, W + 1): drafting one level of w internal nodes; entry 0 is 0."""
+    """(…, W + 1): drafting one level of w internal nodes; entry 0 is 0.  All are where one pass drafts every level."""
     overhead_s: FloatArray
     """(…,): the rest of a step; what of it grows with levels and nodes is part of the curves."""
     branching_s: FloatArray = field(default_factory=lambda: np.zeros(()))
     """(…,): what a step takes more where the tree branches."""
+
+    def __post_init__(self) -> None:
+        freeze(self)
 
     @property
     def max_nodes(self) -> int:
@@ -87,7 +91,14 @@ class StepCosts:
             )
 
 
-def step_costs(condition: Condition, *, rule: str, max_nodes: int = 0, reading: Reading | None = None) -> StepCosts:
+def step_costs(
+    condition: Condition,
+    *,
+    rule: str,
+    max_nodes: int = 0,
+    reading: Reading | None = None,
+    drafted_at_once: Timing | None = None,
+) -> StepCosts:
     """Return the curves of a condition under a rule at every count from 1 to the largest measured.
 
     Args:
@@ -95,9 +106,21 @@ def step_costs(condition: Condition, *, rule: str, max_nodes: int = 0, reading: 
         rule: verification rule whose overhead counts.
         max_nodes: where larger than what was measured, the curves go on at their last slope, up to there.
         reading: what is read from the timings; by default their medians.  What is padded, the medians decide.
+        drafted_at_once: seconds of the one pass that drafts all levels, if that is how the drafter works.  Levels are
+            free then, and what was timed of a draft model's levels does not count.
 
     Raises InfeasibleError where an extrapolated time is not above 0.
     """
+    if drafted_at_once is not None:
+        without_levels = replace(
+            condition, parts=tuple((share, replace(latency, steps=())) for share, latency in condition.parts)
+        )
+        costs = step_costs(without_levels, rule=rule, max_nodes=max_nodes, reading=reading)
+        return replace(
+            costs,
+            draft_s=np.zeros(costs.max_nodes + 1),
+            overhead_s=costs.overhead_s + (reading or _medians)((drafted_at_once,))[..., 0],
+        )
     measured = [latency for _, latency in condition.parts]
     shares = np.array([share for share, _ in condition.parts])
     read = reading or _medians

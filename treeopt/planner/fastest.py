@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from treeopt.acceptance import AcceptanceTable
+from treeopt.array_record import ShortRepr
 from treeopt.planner.bound import Box, BoxBound, bounded
 from treeopt.planner.costs import StepCosts
 from treeopt.solver import BEST_FIRST, Solution, solve
@@ -30,8 +31,8 @@ CLOSED = 1e-9
 """Bounds that lie above the fastest by no more than this share are taken to be equal: rounding."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fastest:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Fastest(ShortRepr):
     """The fastest tree found, and what is known of all others."""
 
     tree: TokenTree

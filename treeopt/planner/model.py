@@ -7,10 +7,12 @@ with the costs of `treeopt.planner.costs`.  Plain decoding is the tree of the ro
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
-from treeopt.latency import Estimate
+from treeopt.array_record import ArrayRecord, ShortRepr
+from treeopt.latency import Estimate, Timing
 from treeopt.planner.condition import Condition, condition
 from treeopt.planner.costs import StepCosts, step_costs
 from treeopt.planner.dependence import Dependence
@@ -21,10 +23,11 @@ from treeopt.profile import MeasuredAcceptance, Profile
 from treeopt.trees import TokenTree
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Candidate(ShortRepr):
     """One way to decode, and what the profile says of it."""
 
+    _shown: ClassVar[tuple[str, ...]] = ("shape", "tokens_per_step", "step_s", "speedup")
     kind: str
     """`tree`, `chain` or `plain`."""
     tree: TokenTree
@@ -55,21 +58,36 @@ def kind_of(tree: TokenTree) -> str:
     return "tree" if branches(tree) else "chain"
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepModel:
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class StepModel(ArrayRecord):
     """Predicted tokens, seconds and speedup of any tree under one condition of a profile."""
 
+    _shown: ClassVar[tuple[str, ...]] = (
+        "acceptance.rule",
+        "acceptance.temperature",
+        "condition.context_tokens",
+        "condition.batch_size",
+        "costs",
+    )
     condition: Condition
     acceptance: MeasuredAcceptance
     """As measured, or smoothed."""
     smoothing: Smoothing | None
     """What smoothing did; None where it was not asked for."""
     costs: StepCosts
+    drafted_at_once: Timing | None = None
+    """Seconds of the one pass that drafts all levels; None where every level has a pass of its own."""
 
     @cached_property
     def worlds(self) -> Worlds:
         """What the measurements leave open."""
-        return draw_worlds(self.acceptance, self.condition, max_nodes=self.costs.max_nodes, dependence=self.dependence)
+        return draw_worlds(
+            self.acceptance,
+            self.condition,
+            max_nodes=self.costs.max_nodes,
+            dependence=self.dependence,
+            drafted_at_once=self.drafted_at_once,
+        )
 
     @cached_property
     def dependence(self) -> Dependence | None:
@@ -144,4 +162,23 @@ def step_model(
         acceptance=smoothing.acceptance if smoothing else acceptance,
         smoothing=smoothing,
         costs=step_costs(where, rule=acceptance.rule, max_nodes=max_nodes if extrapolate else 0),
+    )
+
+
+def at_once_model(where: Condition, acceptance: MeasuredAcceptance, drafted: Timing) -> StepModel:
+    """Return the model of steps whose drafter guesses all levels in one pass, as heads do (Cai et al., 2024).
+
+    Args:
+        where: whose verification counts, and whose overhead: a step is taken to cost as much beside its passes as with
+            a draft model under the acceptance's rule.
+        acceptance: of the drafter.
+        drafted: seconds of its pass, the same for every tree.
+    """
+    smoothing = smooth(acceptance)
+    return StepModel(
+        condition=where,
+        acceptance=smoothing.acceptance,
+        smoothing=smoothing,
+        costs=step_costs(where, rule=acceptance.rule, drafted_at_once=drafted),
+        drafted_at_once=drafted,
     )

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from treeopt import __version__
+from treeopt.arguments import flag, instance, number, text, whole
+from treeopt.array_record import ShortRepr
 from treeopt.errors import InvalidValueError
 from treeopt.identity import Identity
 from treeopt.planner.condition import condition
@@ -27,10 +30,11 @@ RIVALS = 100
 """Trees, the fastest of all budgets and depths, that the chosen one is compared with."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Plan(ShortRepr):
     """What to run: under the best rule, the best of the best tree, the best chain and plain decoding, with all three."""
 
+    _shown: ClassVar[tuple[str, ...]] = ("conditions", "choice")
     tree: Candidate
     """The best tree, over every budget and depth."""
     chain: Candidate
@@ -137,10 +141,14 @@ def plan(
     Raises InvalidValueError for a budget below 1, an unknown objective or a lossy rule that is not allowed,
     InfeasibleError for conditions and sizes beyond what was measured.
     """
-    if max_nodes < 1:
-        raise InvalidValueError(f"max_nodes: expected at least 1, the root. Got {max_nodes}.")
+    check_measured(profile, rule, temperature)
+    max_nodes = whole("max_nodes", max_nodes, 1)
     if objective not in OBJECTIVES:
         raise InvalidValueError(f"objective: expected {' or '.join(OBJECTIVES)}. Got {objective!r}.")
+    context_tokens = None if context_tokens is None else whole("context_tokens", context_tokens, 0)
+    batch_size = None if batch_size is None else whole("batch_size", batch_size, 1)
+    for name, asked in (("raw", raw), ("extrapolate", extrapolate), ("lossy", lossy)):
+        flag(name, asked)
     if temperature is None:
         temperature = profile.acceptance(rule=rule).temperature
     models = [
@@ -157,6 +165,15 @@ def plan(
         for acceptance in planned_acceptances(profile, rule=rule, temperature=temperature, lossy=lossy)
     ]
     return _best_rule([_best_of_rule(model, max_nodes, max_depth, level_widths, objective) for model in models])
+
+
+def check_measured(profile: Profile, rule: str | None, temperature: float | None) -> None:
+    """Raise InvalidValueError for what is no profile, no rule's name or no temperature."""
+    instance("profile", profile, Profile, "read one with treeopt.Profile.load(path)")
+    if rule is not None:
+        text("rule", rule)
+    if temperature is not None:
+        number("temperature", temperature)
 
 
 def _best_rule(plans: Sequence[Plan]) -> Plan:

@@ -2,14 +2,15 @@
 
 from dataclasses import dataclass
 
+from treeopt.array_record import ShortRepr
 from treeopt.errors import InfeasibleError
 from treeopt.planner.model import Candidate
 from treeopt.profile import MeasuredAcceptance, Profile
 from treeopt.rules import LOSSY_RULES, check_rule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuleChoice:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class RuleChoice(ShortRepr):
     """The best way to decode under one verification rule."""
 
     rule: str

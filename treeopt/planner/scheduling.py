@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from treeopt.array_record import ShortRepr
 from treeopt.planner.model import Candidate, StepModel, step_model
-from treeopt.planner.planning import Plan, plan
+from treeopt.planner.planning import Plan, check_measured, plan
 from treeopt.planner.rule_choice import RuleChoice, planned_acceptances
 from treeopt.profile import Profile
 
@@ -19,8 +20,8 @@ Models = dict[str, StepModel]
 """One place's model under each rule."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Segment:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Segment(ShortRepr):
     """A range of batch sizes and context lengths, both ends included, in which one way to decode is the fastest."""
 
     rule: str
@@ -33,8 +34,8 @@ class Segment:
     """The way to decode, with its prediction at the start of the range."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Schedule(ShortRepr):
     """What to run where; a new segment begins at every switching point."""
 
     plans: tuple[Plan, ...]
@@ -70,6 +71,7 @@ def schedule(
 
     Raises as `plan` does.
     """
+    check_measured(profile, rule, temperature)
     measured = planned_acceptances(profile, rule=rule, temperature=temperature, lossy=lossy)
     plans: list[Plan] = []
     contexts: list[Segment] = []

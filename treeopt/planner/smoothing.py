@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from treeopt.acceptance import NORMAL_95, AcceptanceTable, TextSums
+from treeopt.array_record import ShortRepr
 from treeopt.latency import LatencyTable
 from treeopt.profile import MeasuredAcceptance
 
@@ -24,8 +25,8 @@ UNSEEN = 1e-6
 """Stands for a count of 0: next to nothing is known."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Smoothing:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Smoothing(ShortRepr):
     """An acceptance whose rows fall where they may, and what was done to it."""
 
     acceptance: MeasuredAcceptance

@@ -12,6 +12,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
+from treeopt.array_record import ShortRepr
 from treeopt.latency import Estimate, Timing
 from treeopt.planner.condition import Condition
 from treeopt.planner.costs import StepCosts, step_costs
@@ -63,8 +64,8 @@ class Worlds:
         return self.costs.speedup(self.tokens(tree)[:, None], self.step_s(tree)[:, None])[:, 0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Confidence:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Confidence(ShortRepr):
     """How sure the choice of a tree is."""
 
     probability: float
@@ -81,8 +82,9 @@ def draw_worlds(
     *,
     max_nodes: int = 0,
     dependence: Dependence | None = None,
+    drafted_at_once: Timing | None = None,
 ) -> Worlds:
-    """Return the draws of one acceptance and one condition, the same at every call."""
+    """Return the draws of one acceptance and one condition, the same at every call; arguments as for `step_costs`."""
     generator = np.random.default_rng(SEED)
     noise = None if acceptance.texts is None else draw_text_noise(len(acceptance.texts.reached), generator)
     return Worlds(
@@ -94,6 +96,7 @@ def draw_worlds(
             rule=acceptance.rule,
             max_nodes=max_nodes,
             reading=lambda timings: draw_medians(timings, generator),
+            drafted_at_once=drafted_at_once,
         ),
     )
 

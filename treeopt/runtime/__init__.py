@@ -1,10 +1,16 @@
-"""Executing trees: models, caches, drafting, verification, the decode loop."""
+"""Executing trees: models, caches, drafting, verification, the decode loop.
+
+Submodules come by attribute too, `treeopt.runtime.pair`, and are imported when they are first used (PEP 562).
+"""
+
+from importlib import import_module
+from types import ModuleType
 
 from treeopt.runtime.checkpoint import load_model
 from treeopt.runtime.decoder import Decoder
 from treeopt.runtime.drafting_decoder import DraftingDecoder
 from treeopt.runtime.dynamic import DynamicDecoder, DynamicDrafter
-from treeopt.runtime.sampling import law, probabilities
+from treeopt.runtime.sampling import law
 from treeopt.runtime.transformer import Transformer
 from treeopt.runtime.verification import Verdict, Verifier, draw, verify, verify_greedy
 from treeopt.sampling import Sampling
@@ -21,7 +27,35 @@ __all__ = [
     "draw",
     "law",
     "load_model",
-    "probabilities",
     "verify",
     "verify_greedy",
 ]
+
+SUBMODULES = frozenset(
+    {
+        "adapter",
+        "config",
+        "drafters",
+        "drafting",
+        "folder",
+        "huggingface",
+        "memory",
+        "pair",
+        "prompts",
+        "rules",
+        "tokenizer",
+    }
+)
+"""Those that a user of the library may want; the others are parts of the decoders."""
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Import a submodule on first use."""
+    if name not in SUBMODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f"{__name__}.{name}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names: what tab completion shows."""
+    return [*__all__, *SUBMODULES]

@@ -45,6 +45,10 @@ class KVCache:
             self._store[:, :, :, :, self.length : self.length + count] = moved
         self.length += count
 
+    def wipe(self) -> None:
+        """Set what stands behind the committed tokens to 0, where a pass left something that is not finite."""
+        self._store[:, :, :, :, self.length :] = 0
+
     def clear(self) -> None:
         """Forget every token."""
         self.length = 0

@@ -1,32 +1,32 @@
 """Model folders in Hugging Face layout: `config.json`, safetensors and `tokenizer.json`."""
 
-import json
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
-from treeopt.errors import FormatError, TreeoptError
-from treeopt.files import read_text
-from treeopt.runtime.config import ModelConfig, load_config
+from treeopt.errors import FormatError
+from treeopt.runtime.config import ModelConfig
+from treeopt.runtime.folder import ModelFolder
 from treeopt.runtime.linear import Linear
 from treeopt.runtime.transformer import Layer, Transformer, Weights
+from treeopt.runtime.weight_files import opened
 
-INDEX_MAX_BYTES = 64_000_000
 STORED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def load_model(
-    folder: Path | str, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+    folder: ModelFolder | Path | str, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
 ) -> Transformer:
     """Return the model of a folder, its weights cast to `dtype` on `device`.
 
     Raises TreeoptError when something is missing, FormatError naming the tensor that is missing or misshapen.
     """
-    folder = _existing(folder)
-    return build_model(load_config(folder), _Folder(folder, dtype, torch.device(device)), name=folder.name)
+    found = ModelFolder.of(folder)
+    files = found.weight_files
+    return build_model(found.config, _Folder(found.path, files, dtype, torch.device(device)), name=found.path.name)
 
 
 def check_folder(folder: Path | str) -> None:
@@ -34,7 +34,7 @@ def check_folder(folder: Path | str) -> None:
 
     Raises TreeoptError without weights, FormatError naming the file that is missing, cut off or not as the index says.
     """
-    _file_of_each(_existing(folder))
+    _ = ModelFolder(folder).weight_files
 
 
 class Tensors(Protocol):
@@ -116,11 +116,11 @@ def _pairs_together(rows: Tensor, config: ModelConfig) -> Tensor:
 class _Folder:
     """The tensors of a folder by name, from one file or several."""
 
-    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, folder: Path, files: dict[str, Path], dtype: torch.dtype, device: torch.device) -> None:
         self._dtype = dtype
         self._device = device
         self._folder = folder
-        self._file_of = _file_of_each(folder)
+        self._file_of = files
         self._path: Path | None = None
 
     def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
@@ -129,7 +129,7 @@ class _Folder:
         if path is None:
             raise FormatError(self._folder, name, "this weight is missing from the safetensors files.")
         if path != self._path:  # one file stays open, since neighbours lie in the same
-            self._file, self._path = _opened(path, self._device), path
+            self._file, self._path = opened(path, str(self._device)), path
         try:
             tensor: Tensor = self._file.get_tensor(name)
         except (SafetensorError, OSError) as error:
@@ -140,50 +140,3 @@ class _Folder:
             raise FormatError(path, name, f"expected float32, bfloat16 or float16. Got {tensor.dtype}.")
         # on a CPU it is a view of the mapped file, all of which would stay mapped for one norm
         return tensor.to(self._dtype, copy=tensor.device.type == "cpu", memory_format=torch.contiguous_format)
-
-
-def _existing(folder: Path | str) -> Path:
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise TreeoptError(f"{folder}: no such folder. Expected a model folder with config.json and safetensors.")
-    return folder
-
-
-def _file_of_each(folder: Path) -> dict[str, Path]:
-    """Return the file that holds each tensor, after a look at the header of all: the single file, or the shards."""
-    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if single.is_file():  # which transformers takes first as well
-        return dict.fromkeys(_opened(single).keys(), single)
-    if index.is_file():
-        return _file_of_each_indexed(index)
-    if any(folder.glob("pytorch_model*.bin")):
-        raise TreeoptError(f"{folder}: only pytorch_model.bin. Expected safetensors: convert with `save_pretrained`.")
-    raise TreeoptError(f"{folder}: no model.safetensors. Expected a model folder in Hugging Face layout.")
-
-
-def _file_of_each_indexed(index: Path) -> dict[str, Path]:
-    """Return the file of each tensor that an index lists, after a look at whether it is there."""
-    try:
-        listed: dict[str, str] = json.loads(read_text(index, limit_bytes=INDEX_MAX_BYTES))["weight_map"]
-        files = {name: index.parent / file for name, file in listed.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise FormatError(index, "weight_map", "expected the file of each tensor.") from None
-    held: dict[Path, set[str]] = {}
-    for name, path in files.items():
-        if path.parent != index.parent:
-            raise FormatError(index, "weight_map", f"expected files of this folder. Got {listed[name]!r}.")
-        if path not in held:
-            held[path] = set(_opened(path).keys())
-        if name not in held[path]:
-            raise FormatError(path, name, f"this weight is not in the file, where {index.name} says it is.")
-    return files
-
-
-def _opened(path: Path, device: torch.device | str = "cpu") -> Any:
-    """Return a safetensors file whose header is whole and fits its length."""
-    if not path.is_file():
-        raise FormatError(path, "header", "cannot be read (no such file). Is the download complete?")
-    try:
-        return safe_open(path, framework="pt", device=str(device))
-    except (SafetensorError, OSError) as error:
-        raise FormatError(path, "header", f"cannot be read ({error}). Is the file complete?") from None

@@ -1,16 +1,17 @@
 """The architecture of a checkpoint of the Llama family, read from its `config.json`."""
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from treeopt.errors import FormatError
 from treeopt.fields import Fields
-from treeopt.files import read_text
+from treeopt.json_file import read_object
 from treeopt.runtime.rotary import RopeScaling, parse_rope
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-MAX_BYTES = 1_000_000
+CONFIG = "config.json"
+GENERATION = "generation_config.json"
 LAYER_KINDS = ("full_attention", "sliding_attention")
 
 # what transformers takes where config.json leaves a field out
@@ -57,15 +58,20 @@ def load_config(folder: Path | str) -> ModelConfig:
 
     Raises TreeoptError when `config.json` is missing, FormatError naming the field that is wrong or not supported.
     """
-    path = Path(folder) / "config.json"
-    config = parse_config(path, _read_json(path))
-    beside = path.with_name("generation_config.json")
-    if not beside.exists():
+    folder = Path(folder)
+    beside = folder / GENERATION
+    return config_of(folder, read_object(folder / CONFIG), read_object(beside) if beside.exists() else None)
+
+
+def config_of(folder: Path, content: dict[str, Any], generation: dict[str, Any] | None) -> ModelConfig:
+    """Return the configuration of a folder, given what its two files hold; None stands for no second one.
+
+    Raises FormatError naming the file and the field that is wrong or not supported.
+    """
+    config = parse_config(folder / CONFIG, content)
+    if generation is None:
         return config
-    content = _read_json(beside)
-    fields = Fields(beside, content)
-    assert isinstance(content, dict)  # Fields refuses anything else
-    added = _end_tokens(fields, content.get("eos_token_id"))
+    added = _end_tokens(Fields(folder / GENERATION, generation), generation.get("eos_token_id"))
     return replace(config, end_tokens=tuple(dict.fromkeys([*config.end_tokens, *added])))
 
 
@@ -112,14 +118,6 @@ def parse_config(source: Path | str, content: object) -> ModelConfig:
         tied_head=bool(content.get("tie_word_embeddings", False)),
         end_tokens=_end_tokens(fields, content.get("eos_token_id")),
     )
-
-
-def _read_json(path: Path) -> object:
-    try:
-        content: object = json.loads(read_text(path, limit_bytes=MAX_BYTES))
-    except (ValueError, RecursionError) as error:
-        raise FormatError(path, "content", f"expected JSON ({error}).") from None
-    return content
 
 
 def _architecture(fields: Fields, content: dict[str, object]) -> str:

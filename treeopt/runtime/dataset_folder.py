@@ -1,13 +1,12 @@
 """Rows of Hugging Face datasets: folders of `save_to_disk` through datasets or pyarrow, parquet files through pyarrow."""
 
 import importlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 from treeopt.errors import FormatError, TreeoptError
-from treeopt.files import read_text
+from treeopt.json_file import read_object
 
 STATE = "state.json"
 SPLITS = "dataset_dict.json"
@@ -75,11 +74,8 @@ def _first_split(folder: Path) -> Path:
 
 
 def _json(path: Path, field: str) -> object:
-    try:
-        content = json.loads(read_text(path, limit_bytes=STATE_MAX_BYTES))
-    except (ValueError, RecursionError) as error:
-        raise FormatError(path, "content", f"expected JSON ({error}).") from None
-    if not isinstance(content, dict) or field not in content:
+    content = read_object(path, limit_bytes=STATE_MAX_BYTES)
+    if field not in content:
         raise FormatError(path, field, "is missing.")
     return content[field]
 

@@ -1,5 +1,6 @@
 """The decode loop: one text at a time, step by step, with all that does not depend on what a step drafts."""
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -9,9 +10,13 @@ import torch
 from torch import Tensor
 
 from treeopt.errors import InvalidValueError, TreeoptError
+from treeopt.runtime.finite import draft_warning, not_finite_error
+from treeopt.runtime.memory import check_decoder
 from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.stopping import Stopping
+from treeopt.runtime.verification import Verdict
 from treeopt.sampling import Sampling
+from treeopt.trees import TokenTree
 
 
 class DecodeLoop(ABC):
@@ -24,8 +29,10 @@ class DecodeLoop(ABC):
         seed: of all randomness.
         max_text_tokens: longest text, prompt included; at most and by default what both models were trained for.
         max_nodes: most nodes that the target verifies in a step.
+        tree: what is drafted; None where it is not known, or another may come.
 
-    Raises InvalidValueError for values out of range and models whose vocabularies differ in size.
+    Raises InvalidValueError for values out of range and models whose vocabularies differ in size, OutOfMemoryError where
+    caches, masks and laws need more memory than is free.
     """
 
     def __init__(
@@ -37,6 +44,7 @@ class DecodeLoop(ABC):
         seed: int,
         max_text_tokens: int | None,
         max_nodes: int,
+        tree: TokenTree | None = None,
     ) -> None:
         check_vocabularies(target, drafter)
         self._trained_tokens = trained_tokens(target, drafter)
@@ -45,8 +53,10 @@ class DecodeLoop(ABC):
         self.target = target
         self._sampling = sampling
         self._generator = torch.Generator(target.device).manual_seed(seed)
+        check_decoder(target, drafter, tree, text_tokens=self.max_text_tokens, max_nodes=max_nodes, sampling=sampling)
         self._cache = target.new_cache(self.max_text_tokens + max_nodes)
         self._texts = 0
+        self._warned = False
 
     def generate(
         self,
@@ -118,6 +128,17 @@ class DecodeLoop(ABC):
     def settle(self, drafted: Any, read: Any) -> list[int]:
         """Accept a path of the guesses, commit it, and return the tokens of the step."""
 
+    def _warn_of_draft(self, name: str) -> None:
+        """Warn, once for this decoder, that the model of this name gave a distribution that is not finite."""
+        if not self._warned:
+            self._warned = True
+            warnings.warn(draft_warning(name), stacklevel=2)
+
+    def _check_target(self, verdict: Verdict) -> None:
+        """Raise TreeoptError where a token came from a distribution of the target that is not finite."""
+        if not verdict.finite:
+            raise not_finite_error(self.target.name, "target")
+
     def _steps(self, left: int, stopping: Stopping, text: int) -> Iterator[list[int]]:
         while left > 0:
             if self._texts != text:
@@ -133,9 +154,15 @@ class DecodeLoop(ABC):
             raise InvalidValueError("token_ids: expected at least one token. Got an empty prompt.")
         if not all(0 <= token < vocabulary for token in token_ids):
             raise InvalidValueError(f"token_ids: expected tokens from 0 to {vocabulary - 1}.")
-        if max_new_tokens < 0 or len(token_ids) + max_new_tokens > self.max_text_tokens:
+        room = self.max_text_tokens - len(token_ids)
+        if room < 0:
             raise InvalidValueError(
-                f"max_new_tokens: expected 0 to {self.max_text_tokens - len(token_ids)} after a prompt of "
+                f"token_ids: expected at most {self.max_text_tokens} tokens, the longest text. Got {len(token_ids)}: "
+                "give a shorter prompt."
+            )
+        if not 0 <= max_new_tokens <= room:
+            raise InvalidValueError(
+                f"max_new_tokens: expected 0 to {room} after a prompt of "
                 f"{len(token_ids)}, because the models were trained on texts of {self.max_text_tokens} tokens. "
                 f"Got {max_new_tokens}."
             )

@@ -1,6 +1,8 @@
 """Decoding with a static tree: draft it, verify it in one pass of the target, commit the accepted path and one token."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -8,6 +10,7 @@ from torch import Tensor
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.decode_loop import DecodeLoop
 from treeopt.runtime.drafter import Draft, ModelDrafter
+from treeopt.runtime.finite import all_finite, on_host
 from treeopt.runtime.graphs import passes_over, pool_for
 from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.rules import rule_named
@@ -16,6 +19,14 @@ from treeopt.runtime.tree_pass import PassNodes
 from treeopt.runtime.verification import Verdict, Verifier, verify_greedy
 from treeopt.sampling import Sampling, draft_law
 from treeopt.trees import TokenTree
+
+
+class _Verification(NamedTuple):
+    """What the drafts of one tree are verified with."""
+
+    children: list[range]
+    verifier: Verifier | None
+    """None at temperature 0."""
 
 
 class Decoder(DecodeLoop):
@@ -40,7 +51,8 @@ class Decoder(DecodeLoop):
         cuda_graphs: whether passes are captured as CUDA graphs, which takes a moment for every new tree shape; by
             default on a CUDA device.  On a CPU, the same work is done without graphs.
 
-    Raises InvalidValueError for values out of range and models whose vocabularies differ in size.
+    Raises InvalidValueError for values out of range and models whose vocabularies differ in size, OutOfMemoryError where
+    caches, masks and laws need more memory than is free.
     """
 
     def __init__(
@@ -70,6 +82,7 @@ class Decoder(DecodeLoop):
             seed=seed,
             max_text_tokens=max_text_tokens,
             max_nodes=tree.nodes if max_nodes is None else max_nodes,
+            tree=tree if max_nodes in (None, tree.nodes) else None,
         )
         self._drafts = drafter is not None
         self._check_tree(tree)
@@ -115,14 +128,18 @@ class Decoder(DecodeLoop):
     def _use_tree(self, tree: TokenTree) -> None:
         self.tree = tree
         (self._pass,) = self._passes.make([PassNodes(visible=tree.ancestor_mask, depth=tree.depth)])
-        self._children = [tree.children(node) for node in range(tree.nodes)]
-        if not self._sampling.greedy:
-            self._verifier = Verifier(self._rule, tree, self.target.config.vocabulary, self.target.device)
+        self._verification = self._verification_of(tree)
+
+    def _verification_of(self, tree: TokenTree) -> "_Verification":
+        children = [tree.children(node) for node in range(tree.nodes)]
+        if self._sampling.greedy:
+            return _Verification(children, None)
+        return _Verification(children, Verifier(self._rule, tree, self.target.config.vocabulary, self.target.device))
 
     def draft(self) -> Draft:
         """Return the drafted tree."""
         if self._drafter is None:
-            return Draft(torch.full((1,), self._root, device=self.target.device), None)
+            return Draft(torch.full((1,), self._root, device=self.target.device), None, None)
         return self._drafter.propose(self._generator)
 
     def score(self, tokens: Tensor) -> Tensor:
@@ -136,18 +153,47 @@ class Decoder(DecodeLoop):
     @torch.inference_mode()
     def settle(self, drafted: Draft, read: Tensor) -> list[int]:
         """Accept a path of a draft, given the target's logits, and return the tokens that the step commits."""
-        tokens = drafted.tokens.tolist()
-        return self.commit(tokens, self.judge(drafted, tokens, read))
+        tokens, scores = on_host(drafted.tokens, drafted.scores)
+        if all_finite(scores):
+            return self.commit(tokens, self.judge(drafted, tokens, read))
+        assert self._drafter is not None
+        self._warn_of_draft(self._drafter.model.name)
+        nodes = self._drafter.usable_nodes(scores)
+        usable = Draft(drafted.tokens[:nodes], None if drafted.probs is None else drafted.probs[:nodes], None)
+        committed = self.commit(tokens, self.judge(usable, tokens[:nodes], read[:nodes]))
+        self._drafter.clean()
+        return committed
 
     def judge(self, draft: Draft, tokens: Sequence[int], logits: Tensor) -> Verdict:
-        """Choose the accepted path and the token after it."""
-        if self._sampling.greedy:
-            return verify_greedy(self._children, tokens, logits.argmax(-1).tolist())
-        self._verifier.judge(draft.tokens, draft.probs, law(logits, self._sampling))
-        return self._verifier.verdict(self._generator)
+        """Choose the accepted path and the token after it, among the first nodes of the tree where there are fewer.
+
+        Args:
+            draft: of these nodes.
+            tokens: theirs.
+            logits: (n, V), the target's after each.
+        """
+        nodes = len(tokens)
+        children, verifier = self._verification
+        if nodes < self.tree.nodes:
+            children, verifier = self._verification_of(TokenTree(self.tree.parents[:nodes]))
+        if verifier is None:
+            largest, likeliest = logits.max(-1)
+            wanted, scores = on_host(likeliest, largest)
+            verdict = verify_greedy(children, tokens, wanted)
+            finite = all_finite([scores[node] for node in verdict.nodes])
+            return verdict if finite else replace(verdict, finite=False)
+        verifier.judge(draft.tokens, draft.probs, law(logits, self._sampling))
+        return verifier.verdict(self._generator)
 
     def commit(self, tokens: Sequence[int], verdict: Verdict) -> list[int]:
-        """Keep the accepted path in both caches and make the bonus token the new root."""
+        """Keep the accepted path in both caches and make the bonus token the new root.
+
+        Raises TreeoptError, and forgets the text, where the target's distributions are not finite.
+        """
+        if not verdict.finite:
+            self._cache.clear()
+            self._passes.clean()
+        self._check_target(verdict)
         path = verdict.nodes
         self._cache.keep(path)
         if self._drafter is not None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from treeopt.runtime.drawing import Places, fill_speeds, first_arrivals, likeliest, places, without_replacement
+from treeopt.runtime.drawing import Places, fill_speeds, first_arrivals, likeliest_scored, places, without_replacement
 from treeopt.runtime.graphs import GraphPool, passes_over
 from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.rules import Rule
@@ -50,6 +51,8 @@ class DraftLevel:
     """Tokens of the level's internal nodes."""
     laws: Window
     """The draft's laws after them."""
+    scores: Tensor
+    """float64 (w,): where the largest logit after each goes, where children are not drawn at random."""
     speeds: Tensor
     """float64 (w, V): the noise to draw their children with."""
     wanted: Places
@@ -64,6 +67,8 @@ class Draft(NamedTuple):
     """int64 (n,): node 0 is the root."""
     probs: Tensor | None
     """float32 (n, V): the draft's law after each internal node; None where children are not drawn at random."""
+    scores: Tensor | None
+    """float (k,): numbers that are all finite where all laws are; None where nothing is drafted."""
 
 
 class ModelDrafter:
@@ -111,10 +116,10 @@ class ModelDrafter:
         self._internal = {int(node): i for i, node in enumerate(np.flatnonzero(tree.child_counts))}
         self._tokens = torch.empty(tree.nodes, dtype=torch.int64, device=device)
         self._root = self._tokens[:1]
-        self._probs = torch.zeros((tree.nodes, self.model.config.vocabulary), device=device)
-        self._speeds = torch.ones(
-            (len(self._internal), self.model.config.vocabulary), dtype=torch.float64, device=device
-        )
+        columns = self.model.config.vocabulary if self._random else 1
+        self._probs = torch.zeros((tree.nodes, columns), device=device)
+        self._speeds = torch.ones((len(self._internal), columns), dtype=torch.float64, device=device)
+        self._largest = torch.zeros(len(self._internal), dtype=torch.float64, device=device)
         self._levels, self._root_runs = self._make_passes()
 
     def start(self, tokens: Sequence[int]) -> None:
@@ -132,7 +137,25 @@ class ModelDrafter:
         for level in self._levels:
             logits = self._feed_root() if level is self._levels[0] else level.run(level.fed.read())
             level.drawn.copy_(self._children(level, logits, generator))
-        return Draft(self._tokens, self._probs if self._random else None)
+        if self._random:
+            return Draft(self._tokens, self._probs, self._probs[:, 0])
+        return Draft(self._tokens, None, self._largest)
+
+    def usable_nodes(self, scores: Sequence[float]) -> int:
+        """Return how many nodes, in level order, are left of a draft whose scores are not all finite.
+
+        The draft ends with the first level after which a law is not finite, in all its branches.  What decides this
+        was drawn before the level below it was, and so the text's law stays what it is; to drop the whole draft would
+        take those away in which the draft model met certain tokens.
+        """
+        first = next(index for index, score in enumerate(scores) if not isfinite(score))
+        node = first if self._random else list(self._internal)[first]
+        usable: int = self.tree.levels[int(self.tree.depth[node])].stop
+        return usable
+
+    def clean(self) -> None:
+        """Forget what is not finite behind the text, after a step in which something was not."""
+        self._passes.clean()
 
     def accept(self, path: Sequence[int], tokens: Sequence[int], bonus: int) -> None:
         """Move on to a new root: keep the fed nodes of the accepted path and remember what was not fed."""
@@ -143,7 +166,9 @@ class ModelDrafter:
 
     def _children(self, level: DraftLevel, logits: Tensor, generator: torch.Generator | None) -> Tensor:
         if not self._random:
-            return likeliest(logits, level.wanted)
+            scores, children = likeliest_scored(logits, level.wanted)
+            level.scores.copy_(scores)
+            return children
         weights = level.laws.fill(lambda rows: law(logits, self._sampling, rows))
         if level.wanted.most == 1 or self._draw is without_replacement:  # noise is made for all levels at once
             return first_arrivals(weights, level.speeds, level.wanted)
@@ -182,6 +207,7 @@ class ModelDrafter:
                     run=run,
                     fed=Window(self._tokens, fed),
                     laws=Window(self._probs, fed),
+                    scores=self._largest[first : first + len(fed)],
                     speeds=self._speeds[first : first + len(fed)],
                     wanted=places(counts[fed].tolist(), device),
                     drawn=self._tokens[below],

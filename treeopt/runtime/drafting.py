@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from treeopt.runtime.finite import Scores
 from treeopt.trees import TokenTree
 
 BoolArray = npt.NDArray[np.bool_]
@@ -35,6 +36,8 @@ class Proposal(NamedTuple):
     tokens: Tensor
     """int64 (n,): node 0 is the root, the last committed token."""
     extra: Extra | None = None
+    scores: Scores | None = None
+    """Of the distributions that the guesses come from: where one is not finite, the root alone is verified."""
 
 
 class Outcome(NamedTuple):

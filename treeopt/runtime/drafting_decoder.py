@@ -1,6 +1,7 @@
 """Decoding with any drafter: a new tree in every step, verified in one pass of the target."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.decode_loop import DecodeLoop
 from treeopt.runtime.drafting import BoolArray, Drafter, Extra, Outcome, Proposal
+from treeopt.runtime.finite import all_finite, on_host
 from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.rules import Rule, rule_named
 from treeopt.runtime.sampling import law
@@ -90,8 +92,12 @@ class DraftingDecoder(DecodeLoop):
     @torch.inference_mode()
     def settle(self, proposal: Proposal, read: Read) -> list[int]:
         """Accept a path of a proposal and return the tokens that the step commits."""
-        tokens: list[int] = proposal.tokens.tolist()
+        tokens, scores = on_host(proposal.tokens, proposal.scores and proposal.scores.values)
+        if proposal.scores is not None and not all_finite(scores):
+            self._warn_of_draft(proposal.scores.model)
+            proposal = Proposal(TokenTree([-1]), proposal.tokens[:1])
         verdict = self._verdict(proposal, tokens, read.logits[: proposal.tree.nodes])
+        self._check_target(verdict)
         committed = [*(tokens[node] for node in verdict.nodes[1:]), verdict.bonus]
         self._cache.keep(verdict.nodes)
         self._drafter.accept(Outcome(verdict.nodes, committed, read.logits, read.hidden))
@@ -123,10 +129,18 @@ class DraftingDecoder(DecodeLoop):
 
     def _verdict(self, proposal: Proposal, tokens: list[int], logits: Tensor) -> Verdict:
         if self._sampling.greedy:
-            return verify_greedy(children_of(proposal.tree), tokens, logits.argmax(-1).tolist())
-        laws = law(logits, self._sampling)
-        if self._rule.name == "target":
-            return verify_greedy(children_of(proposal.tree), tokens, sampled(laws, self._generator).tolist())
+            numbers, wanted = logits.max(-1)
+        else:
+            laws = law(logits, self._sampling)
+            if self._rule.name != "target":
+                return self._typical(proposal, laws)
+            numbers, wanted = laws[:, 0], sampled(laws, self._generator)
+        following, scores = on_host(wanted, numbers)
+        verdict = verify_greedy(children_of(proposal.tree), tokens, following)
+        finite = all_finite([scores[node] for node in verdict.nodes])
+        return verdict if finite else replace(verdict, finite=False)
+
+    def _typical(self, proposal: Proposal, laws: Tensor) -> Verdict:
         verifier = Verifier(self._rule, proposal.tree, laws.shape[1], laws.device)
         verifier.judge(proposal.tokens.to(laws.device), None, laws)
         return verifier.verdict(self._generator)

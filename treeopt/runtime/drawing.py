@@ -40,14 +40,22 @@ def places(counts: Sequence[int], device: torch.device) -> Places:
 
 def likeliest(law: Tensor, wanted: Places, generator: torch.Generator | None = None) -> Tensor:  # noqa: ARG001
     """Return the likeliest tokens, the likeliest first; logits serve as well as laws."""
+    return likeliest_scored(law, wanted)[1]
+
+
+def likeliest_scored(law: Tensor, wanted: Places) -> tuple[Tensor, Tensor]:
+    """Return the largest entry of every row, (m,), NaN where one is NaN, and the likeliest tokens, int64 (c,)."""
     if wanted.most == 1 and len(wanted.node) == len(law):  # one child each, which is what most levels are
-        return law.argmax(-1)
-    return law.topk(wanted.most).indices[wanted.node, wanted.rank]
+        largest, tokens = law.max(-1)
+        return largest, tokens
+    top = law.topk(wanted.most)
+    return top.values[:, 0], top.indices[wanted.node, wanted.rank]
 
 
 def with_replacement(law: Tensor, wanted: Places, generator: torch.Generator | None = None) -> Tensor:
     """Return independent draws; siblings may be alike (Miao et al., 2024)."""
-    drawn = torch.multinomial(law.double(), wanted.most, replacement=True, generator=generator)
+    # multinomial would raise, or stop a CUDA device for good, on a law that is not finite and is never verified
+    drawn = torch.multinomial(law.double().nan_to_num(nan=1.0), wanted.most, replacement=True, generator=generator)
     return drawn[wanted.node, wanted.rank]
 
 
@@ -87,3 +95,11 @@ def check_counts(law: Tensor, counts: Tensor) -> None:
     most = int(counts.max()) if len(counts) else 0
     if most > law.shape[1]:
         raise InvalidValueError(f"counts: expected at most {law.shape[1]}, the vocabulary. Got {most}.")
+
+
+def check_finite(name: str, probs: Tensor) -> None:
+    """Raise InvalidValueError for probabilities that are NaN or infinite."""
+    if not bool(probs.isfinite().all()):
+        raise InvalidValueError(
+            f"{name}: expected finite probabilities. Got NaN or infinity: check the model's logits."
+        )

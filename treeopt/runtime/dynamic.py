@@ -1,13 +1,11 @@
 """Decoding with dynamic trees: in every step the draft model grows a tree where it is sure of itself (Li et al., 2024)."""
 
-import torch
-
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.decode_loop import check_vocabularies, text_limit, trained_tokens
-from treeopt.runtime.drafting import Proposal
 from treeopt.runtime.drafting_decoder import DraftingDecoder
-from treeopt.runtime.dynamic_growth import Growth
+from treeopt.runtime.dynamic_growth import Children, Grown, Growth
 from treeopt.runtime.growing import GrowingDrafter
+from treeopt.runtime.memory import new_cache
 from treeopt.runtime.model import LanguageModel
 from treeopt.trees.dynamic_tree import DynamicTree
 
@@ -70,14 +68,16 @@ class DynamicDrafter(GrowingDrafter):
     """
 
     def __init__(self, model: LanguageModel, tree: DynamicTree, *, capacity: int) -> None:
-        cache = model.new_cache(capacity + sum(tree.draft_widths))
+        cache = new_cache(model, capacity + sum(tree.draft_widths))
         super().__init__(model, cache, children=tree.top_k, max_nodes=tree.nodes)
         self.tree = tree
 
-    @torch.inference_mode()
-    def propose(self) -> Proposal:
+    def _grow(self, root: Children) -> Grown | None:
         """Return the tree below the root, drafted in `depth` passes."""
-        growth = Growth(self.tree, self._feed_root())
+        growth = Growth(self.tree, root)
         for _ in range(self.tree.depth - 1):
-            growth.add(self._feed(*growth.beams()))
-        return self._propose(growth.best())
+            children = self._feed(*growth.beams())
+            if not children.finite:
+                return None
+            growth.add(children)
+        return growth.best()

@@ -25,6 +25,11 @@ class Children(NamedTuple):
     tokens: IntArray
     """int64 (m, k)."""
 
+    @property
+    def finite(self) -> bool:
+        """Whether all distributions are; in one that is not, everything is NaN."""
+        return not np.isnan(self.log_probs[:, 0]).any()
+
 
 class Beams(NamedTuple):
     """The nodes of one level that get children."""

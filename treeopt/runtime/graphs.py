@@ -147,6 +147,10 @@ class PassGraphs:
             for placement, nodes in zip(placements, passes, strict=True)
         ]
 
+    def clean(self) -> None:
+        """See `Passes`: a mask hides a slot by adding to its score, and NaN stays NaN whatever is added."""
+        self._cache.wipe()
+
     @torch.inference_mode()
     def _run(self, placement: Placement, fed: int, tokens: Tensor) -> Tensor:
         """Return the logits (rows, V) after tokens, which with those before are `fed` nodes of this step."""

@@ -1,5 +1,6 @@
 """A draft model at work for trees that grow anew in every step: its cache, and what it has not seen of the text."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,11 +9,13 @@ from torch import Tensor
 
 from treeopt.runtime.drafting import IntArray, Outcome, Proposal
 from treeopt.runtime.dynamic_growth import Children, Grown
+from treeopt.runtime.finite import Scores
 from treeopt.runtime.model import LanguageModel, TextCache
 from treeopt.runtime.tree_pass import PassNodes, TreePass
+from treeopt.trees import TokenTree
 
 
-class GrowingDrafter:
+class GrowingDrafter(ABC):
     """The part of a `Drafter` that all growing trees share; the classes below say how a tree grows.
 
     The draft model's cache holds the committed text but for `pending`, the tokens it has not seen: the root, and
@@ -41,6 +44,20 @@ class GrowingDrafter:
         text = torch.tensor(tokens[:-1], dtype=torch.int64, device=self.model.device)
         self.model.prefill(text, self._cache)
         self._pending = [tokens[-1]]
+
+    @torch.inference_mode()
+    def propose(self) -> Proposal:
+        """Return the tree below the root; the root alone where a distribution on the way is not finite."""
+        root = self._feed_root()
+        grown = self._grow(root) if root.finite else None
+        if grown is None:
+            alone = Grown(TokenTree([-1]), np.empty(0, np.int64), np.zeros(1, np.int64))
+            return self._propose(alone)._replace(scores=Scores(self.model.name, torch.tensor([torch.nan])))
+        return self._propose(grown)
+
+    @abstractmethod
+    def _grow(self, root: Children) -> Grown | None:
+        """Return the tree of a step, given the children of the root; None where those of a node are not finite."""
 
     def accept(self, outcome: Outcome) -> None:
         """Move on to a new root: keep the fed nodes of the accepted path and remember what was not fed."""

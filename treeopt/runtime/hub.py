@@ -4,6 +4,7 @@ import importlib
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from treeopt.errors import TreeoptError
 
@@ -12,6 +13,7 @@ SETTINGS = ("*.json", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.t
 WEIGHTS = ("*.safetensors",)
 IGNORED = ("*/*", "consolidated*")
 """Subfolders, and second copies of the weights in other layouts."""
+T = TypeVar("T")
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -24,28 +26,24 @@ def is_hub_name(name: Path | str) -> bool:
     return HUB_NAME.fullmatch(str(name)) is not None and not str(name).startswith(".") and not Path(name).exists()
 
 
-def model_folder(name: Path | str, check: Callable[[Path], object], files: Sequence[str] = SETTINGS + WEIGHTS) -> Path:
-    """Return the folder of a model, after `check` found nothing wrong with it.
+def model_folder(name: Path | str, read: Callable[[Path], T], files: Sequence[str] = SETTINGS + WEIGHTS) -> T:
+    """Return what `read` makes of the folder of a model.
 
-    Of a model of the hub the copy in the local cache is taken if it passes; else it is downloaded.
+    Of a model of the hub the copy in the local cache is taken if it can be read; else it is downloaded.
 
     Args:
         name: a folder, or `org/name` on the hub.
-        check: raises TreeoptError where the folder is not what it should be.
+        read: raises TreeoptError where the folder is not what it should be.
         files: patterns of what is downloaded.
 
-    Raises TreeoptError where there is no such folder and no such model, and what `check` raises.
+    Raises TreeoptError where there is no such folder and no such model, and what `read` raises.
     """
     if not is_hub_name(name):
-        check(Path(name))
-        return Path(name)
+        return read(Path(name))
     try:
-        folder = _snapshot(str(name), files, local_files_only=True)
-        check(folder)
+        return read(_snapshot(str(name), files, local_files_only=True))
     except TreeoptError:
-        folder = _snapshot(str(name), files, local_files_only=False)
-        check(folder)
-    return folder
+        return read(_snapshot(str(name), files, local_files_only=False))
 
 
 def _snapshot(name: str, files: Sequence[str], *, local_files_only: bool) -> Path:

@@ -1,26 +1,22 @@
 """Any model folder in Hugging Face layout: run by the built-in transformer where it can, else by transformers."""
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from treeopt.errors import FormatError, TreeoptError
-from treeopt.files import read_text
 from treeopt.runtime.checkpoint import load_model
-from treeopt.runtime.config import why_not_built_in
+from treeopt.runtime.config import CONFIG, why_not_built_in
+from treeopt.runtime.folder import ModelFolder
 from treeopt.runtime.model import LanguageModel
 
 if TYPE_CHECKING:
     from treeopt.runtime.adapter.loading import Placement
 
-CONFIG = "config.json"
-CONFIG_MAX_BYTES = 1_000_000
-
 
 def load_language_model(
-    folder: Path | str,
+    folder: ModelFolder | Path | str,
     *,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
@@ -34,57 +30,34 @@ def load_language_model(
 
     Raises TreeoptError when something is missing, FormatError naming what is wrong or not supported.
     """
-    folder = Path(folder)
-    reason = adapter_reason(folder)
+    found = ModelFolder.of(folder)
+    reason = adapter_reason(found)
     if reason is None and placement is None and not tensor_parallel:
-        return load_model(folder, dtype=dtype, device=device)
+        return load_model(found, dtype=dtype, device=device)
     from treeopt.runtime.adapter.loading import load_adapter  # for transformers, which are optional
 
-    return load_adapter(folder, dtype=dtype, device=device, placement=placement, tensor_parallel=tensor_parallel)
+    return load_adapter(found.path, dtype=dtype, device=device, placement=placement, tensor_parallel=tensor_parallel)
 
 
-def adapter_reason(folder: Path) -> str | None:
+def adapter_reason(folder: ModelFolder) -> str | None:
     """Return why transformers must run the model of a folder, None where the built-in transformer can.
 
     Only the configuration is read.  Raises TreeoptError where neither can run it.
     """
-    content = read_config(folder)
-    reason = why_not_built_in(content)
+    reason = why_not_built_in(folder.content)
     if reason is not None:
-        _check_known(folder, content, reason)
+        _check_known(folder.path, folder.content, reason)
     return reason
 
 
-def read_config(folder: Path) -> dict[str, object]:
-    """Return what the `config.json` of a folder holds.
-
-    Raises TreeoptError where there is no such folder or file, FormatError where it holds something else.
-    """
-    if not folder.is_dir():
-        raise TreeoptError(
-            f"{folder}: no such folder. Expected a model folder with config.json, safetensors and tokenizer.json."
-        )
-    path = folder / CONFIG
-    if not path.is_file():
-        raise TreeoptError(f"{folder}: no {CONFIG}. Expected a model folder in Hugging Face layout.")
-    try:
-        content = json.loads(read_text(path, limit_bytes=CONFIG_MAX_BYTES))
-    except (ValueError, RecursionError) as error:
-        raise FormatError(path, "content", f"expected JSON ({error}).") from None
-    if not isinstance(content, dict):
-        raise FormatError(path, "content", "expected fields with names.")
-    return content
-
-
-def logit_columns(folder: Path) -> int | None:
+def logit_columns(folder: ModelFolder) -> int | None:
     """Return how many logits the configuration of a folder announces, None where it does not say."""
-    content = read_config(folder)
-    inner = content.get("text_config")
-    found = content.get("vocab_size", inner.get("vocab_size") if isinstance(inner, dict) else None)
+    inner = folder.content.get("text_config")
+    found = folder.content.get("vocab_size", inner.get("vocab_size") if isinstance(inner, dict) else None)
     return found if type(found) is int else None
 
 
-def _check_known(folder: Path, content: dict[str, object], reason: str) -> None:
+def _check_known(folder: Path, content: dict[str, Any], reason: str) -> None:
     """Refuse a model that transformers do not know, without reading a weight."""
     architectures = content.get("architectures")
     name = architectures[0] if isinstance(architectures, list) and architectures else content.get("model_type")

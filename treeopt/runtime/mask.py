@@ -21,11 +21,12 @@ class TreeMask:
         self._all_visible = bool(visible.all())
         self._capacity = capacity
         rows, columns = visible.shape
-        self._buffer = torch.zeros(
+        self._buffer = torch.empty(
             (0, 0) if self._all_visible else (rows, capacity + columns), device=device, dtype=dtype
         )
         if not self._all_visible:
-            self._buffer[:, capacity:].masked_fill_(~visible.to(device), float("-inf"))
+            self._buffer[:, :capacity] = 0
+            self._buffer[:, capacity:].fill_(float("-inf")).masked_fill_(visible.to(device), 0)
 
     def behind(self, length: int) -> Tensor | None:
         """Return the mask behind `length` committed tokens, or None when every node sees everything."""

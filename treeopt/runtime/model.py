@@ -34,6 +34,9 @@ class TextCache(Protocol):
     def keep(self, path: Sequence[int]) -> None:
         """Commit the tree nodes at the offsets `path` from `length`, rising from 0, and drop the others."""
 
+    def wipe(self) -> None:
+        """Set what stands behind the committed tokens to 0, where a pass left something that is not finite."""
+
     def clear(self) -> None:
         """Forget every token."""
 
@@ -81,6 +84,17 @@ class HiddenModel(LanguageModel, Protocol):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits of last hidden states."""
+
+
+@runtime_checkable
+class SizedModel(LanguageModel, Protocol):
+    """A model that tells how much memory it will take."""
+
+    def cache_bytes(self, capacity: int, batch_size: int = 1) -> int:
+        """Return the bytes of what `new_cache` returns."""
+
+    def pass_bytes(self, tokens: int) -> int:
+        """Return the most bytes that a pass over so many tokens takes for a moment, logits left out."""
 
 
 @runtime_checkable

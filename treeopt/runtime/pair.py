@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,11 +11,9 @@ import torch
 from treeopt import pair as bundle
 from treeopt.errors import InvalidValueError
 from treeopt.profile import Pair
-from treeopt.runtime.checkpoint import check_folder
-from treeopt.runtime.config import load_config
-from treeopt.runtime.digest import model_digest
+from treeopt.runtime.folder import ModelFolder
 from treeopt.runtime.hub import SETTINGS, is_hub_name, model_folder
-from treeopt.runtime.loading import adapter_reason, load_language_model, logit_columns, read_config
+from treeopt.runtime.loading import adapter_reason, load_language_model, logit_columns
 from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.tokenizer import Tokenizer
 from treeopt.runtime.vocabulary import check_same_tokens, shared_columns, trimmed
@@ -74,9 +73,12 @@ def load_pair(
     if threads is not None:
         torch.set_num_threads(threads)
     names = (target or bundle.TARGET, draft or bundle.DRAFT)
-    tokenizer, notes = _check_settings(*(model_folder(name, _check_settings_files, SETTINGS) for name in names))
-    _check_length(text_tokens, [model_folder(name, _check_settings_files, SETTINGS) for name in names])
-    folders = [model_folder(name, check_folder) for name in names]
+    folders = [model_folder(name, _with_settings, SETTINGS) for name in names]
+    tokenizer, notes = _check_settings(*folders)
+    _check_length(text_tokens, folders)
+    folders = [
+        model_folder(name, partial(_with_weights, known=folder)) for name, folder in zip(names, folders, strict=True)
+    ]
     models = [
         load_language_model(
             folders[0], dtype=DTYPES[dtype], device=place, placement=placement, tensor_parallel=tensor_parallel
@@ -105,8 +107,8 @@ def load_pair(
         draft_parameters=models[1].parameters,
         target_source=None if target is None else str(target),
         draft_source=None if draft is None else str(draft),
-        target_digest=model_digest(folders[0]),
-        draft_digest=model_digest(folders[1]),
+        target_digest=folders[0].digest,
+        draft_digest=folders[1].digest,
     )
     return ModelPair(
         target=trimmed(models[0], shared),
@@ -117,29 +119,38 @@ def load_pair(
     )
 
 
-def _check_settings_files(folder: Path) -> None:
-    read_config(folder)
-    Tokenizer(folder)
+def _with_settings(path: Path) -> ModelFolder:
+    """Return a folder whose configuration and tokenizer could be read."""
+    folder = ModelFolder(path)
+    _ = folder.content, folder.tokenizer
+    return folder
 
 
-def _check_settings(target: Path, draft: Path) -> tuple[Tokenizer, list[str]]:
+def _with_weights(path: Path, known: ModelFolder) -> ModelFolder:
+    """Return a folder whose weights are all there: the known one, unless the hub has moved to another since."""
+    folder = known if known.path == path else ModelFolder(path)
+    _ = folder.weight_files
+    return folder
+
+
+def _check_settings(target: ModelFolder, draft: ModelFolder) -> tuple[Tokenizer, list[str]]:
     """Return the shared tokenizer, and a note on each model that transformers run; refuse pairs that cannot work."""
     reasons = {"target": adapter_reason(target), "draft": adapter_reason(draft)}
     notes = [f"The {name} runs through transformers: {why}" for name, why in reasons.items() if why is not None]
-    tokenizer, columns = Tokenizer(target), (logit_columns(target), logit_columns(draft))
-    check_same_tokens(tokenizer.vocabulary, Tokenizer(draft).vocabulary)
+    tokenizer, columns = target.tokenizer, (logit_columns(target), logit_columns(draft))
+    check_same_tokens(tokenizer.vocabulary, draft.tokenizer.vocabulary)
     if columns[0] is not None and columns[1] is not None:
         shared_columns(tokenizer.vocabulary, target=columns[0], draft=columns[1])
     return tokenizer, notes
 
 
-def _check_length(text_tokens: int, folders: Sequence[Path]) -> None:
+def _check_length(text_tokens: int, folders: Sequence[ModelFolder]) -> None:
     """Refuse a text that is longer than a built-in model was trained for; transformers' models tell once loaded."""
     for folder in folders:
-        if adapter_reason(folder) is None and text_tokens > (most := load_config(folder).max_positions):
+        if adapter_reason(folder) is None and text_tokens > (most := folder.config.max_positions):
             raise InvalidValueError(
                 f"context: expected room for {text_tokens} tokens, the context and what is timed behind it. "
-                f"{folder.name} was trained on {most}: use a shorter context."
+                f"{folder.path.name} was trained on {most}: use a shorter context."
             )
 
 

@@ -1,6 +1,5 @@
 """Prompts for profiles and benchmarks: the bundled ones, or those of a text, JSON or JSONL file or a datasets folder."""
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -10,6 +9,7 @@ from typing import TypeVar
 from treeopt import pair as bundle
 from treeopt.errors import FormatError, TreeoptError
 from treeopt.files import read_bytes
+from treeopt.json_file import parse_json
 from treeopt.runtime.dataset_folder import arrow_rows, is_saved_dataset, parquet_rows
 
 MAX_BYTES = 64_000_000
@@ -138,7 +138,7 @@ def _json_rows(path: Path) -> Iterator[Row]:
     text = _text(path)
     if not text.lstrip().startswith("["):  # often JSONL by another name
         return _line_rows(path)
-    rows = _parsed(path, "content", text)
+    rows = parse_json(path, text)
     assert isinstance(rows, list)
     return _numbered(path, rows)
 
@@ -150,16 +150,9 @@ def _line_rows(path: Path) -> Iterator[Row]:
             for number, line in enumerate(iter(lambda: file.readline(MAX_BYTES), b""), start=1):
                 place = f"line {number}"
                 if line.strip():
-                    yield path, place, _parsed(path, place, _decoded(path, place, line))
+                    yield path, place, parse_json(path, _decoded(path, place, line), place=place)
     except OSError as error:
         raise TreeoptError(f"{path}: cannot be read ({error.strerror}). Expected a readable file.") from None
-
-
-def _parsed(path: Path, place: str, text: str) -> object:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(path, place, f"expected JSON ({error}).") from None
 
 
 def _text(path: Path) -> str:

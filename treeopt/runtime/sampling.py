@@ -23,8 +23,3 @@ def law(logits: Tensor, sampling: Sampling, out: Tensor | None = None) -> Tensor
     ordered[ordered.cumsum(-1) - ordered >= sampling.top_p] = 0.0
     probs.scatter_(-1, tokens, ordered)
     return probs.div_(probs.sum(-1, keepdim=True))
-
-
-def probabilities(logits: Tensor, temperature: float, top_p: float = 1.0, top_k: int = 0) -> Tensor:
-    """Return `law` of a sampling given by its numbers."""
-    return law(logits, Sampling(temperature, top_p, top_k))

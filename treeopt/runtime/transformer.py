@@ -58,6 +58,19 @@ class Transformer:
         """Return an empty cache for `capacity` tokens of each text, tree nodes included."""
         return KVCache(self.config, capacity, batch_size, rotations=self._rotations, dtype=self.dtype)
 
+    def cache_bytes(self, capacity: int, batch_size: int = 1) -> int:
+        """Return the bytes of keys and values in a cache for `capacity` tokens of each text."""
+        config = self.config
+        token = 2 * config.layers * config.key_value_heads * config.head_size
+        return self.dtype.itemsize * token * capacity * batch_size
+
+    def pass_bytes(self, tokens: int) -> int:
+        """Return the most bytes that a pass over so many tokens takes for a moment, logits left out.
+
+        That is in the MLP: the residual and its norm, both inner products, and what is made of them.
+        """
+        return self.dtype.itemsize * tokens * (2 * self.config.hidden + 4 * self.config.intermediate)
+
     @torch.inference_mode()
     def prefill(self, tokens: Tensor, cache: KVCache) -> Tensor | None:
         """Commit texts, int64 (n,) or (batch, n), to an empty cache.

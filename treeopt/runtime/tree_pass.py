@@ -34,6 +34,9 @@ class Passes(Protocol):
     def make(self, passes: Sequence[PassNodes]) -> list[Pass]:
         """Return the passes of a tree; to be called between steps."""
 
+    def clean(self) -> None:
+        """Forget what stands behind the text, where a pass left something that is not finite."""
+
 
 class Read(NamedTuple):
     """What a model says of the nodes of a pass."""
@@ -69,7 +72,8 @@ class TreePass:
         self._cache = cache
         self._start = start
         self._depth = torch.tensor(depth, dtype=torch.int64, device=model.device)
-        self._mask = TreeMask(torch.from_numpy(visible.copy()), capacity, dtype=model.dtype, device=model.device)
+        nodes = torch.from_numpy(np.require(visible, requirements="W"))  # torch warns of what cannot be written
+        self._mask = TreeMask(nodes, capacity, dtype=model.dtype, device=model.device)
 
     def __call__(self, tokens: Tensor) -> Tensor:
         """Return logits (rows, V) after tokens, int64 (rows,)."""
@@ -109,3 +113,6 @@ class TreePasses:
             )
             for nodes in passes
         ]
+
+    def clean(self) -> None:
+        """See `Passes`; here nothing is to do, because a pass sees no slot that was not fed in its step."""

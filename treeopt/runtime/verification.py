@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.drawing import check_counts, places
+from treeopt.runtime.drawing import check_counts, check_finite, places
+from treeopt.runtime.finite import all_finite
 from treeopt.runtime.judging import DeviceJudging, HostJudging
 from treeopt.runtime.rules import Rule, rule_named
 from treeopt.runtime.selection import FloatArray, Walk
@@ -22,6 +23,8 @@ class Verdict:
     """Accepted nodes from the root down; the first is 0, the root."""
     bonus: int
     """The token sampled after the last of them."""
+    finite: bool = True
+    """Whether the target's distributions that it hangs on are finite; where they are not, nothing above holds."""
 
     @property
     def path(self) -> Tensor:
@@ -41,10 +44,11 @@ def draw(rule: str, draft_probs: Tensor, counts: Tensor, generator: torch.Genera
         generator: source of fresh noise; the same state draws the same children.
 
     Returns int64 (sum(counts),): tokens node after node, in the order drawn, which is their rank.
-    Raises InvalidValueError for an unknown rule or more children than tokens.
+    Raises InvalidValueError for an unknown rule, more children than tokens, or a law that is not finite.
     """
     drawing = rule_named(rule, lossy=True).draw
     check_counts(draft_probs, counts)
+    check_finite("draft_probs", draft_probs[counts > 0])
     if len(counts) == 0 or int(counts.max()) == 0:
         return torch.empty(0, dtype=torch.int64, device=draft_probs.device)
     return drawing(draft_probs, places(counts.tolist(), draft_probs.device), generator)
@@ -71,7 +75,8 @@ def verify(
         generator: source of fresh noise.
         lossy: allow rules that change the text's law.
 
-    Raises InvalidValueError for an unknown rule, a lossy one unless allowed, or shapes that do not fit the tree.
+    Raises InvalidValueError for an unknown rule, a lossy one unless allowed, shapes that do not fit the tree, or laws
+    that are not finite.
     """
     found = rule_named(rule, lossy=lossy)
     for name, probs in (("draft_probs", draft_probs), ("target_probs", target_probs)):
@@ -79,6 +84,8 @@ def verify(
             raise InvalidValueError(f"{name}: expected ({tree.nodes}, V), a row per node. Got {tuple(probs.shape)}.")
     if tokens.shape != (tree.nodes,):
         raise InvalidValueError(f"tokens: expected ({tree.nodes},), one per node. Got {tuple(tokens.shape)}.")
+    check_finite("target_probs", target_probs)
+    check_finite("draft_probs", draft_probs[torch.from_numpy(tree.child_counts > 0).to(draft_probs.device)])
     verifier = Verifier(found, tree, target_probs.shape[1], target_probs.device)
     verifier.judge(tokens, draft_probs.double(), target_probs.double())
     return verifier.verdict(generator)
@@ -125,8 +132,9 @@ class Verifier:
         on_host = device.type == "cpu" if on_host is None else on_host
         self._judge = (HostJudging if on_host else DeviceJudging)(rule, tree, vocabulary, device)
         self._rows = {parent: row for row, parent in enumerate(self._judge.parents)}
-        self._numbers = torch.ones(2, tree.nodes + 1, dtype=torch.float64, device=device)
-        self._acceptance, self._noise = self._numbers[0, :-1], self._numbers[1]
+        self._numbers = torch.ones(3, tree.nodes + 1, dtype=torch.float64, device=device)
+        self._acceptance, self._noise, self._entries = self._numbers[0, :-1], self._numbers[1], self._numbers[2, :-1]
+        self._found: list[float] = []
         self._target = self._judge.left
 
     def judge(self, tokens: Tensor, draft_probs: Tensor | None, target_probs: Tensor) -> Tensor:
@@ -137,17 +145,20 @@ class Verifier:
         self._target = target_probs
         self._acceptance.fill_(1.0)
         self._judge(tokens, draft_probs, target_probs, self._acceptance)
+        self._entries.copy_(target_probs[:, 0])
         return self._acceptance
 
     def verdict(self, generator: torch.Generator | None) -> Verdict:
         """Return the accepted path of what was judged last, and the token after it."""
         last, uniform = self.last_node(generator)
-        return Verdict(self._walk.path(last), self.token_after(last, uniform))
+        path = self._walk.path(last)
+        finite = all_finite(self._found[:-1] if self._rule.by_level else [self._found[node] for node in path])
+        return Verdict(path, self.token_after(last, uniform), finite)
 
     def last_node(self, generator: torch.Generator | None) -> tuple[int, float]:
         """Return the last node of the accepted path of what was judged last, and a number for `token_after`."""
         self._noise.uniform_(generator=generator)
-        acceptance, noise = self._numbers.tolist()
+        acceptance, noise, self._found = self._numbers.tolist()
         return self._rule.selection.last_node(self._walk, acceptance[:-1], noise), noise[-1]
 
     def token_after(self, node: int, uniform: float) -> int:

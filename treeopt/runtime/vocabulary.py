@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.model import LanguageModel, StaticModel, TextCache
+from treeopt.runtime.model import LanguageModel, SizedModel, StaticModel, TextCache
 
 
 def check_same_tokens(target: Mapping[str, int], draft: Mapping[str, int]) -> None:
@@ -65,6 +65,14 @@ class TrimmedModel:
     def new_cache(self, capacity: int, batch_size: int = 1) -> TextCache:
         """Return the model's cache."""
         return self._model.new_cache(capacity, batch_size)
+
+    def cache_bytes(self, capacity: int, batch_size: int = 1) -> int:
+        """Return the bytes of the model's cache; 0 where it does not say."""
+        return self._model.cache_bytes(capacity, batch_size) if isinstance(self._model, SizedModel) else 0
+
+    def pass_bytes(self, tokens: int) -> int:
+        """Return the bytes of the model's pass; 0 where it does not say."""
+        return self._model.pass_bytes(tokens) if isinstance(self._model, SizedModel) else 0
 
     def prefill(self, tokens: Tensor, cache: Any) -> Tensor | None:
         """Commit a text as the model does."""

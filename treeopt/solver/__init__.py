@@ -3,3 +3,8 @@
 from treeopt.solver.solution import BEST_FIRST, DYNAMIC_PROGRAM, INTEGER_PROGRAM, Certificate, Solution, solve
 
 __all__ = ["BEST_FIRST", "DYNAMIC_PROGRAM", "INTEGER_PROGRAM", "Certificate", "Solution", "solve"]
+
+
+def __dir__() -> list[str]:
+    """Return the public names: what tab completion shows."""
+    return __all__

@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from treeopt.array_record import ArrayRecord
+
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
 
@@ -109,8 +111,8 @@ def grow(
     return parent[:end], rank[:end], reach[:end], hope[:end], order, weighed
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NestedTrees:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class NestedTrees(ArrayRecord):
     """What `grow` found: the tree of n nodes and depth d is the first n nodes of row d of `order`."""
 
     parent: IntArray

@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from treeopt.array_record import ArrayRecord
+
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
 
@@ -164,8 +166,8 @@ def widths_above(row: FloatArray, below: FloatArray, widths: IntArray) -> IntArr
     return here
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ValueTrees:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ValueTrees(ArrayRecord):
     """The dynamic program's values; trees are read back from them, without solving again."""
 
     rows: FloatArray

@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from numba import njit
 
 from treeopt.acceptance import AcceptanceTable
+from treeopt.arguments import instance, shown, whole, whole_numbers
+from treeopt.array_record import ArrayRecord
 from treeopt.errors import InvalidValueError
 from treeopt.solver.best_first import NestedTrees, grow
 from treeopt.solver.dynamic_program import solve_values
@@ -70,10 +72,11 @@ class Trees(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Solution:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Solution(ArrayRecord):
     """The optimum for every budget up to `max_nodes` and every depth up to `max_depth`; trees are made on demand."""
 
+    _shown: ClassVar[tuple[str, ...]] = ("max_nodes", "max_depth", "certificate.method", "table")
     table: AcceptanceTable
     trees: Trees
     certificate: Certificate
@@ -108,10 +111,18 @@ class Solution:
 
         Of all trees of its value it has the fewest nodes.  Raises InvalidValueError outside what was solved.
         """
-        _within("nodes", nodes, 1, self.max_nodes)
-        _within("depth", depth, 0, self.max_depth)
-        at = depth, nodes
+        at = self._place(nodes, depth)
         return TokenTree.ordered(self.trees.parents(int(self.tree_nodes[at]), int(self.tree_depth[at])))
+
+    def tokens(self, nodes: int, depth: int) -> float:
+        """Return the most tokens that a step yields with at most `nodes` nodes and `depth` levels below the root.
+
+        Raises InvalidValueError outside what was solved.
+        """
+        return float(self.expected_tokens[self._place(nodes, depth)])
+
+    def _place(self, nodes: int, depth: int) -> tuple[int, int]:
+        return whole("depth", depth, 0, self.max_depth), whole("nodes", nodes, 1, self.max_nodes)
 
     def draft_widths(self) -> IntArray:
         """Return int32 (max_depth + 1, max_nodes + 1, max_depth): internal nodes of every tree at each depth.
@@ -163,10 +174,11 @@ def solve(
     >>> solution.tree(nodes=4, depth=2).parents.tolist(), solution.certificate.method
     ([-1, 0, 0, 1], 'best-first')
     """
+    instance("table", table, AcceptanceTable, "make one with treeopt.AcceptanceTable(p)")
     if max_depth is None:
         max_depth = table.max_depth or DEFAULT_MAX_DEPTH
-    _within("max_nodes", max_nodes, 1, MAX_CELLS)
-    _within("max_depth", max_depth, 0, MAX_CELLS)
+    max_nodes = whole("max_nodes", max_nodes, 1, MAX_CELLS)
+    max_depth = whole("max_depth", max_depth, 0, MAX_CELLS)
     rows_cells = max_depth * table.parent_ranks * table.branching
     _affordable(max_nodes, max_depth, max(rows_cells, (max_depth + 1) * (max_nodes + 1)))
     limited = level_widths is not None or draft_widths is not None
@@ -228,13 +240,14 @@ def first_as_good(values: FloatArray) -> IntArray:
 
 
 def _limits(name: str, limits: int | Sequence[int] | None, max_depth: int, max_nodes: int) -> IntArray:
-    asked = np.array(max_nodes if limits is None else limits)
-    if asked.ndim == 0:
-        asked = np.full(max_depth, asked)
-    whole = asked.size == 0 or np.issubdtype(asked.dtype, np.integer)
-    if asked.shape != (max_depth,) or not whole or np.any(asked < 1):
+    try:
+        given = whole_numbers(name, [max_nodes if limits is None else limits])[0]
+        asked = np.full(max_depth, given) if given.ndim == 0 else given
+    except InvalidValueError:
+        asked = None
+    if asked is None or asked.shape != (max_depth,) or np.any(asked < 1):
         raise InvalidValueError(
-            f"{name}: expected a whole number of at least 1, or {max_depth} of them, one per depth. Got {limits}."
+            f"{name}: expected a whole number of at least 1, or {max_depth} of them, one per depth. Got {shown(limits)}."
         )
     return np.asarray(np.minimum(asked, max_nodes), np.int32)
 
@@ -244,8 +257,3 @@ def _affordable(max_nodes: int, max_depth: int, cells: int) -> None:
         raise InvalidValueError(
             f"max_nodes, max_depth: {max_nodes} x {max_depth} needs more than {MAX_CELLS} values. Ask for fewer."
         )
-
-
-def _within(name: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
-        raise InvalidValueError(f"{name}: expected {least} to {most}. Got {value}.")

@@ -55,7 +55,12 @@ def load(path: Path | str) -> Solution:
 
     Raises FormatError naming the file, the array and the reason, TreeoptError when it cannot be read.
     """
-    arrays = Arrays.read(path, read_bytes(path, limit_bytes=MAX_BYTES), limit_bytes=2 * MAX_BYTES)
+    return parse(path, read_bytes(path, limit_bytes=MAX_BYTES))
+
+
+def parse(path: Path | str, data: bytes) -> Solution:
+    """Return the solution of a file's bytes; raises FormatError as `load` does."""
+    arrays = Arrays.read(path, data, limit_bytes=2 * MAX_BYTES)
     if arrays.text("format") != FORMAT:
         raise arrays.error("format", f"expected {FORMAT!r}. Is it another kind of file?")
     if arrays.integer("version") > VERSION:
@@ -142,7 +147,7 @@ def _read_limited(arrays: Arrays, table: AcceptanceTable) -> Trees:
         if tree[0] != -1 or any(not 0 <= parent < node for node, parent in enumerate(tree[1:], start=1)):
             raise arrays.error("parents", "expected -1 and then, for every node of each tree, a parent before it.")
     rows = tuple(tuple(every[row * columns : (row + 1) * columns]) for row in range(levels))
-    return LimitedTrees(tokens, bounds, rows, solved=0)
+    return LimitedTrees(tokens, bounds, rows)
 
 
 _READ: dict[str, Callable[[Arrays, AcceptanceTable], Trees]] = {

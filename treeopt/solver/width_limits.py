@@ -10,11 +10,12 @@ So the maximum bounds every tree there is, and where y is 0 it is attained: the 
 program is solved again with more nodes, and what gap remains at the end is reported.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from treeopt.array_record import ArrayRecord
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.solver.best_first import HeaviestNodes, heaviest_nodes
 
@@ -31,8 +32,8 @@ SCALE = 1e4
 """Of the objective: the solver's absolute tolerance of 1e-6 becomes 1e-10 tokens."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LimitedTrees:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LimitedTrees(ArrayRecord):
     """The best tree of every budget and depth within the limits, each by a program of its own."""
 
     expected_tokens: FloatArray
@@ -41,8 +42,8 @@ class LimitedTrees:
     """float64 (D + 1, N + 1): no tree yields more."""
     tree: tuple[tuple[tuple[int, ...], ...], ...]
     """Parents of the tree for every depth and number of nodes."""
-    solved: int
-    """Programs solved."""
+    solved: int = field(default=0, compare=False)
+    """Programs solved; a solution file does not say."""
 
     def parents(self, nodes: int, depth: int) -> list[int]:
         """Return the parents of one tree, each before its children, siblings in rank order."""

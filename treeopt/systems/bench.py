@@ -3,16 +3,18 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from tqdm import tqdm
 
+from treeopt.errors import TreeoptError
 from treeopt.profiler.losslessness import Losslessness, greedy_losslessness, sampled_losslessness
 from treeopt.profiler.trials import TimedSteps, decoded_text
 from treeopt.runtime.decode_loop import DecodeLoop
 from treeopt.runtime.model import LanguageModel
 from treeopt.sampling import Sampling
-from treeopt.systems.system import System
+from treeopt.systems.system import NotRun, System
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,8 @@ class Row:
     lossless: bool
     evidence: str
     """What the test of losslessness said."""
+    assumed: tuple[str, ...] = ()
+    """What the prediction rests on beside measurements; nothing else in a row does."""
 
 
 @dataclass(slots=True)
@@ -48,7 +52,7 @@ class _Runner:
 
 
 def bench_systems(
-    systems: Sequence[System],
+    systems: Sequence[System | NotRun],
     target: LanguageModel,
     prompts: Sequence[Sequence[int]],
     sampling: Sampling,
@@ -57,33 +61,62 @@ def bench_systems(
     repeats: int = 1,
     now_s: Callable[[], float] = time.perf_counter,
     show_progress: bool = True,
-) -> tuple[Row, ...]:
+) -> tuple[Row | NotRun, ...]:
     """Decode every prompt with every system in turn and return a row for each, in the order given.
 
     The first system must be plain decoding, which all are compared with.  Losslessness is tested on what was decoded.
+    Another whose drafter refuses the pair or a prompt becomes a row that says so; what plain decoding refuses is raised.
     """
-    runners = [_runner(system, prompts[0], now_s) for system in systems]
+    runners = [_started(system, prompts[0], sampling, now_s) for system in systems]
     hidden = None if show_progress else True
     with tqdm(total=len(prompts) * repeats, desc="systems   ", unit="text", disable=hidden) as bar:
         for _ in range(repeats):
             for prompt in prompts:
-                for runner in runners:
-                    text = decoded_text(runner.steps, runner.decoder, prompt, max_new_tokens)
-                    runner.texts.append([token for committed in text for token in committed])
-                    runner.counts.append(len(text))
+                for place, runner in enumerate(runners):
+                    if isinstance(runner, _Runner):
+                        work = partial(_decode, runner, prompt, max_new_tokens)
+                        runners[place] = _attempt(work, runner.system, sampling)
                 bar.update()
-    all_prompts = list(prompts) * repeats
-    plain = runners[0]
+    all_prompts, plain = list(prompts) * repeats, runners[0]
+    assert isinstance(plain, _Runner)  # what it refuses is raised
     plain_rate = _rate(plain)
     return tuple(
-        _row(runner, plain_rate, _tested(target, all_prompts, plain, runner, sampling), sampling) for runner in runners
+        runner
+        if isinstance(runner, NotRun)
+        else _row(runner, plain_rate, _tested(target, all_prompts, plain, runner, sampling), sampling)
+        for runner in runners
     )
+
+
+def _started(
+    system: System | NotRun, prompt: Sequence[int], sampling: Sampling, now_s: Callable[[], float]
+) -> _Runner | NotRun:
+    if isinstance(system, NotRun):
+        return system
+    return _attempt(partial(_runner, system, prompt, now_s), system, sampling)
+
+
+def _attempt(work: Callable[[], _Runner], system: System, sampling: Sampling) -> _Runner | NotRun:
+    """Return what some work comes to, or why the system cannot do it."""
+    try:
+        return work()
+    except TreeoptError as error:
+        if system.name == "plain":
+            raise
+        return NotRun(system=system.name, temperature=sampling.temperature, reason=str(error))
 
 
 def _runner(system: System, prompt: Sequence[int], now_s: Callable[[], float]) -> _Runner:
     decoder = system.make(1)
     decoded_text(TimedSteps(decoder, now_s), decoder, prompt, 16)  # the first calls of every size are slower
     return _Runner(system, decoder, TimedSteps(decoder, now_s), [], [])
+
+
+def _decode(runner: _Runner, prompt: Sequence[int], max_new_tokens: int) -> _Runner:
+    text = decoded_text(runner.steps, runner.decoder, prompt, max_new_tokens)
+    runner.texts.append([token for committed in text for token in committed])
+    runner.counts.append(len(text))
+    return runner
 
 
 def _tested(
@@ -122,4 +155,5 @@ def _row(runner: _Runner, plain_rate: float, tested: Losslessness, sampling: Sam
         predicted_speedup=runner.system.predicted.value,
         lossless=tested.lossless,
         evidence=tested.evidence,
+        assumed=runner.system.assumed,
     )

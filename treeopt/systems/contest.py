@@ -6,9 +6,9 @@ from functools import cache
 
 from tqdm import tqdm
 
-from treeopt.errors import InvalidValueError
+from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.systems import drafted, draftless, headed, static
-from treeopt.systems.system import Grounds, System
+from treeopt.systems.system import Grounds, NotRun, System
 
 NAMES = (
     *("plain", "prompt-lookup", "chain", "k-sequences", "top-k-tree", "medusa", "redrafter"),
@@ -28,8 +28,8 @@ def checked_names(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in NAMES if name == "plain" or name in names or "all" in names)
 
 
-def planned_systems(grounds: Grounds, names: Sequence[str], *, show_progress: bool = True) -> list[System]:
-    """Return systems, each set as well as its measurements on the grounds allow.
+def planned_systems(grounds: Grounds, names: Sequence[str], *, show_progress: bool = True) -> list[System | NotRun]:
+    """Return systems, each set as well as its measurements on the grounds allow, or why it cannot run on them.
 
     `treeopt` is the one of the others, and of the best tree under the best rule, that promises most.
     """
@@ -48,14 +48,18 @@ def planned_systems(grounds: Grounds, names: Sequence[str], *, show_progress: bo
         "sequoia": lambda: static.sequoia(grounds),
     }
     hidden = None if show_progress else True
-    found = [
-        makers[name]()
-        for name in tqdm(
-            [name for name in names if name != "treeopt"], desc="planning  ", unit="system", disable=hidden
-        )
-    ]
+    found: list[System | NotRun] = []
+    others = [name for name in names if name != "treeopt"]
+    for name in tqdm(others, desc="planning  ", unit="system", disable=hidden):
+        try:
+            found.append(makers[name]())
+        except TreeoptError as error:
+            if name == "plain":  # without it there is nothing to compare with
+                raise
+            found.append(NotRun(system=name, temperature=grounds.sampling.temperature, reason=str(error)))
     if "treeopt" in names:
-        best = max([static.best_rule(grounds), *found], key=lambda system: system.predicted.value)
+        able = [each for each in found if isinstance(each, System)]
+        best = max([static.best_rule(grounds), *able], key=lambda system: system.predicted.value)
         setting = best.setting if best.name in ("treeopt", "sequoia") else f"{best.name}: {best.setting}"
         found.append(replace(best, name="treeopt", setting=setting))
     return found

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from treeopt.figure_file import save_drawing
 from treeopt.figure_style import (
@@ -21,6 +21,7 @@ from treeopt.figure_style import (
     wrapped,
 )
 from treeopt.systems.bench import Row
+from treeopt.systems.system import NotRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,23 +32,7 @@ _BAR, _LEAST_ROW = 12.0, 28.0
 _NAME_SIZE, _RULE_SIZE, _VALUE_SIZE, _REASON_SIZE = 9.0, 7.0, 7.5, 7.0
 
 
-class NotRunRow(Protocol):
-    """A system that could not run."""
-
-    @property
-    def system(self) -> str:
-        """Its name."""
-
-    @property
-    def temperature(self) -> float:
-        """Where it was to run."""
-
-    @property
-    def reason(self) -> str:
-        """Why it could not."""
-
-
-def save_systems_figure(rows: Sequence[Row | NotRunRow], path: Path | str, *, title: str, subtitle: str = "") -> None:
+def save_systems_figure(rows: Sequence[Row | NotRun], path: Path | str, *, title: str, subtitle: str = "") -> None:
     """Draw the speedups of all systems into an SVG, PNG or PDF file; equal rows give equal bytes.
 
     Args:
@@ -61,7 +46,7 @@ def save_systems_figure(rows: Sequence[Row | NotRunRow], path: Path | str, *, ti
     save_drawing(lambda: _draw(rows, title=title, subtitle=subtitle), path)
 
 
-def _draw(rows: Sequence[Row | NotRunRow], *, title: str, subtitle: str = "") -> "Figure":
+def _draw(rows: Sequence[Row | NotRun], *, title: str, subtitle: str = "") -> "Figure":
     """Return the picture; arguments as for `save_systems_figure`."""
     from matplotlib.figure import Figure
 
@@ -97,7 +82,7 @@ def _draw(rows: Sequence[Row | NotRunRow], *, title: str, subtitle: str = "") ->
 
 
 def _draw_bars(
-    axes: "Axes", placed: Sequence[tuple[float, Row | NotRunRow]], temperature: float, thickness: float, colour: str
+    axes: "Axes", placed: Sequence[tuple[float, Row | NotRun]], temperature: float, thickness: float, colour: str
 ) -> None:
     """Draw one temperature: bars, what was predicted as a dark line with a white rim, and the number behind both."""
     from matplotlib.patheffects import withStroke
@@ -127,7 +112,7 @@ def _draw_bars(
             _write_reason(axes, place, row, style)
 
 
-def _write_reason(axes: "Axes", place: float, row: NotRunRow, style: dict[str, Any]) -> None:
+def _write_reason(axes: "Axes", place: float, row: NotRun, style: dict[str, Any]) -> None:
     """Write why a system could not run, in one line that is cut where it has to be."""
     room = size_of(axes)[0] - 16
     first, *others = wrapped(f"not run: {row.reason}", room, _REASON_SIZE)

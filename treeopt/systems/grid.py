@@ -5,8 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from treeopt.planner import Candidate
+from treeopt.planner import Candidate, Plan
+from treeopt.planner.grid import grid
 from treeopt.profiler import Measured
+from treeopt.profiler.bench import bench_as_measured
+from treeopt.runtime.pair import ModelPair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,41 @@ class GridSummary:
     speedup_error: float
     chosen_over_best: float
     """Measured speedup of the chosen tree over the best measured one."""
+
+
+def measured_grid(
+    plan: Plan,
+    pair: ModelPair,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int | None = None,
+    repeats: int = 3,
+    lossy: bool = False,
+    show_progress: bool = True,
+) -> tuple[GridRow, ...]:
+    """Decode prompts plainly and with every tree of a plan's grid in turn; return the rows, the chosen tree first.
+
+    Args:
+        plan: what is predicted, and under which rule.
+        pair: the models.
+        prompts: token ids.
+        max_new_tokens: of each prompt; by default as many as the profile measured.
+        repeats: times each prompt is decoded.
+        lossy: allow rules that change the text's distribution.
+        show_progress: whether a bar goes to standard error.
+    """
+    predicted = grid(plan)
+    measured = bench_as_measured(
+        pair,
+        [each.tree for each in predicted],
+        prompts,
+        plan.model.acceptance,
+        max_new_tokens=max_new_tokens,
+        repeats=repeats,
+        lossy=lossy,
+        show_progress=show_progress,
+    )
+    return grid_rows(predicted, measured)
 
 
 def grid_rows(predicted: Sequence[Candidate], measured: Sequence[Measured]) -> tuple[GridRow, ...]:

@@ -3,17 +3,22 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from treeopt.errors import InvalidValueError
 from treeopt.planner import fastest_drafted_tree
 from treeopt.profile import Profile
 from treeopt.profiler import Journal, Measurement, Settings, clock_for
+from treeopt.profiler.passes import ROOM_TOKENS
+from treeopt.runtime.decode_loop import trained_tokens
 from treeopt.runtime.pair import ModelPair
 from treeopt.sampling import Sampling
 from treeopt.systems.bench import Row, bench_systems
 from treeopt.systems.contest import checked_names, planned_systems
-from treeopt.systems.system import Grounds
+from treeopt.systems.system import Grounds, NotRun
 
 RULES = ("sequoia", "specinfer", "target", "traversal")
 """Measured above temperature 0; at temperature 0 all are one."""
+CONTEXT_TOKENS = 256
+"""Tokens in the cache while times are taken; fewer where the models were trained on less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,15 +30,13 @@ class Effort:
     rounds: int = 15
     """Samples of every time."""
     positions: int = 3072
-    """Generated tokens whose acceptance is counted, for each rule."""
+    """Generated tokens whose acceptance is counted, for each rule; fewer where the prompts leave less room."""
     trial_prompts: int = 6
     """Prompts that every setting of a drafter is tried on."""
     trial_positions: int = 96
     """New tokens of each."""
-    bench_prompts: int = 8
-    """Held-out prompts, all decoded with every system."""
     bench_tokens: int = 192
-    """New tokens of each."""
+    """New tokens of each held-out prompt, all of which are decoded with every system."""
     repeats: int = 2
 
 
@@ -45,10 +48,11 @@ def run_contest(
     names: Sequence[str],
     temperatures: Sequence[float],
     effort: Effort,
+    profile: Profile | None = None,
     announce: Callable[[str], None] = lambda _: None,
     show_progress: bool = True,
-) -> tuple[Row, ...]:
-    """Return a row for every system and temperature.
+) -> tuple[Row | NotRun, ...]:
+    """Return a row for every system and temperature; of a system that cannot run on the pair, the reason.
 
     Args:
         pair: the models.
@@ -57,19 +61,25 @@ def run_contest(
         names: of systems, or `all`.
         temperatures: of the target.
         effort: how much.
+        profile: what to plan from, of this pair and at these temperatures; by default it is measured.
         announce: told what begins.
         show_progress: whether bars go to standard error.
 
-    Raises InvalidValueError for unknown names, before anything runs.
+    Raises InvalidValueError for unknown names and for a profile whose draft sampled by a distribution of its own,
+    InfeasibleError for a temperature that the profile does not hold, before anything runs.
     """
     wanted = checked_names(names)
-    rows: list[Row] = []
-    for temperature in temperatures:
-        sampling = Sampling(temperature)
-        announce(f"temperature {temperature:g}: profile")
+    samplings = [
+        Sampling(temperature) if profile is None else sampling_of(profile, temperature) for temperature in temperatures
+    ]
+    rows: list[Row | NotRun] = []
+    for sampling in samplings:
+        temperature = sampling.temperature
+        if profile is None:
+            announce(f"temperature {temperature:g}: profile")
         grounds = Grounds(
             pair=pair,
-            profile=_profile(pair, measured_prompts, sampling, effort, show_progress),
+            profile=profile or _profile(pair, measured_prompts, sampling, effort, show_progress),
             sampling=sampling,
             prompts=measured_prompts[: effort.trial_prompts],
             positions=effort.trial_positions,
@@ -80,7 +90,7 @@ def run_contest(
         rows += bench_systems(
             systems,
             pair.target,
-            held_out_prompts[: effort.bench_prompts],
+            held_out_prompts,
             sampling,
             max_new_tokens=effort.bench_tokens,
             repeats=effort.repeats,
@@ -89,15 +99,32 @@ def run_contest(
     return tuple(rows)
 
 
+def sampling_of(profile: Profile, temperature: float) -> Sampling:
+    """Return how a profile's texts were sampled at a temperature, as all systems can sample.
+
+    Raises InfeasibleError where it was not measured there, InvalidValueError where the draft sampled otherwise.
+    """
+    measured = profile.acceptance(temperature=temperature)
+    if measured.draft_sampling is not None:
+        raise InvalidValueError(
+            f"profile: expected drafts sampled as the target's text at temperature {temperature:g}. Got a distribution of "
+            "their own: leave the profile out, or measure one without --draft-temperature, --draft-top-p, --draft-top-k."
+        )
+    return Sampling(measured.temperature, measured.top_p, measured.top_k)
+
+
 def _profile(
     pair: ModelPair, prompts: Sequence[Sequence[int]], sampling: Sampling, effort: Effort, show_progress: bool
 ) -> Profile:
+    trained = trained_tokens(pair.target, pair.draft)
+    room = trained - max(map(len, prompts))
     settings = Settings(
         rules=("sequoia",) if sampling.greedy else RULES,
         samplings=(sampling,),
+        context_tokens=(max(1, min(CONTEXT_TOKENS, trained - ROOM_TOKENS)),),
         max_tokens=effort.max_tokens,
         rounds=effort.rounds,
-        positions=effort.positions,
+        positions=max(1, min(effort.positions, room * len(prompts))),
     )
     measurement = Measurement(
         pair.target,
@@ -107,5 +134,6 @@ def _profile(
         clock=clock_for(pair.target.device),
         journal=Journal(None, ""),
         fastest_tree=fastest_drafted_tree,
+        pair=pair.described,
     )
     return measurement.profile(show_progress=show_progress)

@@ -14,7 +14,7 @@ MAX_SEQUENCES = 8
 
 def plain(grounds: Grounds) -> System:
     """Return plain decoding."""
-    return _system("plain", grounds, grounds.model("sequoia"), chain(0))
+    return _system("plain", grounds, grounds.model(), chain(0))
 
 
 def one_chain(grounds: Grounds) -> System:

@@ -12,6 +12,8 @@ from treeopt.runtime.drafting import Drafter
 from treeopt.runtime.pair import ModelPair
 from treeopt.sampling import Sampling
 
+REST_ASSUMED = "a step takes as long beside its passes as with a draft model's tree under rule target"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
@@ -27,6 +29,19 @@ class System:
     """Tokens per second over those of plain decoding."""
     make: Callable[[int], DecodeLoop]
     """From a seed to the decoder."""
+    assumed: tuple[str, ...] = ()
+    """What the prediction rests on beside measurements, a sentence each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotRun:
+    """A system that cannot run on a pair or a profile, which is no reason not to run the others."""
+
+    system: str
+    """Its name."""
+    temperature: float
+    reason: str
+    """Why not, in one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +60,13 @@ class Grounds:
         """Return a decoder with a drafter, sampling as the grounds do."""
         return DraftingDecoder(self.pair.target, drafter, **asdict(self.sampling), seed=seed)
 
-    def model(self, rule: str) -> StepModel:
-        """Return the step model of a rule, or of the first measured where that one was not."""
+    def model(self, rule: str | None = None) -> StepModel:
+        """Return the step model of a rule, by default of the first measured; at temperature 0 all rules are one.
+
+        Raises InfeasibleError for a rule that was not measured at a temperature above 0.
+        """
         temperature = self.sampling.temperature
         known = self.profile.acceptances_of(rule=rule, temperature=temperature)
-        return step_model(self.profile, rule=rule if known else None, temperature=temperature)
+        return step_model(
+            self.profile, rule=None if self.sampling.greedy and not known else rule, temperature=temperature
+        )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from treeopt.planner.trials import fastest_trial, predicted_speedup
 from treeopt.profiler.trials import run_trial
 from treeopt.runtime.drafting import Drafter
-from treeopt.systems.system import Grounds, System
+from treeopt.systems.system import REST_ASSUMED, Grounds, System
 from treeopt.trial import Trial
 
 
@@ -37,4 +37,5 @@ def fastest_choice(name: str, grounds: Grounds, choices: Sequence[Choice]) -> Sy
         setting=chosen.label,
         predicted=predicted_speedup(trial, model),
         make=lambda seed: grounds.decoder(chosen.make(), seed),
+        assumed=(REST_ASSUMED,),
     )

@@ -21,7 +21,8 @@ __all__ = [
     "WriteOptions",
     "Written",
     "format_named",
-    "found_format",
+    "parse_tree",
+    "parse_trees",
     "read_tree",
     "read_trees",
 ]
@@ -40,20 +41,17 @@ def format_named(name: str) -> TopologyFormat:
     raise InvalidValueError(f"format: expected one of {', '.join(each.name for each in FORMATS)}. Got {name!r}.")
 
 
-def found_format(path: Path | str) -> str:
-    """Return the name of the format that a file is in, `treeopt` for the tree file.
-
-    Raises FormatError when it is none of those known, TreeoptError when it cannot be read.
-    """
-    return found_in(Path(path), read_bytes(path, limit_bytes=MAX_BYTES)).name
-
-
 def read_trees(path: Path | str) -> tuple[NamedTree, ...]:
     """Return every tree of a file in any known format.
 
     Raises FormatError naming the file, the field and the reason, TreeoptError when it cannot be read.
     """
-    return found_in(Path(path), read_bytes(path, limit_bytes=MAX_BYTES)).read()
+    return parse_trees(path, read_bytes(path, limit_bytes=MAX_BYTES))
+
+
+def parse_trees(path: Path | str, data: bytes) -> tuple[NamedTree, ...]:
+    """Return every tree of a file's bytes; raises FormatError as `read_trees` does."""
+    return found_in(Path(path), data).read()
 
 
 def read_tree(path: Path | str, name: str | None = None) -> TreeFile:
@@ -62,7 +60,11 @@ def read_tree(path: Path | str, name: str | None = None) -> TreeFile:
     Raises FormatError as `read_trees` does, and TreeoptError when the file has several trees and no `name` is given, or
     none of that name.
     """
-    data = read_bytes(path, limit_bytes=MAX_BYTES)
+    return parse_tree(path, read_bytes(path, limit_bytes=MAX_BYTES), name)
+
+
+def parse_tree(path: Path | str, data: bytes, name: str | None = None) -> TreeFile:
+    """Return one tree of a file's bytes; raises FormatError and TreeoptError as `read_tree` does."""
     found = found_in(Path(path), data)
     if found.name == OWN and name is None:
         return parse(path, data.decode("utf-8"))
@@ -80,5 +82,7 @@ def _chosen(path: Path | str, trees: tuple[NamedTree, ...], name: str | None) ->
     if not named:
         raise TreeoptError(f"{path}: its tree has no name. Got --name {name}: leave it out.")
     if name is None:
-        raise TreeoptError(f"{path}: holds {len(trees)} trees, {names}. Choose one with --name.")
-    raise TreeoptError(f"{path}: holds no tree named {label(name)}. Choose one of {names} with --name.")
+        raise TreeoptError(f"{path}: holds {len(trees)} trees, {names}. Choose one with --name, name= from Python.")
+    raise TreeoptError(
+        f"{path}: holds no tree named {label(name)}. Choose one of {names} with --name, name= from Python."
+    )

@@ -2,7 +2,6 @@
 
 import ast
 import io
-import json
 import re
 import zipfile
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from treeopt.errors import FormatError, InvalidValueError
+from treeopt.json_file import parse_json
 from treeopt.trees import tree_file
 from treeopt.trees.formats import medusa, npz, nxdi, safetensors_file, sequoia, umbrella, vllm_tree
 from treeopt.trees.formats.checks import short
@@ -77,21 +77,14 @@ def _text(path: Path, data: bytes) -> str:
 def _found_in_text(path: Path, text: str) -> Found:
     start = text.lstrip()[:1]
     if start == "{":
-        return _found_in_object(path, text, _json(path, text))
+        return _found_in_object(path, text, parse_json(path, text, unique_keys=True))
     if start == "[":
         try:
-            return Found("medusa", partial(medusa.read_list, path, _json(path, text)))
+            return Found("medusa", partial(medusa.read_list, path, parse_json(path, text, unique_keys=True)))
         except FormatError:  # a Python list may still be one: tuples, a comma at the end
             if len(text) > MAX_CHARS:
                 raise
     return _found_in_python(path, text)
-
-
-def _json(path: Path, text: str) -> Any:
-    try:
-        return json.loads(text, object_pairs_hook=tree_file.no_duplicates)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(path, "content", f"expected JSON ({short(str(error))}). Is it complete?") from None
 
 
 def _found_in_object(path: Path, text: str, content: dict[str, Any]) -> Found:

@@ -9,10 +9,11 @@ import pytest
 import safetensors.numpy
 import torch
 
+from tests.trees.formats.found import found_format
 from treeopt import AcceptanceTable, solve
 from treeopt.errors import FormatError, TreeoptError
 from treeopt.trees import Provenance, TokenTree, k_ary
-from treeopt.trees.formats import WriteOptions, format_named, found_format, read_tree, read_trees
+from treeopt.trees.formats import WriteOptions, format_named, read_tree, read_trees
 
 TREE = TokenTree([-1, 0, 0, 1, 1, 2])
 
@@ -384,7 +385,7 @@ class TestDetection:
 
     def test_no_file(self, tmp_path):
         with pytest.raises(TreeoptError, match="no such file"):
-            found_format(tmp_path / "none.pt")
+            read_trees(tmp_path / "none.pt")
 
 
 class TestNames:

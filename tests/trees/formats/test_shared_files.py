@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.trees.formats.found import found_format
 from treeopt.errors import FormatError
-from treeopt.trees.formats import WriteOptions, format_named, found_format, read_tree, read_trees
+from treeopt.trees.formats import WriteOptions, format_named, read_tree, read_trees
 
 SHARED = Path(__file__).resolve().parents[3] / "../shared/data"
 NO_TREES = {

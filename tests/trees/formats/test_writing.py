@@ -13,9 +13,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.trees.formats.found import found_format
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.trees import TokenTree, chain, k_ary
-from treeopt.trees.formats import FORMATS, WriteOptions, format_named, found_format, read_tree, read_trees
+from treeopt.trees.formats import FORMATS, WriteOptions, format_named, read_tree, read_trees
 
 NAMES = [each.name for each in FORMATS]
 SUFFIXES = {"sequoia": ".pt", "npz": ".npz", "safetensors": ".safetensors"}

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 
-class LayerSlots(CacheLayerMixin):  # type: ignore[no-untyped-call]
+class LayerSlots(CacheLayerMixin):
     """One layer's keys and values, each (batch, heads, capacity, size), made at the first update in the model's shapes.
 
     To the model it looks like a cache that grows: what a pass brings goes behind the `used` slots.
@@ -65,6 +65,11 @@ class LayerSlots(CacheLayerMixin):  # type: ignore[no-untyped-call]
         for store in self._stores:
             store[:, :, first : first + len(offsets)] = store.index_select(2, first + offsets.to(store.device))
 
+    def wipe(self, first: int) -> None:
+        """Set the entries from slot `first` on to 0."""
+        for store in self._stores:
+            store[:, :, first:] = 0
+
 
 class AdapterCache(Cache):
     """What `treeopt.runtime.cache.KVCache` is to the built-in model, in the form that transformers' models ask for."""
@@ -89,6 +94,12 @@ class AdapterCache(Cache):
             for layer in self._slots:
                 layer.keep(self.length, offsets)
         self.length += len(path)
+
+    @torch.inference_mode()
+    def wipe(self) -> None:
+        """Set what stands behind the committed tokens to 0, where a pass left something that is not finite."""
+        for layer in self._slots:
+            layer.wipe(self.length)
 
     def clear(self) -> None:
         """Forget every token."""

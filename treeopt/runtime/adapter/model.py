@@ -41,6 +41,14 @@ class AdapterModel:
         """Return an empty cache for `capacity` tokens of each text, tree nodes included."""
         return AdapterCache(capacity, batch_size)
 
+    def cache_bytes(self, capacity: int, batch_size: int = 1) -> int:
+        """Return the bytes of keys and values in a cache for `capacity` tokens of each text."""
+        return self.dtype.itemsize * self.config.cached_numbers * capacity * batch_size
+
+    def pass_bytes(self, tokens: int) -> int:  # noqa: ARG002
+        """Return 0: what a pass takes is not known."""
+        return 0
+
     @torch.inference_mode()
     def prefill(self, tokens: Tensor, cache: AdapterCache) -> Tensor | None:
         """Commit a text, int64 (n,) or (batch, n), to an empty cache; return None, for no hidden state is told."""

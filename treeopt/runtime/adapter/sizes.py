@@ -28,6 +28,8 @@ class AdapterSizes:
     """Tokens that a layer with a sliding window looks back; None when every layer sees the whole text."""
     parameters: int
     """Weights, each counted once, as many as before they were quantised."""
+    cached_numbers: int
+    """Numbers that a cache keeps of a token, in layers of ordinary attention; 0 where the configuration is another."""
 
 
 def sizes_of(model: Any, name: str) -> AdapterSizes:
@@ -46,7 +48,17 @@ def sizes_of(model: Any, name: str) -> AdapterSizes:
         end_tokens=_end_tokens(model, config),
         sliding_window=window,
         parameters=sum(weight.numel() for weight in skeleton.parameters()),
+        cached_numbers=_cached_numbers(config),
     )
+
+
+def _cached_numbers(config: Any) -> int:
+    layers, heads, hidden = (
+        getattr(config, name, None) or 0 for name in ("num_hidden_layers", "num_attention_heads", "hidden_size")
+    )
+    key_value_heads = getattr(config, "num_key_value_heads", None) or heads
+    head_size = getattr(config, "head_dim", None) or hidden // max(1, heads)
+    return int(2 * layers * key_value_heads * head_size)
 
 
 def _refuse_unsuitable(model: Any, config: Any, name: str) -> None:

@@ -31,7 +31,7 @@ def beam_search(
     """Return the beams of largest probability, the best first, int64 (width, length); fewer where there are fewer.
 
     At every length the `width` best are kept; of equal ones those that go on from the better beam, then those with the
-    smaller token.
+    smaller token.  Where the log-probabilities after one of them are NaN, there are no beams at all.
 
     Args:
         state: (1, S), before the first token.
@@ -45,6 +45,8 @@ def beam_search(
     for left in range(length - 1, -1, -1):
         scores = total + score(state)
         best = largest(scores.flatten(), width)
+        if len(best) == 0:
+            return beams[:0]
         rows, tokens = best // scores.shape[1], best % scores.shape[1]
         beams = torch.cat([beams[rows], tokens[:, None]], 1)
         if left:
@@ -56,12 +58,12 @@ def beam_search(
 def largest(scores: Tensor, count: int) -> Tensor:
     """Return the indices of the largest of scores (n,) in falling order, of equal ones the first.
 
+    None where as many scores are NaN as are wanted, or all.
+
     >>> largest(torch.tensor([1.0, 3.0, 2.0, 3.0, 2.0]), 3).tolist()
     [1, 3, 2]
     """
-    if count >= len(scores):
-        return scores.argsort(descending=True, stable=True)
-    least = scores.topk(count).values[-1]
+    least = scores.topk(min(count, len(scores))).values[-1]  # NaN counts as the largest, and nothing is as large
     candidates = (scores >= least).nonzero()[:, 0]
     return candidates[scores[candidates].argsort(descending=True, stable=True)[:count]]
 

@@ -1,6 +1,5 @@
 """Folders of heads on a target's hidden states: `config.json` says what they are and fit, `model.safetensors` holds them."""
 
-import json
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -8,10 +7,8 @@ from torch import Tensor
 
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
 from treeopt.fields import Fields
-from treeopt.files import read_text
+from treeopt.json_file import read_object
 from treeopt.runtime.transformer import Transformer
-
-MAX_BYTES = 1_000_000
 
 
 class HeadFolder:
@@ -33,11 +30,7 @@ class HeadFolder:
         self._weights = Path(folder) / "model.safetensors"
         self._target = target
         path = Path(folder) / "config.json"
-        try:
-            content = json.loads(read_text(path, limit_bytes=MAX_BYTES))
-        except (ValueError, RecursionError) as error:
-            raise FormatError(path, "content", f"expected JSON ({error}).") from None
-        self.fields = Fields(path, content)
+        self.fields = Fields(path, read_object(path))
         found = self.fields.text("kind")
         if found != kind:
             raise self.fields.error("kind", f"expected {kind!r}. Got {found!r}: are these other heads?")

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.head_folder import HeadFolder
 from treeopt.runtime.drafting import Outcome, Proposal
+from treeopt.runtime.finite import Scores
 from treeopt.runtime.linear import Linear
 from treeopt.runtime.transformer import Transformer
 from treeopt.trees import TokenTree
@@ -39,6 +40,7 @@ class MedusaHeads:
         if bias.shape != weight.shape[:2]:
             raise InvalidValueError(f"bias: expected shape {tuple(weight.shape[:2])}. Got {tuple(bias.shape)}.")
         self.target = target
+        self.name = f"Medusa heads of {target.name}"
         self.heads = len(weight)
         self._blocks = Linear(weight.to(target.device, target.dtype).flatten(0, 1).contiguous())
         self._bias = bias.to(target.device, target.dtype).flatten()
@@ -51,9 +53,10 @@ class MedusaHeads:
         logits: Tensor = self.target.logits(states).unflatten(0, (-1, self.heads))
         return logits
 
-    def likeliest(self, hidden: Tensor, count: int) -> Tensor:
-        """Return so many of each head's tokens, int64 (n, D, count), the likeliest first."""
-        return self.logits(hidden).topk(count).indices
+    def likeliest(self, hidden: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Return so many of each head's tokens, int64 (n, D, count), the likeliest first, behind their logits."""
+        logits, tokens = self.logits(hidden).topk(count)
+        return logits, tokens
 
 
 class MedusaDrafter:
@@ -92,8 +95,10 @@ class MedusaDrafter:
         """Return the tree of the heads' guesses; of a text that is its root alone, the root."""
         if self._hidden is None:
             return Proposal(TokenTree([-1]), torch.tensor([self._root]))
-        guesses = self.heads.likeliest(self._hidden, self._count).flatten()[self._places]
-        return Proposal(self.tree, torch.cat([guesses.new_tensor([self._root]), guesses]))
+        logits, tokens = self.heads.likeliest(self._hidden, self._count)
+        guesses = tokens.flatten()[self._places]
+        scores = Scores(self.heads.name, logits[0, : self.tree.max_depth, 0])
+        return Proposal(self.tree, torch.cat([guesses.new_tensor([self._root]), guesses]), scores=scores)
 
     def accept(self, outcome: Outcome) -> None:
         """Move on to a new root: it was sampled from the hidden state of the last accepted node."""

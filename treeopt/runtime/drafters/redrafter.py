@@ -19,6 +19,7 @@ from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.beams import beam_search, merged
 from treeopt.runtime.drafters.head_folder import HeadFolder
 from treeopt.runtime.drafting import Outcome, Proposal
+from treeopt.runtime.finite import Scores
 from treeopt.runtime.linear import Linear
 from treeopt.runtime.transformer import Transformer
 from treeopt.trees import TokenTree
@@ -90,7 +91,7 @@ class RedrafterHead:
 
     @torch.inference_mode()
     def beams(self, hidden: Tensor, root: int, *, width: int, length: int) -> Tensor:
-        """Return the likeliest texts below a root, int64 (width, length), the best first.
+        """Return the likeliest texts below a root, int64 (width, length), the best first; see `beam_search`.
 
         Args:
             hidden: (1, hidden), the target's last hidden state before the root's.
@@ -160,6 +161,9 @@ class RedrafterDrafter:
         if self._hidden is None:
             return Proposal(TokenTree([-1]), torch.tensor([self._root]))
         beams = self.head.beams(self._hidden, self._root, width=self.width, length=self.length)
+        if len(beams) == 0:
+            scores = Scores(f"ReDrafter head of {self.head.target.name}", torch.tensor([torch.nan]))
+            return Proposal(TokenTree([-1]), torch.tensor([self._root]), scores=scores)
         tree, tokens = merged(beams.cpu().numpy())
         return Proposal(tree, torch.from_numpy(np.concatenate([[self._root], tokens])))
 

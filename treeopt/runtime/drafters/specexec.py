@@ -1,15 +1,14 @@
 """SpecExec: in every step the draft model grows the most probable paths that fit a budget (Svirschevski et al., 2024)."""
 
-import torch
-
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.specexec_growth import BestFirstGrowth
-from treeopt.runtime.drafting import Proposal
+from treeopt.runtime.dynamic_growth import Children, Grown
 from treeopt.runtime.growing import GrowingDrafter
+from treeopt.runtime.memory import new_cache
 from treeopt.runtime.model import LanguageModel, TextCache
-from treeopt.trees.specexec import SPECEXEC_SETTINGS, SpecExecSetting
+from treeopt.trees.specexec import SpecExecSetting
 
-__all__ = ["SPECEXEC_SETTINGS", "SpecExecDrafter", "SpecExecSetting"]
+__all__ = ["SpecExecDrafter", "SpecExecSetting"]
 
 
 class SpecExecDrafter(GrowingDrafter):
@@ -30,16 +29,18 @@ class SpecExecDrafter(GrowingDrafter):
         super().__init__(model, cache, children=setting.branching, max_nodes=setting.budget)
         self.setting = setting
 
-    @torch.inference_mode()
-    def propose(self) -> Proposal:
+    def _grow(self, root: Children) -> Grown | None:
         """Return the tree below the root, drafted in as many passes as pay, at most `max_passes`."""
-        growth = BestFirstGrowth(self.setting, self._feed_root())
+        growth = BestFirstGrowth(self.setting, root)
         for _ in range(self.setting.max_depth - 1):
             frontier = growth.frontier()
             if frontier is None:
                 break
-            growth.add(self._feed(frontier.tokens, frontier.nodes))
-        return self._propose(growth.best())
+            children = self._feed(frontier.tokens, frontier.nodes)
+            if not children.finite:
+                return None
+            growth.add(children)
+        return growth.best()
 
 
 def _check(setting: SpecExecSetting, model: LanguageModel, capacity: int) -> None:
@@ -57,7 +58,7 @@ def _check(setting: SpecExecSetting, model: LanguageModel, capacity: int) -> Non
 
 def _cache(model: LanguageModel, setting: SpecExecSetting, capacity: int) -> TextCache:
     try:
-        return model.new_cache(capacity + setting.max_fed)
+        return new_cache(model, capacity + setting.max_fed)
     except (RuntimeError, MemoryError):
         raise InvalidValueError(
             f"budget: expected a cache of the draft model that fits into memory. Got {setting.max_fed} nodes fed in a "

@@ -1,0 +1,72 @@
+"""What all commands share: outputs are checked first, and refusals name options in place of functions' arguments."""
+
+import re
+from typing import Any
+
+import click
+
+from treeopt.cli.outputs import InputFile, Named, OutputFile, check_outputs
+from treeopt.errors import InfeasibleError, InvalidValueError
+
+OPTIONS = {
+    "max_nodes": "budget",
+    "max_depth": "depth",
+    "level_widths": "level_width",
+    "context": "context_tokens",
+    "draft_sampling": "draft_temperature",
+    "token_ids": "prompt",
+}
+"""Parameters of commands by arguments of functions, where their names differ."""
+_ARGUMENTS = re.compile(r"\w+(?:, \w+)*(?=: )")
+_OFFER = re.compile(r", or allow it with (\w+)=True")
+
+
+class Command(click.Command):
+    """A command of treeopt's.  Its refusals are those of the library, told in the words of its options."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Check all paths that were given, and run the command."""
+        check_outputs(self._given(ctx, OutputFile), self._given(ctx, InputFile))
+        try:
+            return super().invoke(ctx)
+        except (InvalidValueError, InfeasibleError) as error:
+            names = {param.name: _long_name(param) for param in self.params if isinstance(param, click.Option)}
+            text = in_options(str(error), {name: option for name, option in names.items() if name is not None})
+            if text == str(error):
+                raise
+            raise type(error)(text) from error
+
+    def _given(self, ctx: click.Context, kind: type[click.Path]) -> list[Named]:
+        """Return the paths of one kind, which may come one or several to a parameter."""
+        found = []
+        for param in self.params:
+            value = ctx.params.get(param.name) if param.name and isinstance(param.type, kind) else None
+            name = _long_name(param) if isinstance(param, click.Option) else param.make_metavar(ctx)
+            found += [Named(name, path) for path in (value if isinstance(value, tuple) else (value,)) if path]
+        return found
+
+
+def in_options(text: str, options: dict[str, str]) -> str:
+    """Return a refusal with options in place of the arguments that it names.
+
+    Args:
+        text: such as `max_depth: expected at most 4. Got 9.`
+        options: options by parameters of the command.
+
+    >>> in_options("max_depth: expected at most 4. Got 9.", {"depth": "--depth"})
+    '--depth: expected at most 4. Got 9.'
+    >>> in_options("Profile there, or allow it with extrapolate=True.", {})
+    'Profile there.'
+    """
+
+    def offered(match: re.Match[str]) -> str:
+        return f", or allow it with {options[match[1]]}" if match[1] in options else ""
+
+    if found := _ARGUMENTS.match(text):
+        named = [options.get(OPTIONS.get(name, name), name) for name in found[0].split(", ")]
+        text = ", ".join(named) + text[found.end() :]
+    return _OFFER.sub(offered, text)
+
+
+def _long_name(param: click.Parameter) -> str:
+    return max(param.opts, key=len)

@@ -1,0 +1,71 @@
+"""The files of an export: the main one, those beside it, all named after it, and the sidecar that lists them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from treeopt.cli.outputs import Named, check_outputs
+from treeopt.errors import TreeoptError
+from treeopt.files import is_stream, write_bytes
+from treeopt.marks import SIDECAR_SUFFIX
+
+MAIN = "FILE"
+"""Stands for the main file's name in the names of all files of an export."""
+
+
+def write_export(
+    written: Path, made: dict[str, bytes], inputs: dict[str, Path], sidecar: Callable[[dict[str, bytes]], str]
+) -> list[Path]:
+    """Write the files of an export, each whole, and return their paths, the main file's first.
+
+    Args:
+        written: the main file; into a stream nothing but it is written.
+        made: what the files hold, by names in which `FILE` stands for the main file's.
+        inputs: what was read, by what it is.
+        sidecar: returns the sidecar's text for the files by their names.
+    """
+    if is_stream(written):
+        if others := ", ".join(name for name in made if name != MAIN):
+            click.echo(f"With -o FILE, {others} would be written beside it.", err=True)
+        write_bytes(written, made[MAIN])
+        return [written]
+    named = {name.replace(MAIN, written.name): data for name, data in made.items()}
+    files = {written.parent / name: data for name, data in named.items()}
+    files[sidecar_of(written)] = sidecar(named).encode()
+    check_export(written, [path for path in files if path.parent.is_dir()], inputs)
+    for path in files:
+        _make_folder(path.parent)
+    for path, data in files.items():
+        write_bytes(path, data)
+    return list(files)
+
+
+def check_export(written: Path, files: list[Path], inputs: dict[str, Path]) -> None:
+    """Refuse files of an export that would destroy others, or what was read, and inputs that can be read once only.
+
+    Raises click.UsageError and TreeoptError as `check_outputs` does.
+    """
+    for path in inputs.values():
+        if is_stream(path):
+            raise TreeoptError(
+                f"{path}: expected a file, because its checksum is noted beside the export. Got a pipe or a device: "
+                "save it first."
+            )
+    check_outputs(
+        [Named("--output", path) for path in files],
+        [Named(f"--{name}", path) for name, path in inputs.items()],
+        sidecar=sidecar_of(written),
+    )
+
+
+def sidecar_of(written: Path) -> Path:
+    """Return where it is noted what an export was made from, and which files belong to it."""
+    return written.with_name(written.name + SIDECAR_SUFFIX)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TreeoptError(f"{folder}: cannot be made ({error.strerror}). Choose another output.") from None

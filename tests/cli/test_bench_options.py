@@ -1,0 +1,139 @@
+"""`treeopt bench`: in each of its three modes every option does what it says, or is refused by name."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.cli.invented import call, invented
+from treeopt.cli import bench as bench_module
+from treeopt.cli.bench import bench
+from treeopt.profile import Pair
+from treeopt.trees import Provenance, TreeFile, k_ary
+
+MODES = {"TREE": ("tree.json",), "--grid": ("--grid",), "--systems": ("--systems", "chain")}
+VALUES = {
+    "prompts": "mine.txt",
+    "chat": None,
+    "max_prompts": "9",
+    "profile_path": "other.yaml",
+    "rule": "target",
+    "temperatures": "0.5",
+    "temperatures_alias": "0.5",
+    "lossy": None,
+    "max_new_tokens": "7",
+    "repeats": "5",
+    "plot": "picture.svg",
+    "path": "results.json",
+    "same_prompts": None,
+    "target": "t",
+    "draft": "d",
+    "device": "cuda:3",
+    "dtype": "bfloat16",
+    "threads": "1",
+    "offload": "weights",
+    "max_memory": "cpu=4GB",
+}
+"""Something else than the default of every option; None where it is a flag."""
+REFUSED = {
+    ("TREE", "plot"),
+    ("TREE", "same_prompts"),
+    ("--systems", "same_prompts"),
+    ("--systems", "rule"),
+    ("--systems", "lossy"),
+}
+
+
+@pytest.fixture
+def asked(monkeypatch, folder):  # noqa: ARG001 - files are named relative to it
+    """Replace the three modes; return what the last of them was called with."""
+    found = []
+    for name in ("bench_tree", "bench_grid", "bench_systems"):
+        monkeypatch.setattr(bench_module, name, lambda *a, n=name, **k: found.append((n, a, k)))
+    return found
+
+
+def test_every_option_of_every_mode_reaches_it_or_is_refused_by_name(asked):
+    flags = {each.name: each.opts[0] for each in bench.params if each.name not in ("tree", "grid", "systems")}
+    assert flags.keys() == VALUES.keys(), "an option that this test does not know"
+    for mode, words in MODES.items():
+        assert call("bench", *words).exit_code == 0
+        for name, flag in flags.items():
+            result = call("bench", *words, flag, *([] if VALUES[name] is None else [VALUES[name]]))
+            if (mode, name) in REFUSED:
+                assert (result.exit_code, result.stdout) == (2, ""), (mode, flag)
+                assert f"{flag} with {mode}: " in result.stderr
+            else:
+                assert result.exit_code == 0, (mode, flag, result.output)
+                plain = next(each for each in asked if each[0] == asked[-1][0])
+                assert asked[-1] != plain, f"{flag} does nothing with {mode}"
+
+
+def test_several_temperatures_are_for_systems(asked):
+    for mode, words in MODES.items():
+        result = call("bench", *words, "--temperature", "0,0.4")
+        if mode == "--systems":
+            assert asked[-1][1][1].temperatures == (0.0, 0.4)
+        else:
+            assert result.exit_code == 2
+            assert f"--temperature with {mode}: expected one. Got 2" in result.stderr
+
+
+def test_the_old_name_of_the_temperatures_still_works_and_is_not_shown(asked):
+    assert call("bench", "--systems", "chain", "--temperatures", "0.2").exit_code == 0
+    assert asked[-1][1][1].temperatures == (0.2,)
+    assert "--temperatures" not in call("bench", "--help").stdout
+    both = call("bench", "--systems", "chain", "--temperatures", "0.2", "--temperature", "0.3")
+    assert (both.exit_code, "expected one of them" in both.stderr) == (2, True)
+
+
+TREE_FILE = TreeFile(tree=k_ary(2, 2), provenance=Provenance(rule="sequoia"))
+BUNDLED = {"target": "bundled target", "draft": "bundled draft", "dtype": "float32"}
+
+
+def profile_of(**fields):
+    return replace(invented(), pair=Pair(**{**BUNDLED, **fields}))
+
+
+@pytest.fixture
+def refused(monkeypatch, folder):  # noqa: ARG001 - files are named relative to it
+    """Return a function that runs a mode up to where prompts are loaded, with a profile of some pair."""
+    TREE_FILE.save("tree.json")
+
+    class ReachedError(Exception):
+        pass
+
+    def reached(*_, **__):
+        raise ReachedError
+
+    monkeypatch.setattr("treeopt.cli.options.PromptOptions.load", reached)
+
+    def run(mode, profile, *more):
+        profile.save("profile.yaml")
+        result = call("bench", *MODES[mode], "--profile", "profile.yaml", *more)
+        return None if isinstance(result.exception, ReachedError) else result, result.stderr
+
+    return run
+
+
+def test_a_profile_of_another_pair_is_refused_in_every_mode(refused):
+    for mode in MODES:
+        result, said = refused(mode, profile_of(target="large", draft="small"))
+        assert (result.exit_code, result.stdout) == (1, ""), mode
+        assert "profile: expected one of bundled target + bundled draft. Got one of large + small" in said
+
+
+def test_a_profile_of_this_pair_is_taken_and_what_else_differs_is_told(refused):
+    for mode in MODES:
+        result, said = refused(mode, profile_of())
+        assert result is None, (mode, result.output)
+        assert "The profile is of" in said  # an invented processor
+        _, said = refused(mode, profile_of(dtype="bfloat16"))
+        assert "The profile is of bfloat16, not float32: profile again" in said
+
+
+def test_a_tree_that_was_planned_for_others_is_told(refused):
+    replace(TREE_FILE, provenance=Provenance(pair="large + small", target="l", draft="s")).save("tree.json")
+    result, said = refused("TREE", profile_of())
+    assert result is None
+    assert "planned for large + small, not for bundled target + bundled draft" in said
+    assert "--target l --draft s" in said

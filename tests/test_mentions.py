@@ -1,0 +1,136 @@
+"""Names in what people read are names of something: modules and what is in them, files, links and headings.
+
+Nothing is imported: sources are parsed.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = {"treeopt": "treeopt", "trees": "treeopt.trees", "profiler": "treeopt.profiler", "cli": "treeopt.cli"}
+SCRIPTS = ("benchmarks", "tools", "examples")
+DOTTED = re.compile(r"(?<![\w./-])treeopt(?:\.[A-Za-z_]\w*)+")
+PATH = re.compile(r"(?<![\w./-])(?:benchmarks|cli|docs|examples|profiler|tests|tools|trees|treeopt)/[\w./*-]*\w")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+OTHERS = {"tools/server/README.md"}
+"""Paths in other projects' repositories: llama.cpp's."""
+
+
+def pages() -> list[Path]:
+    folders = [ROOT / "docs", ROOT / "treeopt", *(ROOT / folder for folder in SCRIPTS)]
+    return [ROOT / "README.md", ROOT / "CHANGELOG.md", *(page for folder in folders for page in folder.rglob("*.md"))]
+
+
+def sources() -> dict[str, Path]:
+    """Return every module of the package by its dotted name, links not followed."""
+    found = {}
+    for folder, package in FOLDERS.items():
+        for path in (ROOT / folder).rglob("*.py"):
+            inner = path.relative_to(ROOT / folder).with_suffix("")
+            if not any((ROOT / folder / above).is_symlink() for above in inner.parents if above.name):
+                name = ".".join((package, *inner.parts)).removesuffix(".__init__")
+                found[name] = path
+    return found
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
+def defined(body: list[ast.stmt]) -> dict[str, ast.stmt]:
+    """Return what statements define by name, what they import included."""
+    found: dict[str, ast.stmt] = {}
+    for line in body:
+        if isinstance(line, ast.FunctionDef | ast.ClassDef):
+            found[line.name] = line
+        elif isinstance(line, ast.Import | ast.ImportFrom):
+            found |= {each.asname or each.name: line for each in line.names}
+        elif isinstance(line, ast.Assign | ast.AnnAssign):
+            targets = line.targets if isinstance(line, ast.Assign) else [line.target]
+            found |= {each.id: line for each in targets if isinstance(each, ast.Name)}
+        elif isinstance(line, ast.If | ast.Try):
+            found |= defined(line.body)
+    return found
+
+
+def is_named(name: str, modules: dict[str, Path]) -> bool:
+    """Return whether a dotted name is a module, or something in one, or in a class of one."""
+    parts = name.split(".")
+    for cut in range(len(parts), 0, -1):
+        module, inner = ".".join(parts[:cut]), parts[cut:]
+        if module in modules:
+            return not inner or is_defined(inner, tree_of(modules[module]).body, modules)
+    return False
+
+
+def is_defined(inner: list[str], body: list[ast.stmt], modules: dict[str, Path]) -> bool:
+    line = defined(body).get(inner[0])
+    if isinstance(line, ast.ImportFrom):
+        (name,) = [each.name for each in line.names if (each.asname or each.name) == inner[0]]
+        return is_named(".".join((str(line.module), name, *inner[1:])), modules)
+    if line is None or len(inner) == 1:
+        return line is not None
+    return isinstance(line, ast.ClassDef) and is_defined(inner[1:], line.body, modules)
+
+
+def anchor(heading: str) -> str:
+    """Return what a link to a heading ends in, as GitHub makes it.
+
+    >>> anchor("What `bench` prints, and why")
+    'what-bench-prints-and-why'
+    """
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def texts() -> Iterator[tuple[Path, str]]:
+    """Yield every page and every source with its text."""
+    scripts = [path for folder in SCRIPTS for path in (ROOT / folder).glob("*.py")]
+    for path in (*pages(), *sources().values(), *scripts):
+        yield path, path.read_text("utf-8")
+
+
+def faults(path: Path, text: str, modules: dict[str, Path]) -> Iterator[str]:
+    """Yield every name in a text that is the name of nothing."""
+    where = path.relative_to(ROOT)
+    for name in DOTTED.findall(text):
+        if not is_named(name, modules):
+            yield f"{where}: {name}"
+    for name in PATH.findall(text):
+        if name not in OTHERS and not any(ROOT.glob(name.replace("NAME", "*"))):
+            yield f"{where}: {name}"
+
+
+def link_faults(page: Path, text: str) -> Iterator[str]:
+    """Yield every link of a page's text that leads to no file, or to no heading of one."""
+    for link in LINK.findall(FENCE.sub("", text)):
+        target, _, part = link.partition("#")
+        if "://" not in link and not leads_to((page.parent / target).resolve() if target else page, part):
+            yield f"{page.relative_to(ROOT)}: {link}"
+
+
+def leads_to(path: Path, part: str) -> bool:
+    return path.exists() and (not part or part in map(anchor, HEADING.findall(FENCE.sub("", path.read_text("utf-8")))))
+
+
+def test_every_name_is_the_name_of_something():
+    modules = sources()
+    assert [fault for path, text in texts() for fault in faults(path, text, modules)] == []
+
+
+def test_every_link_leads_somewhere():
+    assert [fault for page in pages() for fault in link_faults(page, page.read_text("utf-8"))] == []
+
+
+def test_names_and_links_of_nothing_are_found():
+    """Negative control."""
+    text = "`treeopt.solver.kernels`, treeopt.plan, treeopt.trees.TokenTree.parents, tools/make_prompts.py, cli/*.py"
+    found = list(faults(ROOT / "README.md", text, sources()))
+    assert found == ["README.md: treeopt.solver.kernels", "README.md: tools/make_prompts.py"]
+    links = "[a](docs/solver.md) [b](docs/none.md) [c](benchmarks/README.md#benchmarks) [d](#no-such-heading)"
+    assert list(link_faults(ROOT / "README.md", links)) == ["README.md: docs/none.md", "README.md: #no-such-heading"]

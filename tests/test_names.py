@@ -1,0 +1,69 @@
+"""What `dir` and tab completion show of the public packages: their public names, and nothing else."""
+
+import importlib
+import rlcompleter
+import subprocess
+import sys
+import types
+
+import pytest
+
+import treeopt
+
+PUBLIC = ["engines", "planner", "profiler", "runtime", "solver", "trees"]
+PACKAGES = ["treeopt", *(f"treeopt.{name}" for name in PUBLIC)]
+
+
+def public_names(module: types.ModuleType) -> list[str]:
+    """Return the names that a star import brings, and the submodules that come by attribute."""
+    return sorted([*module.__all__, *getattr(module, "SUBMODULES", ())])
+
+
+def completed(package: str) -> list[str]:
+    """Return what tab completion offers behind `package.`, names that Python itself gives every object left out."""
+    module = importlib.import_module(package)
+    found = rlcompleter.Completer({"it": module}).attr_matches("it.")
+    return sorted(name.removeprefix("it.").removesuffix("(").removesuffix("()") for name in found)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_dir_lists_the_public_names_only(package):
+    module = importlib.import_module(package)
+    assert dir(module) == public_names(module)
+    assert len(set(dir(module))) == len(dir(module))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_tab_completion_lists_the_public_names_only(package):
+    module = importlib.import_module(package)
+    assert completed(package) == [name for name in public_names(module) if not name.startswith("_")]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_name_is_there_and_ours(package):
+    module = importlib.import_module(package)
+    for name in module.__all__:
+        value = getattr(module, name)
+        home = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", "treeopt")
+        assert home.split(".")[0] == "treeopt", name
+
+
+def test_public_packages_come_by_attribute():
+    """Asked of the module's own `__getattr__`, because here they were imported long ago, and became attributes."""
+    assert [treeopt.__getattr__(name).__name__ for name in PUBLIC] == PACKAGES[1:]
+    assert set(PUBLIC) | {"__version__"} <= set(treeopt.__all__)
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_public_packages_come_by_attribute_in_a_fresh_interpreter():
+    script = (
+        f"import treeopt; print(*[getattr(treeopt, name).__name__ for name in {PUBLIC!r}], treeopt.engines.ENGINES)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.split()[: len(PUBLIC)] == PACKAGES[1:], done.stderr
+
+
+def test_unknown_names_are_refused_as_python_does():
+    with pytest.raises(AttributeError, match="module 'treeopt' has no attribute 'nothing'"):
+        treeopt.nothing  # noqa: B018

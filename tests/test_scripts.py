@@ -1,0 +1,48 @@
+"""Benchmarks, tools and examples start: every name that they import is there, and importing them does nothing."""
+
+import ast
+import tomllib
+
+import pytest
+
+from tests.scripts import FOLDERS, ROOT, script, scripts
+
+GUARDS = {"__name__ == '__main__'", "TYPE_CHECKING"}
+HARMLESS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
+
+
+def test_they_are_all_there():
+    assert {path.parent.name for path in scripts()} == {"benchmarks", "tools", "examples"}
+    assert len(scripts()) > 20
+
+
+@pytest.mark.parametrize("path", scripts(), ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_script_can_be_imported(path, capsys):
+    pytest.importorskip("transformers", reason="needs the hf extra")
+    script(path)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("path", scripts(), ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_all_that_a_script_does_is_behind_its_guard(path):
+    first, *lines = ast.parse(path.read_text("utf-8")).body
+    assert isinstance(first, ast.Expr), "a docstring that says what it is for"
+    doing = [line for line in lines if not isinstance(line, HARMLESS) and not is_text(line)]
+    assert [line.lineno for line in doing if not isinstance(line, ast.If) or ast.unparse(line.test) not in GUARDS] == []
+
+
+def is_text(line: ast.stmt) -> bool:
+    return isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant)
+
+
+def test_a_script_whose_import_left_is_found(tmp_path):
+    """Negative control: what benchmarks/rules.py began with."""
+    (tmp_path / "rules.py").write_text('"""A benchmark."""\nfrom treeopt.cli.profile import fastest_tree\n')
+    with pytest.raises(ImportError, match="fastest_tree"):
+        script(tmp_path / "rules.py")
+
+
+def test_make_runs_every_benchmark_and_mypy_reads_every_script():
+    assert "benchmarks/*.py" in (ROOT / "Makefile").read_text("utf-8")
+    checked = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["mypy"]["files"]
+    assert {"treeopt", *FOLDERS} <= set(checked)
