@@ -17,12 +17,13 @@ SILENCE_S = 2.0
 
 
 def milliseconds(seconds: float) -> str:
-    """Return a time in milliseconds, three digits.
+    """Return a time in milliseconds, three digits, or all before the point.
 
-    >>> milliseconds(0.0012345)
-    '1.23'
+    >>> milliseconds(0.0012345), milliseconds(0.9997), milliseconds(12.345)
+    ('1.23', '1000', '12345')
     """
-    return f"{1000 * seconds:#.3g}".rstrip(".")
+    value = 1000 * seconds
+    return f"{value:.0f}" if value >= 999.5 else f"{value:#.3g}".rstrip(".")
 
 
 def counted(number: int, noun: str) -> str:
