@@ -7,6 +7,7 @@ import click
 from treeopt.cli.command import Command
 from treeopt.cli.inputs import read_any_tree, tree_options
 from treeopt.cli.options import file, output
+from treeopt.cli.text import diagram_width
 from treeopt.cli.values import MOST, Whole
 from treeopt.figure_file import checked_suffix
 from treeopt.files import STANDARD_STREAM
@@ -38,7 +39,7 @@ def show(path: Path, name: str | None, budget: int | None, depth: int | None, wr
 
     content = read_any_tree(path, name=name, budget=budget, depth=depth)
     if as_text:
-        click.echo(draw_text(content.tree, reach=content.reach, max_rows=rows))
+        click.echo(draw_text(content.tree, reach=content.reach, max_rows=rows, width=diagram_width()))
         return
     if as_tree:
         content.save(written)

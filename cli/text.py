@@ -1,5 +1,7 @@
 """Numbers as the commands print them, and a word to those who wait."""
 
+import os
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -44,6 +46,22 @@ def spread(estimate: "Estimate", scale: float = 1.0) -> str:
     """
     value, low, high = (scale * number for number in (estimate.value, estimate.low, estimate.high))
     return f"{value:.2f} ({low:.2f}-{high:.2f})"
+
+
+def diagram_width(*, err: bool = False) -> int:
+    """Return how many characters a line of a diagram may have: the terminal's, or as many as ever where there is none.
+
+    Args:
+        err: whether the diagram goes to standard error.
+    """
+    from treeopt.trees.text_drawing import LEAST_WIDTH, WIDTH
+
+    stream = sys.stderr if err else sys.stdout
+    try:
+        columns = os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
+    except (OSError, ValueError):  # a terminal that does not tell, or a stream that is none
+        columns = 0
+    return max(LEAST_WIDTH, columns) if columns else WIDTH
 
 
 @contextmanager
