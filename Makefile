@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 DEMO := build/demo
 
-.PHONY: demo systems test lint bench clean
+.PHONY: demo systems test faults lint bench clean
 
 demo: .venv/ready
 	mkdir -p $(DEMO)
@@ -20,6 +20,9 @@ systems: .venv/ready
 
 test: .venv/ready-to-test
 	$(BIN)/python -m pytest
+
+faults: .venv/ready-to-test
+	$(BIN)/python tools/faults.py
 
 lint: .venv/ready-to-test
 	$(BIN)/ruff check

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from treeopt.cli.identity import identity_here, refuse_other_pair, warn_of_tree
 from treeopt.cli.options import (
+    PROFILE,
     Function,
     PairOptions,
     PromptOptions,
@@ -20,13 +22,13 @@ from treeopt.cli.options import (
     pair_options,
     prompt_options,
 )
+from treeopt.cli.other_programs import warn_of_other_programs
 from treeopt.cli.values import TEMPERATURES
-from treeopt.errors import InterruptionError, InvalidValueError
+from treeopt.errors import InterruptionError
 from treeopt.figure_file import checked_suffix
 from treeopt.files import STANDARD_STREAM, write_text
 
 if TYPE_CHECKING:
-    from treeopt.identity import Identity
     from treeopt.profile import Profile
     from treeopt.runtime.pair import ModelPair
     from treeopt.trees import TreeFile
@@ -103,7 +105,7 @@ def bench_options(function: Function) -> Function:
             "--profile",
             "profile_path",
             type=file,
-            default=Path("profile.yaml"),
+            default=PROFILE,
             show_default=True,
             help="What was measured, written by treeopt profile; --systems measures anew unless a file is named.",
         ),
@@ -158,37 +160,26 @@ def refuse_useless(mode: str, asked: BenchOptions) -> None:
         raise click.UsageError(f"--temperature with {mode}: expected one. Got {len(asked.temperatures)}: bench each.")
 
 
-def load_fitting(pair: PairOptions, profile: "Profile | None" = None, planned: "TreeFile | None" = None) -> "ModelPair":
-    """Load the pair that decodes: the one place of bench where profile, tree and models meet.
+def load_fitting(
+    asked: BenchOptions,
+    profile: "Profile | None" = None,
+    *,
+    tree: Path | None = None,
+    planned: "TreeFile | None" = None,
+) -> "ModelPair":
+    """Load the pair that decodes: the one place of bench where profile, tree, models and machine meet.
 
-    Raises InvalidValueError for a profile of other models, whose promise says nothing of these; what else differs, and
-    a tree that was planned for others, is said on standard error.
+    Raises TreeoptError for a profile of other models, whose promise says nothing of these.  What else differs, a tree
+    that was planned for others, and other programs that use the processors, are warned of.
     """
-    from treeopt.identity import Identity
-    from treeopt.profiler.machine import describe_machine
-
-    models = pair.load()
-    here = Identity.of(models.described, describe_machine(models.target.device))
+    models = asked.pair.load()
+    here = identity_here(models)
     if profile is not None:
-        _check_profile(Identity.of(profile.pair, profile.machine), here)
-    made_for = Identity.planned_for(planned.provenance if planned else None)
-    if not made_for.same_pair(here):
-        click.echo(
-            f"The tree was planned for {made_for.pair}, not for {here.pair}: plan one for these, or run those with"
-            f"{made_for.models or ' the bundled pair'}.",
-            err=True,
-        )
+        refuse_other_pair(asked.profile_path, profile, here)
+    if tree is not None and planned is not None:
+        warn_of_tree(tree, planned.provenance, here)
+    warn_of_other_programs(models.target)
     return models
-
-
-def _check_profile(measured: "Identity", here: "Identity") -> None:
-    if not measured.same_pair(here):
-        raise InvalidValueError(
-            f"profile: expected one of {here.pair}. Got one of {measured.pair}: name the profile of these models with "
-            f"--profile, or the models of this one with{measured.models or ' neither --target nor --draft'}."
-        )
-    for difference in measured.differences(here):
-        click.echo(f"The profile is of {difference}: profile again as it is run here, or run it as profiled.", err=True)
 
 
 def check_whole(decoded: int, asked: int) -> None:

@@ -24,7 +24,7 @@ def bench_tree(tree: Path, asked: BenchOptions) -> None:
     planned, profile = read_any_tree(tree), load_profile(asked.profile_path)
     model = _model(profile, planned, asked)
     predicted = model.predict("tree", planned.tree)
-    models = load_fitting(asked.pair, profile, planned)
+    models = load_fitting(asked, profile, tree=tree, planned=planned)
     from treeopt.profiler.bench import bench_as_measured
     from treeopt.runtime.prompts import bench_prompts
 
@@ -44,13 +44,16 @@ def bench_tree(tree: Path, asked: BenchOptions) -> None:
 
 
 def _model(profile: "Profile", planned: "TreeFile", asked: BenchOptions) -> "StepModel":
-    """Return the model under the rule asked for, or the tree's where that was measured, or the first measured."""
+    """Return the model under the rule and temperature asked for, or the tree's where they were measured, or the first."""
     from treeopt.planner import step_model
 
-    rule = asked.rule
-    if rule is None and profile.acceptances_of(rule=planned_rule(planned), temperature=asked.temperature):
+    rule, temperature = asked.rule, asked.temperature
+    made_at = planned.provenance.temperature if planned.provenance else None
+    if temperature is None and profile.acceptances_of(rule=rule, temperature=made_at):
+        temperature = made_at
+    if rule is None and profile.acceptances_of(rule=planned_rule(planned), temperature=temperature):
         rule = planned_rule(planned)
-    model = step_model(profile, rule=rule, temperature=asked.temperature)
+    model = step_model(profile, rule=rule, temperature=temperature)
     checked_rule(model.acceptance.rule, lossy=asked.lossy)
     return model
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treeopt.cli.command import Command
+from treeopt.cli.identity import identity_of, warn_of_tree
 from treeopt.cli.inputs import read_all_trees
 from treeopt.cli.options import checked_rule, file, load_profile, lossy_option, profile_options
 from treeopt.cli.plan_text import heading
@@ -53,7 +54,10 @@ def compare(
     from treeopt.planner.comparison import compare as compare_trees
 
     profile = load_profile(profile_path)
-    named = [(_label(path, each.name), each.tree) for path in paths for each in read_all_trees(path)]
+    trees = [(path, each) for path in paths for each in read_all_trees(path)]
+    for path, each in trees:
+        warn_of_tree(path, each.provenance, identity_of(profile))
+    named = [(_label(path, each.name), each.tree) for path, each in trees]
     model = step_model(profile, rule=rule, temperature=temperature, **where)
     with patience("solving… (the first time after installation, the solver is compiled)"):
         compared = compare_trees(model, [tree for _, tree in named])

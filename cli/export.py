@@ -11,6 +11,7 @@ from treeopt.cli.command import Command
 from treeopt.cli.export_files import MAIN, check_export, sidecar_of, write_export
 from treeopt.cli.export_text import setting_text, topology_text
 from treeopt.cli.format_list import list_option
+from treeopt.cli.identity import identity_of, warn_of_tree
 from treeopt.cli.inputs import is_profile, read_any_tree, tree_options
 from treeopt.cli.options import file, load_profile, output, profile_options, record_beside
 from treeopt.cli.plan_text import imported
@@ -165,10 +166,13 @@ def _export_setting(engine: "Engine", written: Path, options: ExportOptions) -> 
     from treeopt.engines.source import Source
 
     profile: Profile | None = None if options.profile_path is None else load_profile(options.profile_path)
+    content = None if options.path == options.profile_path else options.tree()
+    if content is not None and profile is not None:
+        warn_of_tree(options.path, content.provenance, identity_of(profile))
     source = Source(
         profile=profile,
         record=None if options.record_path is None else DraftRecord.load(options.record_path),
-        tree=None if options.path == options.profile_path else options.tree().tree,
+        tree=None if content is None else content.tree,
         rule=options.rule,
         temperature=options.temperature,
         context_tokens=options.context_tokens,

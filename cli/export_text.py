@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from treeopt.cli.plan_text import PREDICTED, PREDICTED_COLUMNS, spreads
 from treeopt.cli.table import Column, aligned
+from treeopt.cli.text import quoted
 from treeopt.files import STANDARD_STREAM
 
 if TYPE_CHECKING:
@@ -34,5 +35,6 @@ def setting_text(engine: "Engine", setting: "Setting", written: Path) -> str:
     if setting.remarks:
         blocks.append("\n".join(setting.remarks))
     file = Path("FILE") if str(written) == STANDARD_STREAM else written
-    blocks.append(f"Use: {setting.emitted.usage.replace('FILE', str(file))}")
+    target = "TARGET" if setting.target_model is None else quoted(setting.target_model)
+    blocks.append(f"Use: {setting.emitted.usage.replace('FILE', str(file)).replace('TARGET', target)}")
     return "\n\n".join(blocks)

@@ -24,7 +24,7 @@ def bench_grid(asked: BenchOptions, *, same_prompts: bool) -> None:
     """Plan, decode with every tree of the grid and plainly in turn, and put the results beside the predictions."""
     profile = load_profile(asked.profile_path)
     found = _plan(profile, asked)
-    models = load_fitting(asked.pair, profile)
+    models = load_fitting(asked, profile)
     from treeopt.runtime.prompts import bench_prompts, profile_prompts
     from treeopt.systems.grid import measured_grid
 

@@ -7,7 +7,8 @@ import click
 from treeopt.cli.command import Command
 from treeopt.cli.format_list import list_option
 from treeopt.cli.inputs import read_any_tree, tree_options
-from treeopt.cli.options import file, output
+from treeopt.cli.options import PROFILE, file, output
+from treeopt.cli.text import quoted
 from treeopt.files import STANDARD_STREAM
 
 
@@ -38,4 +39,5 @@ def import_tree(path: Path, written: Path, name: str | None, budget: int | None,
     nodes = f"{content.tree.nodes} node{'s' * (content.tree.nodes > 1)}, root included"
     click.echo(f"{origin}: {nodes}, depth {content.tree.max_depth}", err=to_stdout)
     if not to_stdout:
-        click.echo(f"Written to {written}. Next: treeopt show {written}, treeopt compare {written}")
+        compared = f", treeopt compare {quoted(written)}" if PROFILE.exists() else ""
+        click.echo(f"Written to {written}. Next: treeopt show {quoted(written)}{compared}")

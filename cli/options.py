@@ -26,6 +26,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 file = InputFile()
 output = OutputFile(stream=True)
 output_file = OutputFile(stream=False)
+PROFILE = Path("profile.yaml")
+"""What was measured, where no other file is named."""
 MAX_PROMPT_TOKENS = 512
 """Tokens of a prompt that are used, the first ones."""
 
@@ -226,7 +228,7 @@ def profile_options(function: Function, *, rule_help: str = "Verification rule; 
             "--profile",
             "profile_path",
             type=file,
-            default=Path("profile.yaml"),
+            default=PROFILE,
             show_default=True,
             help="What was measured, written by treeopt profile.",
         ),

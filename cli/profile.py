@@ -9,6 +9,7 @@ import click
 
 from treeopt.cli.command import Command
 from treeopt.cli.options import (
+    PROFILE,
     PairOptions,
     PromptOptions,
     checked_rule,
@@ -28,6 +29,7 @@ from treeopt.cli.profile_files import (
     texts_path,
 )
 from treeopt.cli.sampling_options import samplings_options
+from treeopt.cli.text import quoted
 from treeopt.cli.values import COUNT, COUNTS, DURATION, MOST, TEXT, Whole
 from treeopt.errors import InvalidValueError
 from treeopt.files import STANDARD_STREAM, is_stream
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     "--output",
     "path",
     type=output,
-    default=Path("profile.yaml"),
+    default=PROFILE,
     show_default=True,
     help="File to write; - is standard output.",
 )
@@ -243,7 +245,7 @@ def _measured(
                 otherwise="wait for quiet with --wait 60s" if wait_s is None else "wait longer",
             )
         texts = TextFiles(texts_path(path) if journal_file and first else None, resume=resume)
-        heading = settings.conditions(models.target, models.draft, tokens)
+        heading = settings.conditions(models.target, models.draft, tokens, models.described)
         journal = Journal(journal_file, heading, resume=resume, processes=processes)
         measurement = Measurement(
             models.target,
@@ -255,6 +257,7 @@ def _measured(
             fastest_tree=fastest_drafted_tree,
             processes=processes,
             load=None if pair.tensor_parallel else ProcessorTimes,
+            pair=models.described,
         )
         times = step_latencies(curves, context_tokens=context, sampled=not sampling.greedy) if imports.times else None
         result = measurement.profile(latencies=times, acceptances=tables or None, show_progress=first)
@@ -275,10 +278,10 @@ def _measured(
 def _next(path: Path, record_path: Path | None) -> list[str]:
     """Return which files were written, and what to do with them."""
     to_stream = str(path) == STANDARD_STREAM
-    lines = [] if to_stream else ["", f"Written to {path}. Next: treeopt solve --profile {path}"]
+    lines = [] if to_stream else ["", f"Written to {path}. Next: treeopt solve --profile {quoted(path)}"]
     if record_path is not None and to_stream:
         lines.append(f"Draft record written to {record_path}.")
     elif record_path is not None:
-        named = "" if record_path == record_file(BESIDE, path) else f" --record {record_path}"
-        lines.append(f"Draft record written to {record_path}. Next: treeopt export {path}{named} --to sglang")
+        named = "" if record_path == record_file(BESIDE, path) else f" --record {quoted(record_path)}"
+        lines.append(f"Draft record written to {record_path}. Next: treeopt export {quoted(path)}{named} --to sglang")
     return lines

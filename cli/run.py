@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from treeopt.cli.command import Command
+from treeopt.cli.identity import identity_here, warn_of_tree
 from treeopt.cli.inputs import read_any_tree
 from treeopt.cli.options import (
     PairOptions,
@@ -74,6 +75,7 @@ def run(
     planned = read_any_tree(tree)
     rule = checked_rule(rule or planned_rule(planned), lossy=lossy)
     models = pair.load()
+    warn_of_tree(tree, planned.provenance, identity_here(models))
     tokens = prompt_tokens(models.tokenizer, prompt, chat=chat)
     limit = _new_tokens(models, len(tokens), max_new_tokens)
     with patience("preparing… (the first time after installation, the rule is compiled)"):

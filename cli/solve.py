@@ -3,19 +3,26 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from treeopt.cli.command import Command
+from treeopt.cli.identity import next_options
 from treeopt.cli.options import load_profile, output, output_file, profile_options
 from treeopt.cli.plan_json import plan_json
 from treeopt.cli.plan_options import PlanOptions, plan_options
 from treeopt.cli.plan_text import heading, imported, remarks, rules_table, subject, table, warnings
+from treeopt.cli.sampling_options import sampling_text
 from treeopt.cli.schedule_text import schedule_table
-from treeopt.cli.text import diagram_width, patience
+from treeopt.cli.text import diagram_width, patience, quoted
 from treeopt.errors import InterruptionError
 from treeopt.figure_file import checked_suffix
 from treeopt.files import STANDARD_STREAM
+
+if TYPE_CHECKING:
+    from treeopt.planner import Plan
+    from treeopt.profile import Profile
 
 
 @click.command(cls=Command)
@@ -81,10 +88,17 @@ def solve(
     if as_json:
         click.echo(f"Written to {written}", err=True)
     elif not to_stdout:
-        leave = " --lossy" if plan.lossy else ""
-        click.echo(
-            f"\nWritten to {written}. Next: treeopt show {path} -o tree.svg, treeopt run {path}{leave} --prompt TEXT"
-        )
+        click.echo(f"\nWritten to {written}. Next: {_next(path, plan, profile)}")
+
+
+def _next(path: Path, plan: "Plan", profile: "Profile") -> str:
+    """Return commands that go on with a tree, with its own pair, as it was measured and planned."""
+    acceptance, file = plan.model.acceptance, quoted(path)
+    options = sampling_text(acceptance.sampling, acceptance.draft_sampling) + (" --lossy" if plan.lossy else "")
+    return (
+        f"treeopt show {file} -o {quoted(path.with_suffix('.svg'))}, "
+        f"treeopt run {file}{next_options(profile)}{options} --prompt TEXT"
+    )
 
 
 def _write(writers: list[tuple[Path, Callable[[Path], None]]]) -> str:

@@ -28,7 +28,7 @@ def bench_systems(systems: str, asked: BenchOptions) -> None:
     """Profile, plan and run systems, print the table and write the JSON."""
     names = _names(systems)
     profile = load_profile(asked.profile_path) if asked.profile_named else None
-    models = load_fitting(asked.pair, profile)
+    models = load_fitting(asked, profile)
     from treeopt.runtime.prompts import bench_prompts, profile_prompts
     from treeopt.systems.running import run_contest
 

@@ -1,11 +1,13 @@
 """Numbers as the commands print them, and a word to those who wait."""
 
 import os
+import shlex
 import sys
 import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -35,6 +37,15 @@ def counted(number: int, noun: str) -> str:
     ('1 thread', '2 threads')
     """
     return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def quoted(path: Path | str) -> str:
+    """Return a path as a shell takes it, in a command that is printed.
+
+    >>> quoted("my trees/tree.json")
+    "'my trees/tree.json'"
+    """
+    return shlex.quote(str(path))
 
 
 def spread(estimate: "Estimate", scale: float = 1.0) -> str:

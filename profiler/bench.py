@@ -203,7 +203,7 @@ def bench_as_measured(
         max_new_tokens=max_new_tokens or text_tokens(acceptance),
         repeats=repeats,
         rule=acceptance.rule,
-        sampling=Sampling(acceptance.temperature, acceptance.top_p, acceptance.top_k),
+        sampling=acceptance.sampling,
         draft_sampling=acceptance.draft_sampling,
         lossy=lossy,
         show_progress=show_progress,

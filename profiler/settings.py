@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from zlib import crc32
 
 from treeopt.errors import InvalidValueError
+from treeopt.profile import Pair
 from treeopt.profiler.heading import edition
 from treeopt.profiler.machine import describe_machine, describe_pair
 from treeopt.rules import check_rule
@@ -114,11 +115,30 @@ class Settings:
         """Return the positions of each of so many texts."""
         return -(-self.positions // texts)
 
-    def conditions(self, target: LanguageModel, draft: LanguageModel, prompts: Sequence[Sequence[int]]) -> str:
-        """Return all that makes two profiles comparable, and what their journals' numbers mean, as one line."""
+    def conditions(
+        self,
+        target: LanguageModel,
+        draft: LanguageModel,
+        prompts: Sequence[Sequence[int]],
+        pair: Pair | None = None,
+    ) -> str:
+        """Return all that makes two profiles comparable, and what their journals' numbers mean, as one line.
+
+        Args:
+            target: the target model.
+            draft: the draft model.
+            prompts: token ids.
+            pair: what the models are and were loaded from; by default what they tell of themselves.
+        """
         checksum = crc32(repr([list(prompt) for prompt in prompts]).encode())
-        parts = {**asdict(describe_machine(target.device)), **asdict(describe_pair(target, draft)), **asdict(self)}
-        for name in ("record", "cuda_graphs"):
+        parts = {
+            **asdict(describe_machine(target.device)),
+            **asdict(pair or describe_pair(target, draft)),
+            **asdict(self),
+        }
+        for name in ("target_source", "draft_source"):
+            del parts[name]  # the same models may have been moved
+        for name in ("record", "cuda_graphs", "target_digest", "draft_digest"):
             if parts[name] is None:
                 del parts[name]
         parts["prompts"] = f"{len(prompts)} of checksum {checksum:08x}"

@@ -131,6 +131,10 @@ class TestMalformedFiles:
             (changed("outcome", (0, 0), 2), "outcome: expected -1 to 1"),
             (changed("outcome", (0, 0), -2), "outcome: expected -1 to 1"),
             (changed("outcome", (0, 0), -1), "outcome: expected -1 at every depth behind the first"),
+            (
+                {"outcome": np.array([[1, -1, 0], [-1, -1, -1], [0, 1, -1]])},  # not only behind a first depth
+                "outcome: expected -1 at every depth behind the first",
+            ),
             (changed("log_probs", (0, 0), 0.1), "log_probs: expected numbers of at most 0"),
             (changed("log_probs", (1, 1), 0.0), "log_probs: .*do not rise"),
             (changed("log_probs", (0, 1), -np.inf), "log_probs: expected finite numbers"),

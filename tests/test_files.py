@@ -125,6 +125,17 @@ class TestWrite:
         write_text(tmp_path / "b", "text")
         assert stat.S_IMODE((tmp_path / "b").stat().st_mode) == stat.S_IMODE((tmp_path / "a").stat().st_mode)
 
+    @pytest.mark.skipif(os.name != "posix", reason="permission bits are those of POSIX")
+    @pytest.mark.parametrize("umask", [0o002, 0o077])
+    def test_the_umask_counts_and_stays_as_it_was(self, tmp_path, umask):
+        before = os.umask(umask)
+        try:
+            write_text(tmp_path / "a", "text")
+        finally:
+            after = os.umask(before)
+        assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o666 & ~umask
+        assert after == umask
+
     @pytest.mark.parametrize("exists", [True, False])
     def test_a_link_is_followed(self, tmp_path, exists):
         """A rename onto the link would leave the file it points to as it was, and no link."""

@@ -44,6 +44,15 @@ def test_a_replay_walks_every_text(tree, ranks):
     ]
 
 
+def test_trees_with_equally_wide_levels_are_walked_each_by_itself():
+    """Replays are kept: what one tree came to must not be told of another."""
+    ranks = [[1, 0, 0, 1, 0, MISS, 0, 0, 1, 0] * 3]
+    outcomes, trees = Outcomes(ranks), [TokenTree([-1, 0, 0, 1, 1]), TokenTree([-1, 0, 0, 2, 2])]
+    found = [tuple(int(each[0]) for each in outcomes.replay(tree)) for tree in trees]
+    assert found == [walked(tree, ranks[0]) for tree in trees]
+    assert found[0] != found[1]
+
+
 def test_a_perfect_draft_accepts_every_level():
     tokens, steps = Outcomes([[0] * 60, [0] * 30]).replay(chain(4))
     assert (tokens / steps).tolist() == [5.0, 5.0]

@@ -481,6 +481,7 @@ TRICKS = {
 VERIFY_AT, DRAFT_AT = ("latency", 0, "verify"), ("latency", 0, "draft")
 FIRST = ("acceptance", 0)
 TEXTS_AT = (*FIRST, "texts")
+TIMED = {"parents": [-1, 0], "samples_s": [0.1]}
 WRONG_SHAPE = {
     "no format": (spoiled("format"), "format", "is missing"),
     "other format": (spoiled("format", value="treeopt-tree"), "format", "'treeopt-profile'. Got 'treeopt-tree'"),
@@ -524,6 +525,21 @@ WRONG_SHAPE = {
         "unknown field",
     ),
     "unknown field of acceptance": (spoiled(*FIRST, "q", value=1), "acceptance[0].q", "unknown field"),
+    "unknown field of the draft's sampling": (
+        spoiled(*FIRST, "draft_sampling", value={"temperature": 0.8, "top_p": 1.0, "top_k": 0, "min_p": 0.1}),
+        "acceptance[0].draft_sampling.min_p",
+        "unknown field",
+    ),
+    "unknown field of steps": (
+        spoiled("latency", 0, "steps", value=[{"rule": "sequoia", "trees": [{**TIMED}], "note": "x"}]),
+        "latency[0].steps[0].note",
+        "unknown field",
+    ),
+    "unknown field of a timed tree": (
+        spoiled("latency", 0, "steps", value=[{"rule": "sequoia", "trees": [{**TIMED, "note": "x"}]}]),
+        "latency[0].steps[0].trees[0].note",
+        "unknown field",
+    ),
     "no latency": (spoiled("latency"), "latency", "is missing"),
     "latency empty": (spoiled("latency", value=[]), "latency", "at least one. Got 0 items"),
     "latency not a list": (spoiled("latency", value={}), "latency", "at least one. Got {}"),

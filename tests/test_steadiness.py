@@ -76,9 +76,13 @@ class TestDrift:
         assert drift([Timing([3.0, 3.0, 3.0, 2.0, 2.0, 2.0])]) == pytest.approx(-1 / 3)
 
     def test_of_an_odd_number_the_middle_sample_is_a_later_one(self):
-        samples = [1.0, 2.0, 3.0, 10.0, 20.0, 30.0, 40.0]
+        samples = [1.0, 2.0, 4.0, 10.0, 20.0, 30.0, 400.0]
         expected = statistics.median(samples[3:]) / statistics.median(samples[:3]) - 1
         assert drift([Timing(samples)]) == pytest.approx(expected)
+
+    def test_a_call_that_was_interrupted_is_no_drift(self):
+        assert drift([Timing([1.0] * 9 + [50.0])]) == 0.0
+        assert drift([Timing([50.0] + [1.0] * 9)]) == 0.0
 
     def test_it_is_the_middle_one_of_all_times(self):
         timings = [Timing([1.0] * 3 + [1.0 + change] * 3) for change in (0.1, 0.3, 9.0)]

@@ -5,7 +5,14 @@ Names are loaded when they are first used, so that `import treeopt` needs neithe
 
 from typing import TYPE_CHECKING, Any
 
-from treeopt.errors import FormatError, InfeasibleError, InvalidValueError, TreeoptError
+from treeopt.errors import (
+    FormatError,
+    InfeasibleError,
+    InvalidValueError,
+    OutOfMemoryError,
+    TreeoptError,
+    TreeoptWarning,
+)
 
 if TYPE_CHECKING:
     from treeopt import engines, planner, profiler, runtime, solver, trees
@@ -24,12 +31,14 @@ __all__ = [
     "InfeasibleError",
     "InvalidValueError",
     "LatencyTable",
+    "OutOfMemoryError",
     "Plan",
     "Profile",
     "Schedule",
     "Solution",
     "TokenTree",
     "TreeoptError",
+    "TreeoptWarning",
     "__version__",
     "engines",
     "plan",

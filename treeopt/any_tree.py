@@ -3,12 +3,13 @@
 This is `treeopt.trees.load`; it stands above the solver, which takes trees out of solution files.
 """
 
+import io
 import zipfile
 from pathlib import Path
 
 from treeopt import __version__
 from treeopt.errors import InvalidValueError
-from treeopt.files import file_path
+from treeopt.files import file_path, read_bytes
 from treeopt.trees.token_tree import TokenTree
 from treeopt.trees.tree_file import Provenance, TreeFile
 
@@ -33,34 +34,57 @@ def load(path: Path | str, name: str | None = None) -> TokenTree:
 def load_file(path: Path | str, name: str | None = None) -> TreeFile:
     """Return the tree of a file in any known format with all that the file says of it; arguments as for `load`."""
     path = file_path(path)
-    if not _is_solution(path):
-        from treeopt.trees.formats import read_tree
+    data = read_tree_bytes(path)
+    if not is_solution(io.BytesIO(data)):
+        from treeopt.trees.formats import parse_tree
 
-        return read_tree(path, name)
+        return parse_tree(path, data, name)
     if name is not None:
         raise InvalidValueError(
             f"name: {path} is a solution file, whose trees have none. Got {name!r:.60}: leave it out."
         )
-    return _most_tokens(path)
+    return out_of_solution(path, data)
 
 
-def _most_tokens(path: Path) -> TreeFile:
-    """Return the tree of most tokens of all that a solution file holds."""
-    from treeopt.solver import Solution
+def read_tree_bytes(path: Path) -> bytes:
+    """Return the bytes of a file, or a pipe, that may hold a tree; solution files may be larger than others.
 
-    solution = Solution.load(path)
-    tree = solution.tree(solution.max_nodes, solution.max_depth)
+    Raises TreeoptError when it cannot be read or is too large.
+    """
+    from treeopt.trees.formats import MAX_BYTES
+
+    return read_bytes(path, limit_bytes=_solution_bytes() if path.is_file() and is_solution(path) else MAX_BYTES)
+
+
+def is_solution(file: Path | io.BytesIO) -> bool:
+    """Tell a solution by the names of its arrays; what cannot be read is left to the other readers to refuse."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return set(archive.namelist()) >= SOLUTION_ARRAYS
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
+        return False
+
+
+def out_of_solution(path: Path, data: bytes, nodes: int | None = None, depth: int | None = None) -> TreeFile:
+    """Return the tree of most tokens out of a solution file's bytes, by default of all nodes and levels that it holds.
+
+    Raises FormatError as `Solution.load` does, InvalidValueError for more nodes or levels than were solved.
+    """
+    from treeopt.solver import solution_file
+
+    solution = solution_file.parse(path, data)
+    for name, asked, most in (("max_nodes", nodes, solution.max_nodes), ("max_depth", depth, solution.max_depth)):
+        if asked is not None and asked > most:
+            raise InvalidValueError(
+                f"{name}: {path} was solved up to {most}. Got {asked}: ask for less, or solve more."
+            )
+    tree = solution.tree(solution.max_nodes if nodes is None else nodes, solution.max_depth if depth is None else depth)
     reach = solution.table.reach(tree)
     provenance = Provenance(tool=f"treeopt {__version__}", source=str(path), tokens_per_step=float(reach.sum()))
     return TreeFile(tree=tree, reach=reach, provenance=provenance)
 
 
-def _is_solution(path: Path) -> bool:
-    """Tell a solution file by the names of its arrays; what cannot be read is left to the other readers."""
-    if not path.is_file():  # a look into a pipe would empty it
-        return False
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return set(archive.namelist()) >= SOLUTION_ARRAYS
-    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
-        return False
+def _solution_bytes() -> int:
+    from treeopt.solver.solution_file import MAX_BYTES  # here, because the solver is slow to import
+
+    return MAX_BYTES

@@ -199,6 +199,11 @@ class MeasuredAcceptance(ShortRepr):
     outcomes: Outcomes | None = None
     """What came of every position, text by text; for `traversal` of the counts that its table was built on."""
 
+    @property
+    def sampling(self) -> Sampling:
+        """How the target's tokens were sampled."""
+        return Sampling(self.temperature, self.top_p, self.top_k)
+
     def __post_init__(self) -> None:
         check_imported(self.imported, (ACCEPTANCE,))
         texts = 0 if self.texts is None else len(self.texts.reached)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.invented import STEEP, TABLE, call, invented, saved
+from tests.cli.invented import STEEP, TABLE, call, invented, saved, verify_s
 from treeopt import Profile
 from treeopt.planner import plan, step_model
 from treeopt.trees import TokenTree, chain
@@ -69,6 +69,21 @@ def test_a_tree_beyond_the_profile_is_shown_with_the_reason():
     assert result.exit_code == 0
     assert "not predicted: the acceptance table was measured to depth 4" in result.stdout
     assert compared("deep.json")["trees"][0]["predicted"] is None
+
+
+def test_trees_and_the_fastest_hold_at_the_context_asked_for(folder: Path):
+    def verify(nodes: int, tokens: int, batch: int) -> float:  # long texts leave no arithmetic idle
+        return verify_s(nodes, tokens, batch) + (2e-3 * nodes if tokens > 1000 else 0.0)
+
+    saved(folder, invented(conditions=[(256, 1), (4096, 1)], verify=verify))
+    chain(2).save("tree.json")
+    profile = Profile.load("profile.yaml")
+    for context in (256, 4096):
+        found = compared("tree.json", "--context-tokens", context)
+        expected = plan(profile, 32, context_tokens=context)
+        assert found["fastest"]["speedup"] == pytest.approx(expected.choice.speedup.value)
+        assert found["plain"]["step_s"] == pytest.approx(verify(1, context, 1))
+        assert found["trees"][0]["predicted"]["speedup"] == pytest.approx(expected.model.speedup(chain(2)))
 
 
 def test_rule_and_temperature_choose_the_acceptance(folder: Path):

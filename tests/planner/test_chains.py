@@ -56,6 +56,20 @@ def test_the_schedule_is_the_fastest_length_of_every_batch_size():
     assert segments[-1].choice.kind == "plain"
 
 
+@pytest.mark.parametrize("context", [256, 4096])
+def test_the_schedule_holds_at_the_context_asked_for(context):
+    def verify(nodes, tokens, batch):  # long texts leave no arithmetic idle
+        return verify_s(nodes, tokens, batch) + (3e-3 * nodes * batch if tokens > 1000 else 0.0)
+
+    profile = invented(conditions=[(each, batch) for batch in (1, 8) for each in (256, 4096)], verify=verify)
+    segments = chain_schedule(profile, context_tokens=context)
+    ends = [fastest_length(step_model(profile, context_tokens=context, batch_size=batch)) for batch in (1, 8)]
+    assert [segments[0].length, segments[-1].length] == ends
+    assert {segment.choice.tree.max_depth for segment in segments} != {
+        segment.length for segment in chain_schedule(profile, context_tokens=4352 - context)
+    }
+
+
 def test_one_batch_size_is_one_segment():
     (segment,) = chain_schedule(invented())
     assert segment.batch_sizes == (1, 1)

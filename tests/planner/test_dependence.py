@@ -97,6 +97,18 @@ def test_intervals_hold_what_other_texts_yield(tree):
     assert held >= 33
 
 
+def test_above_temperature_0_the_replay_says_by_which_share_the_table_is_off(ranks):
+    """There the table counts expected acceptance and not what happened: the luck of the texts must not come back."""
+    rng = np.random.default_rng(3)
+    lucky = [np.where((each == REJECTED) & (rng.random(len(each)) < 0.1), 0, each) for each in ranks]
+    calm, replayed = measured(ranks).table, Outcomes(lucky)
+    for tree in TREES:
+        share = decoded(lucky, tree) / measured(lucky).table.expected_tokens(tree)
+        expected = calm.expected_tokens(tree) * share
+        assert Dependence(calm, replayed).tokens(tree) == pytest.approx(expected, rel=1e-9)
+        assert decoded(lucky, tree) > 1.005 * expected
+
+
 def test_texts_too_short_for_a_step_leave_the_table_alone():
     acceptance = measured([np.array([0, 0, 1]), np.array([0, 1, 0])] * 3, depth=3)
     deep = chain(3)

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from tests.solver.oracles import Table
 from treeopt.acceptance import AcceptanceTable
 from treeopt.planner import Fastest, bound, fastest_tree
 from treeopt.planner.costs import StepCosts
-from treeopt.solver import solve
+from treeopt.solver import Solution, solve
+from treeopt.solver.solution import INTEGER_PROGRAM
 
 ROUNDING = 1e-9
 
@@ -95,6 +97,27 @@ class TestOptimum:
     def test_without_prices_the_bound_by_widths_stands(self, kind, monkeypatch):
         monkeypatch.setattr("treeopt.planner.bound.MAX_PRICED", 0)
         assert broken(kind, 40) == []
+
+    @pytest.mark.parametrize("widest", [1, 2])
+    def test_levels_wider_than_were_timed_are_left_out_though_they_yield_the_most(self, widest):
+        even, machine = [[0.34, 0.33, 0.33]] * 3, MACHINES["nodes almost free"]
+        narrow = machine._replace(draft=machine.draft[:widest])
+        found = fastest(even, narrow, NODES, 3)
+        assert fastest(even, machine, NODES, 3).tree.draft_widths.max() > widest
+        assert found.tree.draft_widths.max() == widest
+        assert found.speedup == pytest.approx(every_speedup(even, narrow, NODES, 3).max(), rel=1e-12)
+
+    def test_what_the_solver_left_open_stays_open(self, monkeypatch):
+        monkeypatch.setattr("treeopt.planner.bound.MAX_PRICED", 0)  # prices may rule out what the solver could not
+        solution = solve(AcceptanceTable(TABLES["falling"]), NODES, DEPTH)
+        costs, gap = costs_of(MACHINES["nodes almost free"]), 0.3
+        exact = fastest_tree(solution, costs)
+        certificate = replace(solution.certificate, method=INTEGER_PROGRAM, gap_tokens=gap)
+        found = fastest_tree(Solution(solution.table, solution.trees, certificate), costs)
+        tokens = solution.table.expected_tokens(exact.tree)
+        assert exact.loss == 0
+        assert found.speedup == exact.speedup
+        assert found.bound >= exact.speedup * (tokens + gap) / tokens * (1 - ROUNDING)
 
     def test_one_node_or_no_levels(self):
         for nodes, depth in ((1, 3), (4, 0)):

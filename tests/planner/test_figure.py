@@ -96,6 +96,9 @@ def test_acceptance_is_named_by_depth(tmp_path: Path) -> None:
     assert [line for line in said if line.startswith("depth ")] == ["depth 1", "depth 2", "depth 4"]
     assert len(TABLE.p) == 4
     assert "every depth" in texts(tmp_path / "plain.svg").splitlines()
+    save_plan_figure(PLANS["never accepted"], tmp_path / "never.svg")
+    assert "no child is ever accepted" in texts(tmp_path / "never.svg").splitlines()
+    assert "no child is ever accepted" not in texts(tmp_path / "tree.svg")
     assert "Acceptance below a first child" in texts(tmp_path / "ranked.svg").splitlines()
 
 

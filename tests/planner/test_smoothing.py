@@ -1,13 +1,16 @@
 """Smoothing of acceptance: against merging block by block; sums kept, real rises kept, exact tables untouched."""
 
+import math
+
 import numpy as np
 import pytest
 
 from tests.planner.machines import MACHINES, acceptance, acceptance_of, latency, profile
 from tests.planner.oracles import smoothed
 from treeopt.acceptance import TextSums
+from treeopt.latency import LatencyTable, Timing
 from treeopt.planner import Smoothing, plan, step_model
-from treeopt.planner.smoothing import smooth
+from treeopt.planner.smoothing import pooling, smooth
 from treeopt.profile import MeasuredAcceptance
 
 
@@ -150,6 +153,34 @@ class TestNoiseOrNot:
     def test_rows_that_were_never_reached(self, p, counts):
         found = smooth(acceptance(p, counts=counts)).acceptance.table
         np.testing.assert_allclose(found.p, np.reshape([[0.15, 0.15], [0, 0]], np.shape(p)))
+
+
+class TestCurves:
+    """Medians of times that fall from one count to a larger one, by a number of their errors."""
+
+    SPREAD = np.linspace(-1, 1, 25)
+
+    def curve(self, *medians_s: float) -> LatencyTable:
+        """Return a curve every median of which has an error of 1, as its 95 % interval says."""
+        half = Timing(self.SPREAD, allow_negative=True).interval_s[1] / 1.959964
+        return LatencyTable(range(1, 1 + len(medians_s)), [Timing(at + self.SPREAD / half) for at in medians_s])
+
+    def pooled(self, *medians_s: float) -> list[float]:
+        table = self.curve(*medians_s)
+        return (pooling(table) @ table.medians_s).tolist()
+
+    def test_a_fall_is_taken_out_where_noise_is_likelier_than_1_in_1000_to_explain_it(self):
+        for fall in (0.5, 3.0, 4.5, 4.8, 6.0, 9.0):
+            by_chance = math.erfc(fall / math.sqrt(2) / math.sqrt(2))  # of the difference of two normal numbers
+            middle = 20 - fall / 2
+            expected = [middle, middle] if by_chance >= 1e-3 else [20, 20 - fall]
+            assert self.pooled(20, 20 - fall) == pytest.approx(expected), fall
+
+    def test_what_rises_is_left_alone(self):
+        assert self.pooled(10, 10.5, 13, 20) == pytest.approx([10, 10.5, 13, 20])
+
+    def test_a_run_becomes_its_mean_and_the_rest_stays(self):
+        assert self.pooled(10, 15, 14, 13, 30) == pytest.approx([10, 14, 14, 14, 30])
 
 
 class TestTexts:

@@ -15,7 +15,7 @@ from treeopt.counts import (
     text_sums,
 )
 from treeopt.errors import TreeoptError
-from treeopt.profiler.acceptance import AcceptanceText
+from treeopt.profiler.acceptance import AcceptanceText, texts_together
 from treeopt.runtime import Decoder
 from treeopt.sampling import Sampling
 from treeopt.trees import chain, level_widths
@@ -197,14 +197,23 @@ class TestText:
 
     def test_the_end_token_ends_the_text(self, make_model, draft, prompts):
         free = make_model(seed=1)
-        text = list(prompts[0])
-        for _ in range(25):
-            text.append(int(logits_after(free, text).argmax()))
-        generated = text[len(prompts[0]) :]
+        generated = text_after(free, prompts[0], 25)
         end = generated[7]
         target = make_model(seed=1, end_tokens=(end,))
         counts = text_of(target, draft, temperature=0.0).count(prompts[0], 25)
         assert counts.reached[0] == generated.index(end) + 1
+
+    def test_a_text_that_ended_counts_no_more_while_others_go_on(self, make_model, draft, prompts):
+        free = make_model(seed=1)
+        end = text_after(free, prompts[0], 12)[5]
+        target = make_model(seed=1, end_tokens=(end,))
+        ways = [{"temperature": 0.0}, {"temperature": 2.0, "seed": 7}, {"temperature": 2.0, "seed": 12}]
+        together = texts_together(target, draft, [text_of(target, draft, **way) for way in ways], prompts[0], 40)
+        alone = [text_of(target, draft, **way).positions(prompts[0], 40) for way in ways]
+        assert len({len(each.accepted_rank) for each in alone}) == 3  # they end at different places
+        for one, other in zip(together, alone, strict=True):
+            assert one.accepted_rank.tolist() == other.accepted_rank.tolist()
+            np.testing.assert_allclose(one.expected, other.expected, atol=1e-5)
 
     def test_a_prompt_of_one_token(self, target, draft):
         assert text_of(target, draft, temperature=1.0).count([3], 10).reached[0] == 10
@@ -255,6 +264,14 @@ class TestText:
                 accepted[path[1] - 1] += 1
         error = np.sqrt(table.p[0] * (1 - table.p[0]) / steps + table.standard_error[0] ** 2)
         assert np.all(np.abs(accepted / steps - table.p[0]) < 4 * error)
+
+
+def text_after(model, prompt, count):
+    """Return so many tokens after a prompt, each the likeliest."""
+    text = list(prompt)
+    for _ in range(count):
+        text.append(int(logits_after(model, text).argmax()))
+    return text[len(prompt) :]
 
 
 def logits_after(model, text):

@@ -58,12 +58,12 @@ class Table:
         return found[1:]
 
     def joint(self, root, length, sampling):
-        """Return the joint law of the next tokens after one, (V,) * length."""
-        laws = law(self.logits, sampling).double().numpy()
-        laws = laws / laws.sum(1, keepdims=True)
-        found = laws[root]
+        """Return the joint distribution of the next tokens after one, (V,) * length."""
+        probs = law(self.logits, sampling).double().numpy()
+        probs = probs / probs.sum(1, keepdims=True)
+        found = probs[root]
         for _ in range(length - 1):
-            found = found[..., None] * laws
+            found = found[..., None] * probs
         return found
 
 

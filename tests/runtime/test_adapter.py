@@ -189,6 +189,7 @@ def test_parameters_are_counted_once_and_sizes_are_read(folders):
         ("mistral", {}, 64),
         ("mistral", {"sliding_window": None}, 96),
         ("mistral", {"sliding_window": 500}, 96),
+        ("mistral", {"attention_chunk_size": 32}, 32),  # layers of both kinds: the smaller window counts
         ("gemma3_text", {}, 64),
         ("gemma3_text", {"layer_types": ["full_attention", "full_attention"]}, 96),
     ],

@@ -63,6 +63,7 @@ CHECKPOINTS = {
     "Qwen2, a window": ("Qwen2", {"use_sliding_window": True, "sliding_window": 48, "max_window_layers": 1}),
     "Qwen3": ("Qwen3", {}),
     "Qwen3, tied, biases": ("Qwen3", {"tie_word_embeddings": True, "attention_bias": True}),
+    "Qwen3, an epsilon that shows": ("Qwen3", {"rms_norm_eps": 0.1}),
     "Qwen3, linear rope, large": ("Qwen3", {"rope_parameters": LINEAR, **LARGE}),
 }
 TREE = level_widths([3, 4, 3])

@@ -9,9 +9,11 @@ import torch
 from tests.runtime.broken import half_precision_draw
 from tests.runtime.enumeration import CPU, ORDERS
 from treeopt.errors import InvalidValueError
-from treeopt.runtime import Sampling, draw, law
-from treeopt.runtime.drawing import likeliest, places
+from treeopt.runtime import Decoder, Sampling, draw, law, load_model
+from treeopt.runtime.drafting_decoder import sampled
+from treeopt.runtime.drawing import fill_speeds, likeliest, places
 from treeopt.runtime.rules import RULES
+from treeopt.trees import level_widths
 
 DRAWS = 20_000
 
@@ -201,3 +203,48 @@ class TestLikeliest:
         law = torch.softmax(logits / 0.015, -1)
         assert law.min() > 0
         assert torch.equal(likeliest(logits, places(counts.tolist(), CPU)), draw("sequoia", law, counts, generator))
+
+
+class TestNoise:
+    """It has 53 bits: a coarser grid favours tokens so rare that no sample of a bearable size shows it."""
+
+    DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+
+    @pytest.mark.parametrize("count", [1, 2])
+    def test_of_drawn_children(self, count, monkeypatch):
+        kinds = []
+
+        def seen(speeds, generator):
+            kinds.append(speeds.dtype)
+            fill_speeds(speeds, generator)
+
+        monkeypatch.setattr("treeopt.runtime.drawing.fill_speeds", seen)
+        for dtype in self.DTYPES:
+            draw("sequoia", torch.full((1, 4), 0.25, dtype=dtype), torch.tensor([count]))
+        assert kinds == [torch.float64] * len(self.DTYPES)
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+    def test_of_a_decoders_drafts(self, target_folder, dtype, monkeypatch):
+        kinds = []
+
+        def seen(speeds, generator):
+            kinds.append(speeds.dtype)
+            fill_speeds(speeds, generator)
+
+        monkeypatch.setattr("treeopt.runtime.drafter.fill_speeds", seen)
+        model = load_model(target_folder, dtype=dtype)
+        list(Decoder(model, model, level_widths([2, 1]), temperature=0.8).generate([3], 4))
+        assert set(kinds) == {torch.float64}
+
+    def test_of_sampled_tokens(self, monkeypatch):
+        kinds, rand = [], torch.rand
+
+        def seen(*shape, **options):
+            noise = rand(*shape, **options)
+            kinds.append(noise.dtype)
+            return noise
+
+        monkeypatch.setattr(torch, "rand", seen)
+        for dtype in self.DTYPES:
+            sampled(torch.full((1, 4), 0.25, dtype=dtype), None)
+        assert kinds == [torch.float64] * len(self.DTYPES)

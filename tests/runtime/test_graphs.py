@@ -324,6 +324,15 @@ class TestTreeChange:
                     torch.testing.assert_close(drafted.probs[node], probs, rtol=1e-3, atol=1e-5)
             text += decoder.commit(tokens, decoder.judge(drafted, tokens, logits))
 
+    @pytest.mark.parametrize("rule", ["sequoia", "specinfer", "target", "traversal"])
+    def test_a_sampled_text_is_that_of_a_decoder_made_with_the_tree(self, target, draft, rule):
+        trees = [chain(4), level_widths([1, 3]), TokenTree([-1, 0, 0, 1, 1]), level_widths([4])]  # of 5 nodes all
+        decoder = Decoder(target, draft, trees[-1], rule=rule, temperature=0.8)
+        for tree in trees:
+            decoder.change_tree(tree)
+            made = Decoder(target, draft, tree, rule=rule, temperature=0.8)
+            assert list(decoder.generate(PROMPT, 20, seed=5)) == list(made.generate(PROMPT, 20, seed=5))
+
     def test_what_is_captured_is_used_again(self, target, draft, monkeypatch):
         captured = []
         capture = GraphPool.capture

@@ -21,8 +21,8 @@ CPU = torch.device("cpu")
 CASES = {
     "masks": (level_widths([20, 400, 480]), 0.0, {}),
     "masks of many levels": (k_ary(2, 9), 0.0, {}),
-    "laws": (level_widths([8, 30, 8]), 0.8, {"vocab_size": 6000}),
-    "laws that are sorted": (level_widths([8, 30, 8]), 0.8, {"vocab_size": 6000, "top_p": 0.9}),
+    "probabilities": (level_widths([8, 30, 8]), 0.8, {"vocab_size": 6000}),
+    "probabilities that are sorted": (level_widths([8, 30, 8]), 0.8, {"vocab_size": 6000, "top_p": 0.9}),
     "caches": (chain(3), 0.0, {"max_position_embeddings": 8000, "num_hidden_layers": 4}),
     "a pass": (level_widths([20, 80]), 0.0, {"intermediate_size": 4000, "num_hidden_layers": 1}),
 }

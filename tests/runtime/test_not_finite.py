@@ -3,6 +3,7 @@
 import warnings
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -24,9 +25,9 @@ from treeopt.runtime.rules import RULES as RUNTIME_RULES
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
 
-RANDOM_DRAFTS = ["sequoia", "specinfer", "traversal"]
+SAMPLED_DRAFTS = ["sequoia", "specinfer", "traversal"]
 SIZE = 3
-TREES = [chain(2), level_widths([2, 3])]
+CHAIN, TREE = chain(2), level_widths([2, 3])
 LENGTH, TEXTS = 3, 600
 BAD = (1,)
 
@@ -65,12 +66,12 @@ def specexec(target, draft, **sampling):
     return DraftingDecoder(target, SpecExecDrafter(draft, setting, capacity=128), **sampling)
 
 
-def static(rule, tree=TREES[0]):
+def static(rule, tree=CHAIN):
     return lambda target, draft, **sampling: Decoder(target, draft, tree, rule=rule, lossy=True, **sampling)
 
 
-class TestLaw:
-    """The joint law of three tokens, which take several steps, where the draft is not finite after one of the tokens."""
+class TestDistribution:
+    """The joint distribution of three tokens, which take several steps, where the draft is not finite after one of the tokens."""
 
     @staticmethod
     def p_value(chi_squared, make, toys, draft, prompt=(0, 2), texts=TEXTS):
@@ -78,28 +79,27 @@ class TestLaw:
         counts, steps = counted(decoder, prompt, LENGTH, texts, SIZE)
         return chi_squared(counts, toys[0].joint(prompt[-1], LENGTH, Sampling(1.0))), texts * LENGTH / steps
 
-    @pytest.mark.parametrize("make", [*map(static, [*RANDOM_DRAFTS, "target"]), dynamic, specexec])
+    @pytest.mark.parametrize("make", [*map(static, [*SAMPLED_DRAFTS, "target"]), dynamic, specexec])
     def test_text_is_the_targets(self, chi_squared, toys, make):
         with one_warning():
             found, tokens_per_step = self.p_value(chi_squared, make, toys, toys[1].spoiled(BAD, NOT_FINITE["one NaN"]))
         assert found > 1e-3
         assert tokens_per_step > 1.1
 
-    @pytest.mark.parametrize("rule", RANDOM_DRAFTS)
-    @pytest.mark.parametrize("tree", TREES)
+    @pytest.mark.parametrize("rule", SAMPLED_DRAFTS)
     @pytest.mark.parametrize("kind", ["all NaN", "one infinity", "nothing allowed"])
-    def test_so_it_is_for_every_kind_of_logits_and_another_tree(self, chi_squared, toys, rule, tree, kind):
+    def test_so_it_is_for_every_kind_of_logits_and_a_tree(self, chi_squared, toys, rule, kind):
         draft = toys[1].spoiled(BAD, NOT_FINITE[kind])
         with one_warning():
-            assert self.p_value(chi_squared, static(rule, tree), toys, draft, texts=250)[0] > 1e-3
+            assert self.p_value(chi_squared, static(rule, TREE), toys, draft, texts=250)[0] > 1e-3
 
-    @pytest.mark.parametrize("rule", RANDOM_DRAFTS)
+    @pytest.mark.parametrize("rule", SAMPLED_DRAFTS)
     def test_without_the_check_it_is_not(self, chi_squared, toys, rule, monkeypatch):
         monkeypatch.setattr("treeopt.runtime.decoder.all_finite", lambda _: True)
         draft = toys[1].spoiled(BAD, NOT_FINITE["all NaN"])
         assert self.p_value(chi_squared, static(rule), toys, draft)[0] < 1e-6
 
-    @pytest.mark.parametrize("rule", RANDOM_DRAFTS)
+    @pytest.mark.parametrize("rule", SAMPLED_DRAFTS)
     def test_to_drop_the_whole_draft_would_take_tokens_from_the_text(self, chi_squared, toys, rule, monkeypatch):
         monkeypatch.setattr(ModelDrafter, "usable_nodes", lambda *_: 1)
         draft = toys[1].spoiled(BAD, NOT_FINITE["all NaN"])
@@ -116,8 +116,8 @@ def at_the_root(tree, ended):
     return 1 if any(ended) else tree.nodes
 
 
-def step_law(rule, tree, text, nodes_left):
-    """Return the joint law of a step's tokens, drafts ended behind token 1 and the rest sampled by the target."""
+def step_distribution(rule, tree, text, nodes_left):
+    """Return the joint distribution of a step's tokens, drafts ended behind token 1 and the rest sampled by the target."""
     internal, joint = tree.child_counts > 0, np.zeros((text.vocabulary,) * (text.depth + 1))
     for nodes, weight in drafts(tree, text, ORDERS[rule.name]):
         ended = [bool(internal[place]) and node[-1:] == (1,) for place, node in enumerate(nodes)]
@@ -125,34 +125,33 @@ def step_law(rule, tree, text, nodes_left):
         rows = torch.tensor([text.row[node] for node in nodes[: usable.nodes]])
         verifier = Verifier(rule, usable, text.vocabulary, torch.device("cpu"))
         tokens = torch.tensor([0, *(node[-1] for node in nodes[1 : usable.nodes])])
-        verifier.judge(tokens, *(torch.from_numpy(laws)[rows] for laws in (text.draft, text.target)))
-        for node, law in zip(nodes, weight * outcomes(verifier, usable), strict=False):
-            joint[node] += text.completed(node, law)
+        verifier.judge(tokens, *(torch.from_numpy(probs)[rows] for probs in (text.draft, text.target)))
+        for node, after in zip(nodes, weight * outcomes(verifier, usable), strict=False):
+            joint[node] += text.completed(node, after)
     return joint
 
 
 class TestEnumeration:
-    """The law of a step over all drafts, exactly, where drafts end behind one token."""
+    """The distribution of a step over all drafts, exactly, where drafts end behind one token."""
 
     TEXT = Text(dirichlet(1, 3), dirichlet(2, 3), 3, 2)
 
-    @pytest.mark.parametrize("rule", [*RANDOM_DRAFTS, "target"])
-    def test_a_draft_that_ends_with_a_level_leaves_the_law_alone(self, rule):
+    @pytest.mark.parametrize("rule", [*SAMPLED_DRAFTS, "target"])
+    def test_a_draft_that_ends_with_a_level_changes_nothing(self, rule):
         for tree in (chain(2), k_ary(2, 2), TokenTree([-1, 0, 0, 1])):
-            law = step_law(RUNTIME_RULES[rule], tree, self.TEXT, at_the_level)
-            np.testing.assert_allclose(law, self.TEXT.target_law(), atol=1e-12)
+            found = step_distribution(RUNTIME_RULES[rule], tree, self.TEXT, at_the_level)
+            np.testing.assert_allclose(found, self.TEXT.target_law(), atol=1e-12)
 
-    @pytest.mark.parametrize("rule", RANDOM_DRAFTS)
-    def test_one_that_is_dropped_for_what_was_drawn_does_not(self, rule):
-        law = step_law(RUNTIME_RULES[rule], chain(2), self.TEXT, at_the_root)
-        assert np.abs(law - self.TEXT.target_law()).max() > 0.01
+    @pytest.mark.parametrize("rule", SAMPLED_DRAFTS)
+    def test_one_that_is_dropped_for_what_was_sampled_does(self, rule):
+        found = step_distribution(RUNTIME_RULES[rule], chain(2), self.TEXT, at_the_root)
+        assert np.abs(found - self.TEXT.target_law()).max() > 0.01
 
 
 class TestGreedy:
-    @pytest.mark.parametrize("kind", NOT_FINITE)
     @pytest.mark.parametrize("make", [*map(static, RULES), dynamic, specexec])
-    def test_text_is_the_targets_and_other_steps_go_on_drafting(self, circle, make, kind):
-        for tokens in (range(16), [5]):
+    def test_text_is_the_targets_and_other_steps_go_on_drafting(self, circle, make):
+        for tokens, kind in product((range(16), [5]), NOT_FINITE):
             with one_warning():
                 decoder = make(circle, circle.spoiled(tokens, NOT_FINITE[kind]), temperature=0.0)
                 steps = list(decoder.steps([0], 40))
@@ -306,13 +305,12 @@ class TestTarget:
     MAKE = (*map(static, RULES), dynamic, specexec)
 
     @pytest.mark.parametrize("make", MAKE)
-    @pytest.mark.parametrize("kind", NOT_FINITE)
-    @pytest.mark.parametrize("temperature", [0.0, 1.0])
-    def test_it_is_an_error_that_names_the_model(self, toys, make, kind, temperature):
-        target = toys[0].spoiled(range(SIZE), NOT_FINITE[kind], name="org/target")
-        text = make(target, toys[1], temperature=temperature).generate([0], 5)
-        with pytest.raises(TreeoptError, match=r"^org/target: expected a target whose logits are finite. .*float32"):
-            next(text)
+    def test_it_is_an_error_that_names_the_model(self, toys, make):
+        for kind, temperature in product(NOT_FINITE, (0.0, 1.0)):
+            target = toys[0].spoiled(range(SIZE), NOT_FINITE[kind], name="org/target")
+            text = make(target, toys[1], temperature=temperature).generate([0], 5)
+            with pytest.raises(TreeoptError, match=r"^org/target: expected a target whose logits are finite. .*float"):
+                next(text)
 
     @pytest.mark.parametrize(
         ("make", "temperature"),
@@ -342,22 +340,22 @@ class TestTarget:
 class TestFunctions:
     """`draw` and `verify`, which are given probabilities."""
 
-    LAWS = torch.full((3, SIZE), 1 / SIZE)
+    PROBS = torch.full((3, SIZE), 1 / SIZE)
 
     @pytest.mark.parametrize("rule", RULES)
     @pytest.mark.parametrize("bad", [NAN, INF])
     def test_what_is_not_finite_is_refused(self, rule, bad):
-        tree, tokens, spoiled = level_widths([1, 1]), torch.tensor([0, 1, 2]), self.LAWS.clone()
+        tree, tokens, spoiled = level_widths([1, 1]), torch.tensor([0, 1, 2]), self.PROBS.clone()
         spoiled[1, 2] = bad
         with pytest.raises(InvalidValueError, match=r"draft_probs: expected finite probabilities. Got NaN"):
             draw(rule, spoiled, torch.tensor([1, 1, 0]))
-        for laws, name in (((spoiled, self.LAWS), "draft_probs"), ((self.LAWS, spoiled), "target_probs")):
+        for probs, name in (((spoiled, self.PROBS), "draft_probs"), ((self.PROBS, spoiled), "target_probs")):
             with pytest.raises(InvalidValueError, match=f"{name}: expected finite probabilities"):
-                verify(rule, tree, tokens, *laws, lossy=True)
+                verify(rule, tree, tokens, *probs, lossy=True)
 
     @pytest.mark.parametrize("rule", RULES)
-    def test_laws_of_which_nothing_is_drawn_are_not_looked_at(self, rule):
-        tree, tokens, spoiled = level_widths([1, 1]), torch.tensor([0, 1, 2]), self.LAWS.clone()
+    def test_those_of_which_nothing_is_sampled_are_not_looked_at(self, rule):
+        tree, tokens, spoiled = level_widths([1, 1]), torch.tensor([0, 1, 2]), self.PROBS.clone()
         spoiled[2] = NAN
         draw(rule, spoiled, torch.tensor([1, 1, 0]))
-        verify(rule, tree, tokens, spoiled, self.LAWS, lossy=True)
+        verify(rule, tree, tokens, spoiled, self.PROBS, lossy=True)

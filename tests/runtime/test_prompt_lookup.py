@@ -69,6 +69,13 @@ def test_examples(text, expected):
     assert guesses(drafter) == [text[-1], *expected]
 
 
+def test_what_an_earlier_text_said_is_forgotten():
+    drafter = PromptLookupDrafter(2, 3)
+    drafter.start([1, 2, 5, 6, 7])
+    drafter.start([4, 3, 8, 9, 1, 2])
+    assert guesses(drafter) == [2]
+
+
 def test_a_look_up_takes_as_many_questions_in_a_long_text_as_in_a_short_one():
     class Asked(dict):
         asked = 0

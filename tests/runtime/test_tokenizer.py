@@ -53,6 +53,17 @@ class TestFast:
         assert tokenizer.encode("hello") == [0, 4]
         assert tokenizer.encode("hello " * 9) == [0] + [4] * 9
 
+    @pytest.mark.parametrize("text", ["aé", "€ and ∑", "a🌳b", "🌳🌳", "é€🌳"])
+    def test_a_stream_shows_whole_characters_as_soon_as_they_are_there(self, text):
+        tokenizer = Tokenizer(pair.TARGET)
+        tokens = tokenizer.encode_inner(text)
+        assert len(tokens) > len(text)  # a character is several tokens
+        assert list(tokenizer.stream(iter(tokens))) == list(text)
+
+    def test_half_a_character_at_the_end_is_shown_for_what_it_is(self):
+        tokenizer = Tokenizer(pair.TARGET)
+        assert list(tokenizer.stream(tokenizer.encode_inner("a🌳")[:-1])) == ["a", "\ufffd"]
+
     def test_added_tokens_are_in_the_vocabulary(self, tmp_path):
         assert Tokenizer(save_words(tmp_path)).vocabulary == {word: index for index, word in enumerate(WORDS)}
 

@@ -71,6 +71,15 @@ def set_at(place, value):
     return change
 
 
+def swapped(place, other):
+    def change(array):
+        array = array.copy()
+        array[place], array[other] = array[other], array[place]
+        return array
+
+    return change
+
+
 BAD = [
     ("one falling row", {"format": np.array("other")}, "format: expected 'treeopt-solution'"),
     ("one falling row", {"version": np.array(2)}, "version: expected at most 1"),
@@ -84,9 +93,11 @@ BAD = [
     ("one falling row", {"parent": set_at(0, 0)}, "parent: expected -1"),
     ("one falling row", {"parent": lambda array: array[:-1]}, "parent: expected as many"),
     ("one falling row", {"rank": set_at(1, 99)}, "rank: expected 0 to"),
+    ("one falling row", {"rank": set_at(1, 3)}, "rank: expected 0 to 2. Got 0 to 3"),  # the first number beyond
     ("one falling row", {"order": set_at((2, 1), 10**6)}, "order: expected -1 to"),
     ("one falling row", {"order": set_at((3, 1), 5)}, "order: expected every node once, after its parent"),
     ("one falling row", {"order": set_at((3, 2), 1)}, "order: expected every node once"),
+    ("falling rows", {"order": swapped((3, 1), (3, 2))}, "order: expected every node once, after its parent"),
     ("one falling row", {"order": lambda array: array[0]}, "order: expected kind 'i', 2 dimensions"),
     ("one falling row", {"order": lambda array: array[:, :0]}, "order: expected every node once"),
     ("rising rows", {"values_0": None}, "values_0: is missing"),
@@ -141,6 +152,21 @@ def test_the_trap_would_spring():
 def test_other_files_are_refused(data, tmp_path):
     path = tmp_path / "solution.npz"
     path.write_bytes(data)
+    with pytest.raises(FormatError, match="expected a numpy archive"):
+        Solution.load(path)
+
+
+@pytest.mark.parametrize("bytes_added", [-8, 8])
+def test_an_array_of_another_size_than_it_says_is_refused(bytes_added, tmp_path):
+    path, buffer = tmp_path / "solution.npz", io.BytesIO()
+    solution_of("one falling row").save(path)
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(buffer, "w") as changed_archive:
+        for name in archive.namelist():
+            data = archive.read(name)
+            if name == "p.npy":
+                data = data[:bytes_added] if bytes_added < 0 else data + bytes(bytes_added)
+            changed_archive.writestr(name, data)
+    path.write_bytes(buffer.getvalue())
     with pytest.raises(FormatError, match="expected a numpy archive"):
         Solution.load(path)
 

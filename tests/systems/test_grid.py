@@ -48,9 +48,12 @@ def test_errors_are_of_the_prediction_against_the_measurement(predicted):
     assert (row.tokens_error, row.step_error, row.speedup_error) == pytest.approx((-0.5, 1.0, -0.2))
 
 
-def test_errors_of_either_sign_do_not_cancel(predicted):
-    measured = [as_measured(predicted[0], step=0.8), as_measured(predicted[1], step=4 / 3)]
-    assert summary(grid_rows(predicted[:2], measured)).step_error == pytest.approx(0.25)
+@pytest.mark.parametrize("what", ["tokens", "step", "speedup"])
+def test_errors_of_either_sign_do_not_cancel(predicted, what):
+    measured = [as_measured(predicted[0], **{what: 0.8}), as_measured(predicted[1], **{what: 4 / 3})]
+    found = summary(grid_rows(predicted[:2], measured))
+    expected = dict.fromkeys(("tokens", "step", "speedup"), 0.0) | {what: 0.25}
+    assert {name: getattr(found, f"{name}_error") for name in expected} == pytest.approx(expected)
 
 
 def test_the_choice_is_put_beside_the_best_measured(predicted):

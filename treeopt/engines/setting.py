@@ -27,6 +27,8 @@ class Setting:
 
     asked: Asked
     emitted: Emitted
+    target_model: str | None = None
+    """What the target was loaded from; None where nobody knows, and for the bundled one."""
     predictions: tuple[Predicted, ...]
     """The setting, the engine's default where it can be predicted, and plain decoding; empty without a profile."""
     remarks: tuple[str, ...]
@@ -66,14 +68,25 @@ class _Chooser:
     def setting(self) -> Setting:
         """Return the setting."""
         asked = self._dynamic() or self._chain()
+        self._check_draft_model()
         emitted = self._engine.emit(asked)
         return Setting(
             asked=asked,
             emitted=emitted,
+            target_model=self._profile.pair.target_source,
             predictions=tuple(self._predictions(asked)),
             remarks=tuple(self._remarks),
             warnings=(*self._warnings, *emitted.warnings),
         )
+
+    def _check_draft_model(self) -> None:
+        """Warn of a draft model of which only a name is known, which no engine can load."""
+        pair = self._profile.pair
+        if self._source.draft_model is None and pair.draft_source is None and self._source.method is None:
+            self._warnings.append(
+                f"the draft model is given as {pair.draft!r}, which is a name and no model that {self._engine.title} could "
+                "load. Name one with --draft-model."
+            )
 
     def _dynamic(self) -> Asked | None:
         """Return the fastest dynamic tree, or None where chains are to be taken."""

@@ -8,6 +8,7 @@ import numpy as np
 from treeopt.figure_file import save_drawing
 from treeopt.figure_style import (
     DEPTH_MAP,
+    MUTED,
     POINTS,
     WHITE,
     Heading,
@@ -81,6 +82,8 @@ def _draw_acceptance(axes: "Axes", plan: Plan) -> None:
     for depth, colour in zip(shown, mpl.colormaps[DEPTH_MAP](np.linspace(0, 0.85, len(shown))), strict=True):
         label = "every depth" if table.position_invariant else f"depth {depth}"
         axes.plot(np.ma.masked_equal(rows[depth - 1], 0), "o-", color=colour, markersize=3, linewidth=1.2, label=label)
+    if not rows[np.array(shown) - 1].any():
+        axes.text(0.5, 0.5, "no child is ever accepted", transform=axes.transAxes, ha="center", fontsize=8, color=MUTED)
     axes.set_yscale("log")
     axes.set_xlim(-0.3, table.branching - 0.7)
     whole_numbers(axes.xaxis)

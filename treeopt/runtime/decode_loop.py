@@ -32,7 +32,7 @@ class DecodeLoop(ABC):
         tree: what is drafted; None where it is not known, or another may come.
 
     Raises InvalidValueError for values out of range and models whose vocabularies differ in size, OutOfMemoryError where
-    caches, masks and laws need more memory than is free.
+    caches, masks and probabilities need more memory than is free.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ class Decoder(DecodeLoop):
             default on a CUDA device.  On a CPU, the same work is done without graphs.
 
     Raises InvalidValueError for values out of range and models whose vocabularies differ in size, OutOfMemoryError where
-    caches, masks and laws need more memory than is free.
+    caches, masks and probabilities need more memory than is free.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ class DraftLevel:
     laws: Window
     """The draft's laws after them."""
     scores: Tensor
-    """float64 (w,): where the largest logit after each goes, where children are not drawn at random."""
+    """float64 (w,): where the largest logit after each goes, where children are not sampled."""
     speeds: Tensor
     """float64 (w, V): the noise to draw their children with."""
     wanted: Places
@@ -68,7 +68,7 @@ class Draft(NamedTuple):
     probs: Tensor | None
     """float32 (n, V): the draft's law after each internal node; None where children are not drawn at random."""
     scores: Tensor | None
-    """float (k,): numbers that are all finite where all laws are; None where nothing is drafted."""
+    """float (k,): numbers that are all finite where all distributions are; None where nothing is drafted."""
 
 
 class ModelDrafter:
@@ -144,9 +144,9 @@ class ModelDrafter:
     def usable_nodes(self, scores: Sequence[float]) -> int:
         """Return how many nodes, in level order, are left of a draft whose scores are not all finite.
 
-        The draft ends with the first level after which a law is not finite, in all its branches.  What decides this
-        was drawn before the level below it was, and so the text's law stays what it is; to drop the whole draft would
-        take those away in which the draft model met certain tokens.
+        The draft ends with the first level after which a distribution is not finite, in all its branches.  What
+        decides this was sampled before the level below it was, so that the text keeps the target's distribution; to
+        drop the whole draft would take those away in which the draft model met certain tokens.
         """
         first = next(index for index, score in enumerate(scores) if not isfinite(score))
         node = first if self._random else list(self._internal)[first]

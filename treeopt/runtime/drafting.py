@@ -37,7 +37,7 @@ class Proposal(NamedTuple):
     """int64 (n,): node 0 is the root, the last committed token."""
     extra: Extra | None = None
     scores: Scores | None = None
-    """Of the distributions that the guesses come from: where one is not finite, the root alone is verified."""
+    """Of the distributions that the tokens come from: where one is not finite, the root alone is verified."""
 
 
 class Outcome(NamedTuple):

@@ -43,18 +43,18 @@ def likeliest(law: Tensor, wanted: Places, generator: torch.Generator | None = N
     return likeliest_scored(law, wanted)[1]
 
 
-def likeliest_scored(law: Tensor, wanted: Places) -> tuple[Tensor, Tensor]:
+def likeliest_scored(scores: Tensor, wanted: Places) -> tuple[Tensor, Tensor]:
     """Return the largest entry of every row, (m,), NaN where one is NaN, and the likeliest tokens, int64 (c,)."""
-    if wanted.most == 1 and len(wanted.node) == len(law):  # one child each, which is what most levels are
-        largest, tokens = law.max(-1)
+    if wanted.most == 1 and len(wanted.node) == len(scores):  # one child each, which is what most levels are
+        largest, tokens = scores.max(-1)
         return largest, tokens
-    top = law.topk(wanted.most)
+    top = scores.topk(wanted.most)
     return top.values[:, 0], top.indices[wanted.node, wanted.rank]
 
 
 def with_replacement(law: Tensor, wanted: Places, generator: torch.Generator | None = None) -> Tensor:
     """Return independent draws; siblings may be alike (Miao et al., 2024)."""
-    # multinomial would raise, or stop a CUDA device for good, on a law that is not finite and is never verified
+    # multinomial would raise, or stop a CUDA device for good, on a distribution that is not finite
     drawn = torch.multinomial(law.double().nan_to_num(nan=1.0), wanted.most, replacement=True, generator=generator)
     return drawn[wanted.node, wanted.rank]
 

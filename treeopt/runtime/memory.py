@@ -2,12 +2,13 @@
 
 For a tree of n nodes, m of which have children, texts of up to L tokens, a vocabulary of V and numbers of b bytes:
 
-    kept by the target     cache(L + n)  +  b n (L + n) mask  +  8 m V what rejections leave (twice on a device)
-    kept by the draft      cache(L + n)  +  b w (L + fed) mask of every level  +  12 m V laws and noise
-    for a moment           n^2 + m^2 while masks are made, or in a step: activations, or b n V logits and 8 n V laws
+    kept for the target    cache(L + n)  +  b n (L + n) mask  +  8 m V residuals (twice on a device)
+    kept for the draft     cache(L + n)  +  b w (L + fed) mask of every level  +  4 n V probabilities  +  8 m V noise
+    for a moment           n^2 + m^2 while masks are made; activations; b n V logits  +  8 n V probabilities
 
-What is for a moment is not kept at once, so only the most counts.  Of laws there are none at temperature 0.  Not counted
-are the prompt's own pass, Python's lists (some 300 bytes a node), and what a device's libraries take for themselves.
+Of what is needed for a moment only the most counts.  Residuals, probabilities and noise are needed above temperature 0
+only.  Not counted are the prompt's own pass, Python's lists (some 300 bytes a node), and what a device's libraries take
+for themselves.
 """
 
 from collections import Counter
@@ -47,22 +48,19 @@ def decoder_bytes(
         max_nodes: nodes of the largest tree, n.
         sampling: of the target.
     """
-    n, drawn = max_nodes, 0 if sampling.greedy else 1
+    n, vocabulary, width = max_nodes, target.config.vocabulary, target.dtype.itemsize
     parents = n if tree is None else int(np.count_nonzero(tree.child_counts))
-    vocabulary = target.config.vocabulary
-    mask = target.dtype.itemsize * n * (text_tokens + n) if n > 1 else 0
-    left = 8 * parents * vocabulary * drawn * (1 if target.device.type == "cpu" else 2)
-    laws = n * vocabulary * drawn * (8 if sampling.top_p == 1 else 8 + SORTING)
-    logits = target.dtype.itemsize * n * vocabulary
-    step = max(pass_bytes(target, n), logits + laws)
-    needed = Counter({target.device: cache_bytes(target, text_tokens + n) + mask + left})
-    if draft is None or n == 1:
-        needed[target.device] += step
-        return needed
-    kept = cache_bytes(draft, text_tokens + n) + 12 * parents * vocabulary * drawn
-    kept += draft.dtype.itemsize * _level_mask_entries(tree, n, text_tokens)
-    needed[draft.device] += kept
-    needed[target.device] += max(step, n**2 + parents**2)
+    sampled_entries = 0 if sampling.greedy else vocabulary
+    mask = width * n * (text_tokens + n) if n > 1 else 0
+    residuals = 8 * parents * sampled_entries * (1 if target.device.type == "cpu" else 2)
+    probabilities = n * sampled_entries * (8 if sampling.top_p == 1 else 8 + SORTING)
+    moment = max(pass_bytes(target, n), width * n * vocabulary + probabilities)
+    needed = Counter({target.device: cache_bytes(target, text_tokens + n) + mask + residuals})
+    if draft is not None and n > 1:
+        moment = max(moment, n**2 + parents**2)
+        needed[draft.device] += cache_bytes(draft, text_tokens + n) + (4 * n + 8 * parents) * sampled_entries
+        needed[draft.device] += draft.dtype.itemsize * _level_mask_entries(tree, n, text_tokens)
+    needed[target.device] += moment
     return needed
 
 

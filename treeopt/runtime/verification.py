@@ -44,7 +44,7 @@ def draw(rule: str, draft_probs: Tensor, counts: Tensor, generator: torch.Genera
         generator: source of fresh noise; the same state draws the same children.
 
     Returns int64 (sum(counts),): tokens node after node, in the order drawn, which is their rank.
-    Raises InvalidValueError for an unknown rule, more children than tokens, or a law that is not finite.
+    Raises InvalidValueError for an unknown rule, more children than tokens, or probabilities that are not finite.
     """
     drawing = rule_named(rule, lossy=True).draw
     check_counts(draft_probs, counts)
@@ -75,8 +75,8 @@ def verify(
         generator: source of fresh noise.
         lossy: allow rules that change the text's law.
 
-    Raises InvalidValueError for an unknown rule, a lossy one unless allowed, shapes that do not fit the tree, or laws
-    that are not finite.
+    Raises InvalidValueError for an unknown rule, a lossy one unless allowed, shapes that do not fit the tree, or
+    probabilities that are not finite.
     """
     found = rule_named(rule, lossy=lossy)
     for name, probs in (("draft_probs", draft_probs), ("target_probs", target_probs)):

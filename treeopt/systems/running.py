@@ -110,7 +110,7 @@ def sampling_of(profile: Profile, temperature: float) -> Sampling:
             f"profile: expected drafts sampled as the target's text at temperature {temperature:g}. Got a distribution of "
             "their own: leave the profile out, or measure one without --draft-temperature, --draft-top-p, --draft-top-k."
         )
-    return Sampling(measured.temperature, measured.top_p, measured.top_k)
+    return measured.sampling
 
 
 def _profile(

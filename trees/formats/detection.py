@@ -90,7 +90,7 @@ def _found_in_text(path: Path, text: str) -> Found:
 def _found_in_object(path: Path, text: str, content: dict[str, Any]) -> Found:
     own = content.get("format")
     if own == tree_file.FORMAT:
-        return Found(OWN, lambda: (NamedTree(None, tree_file.parse(path, text).tree),))
+        return Found(OWN, partial(_read_own, path, text))
     if len(content.keys() & set(KEYS)) > 1:
         return Found("umbrella", partial(umbrella.read, path, content))
     if vllm_tree.COUNT in content or vllm_tree.TREE in content:
@@ -101,6 +101,11 @@ def _found_in_object(path: Path, text: str, content: dict[str, Any]) -> Found:
         return Found("medusa", partial(medusa.read_object, path, content))
     what = f"JSON with the keys {short(list(content))}" if own is None else f"a file of the format {short(own)}"
     raise _unknown(path, what)
+
+
+def _read_own(path: Path, text: str) -> tuple[NamedTree, ...]:
+    content = tree_file.parse(path, text)
+    return (NamedTree(None, content.tree, content.provenance),)
 
 
 def _found_in_python(path: Path, text: str) -> Found:

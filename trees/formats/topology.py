@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from treeopt.trees.token_tree import TokenTree
+from treeopt.trees.tree_file import Provenance
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +13,8 @@ class NamedTree:
 
     name: str | None
     tree: TokenTree
+    provenance: Provenance | None = None
+    """What a tree file says of it; other formats say nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

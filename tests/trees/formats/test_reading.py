@@ -192,6 +192,7 @@ PATHS_TEXT = "[(0,), (1,), (0, 0), (0, 1), (1, 0)]"
 VLLM_CONFIG = {"method": "eagle", "num_speculative_tokens": 5, "speculative_token_tree": PATHS_TEXT}
 VLLM = {
     "count too large": ({"num_speculative_tokens": 6}, "num_speculative_tokens", "expected 5, the paths of .* Got 6"),
+    "count too small": ({"num_speculative_tokens": 4}, "num_speculative_tokens", "expected 5, the paths of .* Got 4"),
     "count true": ({"num_speculative_tokens": True}, "num_speculative_tokens", "Got True"),
     "no count": ({"num_speculative_tokens": ...}, "num_speculative_tokens", "is missing"),
     "no tree": ({"speculative_token_tree": ...}, "speculative_token_tree", "is missing"),

@@ -1,0 +1,92 @@
+"""What commands hand to the library: nothing that was measured or asked for is lost on the way."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.cli.invented import call, invented, saved
+from treeopt import profiler, runtime
+from treeopt.cli.options import PairOptions, PromptOptions
+from treeopt.errors import TreeoptError
+from treeopt.sampling import Sampling
+from treeopt.trees import TokenTree
+
+BEGIN = 0
+MEASURED = {"rule": "specinfer", "temperature": 0.7, "top_p": 0.9, "top_k": 5, "draft_sampling": Sampling(0.5, 0.8, 3)}
+PROMPTS = [[number] for number in range(9)]
+
+
+class Tokenizer:
+    """A letter is a token; a text of its own begins with BEGIN."""
+
+    def encode(self, text: str) -> list[int]:
+        return [BEGIN, *self.encode_inner(text)]
+
+    def encode_inner(self, text: str) -> list[int]:
+        return list(map(ord, text))
+
+
+@pytest.fixture
+def given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
+    """Return what the library is given by the next command, which goes no further; there is a tree and a profile."""
+    profile = invented()
+    saved(folder, replace(profile, acceptances=(replace(profile.acceptances[0], **MEASURED),)))
+    TokenTree([-1, 0, 0, 1]).save("tree.json")
+    model = SimpleNamespace(config=SimpleNamespace(max_positions=1000))
+    pair = SimpleNamespace(target=model, draft=model, tokenizer=Tokenizer())
+    monkeypatch.setattr(PairOptions, "load", lambda _: pair)
+    monkeypatch.setattr(PromptOptions, "load", lambda *_: PROMPTS)
+    seen: dict = {}
+
+    def stop_there(*arguments: object, **named: object) -> None:
+        seen.update(named, arguments=arguments)
+        raise TreeoptError("enough")
+
+    class Decoder:
+        def __init__(self, *_: object, **named: object) -> None:
+            seen.update(named)
+
+        steps = staticmethod(stop_there)
+
+    for name in ("bench", "bench_trees"):
+        monkeypatch.setattr(profiler, name, stop_there)
+    monkeypatch.setattr(runtime, "Decoder", Decoder)
+    return seen
+
+
+def ends(*command: object) -> None:
+    result = call(*command)
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (1, "Error: enough"), result.output
+
+
+def test_bench_decodes_held_out_prompts_as_the_profile_was_measured(given: dict):
+    ends("bench", "tree.json", "--repeats", 2)
+    assert {name: given[name] for name in MEASURED} == MEASURED
+    assert given["repeats"] == 2
+    assert given["max_new_tokens"] == 999 // 9  # positions and prompts of the profile
+    assert given["arguments"][-1] == PROMPTS[::4]
+
+
+@pytest.mark.parametrize(("options", "expected"), [((), PROMPTS[::4]), (("--same-prompts",), None)])
+def test_so_does_bench_with_a_grid(given: dict, options: tuple[str, ...], expected: list | None):
+    ends("bench", "--grid", *options)
+    how = Sampling(MEASURED["temperature"], MEASURED["top_p"], MEASURED["top_k"])
+    assert (given["rule"], given["sampling"], given["draft_sampling"]) == ("specinfer", how, MEASURED["draft_sampling"])
+    held_out = PROMPTS[::4]
+    assert given["arguments"][-1] == (expected or [prompt for prompt in PROMPTS if prompt not in held_out])
+
+
+def test_run_looks_for_stop_texts_as_they_stand_within_a_text(given: dict):
+    ends("run", "tree.json", "--prompt", "ab", "--stop", "c", "--stop", "de", "--max-new-tokens", 7)
+    assert given["arguments"] == ([BEGIN, ord("a"), ord("b")], 7)
+    assert given["stop"] == [[ord("c")], [ord("d"), ord("e")]]
+
+
+def test_run_samples_as_it_is_asked_to(given: dict):
+    options = ("--temperature", 0.6, "--top-p", 0.8, "--top-k", 4, "--draft-temperature", 0.9, "--draft-top-k", 2)
+    ends("run", "tree.json", "--prompt", "ab", "--seed", 3, "--rule", "traversal", *options)
+    expected = {"rule": "traversal", "temperature": 0.6, "top_p": 0.8, "top_k": 4, "seed": 3}
+    assert {name: given[name] for name in expected} == expected
+    assert given["draft_sampling"] == Sampling(0.9, 1.0, 2)
