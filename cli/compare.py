@@ -12,6 +12,7 @@ from treeopt.cli.identity import identity_of, warn_of_tree
 from treeopt.cli.inputs import read_all_trees
 from treeopt.cli.options import checked_rule, file, load_profile, lossy_option, profile_options
 from treeopt.cli.plan_text import heading
+from treeopt.cli.table import Column, aligned
 from treeopt.cli.text import milliseconds, patience
 from treeopt.cli.values import COUNT
 from treeopt.errors import printable
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from treeopt.planner import Candidate, Plan
     from treeopt.planner.comparison import ComparedTree
 
-MIN_LABEL = 12
+HEADER = ("", "nodes", "depth", "tokens/step", "step, ms", "speedup", "best of size")
+COLUMNS = (Column(least=12), *(Column(">", least, gap=1) for least in (6, 6, 12, 9, 8, 13)))
 
 
 @click.command(cls=Command)
@@ -77,19 +79,16 @@ def compare(
 
 def table(labels: list[str], compared: "tuple[ComparedTree, ...]", best: "Plan") -> str:
     """Return one line per tree, plain decoding and the fastest."""
-    last = [("plain decoding", best.plain), (f"fastest: {best.choice.shape}", best.choice)]
-    width = max(MIN_LABEL, *(len(label) for label in labels), *(len(label) for label, _ in last))
-    lines = [
-        f"{'':<{width}} {'nodes':>6} {'depth':>6} {'tokens/step':>12} {'step, ms':>9} {'speedup':>8} {'best of size':>13}"
-    ]
+    rows: list[tuple[str, ...]] = [HEADER]
     for label, each in zip(labels, compared, strict=True):
         if each.prediction is None:
-            lines.append(
-                f"{label:<{width}} {each.tree.nodes:>6} {each.tree.max_depth:>6} not predicted: {each.unknown}"
+            rows.append(
+                (label, str(each.tree.nodes), str(each.tree.max_depth), f"not predicted: {each.unknown}"),
             )
         else:
-            lines.append(_line(label, width, each.prediction, each.same_size))
-    return "\n".join([*lines, "", *(_line(label, width, candidate, None) for label, candidate in last)])
+            rows.append(_row(label, each.prediction, each.same_size))
+    last = [_row("plain decoding", best.plain), _row(f"fastest: {best.choice.shape}", best.choice)]
+    return "\n".join(aligned([*rows, (), *last], COLUMNS))
 
 
 def report(labels: list[str], compared: "tuple[ComparedTree, ...]", best: "Plan") -> dict[str, Any]:
@@ -113,13 +112,16 @@ def report(labels: list[str], compared: "tuple[ComparedTree, ...]", best: "Plan"
     }
 
 
-def _line(label: str, width: int, candidate: "Candidate", same_size: "Candidate | None") -> str:
-    of_size = "" if same_size is None else f"{same_size.speedup.value:.2f}"
+def _row(label: str, candidate: "Candidate", same_size: "Candidate | None" = None) -> tuple[str, ...]:
     return (
-        f"{label:<{width}} {candidate.tree.nodes:>6} {candidate.tree.max_depth:>6} "
-        f"{candidate.tokens_per_step.value:>12.2f} {milliseconds(candidate.step_s.value):>9} "
-        f"{candidate.speedup.value:>8.2f} {of_size:>13}"
-    ).rstrip()
+        label,
+        str(candidate.tree.nodes),
+        str(candidate.tree.max_depth),
+        f"{candidate.tokens_per_step.value:.2f}",
+        milliseconds(candidate.step_s.value),
+        f"{candidate.speedup.value:.2f}",
+        "" if same_size is None else f"{same_size.speedup.value:.2f}",
+    )
 
 
 def _numbers(candidate: "Candidate | None") -> dict[str, Any] | None:

@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from treeopt.cli.text import quoted, spread
+from treeopt.cli.plan_text import PREDICTED, PREDICTED_COLUMNS, spreads
+from treeopt.cli.table import Column, aligned
+from treeopt.cli.text import quoted
 from treeopt.files import STANDARD_STREAM
 
 if TYPE_CHECKING:
@@ -25,14 +27,11 @@ def setting_text(engine: "Engine", setting: "Setting", written: Path) -> str:
 
     blocks = [f"{engine.title} ({engine.versions}): {shape(setting.asked.tree)}"]
     if setting.predictions:
-        width = max(len(each.label) for each in setting.predictions)
-        lines = [f"  {'':<{width}}   {'tokens/step':<20}{'step, ms':<22}speedup"]
-        for number, each in enumerate(setting.predictions):
-            lines.append(
-                f"{' ' if number else '*'} {each.label:<{width}}   {spread(each.tokens_per_step):<20}"
-                f"{spread(each.step_s, 1000):<22}{spread(each.speedup)}"
-            )
-        blocks.append("\n".join(lines))
+        rows = [
+            (f"{' ' if number else '*'} {each.label}", *spreads(each.tokens_per_step, each.step_s, each.speedup))
+            for number, each in enumerate(setting.predictions)
+        ]
+        blocks.append("\n".join(aligned([("", *PREDICTED), *rows], (Column(), *PREDICTED_COLUMNS))))
     if setting.remarks:
         blocks.append("\n".join(setting.remarks))
     file = Path("FILE") if str(written) == STANDARD_STREAM else written

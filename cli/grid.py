@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from treeopt.cli.bench_options import REPEATS, BenchOptions, check_whole, load_fitting
 from treeopt.cli.options import checked_rule, load_profile
 from treeopt.cli.outputs import TOOL
+from treeopt.cli.plan_text import subject
 from treeopt.cli.text import milliseconds
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ def bench_grid(asked: BenchOptions, *, same_prompts: bool) -> None:
     if asked.plot is not None:
         from treeopt.systems.grid_figure import save_grid_figure
 
-        save_grid_figure(rows, asked.plot, title=f"{profile.pair.label} on {profile.machine.processor}")
+        decoded = "the prompts of the profile" if same_prompts else "held-out prompts"
+        save_grid_figure(rows, asked.plot, title=subject(profile), subtitle=f"{found.conditions}, {decoded}")
     check_whole(rows[0].measured.prompts, len(prompts))
 
 

@@ -3,12 +3,18 @@
 import math
 from typing import TYPE_CHECKING
 
+from treeopt.cli.table import Column, aligned
 from treeopt.cli.text import counted, spread
 
 if TYPE_CHECKING:
+    from treeopt.latency import Estimate
     from treeopt.planner import Candidate, Plan
-    from treeopt.profile import Profile
+    from treeopt.profile import Machine, Pair, Profile
 
+PREDICTED = ("tokens/step", "step, ms", "speedup")
+PREDICTED_COLUMNS = (Column(least=18, gap=3), Column(least=20), Column())
+"""What is predicted of a way to decode, with intervals."""
+COLUMNS = (Column(least=9), Column(">", least=5), Column(">", least=5, gap=1), *PREDICTED_COLUMNS)
 SURE = 0.9
 """A choice that is less probably the best than this is warned of."""
 SOURCES = {"acceptance": "acceptance", "verify": "verification time", "draft": "draft time", "overhead": "overhead"}
@@ -22,10 +28,14 @@ def heading(plan: "Plan", profile: "Profile") -> str:
 
 
 def subject(profile: "Profile") -> str:
-    """Return the pair and the machine."""
-    machine = profile.machine
+    """Return the pair and the machine of a profile."""
+    return models_and_machine(profile.pair, profile.machine)
+
+
+def models_and_machine(pair: "Pair", machine: "Machine") -> str:
+    """Return a pair and a machine, such as `big + small on AMD EPYC (2 threads)`."""
     threads = "" if machine.threads is None else f" ({counted(machine.threads, 'thread')})"
-    return f"{profile.pair.label} on {machine.processor}{threads}"
+    return f"{pair.label} on {machine.processor}{threads}"
 
 
 def imported(plan: "Plan") -> str:
@@ -37,23 +47,25 @@ def imported(plan: "Plan") -> str:
 
 def table(plan: "Plan") -> str:
     """Return the candidates as lines, the choice marked."""
-    budgets = [_line("", 8, candidate) for candidate in plan.budgets]
+    budgets = [_row("", candidate) for candidate in plan.budgets]
     last = [
-        _line(candidate.kind, 8, candidate, chosen=candidate is plan.choice)
+        _row(candidate.kind, candidate, chosen=candidate is plan.choice)
         for candidate in (plan.plain, plan.chain, plan.tree)
     ]
-    return "\n".join([_header("", 8), *budgets, "", *last])
+    return "\n".join(aligned([_header(""), *budgets, (), *last], COLUMNS))
 
 
 def rules_table(plan: "Plan") -> str:
     """Return the best of every rule that was planned as lines, the chosen one marked."""
-    names = [rule_name(each.rule, lossy=each.lossy) for each in plan.rules]
-    width = max(map(len, ["rule", *names])) + 1
-    lines = [
-        _line(name, width, each.choice, chosen=each.rule == plan.rule)
-        for name, each in zip(names, plan.rules, strict=True)
+    rows = [
+        _row(rule_name(each.rule, lossy=each.lossy), each.choice, chosen=each.rule == plan.rule) for each in plan.rules
     ]
-    return "\n".join([_header("rule", width), *lines])
+    return "\n".join(aligned([_header("rule"), *rows], COLUMNS))
+
+
+def spreads(tokens_per_step: "Estimate", step_s: "Estimate", speedup: "Estimate") -> tuple[str, str, str]:
+    """Return what stands in the columns of what is predicted."""
+    return spread(tokens_per_step), spread(step_s, 1000), spread(speedup)
 
 
 def rule_name(rule: str, *, lossy: bool) -> str:
@@ -96,14 +108,16 @@ def sureness(probability: float) -> str:
     return "more than 99 %" if probability > 0.99 else f"{math.floor(100 * probability + 1e-9)} %"
 
 
-def _header(name: str, width: int) -> str:
-    return f"  {name:<{width}}{'nodes':>6}{'depth':>6}   {'tokens/step':<20}{'step, ms':<22}speedup"
+def _header(name: str) -> tuple[str, ...]:
+    return (f"  {name}", "nodes", "depth", *PREDICTED)
 
 
-def _line(name: str, width: int, candidate: "Candidate", *, chosen: bool = False) -> str:
+def _row(name: str, candidate: "Candidate", *, chosen: bool = False) -> tuple[str, ...]:
     return (
-        f"{'*' if chosen else ' '} {name:<{width}}{candidate.tree.nodes:>6}{candidate.tree.max_depth:>6}   "
-        f"{spread(candidate.tokens_per_step):<20}{spread(candidate.step_s, 1000):<22}{spread(candidate.speedup)}"
+        f"{'*' if chosen else ' '} {name}",
+        str(candidate.tree.nodes),
+        str(candidate.tree.max_depth),
+        *spreads(candidate.tokens_per_step, candidate.step_s, candidate.speedup),
     )
 
 

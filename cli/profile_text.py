@@ -1,5 +1,8 @@
 """What a profile holds, in the lines that `treeopt profile` prints."""
 
+from collections.abc import Sequence
+
+from treeopt.cli.table import Column, aligned
 from treeopt.cli.text import counted, milliseconds
 from treeopt.draft_record import DraftRecord
 from treeopt.latency import LatencyTable
@@ -44,9 +47,13 @@ def _times(latency: StepLatency, *, named: bool) -> list[str]:
     return [
         "",
         *([_condition(latency)] if named else []),
-        f"tokens in a pass    {''.join(f'{tokens:>7}' for tokens in shown)}",
-        f"verify, ms          {_row(latency.verify, shown)}",
-        f"draft a level, ms   {_row(latency.draft, shown)}",
+        *_numbers(
+            [
+                ("tokens in a pass", *map(str, shown)),
+                ("verify, ms", *_row(latency.verify, shown)),
+                ("draft a level, ms", *_row(latency.draft, shown)),
+            ]
+        ),
         f"overhead of a step  {_overheads(latency)}",
         *_limit(latency),
         *_left_out(latency),
@@ -59,9 +66,14 @@ def _condition(latency: StepLatency) -> str:
     return f"{latency.context_tokens} tokens of context, batch of {latency.batch_size}{way}"
 
 
-def _row(table: LatencyTable, shown: list[int]) -> str:
-    texts = (milliseconds(float(table.seconds(tokens))) if tokens <= table.max_tokens else ABSENT for tokens in shown)
-    return "".join(f"{text:>7}" for text in texts)
+def _row(table: LatencyTable, shown: list[int]) -> list[str]:
+    most = table.max_tokens
+    return [milliseconds(float(table.seconds(tokens))) if tokens <= most else ABSENT for tokens in shown]
+
+
+def _numbers(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return lines of numbers behind their names."""
+    return aligned(rows, [Column(least=19), *[Column(">", 6, gap=1)] * (len(rows[0]) - 1)])
 
 
 def _precision(table: LatencyTable) -> str:
@@ -96,11 +108,15 @@ def _table(acceptance: MeasuredAcceptance) -> list[str]:
     return [
         "",
         f"acceptance, {rule_label(acceptance.rule)} at temperature {acceptance.temperature:g}{positions}",
-        "rank                " + "".join(f"{rank:>7}" for rank in range(min(8, acceptance.table.branching))),
-        *(
-            f"depth {depth:<14}" + "".join(f"{value:>7.3f}" for value in rows[depth - 1][:8])
-            for depth in (1, 2, 4, 8, 16)
-            if depth <= len(rows)
+        *_numbers(
+            [
+                ("rank", *map(str, range(min(8, acceptance.table.branching)))),
+                *(
+                    (f"depth {depth}", *(f"{value:.3f}" for value in rows[depth - 1][:8]))
+                    for depth in (1, 2, 4, 8, 16)
+                    if depth <= len(rows)
+                ),
+            ]
         ),
     ]
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from treeopt.cli.plan_text import rule_name
+from treeopt.cli.table import Column, aligned
 from treeopt.cli.text import spread
 
 if TYPE_CHECKING:
@@ -26,8 +27,7 @@ def schedule_table(schedule: "Schedule") -> str:
 
 def _aligned(segments: Sequence["Segment"]) -> str:
     rows = [HEADER, *(_row(segment) for segment in segments)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("   ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return "\n".join(aligned(rows, [Column(gap=3)] * len(HEADER)))
 
 
 def _row(segment: "Segment") -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import click
 from treeopt.cli.command import Command
 from treeopt.cli.inputs import read_any_tree, tree_options
 from treeopt.cli.options import file, output
+from treeopt.cli.text import diagram_width
 from treeopt.cli.values import MOST, Whole
 from treeopt.figure_file import checked_suffix
 from treeopt.files import STANDARD_STREAM
@@ -34,20 +35,15 @@ def show(path: Path, name: str | None, budget: int | None, depth: int | None, wr
     """
     as_text = str(written) == STANDARD_STREAM
     as_tree = not as_text and checked_suffix(written, TREE_SUFFIX) == TREE_SUFFIX
-    from treeopt.trees import draw_text, save_figure
+    from treeopt.trees import draw_text, headline, save_figure
 
     content = read_any_tree(path, name=name, budget=budget, depth=depth)
     if as_text:
-        click.echo(draw_text(content.tree, reach=content.reach, max_rows=rows))
+        click.echo(draw_text(content.tree, reach=content.reach, max_rows=rows, width=diagram_width()))
         return
     if as_tree:
         content.save(written)
     else:
-        save_figure(
-            content.tree, written, reach=content.reach, title=_title(content.tree.nodes, content.tree.max_depth)
-        )
+        title, subtitle = headline(content)
+        save_figure(content.tree, written, reach=content.reach, title=title, subtitle=subtitle)
     click.echo(f"Written to {written}", err=True)
-
-
-def _title(nodes: int, depth: int) -> str:
-    return f"{nodes} node{'s' * (nodes > 1)}, depth {depth}"

@@ -15,7 +15,7 @@ from treeopt.cli.plan_options import PlanOptions, plan_options
 from treeopt.cli.plan_text import heading, imported, remarks, rules_table, subject, table, warnings
 from treeopt.cli.sampling_options import sampling_text
 from treeopt.cli.schedule_text import schedule_table
-from treeopt.cli.text import patience, quoted
+from treeopt.cli.text import diagram_width, patience, quoted
 from treeopt.errors import InterruptionError
 from treeopt.figure_file import checked_suffix
 from treeopt.files import STANDARD_STREAM
@@ -74,11 +74,12 @@ def solve(
         blocks.append("\n".join(remarks(plan, asked.level_width)))
         if schedule is not None:
             blocks.append(schedule_table(schedule))
-        report = "\n\n".join([*blocks, draw_text(chosen.tree, reach=chosen.reach, max_rows=32)])
+        width = diagram_width(err=to_stdout)
+        report = "\n\n".join([*blocks, draw_text(chosen.tree, reach=chosen.reach, max_rows=32, width=width)])
     writers: list[tuple[Path | None, Callable[[Path], None]]] = [
         (path, chosen.save),
         (save, plan.solution.save),
-        (plot, lambda path: save_plan_figure(plan, path, title=subject(profile))),
+        (plot, lambda path: save_plan_figure(plan, path, title=subject(profile), profile=profile)),
     ]
     written = _write([(given, write) for given, write in writers if given is not None])
     click.echo(report, err=to_stdout)

@@ -10,6 +10,7 @@ import click
 from treeopt.cli.bench_options import BenchOptions, load_fitting
 from treeopt.cli.options import load_profile
 from treeopt.cli.outputs import TOOL
+from treeopt.cli.plan_text import models_and_machine
 from treeopt.cli.text import milliseconds
 from treeopt.errors import InvalidValueError
 
@@ -48,7 +49,7 @@ def bench_systems(systems: str, asked: BenchOptions) -> None:
         from treeopt.systems.figure import save_systems_figure
 
         machine = describe_machine(models.target.device)
-        save_systems_figure(rows, asked.plot, title=f"{models.described.label} on {machine.processor}")
+        save_systems_figure(rows, asked.plot, title=models_and_machine(models.described, machine))
 
 
 def _names(given: str) -> list[str]:

@@ -1,6 +1,8 @@
 """Numbers as the commands print them, and a word to those who wait."""
 
+import os
 import shlex
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -19,12 +21,13 @@ SILENCE_S = 2.0
 
 
 def milliseconds(seconds: float) -> str:
-    """Return a time in milliseconds, three digits.
+    """Return a time in milliseconds, three digits, or all before the point.
 
-    >>> milliseconds(0.0012345)
-    '1.23'
+    >>> milliseconds(0.0012345), milliseconds(0.9997), milliseconds(12.345)
+    ('1.23', '1000', '12345')
     """
-    return f"{1000 * seconds:#.3g}".rstrip(".")
+    value = 1000 * seconds
+    return f"{value:.0f}" if value >= 999.5 else f"{value:#.3g}".rstrip(".")
 
 
 def counted(number: int, noun: str) -> str:
@@ -54,6 +57,22 @@ def spread(estimate: "Estimate", scale: float = 1.0) -> str:
     """
     value, low, high = (scale * number for number in (estimate.value, estimate.low, estimate.high))
     return f"{value:.2f} ({low:.2f}-{high:.2f})"
+
+
+def diagram_width(*, err: bool = False) -> int:
+    """Return how many characters a line of a diagram may have: the terminal's, or as many as ever where there is none.
+
+    Args:
+        err: whether the diagram goes to standard error.
+    """
+    from treeopt.trees.text_drawing import LEAST_WIDTH, WIDTH
+
+    stream = sys.stderr if err else sys.stdout
+    try:
+        columns = os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
+    except (OSError, ValueError):  # a terminal that does not tell, or a stream that is none
+        columns = 0
+    return max(LEAST_WIDTH, columns) if columns else WIDTH
 
 
 @contextmanager

@@ -26,6 +26,8 @@ BASE = {
     "treeopt.json_file",
     "treeopt.arrays_file",
     "treeopt.figure_file",
+    "treeopt.figure_labels",
+    "treeopt.figure_style",
     "treeopt.pair",
 }
 """The version, errors, reading and writing files, and where the bundled pair lies: everyone may import them."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treeopt.errors import InvalidValueError
+from treeopt.figure_style import FONT
 from treeopt.files import file_path, write_bytes
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ _METADATA: dict[str, dict[str, Any]] = {
     ".png": {"Software": "treeopt"},
     ".pdf": {"CreationDate": None, "Creator": "treeopt", "Producer": None},
 }
-_STYLE = {"svg.hashsalt": "treeopt", "font.family": "DejaVu Sans", "text.parse_math": False}
+_STYLE = {"svg.hashsalt": "treeopt", "font.family": FONT, "text.parse_math": False}
 
 
 def checked_suffix(path: Path | str, *others: str) -> str:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from treeopt.trees.figure import save_figure
+from treeopt.trees.headline import headline
 from treeopt.trees.shapes import chain, chains, k_ary, level_widths
 from treeopt.trees.text_drawing import draw_text
 from treeopt.trees.token_tree import TokenTree
@@ -18,6 +19,7 @@ __all__ = [
     "chain",
     "chains",
     "draw_text",
+    "headline",
     "k_ary",
     "level_widths",
     "load",

@@ -8,6 +8,8 @@ from treeopt.trees.token_tree import BoolArray, FloatArray, IntArray, TokenTree
 from treeopt.trees.tree_file import TreeFile
 
 WIDTH = 100
+"""Characters of a line where nothing else is asked for."""
+LEAST_WIDTH = 24
 LEAST_ROWS = 9
 """Six lines of title and levels, one of tree, two that explain what was left out."""
 
@@ -27,19 +29,21 @@ _BOX = {
 }
 
 
-def draw_text(tree: TokenTree, *, reach: FloatArray | None = None, max_rows: int = 64) -> str:
-    """Return a diagram of at most `max_rows` lines of at most 100 characters, growing from left to right.
+def draw_text(tree: TokenTree, *, reach: FloatArray | None = None, max_rows: int = 64, width: int = WIDTH) -> str:
+    """Return a diagram of at most `max_rows` lines of at most `width` characters, growing from left to right.
 
     A node's first child stands to its right on the same line, the others below it in rank order. Each node shows how
     many percent of the steps reach it. What does not fit is left out, least reached first: `+n` at the end of a line
-    stands for the n nodes that would branch off it. The widths of the levels, on top, always count every node.
+    stands for the n nodes that would branch off it. The widths of the levels, on top, always count every node. Where
+    even its shortest form does not fit, what is said about the whole tree ends in `…`.
 
     Args:
         tree: the tree to draw.
         reach: float64 (n,), probability that a step reaches each node; without it every node is a dot.
         max_rows: lines, at least 9.
+        width: characters of a line, at least 24.
 
-    Raises InvalidValueError when `reach` does not fit the tree or `max_rows` is too small.
+    Raises InvalidValueError when `reach` does not fit the tree, or `max_rows` or `width` is too small.
 
     >>> print(draw_text(TokenTree([-1, 0, 0, 1]), reach=np.array([1, 0.6, 0.2, 0.36])))
     4 nodes, depth 2, 2.16 expected tokens per step
@@ -52,19 +56,26 @@ def draw_text(tree: TokenTree, *, reach: FloatArray | None = None, max_rows: int
                  └─ 20
     """
     instance("tree", tree, TokenTree, "make one with treeopt.TokenTree(parents)")
-    max_rows = whole("max_rows", max_rows, LEAST_ROWS)
+    max_rows, width = whole("max_rows", max_rows, LEAST_ROWS), whole("width", width, LEAST_WIDTH)
     if reach is not None:
         reach = TreeFile(tree=tree, reach=reach).reach  # checks that they fit
-    visible = _choose_visible(tree, reach, max_rows)
-    lines = [_title(tree, reach), "", *_level_lines(tree, visible), "", *_tree_lines(tree, reach, visible)]
+    visible = _choose_visible(tree, reach, max_rows, width)
+    cell = _cell(tree, visible, width)
+    lines = [_fitting(_titles(tree, reach), width), "", *_level_lines(tree, visible, cell), ""]
+    lines += _tree_lines(tree, reach, visible, cell, width)
     if not visible.all():
-        lines += ["", _left_out_line(tree, reach, visible)]
+        lines += ["", _fitting(_left_out_lines(tree, reach, visible), width)]
     return "\n".join(lines)
 
 
-def _choose_visible(tree: TokenTree, reach: FloatArray | None, max_rows: int) -> BoolArray:
+def _fitting(forms: list[str], width: int) -> str:
+    """Return the first form of a line that fits, or the shortest with its end cut and marked."""
+    return next((form for form in forms if len(form) <= width), f"{forms[-1][: width - 1]}…")
+
+
+def _choose_visible(tree: TokenTree, reach: FloatArray | None, max_rows: int, width: int) -> BoolArray:
     """Mark the most reached nodes that fit, never one without its parent and its earlier siblings."""
-    fitting = tree.depth < (WIDTH - _MARGIN - _TAIL) // _least_cell(tree)
+    fitting = tree.depth < (width - _MARGIN - _TAIL) // _least_cell(tree)
     if fitting.all() and np.count_nonzero(tree.child_counts == 0) <= max_rows - LEAST_ROWS + 3:
         return fitting
     visible = np.zeros(tree.nodes, np.bool_)
@@ -90,28 +101,34 @@ def _most_reached_first(tree: TokenTree, reach: FloatArray | None) -> npt.NDArra
     return np.argsort(-capped, kind="stable")
 
 
-def _title(tree: TokenTree, reach: FloatArray | None) -> str:
-    tokens = "" if reach is None else f", {reach.sum():.2f} expected tokens per step"
-    return f"{tree.nodes} node{'s' * (tree.nodes > 1)}, depth {tree.max_depth}{tokens}"
+def _titles(tree: TokenTree, reach: FloatArray | None) -> list[str]:
+    size = f"{tree.nodes} node{'s' * (tree.nodes > 1)}, depth {tree.max_depth}"
+    if reach is None:
+        return [size]
+    return [f"{size}, {reach.sum():.2f} expected tokens per step", f"{size}, {reach.sum():.2f} tokens/step", size]
 
 
-def _left_out_line(tree: TokenTree, reach: FloatArray | None, visible: BoolArray) -> str:
+def _left_out_lines(tree: TokenTree, reach: FloatArray | None, visible: BoolArray) -> list[str]:
     nodes = f"{np.count_nonzero(~visible)} of {tree.nodes} nodes"
     tokens = "" if reach is None else f", {reach[~visible].sum():.2f} of {reach.sum():.2f} expected tokens"
-    return f"+n: n more nodes branch off there; left out: {nodes}{tokens}"
+    return [
+        f"+n: n more nodes branch off there; left out: {nodes}{tokens}",
+        f"+n: n more nodes; left out: {nodes}{tokens.removesuffix(' expected tokens') + ' tokens' * bool(tokens)}",
+        f"+n: {nodes} left out",
+    ]
 
 
 def _least_cell(tree: TokenTree) -> int:
     return max(4, len(str(tree.level_widths.max())) + 1)
 
 
-def _cell(tree: TokenTree, visible: BoolArray) -> int:
+def _cell(tree: TokenTree, visible: BoolArray, width: int) -> int:
     """Return the characters from one column to the next, as many as fit."""
     columns = int(tree.depth[visible].max()) + 1
-    return max(min((WIDTH - _MARGIN - _TAIL) // columns, 8), _least_cell(tree))
+    return max(min((width - _MARGIN - _TAIL) // columns, 8), _least_cell(tree))
 
 
-def _level_lines(tree: TokenTree, visible: BoolArray) -> list[str]:
+def _level_lines(tree: TokenTree, visible: BoolArray, cell: int) -> list[str]:
     """Return depth, width and bar of every level; those without a visible node share the last column."""
     shown = int(tree.depth[visible].max()) + 1
     parts = [range(depth, depth + 1) for depth in range(shown)]
@@ -121,16 +138,14 @@ def _level_lines(tree: TokenTree, visible: BoolArray) -> list[str]:
     names = [f"{part[0]}-{part[-1]}" if len(part) > 1 else f"{part[0]}" for part in parts]
     counts = [str(widths[part].sum()) for part in parts]
     bars = [_BARS[-(-len(_BARS) * widths[part].max() // widths.max()) - 1] * 3 for part in parts]
-    cell = _cell(tree, visible)
     lines = (("depth", names), ("nodes", counts), ("", bars))
     return [f"{name:{_MARGIN}}{''.join(f'{text:{cell}}' for text in texts)}".rstrip() for name, texts in lines]
 
 
-def _tree_lines(tree: TokenTree, reach: FloatArray | None, visible: BoolArray) -> list[str]:
+def _tree_lines(tree: TokenTree, reach: FloatArray | None, visible: BoolArray, cell: int, width: int) -> list[str]:
     lines, left_out = _arrange(tree, visible)
-    cell = _cell(tree, visible)
     lead = min((cell - 3) // 2, 2)  # characters between a branch and its number: none, '─' or '─ '
-    sides = np.zeros((len(left_out), WIDTH), np.uint8)
+    sides = np.zeros((len(left_out), width), np.uint8)
     texts = [(0, 0, "tree" if reach is None else "reach %")]
     for node in np.flatnonzero(visible).tolist():
         line, column = int(lines[node]), _MARGIN + cell * int(tree.depth[node])

@@ -1,7 +1,9 @@
 """Predictions beside measurements: errors and their summary by hand, and the picture."""
 
+import numpy as np
 import pytest
 
+from tests.pictures import box, common, drawn
 from tests.planner.machines import profile_of, seconds
 from treeopt.errors import InvalidValueError
 from treeopt.latency import Estimate
@@ -78,3 +80,27 @@ def test_the_picture_repeats_and_shows_every_tree(predicted, tmp_path):
 def test_another_suffix_is_refused(predicted, tmp_path):
     with pytest.raises(InvalidValueError, match="svg"):
         save_grid_figure(grid_rows(predicted[:1], [as_measured(predicted[0])]), tmp_path / "a.txt", title="")
+
+
+def test_every_point_is_labelled_and_no_label_covers_another_a_point_or_the_diagonal(predicted, tmp_path):
+    rows = grid_rows(predicted, [as_measured(each, speedup=0.9 + 0.02 * (i % 7)) for i, each in enumerate(predicted)])
+    conditions = "sequoia at temperature 0.6, 256 tokens of context"
+    found = drawn(
+        lambda path: save_grid_figure(rows, path, title=20 * "big + small on a machine, ", subtitle=conditions),
+        tmp_path / "grid.png",
+    )
+
+    sizes = {f"{row.predicted.tree.nodes}/{row.predicted.tree.max_depth}" for row in rows}
+    labels = [text for text in found.texts if text.get_text() in sizes]
+    assert len(labels) == len(rows) == len(sizes) > 6
+    assert conditions in found.words
+    assert found.overlapping() == []
+    assert found.cut_off() == []
+    axes = found.figure.axes[0]
+    points = axes.transData.transform([(row.predicted.speedup.value, row.measured.speedup.value) for row in rows])
+    for label in labels:
+        at = box(label)
+        assert not any(at.contains(*point) for point in points)
+        ends = axes.transData.inverted().transform([(at.x0, at.y1), (at.x1, at.y0)])  # above it, and below it
+        assert np.ptp(np.sign(ends[:, 1] - ends[:, 0])) == 0
+    assert not common(axes.get_legend().get_window_extent(), axes.bbox)

@@ -2,15 +2,19 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from xml.dom import minidom
 
 import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib.transforms import Bbox
 
+from tests.pictures import Picture, box, common, drawn
 from treeopt.errors import InvalidValueError, TreeoptError
-from treeopt.trees import TokenTree, chain, chains, k_ary
-from treeopt.trees.figure import save_figure
+from treeopt.trees import Provenance, TokenTree, TreeFile, chain, chains, headline, k_ary
+from treeopt.trees.figure import MOST_OUTLINED, save_figure
 from treeopt.trees.layout import layout
 from treeopt.trees.token_tree import FloatArray
 
@@ -86,6 +90,84 @@ def test_every_tree_can_be_drawn(tmp_path: Path, tree: TokenTree) -> None:
 def test_nodes_never_reached_are_drawn_too(tmp_path: Path) -> None:
     save_figure(chain(2), tmp_path / "tree.svg", reach=np.array([1.0, 0.0, 0.0]))
     assert (tmp_path / "tree.svg").read_text().count("<!-- 0\u2009% -->") == 2
+
+
+LONG = "a-target-with-a-long-name-instruct-v0.3 + a-draft-with-a-long-name on NVIDIA H100 80GB HBM3 (2 threads)"
+
+
+def picture(tree: TokenTree, path: Path) -> Picture:
+    """Return a tree's picture below a title and a subtitle that are longer than it is wide."""
+    return drawn(lambda at: save_figure(tree, at, reach=falling_reach(tree), title=LONG, subtitle=2 * LONG), path)
+
+
+def node_boxes(found: Picture) -> list[Bbox]:
+    """Return what each node covers, in pixels."""
+    axes = found.figure.axes[0]
+    (nodes,) = (each for each in axes.collections if each.get_zorder() == 3)
+    centres = axes.transData.transform(nodes.get_offsets())
+    radii = np.sqrt(nodes.get_sizes()) / 2 * found.figure.dpi / 72
+    return [Bbox([centre - radius, centre + radius]) for centre, radius in zip(centres, radii, strict=True)]
+
+
+@pytest.mark.parametrize("tree", [*TREES[:4], TREES[5], chain(24), random_tree(20, 3)], ids=repr)
+def test_no_text_covers_another_or_a_node_or_is_cut(tmp_path: Path, tree: TokenTree) -> None:
+    found = picture(tree, tmp_path / "tree.png")
+
+    assert "".join(LONG.split()) in "".join("".join(found.words).split())
+    assert found.cut_off() == []
+    assert found.overlapping() == []
+    nodes = node_boxes(found)
+    assert len(nodes) == tree.nodes
+    assert [text.get_text() for text in found.texts for node in nodes if common(box(text), node)] == []
+
+
+@pytest.mark.parametrize("tree", [chain(2), chain(8), chain(24), chains(2, 12), random_tree(12, 4)], ids=repr)
+def test_steep_trees_fill_the_picture(tmp_path: Path, tree: TokenTree) -> None:
+    assert tree.max_depth >= tree.level_widths.max()
+    found = picture(tree, tmp_path / "tree.png")
+
+    nodes = Bbox.union(node_boxes(found))
+    assert nodes.width > 0.6 * found.figure.bbox.width
+    assert nodes.height < 0.6 * nodes.width
+
+
+def test_large_trees_are_pixels_in_every_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = random_tree(128, 1)
+    save_figure(tree, tmp_path / "outlines.svg", reach=falling_reach(tree), title="128 nodes")
+    monkeypatch.setattr("treeopt.trees.figure.MOST_OUTLINED", 127)
+    save_figure(tree, tmp_path / "pixels.svg", reach=falling_reach(tree), title="128 nodes")
+    save_figure(tree, tmp_path / "again.svg", reach=falling_reach(tree), title="128 nodes")
+
+    outlines, pixels = ((tmp_path / name).read_text() for name in ("outlines.svg", "pixels.svg"))
+    assert outlines.count("<path") > tree.nodes > 100
+    assert pixels.count("<path") < 100
+    assert "<image" in pixels
+    assert "<!-- 128 nodes -->" in pixels  # text stays text
+    assert pixels == (tmp_path / "again.svg").read_text()
+    assert MOST_OUTLINED * len(outlines) / 128 < 5e6
+
+
+def test_the_headline_says_what_was_promised_and_for_what() -> None:
+    known = Provenance(pair="big + small", machine="CPU", threads=1, rule="typical", lossy=True, temperature=0.0)
+    tree, reach = chain(2), np.array([1, 0.5, 0.25])
+
+    assert headline(TreeFile(tree=tree)) == ("3 nodes, depth 2", "")
+    assert headline(TreeFile(tree=tree, reach=reach)) == ("3 nodes, depth 2: predicted 1.75 tokens per step", "")
+    assert headline(TreeFile(tree=tree, reach=reach, provenance=known))[1] == (
+        "big + small on CPU (1 thread), typical (lossy) at temperature 0"
+    )
+    promised = replace(known, tokens_per_step=1.7, speedup=1.2, machine=None, rule=None)
+    assert headline(TreeFile(tree=tree, reach=reach, provenance=promised)) == (
+        "3 nodes, depth 2: predicted 1.70 tokens per step, 1.20 times plain decoding",
+        "big + small, at temperature 0",
+    )
+
+
+def test_control_characters_leave_the_file_readable(tmp_path: Path) -> None:
+    save_figure(chain(2), tmp_path / "tree.svg", title="a\x1b[31m\x07 -- <b>", subtitle="\ud800 \u6a21\n&")
+
+    assert minidom.parse(str(tmp_path / "tree.svg")).documentElement.tagName == "svg"
+    assert "\x1b" not in (tmp_path / "tree.svg").read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", ["tree.jpg", "tree", "-"])

@@ -8,7 +8,7 @@ import pytest
 
 from treeopt.errors import InvalidValueError
 from treeopt.trees import TokenTree, chain, k_ary
-from treeopt.trees.text_drawing import LEAST_ROWS, WIDTH, draw_text, percent
+from treeopt.trees.text_drawing import LEAST_ROWS, LEAST_WIDTH, WIDTH, draw_text, percent
 from treeopt.trees.token_tree import FloatArray
 
 ACCEPTANCE = (0.73, 0.12, 0.05, 0.03, 0.02, 0.01, 0.008, 0.006)
@@ -79,6 +79,47 @@ def test_every_node_is_drawn_or_counted_within_the_bounds(nodes: int, row: tuple
         assert sum(map(int, lines[3].split()[1:])) == nodes
 
 
+def test_every_node_is_drawn_or_counted_at_every_width() -> None:
+    trees = [
+        most_reached(512),
+        most_reached(40, (0.9, 0.05)),
+        (chain(60), 0.9 ** np.arange(61)),
+        (k_ary(3000, 1), None),
+    ]
+    for tree, reach in trees:
+        for width in (LEAST_WIDTH, 40, 80, 92, 250):
+            drawing = draw_text(tree, reach=reach, max_rows=20, width=width)
+            lines = drawing.splitlines()
+            assert len(lines) <= 20
+            assert max(map(len, lines)) <= width
+            assert sum(count_nodes(drawing)) == tree.nodes
+            assert sum(map(int, lines[3].split()[1:])) == tree.nodes
+            assert lines[0].startswith(f"{tree.nodes} nodes")
+
+
+def test_a_wider_line_shows_more() -> None:
+    tree, reach = most_reached(512)
+    drawn_nodes = [count_nodes(draw_text(tree, reach=reach, width=width))[0] for width in (LEAST_WIDTH, 40, 80, 160)]
+    assert drawn_nodes == sorted(drawn_nodes)
+    assert drawn_nodes[0] < drawn_nodes[-1]
+    assert draw_text(tree, reach=reach, width=100) == draw_text(tree, reach=reach)
+
+
+def test_narrow_lines_are_shorter_forms_and_cut_ends_are_marked() -> None:
+    tree, reach = most_reached(512)
+    said = {width: draw_text(tree, reach=reach, width=width).splitlines() for width in (100, 80, 40, LEAST_WIDTH)}
+    assert [lines[0] for lines in said.values()] == [
+        "512 nodes, depth 20, 7.14 expected tokens per step",
+        "512 nodes, depth 20, 7.14 expected tokens per step",
+        "512 nodes, depth 20, 7.14 tokens/step",
+        "512 nodes, depth 20",
+    ]
+    assert re.fullmatch(r"\+n: n more nodes branch off there; left out: \d+ of 512 nodes, .* tokens", said[100][-1])
+    assert re.fullmatch(r"\+n: n more nodes; left out: \d+ of 512 nodes, [\d.]+ of 7.14 tokens", said[80][-1])
+    assert re.fullmatch(r"\+n: \d+ of 512 nodes left out", said[40][-1])
+    assert re.fullmatch(r"\+n: \d+ of 512 nodes le…", said[LEAST_WIDTH][-1])
+
+
 def test_no_node_left_out_is_reached_more_often_than_one_drawn() -> None:
     tree, reach = most_reached(512)
     drawing = draw_text(tree, reach=reach)
@@ -112,5 +153,7 @@ def test_percentages_take_three_characters(probability: float, text: str) -> Non
 def test_too_few_rows_and_wrong_reach_are_errors() -> None:
     with pytest.raises(InvalidValueError, match=r"max_rows: expected at least 9\. Got 8\."):
         draw_text(chain(2), max_rows=8)
+    with pytest.raises(InvalidValueError, match=r"width: expected at least 24\. Got 23"):
+        draw_text(chain(2), width=23)
     with pytest.raises(InvalidValueError, match="expected 3 numbers, one per node"):
         draw_text(chain(2), reach=np.ones(2))

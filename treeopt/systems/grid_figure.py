@@ -2,98 +2,89 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from treeopt.figure_file import save_drawing
+from treeopt.figure_labels import label_points
+from treeopt.figure_style import CHAIN, CHOICE, MUTED, PALE, POINTS, TREE, WHITE, Heading, legend_below, name_axes
 from treeopt.systems.grid import GridRow
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_DARK, _MEDIUM, _PALE, _CHOSEN = "#24292f", "#57606a", "#e4e7eb", "#c8102e"
-_COLOURS = {"chain": "#b0702a", "tree": "#0f5a54"}
-_LABEL_WIDTH, _LABEL_HEIGHT = 0.07, 0.025  # of the axes
+FloatArray = npt.NDArray[np.float64]
+
 BAND = 0.05
 """Half the width of the band around predictions that came true."""
+_KINDS: dict[str, dict[str, Any]] = {
+    "chain": {"label": "chains", "color": CHAIN, "marker": "D", "s": 22},
+    "tree": {"label": "trees", "color": TREE, "marker": "o", "s": 26},
+}
+_SIDE = 430.0  # points, of the square of predictions and measurements
+_LEFT, _RIGHT, _BELOW = 58.0, 20.0, 78.0
+_ROOM = 0.06  # of the extent, on either side
 
 
-def save_grid_figure(rows: Sequence[GridRow], path: Path | str, *, title: str) -> None:
+def save_grid_figure(rows: Sequence[GridRow], path: Path | str, *, title: str, subtitle: str = "") -> None:
     """Draw a grid, the chosen tree first, into an SVG, PNG or PDF file; equal rows give equal bytes.
+
+    Args:
+        rows: what to draw.
+        path: file to write, ending in .svg, .png or .pdf.
+        title: the pair and the machine.
+        subtitle: the conditions, such as rule and temperature.
 
     Raises InvalidValueError for another suffix, TreeoptError when the file cannot be written.
     """
-    save_drawing(lambda: _draw(rows, title), path)
+    save_drawing(lambda: _draw(rows, title=title, subtitle=subtitle), path)
 
 
-def _draw(rows: Sequence[GridRow], title: str) -> "Figure":
+def _draw(rows: Sequence[GridRow], *, title: str, subtitle: str = "") -> "Figure":
+    """Return the picture; arguments as for `save_grid_figure`."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.4, 6.0), facecolor="white")
-    axes = figure.add_axes((0.11, 0.1, 0.85, 0.8))
-    values = [value for row in rows for value in (row.predicted.speedup.value, row.measured.speedup.value)]
-    low, high = 0.95 * min(values), 1.07 * max(values)
-    axes.fill_between(
-        [low, high],
-        [low * (1 - BAND), high * (1 - BAND)],
-        [low * (1 + BAND), high * (1 + BAND)],
-        color=_PALE,
-        linewidth=0,
-        label=f"within {BAND:.0%}",
-    )
-    axes.plot([low, high], [low, high], color=_MEDIUM, linewidth=0.8)
-    for kind, colour in _COLOURS.items():
-        chosen = [row for row in rows if row.predicted.kind == kind]
-        axes.scatter(
-            [row.predicted.speedup.value for row in chosen],
-            [row.measured.speedup.value for row in chosen],
-            s=26,
-            color=colour,
-            label=f"{kind}s",
-            zorder=3,
-        )
-    for row in _apart(rows, high - low):
-        axes.annotate(
-            f"{row.predicted.tree.nodes}/{row.predicted.tree.max_depth}",
-            (row.predicted.speedup.value, row.measured.speedup.value),
-            xytext=(5, -10),
-            textcoords="offset points",
-            fontsize=6.5,
-            color=_MEDIUM,
-        )
-    best = rows[0]
+    width = _LEFT + _SIDE + _RIGHT
+    heading = Heading.fitting(title, subtitle, width=width)
+    height = heading.height + _SIDE + _BELOW
+    figure = Figure(figsize=(width / POINTS, height / POINTS), facecolor=WHITE)
+    heading.draw(figure)
+    axes = figure.add_axes((_LEFT / width, _BELOW / height, _SIDE / width, _SIDE / height))
+    points = np.array([[row.predicted.speedup.value, row.measured.speedup.value] for row in rows])
+    ends = _draw_ground(axes, points)
+    for kind, style in _KINDS.items():
+        chosen = [row.predicted.kind == kind for row in rows]
+        axes.scatter(points[chosen, 0], points[chosen, 1], zorder=3, linewidths=0, **style)
     axes.scatter(
-        [best.predicted.speedup.value],
-        [best.measured.speedup.value],
-        s=120,
+        points[:1, 0],
+        points[:1, 1],
+        s=110,
         facecolors="none",
-        edgecolors=_CHOSEN,
+        edgecolors=CHOICE,
         linewidths=1.6,
         label="the plan's choice",
         zorder=4,
     )
-    axes.set_xlim(low, high)
-    axes.set_ylim(low, high)
-    axes.set_xlabel("predicted speedup", fontsize=9, color=_MEDIUM)
-    axes.set_ylabel("measured speedup (nodes/depth beside each)", fontsize=9, color=_MEDIUM)
-    axes.tick_params(colors=_MEDIUM, length=0)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    axes.legend(loc="upper left", frameon=False, fontsize=8.5)
-    figure.text(0.02, 0.955, title, fontsize=11, weight="bold", color=_DARK, va="center")
+    texts = [f"{row.predicted.tree.nodes}/{row.predicted.tree.max_depth}" for row in rows]
+    label_points(axes, points, texts, lines=[ends])
+    name_axes(axes, "", "predicted speedup", "measured speedup")
+    axes.spines[["top", "right"]].set_visible(False)
+    legend_below(axes, columns=4, title="beside each point: nodes/depth")
     return figure
 
 
-def _apart(rows: Sequence[GridRow], extent: float) -> list[GridRow]:
-    """Return the rows whose points lie far enough from those before to be labelled."""
-    labelled: list[GridRow] = []
-    for row in rows:
-        gaps = (
-            (
-                abs(row.predicted.speedup.value - other.predicted.speedup.value),
-                abs(row.measured.speedup.value - other.measured.speedup.value),
-            )
-            for other in labelled
-        )
-        if all(across > _LABEL_WIDTH * extent or up > _LABEL_HEIGHT * extent for across, up in gaps):
-            labelled.append(row)
-    return labelled
+def _draw_ground(axes: "Axes", points: FloatArray) -> FloatArray:
+    """Set the limits, draw the band and the line of predictions that come true; return the ends of that line."""
+    low, high = float(points.min()), float(points.max())
+    room = _ROOM * (high - low) or _ROOM * high
+    low, high = max(0.0, low - room), high + room
+    limits = np.array([low, high])
+    axes.set_xlim(low, high)
+    axes.set_ylim(low, high)
+    band: dict[str, Any] = {"color": PALE, "linewidth": 0, "label": f"within {BAND:.0%} of the prediction"}
+    axes.fill_between(limits, limits * (1 - BAND), limits * (1 + BAND), **band)
+    axes.plot(limits, limits, color=MUTED, linewidth=0.8)
+    return np.stack([limits, limits], axis=1)

@@ -1,0 +1,109 @@
+"""Where everything of a drawn tree stands: levels below one another, or side by side where the tree is steep."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from treeopt.figure_style import Heading
+from treeopt.trees.layout import layout
+from treeopt.trees.token_tree import FloatArray, TokenTree
+
+# All lengths are points. A tree that would be longer or broader than the limits has everything closer together.
+_GAP, _ROOMY_GAP = 34.0, 72.0  # between neighbours
+_STEEP_GAP, _ROOMY_STEEP_GAP = 34.0, 46.0  # between neighbours one below the other
+_ROW, _ROOMY_ROW = 46.0, 90.0  # between levels one below the other; of wide, low trees
+_COLUMN, _ROOMY_COLUMN, _WIDE_COLUMN = 46.0, 64.0, 120.0  # between levels side by side; of few levels
+_COMMON, _WIDEST, _TALLEST = 640.0, 1000.0, 800.0
+_RADIUS, _FONT = 11.0, 8.0
+_SCALE_WIDTH = 33  # letters that the scale of probabilities and its name take
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sheet:
+    """Where things stand, in points from the upper left corner."""
+
+    heading: Heading
+    sideways: bool
+    """Whether the tree grows to the right, not downwards."""
+    width: float
+    height: float
+    font: float
+    left: float
+    """Where the names of rows end and the tree begins."""
+    top: float
+    """Where the names of columns end and the tree begins."""
+    scale_y: float
+    """The middle of the scale of probabilities."""
+    between_nodes: float
+    """From a node to its neighbour of the same level."""
+    between_levels: float
+    x: FloatArray
+    """float64 (n,), as y, of every node."""
+    y: FloatArray
+    radius: FloatArray
+
+    def level(self, depth: int) -> float:
+        """Return the x of a level, or the y where levels stand one below the other."""
+        return float(self.x[0] if self.sideways else self.y[0]) + self.between_levels * depth
+
+
+def sheet(tree: TokenTree, reach: FloatArray | None, title: str, subtitle: str) -> Sheet:
+    """Return the sheet of a tree: sideways where it has more levels than nodes side by side."""
+    across, along = layout(tree)
+    sideways = tree.max_depth > across.max()
+    between_levels, between_nodes = _distances(tree.max_depth, float(across.max()), sideways=sideways)
+    across, along = across * between_nodes, along * between_levels
+    x, y = (along, across) if sideways else (across, along)
+    radius = _radii(tree, across, between_levels, np.full(tree.nodes, 0.15) if reach is None else reach)
+    font = _FONT * max(1.0, x.max() / _COMMON)  # larger where a page will show the picture smaller
+    left, right = (9.0 if sideways else 10.0) * font, 4 * font
+    content = max(x.max(), _SCALE_WIDTH * font)
+    width = left + content + right
+    heading = Heading.fitting(title, subtitle, width=width, size=1.05 * font, margin=1.3 * font)
+    scale_y = heading.height + 1.2 * font
+    # sideways, two rows of names stand between the scale and the tree, and percentages above the nodes
+    top = scale_y + (3.8 if not sideways else 3.2 if reach is None else 5.0) * font
+    first = left + (content - x.max()) / 2
+    if sideways:
+        first, top = left + radius[0], top + 1.5 * font + radius[0]
+    return Sheet(
+        heading=heading,
+        sideways=sideways,
+        width=width,
+        height=float(top + y.max() + (3 * font if not sideways else 1.5 * font + radius.max())),
+        font=font,
+        left=left,
+        top=top,
+        scale_y=scale_y,
+        between_nodes=between_nodes,
+        between_levels=between_levels,
+        x=first + x,
+        y=top + y,
+        radius=radius,
+    )
+
+
+def _distances(levels: int, extent: float, *, sideways: bool) -> tuple[float, float]:
+    """Return the points from a level to the next, and from a node to its neighbour; extent in such distances."""
+    levels, extent = max(levels, 1), max(extent, 1.0)
+    if sideways:
+        roomy = np.clip(_FONT * _SCALE_WIDTH / levels, _ROOMY_COLUMN, _WIDE_COLUMN)
+        between_levels = min(np.clip(_COMMON / levels, _COLUMN, roomy), _WIDEST / levels)
+        between_nodes = min(np.clip(0.3 * _COMMON / extent, _STEEP_GAP, _ROOMY_STEEP_GAP), _TALLEST / extent)
+    else:
+        between_nodes = min(np.clip(_COMMON / extent, _GAP, _ROOMY_GAP), _WIDEST / extent)
+        between_levels = np.clip(0.4 * between_nodes * extent / levels, _ROW, _ROOMY_ROW)
+        between_levels = min(between_levels, _TALLEST / levels)
+    return float(between_levels), float(between_nodes)
+
+
+def _radii(tree: TokenTree, across: FloatArray, between_levels: float, reach: FloatArray) -> FloatArray:
+    """Return the nodes' radii, all shrunk by what it takes that no two nodes touch."""
+    radius = _RADIUS * reach**0.4
+    shrink, nearest = min(1.0, 0.4 * between_levels / radius[0]), between_levels
+    for level in tree.levels:
+        gaps = np.diff(across[level])
+        shrink = np.min(0.85 * gaps / (radius[level][1:] + radius[level][:-1]), initial=shrink)
+        nearest = np.min(gaps, initial=nearest)
+    shrunk: FloatArray = np.maximum(radius * shrink, min(1.5, 0.4 * nearest))
+    return shrunk

@@ -1,0 +1,32 @@
+"""What a tree file says of its tree, in two lines to write above a picture."""
+
+from treeopt.trees.tree_file import Provenance, TreeFile
+
+
+def headline(content: TreeFile) -> tuple[str, str]:
+    """Return a title, size and what was promised, and a subtitle, what it was promised for; empty where nothing is known.
+
+    >>> from treeopt.trees import chain
+    >>> known = Provenance(pair="big + small", machine="CPU", threads=2, rule="sequoia", temperature=0.6, speedup=1.9)
+    >>> headline(TreeFile(tree=chain(4), provenance=known))
+    ('5 nodes, depth 4: predicted 1.90 times plain decoding', 'big + small on CPU (2 threads), sequoia at temperature 0.6')
+    """
+    tree, known = content.tree, content.provenance or Provenance()
+    tokens = known.tokens_per_step
+    if tokens is None and content.reach is not None:
+        tokens = float(content.reach.sum())
+    promised = [
+        *([] if tokens is None else [f"{tokens:.2f} tokens per step"]),
+        *([] if known.speedup is None else [f"{known.speedup:.2f} times plain decoding"]),
+    ]
+    size = f"{tree.nodes} node{'s' * (tree.nodes > 1)}, depth {tree.max_depth}"
+    return (f"{size}: predicted {', '.join(promised)}" if promised else size), _conditions(known)
+
+
+def _conditions(known: Provenance) -> str:
+    threads = "" if known.threads is None else f" ({known.threads} thread{'s' * (known.threads > 1)})"
+    where = "" if known.machine is None else f"on {known.machine}{threads}"
+    rule = "" if known.rule is None else known.rule + " (lossy)" * bool(known.lossy)
+    temperature = "" if known.temperature is None else f"at temperature {known.temperature:g}"
+    parts = [" ".join(filter(None, pair)) for pair in ((known.pair, where), (rule, temperature))]
+    return ", ".join(filter(None, parts))
