@@ -10,7 +10,7 @@ from tests.planner.machines import DEPTH, FALLING, MACHINES, NODES, TABLES, Seco
 from tests.planner.oracles import every_speedup, fastest_of_most_tokens, least_from_here, speedup
 from tests.solver.oracles import Table
 from treeopt.acceptance import AcceptanceTable
-from treeopt.planner import Fastest, bound, fastest_tree
+from treeopt.planner import Fastest, bound, fastest_tree, prices
 from treeopt.planner.costs import StepCosts
 from treeopt.solver import solve
 
@@ -92,8 +92,8 @@ class TestOptimum:
         assert np.mean(np.array(losses) > 0) <= most_open
 
     @pytest.mark.parametrize("kind", ["falling", "rising", "ranked"])
-    def test_without_prices_the_bound_by_widths_stands(self, kind, monkeypatch):
-        monkeypatch.setattr("treeopt.planner.bound.MAX_PRICED", 0)
+    def test_without_the_knapsack_the_prices_alone_hold(self, kind, monkeypatch):
+        monkeypatch.setattr("treeopt.planner.prices.MAX_CELLS", 0)
         assert broken(kind, 40) == []
 
     def test_one_node_or_no_levels(self):
@@ -124,6 +124,17 @@ class TestControls:
             return base_s, 2 * slope_s
 
         monkeypatch.setattr(bound.Box, "lines", too_steep)
+        assert broken("falling", 100)
+
+    def test_a_line_below_the_trees_is_noticed(self, monkeypatch):
+        """As where a price on every node is taken off the heaviest tree twice."""
+        heaviest = prices.heaviest_of_any_size
+
+        def too_light(weight, skip):
+            total, chosen = heaviest(weight, skip)
+            return total - 0.02 * len(chosen), chosen
+
+        monkeypatch.setattr(prices, "heaviest_of_any_size", too_light)
         assert broken("falling", 100)
 
     def test_levels_paid_too_dearly_are_noticed(self, monkeypatch):

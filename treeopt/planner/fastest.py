@@ -17,6 +17,7 @@ import numpy.typing as npt
 from treeopt.acceptance import AcceptanceTable
 from treeopt.planner.bound import Box, BoxBound, bounded
 from treeopt.planner.costs import StepCosts
+from treeopt.planner.prices import ListedNodes
 from treeopt.solver import BEST_FIRST, Solution, solve
 from treeopt.solver.best_first import heaviest_nodes
 from treeopt.trees import TokenTree
@@ -24,6 +25,8 @@ from treeopt.trees import TokenTree
 FloatArray = npt.NDArray[np.float64]
 
 MAX_BOXES = 200
+MAX_CELLS = 8_000_000
+"""Budgets times depths of all boxes together, after which to stop too: about a second."""
 NODES_PRICED = 4
 """Nodes that prices are put on, as a multiple of the budget: those left out are bounded by the lightest of them."""
 CLOSED = 1e-9
@@ -63,8 +66,9 @@ def fastest_tree(
         solution: the trees of most tokens, under no limit of widths but `level_widths`.
         costs: of one condition, without draws.
         level_widths: most nodes at each depth, as for `solve`.
-        max_boxes: boxes after which to stop.
+        max_boxes: boxes after which to stop; large problems stop earlier.
     """
+    max_boxes = min(max_boxes, MAX_CELLS // solution.expected_tokens.size)
     search = _Search(solution, costs, level_widths)
     everything = _everything(solution, costs, search.speedup)
     first = search.bound(everything, search.within(everything))
@@ -91,12 +95,17 @@ def speeds(solution: Solution, costs: StepCosts) -> FloatArray:
 
     A tree with a level wider than was measured counts as 0.
     """
-    widths = solution.draft_widths()
+    step_s = np.stack([_step_s(solution, costs, depth) for depth in range(solution.max_depth + 1)])
+    step_s = step_s[solution.tree_depth, solution.tree_nodes]
+    return costs.speedup(solution.expected_tokens, step_s)
+
+
+def _step_s(solution: Solution, costs: StepCosts, depth: int) -> FloatArray:
+    """Return (N + 1,): seconds of a step with each tree of one depth limit, infinite where a level was not measured."""
+    widths = solution.trees.draft_widths(depth)
     measured = (widths <= costs.max_draft_width).all(axis=-1)
-    widths = np.minimum(widths, costs.max_draft_width).reshape(solution.tree_nodes.size, solution.max_depth)
-    step_s = costs.step_s(np.maximum(solution.tree_nodes.ravel(), 1), widths)
-    result = costs.speedup(solution.expected_tokens.ravel(), step_s).reshape(measured.shape)
-    return np.where(measured, result, 0.0)
+    nodes = np.maximum(np.arange(solution.max_nodes + 1), 1)
+    return np.where(measured, costs.step_s(nodes, np.minimum(widths, costs.max_draft_width)), np.inf)
 
 
 class _Search:
@@ -106,7 +115,8 @@ class _Search:
         self._table, self._costs, self._level_widths = solution.table, costs, level_widths
         self._sizes = solution.max_nodes, solution.max_depth
         self._solution = solution
-        self._nodes = heaviest_nodes(self._table.rows(solution.max_depth), NODES_PRICED * solution.max_nodes)
+        rows = self._table.rows(solution.max_depth)
+        self._nodes = ListedNodes(heaviest_nodes(rows, NODES_PRICED * solution.max_nodes))
         # the shallowest and then the smallest of the fastest
         depth, nodes = np.unravel_index(speeds(solution, costs).argmax(), solution.expected_tokens.shape)
         self.tree = solution.tree(int(nodes), int(depth))
