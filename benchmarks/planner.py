@@ -13,6 +13,7 @@ from conditions import conditions
 from treeopt import AcceptanceTable, solve
 from treeopt.planner import fastest_tree
 from treeopt.planner.costs import StepCosts
+from treeopt.planner.curves import Curve
 from treeopt.planner.fastest import speeds
 
 FloatArray = npt.NDArray[np.float64]
@@ -47,9 +48,8 @@ def rising(counts: FloatArray, seed: int, least: float, most: float) -> FloatArr
 def costs_of(verify: Cost, draft: Cost) -> StepCosts:
     counts = np.arange(1.0, NODES + 1)
     return StepCosts(
-        verify_s=np.append(0.0, verify(counts)),
-        verify_tokens=np.arange(NODES + 1),
-        draft_s=np.append(0.0, draft(counts)),
+        verify=Curve.of(np.append(0.0, verify(counts))),
+        draft=Curve.of(np.append(0.0, draft(counts))),
         overhead_s=np.array(OVERHEAD_S),
     )
 

@@ -12,6 +12,7 @@ from tests.solver.oracles import Table
 from treeopt.acceptance import AcceptanceTable
 from treeopt.planner import Fastest, bound, fastest_tree, prices
 from treeopt.planner.costs import StepCosts
+from treeopt.planner.curves import Curve
 from treeopt.solver import solve
 
 ROUNDING = 1e-9
@@ -19,9 +20,8 @@ ROUNDING = 1e-9
 
 def costs_of(machine: Seconds) -> StepCosts:
     return StepCosts(
-        verify_s=np.array(least_from_here(machine.verify)),
-        verify_tokens=np.arange(len(machine.verify) + 1),
-        draft_s=np.array(least_from_here(machine.draft)),
+        verify=Curve.of(least_from_here(machine.verify)),
+        draft=Curve.of(least_from_here(machine.draft)),
         overhead_s=np.array(max(0.0, machine.overhead)),
     )
 

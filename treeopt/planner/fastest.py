@@ -57,6 +57,7 @@ def fastest_tree(
     *,
     level_widths: int | Sequence[int] | None = None,
     max_boxes: int = MAX_BOXES,
+    nodes: ListedNodes | None = None,
 ) -> Fastest:
     """Return the fastest tree of at most so many nodes and levels as were solved, plain decoding included.
 
@@ -67,9 +68,10 @@ def fastest_tree(
         costs: of one condition, without draws.
         level_widths: most nodes at each depth, as for `solve`.
         max_boxes: boxes after which to stop; large problems stop earlier.
+        nodes: `listed_nodes` of the solution, where they are known: they are the same under all costs.
     """
     max_boxes = min(max_boxes, MAX_CELLS // solution.expected_tokens.size)
-    search = _Search(solution, costs, level_widths)
+    search = _Search(solution, costs, level_widths, nodes or listed_nodes(solution))
     everything = _everything(solution, costs, search.speedup)
     first = search.bound(everything, search.within(everything))
     left, looked, order = [(-first.speedup, 0, first)], 1, count(1)
@@ -88,6 +90,11 @@ def fastest_tree(
     if bound <= search.speedup * (1 + CLOSED):
         bound = search.speedup
     return Fastest(tree=search.tree, speedup=search.speedup, bound=bound, boxes=looked)
+
+
+def listed_nodes(solution: Solution) -> ListedNodes:
+    """Return the nodes of a solution's table that prices are put on."""
+    return ListedNodes(heaviest_nodes(solution.table.rows(solution.max_depth), NODES_PRICED * solution.max_nodes))
 
 
 def speeds(solution: Solution, costs: StepCosts) -> FloatArray:
@@ -111,15 +118,15 @@ def _step_s(solution: Solution, costs: StepCosts, depth: int) -> FloatArray:
 class _Search:
     """The fastest tree found so far, and how boxes are bounded."""
 
-    def __init__(self, solution: Solution, costs: StepCosts, level_widths: int | Sequence[int] | None) -> None:
-        self._table, self._costs, self._level_widths = solution.table, costs, level_widths
+    def __init__(
+        self, solution: Solution, costs: StepCosts, level_widths: int | Sequence[int] | None, nodes: ListedNodes
+    ) -> None:
+        self._table, self._costs, self._level_widths, self._nodes = solution.table, costs, level_widths, nodes
         self._sizes = solution.max_nodes, solution.max_depth
         self._solution = solution
-        rows = self._table.rows(solution.max_depth)
-        self._nodes = ListedNodes(heaviest_nodes(rows, NODES_PRICED * solution.max_nodes))
         # the shallowest and then the smallest of the fastest
-        depth, nodes = np.unravel_index(speeds(solution, costs).argmax(), solution.expected_tokens.shape)
-        self.tree = solution.tree(int(nodes), int(depth))
+        depth, budget = np.unravel_index(speeds(solution, costs).argmax(), solution.expected_tokens.shape)
+        self.tree = solution.tree(int(budget), int(depth))
         self.speedup = _speedup(self.tree, self._table, costs)
 
     def within(self, box: Box) -> Solution:

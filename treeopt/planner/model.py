@@ -5,20 +5,24 @@
 with the costs of `treeopt.planner.costs`.  Plain decoding is the tree of the root alone.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from treeopt.latency import Estimate
 from treeopt.planner.condition import Condition, condition
-from treeopt.planner.costs import StepCosts, step_costs
+from treeopt.planner.costs import StepCosts, sizes, step_costs
 from treeopt.planner.dependence import Dependence
 from treeopt.planner.overheads import branches
 from treeopt.planner.smoothing import Smoothing, smooth
-from treeopt.planner.uncertainty import Worlds, draw_worlds, estimate
+from treeopt.planner.uncertainty import TokenDraws, Worlds, draw_tokens, draw_worlds, estimate
 from treeopt.profile import MeasuredAcceptance, Profile
 from treeopt.trees import TokenTree
+
+FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,20 +60,32 @@ def kind_of(tree: TokenTree) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepModel:
-    """Predicted tokens, seconds and speedup of any tree under one condition of a profile."""
+class TokenModel:
+    """What one acceptance says of any tree: tokens per step, the same under every condition."""
 
-    condition: Condition
     acceptance: MeasuredAcceptance
     """As measured, or smoothed."""
     smoothing: Smoothing | None
     """What smoothing did; None where it was not asked for."""
-    costs: StepCosts
 
-    @cached_property
-    def worlds(self) -> Worlds:
-        """What the measurements leave open."""
-        return draw_worlds(self.acceptance, self.condition, max_nodes=self.costs.max_nodes, dependence=self.dependence)
+    def tokens_per_step(self, tree: TokenTree) -> float:
+        """Return F(T), corrected by the replay of the measured texts where their outcomes are known."""
+        if tree not in self._tokens:
+            known = self.acceptance.table.expected_tokens if self.dependence is None else self.dependence.tokens
+            self._tokens[tree] = known(tree)
+        return self._tokens[tree]
+
+    def under(self, where: Condition, *, max_nodes: int = 0) -> "StepModel":
+        """Return the model of a step under a condition.
+
+        Args:
+            where: the condition.
+            max_nodes: where larger than what was measured, how far the curves go on.
+
+        Raises InfeasibleError where an extrapolated time is not above 0.
+        """
+        costs = step_costs(where, rule=self.acceptance.rule, max_nodes=max_nodes)
+        return StepModel(condition=where, drafts=self, costs=costs)
 
     @cached_property
     def dependence(self) -> Dependence | None:
@@ -77,20 +93,61 @@ class StepModel:
         outcomes = self.acceptance.outcomes
         return None if outcomes is None else Dependence(self.acceptance.table, outcomes)
 
+    @cached_property
+    def draws(self) -> TokenDraws:
+        """What the measured texts leave open."""
+        return draw_tokens(self.acceptance, self.dependence)
+
+    @cached_property
+    def _tokens(self) -> dict[TokenTree, float]:
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepModel:
+    """Predicted tokens, seconds and speedup of any tree under one condition of a profile."""
+
+    condition: Condition
+    drafts: TokenModel
+    costs: StepCosts
+
+    @property
+    def acceptance(self) -> MeasuredAcceptance:
+        """As measured, or smoothed."""
+        return self.drafts.acceptance
+
+    @property
+    def smoothing(self) -> Smoothing | None:
+        """What smoothing did; None where it was not asked for."""
+        return self.drafts.smoothing
+
+    @property
+    def dependence(self) -> Dependence | None:
+        """What the acceptance table leaves out; None where no outcomes are known."""
+        return self.drafts.dependence
+
+    @cached_property
+    def worlds(self) -> Worlds:
+        """What the measurements leave open."""
+        rule = self.acceptance.rule
+        return draw_worlds(self.drafts.draws, self.condition, rule=rule, max_nodes=self.costs.max_nodes)
+
     def step_s(self, tree: TokenTree) -> float:
         """Return the seconds of a step; InfeasibleError for sizes that were not measured."""
         return float(self.costs.tree_s(tree))
 
     def tokens_per_step(self, tree: TokenTree) -> float:
         """Return F(T), corrected by the replay of the measured texts where their outcomes are known."""
-        if self.dependence is None:
-            return self.acceptance.table.expected_tokens(tree)
-        return self.dependence.tokens(tree)
+        return self.drafts.tokens_per_step(tree)
 
     def speedup(self, tree: TokenTree) -> float:
         """Return tokens per second over those of plain decoding."""
-        tokens, step_s = np.array([self.tokens_per_step(tree)]), np.array([self.step_s(tree)])
-        return float(self.costs.speedup(tokens, step_s)[0])
+        return float(self.speedups([tree])[0])
+
+    def speedups(self, trees: Sequence[TokenTree]) -> FloatArray:
+        """Return (trees,): the same of each."""
+        tokens = np.array([self.tokens_per_step(tree) for tree in trees])
+        return self.costs.speedup(tokens, self.costs.step_s(*sizes(trees)))
 
     def predict(self, kind: str, tree: TokenTree) -> Candidate:
         """Return the prediction for one tree with 95 % intervals; InfeasibleError for sizes that were not measured."""
@@ -130,18 +187,18 @@ def step_model(
 
     Raises InfeasibleError naming what was measured.
     """
-    acceptance = profile.acceptance(rule=rule, temperature=temperature)
-    smoothing = None if raw else smooth(acceptance)
+    drafts = token_model(profile.acceptance(rule=rule, temperature=temperature), raw=raw)
     where = condition(
         profile,
-        temperature=acceptance.temperature,
+        temperature=drafts.acceptance.temperature,
         context_tokens=context_tokens,
         batch_size=batch_size,
         extrapolate=extrapolate,
     )
-    return StepModel(
-        condition=where,
-        acceptance=smoothing.acceptance if smoothing else acceptance,
-        smoothing=smoothing,
-        costs=step_costs(where, rule=acceptance.rule, max_nodes=max_nodes if extrapolate else 0),
-    )
+    return drafts.under(where, max_nodes=max_nodes if extrapolate else 0)
+
+
+def token_model(acceptance: MeasuredAcceptance, *, raw: bool = False) -> TokenModel:
+    """Return the model of an acceptance, smoothed unless it is taken `raw`, as measured."""
+    smoothing = None if raw else smooth(acceptance)
+    return TokenModel(acceptance=smoothing.acceptance if smoothing else acceptance, smoothing=smoothing)

@@ -5,6 +5,7 @@ round are replaced by their mean where their errors explain it; a rise or a drop
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -69,8 +70,12 @@ def smooth(acceptance: MeasuredAcceptance) -> Smoothing:
     )
 
 
+@lru_cache(maxsize=1024)
 def pooling(table: LatencyTable) -> FloatArray:
-    """Return (m, m): the matrix that replaces medians which noise put out of order by their means."""
+    """Return (m, m): the matrix that replaces medians which noise put out of order by their means.
+
+    It is kept, because many conditions are mixed from the same tables.
+    """
     ends = np.array([timing.interval_s for timing in table.timings])
     variance = (np.diff(ends, axis=1)[:, 0] / (2 * NORMAL_95)) ** 2
     runs = _runs(-table.medians_s)
