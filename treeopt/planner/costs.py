@@ -126,8 +126,14 @@ def sizes(trees: Sequence[TokenTree]) -> tuple[IntArray, IntArray]:
     """Return (trees,) nodes and (trees, levels) internal nodes of each at each depth, 0 behind the last."""
     widths = np.zeros((len(trees), max(tree.max_depth for tree in trees)), np.int64)
     for row, tree in zip(widths, trees, strict=True):
-        row[: tree.max_depth] = tree.draft_widths
+        row[: tree.max_depth] = _draft_widths(tree)
     return np.array([tree.nodes for tree in trees]), widths
+
+
+@lru_cache(maxsize=1024)
+def _draft_widths(tree: TokenTree) -> npt.NDArray[np.int32]:
+    """Return its `draft_widths`; kept, because rivals meet again under every condition."""
+    return tree.draft_widths
 
 
 def step_costs(condition: Condition, *, rule: str, max_nodes: int = 0, reading: Reading | None = None) -> StepCosts:

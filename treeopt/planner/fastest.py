@@ -57,7 +57,6 @@ def fastest_tree(
     *,
     level_widths: int | Sequence[int] | None = None,
     max_boxes: int = MAX_BOXES,
-    nodes: ListedNodes | None = None,
 ) -> Fastest:
     """Return the fastest tree of at most so many nodes and levels as were solved, plain decoding included.
 
@@ -68,10 +67,32 @@ def fastest_tree(
         costs: of one condition, without draws.
         level_widths: most nodes at each depth, as for `solve`.
         max_boxes: boxes after which to stop; large problems stop earlier.
-        nodes: `listed_nodes` of the solution, where they are known: they are the same under all costs.
+    """
+    nodes, speedups = listed_nodes(solution), speeds(solution, costs)
+    return search_boxes(solution, costs, nodes, speedups, level_widths=level_widths, max_boxes=max_boxes)
+
+
+def search_boxes(
+    solution: Solution,
+    costs: StepCosts,
+    nodes: ListedNodes,
+    speedups: FloatArray,
+    *,
+    level_widths: int | Sequence[int] | None = None,
+    max_boxes: int = MAX_BOXES,
+) -> Fastest:
+    """Return the same with what other conditions and purposes have in common.
+
+    Args:
+        solution: as for `fastest_tree`, and so are the others.
+        costs: of one condition.
+        nodes: `listed_nodes` of the solution.
+        speedups: `speeds` of the solution.
+        level_widths: most nodes at each depth.
+        max_boxes: boxes after which to stop.
     """
     max_boxes = min(max_boxes, MAX_CELLS // solution.expected_tokens.size)
-    search = _Search(solution, costs, level_widths, nodes or listed_nodes(solution))
+    search = _Search(solution, costs, level_widths, nodes, speedups)
     everything = _everything(solution, costs, search.speedup)
     first = search.bound(everything, search.within(everything))
     left, looked, order = [(-first.speedup, 0, first)], 1, count(1)
@@ -109,7 +130,7 @@ def speeds(solution: Solution, costs: StepCosts) -> FloatArray:
 
 def _step_s(solution: Solution, costs: StepCosts, depth: int) -> FloatArray:
     """Return (N + 1,): seconds of a step with each tree of one depth limit, infinite where a level was not measured."""
-    widths = solution.trees.draft_widths(depth)
+    widths = solution.draft_widths_of(depth)
     measured = (widths <= costs.max_draft_width).all(axis=-1)
     nodes = np.maximum(np.arange(solution.max_nodes + 1), 1)
     return np.where(measured, costs.step_s(nodes, np.minimum(widths, costs.max_draft_width)), np.inf)
@@ -119,13 +140,18 @@ class _Search:
     """The fastest tree found so far, and how boxes are bounded."""
 
     def __init__(
-        self, solution: Solution, costs: StepCosts, level_widths: int | Sequence[int] | None, nodes: ListedNodes
+        self,
+        solution: Solution,
+        costs: StepCosts,
+        level_widths: int | Sequence[int] | None,
+        nodes: ListedNodes,
+        speedups: FloatArray,
     ) -> None:
         self._table, self._costs, self._level_widths, self._nodes = solution.table, costs, level_widths, nodes
         self._sizes = solution.max_nodes, solution.max_depth
         self._solution = solution
         # the shallowest and then the smallest of the fastest
-        depth, budget = np.unravel_index(speeds(solution, costs).argmax(), solution.expected_tokens.shape)
+        depth, budget = np.unravel_index(speedups.argmax(), speedups.shape)
         self.tree = solution.tree(int(budget), int(depth))
         self.speedup = _speedup(self.tree, self._table, costs)
 

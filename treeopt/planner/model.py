@@ -18,7 +18,7 @@ from treeopt.planner.costs import StepCosts, sizes, step_costs
 from treeopt.planner.dependence import Dependence
 from treeopt.planner.overheads import branches
 from treeopt.planner.smoothing import Smoothing, smooth
-from treeopt.planner.uncertainty import TokenDraws, Worlds, draw_tokens, draw_worlds, estimate
+from treeopt.planner.uncertainty import TokenDraws, Worlds, draw_tokens, draw_worlds, estimates
 from treeopt.profile import MeasuredAcceptance, Profile
 from treeopt.trees import TokenTree
 
@@ -151,14 +151,31 @@ class StepModel:
 
     def predict(self, kind: str, tree: TokenTree) -> Candidate:
         """Return the prediction for one tree with 95 % intervals; InfeasibleError for sizes that were not measured."""
-        step_s = self.step_s(tree)
-        return Candidate(
-            kind=kind,
-            tree=tree,
-            verify_tokens=int(self.costs.verify_tokens[tree.nodes]),
-            step_s=estimate(step_s, self.worlds.step_s(tree)),
-            tokens_per_step=estimate(self.tokens_per_step(tree), self.worlds.tokens(tree)),
-            speedup=estimate(self.speedup(tree), self.worlds.speedup(tree)),
+        return self.predict_all([(kind, tree)])[0]
+
+    def predict_all(self, ways: Sequence[tuple[str, TokenTree]]) -> tuple[Candidate, ...]:
+        """Return the predictions for some kinds and trees, each as by itself; raises as `predict` does."""
+        trees = [tree for _, tree in ways]
+        tokens = np.array([self.tokens_per_step(tree) for tree in trees])
+        tokens_drawn = np.stack([self.worlds.tokens(tree) for tree in trees], axis=-1)
+        step_s, drawn_s = self.costs.step_s(*sizes(trees)), self.worlds.costs.step_s(*sizes(trees))
+        columns = zip(
+            ways,
+            estimates(tokens, tokens_drawn),
+            estimates(step_s, drawn_s),
+            estimates(self.costs.speedup(tokens, step_s), self.worlds.costs.speedup(tokens_drawn, drawn_s)),
+            strict=True,
+        )
+        return tuple(
+            Candidate(
+                kind=kind,
+                tree=tree,
+                verify_tokens=int(self.costs.verify_tokens[tree.nodes]),
+                step_s=seconds,
+                tokens_per_step=expected,
+                speedup=faster,
+            )
+            for (kind, tree), expected, seconds, faster in columns
         )
 
 

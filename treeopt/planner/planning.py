@@ -172,8 +172,8 @@ def plan_rules(rules: Sequence[RuleTrees], where: Condition, *, max_nodes: int =
 
 def _plan_of(trees: RuleTrees, model: StepModel, objective: str) -> Plan:
     """Return the plan under one rule."""
-    solution, fastest, chains = trees.solution, trees.fastest(model.costs), trees.chains
-    speedups = speeds(solution, model.costs)
+    solution, chains, speedups = trees.solution, trees.chains, speeds(trees.solution, model.costs)
+    fastest = trees.fastest(model.costs, speedups)
     rivals = [fastest.tree, *trees.rivals(speedups)]
     # without outcomes the first is the fastest; with them what the table leaves out may put another before it
     rivals = [rivals[place] for place in np.argsort(-model.speedups(rivals), kind="stable")]
@@ -182,11 +182,13 @@ def _plan_of(trees: RuleTrees, model: StepModel, objective: str) -> Plan:
         best, longest = rivals[0], chains[int(model.speedups(chains).argmax())]
     else:
         best, longest = solution.tree(solution.max_nodes, solution.max_depth), max(chains, key=model.tokens_per_step)
+    row = [("tree", tree) for tree in trees.row(speedups)]
+    plain, single, whole, *budgets = model.predict_all([("plain", chain(0)), ("chain", longest), ("tree", best), *row])
     return Plan(
-        plain=model.predict("plain", chain(0)),
-        chain=model.predict("chain", longest),
-        tree=model.predict("tree", best),
-        budgets=tuple(model.predict("tree", tree) for tree in trees.row(speedups)),
+        plain=plain,
+        chain=single,
+        tree=whole,
+        budgets=tuple(budgets),
         objective=objective,
         fastest=fastest,
         confidence=confidence(model.worlds, known, model.costs, rivals),

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from treeopt.planner.costs import StepCosts
-from treeopt.planner.fastest import Fastest, fastest_tree, listed_nodes
+from treeopt.planner.fastest import Fastest, listed_nodes, search_boxes
 from treeopt.planner.model import TokenModel
 from treeopt.planner.prices import ListedNodes
 from treeopt.solver import Solution, solve
@@ -41,9 +41,14 @@ class RuleTrees:
         solution = solve(drafts.acceptance.table, max_nodes, max_depth, level_widths=level_widths)
         return cls(drafts=drafts, solution=solution, level_widths=level_widths)
 
-    def fastest(self, costs: StepCosts) -> Fastest:
-        """Return the fastest tree under some costs, by the acceptance table alone."""
-        return fastest_tree(self.solution, costs, level_widths=self.level_widths, nodes=self._listed)
+    def fastest(self, costs: StepCosts, speedups: FloatArray) -> Fastest:
+        """Return the fastest tree by the acceptance table alone.
+
+        Args:
+            costs: of one condition.
+            speedups: (max_depth + 1, max_nodes + 1), of every tree of the solution; see `fastest.speeds`.
+        """
+        return search_boxes(self.solution, costs, self._listed, speedups, level_widths=self.level_widths)
 
     @property
     def chains(self) -> list[TokenTree]:
@@ -54,7 +59,7 @@ class RuleTrees:
         """Return the fastest tree of 2, 4, 8, … nodes and of the most; sizes that no best tree has are left out.
 
         Args:
-            speedups: (max_depth + 1, max_nodes + 1), of every tree of the solution.
+            speedups: as for `fastest`.
         """
         speedups, most = np.where(self._exact, speedups, 0.0), self.solution.max_nodes
         sizes = {2**i for i in range(1, most.bit_length())} | {most}
@@ -62,7 +67,7 @@ class RuleTrees:
         return [self._tree(nodes, int(speedups[:, nodes].argmax())) for nodes in columns]
 
     def rivals(self, speedups: FloatArray) -> list[TokenTree]:
-        """Return the fastest of the trees, each once; `speedups` as for `row`."""
+        """Return the fastest of the trees, each once; `speedups` as for `fastest`."""
         shallowest = self.solution.tree_depth == np.arange(self.solution.max_depth + 1)[:, None]
         speedups = np.where(self._exact & shallowest, speedups, 0.0)
         places = np.argsort(-speedups, axis=None, kind="stable")[:RIVALS]

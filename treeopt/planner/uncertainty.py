@@ -148,8 +148,14 @@ def confidence(worlds: Worlds, known: FloatArray, costs: StepCosts, trees: Seque
 
 def estimate(value: float, draws: FloatArray) -> Estimate:
     """Return a number with the interval that holds 95 % of its draws, and the number itself."""
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return Estimate(value, min(value, float(low)), max(value, float(high)))
+    return estimates(np.array([value]), draws[:, None])[0]
+
+
+def estimates(values: FloatArray, draws: FloatArray) -> list[Estimate]:
+    """Return an estimate of each number, (numbers,), from its column of the draws, (draws, numbers)."""
+    low, high = np.quantile(draws, [0.025, 0.975], axis=0)
+    ends = zip(values.tolist(), np.minimum(values, low).tolist(), np.maximum(values, high).tolist(), strict=True)
+    return [Estimate(*each) for each in ends]
 
 
 def draw_text_noise(texts: int, generator: np.random.Generator) -> FloatArray:

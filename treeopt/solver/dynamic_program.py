@@ -13,7 +13,6 @@ The loops are in `treeopt.solver.kernels`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
 
 import numpy as np
@@ -23,7 +22,7 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class ValueTrees:
     """The dynamic program's values; trees are read back from them, without solving again."""
 
@@ -52,11 +51,6 @@ class ValueTrees:
 
     def draft_widths(self, depth: int) -> IntArray:
         """Return int32 (N + 1, D): internal nodes at each depth of the trees of one depth limit."""
-        if depth not in self._widths:
-            self._widths[depth] = self._widths_of(depth)
-        return self._widths[depth]
-
-    def _widths_of(self, depth: int) -> IntArray:
         from treeopt.solver.kernels import widths_above
 
         levels, ranks, nodes = len(self.rows), self.rows.shape[1], self.values[0].shape[2]
@@ -65,11 +59,6 @@ class ValueTrees:
             below = self._below(d, depth - d - 1)
             widths = np.stack([widths_above(row, below, widths) for row in self.rows[d][: 1 if d == 0 else None]])
         return np.pad(widths[0], [(0, 0), (0, levels - depth)])
-
-    @cached_property
-    def _widths(self) -> dict[int, IntArray]:
-        """Kept, because they take as long as solving."""
-        return {}
 
     def _below(self, d: int, h: int) -> FloatArray:
         """Return float64 (R, N + 1): values of subtrees that hang below a node of depth d, at most h levels deep."""

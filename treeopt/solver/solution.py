@@ -98,6 +98,10 @@ class Solution:
         return self._smallest[1]
 
     @cached_property
+    def _widths(self) -> dict[int, IntArray]:
+        return {}
+
+    @cached_property
     def _smallest(self) -> tuple[IntArray, IntArray]:
         nodes, depth = _smallest(self.expected_tokens)
         nodes.flags.writeable = depth.flags.writeable = False
@@ -126,10 +130,20 @@ class Solution:
     def draft_widths(self) -> IntArray:
         """Return int32 (max_depth + 1, max_nodes + 1, max_depth): internal nodes of every tree at each depth.
 
-        They are worked out anew at every call; see `TokenTree.draft_widths` for one tree.
+        They are put together anew at every call; see `TokenTree.draft_widths` for one tree.
         """
-        widths = np.stack([self.trees.draft_widths(depth) for depth in range(self.max_depth + 1)])
+        widths = np.stack([self.draft_widths_of(depth) for depth in range(self.max_depth + 1)])
         return np.asarray(widths[self.tree_depth, self.tree_nodes])
+
+    def draft_widths_of(self, depth: int) -> IntArray:
+        """Return int32 (max_nodes + 1, max_depth): internal nodes of the trees of one depth limit at each depth.
+
+        They are kept, because every condition asks for them.  A tree stands at its own `tree_depth` and `tree_nodes`;
+        entries where no tree has so many nodes mean nothing.
+        """
+        if depth not in self._widths:
+            self._widths[depth] = self.trees.draft_widths(depth)
+        return self._widths[depth]
 
     def save(self, path: Path | str) -> None:
         """Write the solution file, from which any tree can be taken without solving again; docs/solver.md."""
