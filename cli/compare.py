@@ -8,7 +8,8 @@ import click
 
 from treeopt.cli.options import checked_rule, file, load_profile, lossy_option, profile_options
 from treeopt.cli.plan_text import heading
-from treeopt.cli.text import milliseconds, patience
+from treeopt.cli.text import milliseconds
+from treeopt.cli.waiting import patience
 
 if TYPE_CHECKING:
     from treeopt.planner import Candidate, Plan
@@ -51,7 +52,7 @@ def compare(
     profile = load_profile(profile_path)
     named = [(_label(path, each.name), each.tree) for path in paths for each in read_trees(path)]
     model = step_model(profile, rule=rule, temperature=temperature, **where)
-    with patience("solving… (the first time after installation, the solver is compiled)"):
+    with patience("solving"):
         compared = compare_trees(model, [tree for _, tree in named])
         acceptance = model.acceptance
         best = plan(

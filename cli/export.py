@@ -11,7 +11,7 @@ from treeopt.cli.format_list import list_option
 from treeopt.cli.inputs import budget_option, depth_option, is_profile, name_option, read_any_tree
 from treeopt.cli.options import file, load_profile, output, profile_options, record_beside
 from treeopt.cli.plan_text import imported
-from treeopt.cli.text import patience
+from treeopt.cli.waiting import patience
 from treeopt.files import STANDARD_STREAM, check_writable, write_bytes, write_text
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def _export_setting(engine: "Engine", written: Path, options: ExportOptions) -> 
         method=options.method,
         engine_version=options.engine_version,
     )
-    with patience("replaying the record under every setting…"):
+    with patience("replaying the record under every setting"):
         made = setting(engine, source)
     main, *others = made.emitted.files
     files: dict[Path, str | bytes] = {written: main.text}

@@ -20,7 +20,7 @@ from treeopt.cli.options import (
     prompt_tokens,
 )
 from treeopt.cli.sampling_options import sampling_options
-from treeopt.cli.text import patience
+from treeopt.cli.waiting import patience
 from treeopt.rules import LOSSY_RULES
 from treeopt.sampling import Sampling
 
@@ -64,7 +64,7 @@ def run(
     models = pair.load()
     tokens = prompt_tokens(models.tokenizer, prompt, chat=chat)
     trained = trained_tokens(models.target, models.draft)
-    with patience("preparing… (the first time after installation, the rule is compiled)"):
+    with patience("preparing"):
         decoder = Decoder(
             models.target,
             models.draft,

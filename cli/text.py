@@ -1,14 +1,6 @@
-"""Numbers as the commands print them, and a word to those who wait."""
-
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import click
+"""Numbers as the commands print them."""
 
 from treeopt.latency import Estimate
-
-SILENCE_S = 2.0
 
 
 def milliseconds(seconds: float) -> str:
@@ -28,15 +20,3 @@ def spread(estimate: Estimate, scale: float = 1.0) -> str:
     """
     value, low, high = (scale * number for number in (estimate.value, estimate.low, estimate.high))
     return f"{value:.2f} ({low:.2f}-{high:.2f})"
-
-
-@contextmanager
-def patience(reason: str) -> Iterator[None]:
-    """Say on standard error why nothing has been printed, once the work inside has taken two seconds."""
-    timer = threading.Timer(SILENCE_S, click.echo, [reason], {"err": True})
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()

@@ -22,7 +22,7 @@ def compiling_modules() -> set[str]:
     found = set()
     for folder, package in FOLDERS.items():
         for path in (ROOT / folder).rglob("*.py"):
-            if re.search(r"^\s*(from|import) numba\b", path.read_text("utf-8"), re.MULTILINE):
+            if re.search(r"^\s*(from numba import|import numba)\b", path.read_text("utf-8"), re.MULTILINE):
                 found.add(".".join([package, *path.relative_to(ROOT / folder).with_suffix("").parts]))
     return found
 

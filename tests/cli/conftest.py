@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from treeopt.cli import text
+from treeopt.cli import waiting
 
 
 @pytest.fixture
@@ -16,4 +16,4 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(autouse=True)
 def silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let work take as long as it may: on a fresh machine the solver is compiled during the first solve."""
-    monkeypatch.setattr(text, "SILENCE_S", 3600.0)
+    monkeypatch.setattr(waiting, "SILENCE_S", 3600.0)

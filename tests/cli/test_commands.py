@@ -260,20 +260,6 @@ class TestBadInput:
         assert "no such file" in str(result.exception)
 
 
-def test_a_long_silence_is_explained_and_a_short_one_is_not(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from treeopt.cli import text
-
-    monkeypatch.setattr(text, "SILENCE_S", 0.05)
-    with text.patience("too quick to be said"):
-        pass
-    with text.patience("still working"):
-        time.sleep(0.3)
-
-    assert capsys.readouterr().err == "still working\n"
-
-
 @pytest.mark.parametrize("command", ["", "solve", "show"])
 def test_help_loads_nothing_heavy(command: str) -> None:
     code = (

@@ -7,10 +7,14 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from treeopt.compiling import watch
+
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
 NEARLY = 1 - 1e-12
 """A bound that falls short by less than this share may do so by rounding."""
+
+watch()
 
 
 @njit(cache=True)
