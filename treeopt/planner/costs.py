@@ -21,7 +21,7 @@ from treeopt.latency import LatencyTable, Timing
 from treeopt.planner.condition import Condition
 from treeopt.planner.curves import Curve, Knots, mixed, padding
 from treeopt.planner.overheads import Overheads, constant, fitted
-from treeopt.planner.smoothing import pooling
+from treeopt.planner.smoothing import pooled, pooling
 from treeopt.trees import TokenTree
 
 FloatArray = npt.NDArray[np.float64]
@@ -164,14 +164,17 @@ def step_costs(condition: Condition, *, rule: str, max_nodes: int = 0, reading: 
 def _curve(condition: Condition, tables: list[LatencyTable], reading: Reading | None, max_nodes: int) -> Curve:
     """Return the curve of some tables, one of each part, padded where their medians are less at a larger count."""
     shares = [share for share, _ in condition.parts]
-    knots = tuple(Knots(share, each.tokens, _pooled(each)) for share, each in zip(shares, tables, strict=True))
+    knots = tuple(
+        Knots(share, each.tokens, pooled(each.medians_s, pooling(each)))
+        for share, each in zip(shares, tables, strict=True)
+    )
     medians_s = mixed(knots, np.arange(1, max(max_nodes, min(each.max_tokens for each in tables)) + 1))
     if medians_s.min() <= 0:
         raise InfeasibleError(
             "times: extrapolated to 0 seconds or fewer. Ask for something nearer to what was measured."
         )
     if reading is not None:
-        drawn = [reading(each.timings) @ pooling(each) for each in tables]  # the matrix is symmetric
+        drawn = [pooled(reading(each.timings), pooling(each)) for each in tables]
         knots = tuple(each._replace(seconds=seconds) for each, seconds in zip(knots, drawn, strict=True))
     padded = padding(medians_s)
     return Curve(knots, padded, np.zeros(knots[0].seconds.shape[:-1]), np.zeros_like(padded))
@@ -196,9 +199,3 @@ def _overheads(condition: Condition, part: int, rule: str, read: Reading, verify
 
 def _medians(timings: tuple[Timing, ...]) -> FloatArray:
     return np.array([timing.median_s for timing in timings])
-
-
-@lru_cache(maxsize=1024)
-def _pooled(table: LatencyTable) -> FloatArray:
-    """Return (m,): the medians of a table, pooled; kept, because many conditions are mixed from the same tables."""
-    return table.medians_s @ pooling(table)

@@ -85,7 +85,7 @@ def schedule(
         _refuse_unmeasured(profile, models[0], max_nodes)
         rules = [RuleTrees.solve(drafts, max_nodes, max_depth, level_widths) for drafts in models]
         at_temperature = []
-        for batch, context in _measured(profile, each):
+        for batch, context in measured_conditions(profile, each):
             where = condition(profile, temperature=each, context_tokens=context, batch_size=batch)
             at_temperature.append(plan_rules(rules, where))
             tick()
@@ -98,12 +98,12 @@ def schedule(
 
 def _refuse_unmeasured(profile: Profile, drafts: TokenModel, max_nodes: int) -> None:
     """Raise before any long work where passes so large were not timed under every condition."""
-    for batch, context in _measured(profile, drafts.acceptance.temperature):
+    for batch, context in measured_conditions(profile, drafts.acceptance.temperature):
         where = condition(profile, temperature=drafts.acceptance.temperature, context_tokens=context, batch_size=batch)
         drafts.under(where).costs.step_s(np.array([max_nodes]), np.zeros((1, 0), np.int64))
 
 
-def _measured(profile: Profile, temperature: float) -> list[tuple[int, int]]:
+def measured_conditions(profile: Profile, temperature: float) -> list[tuple[int, int]]:
     """Return the batch sizes and context lengths that times were taken at."""
     return sorted({(item.batch_size, item.context_tokens) for item in profile.latencies_at(temperature)})
 
@@ -118,7 +118,7 @@ class _Switches:
         self._drafts = {drafts.acceptance.rule: drafts for drafts in models}
         rules, once = list(self._drafts), {(rival.rule, rival.choice.tree): rival for rival in rivals}
         self._rivals = sorted(once.values(), key=lambda rival: (rival.choice.tree.nodes, rules.index(rival.rule)))
-        self._conditions = _measured(profile, temperature)
+        self._conditions = measured_conditions(profile, temperature)
 
     def over_contexts(self) -> list[Segment]:
         """Return the segments over context lengths, at every measured batch size."""
