@@ -13,12 +13,14 @@ from conditions import bar, conditions, say
 from treeopt import AcceptanceTable, solve
 from treeopt.planner import fastest_tree
 from treeopt.planner.costs import StepCosts
+from treeopt.planner.curves import Curve
 from treeopt.planner.fastest import speeds
 
 FloatArray = npt.NDArray[np.float64]
 Cost = Callable[[FloatArray], FloatArray]
 
 NODES, DEPTH, BRANCHES = 512, 16, 16
+LARGE = 4096, 32
 OVERHEAD_S = 0.02
 MACHINES: dict[str, tuple[Cost, Cost]] = {
     "small models on a CPU": (lambda n: 2.5 + 0.14 * n, lambda w: 0.35 + 0.017 * w),
@@ -44,36 +46,41 @@ def rising(counts: FloatArray, seed: int, least: float, most: float) -> FloatArr
     return np.sort(np.random.default_rng(seed).uniform(least, most, len(counts)))
 
 
-def costs_of(verify: Cost, draft: Cost) -> StepCosts:
-    counts = np.arange(1.0, NODES + 1)
+def costs_of(verify: Cost, draft: Cost, nodes: int = NODES) -> StepCosts:
+    counts = np.arange(1.0, nodes + 1)
     return StepCosts(
-        verify_s=np.append(0.0, verify(counts)),
-        verify_tokens=np.arange(NODES + 1),
-        draft_s=np.append(0.0, draft(counts)),
+        verify=Curve.of(np.append(0.0, verify(counts))),
+        draft=Curve.of(np.append(0.0, draft(counts))),
         overhead_s=np.array(OVERHEAD_S),
     )
 
 
+def searched(row: FloatArray, rows: str, nodes: int, depth: int) -> None:
+    """Print what is found on every machine, and how long that takes."""
+    solution = solve(AcceptanceTable(np.stack([row * 0.98**d for d in range(depth)])), nodes, depth)
+    for machine, curves in bar(MACHINES.items(), rows):
+        costs = costs_of(*curves, nodes)
+        start_s = time.perf_counter()
+        found = fastest_tree(solution, costs)
+        taken_ms = 1000 * (time.perf_counter() - start_s)
+        most_tokens = float(speeds(solution, costs).max())
+        gain = 100 * max(0.0, found.speedup / most_tokens - 1)  # below 0 by rounding only
+        say(
+            f"{machine:<36}{rows:<13}{most_tokens:>12.3f}{found.speedup:>9.3f}{gain:>9.1f}"
+            f"{100 * found.loss:>9.2f}{found.boxes:>7}{taken_ms:>8.1f}"
+        )
+
+
 def main() -> None:
     print(conditions())
-    print(f"{NODES} nodes, {DEPTH} levels, {BRANCHES} branches; speedup over plain decoding")
-    header = f"{'machine':<36}{'acceptance':<13}{'most tokens':>12}{'fastest':>9}{'gain, %':>9}{'open, %':>9}{'boxes':>7}{'ms':>8}"
-    print(header)
-    for rows, row in ROWS.items():
-        table = AcceptanceTable(np.stack([row * 0.98**d for d in range(DEPTH)]))
-        solution = solve(table, NODES, DEPTH)
-        fastest_tree(solution, costs_of(*MACHINES["wider drafts dearer"]))  # compiles
-        for machine, curves in bar(MACHINES.items(), rows):
-            costs = costs_of(*curves)
-            start_s = time.perf_counter()
-            found = fastest_tree(solution, costs)
-            taken_ms = 1000 * (time.perf_counter() - start_s)
-            most_tokens = float(speeds(solution, costs).max())
-            gain = 100 * max(0.0, found.speedup / most_tokens - 1)  # below 0 by rounding only
-            say(
-                f"{machine:<36}{rows:<13}{most_tokens:>12.3f}{found.speedup:>9.3f}{gain:>9.1f}"
-                f"{100 * found.loss:>9.2f}{found.boxes:>7}{taken_ms:>8.1f}"
-            )
+    for nodes, depth, tables in ((NODES, DEPTH, ROWS), (*LARGE, {"as measured": ROWS["as measured"]})):
+        say(f"{nodes} nodes, {depth} levels, {BRANCHES} branches; speedup over plain decoding")
+        say(
+            f"{'machine':<36}{'acceptance':<13}{'most tokens':>12}{'fastest':>9}{'gain, %':>9}{'open, %':>9}"
+            f"{'boxes':>7}{'ms':>8}"
+        )
+        for rows, row in tables.items():
+            searched(row, rows, nodes, depth)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,9 @@ from treeopt.cli.inputs import read_all_trees
 from treeopt.cli.options import checked_rule, file, load_profile, lossy_option, profile_options
 from treeopt.cli.plan_text import heading
 from treeopt.cli.table import Column, aligned
-from treeopt.cli.text import milliseconds, patience
+from treeopt.cli.text import milliseconds
 from treeopt.cli.values import COUNT
+from treeopt.cli.waiting import patience
 from treeopt.errors import printable
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def compare(
         warn_of_tree(path, each.provenance, identity_of(profile))
     named = [(_label(path, each.name), each.tree) for path, each in trees]
     model = step_model(profile, rule=rule, temperature=temperature, **where)
-    with patience("solving… (the first time after installation, the solver is compiled)"):
+    with patience("solving"):
         compared = compare_trees(model, [tree for _, tree in named])
         acceptance = model.acceptance
         best = plan(

@@ -15,8 +15,8 @@ from treeopt.cli.identity import identity_of, warn_of_tree
 from treeopt.cli.inputs import is_profile, read_any_tree, tree_options
 from treeopt.cli.options import file, load_profile, output, profile_options, record_beside
 from treeopt.cli.plan_text import imported
-from treeopt.cli.text import patience
 from treeopt.cli.values import COUNT, TEXT, Names
+from treeopt.cli.waiting import patience
 from treeopt.files import STANDARD_STREAM, is_stream
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _export_setting(engine: "Engine", written: Path, options: ExportOptions) -> 
         method=options.method,
         engine_version=options.engine_version,
     )
-    with patience("replaying the record under every setting…"):
+    with patience("replaying the record under every setting"):
         made = setting(engine, source)
     texts = {each.name or MAIN: each.text.encode() for each in made.emitted.files}
     inputs = options.inputs

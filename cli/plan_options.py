@@ -1,6 +1,7 @@
 """Options that say what to plan for, and the plans that follow from them."""
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -52,20 +53,28 @@ class PlanOptions:
             **self._trees(),
         )
 
-    def schedule(self, profile: "Profile") -> "Schedule | None":
-        """Return what to run at every condition, where several were measured and speed is asked for.
-
-        Its trees have at most as many nodes as were measured everywhere.
-        """
-        from treeopt.planner import schedule
+    def scheduled(self, profile: "Profile") -> int:
+        """Return the number of conditions and temperatures that a schedule is made for; 0 where none is made."""
         from treeopt.planner.rule_choice import planned_acceptances
+        from treeopt.planner.scheduling import measured_conditions
 
         asked = planned_acceptances(profile, rule=self.rule, temperature=self.temperature, lossy=self.lossy)
-        conditions = len(profile.latencies) * len({acceptance.temperature for acceptance in asked})
-        if conditions == 1 or self.objective != "speed":
+        temperatures = {acceptance.temperature for acceptance in asked}
+        if len(profile.latencies) * len(temperatures) == 1 or self.objective != "speed":
+            return 0
+        return sum(len(measured_conditions(profile, temperature)) for temperature in temperatures)
+
+    def schedule(self, profile: "Profile", tick: Callable[[], object]) -> "Schedule | None":
+        """Return what to run at every condition, where several were measured and speed is asked for.
+
+        Its trees have at most as many nodes as were measured everywhere; `tick` is called after every condition.
+        """
+        from treeopt.planner import schedule
+
+        if not self.scheduled(profile):
             return None
         measured = min(latency.verify.max_tokens for latency in profile.latencies)
-        return schedule(profile, min(self.budget or measured, measured), **self._trees())
+        return schedule(profile, min(self.budget or measured, measured), tick=tick, **self._trees())
 
     def _trees(self) -> dict[str, Any]:
         return {

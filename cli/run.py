@@ -22,8 +22,9 @@ from treeopt.cli.options import (
     prompt_tokens,
 )
 from treeopt.cli.sampling_options import sampling_options
-from treeopt.cli.text import counted, patience
+from treeopt.cli.text import counted
 from treeopt.cli.values import COUNT, RULE, SEED, TEXT
+from treeopt.cli.waiting import patience
 from treeopt.errors import TreeoptError
 from treeopt.rules import LOSSY_RULES
 from treeopt.sampling import Sampling
@@ -78,7 +79,7 @@ def run(
     warn_of_tree(tree, planned.provenance, identity_here(models))
     tokens = prompt_tokens(models.tokenizer, prompt, chat=chat)
     limit = _new_tokens(models, len(tokens), max_new_tokens)
-    with patience("preparing… (the first time after installation, the rule is compiled)"):
+    with patience("preparing"):
         from treeopt.runtime import Decoder
 
         decoder = Decoder(

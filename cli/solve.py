@@ -15,7 +15,8 @@ from treeopt.cli.plan_options import PlanOptions, plan_options
 from treeopt.cli.plan_text import heading, imported, remarks, rules_table, subject, table, warnings
 from treeopt.cli.sampling_options import sampling_text
 from treeopt.cli.schedule_text import schedule_table
-from treeopt.cli.text import diagram_width, patience, quoted
+from treeopt.cli.text import diagram_width, quoted
+from treeopt.cli.waiting import patience
 from treeopt.errors import InterruptionError
 from treeopt.figure_file import checked_suffix
 from treeopt.files import STANDARD_STREAM
@@ -61,9 +62,10 @@ def solve(
     from treeopt.trees import draw_text
 
     profile = load_profile(profile_path)
-    with patience("solving… (the first time after installation, the solver is compiled)"):
+    with patience("solving", unit="condition", total=1 + asked.scheduled(profile)) as tick:
         plan = asked.plan(profile)
-        schedule = asked.schedule(profile)
+        tick()
+        schedule = asked.schedule(profile, tick)
     chosen = tree_file(plan, profile, source="; ".join(filter(None, [str(profile_path), imported(plan)])))
     if as_json:
         report = plan_json(plan, profile, schedule)

@@ -1,9 +1,8 @@
-"""Numbers as the commands print them, and a word to those who wait."""
+"""Numbers and words as the commands print them."""
 
 import os
 import shlex
 import sys
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +15,6 @@ from treeopt.errors import TreeoptWarning
 
 if TYPE_CHECKING:
     from treeopt.latency import Estimate
-
-SILENCE_S = 2.0
 
 
 def milliseconds(seconds: float) -> str:
@@ -42,8 +39,8 @@ def counted(number: int, noun: str) -> str:
 def quoted(path: Path | str) -> str:
     """Return a path as a shell takes it, in a command that is printed.
 
-    >>> quoted("my trees/tree.json")
-    "'my trees/tree.json'"
+    >>> quoted("my folder/tree.json")
+    "'my folder/tree.json'"
     """
     return shlex.quote(str(path))
 
@@ -73,18 +70,6 @@ def diagram_width(*, err: bool = False) -> int:
     except (OSError, ValueError):  # a terminal that does not tell, or a stream that is none
         columns = 0
     return max(LEAST_WIDTH, columns) if columns else WIDTH
-
-
-@contextmanager
-def patience(reason: str) -> Iterator[None]:
-    """Say on standard error why nothing has been printed, once the work inside has taken two seconds."""
-    timer = threading.Timer(SILENCE_S, click.echo, [reason], {"err": True})
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 @contextmanager

@@ -29,6 +29,7 @@ BASE = {
     "treeopt.figure_labels",
     "treeopt.figure_style",
     "treeopt.pair",
+    "treeopt.compiling",
 }
 """The version, errors, reading and writing files, and where the bundled pair lies: everyone may import them."""
 RECORDS = {
@@ -84,7 +85,7 @@ ANYONE_MAY_TAKE_FROM_TREEOPT = {"__version__"}
 ONLY_IN = {
     "torch": RUNTIME | PROFILER,
     "transformers": RUNTIME | PROFILER,
-    "numba": SOLVER | RUNTIME,
+    "numba": {"treeopt.compiling"} | SOLVER | RUNTIME,
     "scipy": {"treeopt.planner"} | SOLVER,
     "click": {"treeopt.cli"},
 }
@@ -194,7 +195,7 @@ def test_every_folder_is_checked():
         ("treeopt.trees.figure", "if TYPE_CHECKING:\n    from matplotlib.figure import Figure"),
         ("treeopt.trees.formats.sequoia", "def write():\n    import torch"),
         ("treeopt.profile", "from treeopt import latency\nfrom treeopt.acceptance import AcceptanceTable"),
-        ("treeopt.solver.best_first", "from numba import njit"),
+        ("treeopt.solver.kernels", "from numba import njit"),
         ("treeopt.solver.width_limits", "def solve():\n    from scipy.optimize import milp"),
         ("treeopt.planner.planning", "from treeopt.solver import solve\nfrom treeopt.planner.costs import StepCosts"),
         ("treeopt.planner.smoothing", "def smooth():\n    import scipy.optimize"),
@@ -231,7 +232,11 @@ def test_a_good_import_is_let_through(module, source):
         ("treeopt.imports.latency", "from treeopt.engines import sglang", "may not import treeopt.engines"),
         ("treeopt.planner", "from treeopt.engines import vllm", "may not import treeopt.engines"),
         ("treeopt.planner.bound", "from treeopt.runtime import Decoder", "may not import treeopt.runtime"),
-        ("treeopt.planner.bound", "from numba import njit", "numba is for treeopt.runtime, treeopt.solver only"),
+        (
+            "treeopt.planner.bound",
+            "from numba import njit",
+            "numba is for treeopt.compiling, treeopt.runtime, treeopt.solver only",
+        ),
         ("treeopt.planner.smoothing", "from scipy.optimize import isotonic_regression", "scipy is for functions only"),
         ("treeopt.planner.planning", "def draw():\n    import matplotlib", "matplotlib is for"),
         (

@@ -79,6 +79,8 @@ def test_listed_data_is_there():
             ["torch", "numba", "matplotlib", "scipy", "transformers"],
         ),
         ("import treeopt; treeopt.TokenTree([-1, 0])", ["torch", "numba", "matplotlib", "scipy", "transformers"]),
+        ("import treeopt.planner", ["torch", "numba", "matplotlib", "scipy", "transformers"]),
+        ("import treeopt; treeopt.solve(treeopt.AcceptanceTable([0.7, 0.2]), 64)", ["torch", "numba", "scipy"]),
     ],
 )
 def test_imports_are_light(code, absent):

@@ -19,6 +19,7 @@ from treeopt.latency import LatencyTable, Timing
 from treeopt.outcomes import Outcomes
 from treeopt.planner import plan, schedule, step_model
 from treeopt.planner.costs import StepCosts
+from treeopt.planner.curves import Curve
 from treeopt.profile import MeasuredAcceptance, Profile
 from treeopt.solver import solve
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain
@@ -72,7 +73,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
         draft=Timing([0.1] * 9),
     ),
     "StepCosts": lambda: StepCosts(
-        verify_s=np.arange(99.0), verify_tokens=np.arange(99), draft_s=np.arange(9.0), overhead_s=np.zeros(())
+        verify=Curve.of(np.arange(99.0)), draft=Curve.of(np.arange(9.0)), overhead_s=np.zeros(())
     ),
     "Profile": lambda: Profile.load(PROFILE),
     "Profile of four conditions": lambda: invented(conditions=FOUR_CONDITIONS),

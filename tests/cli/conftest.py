@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invented import call
-from treeopt.cli import text
+from treeopt.cli import waiting
 
 LITTLE = ("--rounds", "2", "--context-tokens", "64", "--max-tokens", "8")
 """Of everything measured, so that a profile takes less than a second."""
@@ -62,4 +62,4 @@ def nobody_knows_other_programs() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let work take as long as it may: on a fresh machine the solver is compiled during the first solve."""
-    monkeypatch.setattr(text, "SILENCE_S", 3600.0)
+    monkeypatch.setattr(waiting, "SILENCE_S", 3600.0)

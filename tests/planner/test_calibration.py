@@ -14,6 +14,7 @@ from treeopt.draft_record import DraftRecord
 from treeopt.planner import step_model
 from treeopt.planner.calibration import BIN, Calibration, calibration, least_log_prob, specexec_settings
 from treeopt.planner.costs import StepCosts
+from treeopt.planner.curves import Curve
 
 TOP_K, DEPTH, ROOTS = 3, 4, 3000
 EXPANDED = (TOP_K**DEPTH - 1) // (TOP_K - 1)
@@ -59,9 +60,8 @@ def costs_of(node_s: float) -> StepCosts:
     """Return the costs of a machine on which a plain step takes 10 seconds, and each further node so many."""
     nodes, width = np.arange(BUDGET + 1), np.arange(BATCH + 1)
     return StepCosts(
-        verify_s=np.where(nodes > 0, 10 + node_s * (nodes - 1), 0.0),
-        verify_tokens=nodes,
-        draft_s=np.where(width > 0, 0.5 + 0.01 * width, 0.0),
+        verify=Curve.of(np.where(nodes > 0, 10 + node_s * (nodes - 1), 0.0)),
+        draft=Curve.of(np.where(width > 0, 0.5 + 0.01 * width, 0.0)),
         overhead_s=np.array(0.2),
     )
 
@@ -185,9 +185,8 @@ class TestThreshold:
 
     def test_the_threshold_by_hand(self):
         costs = StepCosts(
-            verify_s=np.array([0.0, 10.0, 13.0, 16.0]),
-            verify_tokens=np.arange(4),
-            draft_s=np.array([0.0, 1.0, 1.5]),
+            verify=Curve.of([0.0, 10.0, 13.0, 16.0]),
+            draft=Curve.of([0.0, 1.0, 1.5]),
             overhead_s=np.array(0.5),
         )
         found = Calibration(np.array([-3.0, -2.0, -1.0]), np.array([0.1, 0.4, 0.7]), np.ones(3))

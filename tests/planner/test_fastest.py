@@ -12,8 +12,9 @@ from tests.planner.oracles import every_speedup, fastest_of_most_tokens, least_f
 from tests.solver.oracles import Table
 from tests.support.slow import slow
 from treeopt.acceptance import AcceptanceTable
-from treeopt.planner import Fastest, bound, fastest_tree
+from treeopt.planner import Fastest, bound, fastest_tree, prices
 from treeopt.planner.costs import StepCosts
+from treeopt.planner.curves import Curve
 from treeopt.solver import Solution, solve
 from treeopt.solver.solution import INTEGER_PROGRAM
 
@@ -22,9 +23,8 @@ ROUNDING = 1e-9
 
 def costs_of(machine: Seconds) -> StepCosts:
     return StepCosts(
-        verify_s=np.array(least_from_here(machine.verify)),
-        verify_tokens=np.arange(len(machine.verify) + 1),
-        draft_s=np.array(least_from_here(machine.draft)),
+        verify=Curve.of(least_from_here(machine.verify)),
+        draft=Curve.of(least_from_here(machine.draft)),
         overhead_s=np.array(max(0.0, machine.overhead)),
     )
 
@@ -95,8 +95,8 @@ class TestOptimum:
         assert np.mean(np.array(losses) > 0) <= most_open
 
     @pytest.mark.parametrize("kind", ["falling", "rising", "ranked"])
-    def test_without_prices_the_bound_by_widths_stands(self, kind, monkeypatch):
-        monkeypatch.setattr("treeopt.planner.bound.MAX_PRICED", 0)
+    def test_without_the_knapsack_the_prices_alone_hold(self, kind, monkeypatch):
+        monkeypatch.setattr("treeopt.planner.prices.MAX_CELLS", 0)
         assert broken(kind, 40) == []
 
     @pytest.mark.parametrize("widest", [1, 2])
@@ -109,7 +109,8 @@ class TestOptimum:
         assert found.speedup == pytest.approx(every_speedup(even, narrow, NODES, 3).max(), rel=1e-12)
 
     def test_what_the_solver_left_open_stays_open(self, monkeypatch):
-        monkeypatch.setattr("treeopt.planner.bound.MAX_PRICED", 0)  # prices may rule out what the solver could not
+        # by widths alone: prices may rule out what the solver could not
+        monkeypatch.setattr(bound, "_priced", lambda *given: prices.Priced(given[5], [-1]))
         solution = solve(AcceptanceTable(TABLES["falling"]), NODES, DEPTH)
         costs, gap = costs_of(MACHINES["nodes almost free"]), 0.3
         exact = fastest_tree(solution, costs)
@@ -148,6 +149,17 @@ class TestControls:
             return base_s, 2 * slope_s
 
         monkeypatch.setattr(bound.Box, "lines", too_steep)
+        assert broken("falling", 100)
+
+    def test_a_line_below_the_trees_is_noticed(self, monkeypatch):
+        """As where a price on every node is taken off the heaviest tree twice."""
+        heaviest = prices.heaviest_of_any_size
+
+        def too_light(weight, skip):
+            total, chosen = heaviest(weight, skip)
+            return total - 0.02 * len(chosen), chosen
+
+        monkeypatch.setattr(prices, "heaviest_of_any_size", too_light)
         assert broken("falling", 100)
 
     def test_levels_paid_too_dearly_are_noticed(self, monkeypatch):

@@ -18,7 +18,6 @@ from tests.planner.machines import (
 from tests.planner.oracles import every_speedup
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner import Plan, plan, schedule, step_model, tree_file
-from treeopt.planner.uncertainty import draw_worlds
 from treeopt.profile import Profile
 from treeopt.rules import rule_label
 from treeopt.trees import chain
@@ -127,8 +126,7 @@ class TestBest:
             [latency(NODES_FREE, noise={"overhead": 0.5}, overheads={"typical": 0.4})],
             [acceptance(EVEN), acceptance(EVEN, rule="typical")],
         )
-        model = step_model(made)
-        common, own = (draw_worlds(each, model.condition).costs for each in made.acceptances)
+        common, own = (step_model(made, rule=each.rule).worlds.costs for each in made.acceptances)
         assert np.median(common.overhead_s) == pytest.approx(0.05, rel=0.05)
         assert np.median(own.overhead_s) == pytest.approx(0.4, rel=0.05)
         assert own.overhead_s.std() > 5 * common.overhead_s.std() > 0

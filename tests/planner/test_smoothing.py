@@ -10,7 +10,7 @@ from tests.planner.oracles import smoothed
 from treeopt.acceptance import TextSums
 from treeopt.latency import LatencyTable, Timing
 from treeopt.planner import Smoothing, plan, step_model
-from treeopt.planner.smoothing import pooling, smooth
+from treeopt.planner.smoothing import pooled, pooling, smooth
 from treeopt.profile import MeasuredAcceptance
 
 
@@ -167,7 +167,7 @@ class TestCurves:
 
     def pooled(self, *medians_s: float) -> list[float]:
         table = self.curve(*medians_s)
-        return (pooling(table) @ table.medians_s).tolist()
+        return pooled(table.medians_s, pooling(table)).tolist()
 
     def test_a_fall_is_taken_out_where_noise_is_likelier_than_1_in_1000_to_explain_it(self):
         for fall in (0.5, 3.0, 4.5, 4.8, 6.0, 9.0):

@@ -20,7 +20,7 @@ from tests.solver.oracles import paths_of, rows_of, weight
 from treeopt.acceptance import TextSums
 from treeopt.latency import Timing
 from treeopt.planner import Confidence, StepModel, step_model, uncertainty
-from treeopt.planner.uncertainty import Worlds, confidence, draw_acceptance, draw_medians, draw_text_noise, estimate
+from treeopt.planner.uncertainty import TokenDraws, confidence, draw_acceptance, draw_medians, draw_text_noise, estimate
 from treeopt.trees import TokenTree, chain, chains, k_ary, level_widths
 
 TREES = [
@@ -35,12 +35,12 @@ TREES = [
 COSTS = step_model(profile_of(MACHINES["nodes cost"], [0.5])).costs
 
 
-def drawn(texts: TextSums, draws: int, monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> Worlds:
+def drawn(texts: TextSums, draws: int, monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> TokenDraws:
     """Return so many draws of a table."""
     monkeypatch.setattr(uncertainty, "DRAWS", draws)
     generator = np.random.default_rng(seed)
     noise = draw_text_noise(len(texts.reached), generator)
-    return Worlds(p=draw_acceptance(acceptance_of(texts), generator, noise), costs=COSTS)
+    return TokenDraws(p=draw_acceptance(acceptance_of(texts), generator, noise))
 
 
 class TestTokens:
@@ -62,7 +62,7 @@ class TestTokens:
             expected = [
                 sum(weight(path, (draw.tolist() * DEPTH if one_row else draw.tolist())) for path in paths) for draw in p
             ]
-            assert Worlds(p=p, costs=COSTS).tokens(tree).tolist() == pytest.approx(expected)
+            assert TokenDraws(p=p).tokens(tree).tolist() == pytest.approx(expected)
 
 
 def uneven_texts(seed: int = 3, texts: int = 60, depth: int = 4) -> TextSums:

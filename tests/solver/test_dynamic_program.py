@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from tests.solver.oracles import by_dynamic_program, same
 from tests.solver.tables import PLAIN_PYTHON, examples
 from treeopt.acceptance import AcceptanceTable
-from treeopt.solver import dynamic_program, solve
-from treeopt.solver.dynamic_program import envelope, share, solve_values
+from treeopt.solver import kernels, solve
+from treeopt.solver.dynamic_program import solve_values
+from treeopt.solver.kernels import envelope, share
 
 
 def every_split(accepted: float, child: np.ndarray, later: np.ndarray) -> np.ndarray:
@@ -138,10 +139,10 @@ class TestShare:
     def test_one_that_stops_too_early_spoils_the_optimum(self, monkeypatch):
         """The same through the whole program, whose functions run as plain Python for it."""
         p = np.random.default_rng(8).dirichlet(np.full(4, 0.3), size=3).tolist()
-        forests = dynamic_program.forests
-        monkeypatch.setattr(dynamic_program, "forests", getattr(forests, "py_func", forests))
+        forests = kernels.forests
+        monkeypatch.setattr(kernels, "forests", getattr(forests, "py_func", forests))
         same(solve(AcceptanceTable(p), 24, 3).expected_tokens, by_dynamic_program(p, 24, 3))
-        monkeypatch.setattr(dynamic_program, "share", near_the_favoured)
+        monkeypatch.setattr(kernels, "share", near_the_favoured)
         with pytest.raises(AssertionError, match="Not equal to tolerance"):
             same(solve(AcceptanceTable(p), 24, 3).expected_tokens, by_dynamic_program(p, 24, 3))
 

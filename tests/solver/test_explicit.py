@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
-from treeopt.solver.explicit import most_weight, preorder, solve_explicit
+from treeopt.solver.explicit import heaviest_of_any_size, most_weight, preorder, solve_explicit
 
 SIZES = pytest.mark.parametrize("nodes", [1, 2, 5, 9, 12])
 
@@ -79,6 +79,31 @@ class TestPreorder:
             siblings = [s for s in children(parents, parents[node]) if s >= node] if node else [0]
             lost = {below for sibling in siblings for below in walk(parents, sibling)}
             assert set(order[place : skip[place]].tolist()) == lost
+
+    @SIZES
+    @pytest.mark.parametrize("seed", range(6))
+    def test_some_nodes_of_a_tree_keep_their_order(self, nodes, seed):
+        """The places that are kept are those of the smaller tree by itself."""
+        parents, places = drawn_parents(nodes, seed), preorder(int32(drawn_parents(nodes, seed)))
+        for chosen in every_tree(parents):
+            kept = np.isin(places.node, list(chosen))
+            alone, some = preorder(int32(renumbered(parents, chosen))), places.only(kept)
+            assert some.skip.tolist() == alone.skip.tolist()
+            assert some.node.tolist() == [sorted(chosen)[node] for node in alone.node]
+
+
+class TestHeaviestOfAnySize:
+    @SIZES
+    @pytest.mark.parametrize("seed", range(12))
+    def test_against_every_tree(self, nodes, seed):
+        """In a tie the fewest nodes; weights are whole numbers, so that there are ties."""
+        parents = drawn_parents(nodes, seed)
+        places, weight = preorder(int32(parents)), np.random.default_rng(seed).integers(-3, 4, nodes)
+        total, chosen = heaviest_of_any_size(weight[places.node].tolist(), places.skip.tolist())
+        weights = {frozenset(tree): sum(weight[node] for node in tree) for tree in every_tree(parents)}
+        tree = frozenset(places.node[chosen].tolist())
+        assert total == weights[tree] == max(weights.values())
+        assert len(tree) == min(len(each) for each, weighs in weights.items() if weighs == total)
 
 
 class TestSolveExplicit:

@@ -6,19 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from tests.solver.oracles import depth_of, rows_of
-from tests.solver.tables import NAMED, PLAIN_PYTHON, named
+from tests.solver.oracles import depth_of
+from tests.solver.tables import NAMED, PLAIN_PYTHON
 from treeopt.acceptance import AcceptanceTable
-from treeopt.solver import best_first, dynamic_program, solution, solve
+from treeopt.solver import solve
 
-KERNELS = [
-    (solution, "first_as_good"),
-    *((best_first, name) for name in ("heaviest", "children", "grow")),
-    *((dynamic_program, name) for name in ("envelope", "share", "forests", "share_out", "child_sizes", "widths_above")),
-]
 FILES = ("test_optimum.py", "test_solver.py", "test_best_first.py", "test_dynamic_program.py")
 ALL_PARENTS = """
 import json, sys
@@ -67,37 +61,3 @@ class TestFreshProcess:
             check=False,
         )
         assert run.returncode == 0, run.stdout[-3000:]
-
-
-class TestKernels:
-    @named
-    def test_do_what_their_python_says(self, p, monkeypatch):
-        depth = depth_of(p, 4)
-        rows = np.array(rows_of(p, depth)).reshape(depth, -1, np.shape(p)[-1])
-
-        def outputs():
-            falling = -np.sort(-rows, axis=-1)
-            *grown, weighed = best_first.grow(falling, 12, *np.full((2, depth), 12, np.int32))
-            *limited, _ = best_first.grow(falling, 12, *np.full((2, depth), 2, np.int32))
-            trees, *counts = dynamic_program.solve_values(rows, 12)
-            parents = [np.array(trees.parents(nodes, depth)) for nodes in range(1, 13)]
-            counts, first = np.array([weighed, *counts]), solution.first_as_good(trees.expected_tokens)
-            return [*grown, *limited, counts, first, *trees.values, trees.draft_widths(), *parents]
-
-        compiled = outputs()
-        for module, name in KERNELS:
-            kernel = getattr(module, name)
-            monkeypatch.setattr(module, name, getattr(kernel, "py_func", kernel))
-        for fast, slow in zip(compiled, outputs(), strict=True):
-            assert (fast.dtype, fast.shape, fast.tobytes()) == (slow.dtype, slow.shape, slow.tobytes())
-
-    @pytest.mark.skipif(PLAIN_PYTHON, reason="nothing is compiled here")
-    def test_all_are_named_here(self):
-        """A kernel left out above would be compared with itself."""
-        compiled = {
-            (module, name)
-            for module in (best_first, dynamic_program, solution)
-            for name, value in vars(module).items()
-            if hasattr(value, "py_func") and value.py_func.__module__ == module.__name__
-        }
-        assert compiled == set(KERNELS)

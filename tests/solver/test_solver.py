@@ -12,7 +12,7 @@ from tests.solver.tables import NAMED, examples, named, tables
 from treeopt.acceptance import AcceptanceTable
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.solver import solve
-from treeopt.solver.solution import MAX_CELLS
+from treeopt.solver.solution import MAX_CELLS, WORTH, first_as_good
 
 
 def every_solved_tree(p, max_nodes, max_depth, **limits):
@@ -221,3 +221,27 @@ class TestErrors:
     def test_a_tree_that_was_not_solved(self, nodes, depth):
         with pytest.raises(InvalidValueError, match="nodes: expected 1 to 4" if depth == 1 else "depth: expected 0 to"):
             solve(AcceptanceTable([0.5]), 4, 2).tree(nodes, depth)
+
+
+class TestFirstAsGood:
+    @pytest.mark.parametrize("seed", range(20))
+    def test_is_what_walking_along_each_row_finds(self, seed):
+        """Steps of all sizes, among them many too small to be worth it one by one, which add up."""
+        rng = np.random.default_rng(seed)
+        steps = rng.choice([0.0, 0.3 * WORTH, 0.9 * WORTH, 1.1 * WORTH, 1e-6, 0.5], (4, 60))
+        values = np.cumprod(np.concatenate([rng.choice([0.0, 1.0, 3.0], (4, 1)), 1 + steps], axis=1), axis=1)
+        assert first_as_good(values).tolist() == [self.walked(row) for row in values]
+
+    def walked(self, row):
+        best, first = 0, []
+        for place, value in enumerate(row):
+            if value > row[best] * (1 + WORTH):
+                best = place
+            first.append(best)
+        return first
+
+    def test_negative_control(self):
+        """Comparing neighbours alone would miss steps that add up."""
+        values = np.cumprod(np.full((1, 9), 1 + 0.9 * WORTH), axis=1)
+        assert not np.any(values[:, 1:] > values[:, :-1] * (1 + WORTH))
+        assert len(set(first_as_good(values)[0].tolist())) > 1

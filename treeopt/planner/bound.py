@@ -5,8 +5,8 @@ Two bounds, both proven, and the smaller counts, for every depth D and number of
 - Widths: the most tokens of any tree no wider than the box allows, paid as if every level were as narrow as it allows.
 - Price (Dinkelbach, 1967): under every level's cost lies a line, `base_s + slope_s * width`, so a slope is a price on
   each internal node.  Let mu be the fastest tree's tokens per second.  The most that a tree's tokens exceed
-  mu * (its seconds under the lines) is found exactly by `treeopt.solver.explicit`.  No more than 0: no tree of n nodes
-  and depth D is faster.  Otherwise none exceeds mu by more than that excess over its least seconds.
+  mu * (its seconds under the lines) is bounded by `treeopt.planner.prices`.  No more than 0: no tree of n nodes and
+  depth D is faster.  Otherwise none exceeds mu by more than that excess over its least seconds.
 """
 
 from dataclasses import dataclass
@@ -15,17 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from treeopt.planner.costs import StepCosts
+from treeopt.planner.prices import ListedNodes, Priced, priced
 from treeopt.solver import Solution
-from treeopt.solver.best_first import HeaviestNodes
-from treeopt.solver.explicit import ExplicitTrees, solve_explicit
 from treeopt.trees import TokenTree, chain
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-
-
-MAX_PRICED = 20_000_000
-"""Nodes times budget beyond which prices are left out: 160 MB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +77,7 @@ class BoxBound:
         return self.box.split(depth, int(self.box.least[depth] + self.box.most[depth] + 1) // 2)
 
 
-def bounded(box: Box, solution: Solution, costs: StepCosts, nodes: HeaviestNodes, speedup: float) -> BoxBound:
+def bounded(box: Box, solution: Solution, costs: StepCosts, nodes: ListedNodes, speedup: float) -> BoxBound:
     """Return a box with the bound on its trees' speedup.
 
     Args:
@@ -93,25 +88,21 @@ def bounded(box: Box, solution: Solution, costs: StepCosts, nodes: HeaviestNodes
         speedup: of the fastest tree found; bounds below it are not made any tighter.
     """
     seconds = _least_seconds(box, solution, costs)
-    tokens = solution.expected_tokens[1:, 2:] + solution.certificate.gap_tokens
-    bounds = tokens / seconds * costs.verify_s[1]
+    by_width = (solution.expected_tokens[1:, 2:] + solution.certificate.gap_tokens) / seconds * costs.verify_s[1]
     shallowest = int(np.flatnonzero(box.least > 1).max(initial=-1)) + 1  # a level that must be wide must be there
-    bounds[: max(0, shallowest - 1)] = 0.0
-    priced: dict[int, ExplicitTrees] = {}
-    by_width = bounds.copy()
-    for row in np.flatnonzero((bounds > speedup).any(axis=1)).tolist():
-        last = int(np.flatnonzero(bounds[row] > speedup)[-1]) + 2
-        if last * nodes.order.shape[1] > MAX_PRICED:
-            continue  # the bound by widths stands
-        priced[row], excess = _priced(box, nodes, costs, row + 1, last, speedup)
-        by_price = speedup + np.maximum(0.0, excess) / seconds[row, : last - 1] * costs.verify_s[1]
-        bounds[row, : last - 1] = np.minimum(bounds[row, : last - 1], by_price)
-    if bounds.size == 0 or bounds.max() <= speedup:
-        return BoxBound(box, solution, speedup, chain(0), priced=False)
-    row, place = divmod(int(bounds.argmax()), bounds.shape[1])
-    by_price = bounds[row, place] < by_width[row, place] and bool(np.isfinite(priced[row].weights[place + 2]))
-    tree = TokenTree.ordered(priced[row].parents(place + 2)) if by_price else solution.tree(place + 2, row + 1)
-    return BoxBound(box, solution, float(bounds.max()), tree, priced=by_price)
+    by_width[: max(0, shallowest - 1)] = 0.0
+    found = BoxBound(box, solution, speedup, chain(0), priced=False)
+    most = by_width.max(axis=1, initial=0.0)
+    for row in np.argsort(-most, kind="stable").tolist():
+        if most[row] <= found.speedup:
+            break  # neither can the rows behind it be faster
+        of_depth = _priced(box, nodes, costs, row + 1, seconds[row], by_width[row], speedup)
+        place = int(of_depth.bounds.argmax())
+        if of_depth.bounds[place] > found.speedup:
+            by_price = bool(of_depth.bounds[place] < by_width[row, place])
+            tree = TokenTree.ordered(of_depth.parents) if by_price else solution.tree(place + 2, row + 1)
+            found = BoxBound(box, solution, float(of_depth.bounds[place]), tree, priced=by_price)
+    return found
 
 
 def _least_seconds(box: Box, solution: Solution, costs: StepCosts) -> FloatArray:
@@ -121,22 +112,29 @@ def _least_seconds(box: Box, solution: Solution, costs: StepCosts) -> FloatArray
 
 
 def _priced(
-    box: Box, nodes: HeaviestNodes, costs: StepCosts, depth: int, most_nodes: int, speedup: float
-) -> tuple[ExplicitTrees, FloatArray]:
-    """Return the best trees under the lines' prices, and the most by which 2 … `most_nodes` nodes' tokens exceed them.
-
-    Nodes that are not listed add no more than the bound on each of them.
-    """
+    box: Box,
+    nodes: ListedNodes,
+    costs: StepCosts,
+    depth: int,
+    least_s: FloatArray,
+    by_width: FloatArray,
+    speedup: float,
+) -> Priced:
+    """Return the bounds for one depth and the sizes whose trees are not known to be slow by their widths."""
+    last = int(np.flatnonzero(by_width > speedup)[-1]) + 1
     rate = speedup / costs.verify_s[1]  # tokens per second
     base_s, slope_s = box.lines(costs)
-    among = nodes.order[depth][nodes.order[depth] >= 0]
-    among = np.sort(among)
-    parent = np.searchsorted(among, nodes.parent[among]).astype(np.int32)
-    parent[0] = -1
-    level = nodes.depth[among]
-    price = np.where((nodes.rank[among] == 0) & (level > 0), rate * slope_s[np.maximum(level, 1) - 1], 0.0)
-    trees = solve_explicit(parent, nodes.reach[among] - price, most_nodes)
-    n = np.arange(most_nodes + 1)
-    tokens = np.maximum.accumulate(trees.weights - n * nodes.left_out[depth]) + n * nodes.left_out[depth]
-    seconds = base_s[:depth].sum() + costs.verify_s[: most_nodes + 1] + costs.overhead_s
-    return trees, (tokens - rate * seconds)[2:]
+    seconds = base_s[:depth].sum() + costs.verify_s[2 : last + 2] + costs.overhead_s
+
+    def speed_of(excess: FloatArray) -> FloatArray:
+        by_price = speedup + np.maximum(0.0, excess) / least_s[:last] * costs.verify_s[1]
+        return np.asarray(np.minimum(by_width[:last], by_price))
+
+    return priced(
+        nodes.to_depth(depth),
+        rate * slope_s,
+        np.where(by_width[:last] > speedup, rate * seconds, np.inf),
+        speed_of,
+        fast_enough=speedup,
+        about=int(by_width.argmax()) + 2,
+    )

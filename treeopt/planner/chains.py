@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from treeopt.planner.model import Candidate, StepModel, step_model
+from treeopt.planner.condition import condition
+from treeopt.planner.model import Candidate, StepModel, token_model
 from treeopt.profile import Profile
 from treeopt.trees import chain
 
@@ -39,10 +40,11 @@ def fastest_length(model: StepModel, *, max_length: int | None = None) -> int:
     """Return the draft tokens of the fastest chain, in a tie of the shortest; 0 is plain decoding."""
     depths, costs = model.acceptance.table.max_depth, model.costs
     limits = [costs.max_nodes - 1, *(limit for limit in (depths, max_length) if limit is not None)]
-    best, fastest = 0, model.speedup(chain(0))
-    for length in range(1, min(limits) + 1):
-        if (speedup := model.speedup(chain(length))) > fastest * (1 + CLOSE):
-            best, fastest = length, speedup
+    speedups = model.speedups([chain(length) for length in range(min(limits) + 1)]).tolist()
+    best = 0
+    for length, speedup in enumerate(speedups):
+        if speedup > speedups[best] * (1 + CLOSE):
+            best = length
     return best
 
 
@@ -66,11 +68,16 @@ def chain_schedule(
         max_length: most draft tokens.
     """
     sizes = sorted({latency.batch_size for latency in profile.latencies})
+    drafts = token_model(profile.acceptance(rule=rule, temperature=temperature), raw=raw)
     found: list[tuple[int, int, Candidate]] = []
     for batch in range(sizes[0], sizes[-1] + 1):
-        model = step_model(
-            profile, rule=rule, temperature=temperature, context_tokens=context_tokens, batch_size=batch, raw=raw
+        where = condition(
+            profile,
+            temperature=drafts.acceptance.temperature,
+            context_tokens=context_tokens,
+            batch_size=batch,
         )
+        model = drafts.under(where)
         length = fastest_length(model, max_length=max_length)
         if found and found[-1][2].tree.max_depth == length:
             found[-1] = (found[-1][0], batch, found[-1][2])

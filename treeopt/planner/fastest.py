@@ -18,6 +18,7 @@ from treeopt.acceptance import AcceptanceTable
 from treeopt.array_record import ShortRepr
 from treeopt.planner.bound import Box, BoxBound, bounded
 from treeopt.planner.costs import StepCosts
+from treeopt.planner.prices import ListedNodes
 from treeopt.solver import BEST_FIRST, Solution, solve
 from treeopt.solver.best_first import heaviest_nodes
 from treeopt.trees import TokenTree
@@ -25,6 +26,8 @@ from treeopt.trees import TokenTree
 FloatArray = npt.NDArray[np.float64]
 
 MAX_BOXES = 200
+MAX_CELLS = 8_000_000
+"""Budgets times depths of all boxes together, after which to stop too: about a second."""
 NODES_PRICED = 4
 """Nodes that prices are put on, as a multiple of the budget: those left out are bounded by the lightest of them."""
 CLOSED = 1e-9
@@ -64,9 +67,33 @@ def fastest_tree(
         solution: the trees of most tokens, under no limit of widths but `level_widths`.
         costs: of one condition, without draws.
         level_widths: most nodes at each depth, as for `solve`.
+        max_boxes: boxes after which to stop; large problems stop earlier.
+    """
+    nodes, speedups = listed_nodes(solution), speeds(solution, costs)
+    return search_boxes(solution, costs, nodes, speedups, level_widths=level_widths, max_boxes=max_boxes)
+
+
+def search_boxes(
+    solution: Solution,
+    costs: StepCosts,
+    nodes: ListedNodes,
+    speedups: FloatArray,
+    *,
+    level_widths: int | Sequence[int] | None = None,
+    max_boxes: int = MAX_BOXES,
+) -> Fastest:
+    """Return the same with what other conditions and purposes have in common.
+
+    Args:
+        solution: as for `fastest_tree`, and so are the others.
+        costs: of one condition.
+        nodes: `listed_nodes` of the solution.
+        speedups: `speeds` of the solution.
+        level_widths: most nodes at each depth.
         max_boxes: boxes after which to stop.
     """
-    search = _Search(solution, costs, level_widths)
+    max_boxes = min(max_boxes, MAX_CELLS // solution.expected_tokens.size)
+    search = _Search(solution, costs, level_widths, nodes, speedups)
     everything = _everything(solution, costs, search.speedup)
     first = search.bound(everything, search.within(everything))
     left, looked, order = [(-first.speedup, 0, first)], 1, count(1)
@@ -87,30 +114,46 @@ def fastest_tree(
     return Fastest(tree=search.tree, speedup=search.speedup, bound=bound, boxes=looked)
 
 
+def listed_nodes(solution: Solution) -> ListedNodes:
+    """Return the nodes of a solution's table that prices are put on."""
+    return ListedNodes(heaviest_nodes(solution.table.rows(solution.max_depth), NODES_PRICED * solution.max_nodes))
+
+
 def speeds(solution: Solution, costs: StepCosts) -> FloatArray:
     """Return float64 (max_depth + 1, max_nodes + 1): speedup of every tree of a solution; column 0 is 0.
 
     A tree with a level wider than was measured counts as 0.
     """
-    widths = solution.draft_widths()
+    step_s = np.stack([_step_s(solution, costs, depth) for depth in range(solution.max_depth + 1)])
+    step_s = step_s[solution.tree_depth, solution.tree_nodes]
+    return costs.speedup(solution.expected_tokens, step_s)
+
+
+def _step_s(solution: Solution, costs: StepCosts, depth: int) -> FloatArray:
+    """Return (N + 1,): seconds of a step with each tree of one depth limit, infinite where a level was not measured."""
+    widths = solution.draft_widths_of(depth)
     measured = (widths <= costs.max_draft_width).all(axis=-1)
-    widths = np.minimum(widths, costs.max_draft_width).reshape(solution.tree_nodes.size, solution.max_depth)
-    step_s = costs.step_s(np.maximum(solution.tree_nodes.ravel(), 1), widths)
-    result = costs.speedup(solution.expected_tokens.ravel(), step_s).reshape(measured.shape)
-    return np.where(measured, result, 0.0)
+    nodes = np.maximum(np.arange(solution.max_nodes + 1), 1)
+    return np.where(measured, costs.step_s(nodes, np.minimum(widths, costs.max_draft_width)), np.inf)
 
 
 class _Search:
     """The fastest tree found so far, and how boxes are bounded."""
 
-    def __init__(self, solution: Solution, costs: StepCosts, level_widths: int | Sequence[int] | None) -> None:
-        self._table, self._costs, self._level_widths = solution.table, costs, level_widths
+    def __init__(
+        self,
+        solution: Solution,
+        costs: StepCosts,
+        level_widths: int | Sequence[int] | None,
+        nodes: ListedNodes,
+        speedups: FloatArray,
+    ) -> None:
+        self._table, self._costs, self._level_widths, self._nodes = solution.table, costs, level_widths, nodes
         self._sizes = solution.max_nodes, solution.max_depth
         self._solution = solution
-        self._nodes = heaviest_nodes(self._table.rows(solution.max_depth), NODES_PRICED * solution.max_nodes)
         # the shallowest and then the smallest of the fastest
-        depth, nodes = np.unravel_index(speeds(solution, costs).argmax(), solution.expected_tokens.shape)
-        self.tree = solution.tree(int(nodes), int(depth))
+        depth, budget = np.unravel_index(speedups.argmax(), speedups.shape)
+        self.tree = solution.tree(int(budget), int(depth))
         self.speedup = _speedup(self.tree, self._table, costs)
 
     def within(self, box: Box) -> Solution:

@@ -5,22 +5,26 @@
 with the costs of `treeopt.planner.costs`.  Plain decoding is the tree of the root alone.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from treeopt.array_record import ArrayRecord, ShortRepr
 from treeopt.latency import Estimate, Timing
 from treeopt.planner.condition import Condition, condition
-from treeopt.planner.costs import StepCosts, step_costs
+from treeopt.planner.costs import StepCosts, sizes, step_costs
 from treeopt.planner.dependence import Dependence
 from treeopt.planner.overheads import branches
 from treeopt.planner.smoothing import Smoothing, smooth
-from treeopt.planner.uncertainty import Worlds, draw_worlds, estimate
+from treeopt.planner.uncertainty import TokenDraws, Worlds, draw_tokens, draw_worlds, estimates
 from treeopt.profile import MeasuredAcceptance, Profile
 from treeopt.trees import TokenTree
+
+FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -59,6 +63,50 @@ def kind_of(tree: TokenTree) -> str:
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class TokenModel(ArrayRecord):
+    """What one acceptance says of any tree: tokens per step, the same under every condition."""
+
+    acceptance: MeasuredAcceptance
+    """As measured, or smoothed."""
+    smoothing: Smoothing | None
+    """What smoothing did; None where it was not asked for."""
+
+    def tokens_per_step(self, tree: TokenTree) -> float:
+        """Return F(T), corrected by the replay of the measured texts where their outcomes are known."""
+        if tree not in self._tokens:
+            known = self.acceptance.table.expected_tokens if self.dependence is None else self.dependence.tokens
+            self._tokens[tree] = known(tree)
+        return self._tokens[tree]
+
+    def under(self, where: Condition, *, max_nodes: int = 0) -> "StepModel":
+        """Return the model of a step under a condition.
+
+        Args:
+            where: the condition.
+            max_nodes: where larger than what was measured, how far the curves go on.
+
+        Raises InfeasibleError where an extrapolated time is not above 0.
+        """
+        costs = step_costs(where, rule=self.acceptance.rule, max_nodes=max_nodes)
+        return StepModel(condition=where, drafts=self, costs=costs)
+
+    @cached_property
+    def dependence(self) -> Dependence | None:
+        """What the table leaves out; None where no outcomes are known."""
+        outcomes = self.acceptance.outcomes
+        return None if outcomes is None else Dependence(self.acceptance.table, outcomes)
+
+    @cached_property
+    def draws(self) -> TokenDraws:
+        """What the measured texts leave open."""
+        return draw_tokens(self.acceptance, self.dependence)
+
+    @cached_property
+    def _tokens(self) -> dict[TokenTree, float]:
+        return {}
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class StepModel(ArrayRecord):
     """Predicted tokens, seconds and speedup of any tree under one condition of a profile."""
 
@@ -70,30 +118,36 @@ class StepModel(ArrayRecord):
         "costs",
     )
     condition: Condition
-    acceptance: MeasuredAcceptance
-    """As measured, or smoothed."""
-    smoothing: Smoothing | None
-    """What smoothing did; None where it was not asked for."""
+    drafts: TokenModel
     costs: StepCosts
     drafted_at_once: Timing | None = None
     """Seconds of the one pass that drafts all levels; None where every level has a pass of its own."""
+
+    @property
+    def acceptance(self) -> MeasuredAcceptance:
+        """As measured, or smoothed."""
+        return self.drafts.acceptance
+
+    @property
+    def smoothing(self) -> Smoothing | None:
+        """What smoothing did; None where it was not asked for."""
+        return self.drafts.smoothing
+
+    @property
+    def dependence(self) -> Dependence | None:
+        """What the acceptance table leaves out; None where no outcomes are known."""
+        return self.drafts.dependence
 
     @cached_property
     def worlds(self) -> Worlds:
         """What the measurements leave open."""
         return draw_worlds(
-            self.acceptance,
+            self.drafts.draws,
             self.condition,
+            rule=self.acceptance.rule,
             max_nodes=self.costs.max_nodes,
-            dependence=self.dependence,
             drafted_at_once=self.drafted_at_once,
         )
-
-    @cached_property
-    def dependence(self) -> Dependence | None:
-        """What the table leaves out; None where no outcomes are known."""
-        outcomes = self.acceptance.outcomes
-        return None if outcomes is None else Dependence(self.acceptance.table, outcomes)
 
     def step_s(self, tree: TokenTree) -> float:
         """Return the seconds of a step; InfeasibleError for sizes that were not measured."""
@@ -101,25 +155,44 @@ class StepModel(ArrayRecord):
 
     def tokens_per_step(self, tree: TokenTree) -> float:
         """Return F(T), corrected by the replay of the measured texts where their outcomes are known."""
-        if self.dependence is None:
-            return self.acceptance.table.expected_tokens(tree)
-        return self.dependence.tokens(tree)
+        return self.drafts.tokens_per_step(tree)
 
     def speedup(self, tree: TokenTree) -> float:
         """Return tokens per second over those of plain decoding."""
-        tokens, step_s = np.array([self.tokens_per_step(tree)]), np.array([self.step_s(tree)])
-        return float(self.costs.speedup(tokens, step_s)[0])
+        return float(self.speedups([tree])[0])
+
+    def speedups(self, trees: Sequence[TokenTree]) -> FloatArray:
+        """Return (trees,): the same of each."""
+        tokens = np.array([self.tokens_per_step(tree) for tree in trees])
+        return self.costs.speedup(tokens, self.costs.step_s(*sizes(trees)))
 
     def predict(self, kind: str, tree: TokenTree) -> Candidate:
         """Return the prediction for one tree with 95 % intervals; InfeasibleError for sizes that were not measured."""
-        step_s = self.step_s(tree)
-        return Candidate(
-            kind=kind,
-            tree=tree,
-            verify_tokens=int(self.costs.verify_tokens[tree.nodes]),
-            step_s=estimate(step_s, self.worlds.step_s(tree)),
-            tokens_per_step=estimate(self.tokens_per_step(tree), self.worlds.tokens(tree)),
-            speedup=estimate(self.speedup(tree), self.worlds.speedup(tree)),
+        return self.predict_all([(kind, tree)])[0]
+
+    def predict_all(self, ways: Sequence[tuple[str, TokenTree]]) -> tuple[Candidate, ...]:
+        """Return the predictions for some kinds and trees, each as by itself; raises as `predict` does."""
+        trees = [tree for _, tree in ways]
+        tokens = np.array([self.tokens_per_step(tree) for tree in trees])
+        tokens_drawn = np.stack([self.worlds.tokens(tree) for tree in trees], axis=-1)
+        step_s, drawn_s = self.costs.step_s(*sizes(trees)), self.worlds.costs.step_s(*sizes(trees))
+        columns = zip(
+            ways,
+            estimates(tokens, tokens_drawn),
+            estimates(step_s, drawn_s),
+            estimates(self.costs.speedup(tokens, step_s), self.worlds.costs.speedup(tokens_drawn, drawn_s)),
+            strict=True,
+        )
+        return tuple(
+            Candidate(
+                kind=kind,
+                tree=tree,
+                verify_tokens=int(self.costs.verify_tokens[tree.nodes]),
+                step_s=seconds,
+                tokens_per_step=expected,
+                speedup=faster,
+            )
+            for (kind, tree), expected, seconds, faster in columns
         )
 
 
@@ -148,21 +221,21 @@ def step_model(
 
     Raises InfeasibleError naming what was measured.
     """
-    acceptance = profile.acceptance(rule=rule, temperature=temperature)
-    smoothing = None if raw else smooth(acceptance)
+    drafts = token_model(profile.acceptance(rule=rule, temperature=temperature), raw=raw)
     where = condition(
         profile,
-        temperature=acceptance.temperature,
+        temperature=drafts.acceptance.temperature,
         context_tokens=context_tokens,
         batch_size=batch_size,
         extrapolate=extrapolate,
     )
-    return StepModel(
-        condition=where,
-        acceptance=smoothing.acceptance if smoothing else acceptance,
-        smoothing=smoothing,
-        costs=step_costs(where, rule=acceptance.rule, max_nodes=max_nodes if extrapolate else 0),
-    )
+    return drafts.under(where, max_nodes=max_nodes if extrapolate else 0)
+
+
+def token_model(acceptance: MeasuredAcceptance, *, raw: bool = False) -> TokenModel:
+    """Return the model of an acceptance, smoothed unless it is taken `raw`, as measured."""
+    smoothing = None if raw else smooth(acceptance)
+    return TokenModel(acceptance=smoothing.acceptance if smoothing else acceptance, smoothing=smoothing)
 
 
 def at_once_model(where: Condition, acceptance: MeasuredAcceptance, drafted: Timing) -> StepModel:
@@ -174,11 +247,9 @@ def at_once_model(where: Condition, acceptance: MeasuredAcceptance, drafted: Tim
         acceptance: of the drafter.
         drafted: seconds of its pass, the same for every tree.
     """
-    smoothing = smooth(acceptance)
     return StepModel(
         condition=where,
-        acceptance=smoothing.acceptance,
-        smoothing=smoothing,
+        drafts=token_model(acceptance),
         costs=step_costs(where, rule=acceptance.rule, drafted_at_once=drafted),
         drafted_at_once=drafted,
     )

@@ -12,22 +12,20 @@ from treeopt.arguments import flag, instance, number, text, whole
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InvalidValueError
 from treeopt.identity import Identity
-from treeopt.planner.condition import condition
-from treeopt.planner.fastest import Fastest, fastest_tree, speeds
-from treeopt.planner.model import Candidate, StepModel, step_model
+from treeopt.planner.condition import Condition, condition
+from treeopt.planner.fastest import Fastest, speeds
+from treeopt.planner.model import Candidate, StepModel, token_model
 from treeopt.planner.rule_choice import RuleChoice, planned_acceptances
+from treeopt.planner.rule_trees import RuleTrees
 from treeopt.planner.uncertainty import Confidence, confidence
 from treeopt.profile import Profile
 from treeopt.rules import LOSSY_RULES, rule_label
-from treeopt.solver import Solution, solve
+from treeopt.solver import Solution
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain
 
 FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 
 OBJECTIVES = ("speed", "tokens")
-RIVALS = 100
-"""Trees, the fastest of all budgets and depths, that the chosen one is compared with."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -151,20 +149,20 @@ def plan(
         flag(name, asked)
     if temperature is None:
         temperature = profile.acceptance(rule=rule).temperature
-    models = [
-        step_model(
-            profile,
-            rule=acceptance.rule,
-            temperature=temperature,
-            context_tokens=context_tokens,
-            batch_size=batch_size,
-            raw=raw,
-            extrapolate=extrapolate,
-            max_nodes=max_nodes,
-        )
-        for acceptance in planned_acceptances(profile, rule=rule, temperature=temperature, lossy=lossy)
-    ]
-    return _best_rule([_best_of_rule(model, max_nodes, max_depth, level_widths, objective) for model in models])
+    where = condition(
+        profile,
+        temperature=temperature,
+        context_tokens=context_tokens,
+        batch_size=batch_size,
+        extrapolate=extrapolate,
+    )
+    acceptances = planned_acceptances(profile, rule=rule, temperature=temperature, lossy=lossy)
+    beyond = max_nodes if extrapolate else 0
+    models = [token_model(each, raw=raw).under(where, max_nodes=beyond) for each in acceptances]
+    for model in models:
+        model.costs.step_s(np.array([max_nodes]), np.zeros((1, 0), np.int64))  # refuse now what was not measured
+    rules = [RuleTrees.solve(model.drafts, max_nodes, max_depth, level_widths) for model in models]
+    return plan_rules(rules, where, max_nodes=beyond, objective=objective)
 
 
 def check_measured(profile: Profile, rule: str | None, temperature: float | None) -> None:
@@ -176,40 +174,42 @@ def check_measured(profile: Profile, rule: str | None, temperature: float | None
         number("temperature", temperature)
 
 
-def _best_rule(plans: Sequence[Plan]) -> Plan:
-    """Return the plan whose choice is best, beside what the others come to."""
-    rules = tuple(RuleChoice(rule=each.rule, lossy=each.lossy, choice=each.choice) for each in plans)
-    return replace(max(plans, key=lambda each: each.merit), rules=rules)
+def plan_rules(rules: Sequence[RuleTrees], where: Condition, *, max_nodes: int = 0, objective: str = "speed") -> Plan:
+    """Return the plan of the rule whose choice is best under a condition, beside what the others come to.
+
+    Args:
+        rules: solved.
+        where: the condition.
+        max_nodes: where larger than what was measured, how far the curves go on.
+        objective: as for `plan`.
+    """
+    plans = [_plan_of(each, each.drafts.under(where, max_nodes=max_nodes), objective) for each in rules]
+    choices = tuple(RuleChoice(rule=each.rule, lossy=each.lossy, choice=each.choice) for each in plans)
+    return replace(max(plans, key=lambda each: each.merit), rules=choices)
 
 
-def _best_of_rule(
-    model: StepModel,
-    max_nodes: int,
-    max_depth: int | None,
-    level_widths: int | Sequence[int] | None,
-    objective: str,
-) -> Plan:
+def _plan_of(trees: RuleTrees, model: StepModel, objective: str) -> Plan:
     """Return the plan under one rule."""
-    model.costs.step_s(np.array([max_nodes]), np.zeros((1, 0), np.int64))  # refuse now what was not measured
-    solution = solve(model.acceptance.table, max_nodes, max_depth, level_widths=level_widths)
-    fastest = fastest_tree(solution, model.costs, level_widths=level_widths)
-    chains = [chain(depth) for depth in range(min(solution.max_depth, max_nodes - 1) + 1)]
-    merit = model.speedup if objective == "speed" else model.tokens_per_step
-    speedups = speeds(solution, model.costs)
-    rivals = [fastest.tree, *_rivals(solution, speedups)]
+    solution, chains, speedups = trees.solution, trees.chains, speeds(trees.solution, model.costs)
+    fastest = trees.fastest(model.costs, speedups)
+    rivals = [fastest.tree, *trees.rivals(speedups)]
     # without outcomes the first is the fastest; with them what the table leaves out may put another before it
-    rivals.sort(key=model.speedup, reverse=True)
-    best = rivals[0] if objective == "speed" else solution.tree(max_nodes, solution.max_depth)
+    rivals = [rivals[place] for place in np.argsort(-model.speedups(rivals), kind="stable")]
+    known = np.array([model.tokens_per_step(tree) for tree in rivals])
+    if objective == "speed":
+        best, longest = rivals[0], chains[int(model.speedups(chains).argmax())]
+    else:
+        best, longest = solution.tree(solution.max_nodes, solution.max_depth), max(chains, key=model.tokens_per_step)
+    row = [("tree", tree) for tree in trees.row(speedups)]
+    plain, single, whole, *budgets = model.predict_all([("plain", chain(0)), ("chain", longest), ("tree", best), *row])
     return Plan(
-        plain=model.predict("plain", chain(0)),
-        chain=model.predict("chain", max(chains, key=merit)),
-        tree=model.predict("tree", best),
-        budgets=tuple(model.predict("tree", tree) for tree in _row_of_trees(solution, speedups)),
+        plain=plain,
+        chain=single,
+        tree=whole,
+        budgets=tuple(budgets),
         objective=objective,
         fastest=fastest,
-        confidence=confidence(
-            model.worlds, np.array([model.tokens_per_step(tree) for tree in rivals]), model.costs, rivals
-        ),
+        confidence=confidence(model.worlds, known, model.costs, rivals),
         model=model,
         solution=solution,
     )
@@ -260,28 +260,3 @@ def tree_file(plan: Plan, profile: Profile, *, source: str) -> TreeFile:
             speedup=choice.speedup.value,
         ),
     )
-
-
-def _row_of_trees(solution: Solution, speedups: FloatArray) -> list[TokenTree]:
-    """Return the fastest tree of 2, 4, 8, … nodes and of the most; sizes that no best tree has are left out."""
-    speedups = np.where(_exactly_so_many(solution), speedups, 0.0)
-    sizes = {2**i for i in range(1, solution.max_nodes.bit_length())} | {solution.max_nodes}
-    columns = [nodes for nodes in sorted(sizes) if speedups[:, nodes].any()]
-    return [solution.tree(nodes, int(speedups[:, nodes].argmax())) for nodes in columns]
-
-
-def _rivals(solution: Solution, speedups: FloatArray) -> list[TokenTree]:
-    """Return the fastest of a solution's trees, each once."""
-    shallowest = solution.tree_depth == np.arange(solution.max_depth + 1)[:, None]
-    speedups = np.where(_exactly_so_many(solution) & shallowest, speedups, 0.0)
-    places = np.argsort(-speedups, axis=None, kind="stable")[:RIVALS]
-    return [
-        solution.tree(int(nodes), int(depth))
-        for depth, nodes in zip(*np.unravel_index(places, speedups.shape), strict=True)
-        if speedups[depth, nodes] > 0
-    ]
-
-
-def _exactly_so_many(solution: Solution) -> BoolArray:
-    """Return where a tree has all the nodes of its budget."""
-    return np.asarray(solution.tree_nodes == np.arange(solution.max_nodes + 1))

@@ -8,10 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import numpy as np
+
+from treeopt.arguments import whole
 from treeopt.array_record import ShortRepr
-from treeopt.planner.model import Candidate, StepModel, step_model
-from treeopt.planner.planning import Plan, check_measured, plan
+from treeopt.planner.condition import condition
+from treeopt.planner.model import Candidate, StepModel, TokenModel, token_model
+from treeopt.planner.planning import Plan, check_measured, plan_rules
 from treeopt.planner.rule_choice import RuleChoice, planned_acceptances
+from treeopt.planner.rule_trees import RuleTrees
 from treeopt.profile import Profile
 
 CLOSE = 1e-9
@@ -56,6 +61,7 @@ def schedule(
     temperature: float | None = None,
     raw: bool = False,
     lossy: bool = False,
+    tick: Callable[[], object] = lambda: None,
 ) -> Schedule:
     """Return what to run at every condition that a profile covers, the rule and the tree.
 
@@ -68,38 +74,40 @@ def schedule(
         temperature: only this one; by default a schedule for each that was measured.
         raw: take the acceptance as measured.
         lossy: allow rules that change the text's law.
+        tick: called after every condition that was planned.
 
     Raises as `plan` does.
     """
     check_measured(profile, rule, temperature)
+    max_nodes = whole("max_nodes", max_nodes, 1)
     measured = planned_acceptances(profile, rule=rule, temperature=temperature, lossy=lossy)
     plans: list[Plan] = []
     contexts: list[Segment] = []
     batches: list[Segment] = []
     for each in dict.fromkeys(acceptance.temperature for acceptance in measured):
-        at_temperature = [
-            plan(
-                profile,
-                max_nodes,
-                max_depth=max_depth,
-                level_widths=level_widths,
-                rule=rule,
-                temperature=each,
-                context_tokens=context,
-                batch_size=batch,
-                raw=raw,
-                lossy=lossy,
-            )
-            for batch, context in _conditions(profile, each)
-        ]
-        switches = _Switches(profile, each, raw, [choice for found in at_temperature for choice in found.rules])
+        models = [token_model(found, raw=raw) for found in measured if found.temperature == each]
+        _refuse_unmeasured(profile, models[0], max_nodes)
+        rules = [RuleTrees.solve(drafts, max_nodes, max_depth, level_widths) for drafts in models]
+        at_temperature = []
+        for batch, context in measured_conditions(profile, each):
+            where = condition(profile, temperature=each, context_tokens=context, batch_size=batch)
+            at_temperature.append(plan_rules(rules, where))
+            tick()
+        switches = _Switches(profile, each, models, [choice for found in at_temperature for choice in found.rules])
         plans += at_temperature
         contexts += switches.over_contexts()
         batches += switches.over_batch_sizes()
     return Schedule(plans=tuple(plans), over_contexts=tuple(contexts), over_batch_sizes=tuple(batches))
 
 
-def _conditions(profile: Profile, temperature: float) -> list[tuple[int, int]]:
+def _refuse_unmeasured(profile: Profile, drafts: TokenModel, max_nodes: int) -> None:
+    """Raise before any long work where passes so large were not timed under every condition."""
+    for batch, context in measured_conditions(profile, drafts.acceptance.temperature):
+        where = condition(profile, temperature=drafts.acceptance.temperature, context_tokens=context, batch_size=batch)
+        drafts.under(where).costs.step_s(np.array([max_nodes]), np.zeros((1, 0), np.int64))
+
+
+def measured_conditions(profile: Profile, temperature: float) -> list[tuple[int, int]]:
     """Return the batch sizes and context lengths that times were taken at."""
     return sorted({(item.batch_size, item.context_tokens) for item in profile.latencies_at(temperature)})
 
@@ -107,12 +115,14 @@ def _conditions(profile: Profile, temperature: float) -> list[tuple[int, int]]:
 class _Switches:
     """The fastest of some rules' ways to decode, anywhere between the measured conditions."""
 
-    def __init__(self, profile: Profile, temperature: float, raw: bool, rivals: Sequence[RuleChoice]) -> None:
-        self._profile, self._temperature, self._raw = profile, temperature, raw
-        self._rules = list(dict.fromkeys(rival.rule for rival in rivals))
-        once = {(rival.rule, rival.choice.tree): rival for rival in rivals}
-        self._rivals = sorted(once.values(), key=lambda rival: (rival.choice.tree.nodes, self._rules.index(rival.rule)))
-        self._conditions = _conditions(profile, temperature)
+    def __init__(
+        self, profile: Profile, temperature: float, models: Sequence[TokenModel], rivals: Sequence[RuleChoice]
+    ) -> None:
+        self._profile, self._temperature = profile, temperature
+        self._drafts = {drafts.acceptance.rule: drafts for drafts in models}
+        rules, once = list(self._drafts), {(rival.rule, rival.choice.tree): rival for rival in rivals}
+        self._rivals = sorted(once.values(), key=lambda rival: (rival.choice.tree.nodes, rules.index(rival.rule)))
+        self._conditions = measured_conditions(profile, temperature)
 
     def over_contexts(self) -> list[Segment]:
         """Return the segments over context lengths, at every measured batch size."""
@@ -162,28 +172,27 @@ class _Switches:
 
         Those too large for what was measured are left out.
         """
+        speedups = np.zeros(len(self._rivals))
+        for rule, model in models.items():
+            costs = model.costs
+            fitting = [
+                number
+                for number, (of, tree) in enumerate((rival.rule, rival.choice.tree) for rival in self._rivals)
+                if of == rule
+                and tree.nodes <= costs.max_nodes
+                and tree.draft_widths.max(initial=0) <= costs.max_draft_width
+            ]
+            if fitting:
+                speedups[fitting] = model.speedups([self._rivals[number].choice.tree for number in fitting])
         best, winner = 0.0, 0
-        for number, rival in enumerate(self._rivals):
-            model, tree = models[rival.rule], rival.choice.tree
-            widest = tree.draft_widths.max(initial=0)
-            if tree.nodes > model.costs.max_nodes or widest > model.costs.max_draft_width:
-                continue
-            if (speedup := model.speedup(tree)) > best * (1 + CLOSE):
+        for number, speedup in enumerate(speedups.tolist()):
+            if speedup > best * (1 + CLOSE):
                 best, winner = speedup, number
         return winner
 
     def _models(self, batch: int, context: int) -> Models:
-        return {
-            rule: step_model(
-                self._profile,
-                rule=rule,
-                temperature=self._temperature,
-                context_tokens=context,
-                batch_size=batch,
-                raw=self._raw,
-            )
-            for rule in self._rules
-        }
+        where = condition(self._profile, temperature=self._temperature, context_tokens=context, batch_size=batch)
+        return {rule: drafts.under(where) for rule, drafts in self._drafts.items()}
 
     def _segment(self, batches: tuple[int, int], contexts: tuple[int, int], best: RuleChoice) -> Segment:
         return Segment(

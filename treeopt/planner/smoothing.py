@@ -4,7 +4,9 @@ Acceptance is expected to fall from rank to rank, and seconds to rise with token
 round are replaced by their mean where their errors explain it; a rise or a drop that they do not explain is left alone.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -70,12 +72,23 @@ def smooth(acceptance: MeasuredAcceptance) -> Smoothing:
     )
 
 
-def pooling(table: LatencyTable) -> FloatArray:
-    """Return (m, m): the matrix that replaces medians which noise put out of order by their means."""
+@lru_cache(maxsize=1024)
+def pooling(table: LatencyTable) -> tuple[slice, ...]:
+    """Return the runs of a table's counts whose medians noise put out of order; see `pooled`.
+
+    They are kept, because many conditions are mixed from the same tables.
+    """
     ends = np.array([timing.interval_s for timing in table.timings])
     variance = (np.diff(ends, axis=1)[:, 0] / (2 * NORMAL_95)) ** 2
-    runs = _runs(-table.medians_s)
-    return _mixing(len(variance), _explained(table.medians_s, variance, runs))
+    return tuple(_explained(table.medians_s, variance, _runs(-table.medians_s)))
+
+
+def pooled(seconds: FloatArray, runs: Sequence[slice]) -> FloatArray:
+    """Return (…, m): seconds with every run of `pooling` replaced by its mean."""
+    result = np.array(seconds)
+    for run in runs:
+        result[..., run] = seconds[..., run].mean(axis=-1, keepdims=True)
+    return result
 
 
 def _variance(table: AcceptanceTable) -> FloatArray:

@@ -27,7 +27,7 @@ def predicted_speedup(trial: Trial, model: StepModel) -> Estimate:
     Raises InfeasibleError for passes larger than were timed.
     """
     drawn_s = _step_s(trial, model.worlds.costs, draw_medians((trial.draft,), np.random.default_rng(SEED))[:, 0])
-    drawn = draw_ratios(trial.tokens, trial.steps) / drawn_s * model.worlds.costs.verify_s[..., 1]
+    drawn = draw_ratios(trial.tokens, trial.steps) / drawn_s * model.worlds.costs.plain_s[..., 0]
     return estimate(_speedup(trial, model), drawn)
 
 
@@ -47,7 +47,7 @@ def fastest_trial(trials: Sequence[Trial], model: StepModel) -> int:
 
 
 def _speedup(trial: Trial, model: StepModel) -> float:
-    return float(trial.tokens_per_step / predicted_step_s(trial, model) * model.costs.verify_s[1])
+    return float(trial.tokens_per_step / predicted_step_s(trial, model) * model.costs.plain_s[0])
 
 
 def _step_s(trial: Trial, costs: StepCosts, draft_s: FloatArray) -> FloatArray:
@@ -59,4 +59,4 @@ def _step_s(trial: Trial, costs: StepCosts, draft_s: FloatArray) -> FloatArray:
         )
     share = trial.passes / trial.passes.sum()
     overhead_s = costs.overhead_s * float(share[trial.pass_tokens > 1].sum())
-    return np.asarray(draft_s + costs.verify_s[..., trial.pass_tokens] @ share + overhead_s)
+    return np.asarray(draft_s + costs.verify.at(trial.pass_tokens) @ share + overhead_s)

@@ -6,8 +6,9 @@ The same draws serve every tree, so that trees can be compared within a world.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from treeopt.array_record import ShortRepr
 from treeopt.latency import Estimate, Timing
 from treeopt.planner.condition import Condition
-from treeopt.planner.costs import StepCosts, step_costs
+from treeopt.planner.costs import StepCosts, StepParts, sizes, step_costs
 from treeopt.planner.dependence import Dependence
 from treeopt.profile import MeasuredAcceptance
 from treeopt.trees import TokenTree
@@ -29,31 +30,59 @@ NEAR = 0.99
 """Share of the best speed that counts as being as good."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Worlds:
-    """Draws of an acceptance table and of a condition's curves."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TokenDraws:
+    """Draws of an acceptance, and of the tokens that any tree yields: the same under every condition."""
 
     p: FloatArray
     """(draws, D, R, B); D is 1 where one row holds for every depth.  Not cut to 0 … 1: cutting would shift the mean."""
-    costs: StepCosts
     dependence: Dependence | None = None
     """What the table leaves out; with it the texts' errors are those of their replay."""
     text_noise: FloatArray | None = None
     """(draws, J): how much of each text's deviation a draw has; None where no texts are known."""
+    generator: np.random.Generator = field(default_factory=lambda: np.random.default_rng(SEED))
+    """As these draws left it: what is drawn besides goes on from there, and never moves it."""
 
     def tokens(self, tree: TokenTree) -> FloatArray:
-        """Return (draws,): expected tokens per step."""
+        """Return (draws,): expected tokens per step; kept, because conditions have most of their rivals in common."""
+        if tree not in self._tokens:
+            self._tokens[tree] = self._drawn(tree)
+        return self._tokens[tree]
+
+    def _drawn(self, tree: TokenTree) -> FloatArray:
         if self.dependence is not None and self.text_noise is not None and self.dependence.tells(tree):
             relative = self.text_noise @ self.dependence.deviations(tree)
             return np.asarray(self.dependence.tokens(tree) * (1 + relative))
-        _, depths, ranks, branching = self.p.shape
-        reach = np.ones((len(self.p), tree.nodes))
+        depths, ranks, branching, draws = self._by_entry.shape
+        reach = np.ones((tree.nodes, draws))
         for depth, level in enumerate(tree.levels[1:], start=1):
             parents, rank = tree.parents[level], tree.rank[level]
-            rows = self.p[:, min(depth, depths) - 1]
-            accepted = rows[:, np.minimum(tree.rank[parents], ranks - 1), np.minimum(rank, branching - 1)]
-            reach[:, level] = reach[:, parents] * np.where(rank < branching, accepted, 0.0)
-        return np.asarray(reach.sum(axis=1))
+            accepted = self._by_entry[min(depth, depths) - 1][
+                np.minimum(tree.rank[parents], ranks - 1), np.minimum(rank, branching - 1)
+            ]
+            reach[level] = reach[parents] * np.where(rank[:, None] < branching, accepted, 0.0)
+        return np.asarray(reach.sum(axis=0))
+
+    @cached_property
+    def _by_entry(self) -> FloatArray:
+        """(D, R, B, draws)."""
+        return np.ascontiguousarray(np.moveaxis(self.p, 0, -1))
+
+    @cached_property
+    def _tokens(self) -> dict[TokenTree, FloatArray]:
+        return {}
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Worlds:
+    """Draws of an acceptance and of a condition's curves."""
+
+    acceptance: TokenDraws
+    costs: StepCosts
+
+    def tokens(self, tree: TokenTree) -> FloatArray:
+        """Return (draws,): expected tokens per step."""
+        return self.acceptance.tokens(tree)
 
     def step_s(self, tree: TokenTree) -> FloatArray:
         """Return (draws,): seconds of a step."""
@@ -76,29 +105,32 @@ class Confidence(ShortRepr):
     """The probability, were that known exactly."""
 
 
-def draw_worlds(
-    acceptance: MeasuredAcceptance,
-    condition: Condition,
-    *,
-    max_nodes: int = 0,
-    dependence: Dependence | None = None,
-    drafted_at_once: Timing | None = None,
-) -> Worlds:
-    """Return the draws of one acceptance and one condition, the same at every call; arguments as for `step_costs`."""
+def draw_tokens(acceptance: MeasuredAcceptance, dependence: Dependence | None = None) -> TokenDraws:
+    """Return the draws of one acceptance, the same at every call."""
     generator = np.random.default_rng(SEED)
     noise = None if acceptance.texts is None else draw_text_noise(len(acceptance.texts.reached), generator)
-    return Worlds(
-        dependence=dependence,
-        text_noise=noise,
-        p=draw_acceptance(acceptance, generator, noise),
-        costs=step_costs(
-            condition,
-            rule=acceptance.rule,
-            max_nodes=max_nodes,
-            reading=lambda timings: draw_medians(timings, generator),
-            drafted_at_once=drafted_at_once,
-        ),
+    p = draw_acceptance(acceptance, generator, noise)
+    return TokenDraws(p=p, dependence=dependence, text_noise=noise, generator=generator)
+
+
+def draw_worlds(
+    acceptance: TokenDraws,
+    condition: Condition,
+    *,
+    rule: str,
+    max_nodes: int = 0,
+    drafted_at_once: Timing | None = None,
+) -> Worlds:
+    """Return the draws of an acceptance with those of one condition, the same at every call; see `step_costs`."""
+    generator = deepcopy(acceptance.generator)
+    costs = step_costs(
+        condition,
+        rule=rule,
+        max_nodes=max_nodes,
+        reading=lambda timings: draw_medians(timings, generator),
+        drafted_at_once=drafted_at_once,
     )
+    return Worlds(acceptance=acceptance, costs=costs)
 
 
 def confidence(worlds: Worlds, known: FloatArray, costs: StepCosts, trees: Sequence[TokenTree]) -> Confidence:
@@ -111,21 +143,31 @@ def confidence(worlds: Worlds, known: FloatArray, costs: StepCosts, trees: Seque
         trees: the chosen one and its rivals.
     """
     tokens = np.stack([worlds.tokens(tree) for tree in trees], axis=-1)
-    drawn = worlds.costs
+    nodes, widths = sizes(trees)
+    drawn, estimated = worlds.costs.parts(nodes, widths), costs.parts(nodes, widths)
+    rest_s = replace(worlds.costs, overhead_s=costs.overhead_s[None]).parts(nodes, widths).overhead
+    plain_s = worlds.costs.plain_s
     without = {
-        "acceptance": _near_best(known, drawn, trees),
-        "verify": _near_best(tokens, replace(drawn, verify_s=costs.verify_s[None, :]), trees),
-        "draft": _near_best(tokens, replace(drawn, draft_s=costs.draft_s[None, :]), trees),
-        "overhead": _near_best(tokens, replace(drawn, overhead_s=costs.overhead_s[None]), trees),
+        "acceptance": _near_best(known, drawn, plain_s),
+        "verify": _near_best(tokens, drawn._replace(verify=estimated.verify), costs.plain_s),
+        "draft": _near_best(tokens, drawn._replace(draft=estimated.draft), plain_s),
+        "overhead": _near_best(tokens, drawn._replace(overhead=rest_s), plain_s),
     }
     weakest = max(without, key=lambda source: without[source])
-    return Confidence(probability=_near_best(tokens, drawn, trees), weakest=weakest, without_weakest=without[weakest])
+    probability = _near_best(tokens, drawn, plain_s)
+    return Confidence(probability=probability, weakest=weakest, without_weakest=without[weakest])
 
 
 def estimate(value: float, draws: FloatArray) -> Estimate:
     """Return a number with the interval that holds 95 % of its draws, and the number itself."""
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return Estimate(value, min(value, float(low)), max(value, float(high)))
+    return estimates(np.array([value]), draws[:, None])[0]
+
+
+def estimates(values: FloatArray, draws: FloatArray) -> list[Estimate]:
+    """Return an estimate of each number, (numbers,), from its column of the draws, (draws, numbers)."""
+    low, high = np.quantile(draws, [0.025, 0.975], axis=0)
+    ends = zip(values.tolist(), np.minimum(values, low).tolist(), np.maximum(values, high).tolist(), strict=True)
+    return [Estimate(*each) for each in ends]
 
 
 def draw_text_noise(texts: int, generator: np.random.Generator) -> FloatArray:
@@ -162,9 +204,7 @@ def draw_medians(timings: tuple[Timing, ...], generator: np.random.Generator) ->
     lies between (i - 1) / m and i / m.  Resamples vary less than samples, by the factor (m - 1) / m.
     """
     noise = generator.standard_normal((DRAWS, len(timings)))
-    error = np.array([_bootstrap_error(np.sort(timing.samples_s)) for timing in timings])
-    median = np.array([timing.median_s for timing in timings])
-    least = np.array([timing.samples_s.min() for timing in timings])
+    median, error, least = _spread(timings)
     return np.asarray(np.maximum(median + error * noise, least))
 
 
@@ -173,6 +213,16 @@ def draw_ratios(above: IntArray, below: IntArray) -> FloatArray:
     count = len(above)
     weights = np.random.default_rng(SEED).multinomial(count, np.full(count, 1 / count), DRAWS)
     return np.asarray((weights @ above) / (weights @ below))
+
+
+@lru_cache(maxsize=1024)
+def _spread(timings: tuple[Timing, ...]) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return medians, their errors and the least samples; kept, because many conditions have them in common."""
+    return (
+        np.array([timing.median_s for timing in timings]),
+        np.array([_bootstrap_error(np.sort(timing.samples_s)) for timing in timings]),
+        np.array([timing.samples_s.min() for timing in timings]),
+    )
 
 
 def _bootstrap_error(ordered: FloatArray) -> float:
@@ -197,10 +247,7 @@ def _rows(acceptance: MeasuredAcceptance) -> FloatArray:
     return table.rows(table.max_depth or 1)
 
 
-def _near_best(tokens: FloatArray, costs: StepCosts, trees: Sequence[TokenTree]) -> float:
+def _near_best(tokens: FloatArray, parts: StepParts, plain_s: FloatArray) -> float:
     """Return the share of draws in which the first tree's speed is nearly the best; tokens (draws or 1, trees)."""
-    widths = np.zeros((len(trees), max(tree.max_depth for tree in trees)), np.int64)
-    for row, tree in zip(widths, trees, strict=True):
-        row[: tree.max_depth] = tree.draft_widths
-    speedups = costs.speedup(tokens, costs.step_s(np.array([tree.nodes for tree in trees]), widths))
+    speedups = tokens * (plain_s / parts.step_s)
     return float((speedups[:, 0] >= NEAR * speedups.max(axis=1)).mean())

@@ -6,53 +6,43 @@ weighs more: the optimum for every n at once is one list of nodes in order of we
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from treeopt.array_record import ArrayRecord
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
+Places = npt.NDArray[np.int64]
 
 
-@njit(cache=True)
-def heaviest(weight: FloatArray, most: int) -> npt.NDArray[np.int64]:
+def heaviest(weight: FloatArray, most: int) -> Places:
     """Return the places of the `most` largest weights, heaviest first, ties in the order given."""
     places = np.arange(len(weight))
     if len(weight) > most:  # sorting what cannot be taken would be most of the time
-        places = places[weight >= np.partition(weight, len(weight) - most)[len(weight) - most]]
-    return places[np.argsort(-weight[places], kind="mergesort")][:most]
+        places = np.flatnonzero(weight >= np.partition(weight, len(weight) - most)[len(weight) - most])
+    return places[np.argsort(-weight[places], kind="stable")][:most]
 
 
-@njit(cache=True)
 def children(
-    hopes: FloatArray, parents: IntArray, rank: IntArray, reach: FloatArray, floor: float
-) -> tuple[FloatArray, IntArray, IntArray]:
+    hopes: FloatArray, parents: Places, rank: IntArray, reach: FloatArray, floor: float
+) -> tuple[FloatArray, Places, Places]:
     """Return hope, parent and rank of every child of `parents` whose hope is more than `floor`.
 
     Args:
         hopes: float64 (R, B), the best acceptance of each rank or any behind it, below parents of rank 0 … R - 1.
-        parents: int32, which nodes.
+        parents: int64, which nodes.
         rank: of every node so far.
         reach: probability that a step reaches each of them.
         floor: what a child's hope, the most that it or any node behind it weighs, has to exceed.
     """
-    most = len(parents) * hopes.shape[1]
-    hope, parent, child = np.empty(most), np.empty(most, np.int32), np.empty(most, np.int32)
-    count = 0
-    for node in parents:
-        row = hopes[min(rank[node], len(hopes) - 1)]
-        for k in range(len(row)):
-            if reach[node] * row[k] <= floor:
-                break  # neither can later siblings exceed it
-            hope[count], parent[count], child[count] = reach[node] * row[k], node, k
-            count += 1
-    return hope[:count], parent[:count], child[:count]
+    hope = reach[parents, None] * hopes[np.minimum(rank[parents], len(hopes) - 1)]
+    above, child = np.nonzero(hope > floor)
+    return hope[above, child], parents[above], child
 
 
-@njit(cache=True)
 def grow(
     rows: FloatArray, max_nodes: int, level_widths: IntArray, draft_widths: IntArray
 ) -> tuple[IntArray, IntArray, FloatArray, FloatArray, IntArray, int]:
@@ -76,42 +66,42 @@ def grow(
         order (D + 1, N): row d lists the nodes of depth at most d, most hopeful first; -1 behind the last.
         Nodes weighed.
     """
-    levels = len(rows)
-    hopes = rows.copy()
-    for k in range(rows.shape[2] - 2, -1, -1):
-        hopes[:, :, k] = np.maximum(hopes[:, :, k], hopes[:, :, k + 1])
-    most = 1 + levels * max_nodes
-    parent, rank, reach, hope = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most), np.empty(most)
+    levels, ranks, _ = rows.shape
+    hopes = np.maximum.accumulate(rows[:, :, ::-1], axis=2)[:, :, ::-1]
+    parent, rank = np.full(1, -1, np.int32), np.zeros(1, np.int32)
+    reach, hope = np.ones(1), np.ones(1)
     order = np.full((levels + 1, max_nodes), -1, np.int32)
-    parent[0], rank[0], reach[0], hope[0] = -1, 0, 1.0, 1.0
     order[:, 0] = 0
-    above, end, joined, weighed = 0, 1, 1, 1  # the deepest level is [above, end); order holds `joined` nodes
+    above, listed, weighed = 0, order[0, :1], 1  # the deepest level begins at `above`
     for d in range(levels):
-        floor = hope[order[d, joined - 1]] if joined == max_nodes else 0.0
-        parents = np.arange(above, min(end, above + draft_widths[d])).astype(np.int32)
+        floor = float(hope[listed[-1]]) if len(listed) == max_nodes else 0.0
+        parents = np.arange(above, min(len(parent), above + draft_widths[d]))
         its_hope, its_parent, its_rank = children(hopes[d], parents, rank, reach, floor)
         weighed += len(its_hope)
         new = heaviest(its_hope, min(max_nodes, level_widths[d]))
-        old, taken, place = 0, 0, 0
-        while place < max_nodes and (old < joined or taken < len(new)):
-            if old < joined and (taken == len(new) or hope[order[d, old]] >= its_hope[new[taken]]):
-                order[d + 1, place] = order[d, old]
-                old += 1
-            else:
-                node, origin, k = end + taken, its_parent[new[taken]], its_rank[new[taken]]
-                parent[node], rank[node], hope[node] = origin, k, its_hope[new[taken]]
-                reach[node] = reach[origin] * rows[d, min(rank[origin], rows.shape[1] - 1), k]
-                order[d + 1, place] = node
-                taken += 1
-            place += 1
-        above, end, joined = end, end + taken, place
-        if taken == 0:
+        merged = np.argsort(-np.append(hope[listed], its_hope[new]), kind="stable")[:max_nodes]
+        new = new[: np.count_nonzero(merged >= len(listed))]
+        listed = np.append(listed, np.arange(len(parent), len(parent) + len(new), dtype=np.int32))[merged]
+        order[d + 1, : len(listed)] = listed
+        if len(new) == 0:
             order[d + 2 :] = order[d + 1]
             break
-    return parent[:end], rank[:end], reach[:end], hope[:end], order, weighed
+        its_parent, its_rank = its_parent[new], its_rank[new]
+        accepted = rows[d, np.minimum(rank[its_parent], ranks - 1), its_rank]
+        above = len(parent)
+        parent, rank = np.append(parent, its_parent.astype(np.int32)), np.append(rank, its_rank.astype(np.int32))
+        reach, hope = np.append(reach, reach[its_parent] * accepted), np.append(hope, its_hope[new])
+    return parent, rank, reach, hope, order, weighed
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+def parents_of(parent: IntArray, chosen: IntArray) -> list[int]:
+    """Return the parents of the tree that some nodes make, in the nodes' order, given the parents of all."""
+    chosen = np.sort(chosen)
+    parents: list[int] = np.searchsorted(chosen, parent[chosen]).tolist()
+    return [-1, *parents[1:]]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class NestedTrees(ArrayRecord):
     """What `grow` found: the tree of n nodes and depth d is the first n nodes of row d of `order`."""
 
@@ -130,31 +120,28 @@ class NestedTrees(ArrayRecord):
     def parents(self, nodes: int, depth: int) -> list[int]:
         """Return the parents of one tree, each before its children, siblings in rank order."""
         chosen = self.order[depth, :nodes]
-        chosen = np.sort(chosen[chosen >= 0])
-        parents = np.searchsorted(chosen, self.parent[chosen])
-        parents[0] = -1
-        return [int(parent) for parent in parents]
+        return parents_of(self.parent, chosen[chosen >= 0])
 
-    def draft_widths(self) -> IntArray:
-        """Return int32 (D + 1, N + 1, D): internal nodes at each depth of each tree.
+    def draft_widths(self, depth: int) -> IntArray:
+        """Return int32 (N + 1, D): internal nodes at each depth of the trees of one depth limit.
 
         A node becomes internal when its first child joins.
         """
         levels, nodes = self.order.shape
-        depth = self.depth
-        widths = np.zeros((levels, nodes + 1, max(0, levels - 1)), np.int32)
-        for limit in range(1, levels):
-            joined = self.order[limit][self.order[limit] >= 0]
-            first = np.flatnonzero((self.rank[joined] == 0) & (joined > 0))
-            widths[limit, first + 1, depth[joined[first]] - 1] = 1
-        return np.cumsum(widths, axis=1, dtype=np.int32)
+        widths = np.zeros((nodes + 1, max(0, levels - 1)), np.int32)
+        joined = self.order[depth][self.order[depth] >= 0]
+        first = np.flatnonzero((self.rank[joined] == 0) & (joined > 0))
+        widths[first + 1, self.depth[joined[first]] - 1] = 1
+        return np.cumsum(widths, axis=0, dtype=np.int32)
 
-    @property
+    @cached_property
     def depth(self) -> IntArray:
         """int32 (M,): depth of every node."""
         depth = np.zeros(len(self.parent), np.int32)
-        for node in range(1, len(depth)):
-            depth[node] = depth[self.parent[node]] + 1
+        above = self.parent
+        while np.any(above >= 0):
+            depth += above >= 0
+            above = np.where(above >= 0, self.parent[above], -1)
         return depth
 
 
@@ -168,6 +155,8 @@ class HeaviestNodes:
     depth: IntArray
     reach: FloatArray
     """(M,): probability that a step reaches each node."""
+    hope: FloatArray
+    """(M,): no node is reached more often that hangs below a node, or below a later sibling, or is one; see `grow`."""
     order: IntArray
     """(D + 1, N): row d lists nodes of depth at most d that hold every ancestor and earlier sibling; -1 behind them."""
     left_out: FloatArray
@@ -182,7 +171,7 @@ def heaviest_nodes(rows: FloatArray, max_nodes: int) -> HeaviestNodes:
         max_nodes: N.
     """
     free = np.full(len(rows), max_nodes, np.int32)
-    parent, rank, reach, hope, order, _ = grow(np.ascontiguousarray(rows), max_nodes, free, free)
+    parent, rank, reach, hope, order, _ = grow(rows, max_nodes, free, free)
     left_out = np.where(order[:, -1] >= 0, hope[order[:, -1]], 0.0)
     depth = NestedTrees(parent, rank, reach, order).depth
-    return HeaviestNodes(parent, rank, depth, reach, order, left_out)
+    return HeaviestNodes(parent, rank, depth, reach, hope, order, left_out)

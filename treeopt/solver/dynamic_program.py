@@ -8,6 +8,7 @@ Values are relative to the subtree's own root, so a subtree's value does not dep
 (Chen et al., 2024, Algorithm 1, carried to one row per depth and to at most n nodes.)  Trying every m costs N^2 per
 rank.  But no value lies above its concave envelope, and the sum of two envelopes only falls away from its largest
 term.  So the splits are tried outward from there, until the envelopes cannot beat the best split found.
+The loops are in `treeopt.solver.kernels`.
 """
 
 from collections.abc import Sequence
@@ -16,154 +17,11 @@ from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from treeopt.array_record import ArrayRecord
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
-
-
-@njit(cache=True)
-def envelope(values: FloatArray, first: int) -> FloatArray:
-    """Return the least concave function that lies nowhere below `values[first:]` (Andrew, 1979); 0 before `first`."""
-    bound = np.zeros(len(values))
-    corners = np.empty(len(values), np.int64)
-    count = 0
-    for i in range(first, len(values)):
-        while count >= 2:
-            left, middle = corners[count - 2], corners[count - 1]
-            if (values[middle] - values[left]) * (i - left) > (values[i] - values[left]) * (middle - left):
-                break
-            count -= 1  # the middle lies on or below the line
-        corners[count] = i
-        count += 1
-    for corner in range(count):
-        left, right = corners[corner], corners[min(corner + 1, count - 1)]
-        for i in range(left, right):
-            bound[i] = values[left] + (values[right] - values[left]) * ((i - left) / (right - left))
-        bound[right] = values[right]
-    return bound
-
-
-@njit(cache=True)
-def share(
-    accepted: float, child: FloatArray, child_bound: FloatArray, later: FloatArray, later_bound: FloatArray
-) -> tuple[FloatArray, int]:
-    """Return max over 1 <= m <= n of accepted * child[m] + later[n - m] for every n, and the splits compared.
-
-    Args:
-        accepted: probability that this child is accepted.
-        child: (N + 1,) best value of its subtree with at most m nodes.
-        child_bound: its envelope from 1 node on.
-        later: (N,) best value of the later siblings' subtrees together.
-        later_bound: its envelope.
-    """
-    best = np.zeros(len(later))
-    compared = 0
-    favoured = 0  # the split with the largest bound; one node more makes one side of it larger
-    for n in range(1, len(later)):
-        gain = accepted * (child_bound[favoured + 1] - child_bound[favoured])
-        if favoured == 0 or gain >= later_bound[n - favoured] - later_bound[n - favoured - 1]:
-            favoured += 1
-        value = max(best[n - 1], accepted * child[favoured] + later[n - favoured])
-        m = favoured - 1
-        while m >= 1 and accepted * child_bound[m] + later_bound[n - m] > value:
-            value = max(value, accepted * child[m] + later[n - m])
-            m -= 1
-        compared += favoured - m
-        m = favoured + 1
-        while m <= n and accepted * child_bound[m] + later_bound[n - m] > value:
-            value = max(value, accepted * child[m] + later[n - m])
-            m += 1
-        compared += m - favoured - 1
-        best[n] = value
-    return best, compared
-
-
-@njit(cache=True)
-def forests(row: FloatArray, below: FloatArray) -> tuple[FloatArray, int]:
-    """Return W, the best forests below one node for every first rank and number of nodes, and the splits compared.
-
-    Args:
-        row: (B,) acceptance of each rank.
-        below: (R, N + 1) best values of subtrees whose root has rank 0, 1, … R - 1 and beyond.
-
-    Returns:
-        (B + 1, N): entry [k, n] is the most that at most n nodes yield in the subtrees of children k, k + 1, …
-    """
-    nodes = below.shape[1] - 1
-    best = np.zeros((len(row) + 1, nodes))
-    bounds = np.empty_like(below)
-    for r in range(len(below)):
-        bounds[r] = envelope(below[r], 1)
-    compared = 0
-    for k in range(len(row) - 1, -1, -1):
-        if row[k] == 0.0 and best[k + 1, -1] == 0.0:
-            continue  # neither this child nor any later one is ever accepted
-        r = min(k, len(below) - 1)
-        best[k], tried = share(row[k], below[r], bounds[r], best[k + 1], envelope(best[k + 1], 0))
-        compared += tried
-    return best, compared
-
-
-@njit(cache=True)
-def share_out(row: FloatArray, below: FloatArray, forest: FloatArray, nodes: int, sizes: npt.NDArray[np.int64]) -> int:
-    """Write how the best forest of at most `nodes` nodes shares them out; return the number of children.
-
-    Args:
-        row: as for `forests`.
-        below: as for `forests`.
-        forest: what it returned.
-        nodes: at most N - 1.
-        sizes: (B,), receives the most nodes of each child's subtree, in rank order.
-
-    Ties are broken toward fewer nodes, then toward smaller subtrees at lower ranks, so that equal input gives the
-    same tree on every machine and no node is spent for nothing.
-    """
-    left, k = nodes, 0
-    while k < len(row):
-        while left > 0 and forest[k, left - 1] == forest[k, left]:
-            left -= 1
-        if left == 0:
-            break
-        child, m = below[min(k, len(below) - 1)], 1
-        while row[k] * child[m] + forest[k + 1, left - m] < forest[k, left]:
-            m += 1
-        sizes[k] = m
-        left -= m
-        k += 1
-    return k
-
-
-@njit(cache=True)
-def child_sizes(row: FloatArray, below: FloatArray, nodes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return (len(nodes), B): the most nodes of each child's subtree below nodes with so many below them; 0 for none."""
-    forest = forests(row, below[:, : nodes.max() + 2])[0]
-    sizes = np.zeros((len(nodes), len(row)), np.int64)
-    for i in range(len(nodes)):
-        share_out(row, below, forest, nodes[i], sizes[i])
-    return sizes
-
-
-@njit(cache=True)
-def widths_above(row: FloatArray, below: FloatArray, widths: IntArray) -> IntArray:
-    """Return int32 (N + 1, D): internal nodes per level of the best trees of every size, from those one level below.
-
-    Args:
-        row: as for `forests`.
-        below: as for `forests`.
-        widths: int32 (R, N + 1, D), the same of the subtrees below.
-    """
-    forest = forests(row, below)[0]
-    here = np.zeros(widths.shape[1:], np.int32)
-    sizes = np.zeros(len(row), np.int64)
-    for n in range(1, len(here)):
-        count = share_out(row, below, forest, n - 1, sizes)
-        here[n, 0] = min(count, 1)
-        for k in range(count):
-            here[n, 1:] += widths[min(k, len(widths) - 1), sizes[k], :-1]
-    return here
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -193,17 +51,16 @@ class ValueTrees(ArrayRecord):
             level = list(chain.from_iterable(shares))
         return parents
 
-    def draft_widths(self) -> IntArray:
-        """Return int32 (D + 1, N + 1, D): internal nodes at each depth of each tree."""
+    def draft_widths(self, depth: int) -> IntArray:
+        """Return int32 (N + 1, D): internal nodes at each depth of the trees of one depth limit."""
+        from treeopt.solver.kernels import widths_above
+
         levels, ranks, nodes = len(self.rows), self.rows.shape[1], self.values[0].shape[2]
-        result = np.zeros((levels + 1, nodes, levels), np.int32)
-        for depth in range(1, levels + 1):
-            widths = np.zeros((ranks, nodes, levels), np.int32)
-            for d in range(depth - 1, -1, -1):
-                below = self._below(d, depth - d - 1)
-                widths = np.stack([widths_above(row, below, widths) for row in self.rows[d][: 1 if d == 0 else None]])
-            result[depth] = widths[0]
-        return result
+        widths = np.zeros((ranks, nodes, 0), np.int32)
+        for d in range(depth - 1, -1, -1):
+            below = self._below(d, depth - d - 1)
+            widths = np.stack([widths_above(row, below, widths) for row in self.rows[d][: 1 if d == 0 else None]])
+        return np.pad(widths[0], [(0, 0), (0, levels - depth)])
 
     def _below(self, d: int, h: int) -> FloatArray:
         """Return float64 (R, N + 1): values of subtrees that hang below a node of depth d, at most h levels deep."""
@@ -212,11 +69,14 @@ class ValueTrees(ArrayRecord):
 
     def _shares(self, d: int, h: int, level: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
         """Return the nodes and rank of every child's subtree, for each subtree of a level."""
+        from treeopt.solver.kernels import child_sizes
+
         below, last = self._below(d, h), self.rows.shape[1] - 1
         shares = {}
         for r in {min(rank, last) for _, rank in level}:
             sizes = sorted({size for size, rank in level if min(rank, last) == r})
-            shared = child_sizes(self.rows[d, r], below, np.array(sizes) - 1)
+            enough = np.ascontiguousarray(below[:, : sizes[-1] + 1])
+            shared = child_sizes(self.rows[d, r], enough, np.array(sizes) - 1)
             for size, row in zip(sizes, shared.tolist(), strict=True):
                 shares[size, r] = [(nodes, k) for k, nodes in enumerate(row) if nodes]
         return [shares[size, min(rank, last)] for size, rank in level]
@@ -229,6 +89,8 @@ def solve_values(rows: FloatArray, max_nodes: int) -> tuple[ValueTrees, int, int
         rows: float64 (D, R, B), any order.
         max_nodes: N.
     """
+    from treeopt.solver.kernels import forests
+
     levels, ranks, _ = rows.shape
     same = bool(np.all(rows == rows[:1]))
     leaf = np.ones(max_nodes + 1)
@@ -245,7 +107,7 @@ def solve_values(rows: FloatArray, max_nodes: int) -> tuple[ValueTrees, int, int
             for r in range(ranks if d > 0 or same else 1):  # the root has no rank but 0
                 forest, tried = forests(rows[d, r], below)
                 here[d, r, 1:] = 1.0 + forest[0]
-                compared += tried
-                ruled_out += rows.shape[2] * (max_nodes * (max_nodes - 1) // 2) - tried
+                compared += int(tried)  # without numba a number of numpy's
+                ruled_out += rows.shape[2] * (max_nodes * (max_nodes - 1) // 2) - int(tried)
         values.append(here)
     return ValueTrees(rows, tuple(values)), compared, ruled_out

@@ -1,50 +1,59 @@
 """Arbitrary weights on given nodes: the best tree of every size among them, by a knapsack over their preorder.
 
-The other kernels weigh nodes by acceptance.  Here a weight may be anything, also negative, such as acceptance less a
+The other methods weigh nodes by acceptance.  Here a weight may be anything, also negative, such as acceptance less a
 price: take the first of the nodes left, and the next in preorder becomes available; leave it, and everything that
 hangs below or comes later among its siblings is lost with it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
+
+from treeopt.solver.best_first import parents_of
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int32]
+BoolArray = npt.NDArray[np.bool_]
 
 
-@njit(cache=True)
-def preorder(parent: IntArray) -> tuple[IntArray, IntArray]:
-    """Return the nodes in preorder, and for each place the place that follows when its node is left out.
+class Preorder(NamedTuple):
+    """Nodes in preorder: every node before its children, and these in rank order."""
+
+    node: IntArray
+    """(M,): which node stands at each place."""
+    skip: IntArray
+    """(M,): the place that follows when the node is left out."""
+
+    def only(self, kept: BoolArray) -> "Preorder":
+        """Return the places that are kept, (M,); of every node kept the parent and the earlier siblings are."""
+        place = np.append(0, np.cumsum(kept, dtype=np.int32))
+        return Preorder(self.node[kept], place[self.skip[kept]])
+
+
+def preorder(parent: IntArray) -> Preorder:
+    """Return the preorder of nodes given by their parents.
 
     Args:
         parent: (M,), -1 for the root; parents before their children, siblings in rank order.
     """
-    count = len(parent)
-    child, sibling = np.full(count, -1, np.int32), np.full(count, -1, np.int32)
-    for node in range(count - 1, 0, -1):
-        sibling[node] = child[parent[node]]
-        child[parent[node]] = node
-    size = np.ones(count, np.int32)
-    for node in range(count - 1, 0, -1):
-        size[parent[node]] += size[node]
-    order, skip = np.empty(count, np.int32), np.empty(count, np.int32)
-    place = np.zeros(count, np.int32)  # of each node
-    for node in range(count):  # parents come first, so their places are known
-        at = place[node]
-        order[at] = node
-        skip[at] = count if node == 0 else place[parent[node]] + size[parent[node]]
-        below, at = child[node], at + 1
-        while below >= 0:
-            place[below] = at
-            at += size[below]
-            below = sibling[below]
-    return order, skip
+    parents: list[int] = parent.tolist()
+    size, after = [1] * len(parents), [len(parents)] * len(parents)
+    for node in range(len(parents) - 1, 0, -1):
+        size[parents[node]] += size[node]
+    place, free = [0] * len(parents), [1] * len(parents)  # where a node stands, and the next child of it
+    for node in range(1, len(parents)):  # parents come first, so their places are known
+        above = parents[node]
+        place[node], after[node] = free[above], place[above] + size[above]
+        free[above] += size[node]
+        free[node] = place[node] + 1
+    order = np.empty(len(parents), np.int32)
+    order[place] = np.arange(len(parents), dtype=np.int32)
+    return Preorder(order, np.array(after, np.int32)[order])
 
 
-@njit(cache=True)
 def most_weight(weight: FloatArray, skip: IntArray, max_nodes: int) -> FloatArray:
     """Return (M + 1, N + 1): the most that exactly n of the nodes from place i on weigh; minus infinity if impossible.
 
@@ -58,9 +67,33 @@ def most_weight(weight: FloatArray, skip: IntArray, max_nodes: int) -> FloatArra
     best = np.full((len(weight) + 1, max_nodes + 1), -np.inf)
     best[:, 0] = 0.0
     for i in range(len(weight) - 1, -1, -1):
-        for n in range(1, max_nodes + 1):
-            best[i, n] = max(best[skip[i], n], weight[i] + best[i + 1, n - 1])
+        np.add(best[i + 1, :-1], weight[i], out=best[i, 1:])
+        np.maximum(best[i, 1:], best[skip[i], 1:], out=best[i, 1:])
     return best
+
+
+def heaviest_of_any_size(weight: Sequence[float], skip: Sequence[int]) -> tuple[float, list[int]]:
+    """Return what the heaviest tree weighs, of however many nodes, and its places; in a tie the one with the fewest.
+
+    Args:
+        weight: (M,) in preorder.
+        skip: (M,), from `preorder`.
+
+    Recurrence: G[i] = max(G[skip[i]], weight[i] + G[i + 1]), G[M] = 0; the root is always taken.
+    """
+    best = [0.0] * (len(weight) + 1)
+    here = 0.0
+    for i in range(len(weight) - 1, 0, -1):
+        taken, left = weight[i] + here, best[skip[i]]
+        best[i] = here = taken if taken > left else left  # noqa: FURB136 (a call for every node takes longer)
+    chosen, place = [0], 1
+    while place < len(weight):
+        if best[place] == best[skip[place]]:
+            place = skip[place]
+        else:
+            chosen.append(place)
+            place += 1
+    return weight[0] + best[1], chosen
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,10 +102,9 @@ class ExplicitTrees:
 
     parent: IntArray
     """(M,), -1 for the root; parents before their children, siblings in rank order."""
-    order: IntArray
-    skip: IntArray
+    places: Preorder
     best: FloatArray
-    """(M + 1, N + 1), from `most_weight`."""
+    """(places + 1, N + 1), from `most_weight`."""
 
     @property
     def weights(self) -> FloatArray:
@@ -83,14 +115,13 @@ class ExplicitTrees:
         """Return the parents of a heaviest tree of exactly `nodes` nodes, each before its children, in rank order."""
         chosen, place, left = [], 0, nodes
         while left > 0:
-            if self.best[place, left] == self.best[self.skip[place], left]:
-                place = int(self.skip[place])
+            skipped = int(self.places.skip[place])
+            if self.best[place, left] == self.best[skipped, left]:
+                place = skipped
             else:
-                chosen.append(int(self.order[place]))
+                chosen.append(place)
                 place, left = place + 1, left - 1
-        chosen.sort()
-        number = {node: i for i, node in enumerate(chosen)}
-        return [-1, *(number[int(self.parent[node])] for node in chosen[1:])]
+        return parents_of(self.parent, self.places.node[chosen])
 
 
 def solve_explicit(parent: IntArray, weight: FloatArray, max_nodes: int) -> ExplicitTrees:
@@ -101,5 +132,5 @@ def solve_explicit(parent: IntArray, weight: FloatArray, max_nodes: int) -> Expl
         weight: float64 (M,), of each node.
         max_nodes: N.
     """
-    order, skip = preorder(parent)
-    return ExplicitTrees(parent, order, skip, most_weight(weight[order], skip, max_nodes))
+    places = preorder(parent)
+    return ExplicitTrees(parent, places, most_weight(weight[places.node], places.skip, max_nodes))

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from treeopt.acceptance import AcceptanceTable
 from treeopt.arguments import instance, shown, whole, whole_numbers
@@ -67,12 +67,12 @@ class Trees(Protocol):
         """Return the parents of one tree, each before its children, siblings in rank order."""
         ...
 
-    def draft_widths(self) -> IntArray:
-        """Return int32 (D + 1, N + 1, D), the internal nodes of each tree at each depth."""
+    def draft_widths(self, depth: int) -> IntArray:
+        """Return int32 (N + 1, D), the internal nodes at each depth of the trees of one depth limit."""
         ...
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Solution(ArrayRecord):
     """The optimum for every budget up to `max_nodes` and every depth up to `max_depth`; trees are made on demand."""
 
@@ -82,19 +82,33 @@ class Solution(ArrayRecord):
     certificate: Certificate
     expected_tokens: FloatArray
     """float64 (max_depth + 1, max_nodes + 1): the most tokens per step with depth at most d, nodes at most n."""
-    tree_nodes: IntArray
-    """int32, the same shape: nodes that each tree really has, the fewest that attain its value but for rounding."""
-    tree_depth: IntArray
-    """int32, the same shape: the least depth limit under which so many nodes attain its value."""
 
     def __init__(self, table: AcceptanceTable, trees: Trees, certificate: Certificate) -> None:
         values = np.maximum.accumulate(np.maximum.accumulate(trees.expected_tokens, axis=0), axis=1)
-        nodes, depth = _smallest(values)
-        for name, value in (("expected_tokens", values), ("tree_nodes", nodes), ("tree_depth", depth)):
-            value.flags.writeable = False
+        values.flags.writeable = False
+        given = {"table": table, "trees": trees, "certificate": certificate, "expected_tokens": values}
+        for name, value in given.items():
             object.__setattr__(self, name, value)
-        for name, given in (("table", table), ("trees", trees), ("certificate", certificate)):
-            object.__setattr__(self, name, given)
+
+    @property
+    def tree_nodes(self) -> IntArray:
+        """int32, the same shape: nodes that each tree really has, the fewest that attain its value but for rounding."""
+        return self._smallest[0]
+
+    @property
+    def tree_depth(self) -> IntArray:
+        """int32, the same shape: the least depth limit under which so many nodes attain its value."""
+        return self._smallest[1]
+
+    @cached_property
+    def _widths(self) -> dict[int, IntArray]:
+        return {}
+
+    @cached_property
+    def _smallest(self) -> tuple[IntArray, IntArray]:
+        nodes, depth = _smallest(self.expected_tokens)
+        nodes.flags.writeable = depth.flags.writeable = False
+        return nodes, depth
 
     @property
     def max_nodes(self) -> int:
@@ -127,9 +141,20 @@ class Solution(ArrayRecord):
     def draft_widths(self) -> IntArray:
         """Return int32 (max_depth + 1, max_nodes + 1, max_depth): internal nodes of every tree at each depth.
 
-        They are worked out anew at every call; see `TokenTree.draft_widths` for one tree.
+        They are put together anew at every call; see `TokenTree.draft_widths` for one tree.
         """
-        return np.asarray(self.trees.draft_widths()[self.tree_depth, self.tree_nodes])
+        widths = np.stack([self.draft_widths_of(depth) for depth in range(self.max_depth + 1)])
+        return np.asarray(widths[self.tree_depth, self.tree_nodes])
+
+    def draft_widths_of(self, depth: int) -> IntArray:
+        """Return int32 (max_nodes + 1, max_depth): internal nodes of the trees of one depth limit at each depth.
+
+        They are kept, because every condition asks for them.  A tree stands at its own `tree_depth` and `tree_nodes`;
+        entries where no tree has so many nodes mean nothing.
+        """
+        if depth not in self._widths:
+            self._widths[depth] = self.trees.draft_widths(depth)
+        return self._widths[depth]
 
     def save(self, path: Path | str) -> None:
         """Write the solution file, from which any tree can be taken without solving again; docs/solver.md."""
@@ -184,7 +209,7 @@ def solve(
     limited = level_widths is not None or draft_widths is not None
     wide = _limits("level_widths", level_widths, max_depth, max_nodes)
     inner = _limits("draft_widths", draft_widths, max_depth, max_nodes)
-    rows = np.ascontiguousarray(table.rows(max_depth))
+    rows = table.rows(max_depth)
     falling = bool(np.all(rows[..., 1:] <= rows[..., :-1]))
     if falling and not (limited and table.parent_ranks > 1):
         parent, rank, reach, _, order, weighed = grow(rows, max_nodes, wide, inner)
@@ -199,7 +224,7 @@ def solve(
         )
     subtrees = table.parent_ranks * (max_depth + 1) * (max_depth + 2) // 2
     _affordable(max_nodes, max_depth, subtrees * (max_nodes + 1))
-    values, compared, ruled_out = solve_values(rows, max_nodes)
+    values, compared, ruled_out = solve_values(np.ascontiguousarray(rows), max_nodes)
     return Solution(table, values, _exact(DYNAMIC_PROGRAM, compared, ruled_out))
 
 
@@ -212,7 +237,7 @@ def _smallest(values: FloatArray) -> tuple[IntArray, IntArray]:
 
     Fewer levels may be found to be as good with fewer nodes still, by rounding; so both are taken until neither moves.
     """
-    fewest, least = first_as_good(values), first_as_good(np.ascontiguousarray(values.T)).T
+    fewest, least = first_as_good(values), first_as_good(values.T).T
     grid = np.indices(values.shape, np.int32)
     depth, nodes = grid[0], grid[1]
     while True:
@@ -223,20 +248,20 @@ def _smallest(values: FloatArray) -> tuple[IntArray, IntArray]:
         nodes, depth = fewer, shallower
 
 
-@njit(cache=True)
 def first_as_good(values: FloatArray) -> IntArray:
     """Return, for every entry of rows that never fall, the first column whose value is nearly as large.
 
     Sums of the same weights in another order differ by rounding; nobody wants a node for that.
     """
-    first = np.zeros(values.shape, np.int32)
-    for row in range(values.shape[0]):
-        column = 0
-        for i in range(values.shape[1]):
-            if values[row, i] > values[row, column] * (1 + WORTH):
-                column = i
-            first[row, i] = column
-    return first
+    more = values[:, 1:] > values[:, :-1] * (1 + WORTH)
+    begins = np.concatenate([np.zeros((len(values), 1), np.bool_), more], axis=1)
+    columns = np.arange(values.shape[1], dtype=np.int32)
+    while True:
+        first = np.maximum.accumulate(np.where(begins, columns, np.int32(0)), axis=1)
+        worth = values > np.take_along_axis(values, first, axis=1) * (1 + WORTH)
+        if not worth.any():  # else small steps added up: the first that is worth it in every stretch begins another
+            return first
+        begins[:, 1:] |= worth[:, 1:] & ~worth[:, :-1]
 
 
 def _limits(name: str, limits: int | Sequence[int] | None, max_depth: int, max_nodes: int) -> IntArray:

@@ -49,15 +49,14 @@ class LimitedTrees(ArrayRecord):
         """Return the parents of one tree, each before its children, siblings in rank order."""
         return list(self.tree[depth][nodes])
 
-    def draft_widths(self) -> IntArray:
-        """Return int32 (D + 1, N + 1, D): internal nodes at each depth of each tree."""
+    def draft_widths(self, depth: int) -> IntArray:
+        """Return int32 (N + 1, D): internal nodes at each depth of the trees of one depth limit."""
         levels, columns = self.expected_tokens.shape
-        widths = np.zeros((levels, columns, levels - 1), np.int32)
-        for limit in range(levels):
-            for nodes in range(1, columns):
-                depth = _depths(self.tree[limit][nodes])
-                for internal in set(self.tree[limit][nodes][1:]):
-                    widths[limit, nodes, depth[internal]] += 1
+        widths = np.zeros((columns, levels - 1), np.int32)
+        for nodes in range(1, columns):
+            depths = _depths(self.tree[depth][nodes])
+            for internal in set(self.tree[depth][nodes][1:]):
+                widths[nodes, depths[internal]] += 1
         return widths
 
 

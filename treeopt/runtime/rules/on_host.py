@@ -15,12 +15,15 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from treeopt.compiling import watch
 from treeopt.runtime.drawing import LAST
 from treeopt.runtime.rules.typical import ENTROPY_SHARE, LEAST_PROBABILITY
 
 Floats = npt.NDArray[np.floating]
 Law = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+
+watch()
 
 
 @njit(cache=True)

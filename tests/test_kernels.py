@@ -1,0 +1,95 @@
+"""Every loop that numba compiles does what its Python says: all of them, found where they are and not by a list."""
+
+import importlib
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.solver.oracles import depth_of, rows_of
+from tests.solver.tables import NAMED, PLAIN_PYTHON
+from treeopt.rules import RULES
+from treeopt.solver import dynamic_program
+from treeopt.trees import level_widths
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = {"treeopt": "treeopt", "trees": "treeopt.trees", "profiler": "treeopt.profiler", "cli": "treeopt.cli"}
+
+
+def compiling_modules() -> set[str]:
+    """Return the names of the modules whose source imports numba."""
+    found = set()
+    for folder, package in FOLDERS.items():
+        for path in (ROOT / folder).rglob("*.py"):
+            if re.search(r"^\s*(from numba import|import numba)\b", path.read_text("utf-8"), re.MULTILINE):
+                found.add(".".join([package, *path.relative_to(ROOT / folder).with_suffix("").parts]))
+    return found
+
+
+def kernels_of(module) -> dict[str, object]:
+    """Return the compiled functions of a module by name."""
+    return {name: value for name, value in vars(module).items() if hasattr(value, "py_func")}
+
+
+def solved():
+    """Return what the dynamic program finds for every named table: values, counts, trees and their widths."""
+    found = []
+    for p in NAMED.values():
+        depth = depth_of(p, 4)
+        trees, *counts = dynamic_program.solve_values(
+            np.array(rows_of(p, depth)).reshape(depth, -1, np.shape(p)[-1]), 12
+        )
+        parents = [np.array(trees.parents(nodes, depth)) for nodes in range(1, 13)]
+        found += [*trees.values, np.array(counts), trees.draft_widths(depth), *parents]
+    return found
+
+
+def judged():
+    """Return what every rule makes of random distributions on a tree with wide and narrow levels."""
+    from treeopt.runtime.rules import on_host
+
+    tree, rng = level_widths([3, 4, 2]), np.random.default_rng(0)
+    parents = np.flatnonzero(tree.child_counts)
+    nodes = np.stack([parents, tree.first_child[parents], tree.child_counts[parents]], axis=1).astype(np.int64)
+    found = []
+    for rule in RULES:
+        tokens = np.concatenate([[0], *(rng.permutation(7)[:count] for count in nodes[:, 2])]).astype(np.int64)
+        draft, target = rng.dirichlet(np.full(7, 0.5), (2, tree.nodes))
+        left, acceptance = np.zeros((len(nodes), 7)), np.ones(tree.nodes)
+        getattr(on_host, rule)(nodes, tokens, draft, target, left, acceptance)
+        found += [left, acceptance, np.array([on_host.quantile(left[0], share) for share in (0.0, 0.4, 1.0)])]
+    return found
+
+
+WORK = {"treeopt.solver.kernels": solved, "treeopt.runtime.rules.on_host": judged}
+"""For each module with compiled loops, what all of them are called for."""
+
+
+def test_every_compiling_module_is_tried():
+    assert compiling_modules() == set(WORK)
+
+
+@pytest.mark.skipif(PLAIN_PYTHON, reason="nothing is compiled here")
+@pytest.mark.parametrize("name", WORK)
+def test_compiled_loops_do_what_their_python_says(name, monkeypatch):
+    module = importlib.import_module(name)
+    kernels, called = kernels_of(module), set()
+    compiled = WORK[name]()
+
+    def python(kernel_name, function):
+        def noted(*arguments):
+            called.add(kernel_name)
+            return function(*arguments)
+
+        return noted
+
+    for kernel_name, kernel in kernels.items():
+        monkeypatch.setattr(module, kernel_name, python(kernel_name, kernel.py_func))
+    for fast, slow in zip(compiled, WORK[name](), strict=True):
+        assert (fast.dtype, fast.shape) == (slow.dtype, slow.shape)
+        if name.startswith("treeopt.solver"):
+            assert fast.tobytes() == slow.tobytes()  # trees hang on ties
+        else:
+            np.testing.assert_allclose(fast, slow, rtol=1e-12, atol=1e-15)  # sums in another order
+    assert called == set(kernels), "a loop that is not called is compared with nothing"

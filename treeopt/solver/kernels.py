@@ -1,0 +1,214 @@
+"""The dynamic program's loops, compiled by numba; the only ones of the solver, because tables that fall do without.
+
+They are imported where they are used: numba is slow to import.
+"""
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from treeopt.compiling import watch
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int32]
+NEARLY = 1 - 1e-12
+"""A bound that falls short by less than this share may do so by rounding."""
+
+watch()
+
+
+@njit(cache=True)
+def envelope(values: FloatArray, first: int) -> FloatArray:
+    """Return the least concave function that lies nowhere below `values[first:]` (Andrew, 1979); 0 before `first`."""
+    bound = np.zeros(len(values))
+    corners = np.empty(len(values), np.int64)
+    count = 0
+    for i in range(first, len(values)):
+        while count >= 2:
+            left, middle = corners[count - 2], corners[count - 1]
+            if (values[middle] - values[left]) * (i - left) > (values[i] - values[left]) * (middle - left):
+                break
+            count -= 1  # the middle lies on or below the line
+        corners[count] = i
+        count += 1
+    for corner in range(count):
+        left, right = corners[corner], corners[min(corner + 1, count - 1)]
+        for i in range(left, right):
+            bound[i] = values[left] + (values[right] - values[left]) * ((i - left) / (right - left))
+        bound[right] = values[right]
+    return bound
+
+
+@njit(cache=True)
+def next_favoured(favoured: int, n: int, accepted: float, child_bound: FloatArray, later_bound: FloatArray) -> int:
+    """Return the split of n nodes with the largest bound, given that of n - 1: one side of it grows by a node."""
+    gain = accepted * (child_bound[favoured + 1] - child_bound[favoured])
+    return favoured + (favoured == 0 or gain >= later_bound[n - favoured] - later_bound[n - favoured - 1])
+
+
+@njit(cache=True)
+def share(
+    accepted: float, child: FloatArray, child_bound: FloatArray, later: FloatArray, later_bound: FloatArray
+) -> tuple[FloatArray, int]:
+    """Return max over 1 <= m <= n of accepted * child[m] + later[n - m] for every n, and the splits compared.
+
+    Args:
+        accepted: probability that this child is accepted.
+        child: (N + 1,) best value of its subtree with at most m nodes.
+        child_bound: its envelope from 1 node on.
+        later: (N,) best value of the later siblings' subtrees together.
+        later_bound: its envelope.
+    """
+    best = np.zeros(len(later))
+    compared = favoured = 0
+    for n in range(1, len(later)):
+        favoured = next_favoured(favoured, n, accepted, child_bound, later_bound)
+        value = max(best[n - 1], accepted * child[favoured] + later[n - favoured])
+        m = favoured - 1
+        while m >= 1 and accepted * child_bound[m] + later_bound[n - m] > value:
+            value = max(value, accepted * child[m] + later[n - m])
+            m -= 1
+        compared += favoured - m
+        m = favoured + 1
+        while m <= n and accepted * child_bound[m] + later_bound[n - m] > value:
+            value = max(value, accepted * child[m] + later[n - m])
+            m += 1
+        compared += m - favoured - 1
+        best[n] = value
+    return best, compared
+
+
+@njit(cache=True)
+def least_splits(
+    accepted: float,
+    child: FloatArray,
+    child_bound: FloatArray,
+    later: FloatArray,
+    later_bound: FloatArray,
+    best: FloatArray,
+) -> IntArray:
+    """Return the least m that attains each of the maxima of `share`; 0 where one node fewer yields as much.
+
+    Args:
+        accepted: this and the next four as for `share`.
+        child: (N + 1,).
+        child_bound: its envelope.
+        later: (N,).
+        later_bound: its envelope.
+        best: (N,), from `share`.
+
+    Ties are broken toward fewer nodes, then toward smaller subtrees at lower ranks, so that equal input gives the
+    same tree on every machine and no node is spent for nothing.
+    """
+    splits = np.zeros(len(best), np.int32)
+    favoured = 0
+    for n in range(1, len(best)):
+        favoured = next_favoured(favoured, n, accepted, child_bound, later_bound)
+        if best[n] == best[n - 1]:
+            continue
+        m = favoured
+        while m >= 1 and accepted * child_bound[m] + later_bound[n - m] >= best[n] * NEARLY:
+            if accepted * child[m] + later[n - m] >= best[n]:
+                splits[n] = m
+            m -= 1
+        m = favoured + 1
+        while splits[n] == 0:
+            if accepted * child[m] + later[n - m] >= best[n]:
+                splits[n] = m
+            m += 1
+    return splits
+
+
+@njit(cache=True)
+def forests(row: FloatArray, below: FloatArray) -> tuple[FloatArray, int]:
+    """Return W, the best forests below one node for every first rank and number of nodes, and the splits compared.
+
+    Args:
+        row: (B,) acceptance of each rank.
+        below: (R, N + 1) best values of subtrees whose root has rank 0, 1, … R - 1 and beyond.
+
+    Returns:
+        (B + 1, N): entry [k, n] is the most that at most n nodes yield in the subtrees of children k, k + 1, …
+    """
+    best = np.zeros((len(row) + 1, below.shape[1] - 1))
+    bounds = [envelope(values, 1) for values in below]
+    compared = 0
+    for k in range(len(row) - 1, -1, -1):
+        if row[k] == 0.0 and best[k + 1, -1] == 0.0:
+            continue  # neither this child nor any later one is ever accepted
+        r = min(k, len(below) - 1)
+        found, tried = share(row[k], below[r], bounds[r], best[k + 1], envelope(best[k + 1], 0))
+        for n in range(len(found)):  # a loop compiles faster than an assignment of the whole
+            best[k, n] = found[n]
+        compared += tried
+    return best, compared
+
+
+@njit(cache=True)
+def splits_of(row: FloatArray, below: FloatArray) -> list[IntArray]:
+    """Return for every rank the nodes of its subtree in the best forests of it and all later ones; see `least_splits`.
+
+    Args:
+        row: as for `forests`.
+        below: as for `forests`.
+    """
+    best, _ = forests(row, below)
+    bounds = [envelope(values, 1) for values in below]
+    splits = []
+    for k in range(len(row)):
+        r = min(k, len(below) - 1)
+        later_bound = envelope(best[k + 1], 0)
+        splits.append(least_splits(row[k], below[r], bounds[r], best[k + 1], later_bound, best[k]))
+    return splits
+
+
+@njit(cache=True)
+def child_sizes(row: FloatArray, below: FloatArray, nodes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return (len(nodes), B): the most nodes of each child's subtree below nodes with so many below them; 0 for none.
+
+    Args:
+        row: as for `forests`.
+        below: as for `forests`, N more than any of `nodes`.
+        nodes: int64.
+    """
+    splits = splits_of(row, below)
+    sizes = np.zeros((len(nodes), len(row)), np.int64)
+    for i in range(len(nodes)):
+        left = nodes[i]
+        for k in range(len(row)):
+            while left > 0 and splits[k][left] == 0:
+                left -= 1
+            sizes[i, k] = splits[k][left]
+            left -= sizes[i, k]
+    return sizes
+
+
+@njit(cache=True)
+def widths_above(row: FloatArray, below: FloatArray, widths: IntArray) -> IntArray:
+    """Return int32 (N + 1, L + 1): internal nodes per level of the best trees of every size, from those one level below.
+
+    Args:
+        row: as for `forests`.
+        below: as for `forests`.
+        widths: int32 (R, N + 1, L), the same of the subtrees below.
+    """
+    splits = splits_of(row, below)
+    ranks, columns, levels = widths.shape
+    forest = np.zeros((columns - 1, levels), np.int32)  # of children k, k + 1, …
+    for k in range(len(row) - 1, -1, -1):
+        later, child, split = forest, widths[min(k, ranks - 1)], splits[k]
+        forest = np.zeros(later.shape, np.int32)
+        for n in range(1, columns - 1):
+            m = split[n]
+            if m == 0:
+                for level in range(levels):
+                    forest[n, level] = forest[n - 1, level]
+            else:
+                for level in range(levels):
+                    forest[n, level] = child[m, level] + later[n - m, level]
+    here = np.zeros((columns, levels + 1), np.int32)
+    for n in range(2, columns):
+        here[n, 0] = max(here[n - 1, 0], min(splits[0][n - 1], 1))
+        for level in range(levels):
+            here[n, level + 1] = forest[n - 1, level]
+    return here
