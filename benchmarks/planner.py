@@ -7,17 +7,16 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 from conditions import bar, conditions, say
 
 from treeopt import AcceptanceTable, solve
+from treeopt.arrays import Float64
 from treeopt.planner import fastest_tree
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.curves import Curve
 from treeopt.planner.fastest import speeds
 
-FloatArray = npt.NDArray[np.float64]
-Cost = Callable[[FloatArray], FloatArray]
+Cost = Callable[[Float64], Float64]
 
 NODES, DEPTH, BRANCHES = 512, 16, 16
 LARGE = 4096, 32
@@ -42,7 +41,7 @@ ROWS = {
 }
 
 
-def rising(counts: FloatArray, seed: int, least: float, most: float) -> FloatArray:
+def rising(counts: Float64, seed: int, least: float, most: float) -> Float64:
     return np.sort(np.random.default_rng(seed).uniform(least, most, len(counts)))
 
 
@@ -55,7 +54,7 @@ def costs_of(verify: Cost, draft: Cost, nodes: int = NODES) -> StepCosts:
     )
 
 
-def searched(row: FloatArray, rows: str, nodes: int, depth: int) -> None:
+def searched(row: Float64, rows: str, nodes: int, depth: int) -> None:
     """Print what is found on every machine, and how long that takes."""
     solution = solve(AcceptanceTable(np.stack([row * 0.98**d for d in range(depth)])), nodes, depth)
     for machine, curves in bar(MACHINES.items(), rows):

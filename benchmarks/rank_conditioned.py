@@ -13,11 +13,11 @@ import argparse
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 from conditions import bar, conditions
 
 import treeopt
 from treeopt.acceptance import AcceptanceTable, TextSums
+from treeopt.arrays import Float64
 from treeopt.counts import LEAST_COUNT, TextCounts, conditional_counts, rank_conditioned_counts, text_sums
 from treeopt.profiler.acceptance import AcceptanceText, TextPositions
 from treeopt.runtime import Decoder
@@ -26,7 +26,6 @@ from treeopt.runtime.prompts import bench_prompts, load_prompts, profile_prompts
 from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 
-FloatArray = npt.NDArray[np.float64]
 Prompts = Sequence[Sequence[int]]
 Tables = tuple[AcceptanceTable, AcceptanceTable]
 
@@ -91,7 +90,7 @@ def trees(table: AcceptanceTable) -> dict[str, TokenTree]:
     return shapes | {f"best of {nodes}": solution.tree(nodes, solution.max_depth) for nodes in SOLVED_NODES}
 
 
-def decode(pair: ModelPair, tree: TokenTree, prompts: Prompts, temperature: float, tokens: int) -> FloatArray:
+def decode(pair: ModelPair, tree: TokenTree, prompts: Prompts, temperature: float, tokens: int) -> Float64:
     """Return (prompts, 3): tokens, steps, and steps that accepted a child of the root."""
     decoder = Decoder(pair.target, pair.draft, tree, rule=RULE, temperature=temperature)
     sums = np.zeros((len(prompts), 3))
@@ -103,17 +102,17 @@ def decode(pair: ModelPair, tree: TokenTree, prompts: Prompts, temperature: floa
     return sums
 
 
-def tokens_per_step(decoded: FloatArray) -> float:
+def tokens_per_step(decoded: Float64) -> float:
     return float(decoded[:, 0].sum() / decoded[:, 1].sum())
 
 
-def standard_error(decoded: FloatArray) -> float:
+def standard_error(decoded: Float64) -> float:
     """Return that of a ratio of sums over prompts."""
     residual = decoded[:, 0] - tokens_per_step(decoded) * decoded[:, 1]
     return float(np.sqrt((residual**2).sum() * len(decoded) / (len(decoded) - 1)) / decoded[:, 1].sum())
 
 
-def errors(shapes: Mapping[str, TokenTree], decoded: Mapping[str, FloatArray], columns: Tables) -> FloatArray:
+def errors(shapes: Mapping[str, TokenTree], decoded: Mapping[str, Float64], columns: Tables) -> Float64:
     """Return (trees, tables): how far each prediction lies above what was decoded, in percent."""
     return np.array(
         [
@@ -123,7 +122,7 @@ def errors(shapes: Mapping[str, TokenTree], decoded: Mapping[str, FloatArray], c
     )
 
 
-def mean_absolute(error: FloatArray) -> FloatArray:
+def mean_absolute(error: Float64) -> Float64:
     """Return (3,): the mean over trees for the plain table, for the one by rank, and the second less the first."""
     plain, by_rank = np.abs(error).mean(axis=0)
     return np.array([plain, by_rank, by_rank - plain])
@@ -136,7 +135,7 @@ def compare(pair: ModelPair, profile: Prompts, bench: Prompts, temperature: floa
     shapes = trees(profile_tables[0])
     decoded = {name: decode(pair, tree, bench, temperature, tokens) for name, tree in bar(shapes.items(), "decoding")}
 
-    def mean_of(kept: list[int], columns: Tables) -> FloatArray:
+    def mean_of(kept: list[int], columns: Tables) -> Float64:
         return mean_absolute(errors(shapes, {name: sums[kept] for name, sums in decoded.items()}, columns))
 
     everything = list(range(len(bench)))
@@ -151,9 +150,7 @@ def compare(pair: ModelPair, profile: Prompts, bench: Prompts, temperature: floa
     show_parents(profile_tables[1])
 
 
-def show_rows(
-    shapes: Mapping[str, TokenTree], decoded: Mapping[str, FloatArray], profile: Tables, bench: Tables
-) -> None:
+def show_rows(shapes: Mapping[str, TokenTree], decoded: Mapping[str, Float64], profile: Tables, bench: Tables) -> None:
     print(
         f"{'':25}{'tokens per step':<20}{'predicted, profile prompts':<32}{'predicted, held-out':<32}accepted at depth 1"
     )
@@ -175,7 +172,7 @@ def show_rows(
         print(f"{name:<15}{tree.nodes:>5}{'':5}{measured:<10.3f}{error:<10}{predicted}{first:<9}{anywhere}")
 
 
-def show_mean(prompts: str, mean: FloatArray, spread: FloatArray) -> None:
+def show_mean(prompts: str, mean: Float64, spread: Float64) -> None:
     print(
         f"mean absolute error, {prompts} prompts: plain {mean[0]:.1f} %, by rank {mean[1]:.1f} %; "
         f"by rank less plain {mean[2]:+.1f} +- {spread[2]:.1f}"

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 import click
 import numpy as np
-import numpy.typing as npt
 import torch
 from conditions import bar, conditions, say
 
 from treeopt.acceptance import TextSums
+from treeopt.arrays import Float64
 from treeopt.cli.values import TEMPERATURES
 from treeopt.planner import fastest_drafted_tree, plan, step_model
 from treeopt.planner.smoothing import smooth
@@ -33,7 +33,6 @@ from treeopt.sampling import Sampling
 from treeopt.solver import solve
 from treeopt.trees import TokenTree, chain
 
-FloatArray = npt.NDArray[np.float64]
 Prompts = list[list[int]]
 
 RULES = ("sequoia", "specinfer", "target", "traversal")
@@ -69,7 +68,7 @@ def main_table(pair: ModelPair, profile: Profile, prompts: Prompts, tokens: int,
         say(f"{rule:<12}{tree.nodes:>6}{tree.max_depth:>6}{cells}")
 
 
-def reach(pair: ModelPair, tree: TokenTree, prompts: Prompts, tokens: int, sampling: Sampling) -> FloatArray:
+def reach(pair: ModelPair, tree: TokenTree, prompts: Prompts, tokens: int, sampling: Sampling) -> Float64:
     """Return float64 (prompts, 2, n): reach under traversal and sequoia, summed over each text's steps."""
     return np.array(
         [
@@ -93,7 +92,7 @@ def plain_texts(pair: ModelPair, prompts: Prompts, tokens: int, temperature: flo
 
 
 @torch.inference_mode()
-def reach_at(pair: ModelPair, tree: TokenTree, texts: list[list[list[int]]], sampling: Sampling) -> FloatArray:
+def reach_at(pair: ModelPair, tree: TokenTree, texts: list[list[list[int]]], sampling: Sampling) -> Float64:
     """Return float64 (texts, 2, n): reach under traversal and sequoia of a tree drafted behind each text so far, summed."""
     decoder = Decoder(pair.target, pair.draft, tree, rule="traversal", temperature=sampling.temperature)
     verifiers = [
@@ -112,13 +111,13 @@ def reach_at(pair: ModelPair, tree: TokenTree, texts: list[list[list[int]]], sam
     return reach
 
 
-def tokens_per_step(sums: FloatArray) -> FloatArray:
+def tokens_per_step(sums: Float64) -> Float64:
     """Return float64 (2,): expected tokens per step under both rules over all texts."""
     total = sums.sum(axis=0)
     return np.asarray(total.sum(axis=-1) / total[:, 0])
 
 
-def gain(ours: FloatArray, theirs: FloatArray, rule: int) -> tuple[float, float]:
+def gain(ours: Float64, theirs: Float64, rule: int) -> tuple[float, float]:
     """Return the gain in percent of the first, under a rule, over the second under sequoia, with its standard error."""
 
     def percent(rows: Sequence[int]) -> float:
@@ -136,7 +135,7 @@ def tree_for_traversal(
     """Return the tree of most tokens under traversal, among those measured while solving and measuring took turns."""
     _, depths, ranks = sums.accepted.shape
 
-    def best(known: FloatArray) -> TokenTree:
+    def best(known: Float64) -> TokenTree:
         return solve(gained(sums, known).table(), nodes, depth).tree(nodes, depth)
 
     def measure(_: int, tree: TokenTree) -> ReachSums:

@@ -12,12 +12,10 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from conditions import bar, conditions, say
 
 from treeopt import AcceptanceTable, solve
-
-FloatArray = npt.NDArray[np.float64]
+from treeopt.arrays import Float64
 
 BRANCHES = 32
 SIZES = ((128, 10), (512, 16), (512, 32), (1024, 32), (2048, 32), (4096, 32))
@@ -26,22 +24,22 @@ PLAIN = 128, 10
 FALLING = np.array([0.7, *(0.12 / k**1.6 for k in range(1, BRANCHES))])
 
 
-def noisy(*shape: int) -> FloatArray:
+def noisy(*shape: int) -> Float64:
     """Return falling rows with the noise of a short measurement, so that they rise here and there."""
     rows = FALLING * np.random.default_rng(1).lognormal(0, 0.3, size=(*shape, BRANCHES))
     return np.asarray(rows / np.maximum(1, rows.sum(axis=-1, keepdims=True)))
 
 
-def shuffled(depth: int) -> FloatArray:
+def shuffled(depth: int) -> Float64:
     return np.random.default_rng(2).permuted(noisy(depth), axis=1)
 
 
-def uneven(depth: int) -> FloatArray:
+def uneven(depth: int) -> Float64:
     """Return Dirichlet rows: most of the acceptance lies on a few ranks, anywhere in the row."""
     return np.random.default_rng(3).dirichlet(np.full(BRANCHES, 0.3), size=depth)
 
 
-FAMILIES: dict[str, Callable[[int], FloatArray]] = {
+FAMILIES: dict[str, Callable[[int], Float64]] = {
     "falling row": lambda _: FALLING,
     "noisy row": lambda _: noisy(),
     "noisy rows": noisy,
@@ -108,7 +106,7 @@ def one_large(family: str) -> None:
     )
 
 
-def plain_recurrence(row: FloatArray, max_nodes: int, levels: int) -> FloatArray:
+def plain_recurrence(row: Float64, max_nodes: int, levels: int) -> Float64:
     """Return float64 (levels + 1, max_nodes + 1): the best values, by the recurrence of Chen et al., 2024, Algorithm 1.
 
     For every number of levels, branch and budget the sizes of the last branch's subtree are all tried, at once in numpy.

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from treeopt.counts import REJECTED, FloatArray, IntArray, TextCounts, conditional_counts
+from treeopt.arrays import Float64, Int64
+from treeopt.counts import REJECTED, TextCounts, conditional_counts
 from treeopt.runtime.drawing import likeliest, places
 from treeopt.runtime.finite import check_logits
 from treeopt.runtime.model import LanguageModel, TextCache
@@ -28,9 +29,9 @@ from treeopt.trees import level_widths
 class TextPositions:
     """What happened at every position of one text."""
 
-    expected: FloatArray
+    expected: Float64
     """float64 (positions, B): the probability that the rule accepts the child of each rank, given the children."""
-    accepted_rank: IntArray
+    accepted_rank: Int64
     """int64 (positions,): the rank that it accepted, `REJECTED` for none."""
 
 
@@ -75,7 +76,7 @@ class AcceptanceText:
         """Generate `positions` tokens after a prompt, fewer if the text ends, and tell what happened at each."""
         return texts_together(self._target, self._draft, [self], prompt, positions)[0]
 
-    def position(self, token: int, target_logits: Tensor, draft_logits: Tensor) -> tuple[FloatArray, int, int]:
+    def position(self, token: int, target_logits: Tensor, draft_logits: Tensor) -> tuple[Float64, int, int]:
         """Return the expected acceptance (B,) of the children after a token, the accepted rank, and the next token.
 
         Logits are (1, V) of either model, after the token.
@@ -112,7 +113,7 @@ def texts_together(
     for model, cache in zip(models, caches, strict=True):
         model.prefill(_together([list(prompt[:-1])] * rows, model.device), cache)
     last = [prompt[-1]] * rows
-    found: list[list[tuple[FloatArray, int]]] = [[] for _ in texts]
+    found: list[list[tuple[Float64, int]]] = [[] for _ in texts]
     ended = [False] * rows
     for _ in range(positions):
         logits = [_feed(model, cache, last) for model, cache in zip(models, caches, strict=True)]

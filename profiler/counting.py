@@ -7,7 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from treeopt.acceptance import TextSums
-from treeopt.counts import IntArray, TextCounts, text_sums
+from treeopt.arrays import Float64, Int64
+from treeopt.counts import TextCounts, text_sums
 from treeopt.outcomes import Outcomes
 from treeopt.profile import MeasuredAcceptance, Profile
 from treeopt.profiler.acceptance import AcceptanceText, texts_together
@@ -15,7 +16,7 @@ from treeopt.profiler.journal import Journal
 from treeopt.profiler.processes import Processes
 from treeopt.profiler.settings import Settings
 from treeopt.profiler.sweep import Step
-from treeopt.profiler.traversal import FloatArray, ReachSums, count_reach, gained, until_no_gain
+from treeopt.profiler.traversal import ReachSums, count_reach, gained, until_no_gain
 from treeopt.runtime.model import LanguageModel
 from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree
@@ -36,7 +37,7 @@ class CountedText(NamedTuple):
     """What is kept of one text under one rule and sampling."""
 
     counts: TextCounts
-    ranks: IntArray
+    ranks: Int64
     """int64 (positions,): the rank accepted at each position."""
 
 
@@ -162,10 +163,10 @@ class Counting:
         assert sums is not None
         _, depths, ranks = sums.accepted.shape
 
-        def acceptance(gain: FloatArray) -> MeasuredAcceptance:
+        def acceptance(gain: Float64) -> MeasuredAcceptance:
             return self._acceptance("traversal", sampling, gained(sums, gain), base.outcomes)
 
-        def fastest(gain: FloatArray) -> TokenTree:
+        def fastest(gain: Float64) -> TokenTree:
             return fastest_tree(replace(profile, acceptances=(acceptance(gain),)))
 
         def measure(turn: int, tree: TokenTree) -> ReachSums:

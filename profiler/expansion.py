@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from treeopt.arrays import Bool, Float32, Int64
 from treeopt.draft_record import NOT_DRAFTED
 from treeopt.profiler.settings import RecordSize
-from treeopt.runtime.dynamic_growth import BoolArray, Children, FloatArray, IntArray, falling, visible_below
+from treeopt.runtime.dynamic_growth import Children, falling, visible_below
 from treeopt.runtime.finite import not_finite_error
 from treeopt.runtime.growing import feed
 from treeopt.runtime.model import LanguageModel
@@ -22,16 +23,16 @@ ROOTS_AT_ONCE = 64
 class Expansion:
     """The nodes fed below one root, level by level, the root first."""
 
-    parent: IntArray
+    parent: Int64
     """int64 (E,): -1 for the root."""
-    rank: IntArray
+    rank: Int64
     """int64 (E,): among the parent's children."""
-    log_probs: FloatArray
+    log_probs: Float32
     """float32 (E, K): of the likeliest tokens after each, falling."""
-    tokens: IntArray
+    tokens: Int64
     """int64 (E, K): these tokens."""
 
-    def outcome(self, following: Sequence[int], depth: int) -> IntArray:
+    def outcome(self, following: Sequence[int], depth: int) -> Int64:
         """Return int64 (depth,): the ranks along which a text goes on, -1 from where the draft does not follow it."""
         ranks = np.full(depth, NOT_DRAFTED)
         node = np.zeros(1, np.int64)
@@ -57,9 +58,9 @@ class Expander:
         self._top_k, self._depth = size.top_k, size.depth
         k = np.arange(1, size.top_k + 1)[:, None, None]
         place, rank = np.arange(size.top_k)[:, None], np.arange(size.top_k)
-        self._outside: BoolArray = (place >= k) | (rank >= k)
+        self._outside: Bool = (place >= k) | (rank >= k)
         """bool (K, K, K): for each top-k, the beams and ranks that its trees have not."""
-        self._taken: BoolArray = ~self._outside[:, :, 0]
+        self._taken: Bool = ~self._outside[:, :, 0]
         """bool (K, K): for each top-k, its beams."""
 
     @torch.inference_mode()
@@ -91,7 +92,7 @@ class Expander:
         self._cache.length += count
         return children
 
-    def _feed(self, tokens: IntArray, nodes: PassNodes) -> Children:
+    def _feed(self, tokens: Int64, nodes: PassNodes) -> Children:
         children = feed(self._draft, self._cache, tokens, nodes, children=self._top_k)
         if not children.finite:
             raise not_finite_error(self._draft.name, "draft model")

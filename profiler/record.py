@@ -11,9 +11,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from tqdm import tqdm
 
+from treeopt.arrays import Int64
 from treeopt.draft_record import DraftRecord
 from treeopt.errors import TreeoptError
 from treeopt.profiler.expansion import Expander
@@ -165,6 +165,6 @@ def joined(records: Sequence[DraftRecord]) -> DraftRecord:
     )
 
 
-def _starts(counts: Sequence[int]) -> npt.NDArray[np.int64]:
+def _starts(counts: Sequence[int]) -> Int64:
     """Return where each of some runs of so many begins, and where the last ends."""
     return np.cumsum([0, *counts], dtype=np.int64)

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from treeopt.acceptance import TextSums
+from treeopt.arrays import Float64
 from treeopt.runtime import Decoder, Verifier
 from treeopt.runtime.decode_loop import trained_tokens
 from treeopt.runtime.finite import all_finite, not_finite_error
@@ -23,8 +23,6 @@ from treeopt.runtime.rules import rule_named
 from treeopt.runtime.sampling import law
 from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree
-
-FloatArray = npt.NDArray[np.float64]
 
 LEAST_REACHED = 20.0
 """Entries whose parents fewer steps reached keep the acceptance of `sequoia`."""
@@ -37,11 +35,11 @@ class ReachSums:
     """Reach of every node of a tree, summed over steps, under both rules and from the same drafts."""
 
     tree: TokenTree
-    traversal: FloatArray
+    traversal: Float64
     """float64 (n,); entry 0 is the number of steps."""
-    sequoia: FloatArray
+    sequoia: Float64
 
-    def gain(self, depths: int, ranks: int) -> FloatArray:
+    def gain(self, depths: int, ranks: int) -> Float64:
         """Return float64 (depths, ranks): acceptance under `traversal` over that under `sequoia`, nan where not measured."""
         gain = np.full((depths, ranks), np.nan)
         for depth, level in enumerate(self.tree.levels[1 : depths + 1]):
@@ -69,7 +67,7 @@ def count_reach(
     sampling: Sampling,
     draft_sampling: Sampling | None,
     seed: int,
-) -> FloatArray:
+) -> Float64:
     """Decode `positions` tokens with a tree under `traversal`, fewer if the text ends, and sum the reach of its nodes.
 
     Returns float64 (2, n): under `traversal` and under `sequoia`, of the same drafts.
@@ -108,7 +106,7 @@ def count_reach(
     return reach
 
 
-def gained(sums: TextSums, gain: FloatArray) -> TextSums:
+def gained(sums: TextSums, gain: Float64) -> TextSums:
     """Return the sums of `sequoia` times the gain of `traversal`, text by text.
 
     Siblings exclude each other: ranks whose gain was not measured share what the others leave, in the same proportion,
@@ -124,8 +122,8 @@ def gained(sums: TextSums, gain: FloatArray) -> TextSums:
 
 
 def until_no_gain(
-    fastest: Callable[[FloatArray], TokenTree], measure: Callable[[int, TokenTree], ReachSums], depths: int, ranks: int
-) -> FloatArray:
+    fastest: Callable[[Float64], TokenTree], measure: Callable[[int, TokenTree], ReachSums], depths: int, ranks: int
+) -> Float64:
     """Return the gain (depths, ranks) under which the fastest tree is one that was measured.
 
     Solve and measure take turns: the fastest tree under the gain known so far is measured, what it shows is added, until

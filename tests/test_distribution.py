@@ -21,6 +21,7 @@ from types import ModuleType
 
 import pytest
 
+pytestmark = pytest.mark.source
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 LEFT_OUT = shutil.ignore_patterns(

@@ -30,6 +30,7 @@ BASE = {
     "treeopt.figure_style",
     "treeopt.pair",
     "treeopt.compiling",
+    "treeopt.arrays",
 }
 """The version, errors, reading and writing files, and where the bundled pair lies: everyone may import them."""
 RECORDS = {

@@ -4,15 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from treeopt.arguments import instance, numbers, whole
 from treeopt.array_record import ArrayRecord
+from treeopt.arrays import Float64, Floats
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.trees import TokenTree
 
-FloatArray = npt.NDArray[np.float64]
-Numbers = Sequence[float] | Sequence[Sequence[float]] | Sequence[Sequence[Sequence[float]]] | npt.NDArray[np.floating]
+Numbers = Sequence[float] | Sequence[Sequence[float]] | Sequence[Sequence[Sequence[float]]] | Floats
 
 ROUNDING = 1e-9
 """Rows may exceed 1 by this much, the rounding of a sum of written probabilities."""
@@ -42,9 +41,9 @@ class AcceptanceTable(ArrayRecord):
     2.29
     """
 
-    p: FloatArray
-    counts: FloatArray | None
-    standard_error: FloatArray | None
+    p: Float64
+    counts: Float64 | None
+    standard_error: Float64 | None
 
     def __init__(
         self,
@@ -78,7 +77,7 @@ class AcceptanceTable(ArrayRecord):
         """D: depths that were measured; None when one row holds for all."""
         return None if self.position_invariant else len(self.p)
 
-    def rows(self, depth: int) -> FloatArray:
+    def rows(self, depth: int) -> Float64:
         """Return the rows of depth 1 … `depth` as float64 (depth, R, B), read-only; R is `parent_ranks`.
 
         Raises InfeasibleError when fewer depths were measured.
@@ -93,7 +92,7 @@ class AcceptanceTable(ArrayRecord):
             )
         return self.p.reshape(len(self.p), self.parent_ranks, self.branching)[:depth]
 
-    def reach(self, tree: TokenTree) -> FloatArray:
+    def reach(self, tree: TokenTree) -> Float64:
         """Return float64 (n,): the probability that a step accepts each node; 1 for the root.
 
         A rank that was never measured counts as never accepted.
@@ -113,7 +112,7 @@ class AcceptanceTable(ArrayRecord):
         """Return F(T), the tokens that a step yields on average (Chen et al., 2024, Proposition 3.4)."""
         return float(self.reach(tree).sum())
 
-    def interval(self) -> tuple[FloatArray, FloatArray] | None:
+    def interval(self) -> tuple[Float64, Float64] | None:
         """Return the ends of the 95 % interval of every entry, or None when no error was measured."""
         if self.standard_error is None:
             return None
@@ -139,8 +138,8 @@ class TextSums(ArrayRecord):
     ([[0.6]], [[0.15]])
     """
 
-    reached: FloatArray
-    accepted: FloatArray
+    reached: Float64
+    accepted: Float64
 
     def __init__(self, reached: Numbers, accepted: Numbers) -> None:
         shape = _numbers("accepted", accepted).shape
@@ -167,12 +166,12 @@ class TextSums(ArrayRecord):
             )
 
     @property
-    def p(self) -> FloatArray:
+    def p(self) -> Float64:
         """float64 (D, B): acceptance over all texts together, a ratio of sums."""
         p = self.accepted.sum(axis=0) / self.reached.sum(axis=0)[:, None]
         return np.asarray(p / np.maximum(1.0, p.sum(axis=-1, keepdims=True)))  # above 1 is rounding
 
-    def deviations(self) -> FloatArray:
+    def deviations(self) -> Float64:
         """Return float64 (J, D, B): what each text contributes to the error of `p`.
 
         `p + sum over j of z[j] * deviations[j]`, z standard normal, has the estimated covariance of `p`: that of a
@@ -189,7 +188,7 @@ class TextSums(ArrayRecord):
         return AcceptanceTable(self.p, counts=self.reached.sum(axis=0), standard_error=error)
 
 
-def _probabilities(p: object) -> FloatArray:
+def _probabilities(p: object) -> Float64:
     table = numbers("p", p)
     if table.ndim not in (1, 2, 3) or table.size == 0:
         raise InvalidValueError(
@@ -212,11 +211,11 @@ def _probabilities(p: object) -> FloatArray:
     return table
 
 
-def _like(name: str, values: object, shape: tuple[int, ...]) -> FloatArray | None:
+def _like(name: str, values: object, shape: tuple[int, ...]) -> Float64 | None:
     return None if values is None else _numbers(name, values, shape)
 
 
-def _numbers(name: str, values: object, shape: tuple[int, ...] | None = None) -> FloatArray:
+def _numbers(name: str, values: object, shape: tuple[int, ...] | None = None) -> Float64:
     """Return a read-only copy of finite numbers of at least 0, in a shape if one is given."""
     where = "" if shape is None else f" in shape {shape}"
     array = numbers(name, values, where)

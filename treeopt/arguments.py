@@ -8,13 +8,10 @@ import operator
 import reprlib
 from collections.abc import Iterable
 from numbers import Real
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from treeopt.arrays import Array, Float64, Int64
 from treeopt.errors import InvalidValueError
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
 
 T = TypeVar("T")
 
@@ -74,7 +71,7 @@ def items(name: str, values: Iterable[T]) -> list[T]:
         raise InvalidValueError(f"{name}: expected a list. Got {shown(values)}: put it into one.") from None
 
 
-def numbers(name: str, values: object, where: str = "") -> "npt.NDArray[np.float64]":
+def numbers(name: str, values: object, where: str = "") -> "Float64":
     """Return a copy, float64, of numbers in lists, as deep as may be; `where` says in which shape they are expected."""
     import numpy as np
 
@@ -87,7 +84,7 @@ def numbers(name: str, values: object, where: str = "") -> "npt.NDArray[np.float
     raise InvalidValueError(f"{name}: expected numbers{where}, as many in every row. Got {shown(values)}.")
 
 
-def whole_numbers(name: str, values: object) -> "npt.NDArray[np.int64]":
+def whole_numbers(name: str, values: object) -> "Int64":
     """Return a copy, int64, of whole numbers in lists, as deep as may be."""
     import numpy as np
 
@@ -100,7 +97,7 @@ def whole_numbers(name: str, values: object) -> "npt.NDArray[np.int64]":
     raise InvalidValueError(f"{name}: expected whole numbers. Got {shown(values)}: give a list of int.")
 
 
-def _entries(values: object) -> "npt.NDArray[Any]":
+def _entries(values: object) -> "Array":
     """Return the array that values are, or the values themselves: numpy would take True for 1 and "1" for text."""
     import numpy as np
 
@@ -109,7 +106,7 @@ def _entries(values: object) -> "npt.NDArray[Any]":
     return values if isinstance(values, np.ndarray) else np.array(values, object)
 
 
-def _all(entries: "npt.NDArray[Any]", kind: Any, dtypes: str) -> bool:
+def _all(entries: "Array", kind: Any, dtypes: str) -> bool:
     """Whether all entries are of a kind and none a boolean; an array's type says so of all of them."""
     if entries.dtype != object:
         return entries.dtype.kind in dtypes

@@ -5,9 +5,8 @@ from operator import attrgetter
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from treeopt.arrays import Array
 
 LIMIT = 400
 """Characters that no record's text reaches."""

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from treeopt.arrays import Array, Int32
 from treeopt.errors import FormatError, InvalidValueError
 
-Array = npt.NDArray[Any]
 T = TypeVar("T")
 
 MAX_ARRAYS = 100_000
@@ -83,7 +82,7 @@ class Arrays:
         """Return one whole number."""
         return int(self.take(name, "i", 0))
 
-    def indices(self, name: str, dimensions: int, least: int, end: int) -> npt.NDArray[np.int32]:
+    def indices(self, name: str, dimensions: int, least: int, end: int) -> Int32:
         """Return an array of whole numbers from `least` to `end` - 1."""
         array = self.take(name, "i", dimensions)
         if array.size and not least <= array.min() <= array.max() < end:

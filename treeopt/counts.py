@@ -4,14 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from treeopt.acceptance import TextSums
 from treeopt.array_record import ArrayRecord, freeze
+from treeopt.arrays import Float64, Int64
 from treeopt.errors import TreeoptError
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 LEAST_COUNT = 20.0
 """Depths that fewer positions reached are left out of the table."""
@@ -23,16 +20,16 @@ REJECTED = -1
 class TextCounts(ArrayRecord):
     """Sums over one text: how often each depth was reached, and how much of that each rank accepted."""
 
-    reached: FloatArray
+    reached: Float64
     """float64 (D,), or (D, R) where every rank of the parent has sums of its own."""
-    accepted: FloatArray
+    accepted: Float64
     """float64 (D, B) or (D, R, B)."""
 
     def __post_init__(self) -> None:
         freeze(self)
 
     @classmethod
-    def from_numbers(cls, numbers: FloatArray, depth: int) -> "TextCounts":
+    def from_numbers(cls, numbers: Float64, depth: int) -> "TextCounts":
         """Return the sums that `numbers` gave as one row, in shapes (D,) and (D, B)."""
         return cls(numbers[:depth], numbers[depth:].reshape(depth, -1))
 
@@ -42,7 +39,7 @@ class TextCounts(ArrayRecord):
         return (*self.reached.tolist(), *self.accepted.ravel().tolist())
 
 
-def conditional_counts(expected: FloatArray, accepted_rank: IntArray, depth: int) -> TextCounts:
+def conditional_counts(expected: Float64, accepted_rank: Int64, depth: int) -> TextCounts:
     """Return the sums per depth, every position taken as a root once.
 
     Position s + d - 1 counts for depth d of root s when positions s … s + d - 2 all accepted a child.
@@ -56,7 +53,7 @@ def conditional_counts(expected: FloatArray, accepted_rank: IntArray, depth: int
     return TextCounts(counts.reached[:, 0], counts.accepted[:, 0])
 
 
-def rank_conditioned_counts(expected: FloatArray, accepted_rank: IntArray, depth: int, parent_ranks: int) -> TextCounts:
+def rank_conditioned_counts(expected: Float64, accepted_rank: Int64, depth: int, parent_ranks: int) -> TextCounts:
     """Return the sums per depth and rank of the parent, every position taken as a root once.
 
     Position s + d - 1 counts for depth d of root s when positions s … s + d - 2 all accepted a child, and there for

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from treeopt.array_record import ArrayRecord, freeze
+from treeopt.arrays import Float32, Int32, Int64
 from treeopt.arrays_file import Arrays
 from treeopt.errors import InvalidValueError
 from treeopt.files import read_bytes, write_bytes
@@ -23,8 +23,6 @@ VERSION = 1
 MAX_BYTES = 1_000_000_000
 NOT_DRAFTED = -1
 """Stands for the rank of a token that the draft did not have among its likeliest."""
-
-IntArray = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
@@ -50,17 +48,17 @@ class DraftRecord(ArrayRecord):
     """Tokens of the target's law that were kept; 0 is all."""
     depth: int
     """D: levels that were drafted."""
-    text_starts: npt.NDArray[np.int64]
+    text_starts: Int64
     """int64 (J + 1,): text j has the roots `text_starts[j]` to `text_starts[j + 1]` - 1, one per generated token."""
-    node_starts: npt.NDArray[np.int64]
+    node_starts: Int64
     """int64 (R + 1,): root r has the expanded nodes `node_starts[r]` to `node_starts[r + 1]` - 1."""
-    parent: IntArray
+    parent: Int32
     """int32 (E,): each expanded node's parent, counted from its root's first node; -1 for that one."""
-    rank: IntArray
+    rank: Int32
     """int32 (E,): rank among the children of the parent; 0 for the root's own."""
-    log_probs: npt.NDArray[np.float32]
+    log_probs: Float32
     """float32 (E, K): the draft's log-probabilities, at temperature 1, of the K likeliest tokens after each, falling."""
-    outcome: IntArray
+    outcome: Int32
     """int32 (R, D): rank, at each depth, of the token that the text went on with, among the children of the node that
     the text went through before; -1 from the first depth where it is not among K or that node was not expanded."""
 
@@ -144,7 +142,7 @@ class DraftRecord(ArrayRecord):
         )
 
 
-def _check_starts(name: str, starts: npt.NDArray[np.int64], count: int) -> None:
+def _check_starts(name: str, starts: Int64, count: int) -> None:
     """Refuse starts that do not rise from 0 to `count`, so that no root or text is empty."""
     if len(starts) < 2 or starts[0] != 0 or starts[-1] != count or np.any(np.diff(starts) < 1):
         raise InvalidValueError(f"{name}: expected to rise from 0 to {count}.")

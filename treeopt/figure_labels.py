@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from treeopt.arrays import Float64
 from treeopt.figure_style import LINE, MUTED, shown, size_of, text_width
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FloatArray = npt.NDArray[np.float64]
 
 DISTANCES = tuple(6.0 * 1.25**step for step in range(18))
 """Points from a point to the middle of its label's nearer side, tried from the nearest on."""
@@ -31,7 +30,7 @@ class Box:
     width: float
     height: float
 
-    def corners(self) -> FloatArray:
+    def corners(self) -> Float64:
         """Return float64 (4, 2), around."""
         x, y = self.width / 2, self.height / 2
         return np.array([[self.x + dx, self.y + dy] for dx, dy in ((-x, -y), (x, -y), (x, y), (-x, y))])
@@ -41,7 +40,7 @@ class Box:
         across, along = abs(self.x - other.x), abs(self.y - other.y)
         return 2 * across < self.width + other.width and 2 * along < self.height + other.height
 
-    def crossed_by(self, start: FloatArray, end: FloatArray) -> bool:
+    def crossed_by(self, start: Float64, end: Float64) -> bool:
         """Return whether a straight line from start to end enters it (Liang and Barsky, 1984)."""
         direction, first, last = end - start, 0.0, 1.0
         for axis, (middle, size) in enumerate(((self.x, self.width), (self.y, self.height))):
@@ -57,12 +56,12 @@ class Box:
 
 def label_points(
     axes: "Axes",
-    points: FloatArray,
+    points: Float64,
     texts: Sequence[str],
     *,
     size: float = 7.0,
     radius: float = 3.5,
-    lines: Sequence[FloatArray] = (),
+    lines: Sequence[Float64] = (),
 ) -> None:
     """Write a text beside each point, as near as it finds room, farther ones with a line to their point.
 
@@ -102,11 +101,11 @@ def label_points(
 
 
 def _room(
-    middle: FloatArray,
+    middle: Float64,
     width: float,
     height: float,
     taken: Sequence[Box],
-    walls: Sequence[FloatArray],
+    walls: Sequence[Float64],
     frame: Box,
 ) -> Box:
     """Return the nearest free place for a label, or the one that meets least where none is free."""
@@ -138,7 +137,7 @@ def _frame(axes: "Axes") -> Box:
     return Box(width / 2, height / 2, width, height)
 
 
-def _in_points(axes: "Axes", places: FloatArray) -> FloatArray:
+def _in_points(axes: "Axes", places: Float64) -> Float64:
     """Return places, (n, 2), in points from the axes' lower left corner."""
     inside = (axes.transData - axes.transAxes).transform(places)
     return np.asarray(inside * np.array(size_of(axes)))

@@ -5,13 +5,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from treeopt.arguments import instance, items, numbers, shown, whole_numbers
 from treeopt.array_record import ArrayRecord, ShortRepr
+from treeopt.arrays import Float64, Int64, Integers
 from treeopt.errors import InfeasibleError, InvalidValueError
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -35,9 +33,9 @@ class Timing(ArrayRecord):
     """
 
     _shown: ClassVar[tuple[str, ...]] = ("median_s", "samples_s")
-    samples_s: FloatArray
+    samples_s: Float64
 
-    def __init__(self, samples_s: Sequence[float] | FloatArray, *, allow_negative: bool = False) -> None:
+    def __init__(self, samples_s: Sequence[float] | Float64, *, allow_negative: bool = False) -> None:
         samples = numbers("samples_s", samples_s)
         if samples.ndim != 1 or samples.size == 0 or not np.all(np.isfinite(samples)):
             raise InvalidValueError(
@@ -96,12 +94,12 @@ class LatencyTable(ArrayRecord):
     """
 
     _shown: ClassVar[tuple[str, ...]] = ("tokens", "medians_s")
-    tokens: npt.NDArray[np.int64]
+    tokens: Int64
     timings: tuple[Timing, ...]
-    medians_s: FloatArray
+    medians_s: Float64
     """float64 (m,): the median seconds at each measured count."""
 
-    def __init__(self, tokens: Sequence[int] | npt.NDArray[np.integer], timings: Sequence[Timing]) -> None:
+    def __init__(self, tokens: Sequence[int] | Integers, timings: Sequence[Timing]) -> None:
         counts = whole_numbers("tokens", tokens)
         timings = items("timings", timings)
         if counts.ndim != 1 or counts.size == 0 or counts[0] < 1 or np.any(np.diff(counts) <= 0):
@@ -121,7 +119,7 @@ class LatencyTable(ArrayRecord):
         """The largest measured count."""
         return int(self.tokens[-1])
 
-    def seconds(self, tokens: npt.NDArray[np.integer] | int) -> FloatArray:
+    def seconds(self, tokens: Integers | int) -> Float64:
         """Return the median seconds at any count inside the measured range, the shape of `tokens`.
 
         Raises InfeasibleError outside it: treeopt does not guess what was not measured.
@@ -129,7 +127,7 @@ class LatencyTable(ArrayRecord):
         self._check_range(tokens)
         return np.asarray(np.interp(tokens, self.tokens, self.medians_s))
 
-    def interval_s(self, tokens: npt.NDArray[np.integer] | int) -> tuple[FloatArray, FloatArray]:
+    def interval_s(self, tokens: Integers | int) -> tuple[Float64, Float64]:
         """Return the ends of an interval of the seconds at any count inside the measured range.
 
         At a measured count it is the 95 % interval of the median.  Between two it spans both of theirs: a pass takes
@@ -141,7 +139,7 @@ class LatencyTable(ArrayRecord):
         left = np.where(self.tokens[right] == tokens, right, right - 1)
         return np.minimum(low[left], low[right]), np.maximum(high[left], high[right])
 
-    def _check_range(self, tokens: npt.NDArray[np.integer] | int) -> None:
+    def _check_range(self, tokens: Integers | int) -> None:
         asked = np.asarray(tokens)
         if asked.size and (asked.min() < self.tokens[0] or asked.max() > self.tokens[-1]):
             outside = int(asked.max() if asked.max() > self.tokens[-1] else asked.min())

@@ -11,25 +11,22 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from treeopt.acceptance import AcceptanceTable
 from treeopt.arguments import items, whole_numbers
 from treeopt.array_record import ArrayRecord
+from treeopt.arrays import Int64
 from treeopt.counts import REJECTED, conditional_counts
 from treeopt.errors import InvalidValueError
 from treeopt.trees import TokenTree
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 
 class Replayed(NamedTuple):
     """Decoding the texts again with one tree, text by text."""
 
-    tokens: IntArray
+    tokens: Int64
     """int64 (J,): tokens that whole steps committed."""
-    steps: IntArray
+    steps: Int64
     """int64 (J,)."""
 
 
@@ -43,10 +40,10 @@ class Outcomes(ArrayRecord):
     Raises InvalidValueError without texts, and for ranks that are no ranks.
     """
 
-    ranks: tuple[IntArray, ...]
+    ranks: tuple[Int64, ...]
     _replays: dict[bytes, Replayed] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def __init__(self, ranks: Sequence[Sequence[int] | IntArray]) -> None:
+    def __init__(self, ranks: Sequence[Sequence[int] | Int64]) -> None:
         arrays = tuple(whole_numbers("ranks", each) for each in items("ranks", ranks))
         if not arrays or any(each.ndim != 1 or each.min(initial=REJECTED) < REJECTED for each in arrays):
             raise InvalidValueError(f"ranks: expected a list of ranks of at least {REJECTED} for every text.")
@@ -74,7 +71,7 @@ class Outcomes(ArrayRecord):
         return AcceptanceTable(accepted / np.maximum(reached, 1.0)[:, None])
 
 
-def _step_tokens(tree: TokenTree, ranks: IntArray) -> IntArray:
+def _step_tokens(tree: TokenTree, ranks: Int64) -> Int64:
     """Return (positions,): tokens that a step beginning at each position commits, the one after its path included."""
     counts, first_child = tree.child_counts, tree.first_child
     node = np.zeros(len(ranks), np.int64)
@@ -90,7 +87,7 @@ def _step_tokens(tree: TokenTree, ranks: IntArray) -> IntArray:
     return tokens
 
 
-def _steps(step_tokens: IntArray, end: int) -> tuple[int, int]:
+def _steps(step_tokens: Int64, end: int) -> tuple[int, int]:
     """Return the tokens and the number of steps, one after the other, that begin before `end`."""
     lengths: list[int] = step_tokens.tolist()
     position = steps = 0

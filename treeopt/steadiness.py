@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from treeopt.arrays import Float64
 from treeopt.latency import LatencyTable, Timing
 from treeopt.profile import StepLatency
 
@@ -16,7 +16,7 @@ MUCH_SPREAD = 0.25
 """Relative changes from which a warning is given; spread is between the quartiles of single calls."""
 
 
-def line_errors(tokens: Sequence[int], seconds: Sequence[float]) -> npt.NDArray[np.float64]:
+def line_errors(tokens: Sequence[int], seconds: Sequence[float]) -> Float64:
     """Return (m - 1,): how far the curve may be off the straight line between neighbours, relative to the time there.
 
     The error of a straight line is about a quarter of its width times the change of slope at its ends; where no count

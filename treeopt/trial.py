@@ -3,13 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from treeopt.array_record import ArrayRecord, freeze
+from treeopt.arrays import Int64
 from treeopt.errors import InvalidValueError
 from treeopt.latency import Timing
-
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
@@ -19,13 +17,13 @@ class Trial(ArrayRecord):
     Raises InvalidValueError where a text has no step, or passes and steps do not add up.
     """
 
-    tokens: IntArray
+    tokens: Int64
     """int64 (J,): tokens committed in each text."""
-    steps: IntArray
+    steps: Int64
     """int64 (J,): steps that each took."""
-    pass_tokens: IntArray
+    pass_tokens: Int64
     """int64 (M,): sizes of the target's passes, rising."""
-    passes: IntArray
+    passes: Int64
     """int64 (M,): how many passes had each size, over all texts."""
     draft: Timing
     """Seconds that drafting took in each step; 0 where the clock saw none pass."""

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from treeopt.arguments import instance
+from treeopt.arrays import Float64
 from treeopt.figure_file import checked_suffix, save_drawing
 from treeopt.figure_style import BLUE, INK, LINE, MUTED, PALE, POINTS, REACH_MAP, WHITE, text_width
 from treeopt.trees.figure_sheet import Sheet, sheet
 from treeopt.trees.text_drawing import percent
-from treeopt.trees.token_tree import FloatArray, TokenTree
+from treeopt.trees.token_tree import TokenTree
 from treeopt.trees.tree_file import TreeFile
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def save_figure(
     tree: TokenTree,
     path: Path | str,
     *,
-    reach: FloatArray | None = None,
+    reach: Float64 | None = None,
     title: str | None = None,
     subtitle: str | None = None,
 ) -> None:
@@ -51,7 +52,7 @@ def save_figure(
     save_drawing(lambda: _draw(tree, reach, title=title or "", subtitle=subtitle or ""), path)
 
 
-def _draw(tree: TokenTree, reach: FloatArray | None, *, title: str = "", subtitle: str = "") -> "Figure":
+def _draw(tree: TokenTree, reach: Float64 | None, *, title: str = "", subtitle: str = "") -> "Figure":
     """Return the picture; arguments as for `save_figure`."""
     from matplotlib.figure import Figure
 
@@ -125,7 +126,7 @@ def _draw_branches(axes: "Axes", tree: TokenTree, place: Sheet) -> None:
     axes.add_collection(curves)
 
 
-def _draw_percentages(axes: "Axes", tree: TokenTree, place: Sheet, reach: FloatArray) -> None:
+def _draw_percentages(axes: "Axes", tree: TokenTree, place: Sheet, reach: Float64) -> None:
     """Write the percentages beside the nodes, or above them where levels stand side by side, wherever there is room."""
     font = min(0.85 * place.font, 0.22 * place.between_nodes) if not place.sideways else 0.85 * place.font
     if font < 5 or (place.between_nodes if place.sideways else place.between_levels) < 1.3 * font:

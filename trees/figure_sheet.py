@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from treeopt.arrays import Float64
 from treeopt.figure_style import Heading
 from treeopt.trees.layout import layout
-from treeopt.trees.token_tree import FloatArray, TokenTree
+from treeopt.trees.token_tree import TokenTree
 
 # All lengths are points. A tree that would be longer or broader than the limits has everything closer together.
 _GAP, _ROOMY_GAP = 34.0, 72.0  # between neighbours
@@ -37,17 +38,17 @@ class Sheet:
     between_nodes: float
     """From a node to its neighbour of the same level."""
     between_levels: float
-    x: FloatArray
+    x: Float64
     """float64 (n,), as y, of every node."""
-    y: FloatArray
-    radius: FloatArray
+    y: Float64
+    radius: Float64
 
     def level(self, depth: int) -> float:
         """Return the x of a level, or the y where levels stand one below the other."""
         return float(self.x[0] if self.sideways else self.y[0]) + self.between_levels * depth
 
 
-def sheet(tree: TokenTree, reach: FloatArray | None, title: str, subtitle: str) -> Sheet:
+def sheet(tree: TokenTree, reach: Float64 | None, title: str, subtitle: str) -> Sheet:
     """Return the sheet of a tree: sideways where it has more levels than nodes side by side."""
     across, along = layout(tree)
     sideways = tree.max_depth > across.max()
@@ -97,7 +98,7 @@ def _distances(levels: int, extent: float, *, sideways: bool) -> tuple[float, fl
     return float(between_levels), float(between_nodes)
 
 
-def _radii(tree: TokenTree, across: FloatArray, between_levels: float, reach: FloatArray) -> FloatArray:
+def _radii(tree: TokenTree, across: Float64, between_levels: float, reach: Float64) -> Float64:
     """Return the nodes' radii, all shrunk by what it takes that no two nodes touch."""
     radius = _RADIUS * reach**0.4
     shrink, nearest = min(1.0, 0.4 * between_levels / radius[0]), between_levels
@@ -105,5 +106,5 @@ def _radii(tree: TokenTree, across: FloatArray, between_levels: float, reach: Fl
         gaps = np.diff(across[level])
         shrink = np.min(0.85 * gaps / (radius[level][1:] + radius[level][:-1]), initial=shrink)
         nearest = np.min(gaps, initial=nearest)
-    shrunk: FloatArray = np.maximum(radius * shrink, min(1.5, 0.4 * nearest))
+    shrunk: Float64 = np.maximum(radius * shrink, min(1.5, 0.4 * nearest))
     return shrunk

@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from treeopt.trees.token_tree import FloatArray, TokenTree
+from treeopt.arrays import Float64
+from treeopt.trees.token_tree import TokenTree
 
 
-def layout(tree: TokenTree) -> tuple[FloatArray, FloatArray]:
+def layout(tree: TokenTree) -> tuple[Float64, Float64]:
     """Place the nodes: siblings in rank order, a parent above the middle of its children, no branches crossing.
 
     Subtrees stand as close as they can while neighbours on a level stay 1 apart (after Reingold and Tilford, 1981).
@@ -14,8 +15,8 @@ def layout(tree: TokenTree) -> tuple[FloatArray, FloatArray]:
     """
     x = np.zeros(tree.nodes)  # from the parent, until the last lines
     # The leftmost and rightmost x of every level of a subtree, from its root.
-    left: dict[int, FloatArray] = {}
-    right: dict[int, FloatArray] = {}
+    left: dict[int, Float64] = {}
+    right: dict[int, Float64] = {}
     for node in range(tree.nodes - 1, -1, -1):
         outline_left = outline_right = np.zeros(0)
         children = tree.children(node)

@@ -4,7 +4,8 @@ import numpy as np
 import numpy.typing as npt
 
 from treeopt.arguments import instance, whole
-from treeopt.trees.token_tree import BoolArray, FloatArray, IntArray, TokenTree
+from treeopt.arrays import Bool, Float64, Int32
+from treeopt.trees.token_tree import TokenTree
 from treeopt.trees.tree_file import TreeFile
 
 WIDTH = 100
@@ -29,7 +30,7 @@ _BOX = {
 }
 
 
-def draw_text(tree: TokenTree, *, reach: FloatArray | None = None, max_rows: int = 64, width: int = WIDTH) -> str:
+def draw_text(tree: TokenTree, *, reach: Float64 | None = None, max_rows: int = 64, width: int = WIDTH) -> str:
     """Return a diagram of at most `max_rows` lines of at most `width` characters, growing from left to right.
 
     A node's first child stands to its right on the same line, the others below it in rank order. Each node shows how
@@ -73,7 +74,7 @@ def _fitting(forms: list[str], width: int) -> str:
     return next((form for form in forms if len(form) <= width), f"{forms[-1][: width - 1]}…")
 
 
-def _choose_visible(tree: TokenTree, reach: FloatArray | None, max_rows: int, width: int) -> BoolArray:
+def _choose_visible(tree: TokenTree, reach: Float64 | None, max_rows: int, width: int) -> Bool:
     """Mark the most reached nodes that fit, never one without its parent and its earlier siblings."""
     fitting = tree.depth < (width - _MARGIN - _TAIL) // _least_cell(tree)
     if fitting.all() and np.count_nonzero(tree.child_counts == 0) <= max_rows - LEAST_ROWS + 3:
@@ -91,7 +92,7 @@ def _choose_visible(tree: TokenTree, reach: FloatArray | None, max_rows: int, wi
     return visible
 
 
-def _most_reached_first(tree: TokenTree, reach: FloatArray | None) -> npt.NDArray[np.intp]:
+def _most_reached_first(tree: TokenTree, reach: Float64 | None) -> npt.NDArray[np.intp]:
     if reach is None:
         return np.arange(tree.nodes)
     capped = reach.copy()
@@ -101,14 +102,14 @@ def _most_reached_first(tree: TokenTree, reach: FloatArray | None) -> npt.NDArra
     return np.argsort(-capped, kind="stable")
 
 
-def _titles(tree: TokenTree, reach: FloatArray | None) -> list[str]:
+def _titles(tree: TokenTree, reach: Float64 | None) -> list[str]:
     size = f"{tree.nodes} node{'s' * (tree.nodes > 1)}, depth {tree.max_depth}"
     if reach is None:
         return [size]
     return [f"{size}, {reach.sum():.2f} expected tokens per step", f"{size}, {reach.sum():.2f} tokens/step", size]
 
 
-def _left_out_lines(tree: TokenTree, reach: FloatArray | None, visible: BoolArray) -> list[str]:
+def _left_out_lines(tree: TokenTree, reach: Float64 | None, visible: Bool) -> list[str]:
     nodes = f"{np.count_nonzero(~visible)} of {tree.nodes} nodes"
     tokens = "" if reach is None else f", {reach[~visible].sum():.2f} of {reach.sum():.2f} expected tokens"
     return [
@@ -122,13 +123,13 @@ def _least_cell(tree: TokenTree) -> int:
     return max(4, len(str(tree.level_widths.max())) + 1)
 
 
-def _cell(tree: TokenTree, visible: BoolArray, width: int) -> int:
+def _cell(tree: TokenTree, visible: Bool, width: int) -> int:
     """Return the characters from one column to the next, as many as fit."""
     columns = int(tree.depth[visible].max()) + 1
     return max(min((width - _MARGIN - _TAIL) // columns, 8), _least_cell(tree))
 
 
-def _level_lines(tree: TokenTree, visible: BoolArray, cell: int) -> list[str]:
+def _level_lines(tree: TokenTree, visible: Bool, cell: int) -> list[str]:
     """Return depth, width and bar of every level; those without a visible node share the last column."""
     shown = int(tree.depth[visible].max()) + 1
     parts = [range(depth, depth + 1) for depth in range(shown)]
@@ -142,7 +143,7 @@ def _level_lines(tree: TokenTree, visible: BoolArray, cell: int) -> list[str]:
     return [f"{name:{_MARGIN}}{''.join(f'{text:{cell}}' for text in texts)}".rstrip() for name, texts in lines]
 
 
-def _tree_lines(tree: TokenTree, reach: FloatArray | None, visible: BoolArray, cell: int, width: int) -> list[str]:
+def _tree_lines(tree: TokenTree, reach: Float64 | None, visible: Bool, cell: int, width: int) -> list[str]:
     lines, left_out = _arrange(tree, visible)
     lead = min((cell - 3) // 2, 2)  # characters between a branch and its number: none, '─' or '─ '
     sides = np.zeros((len(left_out), width), np.uint8)
@@ -162,7 +163,7 @@ def _tree_lines(tree: TokenTree, reach: FloatArray | None, visible: BoolArray, c
     return _paint(sides, texts)
 
 
-def _arrange(tree: TokenTree, visible: BoolArray) -> tuple[IntArray, IntArray]:
+def _arrange(tree: TokenTree, visible: Bool) -> tuple[Int32, Int32]:
     """Return the line of each visible node, and for each line the nodes left out that branch off it."""
     heights, hidden = np.zeros((2, tree.nodes), np.int32)
     for node in range(tree.nodes - 1, -1, -1):

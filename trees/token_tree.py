@@ -7,16 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
+from treeopt.arrays import Bool, Float64, Int32, Integers
 from treeopt.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from treeopt.trees.tree_file import Provenance
 
-IntArray = npt.NDArray[np.int32]
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 
 SHOWN_WIDTHS = 16
 """Levels whose widths a tree's text lists, the first ones."""
@@ -39,13 +36,13 @@ class TokenTree:
     ([0, 1, 1, 2, 2, 2], [0, 0, 1, 0, 1, 0])
     """
 
-    parents: IntArray
-    depth: IntArray
+    parents: Int32
+    depth: Int32
     """int32 (n,): levels below the root, which has depth 0."""
-    rank: IntArray
+    rank: Int32
     """int32 (n,): order among siblings, 0 first; 0 for the root."""
 
-    def __init__(self, parents: Sequence[int] | npt.NDArray[np.integer]) -> None:
+    def __init__(self, parents: Sequence[int] | Integers) -> None:
         array = _integers(parents)
         _check_order(array)
         depth = [0]
@@ -59,7 +56,7 @@ class TokenTree:
             object.__setattr__(self, name, frozen)
 
     @classmethod
-    def ordered(cls, parents: Sequence[int] | npt.NDArray[np.integer]) -> "TokenTree":
+    def ordered(cls, parents: Sequence[int] | Integers) -> "TokenTree":
         """Return the tree of any parents array whose every parent stands before its children.
 
         Siblings keep their relative order as ranks.
@@ -90,12 +87,12 @@ class TokenTree:
         return int(self.depth[-1])
 
     @property
-    def child_counts(self) -> IntArray:
+    def child_counts(self) -> Int32:
         """int32 (n,): children of each node."""
         return np.bincount(self.parents[1:], minlength=self.nodes).astype(np.int32)
 
     @property
-    def first_child(self) -> IntArray:
+    def first_child(self) -> Int32:
         """int32 (n,): index of each node's first child; where there is none, the index it would have."""
         return np.searchsorted(self.parents, np.arange(self.nodes), side="left").astype(np.int32)
 
@@ -111,23 +108,23 @@ class TokenTree:
         return tuple(slice(int(a), int(b)) for a, b in pairwise(edges))
 
     @property
-    def level_widths(self) -> IntArray:
+    def level_widths(self) -> Int32:
         """int32 (max_depth + 1,): nodes of each depth."""
         return np.bincount(self.depth).astype(np.int32)
 
     @property
-    def draft_widths(self) -> IntArray:
+    def draft_widths(self) -> Int32:
         """int32 (max_depth,): internal nodes of each depth, all that the drafter has to be run on."""
         internal = self.child_counts > 0
         return np.bincount(self.depth[internal], minlength=self.max_depth).astype(np.int32)
 
     @property
-    def positions(self) -> IntArray:
+    def positions(self) -> Int32:
         """int32 (n,): offset of each token from the root's position in the text; the same as depth."""
         return self.depth
 
     @property
-    def ancestor_mask(self) -> BoolArray:
+    def ancestor_mask(self) -> Bool:
         """Bool (n, n): row i marks node i and its ancestors, the tree tokens that node i may attend to."""
         mask = np.eye(self.nodes, dtype=np.bool_)
         for level in self.levels[1:]:
@@ -135,7 +132,7 @@ class TokenTree:
         return mask
 
     @property
-    def leaf_paths(self) -> IntArray:
+    def leaf_paths(self) -> Int32:
         """int32 (leaves, max_depth + 1): the nodes from the root to each leaf, -1 behind the shorter paths."""
         leaves = np.flatnonzero(self.child_counts == 0)
         paths = np.full((len(leaves), self.max_depth + 1), -1, np.int32)
@@ -146,9 +143,7 @@ class TokenTree:
                 node = int(self.parents[node])
         return paths
 
-    def save(
-        self, path: Path | str, *, reach: FloatArray | None = None, provenance: "Provenance | None" = None
-    ) -> None:
+    def save(self, path: Path | str, *, reach: Float64 | None = None, provenance: "Provenance | None" = None) -> None:
         """Write the tree file; see `treeopt.trees.tree_file`."""
         from treeopt.trees.tree_file import TreeFile
 
@@ -163,7 +158,7 @@ class TokenTree:
     def __hash__(self) -> int:
         return hash(self.parents.tobytes())
 
-    def __reduce__(self) -> tuple[type["TokenTree"], tuple[IntArray]]:
+    def __reduce__(self) -> tuple[type["TokenTree"], tuple[Int32]]:
         return TokenTree, (self.parents,)  # so that copies are read-only too
 
     def __repr__(self) -> str:
@@ -171,7 +166,7 @@ class TokenTree:
         return f"TokenTree(nodes={self.nodes}, max_depth={self.max_depth}, widths=[{widths}])"
 
 
-def _integers(parents: Sequence[int] | npt.NDArray[np.integer]) -> IntArray:
+def _integers(parents: Sequence[int] | Integers) -> Int32:
     try:
         array = np.asarray(parents)
     except ValueError:  # lists of different lengths
@@ -189,7 +184,7 @@ def _integers(parents: Sequence[int] | npt.NDArray[np.integer]) -> IntArray:
     return array.astype(np.int32)
 
 
-def _check_order(parents: IntArray) -> None:
+def _check_order(parents: Int32) -> None:
     if parents[0] != -1:
         raise InvalidValueError(f"parents[0]: expected -1, the root. Got {parents[0]}.")
     node = np.arange(1, len(parents))

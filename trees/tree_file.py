@@ -12,11 +12,12 @@ import numpy as np
 
 from treeopt.arguments import instance, number
 from treeopt.array_record import ArrayRecord, ShortRepr
+from treeopt.arrays import Float64
 from treeopt.errors import InvalidValueError, printable
 from treeopt.fields import Fields, check_format
 from treeopt.files import read_text, write_text
 from treeopt.json_file import parse_json
-from treeopt.trees.token_tree import FloatArray, TokenTree
+from treeopt.trees.token_tree import TokenTree
 
 FORMAT = "treeopt-tree"
 VERSION = 1
@@ -88,7 +89,7 @@ class TreeFile(ArrayRecord):
     """
 
     tree: TokenTree
-    reach: FloatArray | None = None
+    reach: Float64 | None = None
     """float64 (n,): predicted probability that a step accepts each node; the root's is 1."""
     provenance: Provenance | None = None
 
@@ -175,7 +176,7 @@ def _check_size(nodes: int) -> None:
         raise InvalidValueError(f"expected at most {MAX_NODES} nodes. Got {nodes}.")
 
 
-def _checked_reach(tree: TokenTree, values: Sequence[float] | FloatArray) -> FloatArray:
+def _checked_reach(tree: TokenTree, values: Sequence[float] | Float64) -> Float64:
     reach = np.array(values, np.float64)
     if reach.shape != (tree.nodes,):
         raise InvalidValueError(f"expected {tree.nodes} numbers, one per node. Got shape {reach.shape}.")

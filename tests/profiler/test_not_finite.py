@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.profiler.pretended import FakeClock
 from treeopt.errors import TreeoptError, TreeoptWarning
-from treeopt.profiler import FakeClock, Journal, Measurement, Settings, bench
+from treeopt.profiler import Journal, Measurement, Settings, bench
 from treeopt.profiler.acceptance import AcceptanceText
 from treeopt.profiler.medusa import medusa_acceptance
 from treeopt.profiler.record import Recording, RecordSize, TextFiles

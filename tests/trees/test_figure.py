@@ -12,11 +12,11 @@ import pytest
 from matplotlib.transforms import Bbox
 
 from tests.pictures import Picture, box, common, drawn
+from treeopt.arrays import Float64
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain, chains, headline, k_ary
 from treeopt.trees.figure import MOST_OUTLINED, save_figure
 from treeopt.trees.layout import layout
-from treeopt.trees.token_tree import FloatArray
 
 
 def random_tree(nodes: int, seed: int) -> TokenTree:
@@ -24,7 +24,7 @@ def random_tree(nodes: int, seed: int) -> TokenTree:
     return TokenTree.ordered([-1, *(int(generator.integers(max(0, i - 40), i)) for i in range(1, nodes))])
 
 
-def falling_reach(tree: TokenTree) -> FloatArray:
+def falling_reach(tree: TokenTree) -> Float64:
     reach = np.ones(tree.nodes)
     for node in range(1, tree.nodes):
         reach[node] = 0.7 / (1 + 4 * tree.rank[node]) * reach[tree.parents[node]]

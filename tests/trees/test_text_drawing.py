@@ -6,15 +6,15 @@ import re
 import numpy as np
 import pytest
 
+from treeopt.arrays import Float64
 from treeopt.errors import InvalidValueError
 from treeopt.trees import TokenTree, chain, k_ary
 from treeopt.trees.text_drawing import LEAST_ROWS, LEAST_WIDTH, WIDTH, draw_text, percent
-from treeopt.trees.token_tree import FloatArray
 
 ACCEPTANCE = (0.73, 0.12, 0.05, 0.03, 0.02, 0.01, 0.008, 0.006)
 
 
-def most_reached(nodes: int, row: tuple[float, ...] = ACCEPTANCE) -> tuple[TokenTree, FloatArray]:
+def most_reached(nodes: int, row: tuple[float, ...] = ACCEPTANCE) -> tuple[TokenTree, Float64]:
     """Return the tree of the nodes reached most often, children of rank k being accepted with probability row[k]."""
     paths: list[tuple[float, tuple[int, ...]]] = []
     waiting: list[tuple[float, tuple[int, ...]]] = [(-1.0, ())]

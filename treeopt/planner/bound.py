@@ -12,25 +12,22 @@ Two bounds, both proven, and the smaller counts, for every depth D and number of
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from treeopt.arrays import Float64, Int64
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.prices import ListedNodes, Priced, priced
 from treeopt.solver import Solution
 from treeopt.trees import TokenTree, chain
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Box:
     """Trees with at least `least` and at most `most` internal nodes at each depth that they draft from."""
 
-    least: IntArray
-    most: IntArray
+    least: Int64
+    most: Int64
 
-    def lines(self, costs: StepCosts) -> tuple[FloatArray, FloatArray]:
+    def lines(self, costs: StepCosts) -> tuple[Float64, Float64]:
         """Return base_s and slope_s (D,) of a line under the cost of each depth, touching it inside the box."""
         # where a box allows one width only, any slope will do: one that makes wider levels dear
         to = np.where(self.most > self.least, self.most, np.minimum(2 * self.most, costs.max_draft_width))
@@ -105,7 +102,7 @@ def bounded(box: Box, solution: Solution, costs: StepCosts, nodes: ListedNodes, 
     return found
 
 
-def _least_seconds(box: Box, solution: Solution, costs: StepCosts) -> FloatArray:
+def _least_seconds(box: Box, solution: Solution, costs: StepCosts) -> Float64:
     """Return (D, N - 1): the least that a tree in the box of depth 1 … D and 2 … N nodes costs."""
     draft_s = np.cumsum(costs.draft_s[box.least])
     return np.asarray(draft_s[:, None] + costs.verify_s[2 : solution.max_nodes + 1] + costs.overhead_s)
@@ -116,8 +113,8 @@ def _priced(
     nodes: ListedNodes,
     costs: StepCosts,
     depth: int,
-    least_s: FloatArray,
-    by_width: FloatArray,
+    least_s: Float64,
+    by_width: Float64,
     speedup: float,
 ) -> Priced:
     """Return the bounds for one depth and the sizes whose trees are not known to be slow by their widths."""
@@ -126,7 +123,7 @@ def _priced(
     base_s, slope_s = box.lines(costs)
     seconds = base_s[:depth].sum() + costs.verify_s[2 : last + 2] + costs.overhead_s
 
-    def speed_of(excess: FloatArray) -> FloatArray:
+    def speed_of(excess: Float64) -> Float64:
         by_price = speedup + np.maximum(0.0, excess) / least_s[:last] * costs.verify_s[1]
         return np.asarray(np.minimum(by_width[:last], by_price))
 

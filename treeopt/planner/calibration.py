@@ -19,16 +19,12 @@ s is the least T / F of all thresholds.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from treeopt.arrays import Bool, Float64, Int64
 from treeopt.draft_record import DraftRecord
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.model import StepModel
 from treeopt.trees.specexec import SpecExecSetting
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 BIN = 0.1
 """Width of a bin of log-probability."""
@@ -45,14 +41,14 @@ class Calibration:
     A record holds only some of the unlikely paths, so that `nodes` is too small far down.
     """
 
-    log_probs: FloatArray
+    log_probs: Float64
     """float64 (m,): mean log-probability, by the draft, of the bin's paths."""
-    probabilities: FloatArray
+    probabilities: Float64
     """float64 (m,): share that the text went along, made monotone."""
-    nodes: FloatArray
+    nodes: Float64
     """float64 (m,): the bin's paths per root."""
 
-    def probability(self, log_prob: FloatArray | float) -> FloatArray:
+    def probability(self, log_prob: Float64 | float) -> Float64:
         """Return the probability that a text goes along paths of these log-probabilities, in the shape given.
 
         Straight between the bins' means, and beyond the outermost as at them.
@@ -139,7 +135,7 @@ def specexec_settings(model: StepModel, calibrated: Calibration) -> tuple[SpecEx
     return tuple(dict.fromkeys(settings))
 
 
-def _flat(seconds: FloatArray) -> IntArray:
+def _flat(seconds: Float64) -> Int64:
     """Return the doublings 1, 2, 4, … up to the last whose pass is flat, two of them at least where two were measured.
 
     Args:
@@ -150,7 +146,7 @@ def _flat(seconds: FloatArray) -> IntArray:
     return counts[: 2 + int(flat[-1] if len(flat) else 0)]
 
 
-def _paths(record: DraftRecord) -> tuple[FloatArray, BoolArray]:
+def _paths(record: DraftRecord) -> tuple[Float64, Bool]:
     """Return (paths,): log-probability of every path that was scored, and whether the text went along it."""
     roots = np.repeat(np.arange(record.roots), np.diff(record.node_starts))
     above = record.node_starts[roots] + record.parent

@@ -14,9 +14,9 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from treeopt.array_record import ArrayRecord, freeze
+from treeopt.arrays import Float64, Int32, Int64, Integers
 from treeopt.errors import InfeasibleError
 from treeopt.latency import LatencyTable, Timing
 from treeopt.planner.condition import Condition
@@ -25,21 +25,19 @@ from treeopt.planner.overheads import Overheads, constant, fitted
 from treeopt.planner.smoothing import pooled, pooling
 from treeopt.trees import TokenTree
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.integer]
-Reading = Callable[[tuple[Timing, ...]], FloatArray]
+Reading = Callable[[tuple[Timing, ...]], Float64]
 """From timings to seconds, one per timing in the last axis: their medians, or draws of what the medians may be."""
 
 
 class StepParts(NamedTuple):
     """What steps are made of, seconds (…, trees)."""
 
-    draft: FloatArray
-    verify: FloatArray
-    overhead: FloatArray
+    draft: Float64
+    verify: Float64
+    overhead: Float64
 
     @property
-    def step_s(self) -> FloatArray:
+    def step_s(self) -> Float64:
         """Seconds of the whole steps."""
         return self.draft + self.verify + self.overhead
 
@@ -52,31 +50,31 @@ class StepCosts(ArrayRecord):
     """A pass over n nodes, padded where that is faster."""
     draft: Curve
     """Drafting one level of w internal nodes; free where one pass drafts every level."""
-    overhead_s: FloatArray
+    overhead_s: Float64
     """(…,): the rest of a step; what of it grows with levels and nodes is part of the curves."""
-    branching_s: FloatArray = field(default_factory=lambda: np.zeros(()))
+    branching_s: Float64 = field(default_factory=lambda: np.zeros(()))
     """(…,): what a step takes more where the tree branches."""
 
     def __post_init__(self) -> None:
         freeze(self)
 
     @cached_property
-    def verify_s(self) -> FloatArray:
+    def verify_s(self) -> Float64:
         """(…, N + 1): seconds at every count; entry 0 is 0."""
         return self.verify.at(np.arange(self.max_nodes + 1))
 
     @cached_property
-    def draft_s(self) -> FloatArray:
+    def draft_s(self) -> Float64:
         """(…, W + 1): seconds at every width; entry 0 is 0."""
         return self.draft.at(np.arange(self.max_draft_width + 1))
 
     @property
-    def verify_tokens(self) -> npt.NDArray[np.int64]:
+    def verify_tokens(self) -> Int64:
         """(N + 1,): the count that a pass over n nodes is padded to."""
         return self.verify.padded
 
     @cached_property
-    def plain_s(self) -> FloatArray:
+    def plain_s(self) -> Float64:
         """(…, 1): a step of plain decoding."""
         return self.verify.at(np.array([1]))
 
@@ -90,7 +88,7 @@ class StepCosts(ArrayRecord):
         """The widest level that can be drafted."""
         return self.draft.max_tokens
 
-    def step_s(self, nodes: IntArray, draft_widths: IntArray) -> FloatArray:
+    def step_s(self, nodes: Integers, draft_widths: Integers) -> Float64:
         """Return (…, trees): seconds of a step with each tree.
 
         Args:
@@ -101,7 +99,7 @@ class StepCosts(ArrayRecord):
         """
         return self.parts(nodes, draft_widths).step_s
 
-    def parts(self, nodes: IntArray, draft_widths: IntArray) -> StepParts:
+    def parts(self, nodes: Integers, draft_widths: Integers) -> StepParts:
         """Return what the same steps are made of; raises likewise."""
         self._check("nodes", nodes, self.max_nodes)
         self._check("internal nodes of a level", draft_widths, self.max_draft_width)
@@ -110,15 +108,15 @@ class StepCosts(ArrayRecord):
         overhead_s = overhead_s + np.where(branching, self.branching_s[..., None], 0.0)
         return StepParts(self.draft.at(draft_widths).sum(axis=-1), self.verify.at(nodes), overhead_s)
 
-    def tree_s(self, tree: TokenTree) -> FloatArray:
+    def tree_s(self, tree: TokenTree) -> Float64:
         """Return (…,): seconds of a step with one tree; raises as `step_s` does."""
         return np.asarray(self.step_s(*sizes([tree]))[..., 0])
 
-    def speedup(self, tokens: FloatArray, step_s: FloatArray) -> FloatArray:
+    def speedup(self, tokens: Float64, step_s: Float64) -> Float64:
         """Return tokens per second over those of plain decoding, (…, trees)."""
         return np.asarray(tokens * (self.plain_s / step_s))
 
-    def _check(self, name: str, counts: IntArray, most: int) -> None:
+    def _check(self, name: str, counts: Integers, most: int) -> None:
         if counts.size and counts.max() > most:
             raise InfeasibleError(
                 f"{name}: times were measured for 1 to {most} tokens. Got {counts.max()}: ask for fewer, or profile "
@@ -126,7 +124,7 @@ class StepCosts(ArrayRecord):
             )
 
 
-def sizes(trees: Sequence[TokenTree]) -> tuple[IntArray, IntArray]:
+def sizes(trees: Sequence[TokenTree]) -> tuple[Integers, Integers]:
     """Return (trees,) nodes and (trees, levels) internal nodes of each at each depth, 0 behind the last."""
     widths = np.zeros((len(trees), max(tree.max_depth for tree in trees)), np.int64)
     for row, tree in zip(widths, trees, strict=True):
@@ -135,7 +133,7 @@ def sizes(trees: Sequence[TokenTree]) -> tuple[IntArray, IntArray]:
 
 
 @lru_cache(maxsize=1024)
-def _draft_widths(tree: TokenTree) -> npt.NDArray[np.int32]:
+def _draft_widths(tree: TokenTree) -> Int32:
     """Return its `draft_widths`; kept, because rivals meet again under every condition."""
     return tree.draft_widths
 
@@ -217,5 +215,5 @@ def _overheads(condition: Condition, part: int, rule: str, read: Reading, verify
     return fitted(timed, steps_s, verify_s, draft.knots[part].at(draft.padded[1 : width + 1]))
 
 
-def _medians(timings: tuple[Timing, ...]) -> FloatArray:
+def _medians(timings: tuple[Timing, ...]) -> Float64:
     return np.array([timing.median_s for timing in timings])

@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from treeopt.array_record import ArrayRecord, freeze
+from treeopt.arrays import Float64, Int64, Integers
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.integer]
 LEAST_S = 1e-9
 """Draws of an extrapolated time may fall to 0 or below; they are taken to be this long."""
 
@@ -20,15 +18,15 @@ class Knots(ArrayRecord):
 
     share: float
     """Of this condition in the mixture."""
-    tokens: npt.NDArray[np.int64]
+    tokens: Int64
     """(m,), rising."""
-    seconds: FloatArray
+    seconds: Float64
     """(…, m): any leading axes hold draws."""
 
     def __post_init__(self) -> None:
         freeze(self)
 
-    def at(self, counts: IntArray) -> FloatArray:
+    def at(self, counts: Integers) -> Float64:
         """Return (…, counts): straight between the measured counts, and at the last slope beyond."""
         if len(self.tokens) == 1:
             return np.broadcast_to(self.seconds, (*self.seconds.shape[:-1], len(counts)))
@@ -42,18 +40,18 @@ class Curve(ArrayRecord):
     """Seconds at 0 … N tokens, kept as what was measured, because draws of every count would fill the memory."""
 
     knots: tuple[Knots, ...]
-    padded: npt.NDArray[np.int64]
+    padded: Int64
     """(N + 1,): the count that a pass is padded to; entry 0 is 0, and so is every count that takes no pass."""
-    more_s: FloatArray
+    more_s: Float64
     """(…,): what is added so many times …"""
-    times: npt.NDArray[np.int64]
+    times: Int64
     """(N + 1,): … at each count."""
 
     def __post_init__(self) -> None:
         freeze(self)
 
     @classmethod
-    def of(cls, seconds: Sequence[float] | FloatArray) -> "Curve":
+    def of(cls, seconds: Sequence[float] | Float64) -> "Curve":
         """Return the curve with these seconds at 0, 1, … tokens."""
         every = np.asarray(seconds, np.float64)
         counts = np.arange(every.shape[-1])
@@ -70,7 +68,7 @@ class Curve(ArrayRecord):
         """N."""
         return len(self.padded) - 1
 
-    def at(self, counts: IntArray) -> FloatArray:
+    def at(self, counts: Integers) -> Float64:
         """Return (…, *counts.shape): seconds at counts from 0 to N; no tokens take 0."""
         place = np.bincount(counts.ravel(), minlength=1)
         asked = np.flatnonzero(place)  # each count once
@@ -80,14 +78,14 @@ class Curve(ArrayRecord):
         return np.asarray(seconds[..., place[counts]])
 
 
-def mixed(knots: Sequence[Knots], counts: IntArray) -> FloatArray:
+def mixed(knots: Sequence[Knots], counts: Integers) -> Float64:
     """Return (…, counts): the seconds of all conditions, each with its share."""
     if len(knots) == 1:
         return knots[0].at(counts)
     return np.asarray(sum(each.share * each.at(counts) for each in knots))
 
 
-def padding(seconds: FloatArray) -> npt.NDArray[np.int64]:
+def padding(seconds: Float64) -> Int64:
     """Return (N + 1,): at which count or larger a pass takes least, in a tie the smallest; entry 0 is 0.
 
     Args:

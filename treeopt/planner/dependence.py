@@ -11,14 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from treeopt.acceptance import AcceptanceTable
+from treeopt.arrays import Float64
 from treeopt.outcomes import Outcomes
 from treeopt.trees import TokenTree
-
-FloatArray = npt.NDArray[np.float64]
-
 
 LEAST_STEPS = 100
 """Replayed steps that tell more than a table; texts shorter than a few steps hardly have any that are whole."""
@@ -43,7 +40,7 @@ class Dependence:
         tokens, steps = self.outcomes.replay(tree)
         return float(expected * (tokens.sum() / steps.sum()) / self._of_the_same.expected_tokens(tree))
 
-    def deviations(self, tree: TokenTree) -> FloatArray:
+    def deviations(self, tree: TokenTree) -> Float64:
         """Return (J,): what each text contributes to the relative error of a replay that tells, a ratio of sums.
 
         Texts are clusters, because neighbouring steps of one text are alike (Cochran, 1977, section 6.3).

@@ -9,16 +9,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from treeopt.arrays import Float64, Int64
 from treeopt.errors import InfeasibleError
 from treeopt.latency import Estimate
 from treeopt.planner.model import StepModel
 from treeopt.planner.replay import Replay
 from treeopt.planner.uncertainty import draw_ratios, estimate
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +84,7 @@ def predict_dynamic(replay: Replay, model: StepModel, tree: DynamicTree) -> Dyna
     )
 
 
-def _settings(replay: Replay, model: StepModel, max_nodes: int) -> Iterator[tuple[int, int, npt.NDArray[np.int64]]]:
+def _settings(replay: Replay, model: StepModel, max_nodes: int) -> Iterator[tuple[int, int, Int64]]:
     """Yield every recorded top-k and depth with the numbers of nodes that were measured and can be drafted."""
     most = min(max_nodes, model.costs.max_nodes)
     for top_k in range(1, min(replay.record.top_k, model.costs.max_draft_width) + 1):
@@ -96,6 +94,6 @@ def _settings(replay: Replay, model: StepModel, max_nodes: int) -> Iterator[tupl
                 yield top_k, depth, nodes
 
 
-def _speedup(model: StepModel, top_k: int, depth: int, nodes: npt.NDArray[np.int64], tokens: FloatArray) -> FloatArray:
+def _speedup(model: StepModel, top_k: int, depth: int, nodes: Int64, tokens: Float64) -> Float64:
     widths = np.tile([1, *[top_k] * (depth - 1)], (len(nodes), 1))
     return model.costs.speedup(tokens, model.costs.step_s(nodes, widths))

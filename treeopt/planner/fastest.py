@@ -12,18 +12,16 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 import numpy as np
-import numpy.typing as npt
 
 from treeopt.acceptance import AcceptanceTable
 from treeopt.array_record import ShortRepr
+from treeopt.arrays import Float64
 from treeopt.planner.bound import Box, BoxBound, bounded
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.prices import ListedNodes
 from treeopt.solver import BEST_FIRST, Solution, solve
 from treeopt.solver.best_first import heaviest_nodes
 from treeopt.trees import TokenTree
-
-FloatArray = npt.NDArray[np.float64]
 
 MAX_BOXES = 200
 MAX_CELLS = 8_000_000
@@ -77,7 +75,7 @@ def search_boxes(
     solution: Solution,
     costs: StepCosts,
     nodes: ListedNodes,
-    speedups: FloatArray,
+    speedups: Float64,
     *,
     level_widths: int | Sequence[int] | None = None,
     max_boxes: int = MAX_BOXES,
@@ -119,7 +117,7 @@ def listed_nodes(solution: Solution) -> ListedNodes:
     return ListedNodes(heaviest_nodes(solution.table.rows(solution.max_depth), NODES_PRICED * solution.max_nodes))
 
 
-def speeds(solution: Solution, costs: StepCosts) -> FloatArray:
+def speeds(solution: Solution, costs: StepCosts) -> Float64:
     """Return float64 (max_depth + 1, max_nodes + 1): speedup of every tree of a solution; column 0 is 0.
 
     A tree with a level wider than was measured counts as 0.
@@ -129,7 +127,7 @@ def speeds(solution: Solution, costs: StepCosts) -> FloatArray:
     return costs.speedup(solution.expected_tokens, step_s)
 
 
-def _step_s(solution: Solution, costs: StepCosts, depth: int) -> FloatArray:
+def _step_s(solution: Solution, costs: StepCosts, depth: int) -> Float64:
     """Return (N + 1,): seconds of a step with each tree of one depth limit, infinite where a level was not measured."""
     widths = solution.draft_widths_of(depth)
     measured = (widths <= costs.max_draft_width).all(axis=-1)
@@ -146,7 +144,7 @@ class _Search:
         costs: StepCosts,
         level_widths: int | Sequence[int] | None,
         nodes: ListedNodes,
-        speedups: FloatArray,
+        speedups: Float64,
     ) -> None:
         self._table, self._costs, self._level_widths, self._nodes = solution.table, costs, level_widths, nodes
         self._sizes = solution.max_nodes, solution.max_depth

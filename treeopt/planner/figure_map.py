@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from treeopt.arrays import Bool, Float64
 from treeopt.figure_style import (
     CHAIN,
     CHOICE,
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap
     from matplotlib.image import AxesImage
 
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 
 NEAR_BEST = 0.95
 COLUMNS, ROWS = 1024, 8
@@ -61,7 +59,7 @@ def draw_map(axes: "Axes", plan: Plan) -> None:
     legend_below(axes, columns=2).get_texts()[0].set(weight="bold", color=INK)
 
 
-def _draw_speedups(axes: "Axes", speedups: FloatArray) -> "AxesImage":
+def _draw_speedups(axes: "Axes", speedups: Float64) -> "AxesImage":
     """Draw the cells; what no pass was timed for stays empty."""
     depths, budgets = speedups.shape
     left, right = float(np.log2(_LEFT)), float(np.log2(budgets + 0.5))
@@ -80,7 +78,7 @@ def _draw_speedups(axes: "Axes", speedups: FloatArray) -> "AxesImage":
     )
 
 
-def _draw_outline(axes: "Axes", speedups: FloatArray, level: float, colour: str, name: str) -> None:
+def _draw_outline(axes: "Axes", speedups: Float64, level: float, colour: str, name: str) -> None:
     """Draw the edges between drafted cells above a level and all others, so that no line ends but at the map's rim."""
     from matplotlib.collections import LineCollection
 
@@ -90,7 +88,7 @@ def _draw_outline(axes: "Axes", speedups: FloatArray, level: float, colour: str,
     axes.add_collection(lines, autolim=False)
 
 
-def _edges(inside: BoolArray) -> list[FloatArray]:
+def _edges(inside: Bool) -> list[Float64]:
     """Return the straight lines, float64 (2, 2), around the cells inside of a map of (depth, budget - 1).
 
     The map's own rim is left out.
@@ -112,7 +110,7 @@ def _edges(inside: BoolArray) -> list[FloatArray]:
     return lines
 
 
-def _runs(marked: BoolArray) -> list[tuple[int, int]]:
+def _runs(marked: Bool) -> list[tuple[int, int]]:
     """Return where runs of marked entries begin and end.
 
     >>> _runs(np.array([True, True, False, True]))

@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from treeopt.arrays import Float64
 from treeopt.figure_style import CHAIN, MUTED, TREE, legend_below, name_axes, plain_numbers, wrapped
 from treeopt.latency import LatencyTable
 from treeopt.planner.condition import Condition
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-FloatArray = npt.NDArray[np.float64]
 
 PALE = 0.25
 """How dense the lines of conditions are that were not planned for."""
@@ -37,9 +36,9 @@ class _Pass:
 
     name: str
     colour: str
-    pass_s: FloatArray
+    pass_s: Float64
     """(counts + 1,): as planned with."""
-    cost_s: FloatArray
+    cost_s: Float64
     """As many: with what a step's overhead grows by for each node or level."""
     measured: tuple[LatencyTable, ...]
     """Those planned with."""

@@ -11,9 +11,9 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from treeopt.array_record import ArrayRecord, ShortRepr
+from treeopt.arrays import Float64
 from treeopt.latency import Estimate, Timing
 from treeopt.planner.condition import Condition, condition
 from treeopt.planner.costs import StepCosts, sizes, step_costs
@@ -23,8 +23,6 @@ from treeopt.planner.smoothing import Smoothing, smooth
 from treeopt.planner.uncertainty import TokenDraws, Worlds, draw_tokens, draw_worlds, estimates
 from treeopt.profile import MeasuredAcceptance, Profile
 from treeopt.trees import TokenTree
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -161,7 +159,7 @@ class StepModel(ArrayRecord):
         """Return tokens per second over those of plain decoding."""
         return float(self.speedups([tree])[0])
 
-    def speedups(self, trees: Sequence[TokenTree]) -> FloatArray:
+    def speedups(self, trees: Sequence[TokenTree]) -> Float64:
         """Return (trees,): the same of each."""
         tokens = np.array([self.tokens_per_step(tree) for tree in trees])
         return self.costs.speedup(tokens, self.costs.step_s(*sizes(trees)))

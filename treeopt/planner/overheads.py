@@ -11,21 +11,19 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from treeopt.arrays import Float64
 from treeopt.profile import TimedTree
 from treeopt.trees import TokenTree
-
-FloatArray = npt.NDArray[np.float64]
 
 
 class Overheads(NamedTuple):
     """Seconds, each of shape (...): any axes hold draws."""
 
-    per_step_s: FloatArray
-    per_level_s: FloatArray
-    per_node_s: FloatArray
-    branching_s: FloatArray
+    per_step_s: Float64
+    per_level_s: Float64
+    per_node_s: Float64
+    branching_s: Float64
 
 
 def branches(tree: TokenTree) -> bool:
@@ -33,13 +31,13 @@ def branches(tree: TokenTree) -> bool:
     return tree.nodes > tree.max_depth + 1
 
 
-def constant(overhead_s: FloatArray) -> Overheads:
+def constant(overhead_s: Float64) -> Overheads:
     """Return the overheads of steps of which only a mean is known."""
     nothing = np.zeros_like(overhead_s)
     return Overheads(overhead_s, nothing, nothing, nothing)
 
 
-def fitted(timed: Sequence[TimedTree], steps_s: FloatArray, verify_s: FloatArray, draft_s: FloatArray) -> Overheads:
+def fitted(timed: Sequence[TimedTree], steps_s: Float64, verify_s: Float64, draft_s: Float64) -> Overheads:
     """Return the overheads that explain best what some steps take beside their passes.
 
     Args:

@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from treeopt import __version__
 from treeopt.arguments import flag, instance, number, text, whole
@@ -22,8 +21,6 @@ from treeopt.profile import Profile
 from treeopt.rules import LOSSY_RULES, rule_label
 from treeopt.solver import Solution
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain
-
-FloatArray = npt.NDArray[np.float64]
 
 OBJECTIVES = ("speed", "tokens")
 

@@ -16,14 +16,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from treeopt.arrays import Bool, Float64, Int32
 from treeopt.solver.best_first import HeaviestNodes, parents_of
 from treeopt.solver.explicit import ExplicitTrees, Preorder, heaviest_of_any_size, most_weight, preorder
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int32]
-BoolArray = npt.NDArray[np.bool_]
 
 KNAPSACK_NODES = 8
 """Nodes that the knapsack chooses among, as a multiple of the budget."""
@@ -39,17 +35,17 @@ CHEAPER = 4
 class DepthNodes:
     """The nodes listed for one limit of depth, in preorder."""
 
-    parent: IntArray
+    parent: Int32
     """(M,): of every node of the table, by its number."""
     places: Preorder
-    reach: FloatArray
-    hope: FloatArray
-    internal: IntArray
+    reach: Float64
+    hope: Float64
+    internal: Int32
     """(places,): at a first child the depth of its parent, which becomes internal with it; at others -1."""
     left_out: float
     """No node that is not listed is reached more often."""
 
-    def weight(self, price: FloatArray) -> FloatArray:
+    def weight(self, price: Float64) -> Float64:
         """Return (places,): what each node is reached, less the price (D,) of an internal node where it makes one."""
         return self.reach - np.where(self.internal >= 0, price[self.internal], 0.0)
 
@@ -59,7 +55,7 @@ class DepthNodes:
             return self.left_out
         return float(-np.partition(-self.hope, place - 1)[place - 1])
 
-    def hoped_above(self, price: float) -> BoolArray:
+    def hoped_above(self, price: float) -> Bool:
         """Return (places,): nodes with more hope than a price, and the root; no tree gains by any other."""
         kept = self.hope > price
         kept[0] = True
@@ -98,15 +94,15 @@ class ListedNodes:
 class Priced:
     """A bound on the speed of trees of 2, 3, … nodes, and the tree that the largest bound was reckoned for."""
 
-    bounds: FloatArray
+    bounds: Float64
     parents: list[int]
 
 
 def priced(
     at: DepthNodes,
-    price: FloatArray,
-    worth: FloatArray,
-    speed_of: Callable[[FloatArray], FloatArray],
+    price: Float64,
+    worth: Float64,
+    speed_of: Callable[[Float64], Float64],
     fast_enough: float,
     about: int,
 ) -> Priced:
@@ -140,7 +136,7 @@ def priced(
 class _Lines:
     """What prices on every node have told of W: lines above it, and where they touch it."""
 
-    def __init__(self, at: DepthNodes, weight: FloatArray, worth: FloatArray) -> None:
+    def __init__(self, at: DepthNodes, weight: Float64, worth: Float64) -> None:
         self.at, self.weight, self.worth = at, weight, worth
         self.most = np.full(len(worth), np.inf)
         """The lowest line at every size."""
@@ -170,7 +166,7 @@ class _Lines:
         return parents_of(self.at.parent, self.touched[self.around(size)[0]][1])
 
 
-def _by_knapsack(lines: _Lines, bounds: FloatArray, speed_of: Callable[[FloatArray], FloatArray]) -> Priced:
+def _by_knapsack(lines: _Lines, bounds: Float64, speed_of: Callable[[Float64], Float64]) -> Priced:
     """Return the bounds made tighter by the knapsack, where that is not too large."""
     at, worth, asked = lines.at, lines.worth, int(bounds.argmax()) + 2
     sizes = np.arange(len(worth) + 2)

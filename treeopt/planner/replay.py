@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from treeopt.arrays import Float32, Float64, Int64
 from treeopt.draft_record import DraftRecord
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.trees.dynamic_tree import DynamicTree
-
-FloatArray = npt.NDArray[np.float32]
-IntArray = npt.NDArray[np.int64]
 
 NEVER = np.iinfo(np.int64).max
 """Draft nodes that a node needs which the rule never drafts."""
@@ -27,13 +24,13 @@ NEVER = np.iinfo(np.int64).max
 class ReplayedTexts:
     """The steps of every text, for each of some numbers of nodes."""
 
-    tokens: IntArray
+    tokens: Int64
     """int64 (J, sizes): tokens committed, of each text."""
-    steps: IntArray
+    steps: Int64
     """int64 (J, sizes)."""
 
     @property
-    def tokens_per_step(self) -> npt.NDArray[np.float64]:
+    def tokens_per_step(self) -> Float64:
         """float64 (sizes,): over all texts together."""
         return np.asarray(self.tokens.sum(axis=0) / self.steps.sum(axis=0))
 
@@ -42,9 +39,9 @@ class ReplayedTexts:
 class Levels:
     """The candidates of one depth below every root, in the order in which they are drafted."""
 
-    scores: FloatArray
+    scores: Float32
     """float32 (R, candidates): sums of log-probabilities along the paths."""
-    taken: IntArray
+    taken: Int64
     """int64 (R,): the candidate that the text went through; -1 for none."""
 
 
@@ -54,7 +51,7 @@ class Replay:
 
     record: DraftRecord
 
-    def texts(self, top_k: int, depth: int, nodes: IntArray) -> ReplayedTexts:
+    def texts(self, top_k: int, depth: int, nodes: Int64) -> ReplayedTexts:
         """Return the steps of all texts with trees of one top-k and depth, for each number of nodes (sizes,).
 
         Raises InfeasibleError for a top-k or depth beyond the record's.
@@ -77,7 +74,7 @@ class Replay:
         """Return the tokens that a step with a dynamic tree commits on average, the root's own included."""
         return float(self.texts(tree.top_k, tree.depth, np.array([tree.nodes])).tokens_per_step[0])
 
-    def _needed(self, top_k: int, depth: int) -> IntArray:
+    def _needed(self, top_k: int, depth: int) -> Int64:
         """Return int64 (depth, R): draft nodes to pick until the text's node of each depth is among them."""
         record = self.record
         if not 1 <= top_k <= record.top_k or not 1 <= depth <= record.depth:
@@ -100,7 +97,7 @@ class Replay:
         return {}
 
     @cached_property
-    def _child(self) -> IntArray:
+    def _child(self) -> Int64:
         """int64 (E, K): the expanded node that each child is; -1 for those that were not expanded."""
         record = self.record
         child = np.full((len(record.parent), record.top_k), -1, np.int64)
@@ -110,7 +107,7 @@ class Replay:
         return child
 
 
-def _grow(record: DraftRecord, child: IntArray, top_k: int) -> list[Levels]:
+def _grow(record: DraftRecord, child: Int64, top_k: int) -> list[Levels]:
     roots = np.arange(record.roots)
     beams, sums = record.node_starts[:-1, None], np.zeros((record.roots, 1), np.float32)
     through = np.zeros(record.roots, np.int64)  # the beam that the text went through; -1 for none
@@ -132,7 +129,7 @@ def _grow(record: DraftRecord, child: IntArray, top_k: int) -> list[Levels]:
     return levels
 
 
-def _picked_before(levels: list[Levels], level: int) -> IntArray:
+def _picked_before(levels: list[Levels], level: int) -> Int64:
     """Return (R,): the place, from 1, of the text's node of one level in the pool's order; NEVER where it is not there.
 
     The pool is sorted by score, and among equal scores in the order of drafting, so that no node precedes its parent.

@@ -5,17 +5,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from treeopt.arrays import Bool, Float64
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.fastest import Fastest, listed_nodes, search_boxes
 from treeopt.planner.model import TokenModel
 from treeopt.planner.prices import ListedNodes
 from treeopt.solver import Solution, solve
 from treeopt.trees import TokenTree, chain
-
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 
 RIVALS = 100
 """Trees, the fastest of all budgets and depths, that the chosen one is compared with."""
@@ -41,7 +38,7 @@ class RuleTrees:
         solution = solve(drafts.acceptance.table, max_nodes, max_depth, level_widths=level_widths)
         return cls(drafts=drafts, solution=solution, level_widths=level_widths)
 
-    def fastest(self, costs: StepCosts, speedups: FloatArray) -> Fastest:
+    def fastest(self, costs: StepCosts, speedups: Float64) -> Fastest:
         """Return the fastest tree by the acceptance table alone.
 
         Args:
@@ -55,7 +52,7 @@ class RuleTrees:
         """Plain decoding and all chains within the budget and depth."""
         return [chain(depth) for depth in range(min(self.solution.max_depth, self.solution.max_nodes - 1) + 1)]
 
-    def row(self, speedups: FloatArray) -> list[TokenTree]:
+    def row(self, speedups: Float64) -> list[TokenTree]:
         """Return the fastest tree of 2, 4, 8, … nodes and of the most; sizes that no best tree has are left out.
 
         Args:
@@ -66,7 +63,7 @@ class RuleTrees:
         columns = [nodes for nodes in sorted(sizes) if speedups[:, nodes].any()]
         return [self._tree(nodes, int(speedups[:, nodes].argmax())) for nodes in columns]
 
-    def rivals(self, speedups: FloatArray) -> list[TokenTree]:
+    def rivals(self, speedups: Float64) -> list[TokenTree]:
         """Return the fastest of the trees, each once; `speedups` as for `fastest`."""
         shallowest = self.solution.tree_depth == np.arange(self.solution.max_depth + 1)[:, None]
         speedups = np.where(self._exact & shallowest, speedups, 0.0)
@@ -84,7 +81,7 @@ class RuleTrees:
         return self._trees[nodes, depth]
 
     @property
-    def _exact(self) -> BoolArray:
+    def _exact(self) -> Bool:
         """Where a tree has all the nodes of its budget."""
         return np.asarray(self.solution.tree_nodes == np.arange(self.solution.max_nodes + 1))
 

@@ -10,14 +10,12 @@ from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from treeopt.acceptance import NORMAL_95, AcceptanceTable, TextSums
 from treeopt.array_record import ShortRepr
+from treeopt.arrays import Float64
 from treeopt.latency import LatencyTable
 from treeopt.profile import MeasuredAcceptance
-
-FloatArray = npt.NDArray[np.float64]
 
 SIGNIFICANCE = 1e-3
 """What noise explains with less than this probability is taken for real and left alone."""
@@ -83,7 +81,7 @@ def pooling(table: LatencyTable) -> tuple[slice, ...]:
     return tuple(_explained(table.medians_s, variance, _runs(-table.medians_s)))
 
 
-def pooled(seconds: FloatArray, runs: Sequence[slice]) -> FloatArray:
+def pooled(seconds: Float64, runs: Sequence[slice]) -> Float64:
     """Return (…, m): seconds with every run of `pooling` replaced by its mean."""
     result = np.array(seconds)
     for run in runs:
@@ -91,7 +89,7 @@ def pooled(seconds: FloatArray, runs: Sequence[slice]) -> FloatArray:
     return result
 
 
-def _variance(table: AcceptanceTable) -> FloatArray:
+def _variance(table: AcceptanceTable) -> Float64:
     """Return the variance of each entry, at least that of a mean over as many positions as were counted."""
     variance = np.zeros_like(table.p) if table.standard_error is None else table.standard_error**2
     if table.counts is None:
@@ -102,7 +100,7 @@ def _variance(table: AcceptanceTable) -> FloatArray:
     return np.asarray(np.maximum(variance, likely * (1 - likely) / counts))
 
 
-def _runs(row: FloatArray) -> list[slice]:
+def _runs(row: Float64) -> list[slice]:
     """Return the runs of entries, out of falling order, that isotonic regression makes equal."""
     from scipy.optimize import isotonic_regression
 
@@ -111,7 +109,7 @@ def _runs(row: FloatArray) -> list[slice]:
     return [run for run in runs if np.ptp(row[run]) > 0]
 
 
-def _explained(row: FloatArray, variance: FloatArray, runs: list[slice]) -> list[slice]:
+def _explained(row: Float64, variance: Float64, runs: list[slice]) -> list[slice]:
     """Return the runs whose differences noise explains (chi-squared test of equal means)."""
     from scipy.special import chdtri  # the inverse of chi-squared's tail; scipy.stats takes half a second to import
 
@@ -123,7 +121,7 @@ def _explained(row: FloatArray, variance: FloatArray, runs: list[slice]) -> list
     return explained
 
 
-def _mixing(entries: int, runs: list[slice]) -> FloatArray:
+def _mixing(entries: int, runs: list[slice]) -> Float64:
     """Return (entries, entries): the matrix that replaces each run by its mean."""
     mixing = np.eye(entries)
     for run in runs:

@@ -9,16 +9,14 @@ For drafters whose trees hang on the text, and which therefore have no table of 
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from treeopt.arrays import Float64
 from treeopt.errors import InfeasibleError
 from treeopt.latency import Estimate
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.model import StepModel
 from treeopt.planner.uncertainty import SEED, draw_medians, draw_ratios, estimate
 from treeopt.trial import Trial
-
-FloatArray = npt.NDArray[np.float64]
 
 
 def predicted_speedup(trial: Trial, model: StepModel) -> Estimate:
@@ -50,7 +48,7 @@ def _speedup(trial: Trial, model: StepModel) -> float:
     return float(trial.tokens_per_step / predicted_step_s(trial, model) * model.costs.plain_s[0])
 
 
-def _step_s(trial: Trial, costs: StepCosts, draft_s: FloatArray) -> FloatArray:
+def _step_s(trial: Trial, costs: StepCosts, draft_s: Float64) -> Float64:
     """Return (…,): seconds of a step, for the curves or for draws of them."""
     if trial.pass_tokens[-1] > costs.max_nodes:
         raise InfeasibleError(

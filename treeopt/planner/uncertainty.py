@@ -11,18 +11,15 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from treeopt.array_record import ShortRepr
+from treeopt.arrays import Float64, Int64
 from treeopt.latency import Estimate, Timing
 from treeopt.planner.condition import Condition
 from treeopt.planner.costs import StepCosts, StepParts, sizes, step_costs
 from treeopt.planner.dependence import Dependence
 from treeopt.profile import MeasuredAcceptance
 from treeopt.trees import TokenTree
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 DRAWS = 1000
 SEED = 20240219
@@ -34,22 +31,22 @@ NEAR = 0.99
 class TokenDraws:
     """Draws of an acceptance, and of the tokens that any tree yields: the same under every condition."""
 
-    p: FloatArray
+    p: Float64
     """(draws, D, R, B); D is 1 where one row holds for every depth.  Not cut to 0 … 1: cutting would shift the mean."""
     dependence: Dependence | None = None
     """What the table leaves out; with it the texts' errors are those of their replay."""
-    text_noise: FloatArray | None = None
+    text_noise: Float64 | None = None
     """(draws, J): how much of each text's deviation a draw has; None where no texts are known."""
     generator: np.random.Generator = field(default_factory=lambda: np.random.default_rng(SEED))
     """As these draws left it: what is drawn besides goes on from there, and never moves it."""
 
-    def tokens(self, tree: TokenTree) -> FloatArray:
+    def tokens(self, tree: TokenTree) -> Float64:
         """Return (draws,): expected tokens per step; kept, because conditions have most of their rivals in common."""
         if tree not in self._tokens:
             self._tokens[tree] = self._drawn(tree)
         return self._tokens[tree]
 
-    def _drawn(self, tree: TokenTree) -> FloatArray:
+    def _drawn(self, tree: TokenTree) -> Float64:
         if self.dependence is not None and self.text_noise is not None and self.dependence.tells(tree):
             relative = self.text_noise @ self.dependence.deviations(tree)
             return np.asarray(self.dependence.tokens(tree) * (1 + relative))
@@ -64,12 +61,12 @@ class TokenDraws:
         return np.asarray(reach.sum(axis=0))
 
     @cached_property
-    def _by_entry(self) -> FloatArray:
+    def _by_entry(self) -> Float64:
         """(D, R, B, draws)."""
         return np.ascontiguousarray(np.moveaxis(self.p, 0, -1))
 
     @cached_property
-    def _tokens(self) -> dict[TokenTree, FloatArray]:
+    def _tokens(self) -> dict[TokenTree, Float64]:
         return {}
 
 
@@ -80,15 +77,15 @@ class Worlds:
     acceptance: TokenDraws
     costs: StepCosts
 
-    def tokens(self, tree: TokenTree) -> FloatArray:
+    def tokens(self, tree: TokenTree) -> Float64:
         """Return (draws,): expected tokens per step."""
         return self.acceptance.tokens(tree)
 
-    def step_s(self, tree: TokenTree) -> FloatArray:
+    def step_s(self, tree: TokenTree) -> Float64:
         """Return (draws,): seconds of a step."""
         return self.costs.tree_s(tree)
 
-    def speedup(self, tree: TokenTree) -> FloatArray:
+    def speedup(self, tree: TokenTree) -> Float64:
         """Return (draws,): tokens per second over those of plain decoding."""
         return self.costs.speedup(self.tokens(tree)[:, None], self.step_s(tree)[:, None])[:, 0]
 
@@ -133,7 +130,7 @@ def draw_worlds(
     return Worlds(acceptance=acceptance, costs=costs)
 
 
-def confidence(worlds: Worlds, known: FloatArray, costs: StepCosts, trees: Sequence[TokenTree]) -> Confidence:
+def confidence(worlds: Worlds, known: Float64, costs: StepCosts, trees: Sequence[TokenTree]) -> Confidence:
     """Return how often the first of some trees is as good as the best of them, and what would make that surer.
 
     Args:
@@ -158,19 +155,19 @@ def confidence(worlds: Worlds, known: FloatArray, costs: StepCosts, trees: Seque
     return Confidence(probability=probability, weakest=weakest, without_weakest=without[weakest])
 
 
-def estimate(value: float, draws: FloatArray) -> Estimate:
+def estimate(value: float, draws: Float64) -> Estimate:
     """Return a number with the interval that holds 95 % of its draws, and the number itself."""
     return estimates(np.array([value]), draws[:, None])[0]
 
 
-def estimates(values: FloatArray, draws: FloatArray) -> list[Estimate]:
+def estimates(values: Float64, draws: Float64) -> list[Estimate]:
     """Return an estimate of each number, (numbers,), from its column of the draws, (draws, numbers)."""
     low, high = np.quantile(draws, [0.025, 0.975], axis=0)
     ends = zip(values.tolist(), np.minimum(values, low).tolist(), np.maximum(values, high).tolist(), strict=True)
     return [Estimate(*each) for each in ends]
 
 
-def draw_text_noise(texts: int, generator: np.random.Generator) -> FloatArray:
+def draw_text_noise(texts: int, generator: np.random.Generator) -> Float64:
     """Return (draws, texts): normal noise, how much of each text's deviation a draw has.
 
     Sums over few texts vary more than their own spread tells; the draws are widened as Student's t law is.
@@ -181,8 +178,8 @@ def draw_text_noise(texts: int, generator: np.random.Generator) -> FloatArray:
 
 
 def draw_acceptance(
-    acceptance: MeasuredAcceptance, generator: np.random.Generator, text_noise: FloatArray | None
-) -> FloatArray:
+    acceptance: MeasuredAcceptance, generator: np.random.Generator, text_noise: Float64 | None
+) -> Float64:
     """Return (draws, D, R, B), each draw the table and a random sum of the texts' deviations from it.
 
     Without texts every entry varies by itself, by its standard error; without errors not at all.
@@ -196,7 +193,7 @@ def draw_acceptance(
     return np.asarray(p + table.standard_error.reshape(p.shape) * generator.standard_normal((DRAWS, *p.shape)))
 
 
-def draw_medians(timings: tuple[Timing, ...], generator: np.random.Generator) -> FloatArray:
+def draw_medians(timings: tuple[Timing, ...], generator: np.random.Generator) -> Float64:
     """Return (draws, len(timings)): what each median may be, normal with its bootstrap error.
 
     The variance of the median over all resamples is known in closed form (Maritz and Jarrett, 1978): the i-th of m
@@ -208,7 +205,7 @@ def draw_medians(timings: tuple[Timing, ...], generator: np.random.Generator) ->
     return np.asarray(np.maximum(median + error * noise, least))
 
 
-def draw_ratios(above: IntArray, below: IntArray) -> FloatArray:
+def draw_ratios(above: Int64, below: Int64) -> Float64:
     """Return (draws,): a ratio of sums over texts, (J,) each, drawn anew with replacement: one text is alike in itself."""
     count = len(above)
     weights = np.random.default_rng(SEED).multinomial(count, np.full(count, 1 / count), DRAWS)
@@ -216,7 +213,7 @@ def draw_ratios(above: IntArray, below: IntArray) -> FloatArray:
 
 
 @lru_cache(maxsize=1024)
-def _spread(timings: tuple[Timing, ...]) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _spread(timings: tuple[Timing, ...]) -> tuple[Float64, Float64, Float64]:
     """Return medians, their errors and the least samples; kept, because many conditions have them in common."""
     return (
         np.array([timing.median_s for timing in timings]),
@@ -225,7 +222,7 @@ def _spread(timings: tuple[Timing, ...]) -> tuple[FloatArray, FloatArray, FloatA
     )
 
 
-def _bootstrap_error(ordered: FloatArray) -> float:
+def _bootstrap_error(ordered: Float64) -> float:
     weight = _median_weights(len(ordered))
     mean = weight @ ordered
     samples = len(ordered)
@@ -233,7 +230,7 @@ def _bootstrap_error(ordered: FloatArray) -> float:
 
 
 @cache
-def _median_weights(count: int) -> FloatArray:
+def _median_weights(count: int) -> Float64:
     """Return (count,): the probability that each of so many ordered samples is the median of a resample."""
     from scipy.special import betainc
 
@@ -241,13 +238,13 @@ def _median_weights(count: int) -> FloatArray:
     return np.asarray(np.diff(betainc(half, half, np.arange(count + 1) / count)))
 
 
-def _rows(acceptance: MeasuredAcceptance) -> FloatArray:
+def _rows(acceptance: MeasuredAcceptance) -> Float64:
     """Return the table as (D, R, B)."""
     table = acceptance.table
     return table.rows(table.max_depth or 1)
 
 
-def _near_best(tokens: FloatArray, parts: StepParts, plain_s: FloatArray) -> float:
+def _near_best(tokens: Float64, parts: StepParts, plain_s: Float64) -> float:
     """Return the share of draws in which the first tree's speed is nearly the best; tokens (draws or 1, trees)."""
     speedups = tokens * (plain_s / parts.step_s)
     return float((speedups[:, 0] >= NEAR * speedups.max(axis=1)).mean())

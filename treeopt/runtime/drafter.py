@@ -7,10 +7,10 @@ from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from treeopt.arrays import Integers
 from treeopt.runtime.drawing import Places, fill_speeds, first_arrivals, likeliest_scored, places, without_replacement
 from treeopt.runtime.graphs import GraphPool, passes_over
 from treeopt.runtime.model import LanguageModel
@@ -24,7 +24,7 @@ from treeopt.trees import TokenTree, chain
 class Window:
     """Some rows of a buffer: a view where they are neighbours, because that is quicker."""
 
-    def __init__(self, buffer: Tensor, rows: npt.NDArray[np.integer]) -> None:
+    def __init__(self, buffer: Tensor, rows: Integers) -> None:
         first, last = int(rows[0]), int(rows[-1])
         self._buffer = buffer
         self._view = buffer[first : last + 1] if last - first + 1 == len(rows) else None

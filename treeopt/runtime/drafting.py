@@ -7,15 +7,11 @@ The decoder reads the guesses with the target, accepts what the target samples, 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
+from treeopt.arrays import Bool, Int64
 from treeopt.runtime.finite import Scores
 from treeopt.trees import TokenTree
-
-BoolArray = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.int64]
 
 
 class Extra(NamedTuple):
@@ -23,9 +19,9 @@ class Extra(NamedTuple):
 
     tokens: Tensor
     """int64 (m,)."""
-    visible: BoolArray
+    visible: Bool
     """bool (m, n + m): which nodes of the tree, and which of these tokens, each attends to beside the text."""
-    depth: IntArray
+    depth: Int64
     """int64 (m,): place of each behind the root's."""
 
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from treeopt.arrays import Bool, Integers
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.decode_loop import DecodeLoop
-from treeopt.runtime.drafting import BoolArray, Drafter, Extra, Outcome, Proposal
+from treeopt.runtime.drafting import Drafter, Extra, Outcome, Proposal
 from treeopt.runtime.finite import all_finite, on_host
 from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.rules import Rule, rule_named
@@ -119,7 +119,7 @@ class DraftingDecoder(DecodeLoop):
         depth = np.concatenate([tree.depth, extra.depth])
         return self._pass(_joined(tree.ancestor_mask, extra.visible), depth, capacity=self._cache.length)
 
-    def _pass(self, visible: BoolArray, depth: npt.NDArray[np.integer], *, capacity: int) -> TreePass:
+    def _pass(self, visible: Bool, depth: Integers, *, capacity: int) -> TreePass:
         if depth.max() > self._trained_tokens:  # positions are prepared for twice the trained length
             raise InvalidValueError(
                 f"drafter: expected tokens at most {self._trained_tokens} places behind the root, the trained length. "
@@ -160,7 +160,7 @@ def children_of(tree: TokenTree) -> list[range]:
     return [range(first, end) for first, end in pairwise(edges)]
 
 
-def _joined(tree: BoolArray, extra: BoolArray) -> BoolArray:
+def _joined(tree: Bool, extra: Bool) -> Bool:
     """Return the mask of nodes and extra tokens together; no node sees an extra token."""
     nodes, rest = len(tree), len(extra)
     return np.vstack([np.hstack([tree, np.zeros((nodes, rest), np.bool_)]), extra])

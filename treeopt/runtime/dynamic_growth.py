@@ -6,23 +6,19 @@ No model in sight: log-probabilities and tokens come in level by level, and nump
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from treeopt.arrays import Bool, Float32, Int64
 from treeopt.runtime.tree_pass import PassNodes
 from treeopt.trees import TokenTree
 from treeopt.trees.dynamic_tree import DynamicTree
-
-BoolArray = npt.NDArray[np.bool_]
-FloatArray = npt.NDArray[np.float32]
-IntArray = npt.NDArray[np.int64]
 
 
 class Children(NamedTuple):
     """The likeliest tokens after each of m nodes, the likeliest first."""
 
-    log_probs: FloatArray
+    log_probs: Float32
     """float32 (m, k)."""
-    tokens: IntArray
+    tokens: Int64
     """int64 (m, k)."""
 
     @property
@@ -34,7 +30,7 @@ class Children(NamedTuple):
 class Beams(NamedTuple):
     """The nodes of one level that get children."""
 
-    tokens: IntArray
+    tokens: Int64
     """int64 (k,)."""
     nodes: PassNodes
 
@@ -43,9 +39,9 @@ class Grown(NamedTuple):
     """The tree to verify."""
 
     tree: TokenTree
-    tokens: IntArray
+    tokens: Int64
     """int64 (n - 1,): the tokens below the root."""
-    fed: IntArray
+    fed: Int64
     """int64 (n,): how many nodes were fed in this step before each node, -1 where it was not fed itself."""
 
 
@@ -97,7 +93,7 @@ class Growth:
         return Grown(tree, np.concatenate(self._tokens)[order[1:] - 1], fed[order])
 
 
-def in_level_order(nodes: list[int], parents: list[int]) -> tuple[IntArray, TokenTree]:
+def in_level_order(nodes: list[int], parents: list[int]) -> tuple[Int64, TokenTree]:
     """Return the root, 0, and the nodes below it in the order of the tree that they are, and this tree.
 
     >>> in_level_order([1, 2, 4, 7], [0, 0, 2, 1])
@@ -114,7 +110,7 @@ def in_level_order(nodes: list[int], parents: list[int]) -> tuple[IntArray, Toke
     return np.array(order), TokenTree(above)
 
 
-def visible_below(visible: BoolArray, parents: IntArray) -> BoolArray:
+def visible_below(visible: Bool, parents: Int64) -> Bool:
     """Return which nodes, fed before or now, each child may attend to: what its parent may, and itself.
 
     Args:
@@ -124,6 +120,6 @@ def visible_below(visible: BoolArray, parents: IntArray) -> BoolArray:
     return np.hstack([visible[parents], np.eye(len(parents), dtype=np.bool_)])
 
 
-def falling(scores: FloatArray) -> IntArray:
+def falling(scores: Float32) -> Int64:
     """Return the indices that sort the last axis in falling order; equal scores stay in the order they have."""
     return np.argsort(-scores, axis=-1, kind="stable")

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from treeopt.runtime.drafting import IntArray, Outcome, Proposal
+from treeopt.arrays import Int64
+from treeopt.runtime.drafting import Outcome, Proposal
 from treeopt.runtime.dynamic_growth import Children, Grown
 from treeopt.runtime.finite import Scores
 from treeopt.runtime.model import LanguageModel, TextCache
@@ -79,11 +80,11 @@ class GrowingDrafter(ABC):
         del self._pending[:-1]
         return Children(children.log_probs[-1:], children.tokens[-1:])
 
-    def _feed(self, tokens: IntArray, nodes: PassNodes) -> Children:
+    def _feed(self, tokens: Int64, nodes: PassNodes) -> Children:
         return feed(self.model, self._cache, tokens, nodes, children=self._children)
 
 
-def feed(model: LanguageModel, cache: TextCache, tokens: IntArray, nodes: PassNodes, *, children: int) -> Children:
+def feed(model: LanguageModel, cache: TextCache, tokens: Int64, nodes: PassNodes, *, children: int) -> Children:
     """Feed nodes of a tree to a draft model and return so many of the likeliest tokens after each.
 
     Their log-probabilities are float32, at temperature 1.

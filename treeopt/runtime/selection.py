@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from treeopt.arrays import Float64
 from treeopt.trees import TokenTree
-
-FloatArray = npt.NDArray[np.float64]
 
 
 class Walk:
@@ -43,7 +41,7 @@ class Selection(Protocol):
     def last_node(self, walk: Walk, acceptance: Sequence[float], noise: Sequence[float]) -> int:
         """Return the last node of the accepted path; `noise` is uniform on [0, 1), a number per node."""
 
-    def reach(self, walk: Walk, acceptance: Sequence[float]) -> FloatArray:
+    def reach(self, walk: Walk, acceptance: Sequence[float]) -> Float64:
         """Return float64 (n,): the probability that the accepted path holds each node, over the noise."""
 
 
@@ -60,7 +58,7 @@ class TopDown:
             node = next((child for child in walk.children[node] if noise[child] < acceptance[child]), None)
         return last
 
-    def reach(self, walk: Walk, acceptance: Sequence[float]) -> FloatArray:
+    def reach(self, walk: Walk, acceptance: Sequence[float]) -> Float64:
         """See `Selection`."""
         reach = np.ones(len(acceptance))
         for node, children in enumerate(walk.children):
@@ -79,7 +77,7 @@ class LeavesFirst:
         """See `Selection`."""
         return next(node for node in walk.leaves_first if noise[node] < acceptance[node])
 
-    def reach(self, walk: Walk, acceptance: Sequence[float]) -> FloatArray:
+    def reach(self, walk: Walk, acceptance: Sequence[float]) -> Float64:
         """See `Selection`."""
         reach = np.zeros(len(acceptance))
         left = 1.0
@@ -101,7 +99,7 @@ class Longest:
         kept = (node for node, likelihood in enumerate(acceptance) if likelihood > 0)
         return max(kept, key=lambda node: (walk.depth[node], acceptance[node]))
 
-    def reach(self, walk: Walk, acceptance: Sequence[float]) -> FloatArray:
+    def reach(self, walk: Walk, acceptance: Sequence[float]) -> Float64:
         """See `Selection`."""
         reach = np.zeros(len(acceptance))
         reach[list(walk.path(self.last_node(walk, acceptance, ())))] = 1.0

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from treeopt.arrays import Bool, Integers
 from treeopt.runtime.mask import TreeMask
 from treeopt.runtime.model import HiddenModel, LanguageModel, TextCache
 
@@ -20,9 +20,9 @@ Pass = Callable[[Tensor], Tensor]
 class PassNodes:
     """The nodes of a tree that one pass feeds."""
 
-    visible: npt.NDArray[np.bool_]
+    visible: Bool
     """bool (rows, columns): the nodes, fed before or now, that each may attend to."""
-    depth: npt.NDArray[np.integer]
+    depth: Integers
     """(rows,): depth of each fed node."""
     start: int = 0
     """Nodes fed before in this step."""
@@ -63,8 +63,8 @@ class TreePass:
         model: LanguageModel,
         cache: TextCache,
         *,
-        visible: npt.NDArray[np.bool_],
-        depth: npt.NDArray[np.integer],
+        visible: Bool,
+        depth: Integers,
         start: int = 0,
         capacity: int,
     ) -> None:

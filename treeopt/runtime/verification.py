@@ -6,12 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from treeopt.arrays import Float64
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drawing import check_counts, check_finite, places
 from treeopt.runtime.finite import all_finite
 from treeopt.runtime.judging import DeviceJudging, HostJudging
 from treeopt.runtime.rules import Rule, rule_named
-from treeopt.runtime.selection import FloatArray, Walk
+from treeopt.runtime.selection import Walk
 from treeopt.trees import TokenTree
 
 
@@ -175,6 +176,6 @@ class Verifier:
         law: Tensor = self._target[node].double() if row is None else self._judge.left[row]
         return law
 
-    def reach(self) -> FloatArray:
+    def reach(self) -> Float64:
         """Return float64 (n,): the probability that the path accepted of what was judged last holds each node."""
         return self._rule.selection.reach(self._walk, self._acceptance.tolist())

@@ -9,16 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from treeopt.array_record import ArrayRecord
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int32]
-Places = npt.NDArray[np.int64]
+from treeopt.arrays import Float64, Int32, Int64
 
 
-def heaviest(weight: FloatArray, most: int) -> Places:
+def heaviest(weight: Float64, most: int) -> Int64:
     """Return the places of the `most` largest weights, heaviest first, ties in the order given."""
     places = np.arange(len(weight))
     if len(weight) > most:  # sorting what cannot be taken would be most of the time
@@ -26,9 +22,7 @@ def heaviest(weight: FloatArray, most: int) -> Places:
     return places[np.argsort(-weight[places], kind="stable")][:most]
 
 
-def children(
-    hopes: FloatArray, parents: Places, rank: IntArray, reach: FloatArray, floor: float
-) -> tuple[FloatArray, Places, Places]:
+def children(hopes: Float64, parents: Int64, rank: Int32, reach: Float64, floor: float) -> tuple[Float64, Int64, Int64]:
     """Return hope, parent and rank of every child of `parents` whose hope is more than `floor`.
 
     Args:
@@ -44,8 +38,8 @@ def children(
 
 
 def grow(
-    rows: FloatArray, max_nodes: int, level_widths: IntArray, draft_widths: IntArray
-) -> tuple[IntArray, IntArray, FloatArray, FloatArray, IntArray, int]:
+    rows: Float64, max_nodes: int, level_widths: Int32, draft_widths: Int32
+) -> tuple[Int32, Int32, Float64, Float64, Int32, int]:
     """Return the N most hopeful nodes of every depth limit, in order.
 
     A node's hope is the most that it, a later sibling or anything below them can weigh: reach of the parent times the
@@ -94,7 +88,7 @@ def grow(
     return parent, rank, reach, hope, order, weighed
 
 
-def parents_of(parent: IntArray, chosen: IntArray) -> list[int]:
+def parents_of(parent: Int32, chosen: Int32) -> list[int]:
     """Return the parents of the tree that some nodes make, in the nodes' order, given the parents of all."""
     chosen = np.sort(chosen)
     parents: list[int] = np.searchsorted(chosen, parent[chosen]).tolist()
@@ -105,13 +99,13 @@ def parents_of(parent: IntArray, chosen: IntArray) -> list[int]:
 class NestedTrees(ArrayRecord):
     """What `grow` found: the tree of n nodes and depth d is the first n nodes of row d of `order`."""
 
-    parent: IntArray
-    rank: IntArray
-    reach: FloatArray
-    order: IntArray
+    parent: Int32
+    rank: Int32
+    reach: Float64
+    order: Int32
 
     @property
-    def expected_tokens(self) -> FloatArray:
+    def expected_tokens(self) -> Float64:
         """float64 (D + 1, N + 1): the most tokens per step with depth at most d and at most n nodes."""
         levels, nodes = self.order.shape
         weight = np.where(self.order >= 0, self.reach[self.order], 0.0)
@@ -122,7 +116,7 @@ class NestedTrees(ArrayRecord):
         chosen = self.order[depth, :nodes]
         return parents_of(self.parent, chosen[chosen >= 0])
 
-    def draft_widths(self, depth: int) -> IntArray:
+    def draft_widths(self, depth: int) -> Int32:
         """Return int32 (N + 1, D): internal nodes at each depth of the trees of one depth limit.
 
         A node becomes internal when its first child joins.
@@ -135,7 +129,7 @@ class NestedTrees(ArrayRecord):
         return np.cumsum(widths, axis=0, dtype=np.int32)
 
     @cached_property
-    def depth(self) -> IntArray:
+    def depth(self) -> Int32:
         """int32 (M,): depth of every node."""
         depth = np.zeros(len(self.parent), np.int32)
         above = self.parent
@@ -149,21 +143,21 @@ class NestedTrees(ArrayRecord):
 class HeaviestNodes:
     """Enough nodes of any table to hold the heaviest trees, with a bound on every node left out."""
 
-    parent: IntArray
+    parent: Int32
     """(M,), -1 for the root; parents before their children, siblings in rank order."""
-    rank: IntArray
-    depth: IntArray
-    reach: FloatArray
+    rank: Int32
+    depth: Int32
+    reach: Float64
     """(M,): probability that a step reaches each node."""
-    hope: FloatArray
+    hope: Float64
     """(M,): no node is reached more often that hangs below a node, or below a later sibling, or is one; see `grow`."""
-    order: IntArray
+    order: Int32
     """(D + 1, N): row d lists nodes of depth at most d that hold every ancestor and earlier sibling; -1 behind them."""
-    left_out: FloatArray
+    left_out: Float64
     """(D + 1,): no node of depth at most d that row d does not list is reached more often."""
 
 
-def heaviest_nodes(rows: FloatArray, max_nodes: int) -> HeaviestNodes:
+def heaviest_nodes(rows: Float64, max_nodes: int) -> HeaviestNodes:
     """Return the nodes of most hope.
 
     Args:

@@ -16,28 +16,25 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 
 from treeopt.array_record import ArrayRecord
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int32]
+from treeopt.arrays import Float64, Int32
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ValueTrees(ArrayRecord):
     """The dynamic program's values; trees are read back from them, without solving again."""
 
-    rows: FloatArray
+    rows: Float64
     """float64 (D, R, B)."""
-    values: tuple[FloatArray, ...]
+    values: tuple[Float64, ...]
     """For h = 0 … D: float64 (D + 1 - h, R, N + 1), V[d, h, n] for every depth d and rank of the subtree's root.
 
     Where all rows are equal, every depth's values are, and the first axis has length 1.
     """
 
     @property
-    def expected_tokens(self) -> FloatArray:
+    def expected_tokens(self) -> Float64:
         """float64 (D + 1, N + 1): the most tokens per step with depth at most d and at most n nodes."""
         return np.maximum.accumulate([values[0, 0] for values in self.values], axis=0)
 
@@ -51,7 +48,7 @@ class ValueTrees(ArrayRecord):
             level = list(chain.from_iterable(shares))
         return parents
 
-    def draft_widths(self, depth: int) -> IntArray:
+    def draft_widths(self, depth: int) -> Int32:
         """Return int32 (N + 1, D): internal nodes at each depth of the trees of one depth limit."""
         from treeopt.solver.kernels import widths_above
 
@@ -62,7 +59,7 @@ class ValueTrees(ArrayRecord):
             widths = np.stack([widths_above(row, below, widths) for row in self.rows[d][: 1 if d == 0 else None]])
         return np.pad(widths[0], [(0, 0), (0, levels - depth)])
 
-    def _below(self, d: int, h: int) -> FloatArray:
+    def _below(self, d: int, h: int) -> Float64:
         """Return float64 (R, N + 1): values of subtrees that hang below a node of depth d, at most h levels deep."""
         values = self.values[h]
         return np.asarray(values[min(d + 1, len(values) - 1)])
@@ -82,7 +79,7 @@ class ValueTrees(ArrayRecord):
         return [shares[size, min(rank, last)] for size, rank in level]
 
 
-def solve_values(rows: FloatArray, max_nodes: int) -> tuple[ValueTrees, int, int]:
+def solve_values(rows: Float64, max_nodes: int) -> tuple[ValueTrees, int, int]:
     """Return the values of every subtree, the splits compared and the splits ruled out by their bounds.
 
     Args:

@@ -10,30 +10,26 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from treeopt.arrays import Bool, Float64, Int32
 from treeopt.solver.best_first import parents_of
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int32]
-BoolArray = npt.NDArray[np.bool_]
 
 
 class Preorder(NamedTuple):
     """Nodes in preorder: every node before its children, and these in rank order."""
 
-    node: IntArray
+    node: Int32
     """(M,): which node stands at each place."""
-    skip: IntArray
+    skip: Int32
     """(M,): the place that follows when the node is left out."""
 
-    def only(self, kept: BoolArray) -> "Preorder":
+    def only(self, kept: Bool) -> "Preorder":
         """Return the places that are kept, (M,); of every node kept the parent and the earlier siblings are."""
         place = np.append(0, np.cumsum(kept, dtype=np.int32))
         return Preorder(self.node[kept], place[self.skip[kept]])
 
 
-def preorder(parent: IntArray) -> Preorder:
+def preorder(parent: Int32) -> Preorder:
     """Return the preorder of nodes given by their parents.
 
     Args:
@@ -54,7 +50,7 @@ def preorder(parent: IntArray) -> Preorder:
     return Preorder(order, np.array(after, np.int32)[order])
 
 
-def most_weight(weight: FloatArray, skip: IntArray, max_nodes: int) -> FloatArray:
+def most_weight(weight: Float64, skip: Int32, max_nodes: int) -> Float64:
     """Return (M + 1, N + 1): the most that exactly n of the nodes from place i on weigh; minus infinity if impossible.
 
     Args:
@@ -100,14 +96,14 @@ def heaviest_of_any_size(weight: Sequence[float], skip: Sequence[int]) -> tuple[
 class ExplicitTrees:
     """The best trees among given nodes with given weights, for every number of nodes up to `max_nodes`."""
 
-    parent: IntArray
+    parent: Int32
     """(M,), -1 for the root; parents before their children, siblings in rank order."""
     places: Preorder
-    best: FloatArray
+    best: Float64
     """(places + 1, N + 1), from `most_weight`."""
 
     @property
-    def weights(self) -> FloatArray:
+    def weights(self) -> Float64:
         """(N + 1,): the most that a tree of exactly n nodes weighs; minus infinity where there is none."""
         return np.asarray(self.best[0])
 
@@ -124,7 +120,7 @@ class ExplicitTrees:
         return parents_of(self.parent, self.places.node[chosen])
 
 
-def solve_explicit(parent: IntArray, weight: FloatArray, max_nodes: int) -> ExplicitTrees:
+def solve_explicit(parent: Int32, weight: Float64, max_nodes: int) -> ExplicitTrees:
     """Return the best tree of exactly n nodes for every n up to `max_nodes`, exactly, in O(M N).
 
     Args:

@@ -4,13 +4,11 @@ They are imported where they are used: numba is slow to import.
 """
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
+from treeopt.arrays import Float64, Int32, Int64
 from treeopt.compiling import watch
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int32]
 NEARLY = 1 - 1e-12
 """A bound that falls short by less than this share may do so by rounding."""
 
@@ -18,7 +16,7 @@ watch()
 
 
 @njit(cache=True)
-def envelope(values: FloatArray, first: int) -> FloatArray:
+def envelope(values: Float64, first: int) -> Float64:
     """Return the least concave function that lies nowhere below `values[first:]` (Andrew, 1979); 0 before `first`."""
     bound = np.zeros(len(values))
     corners = np.empty(len(values), np.int64)
@@ -40,7 +38,7 @@ def envelope(values: FloatArray, first: int) -> FloatArray:
 
 
 @njit(cache=True)
-def next_favoured(favoured: int, n: int, accepted: float, child_bound: FloatArray, later_bound: FloatArray) -> int:
+def next_favoured(favoured: int, n: int, accepted: float, child_bound: Float64, later_bound: Float64) -> int:
     """Return the split of n nodes with the largest bound, given that of n - 1: one side of it grows by a node."""
     gain = accepted * (child_bound[favoured + 1] - child_bound[favoured])
     return favoured + (favoured == 0 or gain >= later_bound[n - favoured] - later_bound[n - favoured - 1])
@@ -48,8 +46,8 @@ def next_favoured(favoured: int, n: int, accepted: float, child_bound: FloatArra
 
 @njit(cache=True)
 def share(
-    accepted: float, child: FloatArray, child_bound: FloatArray, later: FloatArray, later_bound: FloatArray
-) -> tuple[FloatArray, int]:
+    accepted: float, child: Float64, child_bound: Float64, later: Float64, later_bound: Float64
+) -> tuple[Float64, int]:
     """Return max over 1 <= m <= n of accepted * child[m] + later[n - m] for every n, and the splits compared.
 
     Args:
@@ -81,12 +79,12 @@ def share(
 @njit(cache=True)
 def least_splits(
     accepted: float,
-    child: FloatArray,
-    child_bound: FloatArray,
-    later: FloatArray,
-    later_bound: FloatArray,
-    best: FloatArray,
-) -> IntArray:
+    child: Float64,
+    child_bound: Float64,
+    later: Float64,
+    later_bound: Float64,
+    best: Float64,
+) -> Int32:
     """Return the least m that attains each of the maxima of `share`; 0 where one node fewer yields as much.
 
     Args:
@@ -120,7 +118,7 @@ def least_splits(
 
 
 @njit(cache=True)
-def forests(row: FloatArray, below: FloatArray) -> tuple[FloatArray, int]:
+def forests(row: Float64, below: Float64) -> tuple[Float64, int]:
     """Return W, the best forests below one node for every first rank and number of nodes, and the splits compared.
 
     Args:
@@ -145,7 +143,7 @@ def forests(row: FloatArray, below: FloatArray) -> tuple[FloatArray, int]:
 
 
 @njit(cache=True)
-def splits_of(row: FloatArray, below: FloatArray) -> list[IntArray]:
+def splits_of(row: Float64, below: Float64) -> list[Int32]:
     """Return for every rank the nodes of its subtree in the best forests of it and all later ones; see `least_splits`.
 
     Args:
@@ -163,7 +161,7 @@ def splits_of(row: FloatArray, below: FloatArray) -> list[IntArray]:
 
 
 @njit(cache=True)
-def child_sizes(row: FloatArray, below: FloatArray, nodes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def child_sizes(row: Float64, below: Float64, nodes: Int64) -> Int64:
     """Return (len(nodes), B): the most nodes of each child's subtree below nodes with so many below them; 0 for none.
 
     Args:
@@ -184,7 +182,7 @@ def child_sizes(row: FloatArray, below: FloatArray, nodes: npt.NDArray[np.int64]
 
 
 @njit(cache=True)
-def widths_above(row: FloatArray, below: FloatArray, widths: IntArray) -> IntArray:
+def widths_above(row: Float64, below: Float64, widths: Int32) -> Int32:
     """Return int32 (N + 1, L + 1): internal nodes per level of the best trees of every size, from those one level below.
 
     Args:

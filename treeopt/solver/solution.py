@@ -7,19 +7,16 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from treeopt.acceptance import AcceptanceTable
 from treeopt.arguments import instance, shown, whole, whole_numbers
 from treeopt.array_record import ArrayRecord
+from treeopt.arrays import Float64, Int32
 from treeopt.errors import InvalidValueError
 from treeopt.solver.best_first import NestedTrees, grow
 from treeopt.solver.dynamic_program import solve_values
 from treeopt.solver.width_limits import solve_limited
 from treeopt.trees import TokenTree
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int32]
 
 DEFAULT_MAX_DEPTH = 32
 MAX_CELLS = 60_000_000
@@ -59,7 +56,7 @@ class Trees(Protocol):
     """What every method leaves behind: values, and trees on demand."""
 
     @property
-    def expected_tokens(self) -> FloatArray:
+    def expected_tokens(self) -> Float64:
         """float64 (D + 1, N + 1)."""
         ...
 
@@ -67,7 +64,7 @@ class Trees(Protocol):
         """Return the parents of one tree, each before its children, siblings in rank order."""
         ...
 
-    def draft_widths(self, depth: int) -> IntArray:
+    def draft_widths(self, depth: int) -> Int32:
         """Return int32 (N + 1, D), the internal nodes at each depth of the trees of one depth limit."""
         ...
 
@@ -80,7 +77,7 @@ class Solution(ArrayRecord):
     table: AcceptanceTable
     trees: Trees
     certificate: Certificate
-    expected_tokens: FloatArray
+    expected_tokens: Float64
     """float64 (max_depth + 1, max_nodes + 1): the most tokens per step with depth at most d, nodes at most n."""
 
     def __init__(self, table: AcceptanceTable, trees: Trees, certificate: Certificate) -> None:
@@ -91,21 +88,21 @@ class Solution(ArrayRecord):
             object.__setattr__(self, name, value)
 
     @property
-    def tree_nodes(self) -> IntArray:
+    def tree_nodes(self) -> Int32:
         """int32, the same shape: nodes that each tree really has, the fewest that attain its value but for rounding."""
         return self._smallest[0]
 
     @property
-    def tree_depth(self) -> IntArray:
+    def tree_depth(self) -> Int32:
         """int32, the same shape: the least depth limit under which so many nodes attain its value."""
         return self._smallest[1]
 
     @cached_property
-    def _widths(self) -> dict[int, IntArray]:
+    def _widths(self) -> dict[int, Int32]:
         return {}
 
     @cached_property
-    def _smallest(self) -> tuple[IntArray, IntArray]:
+    def _smallest(self) -> tuple[Int32, Int32]:
         nodes, depth = _smallest(self.expected_tokens)
         nodes.flags.writeable = depth.flags.writeable = False
         return nodes, depth
@@ -138,7 +135,7 @@ class Solution(ArrayRecord):
     def _place(self, nodes: int, depth: int) -> tuple[int, int]:
         return whole("depth", depth, 0, self.max_depth), whole("nodes", nodes, 1, self.max_nodes)
 
-    def draft_widths(self) -> IntArray:
+    def draft_widths(self) -> Int32:
         """Return int32 (max_depth + 1, max_nodes + 1, max_depth): internal nodes of every tree at each depth.
 
         They are put together anew at every call; see `TokenTree.draft_widths` for one tree.
@@ -146,7 +143,7 @@ class Solution(ArrayRecord):
         widths = np.stack([self.draft_widths_of(depth) for depth in range(self.max_depth + 1)])
         return np.asarray(widths[self.tree_depth, self.tree_nodes])
 
-    def draft_widths_of(self, depth: int) -> IntArray:
+    def draft_widths_of(self, depth: int) -> Int32:
         """Return int32 (max_nodes + 1, max_depth): internal nodes of the trees of one depth limit at each depth.
 
         They are kept, because every condition asks for them.  A tree stands at its own `tree_depth` and `tree_nodes`;
@@ -232,7 +229,7 @@ def _exact(method: str, compared: int, ruled_out: int = 0) -> Certificate:
     return Certificate(method=method, compared=compared, ruled_out=ruled_out, gap_tokens=0.0)
 
 
-def _smallest(values: FloatArray) -> tuple[IntArray, IntArray]:
+def _smallest(values: Float64) -> tuple[Int32, Int32]:
     """Return, for every depth and budget, the fewest nodes and then levels with nearly its value.
 
     Fewer levels may be found to be as good with fewer nodes still, by rounding; so both are taken until neither moves.
@@ -248,7 +245,7 @@ def _smallest(values: FloatArray) -> tuple[IntArray, IntArray]:
         nodes, depth = fewer, shallower
 
 
-def first_as_good(values: FloatArray) -> IntArray:
+def first_as_good(values: Float64) -> Int32:
     """Return, for every entry of rows that never fall, the first column whose value is nearly as large.
 
     Sums of the same weights in another order differ by rounding; nobody wants a node for that.
@@ -264,7 +261,7 @@ def first_as_good(values: FloatArray) -> IntArray:
         begins[:, 1:] |= worth[:, 1:] & ~worth[:, :-1]
 
 
-def _limits(name: str, limits: int | Sequence[int] | None, max_depth: int, max_nodes: int) -> IntArray:
+def _limits(name: str, limits: int | Sequence[int] | None, max_depth: int, max_nodes: int) -> Int32:
     try:
         given = whole_numbers(name, [max_nodes if limits is None else limits])[0]
         asked = np.full(max_depth, given) if given.ndim == 0 else given

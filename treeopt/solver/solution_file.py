@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from treeopt.acceptance import AcceptanceTable
-from treeopt.arrays_file import Array, Arrays
+from treeopt.arrays import Array
+from treeopt.arrays_file import Arrays
 from treeopt.files import read_bytes, write_bytes
 from treeopt.solver.best_first import NestedTrees
 from treeopt.solver.dynamic_program import ValueTrees

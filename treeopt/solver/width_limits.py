@@ -13,14 +13,11 @@ program is solved again with more nodes, and what gap remains at the end is repo
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from treeopt.array_record import ArrayRecord
+from treeopt.arrays import Float64, Int32, Int64
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.solver.best_first import HeaviestNodes, heaviest_nodes
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int32]
 
 MAX_PROGRAMS = 2000
 """Budgets times depths: some minutes."""
@@ -36,9 +33,9 @@ SCALE = 1e4
 class LimitedTrees(ArrayRecord):
     """The best tree of every budget and depth within the limits, each by a program of its own."""
 
-    expected_tokens: FloatArray
+    expected_tokens: Float64
     """float64 (D + 1, N + 1): the most tokens per step with depth at most d and at most n nodes."""
-    bounds: FloatArray
+    bounds: Float64
     """float64 (D + 1, N + 1): no tree yields more."""
     tree: tuple[tuple[tuple[int, ...], ...], ...]
     """Parents of the tree for every depth and number of nodes."""
@@ -49,7 +46,7 @@ class LimitedTrees(ArrayRecord):
         """Return the parents of one tree, each before its children, siblings in rank order."""
         return list(self.tree[depth][nodes])
 
-    def draft_widths(self, depth: int) -> IntArray:
+    def draft_widths(self, depth: int) -> Int32:
         """Return int32 (N + 1, D): internal nodes at each depth of the trees of one depth limit."""
         levels, columns = self.expected_tokens.shape
         widths = np.zeros((columns, levels - 1), np.int32)
@@ -60,7 +57,7 @@ class LimitedTrees(ArrayRecord):
         return widths
 
 
-def solve_limited(rows: FloatArray, max_nodes: int, level_widths: IntArray, draft_widths: IntArray) -> LimitedTrees:
+def solve_limited(rows: Float64, max_nodes: int, level_widths: Int32, draft_widths: Int32) -> LimitedTrees:
     """Return the best trees within limits of widths, by integer programming (HiGHS).
 
     Args:
@@ -108,9 +105,7 @@ def _depths(parents: tuple[int, ...]) -> list[int]:
     return depths
 
 
-def _solve(
-    rows: FloatArray, nodes: int, level_widths: IntArray, draft_widths: IntArray
-) -> tuple[float, float, tuple[int, ...]]:
+def _solve(rows: Float64, nodes: int, level_widths: Int32, draft_widths: Int32) -> tuple[float, float, tuple[int, ...]]:
     """Return the tokens of the best tree, a bound on all trees, and its parents.
 
     It is chosen among more and more nodes, until those left out cannot matter.
@@ -126,9 +121,7 @@ def _solve(
         among *= 4
 
 
-def _program(
-    candidates: HeaviestNodes, nodes: int, level_widths: IntArray, draft_widths: IntArray
-) -> tuple[npt.NDArray[np.int64], float]:
+def _program(candidates: HeaviestNodes, nodes: int, level_widths: Int32, draft_widths: Int32) -> tuple[Int64, float]:
     """Return which candidates the best tree is made of, in order, and a bound on the tokens of every tree."""
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
@@ -170,7 +163,7 @@ def _program(
     return np.flatnonzero(result.x[:count] > 0.5), -float(result.mip_dual_bound) / SCALE
 
 
-def _before(candidates: HeaviestNodes) -> npt.NDArray[np.int64]:
+def _before(candidates: HeaviestNodes) -> Int64:
     """Return the node that each depends on: the sibling before it, or for a first child its parent."""
     place = {
         (parent, rank): node

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from treeopt.arrays import Float64
 from treeopt.figure_file import save_drawing
 from treeopt.figure_labels import label_points
 from treeopt.figure_style import CHAIN, CHOICE, MUTED, PALE, POINTS, TREE, WHITE, Heading, legend_below, name_axes
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FloatArray = npt.NDArray[np.float64]
 
 BAND = 0.05
 """Half the width of the band around predictions that came true."""
@@ -76,7 +75,7 @@ def _draw(rows: Sequence[GridRow], *, title: str, subtitle: str = "") -> "Figure
     return figure
 
 
-def _draw_ground(axes: "Axes", points: FloatArray) -> FloatArray:
+def _draw_ground(axes: "Axes", points: Float64) -> Float64:
     """Set the limits, draw the band and the line of predictions that come true; return the ends of that line."""
     low, high = float(points.min()), float(points.max())
     room = _ROOM * (high - low) or _ROOM * high

@@ -1,10 +1,10 @@
 """What the readers share: how values are told in an error, and where two arrays differ."""
 
 import reprlib
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from treeopt.arrays import Array
 
 MASK_NODES = 4096
 """Most nodes in formats that hold an n x n mask."""
@@ -35,7 +35,7 @@ def label(name: str) -> str:
     return name if name.isidentifier() and len(name) <= _LONGEST else short(name)
 
 
-def difference(found: npt.NDArray[Any], expected: npt.NDArray[Any]) -> str | None:
+def difference(found: Array, expected: Array) -> str | None:
     """Return what is wrong with an array that should equal another of the same meaning; None where nothing is."""
     if found.shape != expected.shape:
         return f"expected shape {expected.shape}. Got {short(found.shape)}."

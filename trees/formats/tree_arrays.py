@@ -4,7 +4,8 @@ int32 `parents` (n,), `depth` (n,), `positions` (n,); bool `mask` (n, n), row i 
 `leaf_paths` (leaves, max_depth + 1), the nodes from the root to each leaf, -1 behind the shorter paths.
 """
 
-from treeopt.arrays_file import Array, Arrays
+from treeopt.arrays import Array
+from treeopt.arrays_file import Arrays
 from treeopt.errors import InfeasibleError
 from treeopt.trees.formats.checks import MASK_NODES, difference, label
 from treeopt.trees.token_tree import TokenTree

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from treeopt.runtime.drafting import IntArray
+from treeopt.arrays import Int64
 from treeopt.trees import TokenTree
 
 
@@ -16,7 +16,7 @@ class Merged(NamedTuple):
     """Beams as one tree."""
 
     tree: TokenTree
-    tokens: IntArray
+    tokens: Int64
     """int64 (n - 1,): the tokens below the root."""
 
 
@@ -68,7 +68,7 @@ def largest(scores: Tensor, count: int) -> Tensor:
     return candidates[scores[candidates].argsort(descending=True, stable=True)[:count]]
 
 
-def merged(beams: IntArray) -> Merged:
+def merged(beams: Int64) -> Merged:
     """Return the tree of all beginnings of beams, int64 (W, L), each once; siblings as they come first, best beam first.
 
     >>> merged(np.array([[5, 7], [5, 8], [6, 7]]))

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from treeopt.arrays import Bool
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.beams import merged
 from treeopt.runtime.drafters.ngram_pool import NgramPool
-from treeopt.runtime.drafting import BoolArray, Extra, Outcome, Proposal
+from treeopt.runtime.drafting import Extra, Outcome, Proposal
 
 POOL_KEYS = 8192
 
@@ -137,10 +138,10 @@ class LookaheadDrafter:
         self._levels[0][0] = text[-1]
 
 
-def _sees(window: int, levels: int) -> BoolArray:
+def _sees(window: int, levels: int) -> Bool:
     """Return bool (levels * window, levels * window): which tokens of the window each sees, level after level."""
     level, column = (index.ravel() for index in np.indices((levels, window)))
     first = (level == 0) & (column <= column[:, None])
     own = (level <= level[:, None]) & (column == column[:, None])
-    seen: BoolArray = first | own
+    seen: Bool = first | own
     return seen

@@ -12,34 +12,30 @@ They say the same as the functions on tensors, node after node.  All of them tak
 """
 
 import numpy as np
-import numpy.typing as npt
 from numba import njit
 
+from treeopt.arrays import Float64, Floats, Int64
 from treeopt.compiling import watch
 from treeopt.runtime.drawing import LAST
 from treeopt.runtime.rules.typical import ENTROPY_SHARE, LEAST_PROBABILITY
-
-Floats = npt.NDArray[np.floating]
-Law = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 watch()
 
 
 @njit(cache=True)
-def sequoia(nodes: Ints, tokens: Ints, draft: Floats, target: Floats, left: Law, acceptance: Law) -> None:
+def sequoia(nodes: Int64, tokens: Int64, draft: Floats, target: Floats, left: Float64, acceptance: Float64) -> None:
     """Judge as `rejection.sequoia` does."""
     _in_turn(nodes, tokens, draft, target, left, acceptance, False)
 
 
 @njit(cache=True)
-def specinfer(nodes: Ints, tokens: Ints, draft: Floats, target: Floats, left: Law, acceptance: Law) -> None:
+def specinfer(nodes: Int64, tokens: Int64, draft: Floats, target: Floats, left: Float64, acceptance: Float64) -> None:
     """Judge as `rejection.specinfer` does."""
     _in_turn(nodes, tokens, draft, target, left, acceptance, True)
 
 
 @njit(cache=True)
-def target(nodes: Ints, tokens: Ints, draft: Floats, target: Floats, left: Law, acceptance: Law) -> None:  # noqa: ARG001
+def target(nodes: Int64, tokens: Int64, draft: Floats, target: Floats, left: Float64, acceptance: Float64) -> None:  # noqa: ARG001
     """Judge as `rejection.sampled_target` does."""
     for row in range(len(nodes)):
         parent, first, count = nodes[row]
@@ -53,7 +49,7 @@ def target(nodes: Ints, tokens: Ints, draft: Floats, target: Floats, left: Law, 
 
 
 @njit(cache=True)
-def traversal(nodes: Ints, tokens: Ints, draft: Floats, target: Floats, left: Law, acceptance: Law) -> None:
+def traversal(nodes: Int64, tokens: Int64, draft: Floats, target: Floats, left: Float64, acceptance: Float64) -> None:
     """Judge as `traversal.traversal` does."""
     q = np.empty(left.shape[1])
     for row in range(len(nodes)):
@@ -73,7 +69,7 @@ def traversal(nodes: Ints, tokens: Ints, draft: Floats, target: Floats, left: La
 
 
 @njit(cache=True)
-def typical(nodes: Ints, tokens: Ints, draft: Floats, target: Floats, left: Law, acceptance: Law) -> None:  # noqa: ARG001
+def typical(nodes: Int64, tokens: Int64, draft: Floats, target: Floats, left: Float64, acceptance: Float64) -> None:  # noqa: ARG001
     """Judge as `typical.typical` does."""
     for row in range(len(nodes)):
         parent, first, count = nodes[row]
@@ -90,7 +86,7 @@ def typical(nodes: Ints, tokens: Ints, draft: Floats, target: Floats, left: Law,
 
 @njit(cache=True)
 def _in_turn(
-    nodes: Ints, tokens: Ints, draft: Floats, target: Floats, left: Law, acceptance: Law, replaced: bool
+    nodes: Int64, tokens: Int64, draft: Floats, target: Floats, left: Float64, acceptance: Float64, replaced: bool
 ) -> None:
     q = np.empty(left.shape[1])
     for row in range(len(nodes)):
@@ -108,7 +104,7 @@ def _in_turn(
 
 
 @njit(cache=True)
-def quantile(law: Law, share: float) -> int:
+def quantile(law: Float64, share: float) -> int:
     """Return the first token up to which more than a share of a law lies, V if there is none."""
     left = share * law.sum()
     for x in range(len(law)):
@@ -119,7 +115,7 @@ def quantile(law: Law, share: float) -> int:
 
 
 @njit(cache=True)
-def _load(law: Floats, into: Law, least: float) -> None:
+def _load(law: Floats, into: Float64, least: float) -> None:
     """Copy a law, adding `least` to each entry, and normalise it."""
     for x in range(len(law)):
         into[x] = law[x] + least
@@ -127,7 +123,7 @@ def _load(law: Floats, into: Law, least: float) -> None:
 
 
 @njit(cache=True)
-def _subtract(p: Law, q: Law, a: float) -> float:
+def _subtract(p: Float64, q: Float64, a: float) -> float:
     """Make p what is left of a p after q, normalised where anything is, and return how much that is."""
     s = 0.0
     for x in range(len(p)):
@@ -138,12 +134,12 @@ def _subtract(p: Law, q: Law, a: float) -> float:
 
 
 @njit(cache=True)
-def _normalise(p: Law) -> None:
+def _normalise(p: Float64) -> None:
     _divide(p, p.sum())
 
 
 @njit(cache=True)
-def _divide(p: Law, s: float) -> None:
+def _divide(p: Float64, s: float) -> None:
     if s > 0:
         for x in range(len(p)):
             p[x] /= s
