@@ -66,6 +66,7 @@ WORK = {"treeopt.solver.kernels": solved, "treeopt.runtime.rules.on_host": judge
 """For each module with compiled loops, what all of them are called for."""
 
 
+@pytest.mark.source
 def test_every_compiling_module_is_tried():
     assert compiling_modules() == set(WORK)
 

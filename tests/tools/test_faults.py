@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.source
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "faults"
 PRODUCT = ("treeopt", "profiler", "trees", "cli")
@@ -31,9 +30,7 @@ diff --git a/sums.py b/sums.py
 HARMLESS = FAULT.replace("return a - b", "return (a + b)")
 TESTED = "from sums import add\n\n\ndef test_add():\n    assert add(2, 1) == 3\n"
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("git") is None or not FOLDER.is_dir(), reason="needs git, and the patches of a source tree"
-)
+pytestmark = [pytest.mark.source, pytest.mark.skipif(shutil.which("git") is None, reason="needs git")]
 
 
 @pytest.fixture(scope="module")
