@@ -52,12 +52,14 @@ class TestProfile:
     def test_journal_is_gone_once_the_profile_is_written(self, profile: Path) -> None:
         assert not profile.with_name("profile.yaml.partial").exists()
 
+    @pytest.mark.slow
     def test_dash_writes_the_profile_to_standard_output(self, tmp_path: Path) -> None:
         result = call("profile", "--output", "-", *LITTLE)
         (tmp_path / "copy.yaml").write_text(result.stdout)
 
         assert Profile.load(tmp_path / "copy.yaml").pair.target == "bundled target"
 
+    @pytest.mark.slow
     def test_interruption_keeps_what_was_measured_and_resume_goes_on(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invented import call, invented, verify_s
+from tests.support.slow import parameter
 from treeopt.engines import ENGINES
 from treeopt.trees.formats import FORMATS
 
@@ -93,7 +94,11 @@ def checked(page: Path) -> None:
 
 
 @pytest.mark.usefixtures("prepared")
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [parameter(page, *([pytest.mark.slow] if page.stem == "sequoia" else [])) for page in PAGES],
+    ids=lambda page: page.stem,
+)
 def test_a_page_shows_what_its_commands_print_and_write(page: Path) -> None:
     checked(page)
 

@@ -35,6 +35,7 @@ def test_a_row_a_tree_json_and_a_picture(greedy_profile: Path, tmp_path: Path) -
     assert plot.read_bytes().startswith(b"<?xml")
 
 
+@pytest.mark.slow
 def test_json_alone_on_standard_output_above_temperature_0(rules_profile: Path) -> None:
     result = call("bench", "--grid", "--profile", rules_profile, "--temperature", "0.6", "-o", "-", *FEW)
     assert result.exit_code == 0, result.output

@@ -89,6 +89,7 @@ class TestConditions:
         solved = call("solve", "--temperature", "0.7", "--json")
         assert solved.exit_code == 0, solved.output
 
+    @pytest.mark.slow
     def test_a_time_budget_takes_the_place_of_rounds(self) -> None:
         result = call(
             "profile", "--max-tokens", "4", "--context-tokens", "16", "--time-budget", "0.2s", "--max-prompts", "4"

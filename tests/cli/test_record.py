@@ -33,6 +33,7 @@ class TestRecord:
         assert "Written to small.yaml. Next: treeopt solve --profile small.yaml" in result.stdout
         assert "Next: treeopt export small.yaml --to sglang" in result.stdout
 
+    @pytest.mark.slow
     def test_a_record_has_a_file_of_any_name_and_the_targets_sampling(self, folder: Path) -> None:
         sampling = ("--temperature", "0.7", "--top-p", "0.9", "--top-k", "50")
         result = call("profile", "--record", "here.npz", "-o", "-", *sampling, *LITTLE)

@@ -66,12 +66,13 @@ def decoded(example, models):
     return continued
 
 
-@pytest.mark.parametrize("tree", TREES, ids=repr)
+@pytest.mark.parametrize("tree", [*slow(TREES[:1]), *TREES[1:]], ids=repr)
 def test_text_equals_plain_decoding(decoded, plain, texts, tree):
     for text in texts:
         assert decoded(tree, text)[0] == plain(text)
 
 
+@pytest.mark.slow
 def test_trees_save_steps(decoded, texts):
     steps = [sum(decoded(tree, text)[1] for text in texts) for tree in (TREES[0], TREES[1], TREES[-1])]
     assert steps[0] == len(texts) * NEW
@@ -128,6 +129,7 @@ class TestMistakes:
         monkeypatch.setattr(example, "keep", lambda cache, length, offsets: keep(cache, length, range(len(offsets))))
         assert equal_texts(decoded, plain, texts) < len(texts)
 
+    @pytest.mark.slow
     def test_a_wrong_mask_of_the_draft_costs_steps_but_no_text(
         self, example, models, decoded, plain, texts, monkeypatch
     ):

@@ -104,6 +104,7 @@ class TestTrees:
         assert fits(tree)
         assert drawn(program, archive(tmp_path / "tree.npz", tree)) == draw_text(tree) + "\n"
 
+    @pytest.mark.slow
     def test_many_random_trees(self, program, tmp_path):
         draw = random.Random(1)
         trees = [tree for tree in (random_tree(draw) for _ in range(300)) if fits(tree)]

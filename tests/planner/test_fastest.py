@@ -10,7 +10,7 @@ import pytest
 from tests.planner.machines import DEPTH, FALLING, MACHINES, NODES, TABLES, Seconds, drawn_seconds, drawn_table
 from tests.planner.oracles import every_speedup, fastest_of_most_tokens, least_from_here, speedup
 from tests.solver.oracles import Table
-from tests.support.slow import slow
+from tests.support.slow import first_fast, slow
 from treeopt.acceptance import AcceptanceTable
 from treeopt.planner import Fastest, bound, fastest_tree, prices
 from treeopt.planner.costs import StepCosts
@@ -19,6 +19,7 @@ from treeopt.solver import Solution, solve
 from treeopt.solver.solution import INTEGER_PROGRAM
 
 ROUNDING = 1e-9
+KINDS = ("falling", "rising", "ranked")
 
 
 def costs_of(machine: Seconds) -> StepCosts:
@@ -76,15 +77,19 @@ class TestOptimum:
             assert found.speedup == pytest.approx(best, rel=1e-12)
             assert found.bound == found.speedup
 
-    def test_no_tree_is_faster_on_drawn_machines(self):
-        for case in drawn("falling", 300):
+    @pytest.mark.parametrize("count", first_fast([100, 300]))
+    def test_no_tree_is_faster_on_drawn_machines(self, count):
+        for case in drawn("falling", count):
             found, best = fastest(*case), every_speedup(*case).max()
             assert (found.speedup, found.loss) == (pytest.approx(best, rel=1e-12), 0)
 
-    @pytest.mark.parametrize("kind", ["falling", "rising", "ranked"])
-    def test_no_tree_breaks_the_bound_on_drawn_machines(self, kind):
-        assert broken(kind, 400) == []
+    @pytest.mark.parametrize(
+        ("kind", "count"), [*itertools.product(KINDS, [100]), *slow(itertools.product(KINDS, [400]))]
+    )
+    def test_no_tree_breaks_the_bound_on_drawn_machines(self, kind, count):
+        assert broken(kind, count) == []
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("kind", "most_open"), [("rising", 0.04), ("ranked", 0.04)])
     def test_where_rows_rise_the_bound_is_mostly_reached(self, kind, most_open):
         losses = []
@@ -217,7 +222,7 @@ def stopped_early(kind: str, seed: int) -> list[Fastest]:
     return [fastest_tree(solution, costs, max_boxes=most) for most in (1, 2, 5, 25, 100)]
 
 
-large = pytest.mark.parametrize("kind", ["falling", "rising", "ranked"])
+large = pytest.mark.parametrize("kind", ["falling", "rising", *slow(["ranked"])])
 SEEDS = range(40)
 
 

@@ -117,6 +117,7 @@ class TestBench:
         return [prompt[-1], *Decoder(target, None, chain(0), temperature=0.0).generate(prompt, 12)]
 
 
+@pytest.mark.slow
 def test_the_bundled_pair_parts_in_bfloat16_at_near_ties_only():
     pair = load_pair(dtype="bfloat16")
     prompts = [pair.tokenizer.encode(text) for text in bench_prompts(load_prompts())[:1]]

@@ -149,6 +149,7 @@ class TestPositions:
         profile = self.profile(make_model, 1e-6, Journal(None, ""))
         assert profile.acceptance().positions == len(PROMPTS) * LEAST_POSITIONS
 
+    @pytest.mark.slow
     def test_no_text_outgrows_the_models(self, make_model):
         profile = self.profile(make_model, 10.0, Journal(None, ""))
         assert profile.acceptance().positions == len(PROMPTS) * (1024 - 3)

@@ -248,6 +248,7 @@ def test_a_decoder_gives_the_plain_text_up_to_the_last_position(folders, name):
         assert [*prompt, *decoder.generate(prompt, count)] == text
 
 
+@pytest.mark.slow
 def test_adapter_and_built_in_models_stand_beside_one_another():
     """The same folder, run by each: as target and as drafter."""
     built_in, adapter = load_model(pair.TARGET), load_adapter(pair.TARGET)

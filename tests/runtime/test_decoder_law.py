@@ -108,6 +108,7 @@ def test_likeliest_children_under_a_rule_for_drawn_ones_are_found(pair, p_value,
     assert p_value(pair, rule, TWO_OF_TWO, texts, seed=4) < 1e-6
 
 
+@pytest.mark.slow
 def test_the_lossy_rule_is_found(pair, p_value):
     assert p_value(pair, "typical", TWO_OF_TWO, 500) < 1e-6
 

@@ -404,6 +404,7 @@ class TestRepeatedCalls:
         assert torch.equal(self.text(target, draft), expected)
         assert not torch.equal(before, expected)
 
+    @pytest.mark.slow
     def test_a_call_within_a_call(self, tiny):
         target, draft = tiny(7), tiny(8)
         expected = target.generate(self.PROMPT, max_new_tokens=30)

@@ -163,6 +163,7 @@ class TestWhatMustBeRejected:
         assert excess(rule) > REJECTED
 
     @one_rule
+    @pytest.mark.slow
     def test_the_targets_likeliest_token_accepted(self, rule, use, monkeypatch):
         use(rule, judge=broken.argmax_accepted, by_level=False, selection=TopDown())
         monkeypatch.setattr("treeopt.runtime.verification.HostJudging", DeviceJudging)

@@ -153,6 +153,7 @@ class TestTemperatureZero:
         assert [joined(each) for each in steps] == texts
         return sum(map(len, steps))
 
+    @pytest.mark.slow
     def test_the_bundled_target(self, bundled):
         assert self.steps(bundled, 8, 4, 8) < 150 / 2
         assert self.steps(bundled, 1, 3, 1) < 150 / 1.2
@@ -161,6 +162,7 @@ class TestTemperatureZero:
         monkeypatch.setattr(NgramPool, "add_all", lambda _pool, _text: None)
         assert self.steps(bundled, 8, 4, 8) < 150 / 1.5
 
+    @pytest.mark.slow
     def test_a_window_whose_tokens_see_all_of_it_guesses_worse(self, bundled, monkeypatch):
         monkeypatch.setattr(NgramPool, "add_all", lambda _pool, _text: None)
         right = self.steps(bundled, 8, 4, 8)

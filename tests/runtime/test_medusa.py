@@ -161,6 +161,7 @@ class TestBundled:
         assert (tree.nodes, tree.max_depth, int(tree.rank.max())) == (64, 4, 9)
         assert self.steps(bundled, tree) < 180 / 2.5
 
+    @pytest.mark.slow
     def test_the_hidden_state_of_another_node_takes_more_steps(self, bundled, monkeypatch):
         tree = level_widths([4, 6, 3])
         right = self.steps(bundled, tree)

@@ -177,6 +177,7 @@ class TestTemperatureZero:
         assert [joined(each) for each in steps] == texts
         assert sum(map(len, texts)) / sum(map(len, steps)) > least
 
+    @pytest.mark.slow
     def test_a_head_that_reads_the_hidden_state_of_another_node_is_found(self, bundled):
         class Stale(RedrafterDrafter):
             def accept(self, outcome):

@@ -27,6 +27,7 @@ for p, nodes, depth in json.load(sys.stdin):
 
 class TestFreshProcess:
     @pytest.mark.parametrize("environment", [{"PYTHONHASHSEED": "7"}, {"NUMBA_DISABLE_JIT": "1"}], ids=str)
+    @pytest.mark.slow
     def test_equal_input_gives_equal_bytes(self, environment):
         """Ties are everywhere in these tables; the second process runs the kernels as plain Python."""
         asked = [(p, 16, depth_of(p, 4)) for p in NAMED.values()]

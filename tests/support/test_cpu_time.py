@@ -47,6 +47,7 @@ def test_failing():
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_long_fast_tests_fail_and_are_named(tmp_path):
     (tmp_path / "conftest.py").write_text(PLUGIN)
     (tmp_path / "test_these.py").write_text(TESTS)

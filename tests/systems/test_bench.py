@@ -94,6 +94,7 @@ def test_lossless_systems_are_told_so(pair, prompts, sampling):
     assert [row.lossless for row in found] == [True, True]
 
 
+@pytest.mark.slow
 def test_another_models_text_is_no_lossless_one(pair, prompts):
     """Negative control: the table would say so, were a system to change the text."""
     other = System(

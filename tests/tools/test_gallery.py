@@ -154,6 +154,7 @@ def test_a_profile_measured_by_a_command_needs_no_import(gallery, copied, inputs
     assert "| bundled-2-cores | measured at temperature 0 | 256 x 1 | sequoia | 8 | 6 |" in page(copied)
 
 
+@pytest.mark.slow
 def test_passes_are_captured_only_where_asked_for(gallery, inputs, tmp_path, monkeypatch):
     captured = []
     capture = GraphPool.capture
