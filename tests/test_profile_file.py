@@ -519,6 +519,7 @@ WRONG_SHAPE = {
     "outcomes flat": (spoiled(*FIRST, "outcomes", value=[0, 1]), "acceptance[0].outcomes[0]", "whole numbers"),
     "unknown field": (spoiled("note", value="hello"), "note", "unknown field"),
     "unknown field of the machine": (spoiled("machine", "owner", value="me"), "machine.owner", "unknown field"),
+    "unknown field of latency": (spoiled("latency", 0, "note", value="x"), "latency[0].note", "unknown field"),
     "unknown field of a table": (spoiled(*VERIFY_AT, "unit", value="s"), "latency[0].verify.unit", "unknown field"),
     "unknown field of the overhead": (
         spoiled("latency", 0, "overhead", "tokens", value=[1]),

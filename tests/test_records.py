@@ -185,6 +185,7 @@ def test_other_values_are_not_equal():
         changed = getattr(record, name).copy()
         changed[(3,) + (0,) * (changed.ndim - 1)] = change
         assert record != dataclasses.replace(record, **{name: changed}), name
+    curve = Curve.of([0.0, 1.0])
     others = [
         (AcceptanceTable([0.5, 0.25]), AcceptanceTable([0.5, 0.125])),
         (AcceptanceTable([0.5]), AcceptanceTable([[0.5]])),
@@ -196,6 +197,7 @@ def test_other_values_are_not_equal():
         (Outcomes([[0], [1]]), Outcomes([[0, 1]])),
         (TextSums([[9.0], [9.0]], [[[1.0]], [[1.0]]]), TextSums([[9.0], [9.0]], [[[1.0]], [[2.0]]])),
         (solve(AcceptanceTable([0.7, 0.12]), 64, 8), solve(AcceptanceTable([0.7, 0.12]), 64, 7)),
+        (curve, dataclasses.replace(curve, knots=curve.knots * 2)),
     ]
     for one, other in others:
         assert one != other
