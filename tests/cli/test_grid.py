@@ -9,7 +9,7 @@ from tests.cli.invented import call
 from treeopt import __version__
 from treeopt.trees import TokenTree, chain
 
-FEW = ("--max-new-tokens", "4", "--repeats", "1", "--max-prompts", "8")
+FEW = ("--max-new-tokens", "4", "--repeats", "1", "--max-prompts", "4")
 
 
 def test_a_row_a_tree_json_and_a_picture(greedy_profile: Path, tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def coverage(
 
 
 truths = pytest.mark.parametrize(
-    ("name", "profiles", "slack"), [("wider is dearer", 150, 0.03), *slow((name, PROFILES, 0.0) for name in TRUTHS)]
+    ("name", "profiles", "slack"), [("wider is dearer", 100, 0.04), *slow((name, PROFILES, 0.0) for name in TRUTHS)]
 )
 trees = pytest.mark.parametrize("kind", ["bush", "chain", "fastest"])
 

@@ -47,7 +47,7 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def prompts(tokenizer):
-    return [tokenizer(text, return_tensors="pt", add_special_tokens=False) for text in load_prompts()[:4]]
+    return [tokenizer(text, return_tensors="pt", add_special_tokens=False) for text in load_prompts()[:2]]
 
 
 @pytest.fixture

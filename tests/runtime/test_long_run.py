@@ -205,6 +205,7 @@ class TestShortTexts:
     def test_they_follow_the_law_and_are_independent(self, chi_squared):
         assert min(self.p_values(chi_squared)) > 1e-3
 
+    @pytest.mark.slow
     def test_noise_used_again_for_the_next_text_is_found(self, chi_squared):
         class Forgetful(Decoder):
             def start(self, token_ids):
