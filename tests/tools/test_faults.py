@@ -226,10 +226,11 @@ class TestPlanting:
         scratch, mark = project.parent / "scratch", project.parent / "running"
         scratch.mkdir()
         (project.parent / "python").write_text(f"#!/bin/sh\necho $$ > {mark}\nexec sleep 600\n")
-        code = (
-            f"import faults; from pathlib import Path; raise SystemExit(faults.main([], root=Path({str(project)!r}), "
+        code = "import faults, signal; from pathlib import Path; "
+        code += "signal.signal(signal.SIGINT, signal.default_int_handler); "  # what runs in the background ignores it
+        code += (
+            f"raise SystemExit(faults.main([], root=Path({str(project)!r}), python={str(project.parent / 'python')!r}))"
         )
-        code += f"python={str(project.parent / 'python')!r}))"
         environment = os.environ | {"TMPDIR": str(scratch)}
         process = subprocess.Popen(
             [sys.executable, "-c", code], cwd=ROOT / "tools", env=environment, stderr=subprocess.PIPE, text=True
