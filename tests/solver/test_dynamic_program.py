@@ -24,7 +24,7 @@ def every_split(accepted: float, child: np.ndarray, later: np.ndarray) -> np.nda
     return np.array([0.0, *sums])
 
 
-def shared(accepted: float, child: np.ndarray, later: np.ndarray) -> tuple[np.ndarray, int]:
+def shared(accepted: float, child: np.ndarray, later: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
     return share(accepted, child, envelope(child, 1), later, envelope(later, 0))
 
 
@@ -71,13 +71,13 @@ def values_of(child_steps: Sequence[float], later_steps: Sequence[float]) -> tup
 
 def near_the_favoured(accepted, child, child_bound, later, later_bound, reach=0):
     """Return what `share` does, wrongly: it looks no farther than `reach` from the split with the largest bound."""
-    best = np.zeros(len(later))
+    best, splits = np.zeros(len(later)), np.zeros(len(later), np.int32)
     for n in range(1, len(later)):
         m = np.arange(1, n + 1)
         favoured = np.argmax(accepted * child_bound[m] + later_bound[n - m]) + 1
         m = m[abs(m - favoured) <= reach]
         best[n] = max(best[n - 1], (accepted * child[m] + later[n - m]).max())
-    return best, len(later) - 1
+    return best, splits, len(later) - 1
 
 
 class TestEnvelope:
@@ -132,7 +132,7 @@ class TestShare:
         for child_steps in CHILD.values():
             for later_steps in LATER.values():
                 child, later = values_of(child_steps, later_steps)
-                found, _ = near_the_favoured(0.63, child, envelope(child, 1), later, envelope(later, 0), reach=reach)
+                found, *_ = near_the_favoured(0.63, child, envelope(child, 1), later, envelope(later, 0), reach=reach)
                 wrong += not np.allclose(found, every_split(0.63, child, later), rtol=1e-12, atol=0)
         assert wrong >= 10
 
@@ -167,7 +167,7 @@ class TestCertificate:
         child_bound, later_bound, accepted = envelope(child, 1), envelope(later, 0), 0.63
         reads = Recorded(child), Recorded(later)
         function = getattr(share, "py_func", share)
-        best, compared = function(accepted, reads[0], child_bound, reads[1], later_bound)
+        best, _, compared = function(accepted, reads[0], child_bound, reads[1], later_bound)
         splits = list(zip(reads[0].asked, reads[1].asked, strict=True))
         assert compared == len(splits) == len(set(splits))
         tried = set(splits)
@@ -175,7 +175,7 @@ class TestCertificate:
         assert compared + len(left_out) == 40 * 41 // 2
         for n, m in left_out:
             assert accepted * child_bound[m] + later_bound[n - m] <= best[n] * (1 + 1e-14)
-        assert shared(accepted, child, later)[1] == compared
+        assert shared(accepted, child, later)[2] == compared
 
     @pytest.mark.parametrize(
         ("shape", "programs"),

@@ -102,7 +102,7 @@ def solve_values(rows: Float64, max_nodes: int) -> tuple[ValueTrees, int, int]:
                 here[d] = values[h - 1][d]  # no tree of so few nodes reaches the new level
                 continue
             for r in range(ranks if d > 0 or same else 1):  # the root has no rank but 0
-                forest, tried = forests(rows[d, r], below)
+                forest, _, tried = forests(rows[d, r], below)
                 here[d, r, 1:] = 1.0 + forest[0]
                 compared += int(tried)  # without numba a number of numpy's
                 ruled_out += rows.shape[2] * (max_nodes * (max_nodes - 1) // 2) - int(tried)

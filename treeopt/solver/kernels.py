@@ -47,8 +47,8 @@ def next_favoured(favoured: int, n: int, accepted: float, child_bound: Float64, 
 @njit(cache=True)
 def share(
     accepted: float, child: Float64, child_bound: Float64, later: Float64, later_bound: Float64
-) -> tuple[Float64, int]:
-    """Return max over 1 <= m <= n of accepted * child[m] + later[n - m] for every n, and the splits compared.
+) -> tuple[Float64, Int32, int]:
+    """Return max over 1 <= m <= n of accepted * child[m] + later[n - m] for every n, where it is, and how many splits were compared.
 
     Args:
         accepted: probability that this child is accepted.
@@ -56,69 +56,42 @@ def share(
         child_bound: its envelope from 1 node on.
         later: (N,) best value of the later siblings' subtrees together.
         later_bound: its envelope.
+
+    Each is at the least m that attains it, or at 0 where one node fewer yields as much: ties are broken toward fewer
+    nodes, then toward smaller subtrees at lower ranks, so that equal input gives the same tree on every machine and no
+    node is spent for nothing.
     """
-    best = np.zeros(len(later))
+    best, splits = np.zeros(len(later)), np.zeros(len(later), np.int32)
     compared = favoured = 0
     for n in range(1, len(later)):
         favoured = next_favoured(favoured, n, accepted, child_bound, later_bound)
-        value = max(best[n - 1], accepted * child[favoured] + later[n - favoured])
-        m = favoured - 1
-        while m >= 1 and accepted * child_bound[m] + later_bound[n - m] > value:
-            value = max(value, accepted * child[m] + later[n - m])
-            m -= 1
-        compared += favoured - m
-        m = favoured + 1
-        while m <= n and accepted * child_bound[m] + later_bound[n - m] > value:
-            value = max(value, accepted * child[m] + later[n - m])
-            m += 1
-        compared += m - favoured - 1
+        value, split = accepted * child[favoured] + later[n - favoured], favoured
+        if value <= best[n - 1]:
+            value, split = best[n - 1], 0
+        low, high = favoured - 1, favoured + 1
+        while low >= 1 and accepted * child_bound[low] + later_bound[n - low] > value:
+            found = accepted * child[low] + later[n - low]
+            if found >= value:
+                value, split = found, low
+            low -= 1
+        while high <= n and accepted * child_bound[high] + later_bound[n - high] > value:
+            found = accepted * child[high] + later[n - high]
+            if found > value:
+                value, split = found, high
+            high += 1
+        if value > best[n - 1]:
+            while low >= 1 and accepted * child_bound[low] + later_bound[n - low] >= value * NEARLY:
+                if accepted * child[low] + later[n - low] >= value:  # as much, by a smaller subtree
+                    split = low
+                low -= 1
+            splits[n] = split
+        compared += high - low - 1
         best[n] = value
-    return best, compared
+    return best, splits, compared
 
 
 @njit(cache=True)
-def least_splits(
-    accepted: float,
-    child: Float64,
-    child_bound: Float64,
-    later: Float64,
-    later_bound: Float64,
-    best: Float64,
-) -> Int32:
-    """Return the least m that attains each of the maxima of `share`; 0 where one node fewer yields as much.
-
-    Args:
-        accepted: this and the next four as for `share`.
-        child: (N + 1,).
-        child_bound: its envelope.
-        later: (N,).
-        later_bound: its envelope.
-        best: (N,), from `share`.
-
-    Ties are broken toward fewer nodes, then toward smaller subtrees at lower ranks, so that equal input gives the
-    same tree on every machine and no node is spent for nothing.
-    """
-    splits = np.zeros(len(best), np.int32)
-    favoured = 0
-    for n in range(1, len(best)):
-        favoured = next_favoured(favoured, n, accepted, child_bound, later_bound)
-        if best[n] == best[n - 1]:
-            continue
-        m = favoured
-        while m >= 1 and accepted * child_bound[m] + later_bound[n - m] >= best[n] * NEARLY:
-            if accepted * child[m] + later[n - m] >= best[n]:
-                splits[n] = m
-            m -= 1
-        m = favoured + 1
-        while splits[n] == 0:
-            if accepted * child[m] + later[n - m] >= best[n]:
-                splits[n] = m
-            m += 1
-    return splits
-
-
-@njit(cache=True)
-def forests(row: Float64, below: Float64) -> tuple[Float64, int]:
+def forests(row: Float64, below: Float64) -> tuple[Float64, Int32, int]:
     """Return W, the best forests below one node for every first rank and number of nodes, and the splits compared.
 
     Args:
@@ -127,37 +100,21 @@ def forests(row: Float64, below: Float64) -> tuple[Float64, int]:
 
     Returns:
         (B + 1, N): entry [k, n] is the most that at most n nodes yield in the subtrees of children k, k + 1, …
+        (B + 1, N): how many of them the subtree of child k has, from `share`.
     """
     best = np.zeros((len(row) + 1, below.shape[1] - 1))
+    splits = np.zeros(best.shape, np.int32)
     bounds = [envelope(values, 1) for values in below]
     compared = 0
     for k in range(len(row) - 1, -1, -1):
         if row[k] == 0.0 and best[k + 1, -1] == 0.0:
             continue  # neither this child nor any later one is ever accepted
         r = min(k, len(below) - 1)
-        found, tried = share(row[k], below[r], bounds[r], best[k + 1], envelope(best[k + 1], 0))
+        found, where, tried = share(row[k], below[r], bounds[r], best[k + 1], envelope(best[k + 1], 0))
         for n in range(len(found)):  # a loop compiles faster than an assignment of the whole
-            best[k, n] = found[n]
+            best[k, n], splits[k, n] = found[n], where[n]
         compared += tried
-    return best, compared
-
-
-@njit(cache=True)
-def splits_of(row: Float64, below: Float64) -> list[Int32]:
-    """Return for every rank the nodes of its subtree in the best forests of it and all later ones; see `least_splits`.
-
-    Args:
-        row: as for `forests`.
-        below: as for `forests`.
-    """
-    best, _ = forests(row, below)
-    bounds = [envelope(values, 1) for values in below]
-    splits = []
-    for k in range(len(row)):
-        r = min(k, len(below) - 1)
-        later_bound = envelope(best[k + 1], 0)
-        splits.append(least_splits(row[k], below[r], bounds[r], best[k + 1], later_bound, best[k]))
-    return splits
+    return best, splits, compared
 
 
 @njit(cache=True)
@@ -169,14 +126,14 @@ def child_sizes(row: Float64, below: Float64, nodes: Int64) -> Int64:
         below: as for `forests`, N more than any of `nodes`.
         nodes: int64.
     """
-    splits = splits_of(row, below)
+    _, splits, _ = forests(row, below)
     sizes = np.zeros((len(nodes), len(row)), np.int64)
     for i in range(len(nodes)):
         left = nodes[i]
         for k in range(len(row)):
-            while left > 0 and splits[k][left] == 0:
+            while left > 0 and splits[k, left] == 0:
                 left -= 1
-            sizes[i, k] = splits[k][left]
+            sizes[i, k] = splits[k, left]
             left -= sizes[i, k]
     return sizes
 
@@ -190,7 +147,7 @@ def widths_above(row: Float64, below: Float64, widths: Int32) -> Int32:
         below: as for `forests`.
         widths: int32 (R, N + 1, L), the same of the subtrees below.
     """
-    splits = splits_of(row, below)
+    _, splits, _ = forests(row, below)
     ranks, columns, levels = widths.shape
     forest = np.zeros((columns - 1, levels), np.int32)  # of children k, k + 1, …
     for k in range(len(row) - 1, -1, -1):
@@ -206,7 +163,7 @@ def widths_above(row: Float64, below: Float64, widths: Int32) -> Int32:
                     forest[n, level] = child[m, level] + later[n - m, level]
     here = np.zeros((columns, levels + 1), np.int32)
     for n in range(2, columns):
-        here[n, 0] = max(here[n - 1, 0], min(splits[0][n - 1], 1))
+        here[n, 0] = max(here[n - 1, 0], min(splits[0, n - 1], 1))
         for level in range(levels):
             here[n, level + 1] = forest[n - 1, level]
     return here
