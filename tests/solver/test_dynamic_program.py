@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.solver.oracles import by_dynamic_program, same
@@ -135,6 +135,18 @@ class TestShare:
                 found, *_ = near_the_favoured(0.63, child, envelope(child, 1), later, envelope(later, 0), reach=reach)
                 wrong += not np.allclose(found, every_split(0.63, child, later), rtol=1e-12, atol=0)
         assert wrong >= 10
+
+    @examples(200)
+    @given(st.lists(st.integers(0, 2), min_size=12, max_size=12), st.lists(st.integers(0, 2), min_size=12, max_size=12))
+    @example([2] * 12, [1] * 12)
+    def test_of_equal_splits_the_least_is_taken_and_none_that_gains_nothing(self, child_steps, later_steps):
+        """Halves and whole numbers, so that sums are exact and ties are everywhere."""
+        child = np.cumsum([0.0, 1.0, *child_steps])
+        later = np.cumsum([0.0, *later_steps])
+        best, splits, _ = shared(0.5, child, later)
+        for n in range(1, len(later)):
+            sums = (0.5 * child[1 : n + 1] + later[:n][::-1]).tolist()
+            assert splits[n] == (sums.index(best[n]) + 1 if best[n] > best[n - 1] else 0)
 
     def test_one_that_stops_too_early_spoils_the_optimum(self, monkeypatch):
         """The same through the whole program, whose functions run as plain Python for it."""
