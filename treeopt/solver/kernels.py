@@ -38,13 +38,6 @@ def envelope(values: Float64, first: int) -> Float64:
 
 
 @njit(cache=True)
-def next_favoured(favoured: int, n: int, accepted: float, child_bound: Float64, later_bound: Float64) -> int:
-    """Return the split of n nodes with the largest bound, given that of n - 1: one side of it grows by a node."""
-    gain = accepted * (child_bound[favoured + 1] - child_bound[favoured])
-    return favoured + (favoured == 0 or gain >= later_bound[n - favoured] - later_bound[n - favoured - 1])
-
-
-@njit(cache=True)
 def share(
     accepted: float, child: Float64, child_bound: Float64, later: Float64, later_bound: Float64
 ) -> tuple[Float64, Int32, int]:
@@ -62,9 +55,11 @@ def share(
     node is spent for nothing.
     """
     best, splits = np.zeros(len(later)), np.zeros(len(later), np.int32)
-    compared = favoured = 0
+    compared = favoured = 0  # the split with the largest bound; one node more makes one side of it larger
     for n in range(1, len(later)):
-        favoured = next_favoured(favoured, n, accepted, child_bound, later_bound)
+        gain = accepted * (child_bound[favoured + 1] - child_bound[favoured])
+        if favoured == 0 or gain >= later_bound[n - favoured] - later_bound[n - favoured - 1]:
+            favoured += 1
         value, split = accepted * child[favoured] + later[n - favoured], favoured
         if value <= best[n - 1]:
             value, split = best[n - 1], 0
