@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InfeasibleError
@@ -24,6 +24,10 @@ class Condition(ShortRepr):
     def max_nodes(self) -> int:
         """The largest verification pass that was measured in every part."""
         return min(latency.verify.max_tokens for _, latency in self.parts)
+
+    def without_steps(self) -> "Condition":
+        """Return the same as if no whole steps were known, so that all overhead is the step's and none the passes'."""
+        return replace(self, parts=tuple((share, replace(latency, steps=())) for share, latency in self.parts))
 
 
 def condition(

@@ -159,10 +159,7 @@ def step_costs(
     Raises InfeasibleError where an extrapolated time is not above 0.
     """
     if drafted_at_once is not None:
-        without_levels = replace(
-            condition, parts=tuple((share, replace(latency, steps=())) for share, latency in condition.parts)
-        )
-        costs = step_costs(without_levels, rule=rule, max_nodes=max_nodes, reading=reading)
+        costs = step_costs(condition.without_steps(), rule=rule, max_nodes=max_nodes, reading=reading)
         pass_s = (reading or _medians)((drafted_at_once,))[..., 0]
         return replace(costs, draft=Curve.free(costs.max_nodes), overhead_s=costs.overhead_s + pass_s)
     verify = _curve(condition, [each.verify for _, each in condition.parts], reading, max_nodes)

@@ -1,6 +1,6 @@
 """The passes of a plan's picture: what was timed, what is planned with, and what other conditions take."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,7 +80,7 @@ def _passes(plan: Plan, others: tuple[StepLatency, ...]) -> tuple[_Pass, _Pass]:
     """Return verification and drafting of a level, up to the largest budget."""
     costs, where, end = plan.model.costs, plan.model.condition, plan.solution.max_nodes + 1
     parts = [latency for _, latency in where.parts]
-    alone = step_costs(_without_steps(where), rule=plan.rule, max_nodes=costs.max_nodes)
+    alone = step_costs(where.without_steps(), rule=plan.rule, max_nodes=costs.max_nodes)
     verify_end, draft_end = (min(end, len(curve)) for curve in (costs.verify_s, costs.draft_s))
     return (
         _Pass(
@@ -100,11 +100,6 @@ def _passes(plan: Plan, others: tuple[StepLatency, ...]) -> tuple[_Pass, _Pass]:
             others=tuple(each.draft for each in others),
         ),
     )
-
-
-def _without_steps(where: Condition) -> Condition:
-    """Return the condition as if no whole steps were known, so that all overhead is the step's and none the passes'."""
-    return replace(where, parts=tuple((share, replace(latency, steps=())) for share, latency in where.parts))
 
 
 def _others(profile: Profile, plan: Plan) -> tuple[StepLatency, ...]:
