@@ -12,13 +12,12 @@ from treeopt.cli.options import file, record_beside
 from treeopt.cli.outputs import Named, check_outputs
 from treeopt.errors import TreeoptError
 from treeopt.files import STANDARD_STREAM, is_stream
-from treeopt.marks import written_by_treeopt
+from treeopt.marks import JOURNAL_SUFFIX, written_by_treeopt
 
 if TYPE_CHECKING:
     from treeopt.imports import ImportedLatency
     from treeopt.profile import MeasuredAcceptance
 
-JOURNAL_SUFFIX = ".partial"
 TEXTS_SUFFIX = ".record.partial"
 BESIDE = ""
 """Stands for a record file beside the profile."""
