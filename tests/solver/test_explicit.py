@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
-from treeopt.solver.explicit import heaviest_of_any_size, most_weight, preorder, solve_explicit
+from treeopt.solver.explicit import ExplicitTrees, heaviest_of_any_size, most_weight, preorder
 
 SIZES = pytest.mark.parametrize("nodes", [1, 2, 5, 9, 12])
 
@@ -104,6 +104,12 @@ class TestHeaviestOfAnySize:
         tree = frozenset(places.node[chosen].tolist())
         assert total == weights[tree] == max(weights.values())
         assert len(tree) == min(len(each) for each, weighs in weights.items() if weighs == total)
+
+
+def solve_explicit(parents, weight, max_nodes):
+    """Return the best tree of exactly n nodes for every n up to `max_nodes`, as prices do, all nodes kept."""
+    places = preorder(parents)
+    return ExplicitTrees(parents, places, most_weight(weight[places.node], places.skip, max_nodes))
 
 
 class TestSolveExplicit:

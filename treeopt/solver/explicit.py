@@ -118,15 +118,3 @@ class ExplicitTrees:
                 chosen.append(place)
                 place, left = place + 1, left - 1
         return parents_of(self.parent, self.places.node[chosen])
-
-
-def solve_explicit(parent: Int32, weight: Float64, max_nodes: int) -> ExplicitTrees:
-    """Return the best tree of exactly n nodes for every n up to `max_nodes`, exactly, in O(M N).
-
-    Args:
-        parent: int32 (M,), -1 for the root; parents before their children, siblings in rank order.
-        weight: float64 (M,), of each node.
-        max_nodes: N.
-    """
-    places = preorder(parent)
-    return ExplicitTrees(parent, places, most_weight(weight[places.node], places.skip, max_nodes))
