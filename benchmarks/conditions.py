@@ -12,11 +12,12 @@ def conditions() -> str:
     """Return treeopt's version, the time, the machine and the versions of what runs; torch is imported here."""
     import torch
 
-    from treeopt.profiler.machine import describe_machine, now, tool
+    from treeopt.profiler.machine import describe_machine, now
+    from treeopt.version import TOOL
 
     machine = describe_machine(torch.device("cpu"))
     return (
-        f"{tool()}, {now()}, {machine.processor}, {machine.threads} thread{'s' * (machine.threads != 1)}, "
+        f"{TOOL}, {now()}, {machine.processor}, {machine.threads} thread{'s' * (machine.threads != 1)}, "
         f"{machine.system}, Python {machine.python}, torch {machine.torch}"
     )
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from treeopt.cli.bench_options import REPEATS, BenchOptions, check_whole, load_fitting
 from treeopt.cli.inputs import read_any_tree
 from treeopt.cli.options import checked_rule, load_profile, planned_rule
-from treeopt.cli.outputs import TOOL
 from treeopt.cli.text import milliseconds
 from treeopt.rules import LOSSY_RULES
+from treeopt.version import TOOL
 
 if TYPE_CHECKING:
     from treeopt.planner import Candidate, StepModel

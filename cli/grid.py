@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from treeopt.cli.bench_options import REPEATS, BenchOptions, check_whole, load_fitting
 from treeopt.cli.options import checked_rule, load_profile
-from treeopt.cli.outputs import TOOL
 from treeopt.cli.plan_text import subject
 from treeopt.cli.text import milliseconds
+from treeopt.version import TOOL
 
 if TYPE_CHECKING:
     from treeopt.planner import Plan

@@ -9,10 +9,10 @@ import click
 
 from treeopt.cli.bench_options import BenchOptions, load_fitting
 from treeopt.cli.options import load_profile
-from treeopt.cli.outputs import TOOL
 from treeopt.cli.plan_text import models_and_machine
 from treeopt.cli.text import milliseconds
 from treeopt.errors import InvalidValueError
+from treeopt.version import TOOL
 
 if TYPE_CHECKING:
     from treeopt.profile import Profile

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 
-from treeopt import __version__
 from treeopt.profile import Machine, Pair
 from treeopt.runtime.model import LanguageModel
 
@@ -38,11 +37,6 @@ def describe_pair(target: LanguageModel, draft: LanguageModel) -> Pair:
 def now() -> str:
     """Return the time in UTC, ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def tool() -> str:
-    """Return this program and its version."""
-    return f"treeopt {__version__}"
 
 
 def _processor() -> str:

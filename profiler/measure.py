@@ -13,7 +13,7 @@ from treeopt.profiler.clock import Clock
 from treeopt.profiler.counting import Counting, FastestTree, counted_rule
 from treeopt.profiler.divergence import logits_after
 from treeopt.profiler.journal import Journal
-from treeopt.profiler.machine import describe_machine, describe_pair, now, tool
+from treeopt.profiler.machine import describe_machine, describe_pair, now
 from treeopt.profiler.passes import ROOM_TOKENS
 from treeopt.profiler.processes import OneProcess, Processes
 from treeopt.profiler.settings import Settings
@@ -21,6 +21,7 @@ from treeopt.profiler.surface import Surface
 from treeopt.runtime.decode_loop import trained_tokens
 from treeopt.runtime.finite import check_logits
 from treeopt.runtime.model import LanguageModel
+from treeopt.version import TOOL
 
 POSITIONS = "positions"
 """The journal's entry of how many positions of each text a time budget allowed."""
@@ -99,7 +100,7 @@ class Measurement:
         positions = self._processes.from_first(lambda: self._positions(times[0]))
         profile = Profile(
             created=now(),
-            tool=tool(),
+            tool=TOOL,
             machine=describe_machine(self._target.device),
             pair=self._pair,
             latencies=times,

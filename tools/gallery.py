@@ -27,12 +27,13 @@ from treeopt.imports import read_acceptance
 from treeopt.imports.content import read_json
 from treeopt.profile import ACCEPTANCE, Imported, Machine, MeasuredAcceptance, Profile, StepLatency
 from treeopt.profiler import Journal, Settings, clock_for
-from treeopt.profiler.machine import describe_machine, describe_pair, now, tool
+from treeopt.profiler.machine import describe_machine, describe_pair, now
 from treeopt.profiler.memory import give_back_memory
 from treeopt.profiler.surface import Surface
 from treeopt.runtime import Transformer
 from treeopt.sampling import Sampling
 from treeopt.trees.formats import NamedTree, read_trees
+from treeopt.version import TOOL
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "profiles"
 PAGE = "README.md"
@@ -122,7 +123,7 @@ def measure_all(options: argparse.Namespace, *, command: str) -> None:
             draft = random_model(draft_shape, dtype=dtype, device=device, seed=1)
             profile = Profile(
                 created=now(),
-                tool=f"{tool()}{BY}{command}",
+                tool=f"{TOOL}{BY}{command}",
                 machine=describe_machine(device),
                 pair=describe_pair(target, draft),
                 latencies=times(target, draft, settings(options, way)),

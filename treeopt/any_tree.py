@@ -7,11 +7,11 @@ import io
 import zipfile
 from pathlib import Path
 
-from treeopt import __version__
 from treeopt.errors import InvalidValueError
 from treeopt.files import file_path, read_bytes
 from treeopt.trees.token_tree import TokenTree
 from treeopt.trees.tree_file import Provenance, TreeFile
+from treeopt.version import TOOL
 
 SOLUTION_ARRAYS = {"p.npy", "method.npy"}
 
@@ -80,7 +80,7 @@ def out_of_solution(path: Path, data: bytes, nodes: int | None = None, depth: in
             )
     tree = solution.tree(solution.max_nodes if nodes is None else nodes, solution.max_depth if depth is None else depth)
     reach = solution.table.reach(tree)
-    provenance = Provenance(tool=f"treeopt {__version__}", source=str(path), tokens_per_step=float(reach.sum()))
+    provenance = Provenance(tool=TOOL, source=str(path), tokens_per_step=float(reach.sum()))
     return TreeFile(tree=tree, reach=reach, provenance=provenance)
 
 

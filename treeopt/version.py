@@ -6,3 +6,6 @@ try:
     __version__ = version("treeopt")
 except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+source"
+
+TOOL = f"treeopt {__version__}"
+"""What the files of treeopt say that wrote them."""

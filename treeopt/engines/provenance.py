@@ -5,13 +5,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from treeopt import __version__
 from treeopt.engines.engine import Engine
 from treeopt.engines.setting import Setting
 from treeopt.marks import checksum
 from treeopt.profile import Profile, all_imported
 from treeopt.trees import TokenTree, TreeFile
 from treeopt.trees.formats.topology import TopologyFormat
+from treeopt.version import TOOL
 
 Json = dict[str, Any]
 
@@ -35,7 +35,7 @@ def setting_provenance(
             measured["imported"] = imported
     return _text(
         {
-            "tool": f"treeopt {__version__}",
+            "tool": TOOL,
             "engine": {"name": engine.name, "versions": engine.versions},
             "files": _listed(files),
             "inputs": _hashed(inputs),
@@ -54,7 +54,7 @@ def topology_provenance(
     known = {} if content.provenance is None else asdict(content.provenance)
     return _text(
         {
-            "tool": f"treeopt {__version__}",
+            "tool": TOOL,
             "format": {"name": written_as.name, "versions": written_as.versions},
             "files": _listed(files),
             "inputs": _hashed(inputs),

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from treeopt import __version__
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.imports.imported_latency import ImportedLatency
 from treeopt.latency import Timing
@@ -20,6 +19,7 @@ from treeopt.profile import (
     Profile,
     StepLatency,
 )
+from treeopt.version import TOOL
 
 NO_OVERHEAD = Timing([0.0], allow_negative=True)
 
@@ -53,7 +53,7 @@ def imported_profile(
     """
     return Profile(
         created=created or datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        tool=f"treeopt {__version__}",
+        tool=TOOL,
         machine=Machine(
             device=IMPORTED, processor=processor, threads=None, system=UNKNOWN, python=UNKNOWN, torch=UNKNOWN
         ),

@@ -6,7 +6,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from treeopt import __version__
 from treeopt.arguments import flag, instance, number, text, whole
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InvalidValueError
@@ -21,6 +20,7 @@ from treeopt.profile import Profile
 from treeopt.rules import LOSSY_RULES, rule_label
 from treeopt.solver import Solution
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain
+from treeopt.version import TOOL
 
 OBJECTIVES = ("speed", "tokens")
 
@@ -245,7 +245,7 @@ def tree_file(plan: Plan, profile: Profile, *, source: str) -> TreeFile:
         tree=choice.tree,
         reach=plan.solution.table.reach(choice.tree),
         provenance=Provenance(
-            tool=f"treeopt {__version__}",
+            tool=TOOL,
             created=profile.created,
             source=source,
             **asdict(Identity.of(profile.pair, profile.machine)),
