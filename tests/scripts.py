@@ -1,5 +1,6 @@
 """The scripts beside the package, imported as Python runs them: their own folder comes first in the path."""
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -12,6 +13,15 @@ FOLDERS = ("benchmarks", "tools", "examples")
 def scripts() -> list[Path]:
     """Return every script of these folders."""
     return sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.py"))
+
+
+def together(folder: str, *names: str) -> tuple[ModuleType, ...]:
+    """Return scripts of one folder as the modules as which they import each other."""
+    sys.path.insert(0, str(ROOT / folder))
+    try:
+        return tuple(map(importlib.import_module, names))
+    finally:
+        sys.path.remove(str(ROOT / folder))
 
 
 def script(path: Path) -> ModuleType:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.scripts import together
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "faults"
 PRODUCT = ("treeopt", "profiler", "trees", "cli")
@@ -35,16 +37,8 @@ pytestmark = [pytest.mark.source, pytest.mark.skipif(shutil.which("git") is None
 
 @pytest.fixture(scope="module")
 def tools():
-    """Return the modules of the command, which import each other as scripts do."""
-    sys.path.insert(0, str(ROOT / "tools"))
-    try:
-        import fault_caches
-        import fault_copy
-        import fault_files
-        import faults
-    finally:
-        sys.path.remove(str(ROOT / "tools"))
-    return faults, fault_files, fault_copy, fault_caches
+    """Return the modules of the command."""
+    return together("tools", "faults", "fault_files", "fault_copy", "fault_caches")
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 import torch
 
 from tests.profiler.pretended import FakeClock
+from tests.scripts import together
 from treeopt import Profile, plan
 from treeopt.errors import FormatError
 from treeopt.latency import LatencyTable, Timing
@@ -28,15 +28,8 @@ PARAMETERS = {"68m": 68_030_208, "160m": 162_417_408, "7b": 6_738_415_616, "13b"
 
 @pytest.fixture(scope="module")
 def tools():
-    """Return the modules of the script, which import each other as scripts do."""
-    sys.path.insert(0, str(ROOT / "tools"))
-    try:
-        import gallery
-        import gallery_page
-        import gallery_shapes
-    finally:
-        sys.path.remove(str(ROOT / "tools"))
-    return gallery, gallery_page, gallery_shapes
+    """Return the modules of the script."""
+    return together("tools", "gallery", "gallery_page", "gallery_shapes")
 
 
 @pytest.fixture(scope="module")
