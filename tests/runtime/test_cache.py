@@ -66,10 +66,10 @@ def test_any_path_of_any_tree_and_another_step_after_it(target, picks, prompt, d
     cache.keep(path)
     text = text + [tokens[node] for node in path]
     assert_holds(cache, target, text)
-    logits = target.forward(torch.tensor([7]), torch.tensor([len(text)]), cache, None)
+    logits = target.forward(torch.tensor([7]), torch.tensor([len(text)]), cache, None).logits
     fresh = target.new_cache(len(text) + 1)
     target.prefill(torch.tensor(text), fresh)
-    assert_close(logits, target.forward(torch.tensor([7]), torch.tensor([len(text)]), fresh, None), atol=1e-4)
+    assert_close(logits, target.forward(torch.tensor([7]), torch.tensor([len(text)]), fresh, None).logits, atol=1e-4)
 
 
 def test_entries_move_by_slot(target):

@@ -11,7 +11,7 @@ from tests.runtime.decoding import PROMPT, joined
 from tests.runtime.toy_law import LAWS, ToyLaw, first_children
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import DraftingDecoder
-from treeopt.runtime import drafting_decoder as decoder_module
+from treeopt.runtime.decoding import acceptance as decoder_module
 from treeopt.runtime.drafters.ngram_pool import NgramPool
 
 DOCS = Path(__file__).parents[2] / "docs"

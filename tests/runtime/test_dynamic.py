@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from tests.runtime.decoding import PROMPT, joined, with_end
+from tests.runtime.decoding import PROMPT, accepted, begun, joined, proposed, with_end
 from tests.runtime.slow_growth import children_of, own, paths_of, slow_tree
 from tests.runtime.toy_law import LAWS, ToyLaw, first_children
 from tests.support.slow import slow
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.runtime import DynamicDecoder, DynamicDrafter, Sampling, load_model
-from treeopt.runtime import drafting_decoder as decoder_module
-from treeopt.runtime.drafting import Outcome
-from treeopt.runtime.drafting_decoder import sampled
-from treeopt.runtime.dynamic_growth import Children, Growth
+from treeopt.runtime.decoding import acceptance as decoder_module
+from treeopt.runtime.decoding.acceptance import sampled
+from treeopt.runtime.drafters.dynamic_growth import Children, Growth
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
 
 EVEN = Sampling(1.0)
@@ -68,23 +67,23 @@ class TestDrafting:
     def test_the_tree_is_that_of_the_slow_twin_wherever_the_text_goes_on(self, precise, tree, logits_after):
         drafter, generator = DynamicDrafter(precise, tree, capacity=128), np.random.default_rng(1)
         text = list(PROMPT)
-        drafter.start(text)
+        begun(drafter, text)
         for _ in range(5):
-            drafted = drafter.propose()
+            drafted = proposed(drafter)
             assert drafted.tokens.dtype == torch.int64
             assert drafted.tokens.tolist()[0] == text[-1]
             assert drafted.tree.nodes == tree.nodes
             expected = slow_tree(children_of(precise, text, tree.top_k, logits_after), tree)
             assert paths_of(drafted.tree, drafted.tokens) == expected
             path = path_to(drafted.tree, int(generator.integers(tree.nodes)))
-            bonus = int(generator.integers(23))
-            drafter.accept(Outcome(tuple(path), [bonus], torch.empty(0), torch.empty(0)))
-            text += [*(int(drafted.tokens[node]) for node in path[1:]), bonus]
+            committed = [*(int(drafted.tokens[node]) for node in path[1:]), int(generator.integers(23))]
+            accepted(drafter, path, committed)
+            text += committed
 
     def test_the_likeliest_text_is_a_chain(self, precise, greedy_text):
         drafter = DynamicDrafter(precise, DynamicTree.chain(5), capacity=128)
-        drafter.start(PROMPT)
-        assert drafter.propose().tokens.tolist()[1:] == greedy_text(precise, PROMPT, 5)
+        begun(drafter, PROMPT)
+        assert proposed(drafter).tokens.tolist()[1:] == greedy_text(precise, PROMPT, 5)
 
     def test_beams_by_their_own_probability_are_found(self, precise, logits_after):
         tree, differ = dynamic(4, 4, 16), 0
@@ -244,7 +243,7 @@ class TestTexts:
     def test_an_error_within_a_pass_leaves_no_state(self, target, draft, which, monkeypatch):
         decoder = DynamicDecoder(target, draft, dynamic(3, 3, 8), temperature=0.8)
         expected = list(decoder.generate(PROMPT, 20, seed=4))
-        model, name = {"target": (target, "hidden"), "draft": (draft, "forward")}[which]
+        model, name = {"target": target, "draft": draft}[which], "forward"
         for calls_before in range(5):
             calls, forward = count(), getattr(model, name)
 

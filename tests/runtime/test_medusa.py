@@ -9,12 +9,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.runtime.decoding import PROMPT, TREES, joined
+from tests.runtime.decoding import PROMPT, TREES, decoded_step, joined
 from tests.runtime.toy_law import LAWS, ToyLaw, first_children
 from treeopt import pair as bundle
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
 from treeopt.runtime import DraftingDecoder, Sampling, load_model
-from treeopt.runtime import drafting_decoder as decoder_module
+from treeopt.runtime.decoding import acceptance as decoder_module
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 from treeopt.trees.formats import read_tree
@@ -79,7 +79,7 @@ def guesses_agree(exact, tree, temperature, steps=6):
         assert proposal.tokens.dtype == torch.int64
         same_root = int(proposal.tokens[0]) == text[-1]
         found.append(same_root and paths_of(proposal.tree, proposal.tokens) == slow_paths(exact.token, text, tree))
-        text += decoder.settle(proposal, decoder.read(proposal))
+        text += decoded_step(decoder, proposal)
     return found
 
 
@@ -90,10 +90,10 @@ class TestGuesses:
         assert guesses_agree(exact, tree, temperature) == [True] * 6
 
     def test_the_hidden_state_of_another_node_is_found(self, exact, monkeypatch):
-        def from_the_root(drafter, outcome):
-            drafter._root, drafter._hidden = outcome.committed[-1], outcome.hidden[:1]
-
-        monkeypatch.setattr(MedusaDrafter, "accept", from_the_root)
+        accept = MedusaDrafter.accept
+        monkeypatch.setattr(
+            MedusaDrafter, "accept", lambda self, texts, steps: accept(self, texts, [steps[0]._replace(path=(0,))])
+        )
         found = guesses_agree(exact, level_widths([20, 40]), 1.5)
         assert found[0]
         assert not all(found)
@@ -119,7 +119,7 @@ class TestGuesses:
         decoder = DraftingDecoder(exact.target, MedusaDrafter(exact.heads, k_ary(2, 3)), temperature=0.0)
         decoder.start([4])
         assert decoder.draft().tokens.tolist() == [4]
-        assert len(decoder.step()) == 1
+        assert len(decoder.step().tokens) == 1
         assert decoder.draft().tree == k_ary(2, 3)
 
 
@@ -166,10 +166,10 @@ class TestBundled:
         tree = level_widths([4, 6, 3])
         right = self.steps(bundled, tree)
 
-        def from_the_root(drafter, outcome):
-            drafter._root, drafter._hidden = outcome.committed[-1], outcome.hidden[:1]
-
-        monkeypatch.setattr(MedusaDrafter, "accept", from_the_root)
+        accept = MedusaDrafter.accept
+        monkeypatch.setattr(
+            MedusaDrafter, "accept", lambda self, texts, steps: accept(self, texts, [steps[0]._replace(path=(0,))])
+        )
         assert self.steps(bundled, tree) > 1.2 * right
 
 

@@ -5,16 +5,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.runtime.decoding import PROMPT, joined
+from tests.runtime.decoding import PROMPT, accepted, begun, joined, proposed
 from tests.runtime.toy_law import EVEN, LAWS, LENGTH, ToyLaw, first_children
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import DraftingDecoder
-from treeopt.runtime import drafting_decoder as decoder_module
+from treeopt.runtime.decoding import acceptance as decoder_module
 from treeopt.runtime.drafters.prompt_lookup import PROMPT_LOOKUP_SETTINGS, PromptLookupDrafter, PromptLookupSetting
-from treeopt.runtime.drafting import Outcome
 from treeopt.trees import chain
 
-NOTHING = torch.empty(0)
 REPEATS = [3, 14, 15, 9, 3, 14, 15, 9, 3, 14]
 
 
@@ -29,10 +27,10 @@ def scanned(text, max_ngram, length):
 
 
 def guesses(drafter):
-    proposal = drafter.propose()
+    proposal = proposed(drafter)
     assert proposal.tree == chain(proposal.tree.nodes - 1)
     assert proposal.tokens.dtype == torch.int64
-    assert len(proposal.tokens) == proposal.tree.nodes <= drafter.max_nodes
+    assert len(proposal.tokens) == proposal.tree.nodes <= drafter.max_tokens
     return proposal.tokens.tolist()
 
 
@@ -42,11 +40,11 @@ texts = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 @given(texts, st.lists(texts, max_size=6), st.integers(1, 4), st.integers(1, 6))
 def test_the_guess_is_that_of_a_scan_wherever_the_text_goes_on(prompt, steps, max_ngram, length):
     drafter, text = PromptLookupDrafter(max_ngram, length), list(prompt)
-    drafter.start([9, *text])  # what an earlier text leaves must not matter
-    drafter.start(text)
+    begun(drafter, [9, *text])  # what an earlier text leaves must not matter
+    begun(drafter, text)
     for step in [*steps, []]:
         assert guesses(drafter) == [text[-1], *scanned(text, max_ngram, length)]
-        drafter.accept(Outcome((0,), step, NOTHING, NOTHING))
+        accepted(drafter, (0,), step)
         text += step
 
 
@@ -63,14 +61,14 @@ def test_the_guess_is_that_of_a_scan_wherever_the_text_goes_on(prompt, steps, ma
 )
 def test_examples(text, expected):
     drafter = PromptLookupDrafter(2, 3)
-    drafter.start(text)
+    begun(drafter, text)
     assert guesses(drafter) == [text[-1], *expected]
 
 
 def test_what_an_earlier_text_said_is_forgotten():
     drafter = PromptLookupDrafter(2, 3)
-    drafter.start([1, 2, 5, 6, 7])
-    drafter.start([4, 3, 8, 9, 1, 2])
+    begun(drafter, [1, 2, 5, 6, 7])
+    begun(drafter, [4, 3, 8, 9, 1, 2])
     assert guesses(drafter) == [2]
 
 
@@ -84,12 +82,13 @@ def test_a_look_up_takes_as_many_questions_in_a_long_text_as_in_a_short_one():
 
     def questions(repeats):
         drafter = PromptLookupDrafter(3, 4)
-        drafter.start([*range(50)] * repeats)
-        drafter._ends = Asked(drafter._ends)
-        drafter.propose()
-        drafter.accept(Outcome((0,), [77], NOTHING, NOTHING))
-        drafter.propose()
-        return drafter._ends.asked, len(drafter._ends)
+        begun(drafter, [*range(50)] * repeats)
+        text = drafter._texts[0]
+        text.ends = Asked(text.ends)
+        proposed(drafter)
+        accepted(drafter, (0,), [77])
+        proposed(drafter)
+        return text.ends.asked, len(text.ends)
 
     assert questions(1000)[0] == questions(2)[0] <= 6
     assert questions(1000)[1] <= 3 * 51

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.runtime.decoding import PROMPT, joined
+from tests.runtime.decoding import PROMPT, accepted, begun, joined, proposed
 from tests.runtime.slow_growth import paths_of
 from tests.runtime.slow_redrafter import SlowHead, beginnings, slow_beams
 from tests.runtime.toy_law import FEW, LAWS, MANY, ToyLaw, first_children
@@ -15,9 +15,9 @@ from tests.support.slow import slow
 from treeopt import pair as bundle
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
 from treeopt.runtime import DraftingDecoder, Sampling, load_model
-from treeopt.runtime import drafting_decoder as decoder_module
+from treeopt.runtime.decoding import acceptance as decoder_module
 from treeopt.runtime.drafters.redrafter import REDRAFTER_SETTINGS, RedrafterDrafter, load_redrafter
-from treeopt.runtime.drafting import Outcome
+from treeopt.runtime.model import Wants
 
 EVEN = Sampling(1.0)
 SIZES = [(1, 1), (1, 4), (4, 1), (3, 3), (5, 2), (23, 2)]
@@ -76,7 +76,7 @@ def bundled(bundled_pair, bundled_texts):
 
 def hidden_before(target, text):
     """Return the last hidden state before a text's last token, by a pass over nothing but the text."""
-    return target.prefill(torch.tensor(text[:-1]), target.new_cache(len(text)))
+    return target.prefill(torch.tensor(text[:-1]), target.new_cache(len(text)), Wants(last=True)).last
 
 
 class TestHead:
@@ -122,12 +122,12 @@ class TestDrafting:
         target, head, twin = precise
         drafter, generator = RedrafterDrafter(head, width, length), np.random.default_rng(width + length)
         text = list(PROMPT)
-        drafter.start(text, hidden_before(target, text))
+        begun(drafter, text, hidden_before(target, text))
         for _ in range(3):
-            proposal = drafter.propose()
+            proposal = proposed(drafter)
             tree, tokens = proposal.tree, proposal.tokens.tolist()
             assert proposal.tokens.dtype == torch.int64
-            assert tree.nodes <= drafter.max_nodes
+            assert tree.nodes <= drafter.max_tokens
             assert tokens[0] == text[-1]
             hidden, root = hidden_before(target, text)[0].tolist(), text[-1]
             beams = slow_beams(lambda path, h=hidden, r=root: twin.log_probs_after(h, [r, *path]), width, length)
@@ -137,7 +137,7 @@ class TestDrafting:
             text += committed
             read = torch.randn((tree.nodes, 32), dtype=torch.float64)
             read[path[-1]] = hidden_before(target, text)
-            drafter.accept(Outcome(tuple(path), committed, torch.empty(0), read))
+            accepted(drafter, path, committed, last=read)
 
     def test_a_child_of_every_token_is_always_accepted(self, head, target):
         decoder = DraftingDecoder(target, RedrafterDrafter(head, 23, 1), temperature=1.5, seed=2)
@@ -180,9 +180,8 @@ class TestTemperatureZero:
     @pytest.mark.slow
     def test_a_head_that_reads_the_hidden_state_of_another_node_is_found(self, bundled):
         class Stale(RedrafterDrafter):
-            def accept(self, outcome):
-                super().accept(outcome)
-                self._hidden = outcome.hidden[-1:]
+            def accept(self, texts, steps):
+                super().accept(texts, [step._replace(path=(len(step.logits) - 1,)) for step in steps])
 
         target, prompts, texts = bundled
         head, counts = load_redrafter(bundle.REDRAFTER, target), []

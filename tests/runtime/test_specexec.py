@@ -7,19 +7,18 @@ import numpy as np
 import pytest
 import torch
 
-from tests.runtime.decoding import PROMPT, joined, with_end
+from tests.runtime.decoding import PROMPT, accepted, begun, joined, proposed, with_end
 from tests.runtime.slow_best_first import best_paths, enumerated, slow_tree
 from tests.runtime.slow_growth import children_of, own, paths_of
 from tests.runtime.toy_law import LAWS, SAMPLINGS, ToyLaw, first_children
 from tests.support.slow import slow
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import DraftingDecoder, Sampling, load_model
-from treeopt.runtime import drafting_decoder as decoder_module
 from treeopt.runtime.cache import KVCache
-from treeopt.runtime.drafters.specexec import SpecExecDrafter, SpecExecSetting
-from treeopt.runtime.drafters.specexec_growth import BestFirstGrowth
-from treeopt.runtime.drafting import Outcome
-from treeopt.runtime.dynamic_growth import Children
+from treeopt.runtime.decoding import acceptance as decoder_module
+from treeopt.runtime.drafters.best_first import SpecExecDrafter, SpecExecSetting
+from treeopt.runtime.drafters.best_first_growth import BestFirstGrowth
+from treeopt.runtime.drafters.dynamic_growth import Children
 
 EVEN = Sampling(1.0)
 
@@ -204,20 +203,20 @@ class TestDrafting:
         """Return how many of 5 steps, along paths at random, draft the tree of the slow twin."""
         drafter, generator = SpecExecDrafter(model, setting, capacity=128), np.random.default_rng(1)
         text, agreeing = list(PROMPT), 0
-        drafter.start(text)
+        begun(drafter, text)
         for _ in range(5):
-            drafted = drafter.propose()
+            drafted = proposed(drafter)
             tokens = drafted.tokens.tolist()
             assert drafted.tokens.dtype == torch.int64
             assert tokens[0] == text[-1]
-            assert drafted.tree.nodes <= setting.budget == drafter.max_nodes
+            assert drafted.tree.nodes <= setting.budget == drafter.max_tokens
             expected = slow_tree(children_of(model, text, setting.branching, logits_after), setting)
             agreeing += paths_of(drafted.tree, tokens) == expected
             node = int(generator.integers(drafted.tree.nodes))
             path = [int(above) for above in np.flatnonzero(drafted.tree.ancestor_mask[node])]
-            bonus = int(generator.integers(23))
-            drafter.accept(Outcome(tuple(path), [bonus], torch.empty(0), torch.empty(0)))
-            text += [*(tokens[above] for above in path[1:]), bonus]
+            committed = [*(tokens[above] for above in path[1:]), int(generator.integers(23))]
+            accepted(drafter, path, committed)
+            text += committed
         return agreeing
 
     @all_settings
