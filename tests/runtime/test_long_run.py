@@ -17,6 +17,7 @@ from tests.runtime.markov import STATES, Markov, random_transitions, states
 from tests.support.slow import first_fast
 from treeopt.rules import LOSSY_RULES
 from treeopt.runtime import Decoder, Sampling
+from treeopt.runtime.decoding.acceptance import AcceptSampled
 from treeopt.runtime.judging import DeviceJudging
 from treeopt.runtime.rules import RULES
 from treeopt.runtime.selection import TopDown
@@ -148,7 +149,8 @@ class TestWhatMustBeRejected:
         def sampled(probs, _):
             return broken.half_precision_keys(probs, noise).argmax(1)
 
-        monkeypatch.setattr("treeopt.runtime.decoding.acceptance.sampled", sampled)
+        for name, wrong in (("AcceptSampledOnHost", AcceptSampled), ("sampled", sampled)):
+            monkeypatch.setattr(f"treeopt.runtime.decoding.acceptance.{name}", wrong)
         assert excess("target", tokens=TOKENS) > REJECTED
 
     @one_random_draft

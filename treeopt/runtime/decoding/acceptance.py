@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from treeopt.arrays import Float64
 from treeopt.runtime.finite import all_finite, on_host
 from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.rules import Rule
@@ -48,7 +50,9 @@ def accept_test(rule: Rule, sampling: Sampling, target: LanguageModel) -> Accept
     """Return how a rule accepts what a target's tokens are sampled like; at temperature 0 all rules are one."""
     if sampling.greedy:
         return AcceptLikeliest()
-    return AcceptSampled(sampling) if rule.name == "target" else AcceptByRule(rule, sampling, target)
+    if rule.name != "target":
+        return AcceptByRule(rule, sampling, target)
+    return AcceptSampledOnHost(sampling) if target.device.type == "cpu" else AcceptSampled(sampling)
 
 
 class AcceptLikeliest:
@@ -78,6 +82,41 @@ class AcceptSampled:
         """See `AcceptTest`; there is nothing to do."""
 
 
+@dataclass(frozen=True, slots=True)
+class AcceptSampledOnHost:
+    """Does the same where the target's logits lie in the host's memory: there only tokens on the way are sampled."""
+
+    sampling: Sampling
+
+    def __call__(self, draft: Draft, logits: Tensor, noise: torch.Generator) -> Verdict:
+        """See `AcceptTest`."""
+        probs = law(logits, self.sampling)
+        uniform = torch.rand(len(probs), dtype=torch.float64, generator=noise)
+        rows = probs.double().numpy()
+        verdict = verify_greedy(draft.children, draft.tokens, _LazyTokens(rows, uniform.tolist()))
+        finite = all_finite(rows[list(verdict.nodes), 0].tolist())
+        return verdict if finite else replace(verdict, finite=False)
+
+    def prepare(self, tree: TokenTree) -> None:  # noqa: ARG002
+        """Compile what samples before the first step."""
+        _LazyTokens(np.ones((1, 1)), [0.0])[0]
+
+
+class _LazyTokens:
+    """A token of each distribution, float64 (n, V), by numbers that are uniform on [0, 1): sampled when it is asked for."""
+
+    def __init__(self, probs: Float64, uniform: Sequence[float]) -> None:
+        from treeopt.runtime.rules.on_host import quantile  # numba is slow to import, and greedy decoding does without
+
+        self._quantile = quantile
+        self._probs = probs
+        self._uniform = uniform
+
+    def __getitem__(self, node: int) -> int:
+        token: int = min(self._quantile(self._probs[node], self._uniform[node]), self._probs.shape[1] - 1)
+        return token
+
+
 class AcceptByRule:
     """Weighs draft against target as a rule says.
 
@@ -92,6 +131,7 @@ class AcceptByRule:
         self._sampling = sampling
         self._vocabulary, self._device = target.config.vocabulary, target.device
         self._verifiers: OrderedDict[TokenTree, Verifier] = OrderedDict()
+        self._last: tuple[TokenTree | None, Verifier | None] = None, None
 
     def __call__(self, draft: Draft, logits: Tensor, noise: torch.Generator) -> Verdict:
         """See `AcceptTest`."""
@@ -104,12 +144,16 @@ class AcceptByRule:
         self._verifier(tree)
 
     def _verifier(self, tree: TokenTree) -> Verifier:
+        last_tree, last = self._last
+        if last is not None and last_tree is tree:
+            return last  # most often, and then nothing is looked up
         found = self._verifiers.get(tree)
         if found is None:
             if len(self._verifiers) == KEPT_VERIFIERS:
                 self._verifiers.popitem(last=False)
             found = self._verifiers[tree] = Verifier(self._rule, tree, self._vocabulary, self._device)
         self._verifiers.move_to_end(tree)
+        self._last = tree, found
         return found
 
 

@@ -10,7 +10,7 @@ import torch
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.runtime.decoding.acceptance import Draft, accept_test
 from treeopt.runtime.decoding.limits import check_text
-from treeopt.runtime.decoding.prepared import PreparedTrees, children_of
+from treeopt.runtime.decoding.prepared import PreparedTrees
 from treeopt.runtime.decoding.setup import Setup, fitting_rule
 from treeopt.runtime.drafters.drafter import Drafter, Proposal, Step
 from treeopt.runtime.drafters.recurring import recurring_tree
@@ -195,17 +195,18 @@ class Decoder:
         self.commit(step)
         return step
 
-    @torch.inference_mode()
     def draft(self) -> Proposal:
         """Return the draft of a step."""
         return self._drafter.propose([self._text], [self._noise])[0]
 
-    @torch.inference_mode()
     def verify(self, proposal: Proposal) -> Output:
         """Return the target's logits after every token of a proposal, from one pass, and the states wanted."""
         tokens, side = proposal.tokens, proposal.side
-        run = self._prepared.run(proposal.tree, side)
-        return run((tokens if side is None else torch.cat([tokens, side.tokens])).to(self.target.device))
+        if side is not None:
+            tokens = torch.cat([tokens, side.tokens])
+        return self._prepared.of(proposal.tree, side).run(
+            tokens if tokens.device == self.target.device else tokens.to(self.target.device)
+        )
 
     @torch.inference_mode()
     def accept(self, proposal: Proposal, output: Output) -> Step:
@@ -214,19 +215,20 @@ class Decoder:
         Raises TreeoptError, and forgets the text, where the target's distributions are not finite.
         """
         draft = self._finite(proposal)
-        verdict = self._test(draft, output.logits[: draft.tree.nodes], self._noise)
-        return self.accepted(draft.tokens, verdict, output)._replace(cut=draft.tree is not proposal.tree)
+        nodes = len(draft.tokens)
+        logits = output.logits if len(output.logits) == nodes else output.logits[:nodes]
+        verdict = self._test(draft, logits, self._noise)
+        return self.accepted(draft.tokens, verdict, output, cut=nodes < proposal.tree.nodes)
 
-    def accepted(self, tokens: Sequence[int], verdict: Verdict, output: Output) -> Step:
+    def accepted(self, tokens: Sequence[int], verdict: Verdict, output: Output, *, cut: bool = False) -> Step:
         """Return the step of a verdict on drafted tokens; see `accept`."""
         if not verdict.finite:
             self._cache.clear()
             self._passes.clean()
             raise not_finite_error(self.target.name, "target")
         committed = [*(tokens[node] for node in verdict.nodes[1:]), verdict.bonus]
-        return Step(verdict.nodes, committed, output.logits, output.states)
+        return Step(verdict.nodes, committed, output.logits, output.states, cut)
 
-    @torch.inference_mode()
     def commit(self, step: Step) -> None:
         """Keep the accepted path in the caches; the last committed token is the new root."""
         self._cache.keep(step.path)
@@ -237,14 +239,15 @@ class Decoder:
         scores = proposal.scores
         tokens, values = on_host(proposal.tokens, None if scores is None else scores.values)
         if scores is None or all_finite(values):
-            return Draft(proposal.tree, children_of(proposal.tree), tokens, proposal.tokens, proposal.probs)
+            children = self._prepared.children(proposal.tree)
+            return Draft(proposal.tree, children, tokens, proposal.tokens, proposal.probs)
         if not self._warned:
             self._warned = True
             warnings.warn(draft_warning(scores.model), stacklevel=2)
         nodes = usable_nodes(proposal.tree, scores.nodes, values)
         tree = recurring_tree(tuple(proposal.tree.parents[:nodes].tolist()))
         probs = None if proposal.probs is None else proposal.probs[:nodes]
-        return Draft(tree, children_of(tree), tokens[:nodes], proposal.tokens[:nodes], probs)
+        return Draft(tree, self._prepared.children(tree), tokens[:nodes], proposal.tokens[:nodes], probs)
 
     def _prepare(self) -> None:
         """Make what is needed for the static tree before its first step."""

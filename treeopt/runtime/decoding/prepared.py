@@ -1,8 +1,7 @@
 """The target's passes over proposals, kept for trees that come again."""
 
 from collections import OrderedDict
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -20,15 +19,18 @@ KEPT = 8
 Key = tuple[TokenTree, int]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Prepared:
-    """The pass over a tree and its side tokens."""
+    """A tree with side tokens, and the pass over them."""
 
+    tree: TokenTree
+    side: Bool | None
+    """What side tokens see; None without any."""
+    children: tuple[range, ...]
+    """Of every node."""
     run: Pass
     lasting: bool
-    """Whether it is for texts of any length."""
-    side: SideTokens | None
-    """Held because the key has the number of its mask."""
+    """Whether the pass is for texts of any length."""
 
 
 class PreparedTrees:
@@ -46,30 +48,39 @@ class PreparedTrees:
         self._passes = passes
         self._trained = trained
         self._kept: OrderedDict[Key, Prepared] = OrderedDict()
+        self._last: Prepared | None = None
 
     def make(self, tree: TokenTree) -> None:
         """Prepare a tree that will come again and again."""
         (run,) = self._passes.make([_nodes(tree, None)])
-        self._keep((tree, 0), Prepared(run, True, None))
+        self._keep((tree, 0), Prepared(tree, None, children_of(tree), run, True))
 
-    def run(self, tree: TokenTree, side: SideTokens | None) -> Pass:
-        """Return the pass over a tree with its side tokens.
+    def of(self, tree: TokenTree, side: SideTokens | None) -> Prepared:
+        """Return a tree prepared with its side tokens.
 
         Raises InvalidValueError for tokens further behind the root than the target was trained for.
         """
+        visible = None if side is None else side.visible
+        last = self._last
+        if last is not None and last.tree is tree and last.side is visible and last.lasting:
+            return last  # most often, and then nothing is looked up
         key = tree, 0 if side is None else id(side.visible)
         found = self._kept.get(key)
         if found is None:
-            found = self._keep(key, Prepared(self._passes.once(self._checked(tree, side)), False, side))
+            run = self._passes.once(self._checked(tree, side))
+            found = Prepared(tree, visible, children_of(tree), run, False)
         elif not found.lasting:
             (run,) = self._passes.make([_nodes(tree, side)])
-            found = self._keep(key, Prepared(run, True, side))
-        else:
-            self._kept.move_to_end(key)
-        return found.run
+            found = replace(found, run=run, lasting=True)
+        return self._keep(key, found)
+
+    def children(self, tree: TokenTree) -> tuple[range, ...]:
+        """Return the children of every node of a tree, most often of the one prepared last."""
+        last = self._last
+        return last.children if last is not None and last.tree is tree else children_of(tree)
 
     def _keep(self, key: Key, prepared: Prepared) -> Prepared:
-        self._kept[key] = prepared
+        self._kept[key] = self._last = prepared
         self._kept.move_to_end(key)
         if len(self._kept) > KEPT:
             self._kept.popitem(last=False)
@@ -85,7 +96,6 @@ class PreparedTrees:
         return nodes
 
 
-@lru_cache(maxsize=64)
 def children_of(tree: TokenTree) -> tuple[range, ...]:
     """Return the indices of every node's children."""
     edges = np.searchsorted(tree.parents, np.arange(tree.nodes + 1)).tolist()

@@ -60,6 +60,7 @@ class GrowingDrafter(ABC):
         """See `Drafter`."""
         self._texts.begin(text).draft.begin(tokens)
 
+    @torch.inference_mode()
     def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
         """Return the trees below the roots; the root alone where a distribution on the way is not finite."""
         return [self._propose(self._texts[text]) for text in texts]

@@ -30,7 +30,7 @@ class PlainDrafter:
 
     def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
         """See `Drafter`."""
-        return [Proposal(self.tree, torch.tensor([self._roots[text]])) for text in texts]
+        return [Proposal(self.tree, torch.full((1,), self._roots[text])) for text in texts]
 
     def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
         """See `Drafter`."""
