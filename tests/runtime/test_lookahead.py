@@ -1,17 +1,13 @@
 """Lookahead decoding: window, mask and pool against plain Python; texts against the target's own."""
 
-from itertools import count
-
 import numpy as np
 import pytest
 import torch
 
 from tests.runtime.decoding import PROMPT, accepted, begun, decoded_step, joined, proposed
 from tests.runtime.slow_lookahead import SlowLookahead
-from tests.runtime.toy_law import EVEN, LAWS, LENGTH, ToyLaw, first_children
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import DraftingDecoder, load_model
-from treeopt.runtime.decoding import acceptance as decoder_module
 from treeopt.runtime.decoding import prepared
 from treeopt.runtime.drafters import lookahead as lookahead_module
 from treeopt.runtime.drafters.lookahead import LOOKAHEAD_SETTINGS, LookaheadDrafter, LookaheadSetting
@@ -170,11 +166,6 @@ class TestTemperatureZero:
         monkeypatch.setattr(lookahead_module, "_sees", lambda *_: all_of_it)
         assert self.steps(bundled, 8, 4, 8) > 1.2 * right
 
-    def test_a_text_may_be_as_long_as_the_target_was_trained_for(self, target, greedy_text):
-        prompt = PROMPT * 17
-        decoder = DraftingDecoder(target, LookaheadDrafter(8, 4, 4), temperature=0.0)
-        assert list(decoder.generate(prompt, 128 - len(prompt))) == greedy_text(target, prompt, 128 - len(prompt))
-
     def test_a_tree_that_sees_the_window_changes_the_text(self, target, greedy_text, monkeypatch):
         def all_visible(tree, extra):
             return np.vstack([np.hstack([tree, np.ones((len(tree), len(extra)), np.bool_)]), extra])
@@ -182,48 +173,6 @@ class TestTemperatureZero:
         monkeypatch.setattr(prepared, "joined_mask", all_visible)
         decoder = DraftingDecoder(target, LookaheadDrafter(3, 3, 2), temperature=0.0)
         assert list(decoder.generate(PROMPT, 30)) != greedy_text(target, PROMPT, 30)
-
-
-class TestLaw:
-    PROMPT = (2, 0, 3, 1, 4, 0, 3, 2, 0)
-
-    @pytest.fixture
-    def toy_law(self, make_checkpoint, logits_after, chi_squared):
-        return ToyLaw(make_checkpoint, logits_after, chi_squared)
-
-    @pytest.mark.parametrize(("texts", "sampling"), LAWS, ids=str)
-    def test_several_steps_follow_the_law_of_the_target(self, toy_law, texts, sampling):
-        p_value, tokens_per_step = toy_law.p_value(LookaheadDrafter(2, 3, 3), self.PROMPT, texts, sampling)
-        assert p_value > 1e-3
-        assert 1.2 < tokens_per_step < LENGTH
-
-    def test_a_child_that_the_target_did_not_sample_is_found(self, toy_law, monkeypatch):
-        monkeypatch.setattr(decoder_module, "verify_greedy", first_children)
-        assert toy_law.p_value(LookaheadDrafter(2, 3, 3), self.PROMPT, 300, EVEN)[0] < 1e-6
-
-    def test_the_same_seed_gives_the_same_text_whatever_came_before(self, target):
-        decoder = DraftingDecoder(target, LookaheadDrafter(3, 3, 3), temperature=0.9)
-        expected = list(decoder.generate(PROMPT, 30, seed=5))
-        list(decoder.generate(PROMPT[:2] * 5, 30, seed=6))
-        assert list(decoder.generate(PROMPT, 30, seed=5)) == expected != list(decoder.generate(PROMPT, 30, seed=6))
-
-
-def test_an_error_within_a_pass_leaves_no_state(target, monkeypatch):
-    decoder = DraftingDecoder(target, LookaheadDrafter(3, 3, 2), temperature=0.8)
-    expected, forward = list(decoder.generate(PROMPT, 20, seed=4)), target.forward
-    for calls_before in range(5):
-        calls = count()
-
-        def broken_off(*a, calls=calls, last=calls_before, **k):
-            if next(calls) == last:
-                raise KeyboardInterrupt
-            return forward(*a, **k)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(target, "forward", broken_off)
-            with pytest.raises(KeyboardInterrupt):
-                list(decoder.generate([7, 8, 9], 100))
-        assert list(decoder.generate(PROMPT, 20, seed=4)) == expected
 
 
 @pytest.mark.parametrize("setting", [(0, 4, 8), (8, 1, 8), (8, 4, 0), (-1, 0, 0)])

@@ -6,10 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runtime.decoding import PROMPT, accepted, begun, joined, proposed
-from tests.runtime.toy_law import EVEN, LAWS, LENGTH, ToyLaw, first_children
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import DraftingDecoder
-from treeopt.runtime.decoding import acceptance as decoder_module
 from treeopt.runtime.drafters.prompt_lookup import PROMPT_LOOKUP_SETTINGS, PromptLookupDrafter, PromptLookupSetting
 from treeopt.trees import chain
 
@@ -109,34 +107,6 @@ class TestTemperatureZero:
         steps = [list(decoder.steps(prompt, 50)) for prompt, _ in bundled_texts]
         assert [joined(each) for each in steps] == [text[:50] for _, text in bundled_texts]
         assert sum(map(len, steps)) < 150 / 1.5
-
-    def test_a_text_may_be_as_long_as_the_target_was_trained_for(self, target, greedy_text):
-        prompt = PROMPT * 17
-        decoder = DraftingDecoder(target, PromptLookupDrafter(2, 8), temperature=0.0)
-        assert list(decoder.generate(prompt, 128 - len(prompt))) == greedy_text(target, prompt, 128 - len(prompt))
-
-    def test_a_wrong_guess_that_is_followed_changes_the_text(self, target, greedy_text, monkeypatch):
-        monkeypatch.setattr(decoder_module, "verify_greedy", first_children)
-        decoder = DraftingDecoder(target, PromptLookupDrafter(2, 2), temperature=0.0)
-        assert list(decoder.generate(REPEATS, 30)) != greedy_text(target, REPEATS, 30)
-
-
-class TestLaw:
-    PROMPT = (2, 0, 3, 1, 4, 0, 3, 2, 0)
-
-    @pytest.fixture
-    def toy_law(self, make_checkpoint, logits_after, chi_squared):
-        return ToyLaw(make_checkpoint, logits_after, chi_squared)
-
-    @pytest.mark.parametrize(("texts", "sampling"), LAWS, ids=str)
-    def test_several_steps_follow_the_law_of_the_target(self, toy_law, texts, sampling):
-        p_value, tokens_per_step = toy_law.p_value(PromptLookupDrafter(2, 3), self.PROMPT, texts, sampling)
-        assert p_value > 1e-3
-        assert 1 < tokens_per_step < LENGTH
-
-    def test_a_guess_that_the_target_did_not_sample_is_found(self, toy_law, monkeypatch):
-        monkeypatch.setattr(decoder_module, "verify_greedy", first_children)
-        assert toy_law.p_value(PromptLookupDrafter(2, 3), self.PROMPT, 300, EVEN)[0] < 1e-6
 
 
 @pytest.mark.parametrize(("ngram", "length"), [(0, 1), (1, 0)])

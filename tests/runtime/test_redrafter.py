@@ -10,12 +10,9 @@ from safetensors.torch import load_file, save_file
 from tests.runtime.decoding import PROMPT, accepted, begun, joined, proposed
 from tests.runtime.slow_growth import paths_of
 from tests.runtime.slow_redrafter import SlowHead, beginnings, slow_beams
-from tests.runtime.toy_law import FEW, LAWS, MANY, ToyLaw, first_children
-from tests.support.slow import slow
 from treeopt import pair as bundle
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
 from treeopt.runtime import DraftingDecoder, Sampling, load_model
-from treeopt.runtime.decoding import acceptance as decoder_module
 from treeopt.runtime.drafters.redrafter import REDRAFTER_SETTINGS, RedrafterDrafter, load_redrafter
 from treeopt.runtime.model import Wants
 
@@ -58,14 +55,6 @@ def precise(target_folder, tmp_path_factory):
     stored = load_file(target_folder / "model.safetensors")
     twin = SlowHead(weights, stored["model.embed_tokens.weight"].tolist(), stored["lm_head.weight"].tolist())
     return target, load_redrafter(folder, target), twin
-
-
-@pytest.fixture(scope="module")
-def small(make_checkpoint, tmp_path_factory):
-    """Return a target of 5 tokens and a head on it."""
-    sizes = {"vocab_size": 5, "num_hidden_layers": 1, "tie_word_embeddings": False, "initializer_range": 0.25}
-    target = load_model(make_checkpoint(seed=5, **sizes))
-    return target, load_redrafter(save_head(tmp_path_factory.mktemp("head"), target, seed=6), target)
 
 
 @pytest.fixture(scope="module")
@@ -191,52 +180,6 @@ class TestTemperatureZero:
             assert [joined(each) for each in steps] == texts
             counts.append(sum(map(len, steps)))
         assert counts[1] > 1.15 * counts[0]
-
-
-class TestLaw:
-    LENGTH = 4
-    PROMPT = (2, 0, 3)
-
-    @pytest.fixture
-    def p_value(self, small, logits_after, chi_squared):
-        """Return the function that decodes texts and gives the p-value of their first tokens."""
-        target, head = small
-
-        def p_value(texts, sampling=EVEN, width=2, length=2):
-            decoder = DraftingDecoder(
-                target,
-                RedrafterDrafter(head, width, length),
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
-                seed=1,
-            )
-            return ToyLaw(None, logits_after, chi_squared).of(decoder, target, self.PROMPT, texts, sampling)[0]
-
-        return p_value
-
-    @pytest.mark.parametrize(("texts", "sampling"), LAWS)
-    def test_several_steps_follow_the_law_of_the_target(self, p_value, texts, sampling):
-        assert p_value(texts, sampling) > 1e-3
-
-    @pytest.mark.parametrize(
-        ("texts", "width", "length"), [(FEW, 4, 3), *slow([(MANY, 1, 3), (MANY, 5, 1), (MANY, 4, 3)])]
-    )
-    def test_beams_of_any_number_and_length_follow_it(self, p_value, texts, width, length):
-        assert p_value(texts, width=width, length=length) > 1e-3
-
-    def test_a_child_that_the_target_did_not_sample_is_found(self, p_value, monkeypatch):
-        monkeypatch.setattr(decoder_module, "verify_greedy", first_children)
-        assert p_value(300) < 1e-6
-
-    def test_the_same_seed_gives_the_same_text(self, small):
-        target, head = small
-
-        def text(seed):
-            decoder = DraftingDecoder(target, RedrafterDrafter(head, 3, 3), temperature=0.9, seed=seed)
-            return list(decoder.generate(self.PROMPT, 30))
-
-        assert text(5) == text(5) != text(6)
 
 
 class TestRefusals:

@@ -7,15 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from tests.runtime.decoding import PROMPT, accepted, begun, joined, proposed, with_end
+from tests.runtime.decoding import PROMPT, accepted, begun, joined, proposed
 from tests.runtime.slow_best_first import best_paths, enumerated, slow_tree
 from tests.runtime.slow_growth import children_of, own, paths_of
-from tests.runtime.toy_law import LAWS, SAMPLINGS, ToyLaw, first_children
 from tests.support.slow import slow
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import DraftingDecoder, Sampling, load_model
 from treeopt.runtime.cache import KVCache
-from treeopt.runtime.decoding import acceptance as decoder_module
 from treeopt.runtime.drafters.best_first import SpecExecDrafter, SpecExecSetting
 from treeopt.runtime.drafters.best_first_growth import BestFirstGrowth
 from treeopt.runtime.drafters.dynamic_growth import Children
@@ -190,13 +188,6 @@ def precise(make_checkpoint):
     return load_model(make_checkpoint(seed=2, tie_word_embeddings=True, num_hidden_layers=1), dtype=torch.float64)
 
 
-@pytest.fixture(scope="module")
-def pair(make_checkpoint):
-    """Return a target and a draft of 5 tokens."""
-    sizes = {"vocab_size": 5, "num_hidden_layers": 1, "tie_word_embeddings": False, "initializer_range": 0.25}
-    return [load_model(make_checkpoint(seed=seed, **sizes)) for seed in (5, 6)]
-
-
 class TestDrafting:
     @staticmethod
     def agreeing_steps(model, setting, logits_after):
@@ -275,55 +266,6 @@ class TestTemperatureZero:
             assert len(steps) < new_tokens / 2
         decoder.start(prompt)
         assert decoder.draft().tree.nodes == setting.budget or setting.least_log_prob > -np.inf
-
-    def test_a_text_may_be_as_long_as_the_models_were_trained_for(self, target, greedy_text):
-        prompt = PROMPT * 17
-        drafter = SpecExecDrafter(target, specexec(40, 2, 8), capacity=128)
-        decoder = DraftingDecoder(target, drafter, temperature=0.0)
-        assert list(decoder.generate(prompt, 128 - len(prompt))) == greedy_text(target, prompt, 128 - len(prompt))
-
-    def test_the_text_ends_with_the_end_token(self, target, draft, greedy_text):
-        text = greedy_text(target, PROMPT, 30)
-        end = text[12]
-        drafter = SpecExecDrafter(draft, specexec(12, 4, 4), capacity=128)
-        decoder = DraftingDecoder(with_end(target, end), drafter, temperature=0.0)
-        assert list(decoder.generate(PROMPT, 30)) == text[: text.index(end) + 1]
-
-
-class TestLaw:
-    LENGTH = 4
-    PROMPT = (2, 0, 3)
-
-    @pytest.fixture
-    def p_value(self, pair, logits_after, chi_squared):
-        """Return the function that decodes texts and gives the p-value of their first tokens."""
-        target, draft = pair
-
-        def p_value(texts, sampling=EVEN, setting=None):
-            drafter = SpecExecDrafter(draft, setting or specexec(5, 2, 2), capacity=128)
-            decoder = DraftingDecoder(
-                target,
-                drafter,
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
-                seed=1,
-            )
-            return ToyLaw(None, logits_after, chi_squared).of(decoder, target, self.PROMPT, texts, sampling)[0]
-
-        return p_value
-
-    @pytest.mark.parametrize(("texts", "sampling"), [(120, SAMPLINGS[1]), *LAWS[1:]])
-    def test_several_steps_follow_the_law_of_the_target(self, p_value, texts, sampling):
-        assert p_value(texts, sampling) > 1e-3
-
-    @pytest.mark.slow
-    def test_large_budgets_and_early_ends_follow_it_too(self, p_value):
-        assert p_value(500, setting=specexec(24, 4, 6, max_passes=3, least_log_prob=-3.0)) > 1e-3
-
-    def test_a_child_that_the_target_did_not_sample_is_found(self, p_value, monkeypatch):
-        monkeypatch.setattr(decoder_module, "verify_greedy", first_children)
-        assert p_value(300) < 1e-6
 
 
 class TestRefusals:
