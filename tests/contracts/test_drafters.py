@@ -68,7 +68,6 @@ class TestDistribution:
         ("name", "texts"),
         [
             ("plain", 300),
-            ("static tree", 450),
             ("static tree, target", 300),
             ("dynamic tree", 250),
             ("prompt lookup", 300),
