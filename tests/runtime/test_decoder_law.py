@@ -18,6 +18,7 @@ PROMPT = (2, 0, 3)
 EVEN = Sampling(1.0)
 TWO_OF_TWO = level_widths([2, 2])
 CASES = (
+    ("sequoia", chain(1), 600, EVEN, None),
     ("sequoia", TWO_OF_TWO, 300, EVEN, None),
     ("specinfer", TWO_OF_TWO, 300, EVEN, None),
     ("target", TWO_OF_TWO, 300, EVEN, None),
