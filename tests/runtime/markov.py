@@ -26,7 +26,7 @@ class Cache:
     def __init__(self, capacity):
         self.capacity, self.length, self.fed = capacity, 0, 0
 
-    def keep(self, path):
+    def keep(self, _, path):
         assert list(path) == sorted(set(path))
         assert path[0] == 0
         assert path[-1] < self.fed

@@ -59,8 +59,8 @@ class WithWrongKeep(AdapterModel):
 
 
 class KeepsTheFirstNodes(AdapterCache):
-    def keep(self, path):
-        super().keep(range(len(path)))
+    def keep(self, text, path):
+        super().keep(text, range(len(path)))
 
 
 class WithWrongStart(AdapterModel):

@@ -80,15 +80,17 @@ class ModelSizes(Protocol):
 
 
 class TextCache(Protocol):
-    """Keys and values of texts of one length, tree nodes behind them; `treeopt.runtime.cache` says how they lie."""
+    """Keys and values of texts, tree nodes behind them; `treeopt.runtime.cache` says how they lie."""
 
+    lengths: list[int]
+    """Committed tokens of each text."""
     length: int
-    """Committed tokens."""
+    """Those of every text, where all have as many."""
     capacity: int
     """Tokens that fit in, tree nodes included."""
 
-    def keep(self, path: Sequence[int]) -> None:
-        """Commit the tree nodes at the offsets `path` from `length`, rising from 0, and drop the others."""
+    def keep(self, text: int, path: Sequence[int]) -> None:
+        """Commit the tree nodes of a text at the offsets `path` from its length, rising from 0, and drop the others."""
 
     def wipe(self) -> None:
         """Set what stands behind the committed tokens to 0, where a pass left something that is not finite."""

@@ -75,9 +75,9 @@ def _passes(model: CheckedModel) -> tuple[list[Tensor], list[Tensor]]:
     cache = model.new_cache(len(text) + len(kept) + TREE.nodes + 1)
     model.prefill(torch.tensor(text, device=model.device), cache)
     passes = [torch.cat([_feed(model, cache, nodes, 0, 4), _feed(model, cache, nodes, 4, TREE.nodes)])]
-    cache.keep(KEPT)
+    cache.keep(0, KEPT)
     passes.append(_feed(model, cache, nodes, 0, TREE.nodes))
-    cache.keep(KEPT)
+    cache.keep(0, KEPT)
     after = [*text, *kept, *kept]
     place = torch.tensor([len(after)], device=model.device)
     passes.append(model.forward(torch.tensor(rest[-1:], device=model.device), place, cache, None).logits)

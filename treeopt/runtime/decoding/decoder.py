@@ -231,7 +231,7 @@ class Decoder:
 
     def commit(self, step: Step) -> None:
         """Keep the accepted path in the caches; the last committed token is the new root."""
-        self._cache.keep(step.path)
+        self._cache.keep(0, step.path)
         self._drafter.accept([self._text], [step])
 
     def _finite(self, proposal: Proposal) -> Draft:

@@ -62,7 +62,7 @@ class DraftModel:
         """
         kept = [fed[node] for node in path if fed[node] >= 0]
         if kept:
-            self.cache.keep(kept)
+            self.cache.keep(0, kept)
         self.pending[-1:] = [self.root, *tokens][len(kept) :]
 
     def _feed_pending(self, count: int) -> Tensor:
