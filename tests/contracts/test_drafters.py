@@ -190,6 +190,16 @@ class TestStops:
             assert joined(decoder.steps(REPEATS, count)) == expected[:count]
 
 
+@every_drafter
+def test_a_decoder_made_in_inference_mode_decodes_outside_of_it(target, draft, name):
+    with torch.inference_mode():
+        decoder = decoder_of(name, target, draft, temperature=0.9, seed=1)
+        text_of(decoder, REPEATS)
+    assert text_of(decoder, REPEATS, seed=3) == text_of(
+        decoder_of(name, target, draft, temperature=0.9), REPEATS, seed=3
+    )
+
+
 class TestInterruption:
     @every_drafter
     def test_an_error_within_any_pass_leaves_no_state(self, target, draft, name, monkeypatch):

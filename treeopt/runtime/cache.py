@@ -39,14 +39,18 @@ class KVCache(TextLengths):
 
         With 2 committed tokens A B and nodes r x y z behind them, keep(0, [0, 2]) leaves A B r y.
         """
-        count, length = len(path), self.lengths[text]
+        count = len(path)
         if path[-1] != count - 1:  # otherwise they already stand where they belong
-            offsets = torch.tensor(path).to(self._store.device, non_blocking=True)
-            entries = self._store[:, :, text]
-            moved = entries.index_select(3, length + offsets)
-            entries[:, :, :, length : length + count] = moved
+            self._move(text, path)
         self.lengths[text] += count
 
+    @torch.inference_mode()
+    def _move(self, text: int, path: Sequence[int]) -> None:
+        length, entries = self.lengths[text], self._store[:, :, text]
+        offsets = torch.tensor(path).to(self._store.device, non_blocking=True)
+        entries[:, :, :, length : length + len(path)] = entries.index_select(3, length + offsets)
+
+    @torch.inference_mode()
     def wipe(self) -> None:
         """Set what stands behind the committed tokens to 0, where a pass left something that is not finite."""
         for text, length in enumerate(self.lengths):

@@ -133,6 +133,7 @@ class AcceptByRule:
         self._verifiers: OrderedDict[TokenTree, Verifier] = OrderedDict()
         self._last: tuple[TokenTree | None, Verifier | None] = None, None
 
+    @torch.inference_mode()
     def __call__(self, draft: Draft, logits: Tensor, noise: torch.Generator) -> Verdict:
         """See `AcceptTest`."""
         verifier = self._verifier(draft.tree)

@@ -208,7 +208,6 @@ class Decoder:
             tokens if tokens.device == self.target.device else tokens.to(self.target.device)
         )
 
-    @torch.inference_mode()
     def accept(self, proposal: Proposal, output: Output) -> Step:
         """Return the step that a proposal comes to: the accepted path, and one token sampled after it.
 
