@@ -216,7 +216,7 @@ class TestDrafting:
 
     def test_a_cache_that_keeps_the_wrong_nodes_is_found(self, precise, logits_after, monkeypatch):
         keep = KVCache.keep
-        monkeypatch.setattr(KVCache, "keep", lambda cache, path: keep(cache, range(len(path))))
+        monkeypatch.setattr(KVCache, "keep", lambda cache, text, path: keep(cache, text, range(len(path))))
         assert self.agreeing_steps(precise, specexec(16, 4, 4), logits_after) < 5
 
     def test_a_pass_feeds_no_more_than_a_batch(self, target, draft, monkeypatch):
