@@ -168,7 +168,7 @@ class TestWhatMustBeRejected:
         use(rule, draw=broken.draw_likeliest)
         assert excess(rule) > REJECTED
 
-    @one_rule
+    @one_random_draft
     @pytest.mark.slow
     def test_the_targets_likeliest_token_accepted(self, rule, use, monkeypatch):
         use(rule, judge=broken.argmax_accepted, by_level=False, selection=TopDown())
