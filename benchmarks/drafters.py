@@ -9,14 +9,15 @@ from conditions import bar, conditions, say
 
 from treeopt import pair as bundle
 from treeopt.profiler.trials import TimedSteps, decoded_text
-from treeopt.runtime import DraftingDecoder, Transformer, growing
+from treeopt.runtime import Decoder, Transformer
+from treeopt.runtime.drafters import growing
+from treeopt.runtime.drafters.best_first import SpecExecDrafter, SpecExecSetting
+from treeopt.runtime.drafters.drafter import Drafter
+from treeopt.runtime.drafters.dynamic_tree import DynamicDrafter
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.runtime.drafters.redrafter import RedrafterDrafter, RedrafterHead, load_redrafter
-from treeopt.runtime.drafters.specexec import SpecExecDrafter, SpecExecSetting
-from treeopt.runtime.drafting import Drafter
-from treeopt.runtime.dynamic import DynamicDrafter
 from treeopt.runtime.pair import ModelPair, load_pair
 from treeopt.runtime.prompts import bench_prompts, load_prompts
 from treeopt.trees import level_widths
@@ -24,10 +25,10 @@ from treeopt.trees.dynamic_tree import DynamicTree
 
 POSITIONS = 192
 PASSES: dict[object, tuple[str, ...]] = {
-    Transformer: ("forward", "hidden", "logits"),
+    Transformer: ("forward", "logits"),
     MedusaHeads: ("likeliest",),
     RedrafterHead: ("advance", "log_probs"),
-    growing: ("feed",),
+    growing: ("feed", "likeliest_children"),
 }
 """What is a model pass, as profiles time it: a drafted level's children included; one may call another."""
 
@@ -84,7 +85,7 @@ def main() -> None:
     print(f"\n{'drafter':<36}{'temperature':>12}{'step, ms':>10}{'passes, ms':>12}{'the rest':>10}")
     for name, make in bar(drafters(pair).items(), "drafters"):
         for temperature in (0.0, 0.6):
-            decoder = DraftingDecoder(pair.target, make(), temperature=temperature)
+            decoder = Decoder(pair.target, make(), temperature=temperature)
             decoded_text(TimedSteps(decoder), decoder, prompts[0], 32)
             steps = TimedSteps(decoder)
             with passes_timed() as passes_s:
@@ -92,9 +93,9 @@ def main() -> None:
                     decoder.start(prompt)
                     decoded = 0
                     while decoded < POSITIONS:
-                        decoded += len(steps.step())
+                        decoded += len(steps.step().tokens)
             count = len(steps.draft_s)
-            whole_s = (sum(steps.draft_s) + sum(steps.read_s) + sum(steps.rest_s)) / count
+            whole_s = (sum(steps.draft_s) + sum(steps.verify_s) + sum(steps.rest_s)) / count
             say(
                 f"{name:<36}{temperature:>12g}{1000 * whole_s:>10.2f}{1000 * passes_s[0] / count:>12.2f}"
                 f"{1 - passes_s[0] / count / whole_s:>10.1%}"

@@ -20,7 +20,7 @@ from treeopt.planner.dynamic import fastest_dynamic_tree, predict_dynamic
 from treeopt.planner.replay import Replay
 from treeopt.profiler import Recording, RecordSize, Settings, TextFiles
 from treeopt.profiler.record import joined
-from treeopt.runtime import DynamicDecoder
+from treeopt.runtime import Decoder, DynamicDecoder
 from treeopt.runtime.pair import load_pair
 from treeopt.runtime.prompts import load_prompts, profile_prompts
 from treeopt.sampling import Sampling
@@ -54,7 +54,7 @@ class Decoded:
         return np.array([(sum(map(len, steps)), len(steps)) for steps in self.steps])
 
 
-def decoded(decoder: DynamicDecoder, prompts: list[list[int]], lengths: list[int], seed: int) -> Decoded:
+def decoded(decoder: Decoder, prompts: list[list[int]], lengths: list[int], seed: int) -> Decoded:
     """Decode each text as far as it was recorded; the last step may go beyond."""
     texts, seconds = [], []
     for number, (prompt, positions) in enumerate(bar(list(zip(prompts, lengths, strict=True)), "decoding")):

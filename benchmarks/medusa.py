@@ -13,7 +13,7 @@ from conditions import bar, conditions, say
 from treeopt import pair as bundle
 from treeopt import solve
 from treeopt.profiler.medusa import medusa_acceptance
-from treeopt.runtime import DraftingDecoder, Transformer
+from treeopt.runtime import Decoder, Transformer
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
 from treeopt.runtime.pair import load_pair
 from treeopt.runtime.prompts import bench_prompts, load_prompts, profile_prompts
@@ -29,7 +29,7 @@ def decoded(
     target: Transformer, tree: TokenTree, heads: MedusaHeads, temperature: float, prompts: list[list[int]], tokens: int
 ) -> str:
     """Return tokens per step with its standard error, texts as clusters."""
-    decoder = DraftingDecoder(target, MedusaDrafter(heads, tree), temperature=temperature)
+    decoder = Decoder(target, MedusaDrafter(heads, tree), temperature=temperature)
     texts = [
         [len(step) for step in decoder.steps(prompt, tokens, seed=seed)]
         for seed, prompt in enumerate(bar(prompts, "decoding"))

@@ -97,7 +97,7 @@ def decode(pair: ModelPair, tree: TokenTree, prompts: Prompts, temperature: floa
     for prompt, row in zip(prompts, sums, strict=True):
         decoder.start(prompt)
         while row[0] < tokens:  # the last step counts whole: cut short it would lower the mean
-            committed = len(decoder.step())
+            committed = len(decoder.step().tokens)
             row += committed, 1, committed > 1
     return sums
 

@@ -103,10 +103,10 @@ def reach_at(pair: ModelPair, tree: TokenTree, texts: list[list[list[int]]], sam
     for sums, starts in zip(reach, bar(texts, "reach"), strict=True):
         for text in starts:
             decoder.start(text)
-            drafted = decoder.draft()
-            target_probs = law(decoder.score(drafted.tokens), sampling)
+            proposal = decoder.draft()
+            target_probs = law(decoder.verify(proposal).logits, sampling)
             for row, verifier in zip(sums, verifiers, strict=True):
-                verifier.judge(drafted.tokens, drafted.probs, target_probs)
+                verifier.judge(proposal.tokens, proposal.probs, target_probs)
                 row += verifier.reach()
     return reach
 

@@ -32,7 +32,7 @@ def timed_steps(decoders: Mapping[str, Decoder], prompts: list[list[int]], secon
                 tokens = 0
                 while tokens < NEW_TOKENS:
                     start_s = time.perf_counter()
-                    tokens += len(decoder.step())
+                    tokens += len(decoder.step().tokens)
                     end_s = time.perf_counter()
                     steps[int((end_s - began_s) // WINDOW_S), name].append(end_s - start_s)
                 shown.update(min(seconds, end_s - began_s) - shown.n)

@@ -12,11 +12,10 @@ from functools import partial
 
 from conditions import bar, conditions, say
 
-from treeopt.runtime import Decoder, DraftingDecoder
-from treeopt.runtime.decode_loop import DecodeLoop
+from treeopt.runtime import Decoder
+from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
-from treeopt.runtime.drafting import Drafter
 from treeopt.runtime.pair import load_pair
 from treeopt.runtime.prompts import bench_prompts, load_prompts
 from treeopt.trees import chain
@@ -33,7 +32,7 @@ DRAFTERS: dict[str, dict[str, Callable[[], Drafter]]] = {
 }
 
 
-def decoded(decoder: DecodeLoop, prompts: list[list[int]], tokens: int) -> tuple[list[list[int]], float]:
+def decoded(decoder: Decoder, prompts: list[list[int]], tokens: int) -> tuple[list[list[int]], float]:
     """Return the texts, and tokens per step over all of them."""
     texts, steps = [], 0
     for seed, prompt in enumerate(prompts):
@@ -57,8 +56,8 @@ def main() -> None:
     for title, settings in DRAFTERS.items():
         print(f"\n{title}; tokens per step at temperature 0 and 0.6")
         for name, make in bar(settings.items(), title.partition(":")[0]):
-            texts, greedy = decoded(DraftingDecoder(pair.target, make(), temperature=0.0), prompts, tokens)
-            _, warm = decoded(DraftingDecoder(pair.target, make(), temperature=0.6), prompts, tokens)
+            texts, greedy = decoded(Decoder(pair.target, make(), temperature=0.0), prompts, tokens)
+            _, warm = decoded(Decoder(pair.target, make(), temperature=0.6), prompts, tokens)
             say(f"{name}{greedy:>8.2f}{warm:>8.2f}   {'plain decoding' if texts == plain else 'texts DIFFER'}")
 
 

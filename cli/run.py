@@ -107,7 +107,7 @@ def _new_tokens(models: "ModelPair", prompt_tokens: int, asked: int | None) -> i
 
     Raises TreeoptError where a prompt leaves no room, or less than was asked for.
     """
-    from treeopt.runtime.decode_loop import trained_tokens
+    from treeopt.runtime.decoding.limits import trained_tokens
 
     longest = trained_tokens(models.target, models.draft)
     room = longest - prompt_tokens

@@ -135,7 +135,7 @@ def texts_together(
 def _feed(model: LanguageModel, cache: TextCache, tokens: Sequence[int]) -> Tensor:
     """Commit a token to each text and return the logits (rows, 1, V) after it."""
     position = torch.tensor([cache.length], device=model.device)
-    logits = model.forward(_together([[token] for token in tokens], model.device), position, cache, None)
+    logits = model.forward(_together([[token] for token in tokens], model.device), position, cache, None).logits
     cache.length += 1
     return logits.view(len(tokens), 1, -1)
 

@@ -13,7 +13,7 @@ from treeopt.latency import Estimate
 from treeopt.profile import MeasuredAcceptance
 from treeopt.profiler.divergence import Divergence, divergence
 from treeopt.runtime import Decoder
-from treeopt.runtime.decode_loop import trained_tokens
+from treeopt.runtime.decoding.limits import trained_tokens
 from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.pair import ModelPair
 from treeopt.sampling import Sampling

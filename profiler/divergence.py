@@ -56,4 +56,4 @@ def logits_after(model: LanguageModel, text: Sequence[int]) -> torch.Tensor:
     tokens = torch.tensor(text, device=model.device)
     model.prefill(tokens[:-1], cache)
     position = torch.tensor([len(text) - 1], device=model.device)
-    return model.forward(tokens[-1:], position, cache, None)[0].float()
+    return model.forward(tokens[-1:], position, cache, None).logits[0].float()

@@ -9,9 +9,9 @@ import torch
 from treeopt.arrays import Bool, Float32, Int64
 from treeopt.draft_record import NOT_DRAFTED
 from treeopt.profiler.settings import RecordSize
-from treeopt.runtime.dynamic_growth import Children, falling, visible_below
+from treeopt.runtime.drafters.draft_model import feed
+from treeopt.runtime.drafters.dynamic_growth import Children, falling, visible_below
 from treeopt.runtime.finite import not_finite_error
-from treeopt.runtime.growing import feed
 from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.tree_pass import PassNodes
 

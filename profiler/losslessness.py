@@ -134,4 +134,4 @@ def _logits_along(target: LanguageModel, tokens: Sequence[int]) -> Tensor:
     cache = target.new_cache(count)
     mask = torch.full((count, count), float("-inf"), dtype=target.dtype, device=target.device).triu(1)
     ids = torch.tensor(tokens, device=target.device)
-    return target.forward(ids, torch.arange(count, device=target.device), cache, mask)
+    return target.forward(ids, torch.arange(count, device=target.device), cache, mask).logits

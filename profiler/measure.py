@@ -18,7 +18,7 @@ from treeopt.profiler.passes import ROOM_TOKENS
 from treeopt.profiler.processes import OneProcess, Processes
 from treeopt.profiler.settings import Settings
 from treeopt.profiler.surface import Surface
-from treeopt.runtime.decode_loop import trained_tokens
+from treeopt.runtime.decoding.limits import trained_tokens
 from treeopt.runtime.finite import check_logits
 from treeopt.runtime.model import LanguageModel
 from treeopt.version import TOOL

@@ -17,9 +17,10 @@ from treeopt.counts import TextCounts, text_sums
 from treeopt.errors import InvalidValueError
 from treeopt.profile import MeasuredAcceptance
 from treeopt.runtime import Transformer
+from treeopt.runtime.decoding.acceptance import sampled
 from treeopt.runtime.drafters.medusa import MedusaHeads
-from treeopt.runtime.drafting_decoder import sampled
 from treeopt.runtime.finite import check_logits, not_finite_error
+from treeopt.runtime.model import Wants
 from treeopt.runtime.sampling import law
 from treeopt.sampling import Sampling
 
@@ -84,15 +85,18 @@ def generated(
     Its first place is the prompt's last token, or the one after it where no hidden state stands before that.
     """
     cache = target.new_cache(len(prompt) + positions)
-    before = target.prefill(torch.tensor(prompt[:-1], dtype=torch.int64, device=target.device), cache)
+    wants = Wants(last=True)
+    before = target.prefill(torch.tensor(prompt[:-1], dtype=torch.int64, device=target.device), cache, wants)
     token = torch.tensor(prompt[-1:], device=target.device)
-    hidden = [] if before is None else [before]
+    hidden = [] if before is None or before.last is None else [before.last]
     laws, tokens = [], []
     for _ in range(positions):
         place = torch.tensor([cache.length], device=target.device)
-        hidden.append(target.hidden(token, place, cache, None))
+        logits, states = target.forward(token, place, cache, None, wants=wants)
+        assert states is not None
+        assert states.last is not None  # it was wanted
+        hidden.append(states.last)
         cache.length += 1
-        logits = target.logits(hidden[-1])
         check_logits(target, "target", logits)
         laws.append(_law(logits, sampling))
         token = sampled(laws[-1], generator)

@@ -68,13 +68,13 @@ class PassTimer:
     def verify(self, nodes: int, sampling: Sampling) -> Work:
         """Return the work of verifying a root with nodes - 1 children, until the host knows what the target says."""
         tree = level_widths([nodes - 1]) if nodes > 1 else chain(0)
-        (run,) = self._passes.make([PassNodes(visible=tree.ancestor_mask, depth=tree.depth)])
+        (run,) = self._passes.make([PassNodes.whole(tree)])
         tokens = self._tokens(nodes)
 
         @torch.inference_mode()
         def work() -> object:
             self._cache.length = next(self._lengths)
-            logits = run(tokens)
+            logits = run(tokens).logits
             if sampling.greedy:
                 return logits.argmax(-1).tolist()
             return law(logits.flatten(0, -2), sampling)[-1, -1].item()
@@ -94,7 +94,7 @@ class PassTimer:
         @torch.inference_mode()
         def work() -> object:
             self._cache.length = next(self._lengths)
-            logits = run(tokens).flatten(0, -2)
+            logits = run(tokens).logits.flatten(0, -2)
             if sampling.greedy or not rule.random_drafts:
                 return likeliest(logits, wanted)
             return rule.draw(law(logits, sampling), wanted, generator)
@@ -128,4 +128,4 @@ class StepTimer:
 
     def step(self) -> None:
         """Decode one step."""
-        self._room_tokens -= len(self._decoder.step())
+        self._room_tokens -= len(self._decoder.step().tokens)

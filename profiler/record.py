@@ -20,7 +20,7 @@ from treeopt.profiler.expansion import Expander
 from treeopt.profiler.machine import now
 from treeopt.profiler.settings import RecordSize, Settings
 from treeopt.runtime import Decoder
-from treeopt.runtime.decode_loop import trained_tokens
+from treeopt.runtime.decoding.limits import trained_tokens
 from treeopt.runtime.model import LanguageModel
 from treeopt.trees import chain
 

@@ -16,7 +16,8 @@ import torch
 from treeopt.acceptance import TextSums
 from treeopt.arrays import Float64
 from treeopt.runtime import Decoder, Verifier
-from treeopt.runtime.decode_loop import trained_tokens
+from treeopt.runtime.decoding.limits import trained_tokens
+from treeopt.runtime.drafters.drafter import Step
 from treeopt.runtime.finite import all_finite, not_finite_error
 from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.rules import rule_named
@@ -89,20 +90,22 @@ def count_reach(
     ]
     generator = torch.Generator(target.device).manual_seed(seed + 1)
     reach = np.zeros((2, tree.nodes))
-    decoder.start(prompt)
-    left = min(positions, decoder.max_text_tokens - len(prompt))
-    while left > 0:
-        drafted = decoder.draft()
-        if drafted.scores is not None and not all_finite(drafted.scores.tolist()):
+
+    def step() -> Step:
+        proposal = decoder.draft()
+        if proposal.scores is not None and not all_finite(proposal.scores.values.tolist()):
             raise not_finite_error(draft.name, "draft model")
-        target_probs = law(decoder.score(drafted.tokens), sampling)
+        output = decoder.verify(proposal)
+        target_probs = law(output.logits, sampling)
         for verifier, row in zip(verifiers, reach, strict=True):
-            verifier.judge(drafted.tokens, drafted.probs, target_probs)
+            verifier.judge(proposal.tokens, proposal.probs, target_probs)
             row += verifier.reach()
-        committed = decoder.commit(drafted.tokens.tolist(), verifiers[0].verdict(generator))
-        left -= len(committed)
-        if not set(target.config.end_tokens).isdisjoint(committed):
-            break
+        found = decoder.accepted(proposal.tokens.tolist(), verifiers[0].verdict(generator), output)
+        decoder.commit(found)
+        return found
+
+    for _ in decoder.whole_steps(prompt, positions, step):
+        pass
     return reach
 
 

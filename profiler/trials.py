@@ -2,21 +2,14 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from treeopt.latency import Timing
-from treeopt.runtime.decode_loop import DecodeLoop
+from treeopt.runtime import Decoder
+from treeopt.runtime.drafters.drafter import Step
 from treeopt.trial import Trial
-
-
-class Tokens(Protocol):
-    """What a step guesses: tokens, the root first."""
-
-    tokens: Tensor
 
 
 class TimedSteps:
@@ -27,29 +20,29 @@ class TimedSteps:
         now_s: the clock; a CUDA device is waited for before every reading.
     """
 
-    def __init__(self, decoder: DecodeLoop, now_s: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, decoder: Decoder, now_s: Callable[[], float] = time.perf_counter) -> None:
         self._decoder = decoder
         self._now_s = now_s
         self.draft_s: list[float] = []
-        self.read_s: list[float] = []
+        self.verify_s: list[float] = []
         self.rest_s: list[float] = []
         self.pass_tokens: list[int] = []
 
-    def step(self) -> list[int]:
+    def step(self) -> Step:
         """Decode one step and keep its times."""
         start_s = self._time_s()
-        drafted = self._decoder.draft()
+        proposal = self._decoder.draft()
         drafted_s = self._time_s()
-        read = self._decoder.read(drafted)
-        read_s = self._time_s()
-        tokens = self._decoder.settle(drafted, read)
+        output = self._decoder.verify(proposal)
+        verified_s = self._time_s()
+        step = self._decoder.accept(proposal, output)
+        self._decoder.commit(step)
         end_s = self._time_s()
         self.draft_s.append(drafted_s - start_s)
-        self.read_s.append(read_s - drafted_s)
-        self.rest_s.append(end_s - read_s)
-        extra = getattr(drafted, "extra", None)
-        self.pass_tokens.append(len(drafted.tokens) + (0 if extra is None else len(extra.tokens)))
-        return tokens
+        self.verify_s.append(verified_s - drafted_s)
+        self.rest_s.append(end_s - verified_s)
+        self.pass_tokens.append(len(output.logits))
+        return step
 
     def _time_s(self) -> float:
         if self._decoder.target.device.type == "cuda":
@@ -57,21 +50,13 @@ class TimedSteps:
         return self._now_s()
 
 
-def decoded_text(steps: TimedSteps, decoder: DecodeLoop, prompt: Sequence[int], positions: int) -> list[list[int]]:
+def decoded_text(steps: TimedSteps, decoder: Decoder, prompt: Sequence[int], positions: int) -> list[list[int]]:
     """Return the tokens of every step until a text has `positions` new tokens, fewer where it ends."""
-    decoder.start(prompt)
-    ends = set(decoder.target.config.end_tokens)
-    found: list[list[int]] = []
-    room = decoder.max_text_tokens - len(prompt)
-    while sum(map(len, found)) < min(positions, room):
-        found.append(steps.step())
-        if not ends.isdisjoint(found[-1]):
-            break
-    return found
+    return [step.tokens for step in decoder.whole_steps(prompt, positions, steps.step)]
 
 
 def run_trial(
-    decoder: DecodeLoop,
+    decoder: Decoder,
     prompts: Sequence[Sequence[int]],
     positions: int,
     *,

@@ -38,7 +38,7 @@ def test_transformers_loads_the_same_folder_and_gives_the_same_logits(folder) ->
     causal = torch.full((len(tokens), len(tokens)), float("-inf")).triu(1)
     with torch.inference_mode():
         expected = theirs(tokens[None]).logits[0]
-    logits = ours.forward(tokens, torch.arange(len(tokens)), cache, causal)
+    logits = ours.forward(tokens, torch.arange(len(tokens)), cache, causal).logits
 
     assert tokenizer(text, add_special_tokens=False)["input_ids"] == tokens.tolist()
     torch.testing.assert_close(logits, expected, atol=2e-3, rtol=1e-4)

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from treeopt.profiler.clock import WarmUp
+from treeopt.runtime.model import NOTHING, Output
 
 NO_WARM_UP = WarmUp(first_calls=0, most_lead_calls=0)
 Seconds = Callable[[int, int, int], float]
@@ -61,14 +62,14 @@ class Machine:
     def run_on(self, model, name: str):
         """Return a model whose passes this machine pretends to run."""
 
-        def forward(tokens, positions, cache, mask, *, start=0):  # noqa: ARG001
+        def forward(tokens, positions, cache, mask, *, start=0, wants=NOTHING):  # noqa: ARG001
             batch = 1 if tokens.ndim == 1 else len(tokens)
             context = min(self.contexts, key=lambda each: abs(each - cache.length))
             self.used.append((name, tokens.shape[-1], context, batch))
             self.passes_s += getattr(self, name)(tokens.shape[-1], context, batch)
-            return torch.zeros(*tokens.shape, model.config.vocabulary)
+            return Output(torch.zeros(*tokens.shape, model.config.vocabulary))
 
-        def prefill(tokens, cache):
+        def prefill(tokens, cache, wants=NOTHING):  # noqa: ARG001
             cache.length = tokens.shape[-1]
 
         model.forward, model.prefill = forward, prefill

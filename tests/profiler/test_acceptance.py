@@ -249,7 +249,7 @@ class TestText:
             root = [*prompt]
             for decoder in reversed(chains):  # the later the root, the fewer levels its text has left
                 decoder.start(root)
-                path = len(decoder.step()) - 1
+                path = len(decoder.step().path) - 1
                 reached[: min(path + 1, decoder.tree.max_depth)] += 1
                 accepted[:path] += 1
                 root += plain.generate(root, 1)
@@ -268,7 +268,7 @@ class TestText:
         for _ in range(steps):
             decoder.start(prompts[2])
             drafted = decoder.draft()
-            path = decoder.judge(drafted, drafted.tokens.tolist(), decoder.score(drafted.tokens)).path
+            path = decoder.accept(drafted, decoder.verify(drafted)).path
             if len(path) == 2:
                 accepted[path[1] - 1] += 1
         error = np.sqrt(table.p[0] * (1 - table.p[0]) / steps + table.standard_error[0] ** 2)
@@ -287,4 +287,4 @@ def logits_after(model, text):
     """Return the logits (V,) after a text from a pass over nothing but this text."""
     cache = model.new_cache(len(text))
     model.prefill(torch.tensor(text[:-1]), cache)
-    return model.forward(torch.tensor(text[-1:]), torch.tensor([len(text) - 1]), cache, None)[0]
+    return model.forward(torch.tensor(text[-1:]), torch.tensor([len(text) - 1]), cache, None).logits[0]

@@ -4,7 +4,8 @@ import pytest
 
 from treeopt.errors import InvalidValueError
 from treeopt.profiler import bench
-from treeopt.runtime import Verdict, decoder
+from treeopt.runtime import Decoder, Verdict
+from treeopt.runtime.decoding import acceptance
 from treeopt.trees import chain, level_widths
 
 
@@ -112,7 +113,7 @@ def test_an_interruption_before_anything_was_measured_is_passed_on(target, twin,
 
 def test_the_speedup_counts_tokens_of_all_prompts(make_model, twin, prompts):
     free = make_model(seed=1)
-    texts = [list(decoder.Decoder(free, None, chain(0), temperature=0.0).generate(prompt, 8)) for prompt in prompts]
+    texts = [list(Decoder(free, None, chain(0), temperature=0.0).generate(prompt, 8)) for prompt in prompts]
     end = texts[0][2]
     lengths = [text.index(end) + 1 if end in text else 8 for text in texts]
     target = make_model(seed=1, end_tokens=(end,))
@@ -138,8 +139,8 @@ def test_a_text_that_differs_is_found(target, draft, prompts, monkeypatch):
         verdict = true_verdict(children, tokens, target_tokens)
         return Verdict(verdict.nodes, (verdict.bonus + 1) % 23) if len(tokens) > 1 else verdict
 
-    true_verdict = decoder.verify_greedy
-    monkeypatch.setattr(decoder, "verify_greedy", accept_the_first_child)
+    true_verdict = acceptance.verify_greedy
+    monkeypatch.setattr(acceptance, "verify_greedy", accept_the_first_child)
     assert bench_quietly(target, draft, chain(2), prompts, repeats=1).identical is False
 
 

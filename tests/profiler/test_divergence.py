@@ -7,6 +7,7 @@ import torch
 from treeopt.profiler import bench
 from treeopt.profiler.divergence import NEAR_TIE_ULPS, divergence
 from treeopt.runtime import Decoder, Verdict, verify_greedy
+from treeopt.runtime.decoding.acceptance import AcceptLikeliest
 from treeopt.runtime.pair import load_pair
 from treeopt.runtime.prompts import bench_prompts, load_prompts
 from treeopt.trees import chain, level_widths
@@ -19,12 +20,10 @@ def after_any_token(model, plain, other, prompt=(3,)):
     return divergence(model, 0, prompt, plain, other)
 
 
-def accept_the_second_likeliest(self, draft, tokens, logits):
+def accept_the_second_likeliest(_, draft, logits, noise):  # noqa: ARG001
     """Verify greedily as if the target's second-likeliest token were what it wants, but for plain decoding."""
-    del draft
-    place = 1 if len(tokens) > 1 else 0
-    children = [self.tree.children(node) for node in range(self.tree.nodes)]
-    return verify_greedy(children, tokens, logits.topk(2).indices[:, place].tolist())
+    place = 1 if len(draft.tokens) > 1 else 0
+    return verify_greedy(draft.children, draft.tokens, logits.topk(2).indices[:, place].tolist())
 
 
 class TestDivergence:
@@ -90,7 +89,7 @@ class TestBench:
         assert self.bench(target, draft, prompts[:1], temperature=0.5).divergences is None
 
     def test_a_decoder_that_takes_second_likeliest_tokens_is_found(self, target, draft, prompts, monkeypatch):
-        monkeypatch.setattr(Decoder, "judge", accept_the_second_likeliest)
+        monkeypatch.setattr(AcceptLikeliest, "__call__", accept_the_second_likeliest)
         measured = self.bench(target, draft, prompts)
         assert measured.identical is False
         assert [each.prompt for each in measured.divergences] == list(range(len(prompts)))
@@ -99,17 +98,17 @@ class TestBench:
         assert min(each.gap for each in measured.divergences) > 1e-4
 
     def test_each_text_counts_once_and_those_alike_do_not(self, target, draft, prompts, monkeypatch):
-        true_judge, wrong = Decoder.judge, prompts[1][-1]
+        true_test, wrong = AcceptLikeliest.__call__, prompts[1][-1]
 
-        def now_and_then(self, drafted, tokens, logits):
-            verdict = true_judge(self, drafted, tokens, logits)
-            if len(tokens) > 1 and tokens[0] == wrong:
+        def now_and_then(self, draft, logits, noise):
+            verdict = true_test(self, draft, logits, noise)
+            if len(draft.tokens) > 1 and draft.tokens[0] == wrong:
                 return Verdict(verdict.nodes[:1], int(logits[0].argmin()))
             return verdict
 
         kept = [prompt for prompt in prompts if wrong not in self.plain(target, prompt)] + [prompts[1]]
         assert len(kept) > 1
-        monkeypatch.setattr(Decoder, "judge", now_and_then)
+        monkeypatch.setattr(AcceptLikeliest, "__call__", now_and_then)
         (found,) = self.bench(target, draft, kept).divergences
         assert (found.prompt, found.place, found.near_tie) == (len(kept) - 1, 0, False)
 

@@ -69,7 +69,7 @@ class TestSampled:
         prompt = (prompts[0] * 4)[:20]
         cache = pair.target.new_cache(20)
         pair.target.prefill(torch.tensor(prompt[:-1]), cache)
-        alone = pair.target.forward(torch.tensor(prompt[-1:]), torch.tensor([19]), cache, None)
+        alone = pair.target.forward(torch.tensor(prompt[-1:]), torch.tensor([19]), cache, None).logits
         along = _logits_along(pair.target, prompt)[-1:]
         assert torch.allclose(law(alone, WARM), law(along, WARM), atol=1e-5)
 

@@ -12,6 +12,7 @@ from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.profiler.medusa import HeadText, generated, head_counts, medusa_acceptance
 from treeopt.runtime import DraftingDecoder, law
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
+from treeopt.runtime.model import Wants
 from treeopt.runtime.prompts import load_prompts, profile_prompts
 from treeopt.sampling import GREEDY, Sampling
 from treeopt.trees import chain, level_widths
@@ -37,8 +38,9 @@ def new_generator(seed=0):
 def fresh_pass(target, text):
     """Return the hidden state before the last token and the logits after it, from a pass over nothing but this text."""
     cache = target.new_cache(len(text))
-    hidden = target.prefill(torch.tensor(text[:-1], dtype=torch.int64), cache)
-    return hidden, target.forward(torch.tensor(text[-1:]), torch.tensor([len(text) - 1]), cache, None)
+    states = target.prefill(torch.tensor(text[:-1], dtype=torch.int64), cache, Wants(last=True))
+    logits = target.forward(torch.tensor(text[-1:]), torch.tensor([len(text) - 1]), cache, None).logits
+    return states and states.last, logits
 
 
 def slow_counts(guesses, laws, tokens):

@@ -40,7 +40,7 @@ def log_probs_after(model, tokens):
     """Return the log-probabilities (V,) after a text by a pass over nothing else."""
     cache = model.new_cache(len(tokens))
     model.prefill(torch.tensor(tokens[:-1], dtype=torch.int64), cache)
-    logits = model.forward(torch.tensor(tokens[-1:]), torch.tensor([len(tokens) - 1]), cache, None)[0]
+    logits = model.forward(torch.tensor(tokens[-1:]), torch.tensor([len(tokens) - 1]), cache, None).logits[0]
     return logits.float().log_softmax(-1).numpy()
 
 

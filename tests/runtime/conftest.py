@@ -62,7 +62,7 @@ def logits_after():
     def logits(model, tokens):
         cache = model.new_cache(len(tokens))
         model.prefill(torch.tensor(tokens[:-1]), cache)
-        return model.forward(torch.tensor(tokens[-1:]), torch.tensor([len(tokens) - 1]), cache, None)[0]
+        return model.forward(torch.tensor(tokens[-1:]), torch.tensor([len(tokens) - 1]), cache, None).logits[0]
 
     return logits
 

@@ -3,8 +3,10 @@
 from dataclasses import replace
 
 import numpy as np
+import torch
 
 from treeopt.runtime import Transformer
+from treeopt.runtime.drafters.drafter import States, Step
 from treeopt.trees import TokenTree, chain, chains, k_ary, level_widths
 
 PROMPT = [3, 14, 15, 9, 2, 6, 5]
@@ -35,3 +37,25 @@ def joined(steps):
 
 def with_end(model, *tokens):
     return Transformer(replace(model.config, end_tokens=tokens), model.weights, name=model.name)
+
+
+def begun(drafter, tokens, last=None):
+    """Begin text 0 of a drafter that is used without a decoder, given the target's last hidden state."""
+    drafter.end(0)
+    drafter.begin(0, tokens, None if last is None else States((), last))
+
+
+def proposed(drafter):
+    return drafter.propose([0], [torch.Generator()])[0]
+
+
+def accepted(drafter, path, tokens, logits=None, last=None):
+    states = None if last is None else States((), last)
+    drafter.accept([0], [Step(tuple(path), tokens, torch.empty(0) if logits is None else logits, states)])
+
+
+def decoded_step(decoder, proposal, output=None):
+    """Verify, accept and commit a proposal; return the tokens of the step."""
+    step = decoder.accept(proposal, decoder.verify(proposal) if output is None else output)
+    decoder.commit(step)
+    return step.tokens

@@ -12,6 +12,7 @@ import torch
 
 from tests.runtime.slow_law import slow_law
 from treeopt.runtime.config import ModelConfig
+from treeopt.runtime.model import NOTHING, Output
 
 VOCABULARY, STATES = 1024, 6
 TAIL = VOCABULARY - STATES + 1
@@ -25,7 +26,7 @@ class Cache:
     def __init__(self, capacity):
         self.capacity, self.length, self.fed = capacity, 0, 0
 
-    def keep(self, path):
+    def keep(self, _, path):
         assert list(path) == sorted(set(path))
         assert path[0] == 0
         assert path[-1] < self.fed
@@ -68,18 +69,18 @@ class Markov:
     def new_cache(self, capacity):
         return Cache(capacity)
 
-    def prefill(self, tokens, cache):
+    def prefill(self, tokens, cache, wants=NOTHING):  # noqa: ARG002
         assert cache.length == 0
         cache.length = len(tokens)
 
-    def forward(self, tokens, positions, cache, mask, *, start=0):
+    def forward(self, tokens, positions, cache, mask, *, start=0, wants=NOTHING):  # noqa: ARG002
         width = cache.length + start + len(tokens)
         assert len(tokens) == len(positions)
         assert positions.min() >= cache.length
         assert mask is None or mask.shape == (len(tokens), width)
         assert width <= cache.capacity
         cache.fed = start + len(tokens)
-        return self.logits[tokens.clamp(max=STATES - 1)]
+        return Output(self.logits[tokens.clamp(max=STATES - 1)])
 
 
 def token_laws(transitions):

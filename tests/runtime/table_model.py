@@ -7,6 +7,7 @@ import torch
 
 from tests.runtime.markov import Cache
 from treeopt.runtime import law
+from treeopt.runtime.model import NOTHING, Output
 
 NAN, INF = float("nan"), float("inf")
 NOT_FINITE = {
@@ -41,14 +42,14 @@ class Table:
     def new_cache(self, capacity):
         return Cache(capacity)
 
-    def prefill(self, tokens, cache):
+    def prefill(self, tokens, cache, wants=NOTHING):  # noqa: ARG002
         assert cache.length == 0
         cache.length = len(tokens)
 
-    def forward(self, tokens, positions, cache, mask, *, start=0):  # noqa: ARG002
+    def forward(self, tokens, positions, cache, mask, *, start=0, wants=NOTHING):  # noqa: ARG002
         assert len(tokens) == len(positions)
         cache.fed = start + len(tokens)
-        return self.logits[tokens]
+        return Output(self.logits[tokens])
 
     def text(self, root, count):
         """Return the greedy text after a token."""

@@ -116,7 +116,7 @@ def plain(model, text):
 
 def feed(model, cache, tokens, tree=TREE):
     mask = TreeMask(torch.tensor(tree.ancestor_mask), cache.length, dtype=model.dtype, device=model.device)
-    return model.forward(tokens, cache.length + torch.tensor(tree.depth), cache, mask.behind(cache.length))
+    return model.forward(tokens, cache.length + torch.tensor(tree.depth), cache, mask.behind(cache.length)).logits
 
 
 def assert_paths(model, logits, text, tokens, tree=TREE):
@@ -132,8 +132,8 @@ def test_a_text_token_by_token(model):
     assert model.prefill(text[:9], cache) is None
     found = []
     for place in range(9, 24):
-        found.append(model.forward(text[place : place + 1], torch.tensor([place]), cache, None)[0])
-        cache.keep([0])
+        found.append(model.forward(text[place : place + 1], torch.tensor([place]), cache, None).logits[0])
+        cache.keep_in_all([0])
     torch.testing.assert_close(torch.stack(found), plain(model, text)[9:], rtol=1e-3, atol=1e-3)
 
 
@@ -143,7 +143,7 @@ def test_each_path_of_a_tree_is_a_text_of_its_own_before_and_after_a_path_is_kep
     model.prefill(text, cache)
     assert_paths(model, feed(model, cache, tokens), text, tokens)
     path = TREE.leaf_paths[-1][TREE.leaf_paths[-1] >= 0].tolist()
-    cache.keep(path)
+    cache.keep_in_all(path)
     text = torch.cat([text, tokens[path]])
     assert cache.length == len(text)
     assert_paths(model, feed(model, cache, tokens.flip(0)), text, tokens.flip(0))
@@ -168,7 +168,7 @@ def test_a_tree_fed_level_by_level_equals_one_pass(model):
         visible = torch.tensor(TREE.ancestor_mask[level, : level.stop])
         mask = TreeMask(visible, 5, dtype=model.dtype, device=model.device).behind(5)
         depth = torch.tensor(TREE.depth[level])
-        logits = model.forward(tokens[level], 5 + depth, cache, mask, start=level.start)
+        logits = model.forward(tokens[level], 5 + depth, cache, mask, start=level.start).logits
         torch.testing.assert_close(logits, expected[level], rtol=1e-3, atol=1e-3)
 
 
@@ -219,7 +219,7 @@ def test_a_long_text_is_prefilled_in_parts(monkeypatch, folders):
     cache = model.new_cache(40)
     model.prefill(text[:-1], cache)
     assert cache.length == 39
-    logits = model.forward(text[-1:], torch.tensor([39]), cache, None)
+    logits = model.forward(text[-1:], torch.tensor([39]), cache, None).logits
     torch.testing.assert_close(logits[0], plain(model, text)[-1], rtol=1e-3, atol=1e-3)
 
 
@@ -229,7 +229,7 @@ def test_an_empty_text_and_a_cleared_cache(folders):
     for _ in range(2):
         model.prefill(random_tokens(0), cache)
         assert_paths(model, feed(model, cache, tokens), random_tokens(0), tokens)
-        cache.keep([0, 1])
+        cache.keep_in_all([0, 1])
         cache.clear()
 
 
@@ -264,7 +264,7 @@ def test_adapter_and_built_in_models_stand_beside_one_another():
 
 def test_the_stated_dtype_is_that_of_the_logits(folders):
     model = load_adapter(folders("llama"), dtype=torch.bfloat16)
-    logits = model.forward(random_tokens(1), torch.tensor([0]), model.new_cache(1), None)
+    logits = model.forward(random_tokens(1), torch.tensor([0]), model.new_cache(1), None).logits
     assert logits.dtype == model.dtype == torch.bfloat16
 
 

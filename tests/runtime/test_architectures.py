@@ -11,6 +11,7 @@ from treeopt.errors import FormatError, InvalidValueError
 from treeopt.runtime import load_model
 from treeopt.runtime.config import load_config, parse_config, why_not_built_in
 from treeopt.runtime.mask import TreeMask, static_mask
+from treeopt.runtime.model import Wants
 from treeopt.trees import level_widths
 
 transformers = pytest.importorskip("transformers", reason="needs the hf extra")
@@ -66,6 +67,7 @@ CHECKPOINTS = {
     "Qwen3, an epsilon that shows": ("Qwen3", {"rms_norm_eps": 0.1}),
     "Qwen3, linear rope, large": ("Qwen3", {"rope_parameters": LINEAR, **LARGE}),
 }
+LAST = Wants(last=True)
 TREE = level_widths([3, 4, 3])
 
 
@@ -107,11 +109,11 @@ def feed_tree(model, cache, tokens, tree=TREE):
     visible = torch.from_numpy(tree.ancestor_mask)
     mask = TreeMask(visible, cache.capacity, dtype=model.dtype, device=model.device).behind(cache.length)
     positions = torch.tensor(tree.positions) + cache.length
-    return model.forward(torch.tensor(tokens), positions, cache, mask)
+    return model.forward(torch.tensor(tokens), positions, cache, mask).logits
 
 
 def feed_one(model, cache, tokens):
-    return model.forward(torch.tensor(tokens), torch.tensor([cache.length]), cache, None)
+    return model.forward(torch.tensor(tokens), torch.tensor([cache.length]), cache, None).logits
 
 
 def text_logits(model, tokens):
@@ -120,7 +122,7 @@ def text_logits(model, tokens):
     model.prefill(torch.tensor(tokens[:half]), cache)
     causal = torch.ones((rest, rest), dtype=torch.bool).tril()
     mask = TreeMask(causal, cache.capacity, dtype=model.dtype, device=model.device).behind(half)
-    return model.forward(torch.tensor(tokens[half:]), torch.arange(half, len(tokens)), cache, mask)
+    return model.forward(torch.tensor(tokens[half:]), torch.arange(half, len(tokens)), cache, mask).logits
 
 
 def distance(folder, expected, tokens):
@@ -140,7 +142,7 @@ def test_a_prompt_and_one_token(loaded):
     model, logits_of = loaded
     text = random_text(40)
     cache = model.new_cache(40)
-    last = model.prefill(torch.tensor(text[:-1]), cache)
+    last = model.prefill(torch.tensor(text[:-1]), cache, LAST).last
     expected = logits_of(text)
     assert last.shape == (1, model.config.hidden)
     assert_close(model.logits(last)[0], expected[-2])
@@ -157,7 +159,7 @@ def test_a_tree_and_what_is_kept_of_it(loaded):
         path = padded[padded >= 0].tolist()
         assert_close(logits[path], logits_of([*text, *(tokens[node] for node in path)])[len(text) :])
     last = next(path for path in TREE.leaf_paths.tolist() if path != sorted(range(len(path))) and min(path) >= 0)
-    cache.keep(last)
+    cache.keep_in_all(last)
     text += [tokens[node] for node in last] + [5]
     assert_close(feed_one(model, cache, [5])[0], logits_of(text)[-1])
 
@@ -166,17 +168,17 @@ def test_a_batch_is_its_texts_one_by_one(loaded):
     model, _ = loaded
     texts, trees = (torch.tensor([random_text(n, seed) for seed in range(3)]) for n in (17, TREE.nodes))
     cache = model.new_cache(17 + TREE.nodes, batch_size=3)
-    last = model.prefill(texts, cache)
+    last = model.prefill(texts, cache, LAST).last
     logits = feed_tree(model, cache, trees.tolist())
     assert last.shape == (3, 1, model.config.hidden)
     assert logits.shape == (3, TREE.nodes, VOCABULARY)
-    cache.keep([0, 2, 5])
+    cache.keep_in_all([0, 2, 5])
     after = feed_one(model, cache, [[3], [4], [5]])
     for row in range(3):
         alone = model.new_cache(17 + TREE.nodes)
-        assert_close(last[row], model.prefill(texts[row], alone))
+        assert_close(last[row], model.prefill(texts[row], alone, LAST).last)
         assert_close(logits[row], feed_tree(model, alone, trees[row].tolist()))
-        alone.keep([0, 2, 5])
+        alone.keep_in_all([0, 2, 5])
         assert_close(after[row], feed_one(model, alone, [3 + row]))
 
 
@@ -188,7 +190,7 @@ def test_a_static_pass_of_a_batch(loaded):
     expected = feed_tree(model, cache, trees.tolist())
     mask = static_mask(torch.from_numpy(TREE.ancestor_mask), torch.tensor(9), 32, model.dtype)
     slots = torch.arange(9, 9 + TREE.nodes)
-    assert_close(model.forward_static(trees, torch.tensor(TREE.positions) + 9, cache, slots, mask), expected)
+    assert_close(model.forward_static(trees, torch.tensor(TREE.positions) + 9, cache, slots, mask).logits, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -403,7 +405,7 @@ class TestBatchesThatDoNotFit:
         folder = make(tmp_path, "Qwen3")
         model, tokens = load_model(folder), torch.tensor([random_text(6)])
         cache, other = model.new_cache(6), model.new_cache(6)
-        assert torch.equal(model.prefill(tokens, cache)[0], model.prefill(tokens[0], other))
+        assert torch.equal(model.prefill(tokens, cache, LAST).last[0], model.prefill(tokens[0], other, LAST).last)
 
 
 def test_a_sharded_checkpoint_of_biases_and_norms(tmp_path):

@@ -93,7 +93,10 @@ def test_the_lossy_rule_is_found(pair, prompt, law):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"draw": broken.draw_likeliest}, {"judge": broken.argmax_accepted, "by_level": False, "selection": TopDown()}],
+    [
+        {"draw": broken.draw_likeliest, "race": False},
+        {"judge": broken.argmax_accepted, "by_level": False, "selection": TopDown()},
+    ],
     ids=["the likeliest children in the place of drawn ones", "the target's likeliest token accepted"],
 )
 def test_a_mistake_is_found(pair, prompt, law, changes, monkeypatch):

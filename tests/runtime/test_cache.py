@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.drawn import examples
+from treeopt.errors import InvalidValueError
 from treeopt.runtime.mask import TreeMask
 from treeopt.trees import TokenTree, level_widths
 
@@ -41,7 +42,7 @@ def assert_holds(cache, model, text):
 def test_the_example(target):
     a, b, r, x, y, z = random_tokens(6)
     cache = fed(target, [a, b], level_widths([3]), [r, x, y, z])
-    cache.keep([0, 2])
+    cache.keep_in_all([0, 2])
     assert_holds(cache, target, [a, b, r, y])
 
 
@@ -50,7 +51,7 @@ def test_every_path_of_a_tree(target, path):
     tree, text = TokenTree([-1, 0, 0, 0, 1, 1, 2]), random_tokens(5)
     tokens = random_tokens(tree.nodes, seed=1)
     cache = fed(target, text, tree, tokens)
-    cache.keep(path)
+    cache.keep_in_all(path)
     assert_holds(cache, target, text + [tokens[node] for node in path])
 
 
@@ -63,13 +64,13 @@ def test_any_path_of_any_tree_and_another_step_after_it(target, picks, prompt, d
     while path[0] > 0:
         path.insert(0, int(tree.parents[path[0]]))
     cache = fed(target, text, tree, tokens)
-    cache.keep(path)
+    cache.keep_in_all(path)
     text = text + [tokens[node] for node in path]
     assert_holds(cache, target, text)
-    logits = target.forward(torch.tensor([7]), torch.tensor([len(text)]), cache, None)
+    logits = target.forward(torch.tensor([7]), torch.tensor([len(text)]), cache, None).logits
     fresh = target.new_cache(len(text) + 1)
     target.prefill(torch.tensor(text), fresh)
-    assert_close(logits, target.forward(torch.tensor([7]), torch.tensor([len(text)]), fresh, None), atol=1e-4)
+    assert_close(logits, target.forward(torch.tensor([7]), torch.tensor([len(text)]), fresh, None).logits, atol=1e-4)
 
 
 def test_entries_move_by_slot(target):
@@ -78,7 +79,7 @@ def test_entries_move_by_slot(target):
         keys[:] = torch.arange(8)[:, None]
         values[:] = -torch.arange(8)[:, None]
     cache.length = 2
-    cache.keep([0, 2, 5])
+    cache.keep_in_all([0, 2, 5])
     assert cache.length == 5
     for keys, values in cache.layers:
         assert keys[0, :, :5].unique(dim=1).shape == (2, 5, 8)
@@ -94,7 +95,7 @@ def test_all_texts_of_a_batch_keep_the_same_path(target):
     visible = torch.from_numpy(tree.ancestor_mask)
     mask = TreeMask(visible, cache.capacity, dtype=target.dtype, device=target.device).behind(5)
     target.forward(torch.tensor(nodes), torch.tensor(tree.positions + 5), cache, mask)
-    cache.keep(path)
+    cache.keep_in_all(path)
     fresh = target.new_cache(8, batch_size=3)
     target.prefill(
         torch.tensor([text + [row[node] for node in path] for text, row in zip(texts, nodes, strict=True)]), fresh
@@ -120,3 +121,41 @@ def test_shapes(target):
     batch = target.new_cache(11, batch_size=5)
     assert {tuple(entries.shape) for layer in batch.layers for entries in layer} == {(5, 2, 11, 8)}
     assert batch.batch_size == 5
+
+
+class TestLengths:
+    """Texts of one cache that grow by paths of different lengths."""
+
+    @pytest.mark.parametrize("paths", [([0, 2, 5], [0]), ([0, 1], [0, 2, 4, 5]), ([0, 3], [0, 1, 4])])
+    def test_each_text_keeps_its_own_path(self, target, paths):
+        texts, nodes = [[3, 1, 4, 1, 5], [2, 7, 1, 8, 2]], [[7, 8, 9, 10, 11, 12], [1, 2, 3, 4, 5, 6]]
+        cache = target.new_cache(11, 2)
+        target.prefill(torch.tensor(texts), cache)
+        target.forward(torch.tensor(nodes), torch.arange(5, 11), cache, None)
+        before = [[each.clone() for each in entries] for entries in cache.layers]
+        for text, path in enumerate(paths):
+            cache.keep(text, path)
+        assert cache.lengths == [5 + len(path) for path in paths]
+        for entries, old in zip(cache.layers, before, strict=True):
+            for each, was in zip(entries, old, strict=True):
+                for text, path in enumerate(paths):
+                    slots = [*range(5), *(5 + offset for offset in path)]
+                    assert torch.equal(each[text, :, : len(slots)], was[text, :, slots])
+
+    def test_what_stands_behind_each_text_is_wiped(self, target):
+        cache = target.new_cache(6, 2)
+        for entries in cache.layers:
+            for each in entries:
+                each.fill_(float("nan"))
+        cache.lengths[:] = [2, 5]
+        cache.wipe()
+        for keys, _ in cache.layers:
+            assert [int(keys[text, 0, :, 0].isnan().sum()) for text in (0, 1)] == [2, 5]
+
+    def test_a_pass_is_for_texts_of_one_length(self, target):
+        cache = target.new_cache(11, 2)
+        cache.lengths[:] = [3, 4]
+        with pytest.raises(InvalidValueError, match=r"cache: expected texts of one length. Got \[3, 4\]"):
+            target.forward(torch.tensor([[1], [2]]), torch.tensor([3]), cache, None)
+        cache.clear()
+        assert (cache.length, cache.lengths) == (0, [0, 0])

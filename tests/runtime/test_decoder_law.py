@@ -18,6 +18,7 @@ PROMPT = (2, 0, 3)
 EVEN = Sampling(1.0)
 TWO_OF_TWO = level_widths([2, 2])
 CASES = (
+    ("sequoia", chain(1), 600, EVEN, None),
     ("sequoia", TWO_OF_TWO, 300, EVEN, None),
     ("specinfer", TWO_OF_TWO, 300, EVEN, None),
     ("target", TWO_OF_TWO, 300, EVEN, None),
@@ -95,7 +96,8 @@ def test_plain_decoding_follows_it_too(pair, p_value):
 @pytest.mark.parametrize(("tree", "many"), [(chain(1), 600), *slow([(chain(1), 1500), (TWO_OF_TWO, 1500)])])
 def test_noise_that_is_used_again_in_the_next_step_is_found(pair, p_value, tree, many, monkeypatch):
     texts, noise = count(), torch.Generator()
-    monkeypatch.setattr(Decoder, "draft", lambda decoder: decoder._drafter.propose(noise.clone_state()))
+    again = lambda decoder: decoder._drafter.propose([decoder._text], [noise.clone_state()])[0]
+    monkeypatch.setattr(Decoder, "draft", again)
     found = p_value(pair, "sequoia", tree, many, seed=3, before_each=lambda: noise.manual_seed(next(texts)))
     assert found < 1e-6
 
@@ -104,7 +106,7 @@ def test_noise_that_is_used_again_in_the_next_step_is_found(pair, p_value, tree,
     ("rule", "texts"), [("sequoia", 300), *slow([("sequoia", 500), ("specinfer", 500), ("traversal", 500)])]
 )
 def test_likeliest_children_under_a_rule_for_drawn_ones_are_found(pair, p_value, rule, texts, monkeypatch):
-    monkeypatch.setitem(RULES, rule, replace(RULES[rule], draw=broken.draw_likeliest))
+    monkeypatch.setitem(RULES, rule, replace(RULES[rule], draw=broken.draw_likeliest, race=False))
     assert p_value(pair, rule, TWO_OF_TWO, texts, seed=4) < 1e-6
 
 
@@ -117,5 +119,5 @@ def test_a_law_that_leaves_top_k_out_is_found(pair, p_value, monkeypatch):
     def without_top_k(logits, sampling):
         return law(logits, replace(sampling, top_k=0))
 
-    monkeypatch.setattr("treeopt.runtime.decoder.law", without_top_k)
+    monkeypatch.setattr("treeopt.runtime.decoding.acceptance.law", without_top_k)
     assert p_value(pair, "sequoia", chain(1), 500, Sampling(0.8, top_k=3)) < 1e-6

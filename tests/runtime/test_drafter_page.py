@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.decoding import PROMPT, joined
-from tests.runtime.toy_law import LAWS, ToyLaw, first_children
+from tests.runtime.decoding import joined
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import DraftingDecoder
-from treeopt.runtime import drafting_decoder as decoder_module
 from treeopt.runtime.drafters.ngram_pool import NgramPool
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -33,36 +31,11 @@ def repeat_drafter(drafter_file):
     return drafter_file["RepeatDrafter"]
 
 
-@pytest.mark.parametrize("length", [1, 3, 8])
-def test_the_text_at_temperature_zero_is_that_of_plain_decoding(target, repeat_drafter, length, greedy_text):
-    decoder = DraftingDecoder(target, repeat_drafter(length), temperature=0.0)
-    for prompt in (PROMPT, [1], [4, 4, 4]):
-        assert list(decoder.generate(prompt, 30)) == greedy_text(target, prompt, 30)
-
-
 def test_so_it_is_with_the_bundled_target(bundled_pair, bundled_texts, repeat_drafter):
     decoder = DraftingDecoder(bundled_pair.target, repeat_drafter(4), temperature=0.0)
     steps = [list(decoder.steps(prompt, 50)) for prompt, _ in bundled_texts[:2]]
     assert [joined(each) for each in steps] == [text[:50] for _, text in bundled_texts[:2]]
     assert sum(map(len, steps)) < 100
-
-
-class TestLaw:
-    PROMPT = (2, 0, 3)
-
-    @pytest.fixture
-    def toy_law(self, make_checkpoint, logits_after, chi_squared):
-        return ToyLaw(make_checkpoint, logits_after, chi_squared)
-
-    @pytest.mark.parametrize(("texts", "sampling"), LAWS, ids=str)
-    def test_several_steps_follow_the_law_of_the_target(self, toy_law, repeat_drafter, texts, sampling):
-        p_value, tokens_per_step = toy_law.p_value(repeat_drafter(2), self.PROMPT, texts, sampling)
-        assert p_value > 1e-3
-        assert tokens_per_step > 1.04
-
-    def test_a_guess_that_the_target_did_not_sample_is_found(self, toy_law, repeat_drafter, monkeypatch):
-        monkeypatch.setattr(decoder_module, "verify_greedy", first_children)
-        assert toy_law.p_value(repeat_drafter(2), self.PROMPT, 300)[0] < 1e-6
 
 
 def test_the_lines_that_use_it_run(drafter_file, tmp_path):

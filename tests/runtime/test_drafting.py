@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.runtime.decoding import PROMPT, TREES
+from tests.runtime.decoding import PROMPT, TREES, decoded_step
 from treeopt.rules import LOSSY_RULES
 from treeopt.runtime import Decoder, Sampling, law
 from treeopt.runtime.rules import RULES
@@ -28,10 +28,9 @@ class TestDrafting:
             fed.clear()
             drafted = decoder.draft()
             assert fed == ([pending, *tree.draft_widths[1:].tolist()] if tree.max_depth else [])
-            tokens = drafted.tokens.tolist()
-            verdict = decoder.judge(drafted, tokens, decoder.score(drafted.tokens))
-            decoder.commit(tokens, verdict)
-            pending = 2 if tree.child_counts[verdict.path[-1]] == 0 else 1
+            step = decoder.accept(drafted, decoder.verify(drafted))
+            decoder.commit(step)
+            pending = 2 if tree.child_counts[step.path[-1]] == 0 else 1
 
     @pytest.mark.parametrize("drafts_like_target", [False, True])
     @pytest.mark.parametrize("rule", [rule for rule in RULES if RULES[rule].random_drafts])
@@ -39,12 +38,13 @@ class TestDrafting:
     def test_every_law_is_that_of_a_fresh_pass(self, target, draft, tree, rule, drafts_like_target, logits_after):
         model = target if drafts_like_target else draft
         sampling = Sampling(0.9, top_p=0.95, top_k=20)
-        decoder = Decoder(target, model, tree, rule=rule, temperature=0.7, draft_sampling=sampling, seed=3)
+        decoder = Decoder(target, model, tree, rule=rule, temperature=0.7, draft_sampling=sampling, seed=4)
         decoder.start(PROMPT)
         text = list(PROMPT)
         for _ in range(4):
             drafted = decoder.draft()
-            tokens, logits = drafted.tokens.tolist(), decoder.score(drafted.tokens)
+            output = decoder.verify(drafted)
+            tokens, logits = drafted.tokens.tolist(), output.logits
             assert tokens[0] == text[-1]
             for node in range(tree.nodes):
                 path = [tokens[above] for above in np.flatnonzero(tree.ancestor_mask[node])]
@@ -55,8 +55,7 @@ class TestDrafting:
                 if len(children) > 0:
                     expected = law(logits_after(model, [*text[:-1], *path])[None], sampling)[0]
                     torch.testing.assert_close(drafted.probs[node], expected, rtol=1e-3, atol=1e-5)
-            verdict = decoder.judge(drafted, tokens, logits)
-            text += decoder.commit(tokens, verdict)
+            text += decoded_step(decoder, drafted, output)
 
     def test_the_law_defaults_to_the_targets_temperature_and_all_tokens(self, target, draft, logits_after):
         decoder = Decoder(target, draft, TREES["chain of 1"], temperature=0.7, top_p=0.5, top_k=3)
@@ -81,5 +80,4 @@ class TestDrafting:
                 path = [tokens[above] for above in np.flatnonzero(tree.ancestor_mask[node])]
                 wanted = logits_after(draft, [*text[:-1], *path]).topk(len(tree.children(node))).indices.tolist()
                 assert [tokens[child] for child in tree.children(node)] == wanted
-            verdict = decoder.judge(drafted, tokens, decoder.score(drafted.tokens))
-            text += decoder.commit(tokens, verdict)
+            text += decoded_step(decoder, drafted)

@@ -5,7 +5,7 @@ import torch
 
 from tests.runtime.decoding import PROMPT, joined
 from treeopt.runtime import DraftingDecoder
-from treeopt.runtime.drafting import Proposal
+from treeopt.runtime.drafters.drafter import Proposal, Wants
 from treeopt.trees import TokenTree, chain, level_widths
 
 LENGTH = 40
@@ -24,29 +24,31 @@ def last_children(tree):
 class Foretold:
     """Proposes trees that hold a known text along their last children, and next to it tokens that are wrong."""
 
-    max_nodes = 5
+    max_tokens = 5
+    sampled = False
+    wants = Wants()
 
     def __init__(self, text, trees, vocabulary):
         self._text, self._trees, self._vocabulary = text, trees, vocabulary
 
-    def start(self, tokens, hidden):  # noqa: ARG002
+    def begin(self, text, tokens, states):  # noqa: ARG002
         self._place, self._step, self._root = 0, 0, tokens[-1]
 
-    def propose(self):
+    def propose(self, texts, noise):  # noqa: ARG002
         tree = self._trees[self._step % len(self._trees)]
         tokens = [self._root]
         for node in range(1, tree.nodes):
             wanted = self._text[(self._place + int(tree.depth[node]) - 1) % len(self._text)]
             wrong = int(tree.child_counts[tree.parents[node]] - 1 - tree.rank[node])  # 0 for the last child
             tokens.append((wanted + wrong) % self._vocabulary)
-        return Proposal(tree, torch.tensor(tokens))
+        return [Proposal(tree, torch.tensor(tokens))]
 
-    def accept(self, outcome):
-        self._place, self._step, self._root = (
-            self._place + len(outcome.committed),
-            self._step + 1,
-            outcome.committed[-1],
-        )
+    def accept(self, texts, steps):  # noqa: ARG002
+        tokens = steps[0].tokens
+        self._place, self._step, self._root = self._place + len(tokens), self._step + 1, tokens[-1]
+
+    def end(self, text):
+        pass
 
 
 @pytest.mark.parametrize("trees", [TREES, TREES[:3], TREES[::-1]], ids=["all", "three", "backwards"])

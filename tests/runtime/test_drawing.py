@@ -10,7 +10,7 @@ from tests.runtime.broken import half_precision_draw
 from tests.runtime.enumeration import CPU, ORDERS
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder, Sampling, draw, law, load_model
-from treeopt.runtime.drafting_decoder import sampled
+from treeopt.runtime.decoding.acceptance import sampled
 from treeopt.runtime.drawing import fill_speeds, likeliest, places
 from treeopt.runtime.rules import RULES
 from treeopt.trees import level_widths
@@ -231,7 +231,7 @@ class TestNoise:
             kinds.append(speeds.dtype)
             fill_speeds(speeds, generator)
 
-        monkeypatch.setattr("treeopt.runtime.drafter.fill_speeds", seen)
+        monkeypatch.setattr("treeopt.runtime.drafters.draft_levels.fill_speeds", seen)
         model = load_model(target_folder, dtype=dtype)
         list(Decoder(model, model, level_widths([2, 1]), temperature=0.8).generate([3], 4))
         assert set(kinds) == {torch.float64}

@@ -1,21 +1,15 @@
 """Dynamic trees: grown as EAGLE-2 grows them, and verified so that the text is the target's own."""
 
-from itertools import count
-
 import numpy as np
 import pytest
 import torch
 
-from tests.runtime.decoding import PROMPT, joined, with_end
+from tests.runtime.decoding import PROMPT, accepted, begun, joined, proposed
 from tests.runtime.slow_growth import children_of, own, paths_of, slow_tree
-from tests.runtime.toy_law import LAWS, ToyLaw, first_children
 from tests.support.slow import slow
-from treeopt.errors import InvalidValueError, TreeoptError
+from treeopt.errors import InvalidValueError
 from treeopt.runtime import DynamicDecoder, DynamicDrafter, Sampling, load_model
-from treeopt.runtime import drafting_decoder as decoder_module
-from treeopt.runtime.drafting import Outcome
-from treeopt.runtime.drafting_decoder import sampled
-from treeopt.runtime.dynamic_growth import Children, Growth
+from treeopt.runtime.drafters.dynamic_growth import Children, Growth
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
 
 EVEN = Sampling(1.0)
@@ -52,13 +46,6 @@ def precise(make_checkpoint):
     return load_model(make_checkpoint(seed=2, tie_word_embeddings=True, num_hidden_layers=1), dtype=torch.float64)
 
 
-@pytest.fixture(scope="module")
-def pair(make_checkpoint):
-    """Return a target and a draft of 5 tokens."""
-    sizes = {"vocab_size": 5, "num_hidden_layers": 1, "tie_word_embeddings": False, "initializer_range": 0.25}
-    return [load_model(make_checkpoint(seed=seed, **sizes)) for seed in (5, 6)]
-
-
 def path_to(tree, node):
     return [int(above) for above in np.flatnonzero(tree.ancestor_mask[node])]
 
@@ -68,23 +55,23 @@ class TestDrafting:
     def test_the_tree_is_that_of_the_slow_twin_wherever_the_text_goes_on(self, precise, tree, logits_after):
         drafter, generator = DynamicDrafter(precise, tree, capacity=128), np.random.default_rng(1)
         text = list(PROMPT)
-        drafter.start(text)
+        begun(drafter, text)
         for _ in range(5):
-            drafted = drafter.propose()
+            drafted = proposed(drafter)
             assert drafted.tokens.dtype == torch.int64
             assert drafted.tokens.tolist()[0] == text[-1]
             assert drafted.tree.nodes == tree.nodes
             expected = slow_tree(children_of(precise, text, tree.top_k, logits_after), tree)
             assert paths_of(drafted.tree, drafted.tokens) == expected
             path = path_to(drafted.tree, int(generator.integers(tree.nodes)))
-            bonus = int(generator.integers(23))
-            drafter.accept(Outcome(tuple(path), [bonus], torch.empty(0), torch.empty(0)))
-            text += [*(int(drafted.tokens[node]) for node in path[1:]), bonus]
+            committed = [*(int(drafted.tokens[node]) for node in path[1:]), int(generator.integers(23))]
+            accepted(drafter, path, committed)
+            text += committed
 
     def test_the_likeliest_text_is_a_chain(self, precise, greedy_text):
         drafter = DynamicDrafter(precise, DynamicTree.chain(5), capacity=128)
-        drafter.start(PROMPT)
-        assert drafter.propose().tokens.tolist()[1:] == greedy_text(precise, PROMPT, 5)
+        begun(drafter, PROMPT)
+        assert proposed(drafter).tokens.tolist()[1:] == greedy_text(precise, PROMPT, 5)
 
     def test_beams_by_their_own_probability_are_found(self, precise, logits_after):
         tree, differ = dynamic(4, 4, 16), 0
@@ -169,102 +156,6 @@ class TestTemperatureZero:
         steps = [list(decoder.steps(prompt, 50)) for prompt, _ in bundled_texts]
         assert [joined(each) for each in steps] == [text[:50] for _, text in bundled_texts]
         assert sum(map(len, steps)) < 150 / 2
-
-    def test_a_text_may_be_as_long_as_the_models_were_trained_for(self, target, greedy_text):
-        prompt = PROMPT * 17
-        decoder = DynamicDecoder(target, target, dynamic(4, 6, 20), temperature=0.0)
-        assert list(decoder.generate(prompt, 128 - len(prompt))) == greedy_text(target, prompt, 128 - len(prompt))
-
-    def test_the_text_ends_with_the_end_token(self, target, draft, greedy_text):
-        text = greedy_text(target, PROMPT, 30)
-        end = text[12]
-        decoder = DynamicDecoder(with_end(target, end), draft, dynamic(3, 4, 12), temperature=0.0)
-        assert list(decoder.generate(PROMPT, 30)) == text[: text.index(end) + 1]
-
-
-class TestLaw:
-    TREE = dynamic(2, 2, 5)
-    LENGTH = 4
-    PROMPT = (2, 0, 3)
-
-    @pytest.fixture
-    def p_value(self, pair, logits_after, chi_squared):
-        """Return the function that decodes texts and gives the p-value of their first tokens."""
-
-        def p_value(texts, sampling=EVEN, tree=self.TREE):
-            decoder = DynamicDecoder(
-                *pair,
-                tree,
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
-                seed=1,
-            )
-            return ToyLaw(None, logits_after, chi_squared).of(decoder, pair[0], self.PROMPT, texts, sampling)[0]
-
-        return p_value
-
-    @pytest.mark.parametrize(("texts", "sampling"), LAWS)
-    def test_several_steps_follow_the_law_of_the_target(self, p_value, texts, sampling):
-        assert p_value(texts, sampling) > 1e-3
-
-    @pytest.mark.slow
-    def test_deeper_trees_than_wide_follow_it_too(self, p_value):
-        assert p_value(500, tree=dynamic(1, 3, 4)) > 1e-3
-
-    def test_a_child_that_the_target_did_not_sample_is_found(self, p_value, monkeypatch):
-        monkeypatch.setattr(decoder_module, "verify_greedy", first_children)
-        assert p_value(300) < 1e-6
-
-    def test_one_noise_for_all_nodes_is_found(self, p_value, monkeypatch):
-        seeds = count()
-
-        def alike(laws, _generator):
-            generator, seed = torch.Generator(), next(seeds)
-            return torch.cat([sampled(row[None], generator.manual_seed(seed)) for row in laws])
-
-        monkeypatch.setattr(decoder_module, "sampled", alike)
-        assert p_value(200) < 1e-6
-
-    def test_tokens_are_sampled_by_their_law(self, chi_squared):
-        rows = torch.tensor([[0.0, 0.25, 0.5, 0.0, 0.25, 0.0], [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
-        tokens = sampled(rows.repeat(4000, 1), torch.Generator().manual_seed(3)).reshape(-1, 2)
-        assert chi_squared(torch.bincount(tokens[:, 0], minlength=6), rows[0].double()) > 1e-3
-        assert (tokens[:, 1] == 0).all()
-
-
-class TestTexts:
-    def test_the_same_seed_gives_the_same_text(self, target, draft):
-        def text(seed):
-            return list(DynamicDecoder(target, draft, TREES[8], temperature=0.9, seed=seed).generate(PROMPT, 30))
-
-        assert text(5) == text(5) != text(6)
-
-    @pytest.mark.parametrize("which", ["target", "draft"])
-    def test_an_error_within_a_pass_leaves_no_state(self, target, draft, which, monkeypatch):
-        decoder = DynamicDecoder(target, draft, dynamic(3, 3, 8), temperature=0.8)
-        expected = list(decoder.generate(PROMPT, 20, seed=4))
-        model, name = {"target": (target, "hidden"), "draft": (draft, "forward")}[which]
-        for calls_before in range(5):
-            calls, forward = count(), getattr(model, name)
-
-            def broken_off(*a, calls=calls, forward=forward, last=calls_before, **k):
-                if next(calls) == last:
-                    raise KeyboardInterrupt
-                return forward(*a, **k)
-
-            with monkeypatch.context() as patched:
-                patched.setattr(model, name, broken_off)
-                with pytest.raises(KeyboardInterrupt):
-                    list(decoder.generate([7, 8, 9], 100))
-            assert list(decoder.generate(PROMPT, 20, seed=4)) == expected
-
-    def test_an_iterator_is_of_no_use_once_another_text_was_begun(self, target, draft):
-        decoder = DynamicDecoder(target, draft, dynamic(3, 3, 8), temperature=0.0)
-        stale = decoder.generate(PROMPT, 60)
-        decoder.start(PROMPT)
-        with pytest.raises(TreeoptError, match="another text was begun"):
-            next(stale)
 
 
 class TestRefusals:

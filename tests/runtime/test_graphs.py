@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.runtime.decoding import decoded_step
 from tests.support.drawn import examples
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder, Sampling, graphs, law
@@ -69,7 +70,7 @@ def fed(passes, nodes, tokens):
     starts = [*(each.start for each in nodes), len(tokens)]
     runs = passes.make(nodes)
     return torch.cat(
-        [run(tokens[start:stop]).clone() for run, (start, stop) in zip(runs, pairwise(starts), strict=True)]
+        [run(tokens[start:stop]).logits.clone() for run, (start, stop) in zip(runs, pairwise(starts), strict=True)]
     )
 
 
@@ -141,7 +142,7 @@ class TestPasses:
         text = random_text(50)
         expected = eager(target, text[:0], whole(chain(49)), text)
         for position in range(50):
-            assert_close(run(text[position : position + 1])[0], expected[position])
+            assert_close(run(text[position : position + 1]).logits[0], expected[position])
             cache.length += 1
 
     def test_in_half_precision(self, target_folder):
@@ -219,7 +220,7 @@ class TestCaptures:
         runs = pass_graphs(target, text).make([nodes for tree in trees for nodes in whole(tree)])
         for index in (0, 1, 0, 3, 2, 1, 3):
             expected = eager(target, text, whole(trees[index]), tokens[: trees[index].nodes])
-            assert_close(runs[index](tokens[: trees[index].nodes]), expected)
+            assert_close(runs[index](tokens[: trees[index].nodes]).logits, expected)
 
     def test_a_capture_leaves_the_text_as_it_is(self, target):
         cache = target.new_cache(64)
@@ -286,8 +287,7 @@ class TestDecoding:
         decoder.start(PROMPT)
         for _ in range(3):
             drafted = decoder.draft()
-            tokens = drafted.tokens.tolist()
-            decoder.commit(tokens, decoder.judge(drafted, tokens, decoder.score(drafted.tokens)))
+            decoded_step(decoder, drafted)
 
 
 class TestTreeChange:
@@ -315,7 +315,8 @@ class TestTreeChange:
         for tree in [*TREES, *TREES[::-1]]:
             decoder.change_tree(tree)
             drafted = decoder.draft()
-            tokens, logits = drafted.tokens.tolist(), decoder.score(drafted.tokens)
+            output = decoder.verify(drafted)
+            tokens, logits = drafted.tokens.tolist(), output.logits
             assert tokens[0] == text[-1]
             for node in range(tree.nodes):
                 path = [*text[:-1], *(tokens[above] for above in np.flatnonzero(tree.ancestor_mask[node]))]
@@ -323,7 +324,7 @@ class TestTreeChange:
                 if len(tree.children(node)) > 0:
                     probs = law(logits_after(draft, path)[None], Sampling(0.7))[0]
                     torch.testing.assert_close(drafted.probs[node], probs, rtol=1e-3, atol=1e-5)
-            text += decoder.commit(tokens, decoder.judge(drafted, tokens, logits))
+            text += decoded_step(decoder, drafted, output)
 
     @pytest.mark.parametrize("rule", ["sequoia", "specinfer", "target", "traversal"])
     def test_a_sampled_text_is_that_of_a_decoder_made_with_the_tree(self, target, draft, rule):

@@ -79,7 +79,7 @@ def test_an_error_within_the_prompt_leaves_no_state(models, which, monkeypatch):
 
 def test_an_error_while_verifying_leaves_no_state(models, monkeypatch):
     decoder, expected = decoder_of(models, k_ary(2, 2)), text_of(decoder_of(models, k_ary(2, 2)))
-    for name in ("judge", "commit"):
+    for name in ("accept", "commit"):
         with monkeypatch.context() as patched:
             patched.setattr(decoder, name, lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):

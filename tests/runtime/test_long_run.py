@@ -16,7 +16,8 @@ from tests.runtime import broken
 from tests.runtime.markov import STATES, Markov, random_transitions, states
 from tests.support.slow import first_fast
 from treeopt.rules import LOSSY_RULES
-from treeopt.runtime import Decoder, Sampling, Verifier
+from treeopt.runtime import Decoder, Sampling
+from treeopt.runtime.decoding.acceptance import AcceptSampled
 from treeopt.runtime.judging import DeviceJudging
 from treeopt.runtime.rules import RULES
 from treeopt.runtime.selection import TopDown
@@ -106,13 +107,18 @@ class TestWhatMustBeRejected:
     @pytest.fixture
     def use(self, monkeypatch):
         """Return a function that puts a changed rule in the place of the one of its name."""
-        return lambda name, **changes: monkeypatch.setitem(RULES, name, replace(RULES[name], **changes))
+
+        def use(name, **changes):
+            own = {"race": False} if "draw" in changes else {}
+            monkeypatch.setitem(RULES, name, replace(RULES[name], **own, **changes))
+
+        return use
 
     @one_rule
     def test_noise_used_again_in_every_step(self, rule):
         class Forgetful(Decoder):
             def step(self):
-                self._generator.manual_seed(0)
+                self._noise.manual_seed(0)
                 return super().step()
 
         assert excess(rule, kind=Forgetful) > REJECTED
@@ -121,10 +127,10 @@ class TestWhatMustBeRejected:
     def test_noise_of_the_draft_used_again_in_every_step(self, rule):
         class HalfForgetful(Decoder):
             def draft(self):
-                state = self._generator.get_state()
-                self._generator.manual_seed(0)
+                state = self._noise.get_state()
+                self._noise.manual_seed(0)
                 drafted = super().draft()
-                self._generator.set_state(state)
+                self._noise.set_state(state)
                 return drafted
 
         assert excess(rule, kind=HalfForgetful) > REJECTED
@@ -132,7 +138,7 @@ class TestWhatMustBeRejected:
     @one_random_draft
     @both_drafts
     def test_half_precision_noise_in_the_draft(self, rule, draft, use, monkeypatch):
-        monkeypatch.setattr("treeopt.runtime.drafter.fill_speeds", broken.half_precision_speeds)
+        monkeypatch.setattr("treeopt.runtime.drafters.draft_levels.fill_speeds", broken.half_precision_speeds)
         if rule == "specinfer":
             use(rule, draw=broken.half_precision_draw)
         assert excess(rule, draft=draft) > REJECTED
@@ -140,11 +146,11 @@ class TestWhatMustBeRejected:
     def test_half_precision_noise_after_the_path(self, monkeypatch):
         noise = torch.Generator().manual_seed(2)
 
-        def token_after(verifier, node, _):
-            law = verifier.law_after(node)
-            return int(broken.half_precision_keys(law / law.sum(), noise).argmax())
+        def sampled(probs, _):
+            return broken.half_precision_keys(probs, noise).argmax(1)
 
-        monkeypatch.setattr(Verifier, "token_after", token_after)
+        for name, wrong in (("AcceptSampledOnHost", AcceptSampled), ("sampled", sampled)):
+            monkeypatch.setattr(f"treeopt.runtime.decoding.acceptance.{name}", wrong)
         assert excess("target", tokens=TOKENS) > REJECTED
 
     @one_random_draft
@@ -162,7 +168,7 @@ class TestWhatMustBeRejected:
         use(rule, draw=broken.draw_likeliest)
         assert excess(rule) > REJECTED
 
-    @one_rule
+    @one_random_draft
     @pytest.mark.slow
     def test_the_targets_likeliest_token_accepted(self, rule, use, monkeypatch):
         use(rule, judge=broken.argmax_accepted, by_level=False, selection=TopDown())
@@ -208,9 +214,8 @@ class TestShortTexts:
     @pytest.mark.slow
     def test_noise_used_again_for_the_next_text_is_found(self, chi_squared):
         class Forgetful(Decoder):
-            def start(self, token_ids):
-                self._generator.manual_seed(self._texts // 2)
-                super().start(token_ids)
+            def start(self, token_ids, *, seed):  # noqa: ARG002
+                super().start(token_ids, seed=self._text // 2)
 
         assert self.p_values(chi_squared, Forgetful)[1] < 1e-9
 

@@ -1,21 +1,17 @@
 """Lookahead decoding: window, mask and pool against plain Python; texts against the target's own."""
 
-from itertools import count
-
 import numpy as np
 import pytest
 import torch
 
-from tests.runtime.decoding import PROMPT, joined
+from tests.runtime.decoding import PROMPT, accepted, begun, decoded_step, joined, proposed
 from tests.runtime.slow_lookahead import SlowLookahead
-from tests.runtime.toy_law import EVEN, LAWS, LENGTH, ToyLaw, first_children
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import DraftingDecoder, load_model
-from treeopt.runtime import drafting_decoder as decoder_module
+from treeopt.runtime.decoding import prepared
 from treeopt.runtime.drafters import lookahead as lookahead_module
 from treeopt.runtime.drafters.lookahead import LOOKAHEAD_SETTINGS, LookaheadDrafter, LookaheadSetting
 from treeopt.runtime.drafters.ngram_pool import NgramPool
-from treeopt.runtime.drafting import Outcome
 
 SETTINGS = [(1, 2, 1), (3, 2, 2), (1, 3, 1), (2, 3, 2), (4, 3, 1), (3, 4, 3), (5, 4, 2), (1, 5, 4), (9, 3, 4)]
 all_settings = pytest.mark.parametrize("setting", SETTINGS, ids=lambda each: "W{} N{} G{}".format(*each))
@@ -46,10 +42,10 @@ def paths_of(proposal):
 
 def seen(proposal):
     """Return, for every extra token, the tokens that it sees beside the text in the order of their places."""
-    tokens = [*proposal.tokens.tolist(), *proposal.extra.tokens.tolist()]
-    depth = [*proposal.tree.depth.tolist(), *proposal.extra.depth.tolist()]
+    tokens = [*proposal.tokens.tolist(), *proposal.side.tokens.tolist()]
+    depth = [*proposal.tree.depth.tolist(), *proposal.side.depth.tolist()]
     rows = []
-    for row, place in zip(proposal.extra.visible, proposal.extra.depth, strict=True):
+    for row, place in zip(proposal.side.visible, proposal.side.depth, strict=True):
         visible = sorted(np.flatnonzero(row), key=lambda node: depth[node])
         assert [depth[node] for node in visible] == list(range(place + 1))
         rows.append([tokens[node] for node in visible])
@@ -67,12 +63,12 @@ class TestWindow:
             decoder.start(prompt)
             for _ in range(12):
                 proposal = decoder.draft()
-                assert proposal.extra.tokens.tolist() == slow.window_tokens()
+                assert proposal.side.tokens.tolist() == slow.window_tokens()
                 beginnings = {each[:length] for each in slow.found() for length in range(1, setting[1])}
                 assert set(paths_of(proposal)) == beginnings
                 assert proposal.tree.nodes == 1 + len(beginnings)
-                assert proposal.tree.nodes + len(proposal.extra.tokens) <= drafter.max_nodes
-                slow.step(decoder.settle(proposal, decoder.read(proposal)))
+                assert proposal.tree.nodes + len(proposal.side.tokens) <= drafter.max_tokens
+                slow.step(decoded_step(decoder, proposal))
 
     @all_settings
     def test_a_token_sees_level_0_up_to_its_column_and_its_own_column(self, precise, setting, likeliest):
@@ -84,7 +80,7 @@ class TestWindow:
             proposal = decoder.draft()
             places = [(level, column) for level in range(len(slow.levels)) for column in range(setting[0])]
             assert seen(proposal) == [slow.sequence(*place) for place in places[1:]]
-            slow.step(decoder.settle(proposal, decoder.read(proposal)))
+            slow.step(decoded_step(decoder, proposal))
 
     def agreement(self, model, setting, logits_after):
         """Return the largest difference of an extra token's logits from a pass over the text that it claims to see."""
@@ -92,11 +88,11 @@ class TestWindow:
         decoder.start(PROMPT)
         for _ in range(8):
             proposal = decoder.draft()
-            read = decoder.read(proposal)
+            read = decoder.verify(proposal)
             for logits, tokens in zip(read.logits[proposal.tree.nodes :], seen(proposal), strict=True):
                 fresh = logits_after(model, [*text[:-1], *tokens])
                 worst = max(worst, float((logits - fresh).abs().max()))
-            text += decoder.settle(proposal, read)
+            text += decoded_step(decoder, proposal, read)
         return worst
 
     @all_settings
@@ -104,19 +100,19 @@ class TestWindow:
         assert self.agreement(precise, setting, logits_after) < 1e-9
 
     def test_a_window_that_does_not_see_the_root_is_found(self, precise, logits_after, monkeypatch):
-        whole = decoder_module._joined
+        whole = prepared.joined_mask
 
         def without_root(tree, extra):
             return whole(tree, np.hstack([np.zeros((len(extra), 1), np.bool_), extra[:, 1:]]))
 
-        monkeypatch.setattr(decoder_module, "_joined", without_root)
+        monkeypatch.setattr(prepared, "joined_mask", without_root)
         assert self.agreement(precise, (3, 4, 3), logits_after) > 1e-3
 
     def test_the_bound_on_nodes_is_reached(self):
         drafter = LookaheadDrafter(3, 2, 2)
-        drafter.start([0, 1, 0, 2, 0])
-        proposal = drafter.propose()
-        assert proposal.tree.nodes + len(proposal.extra.tokens) == drafter.max_nodes == (3 + 2) * 1
+        begun(drafter, [0, 1, 0, 2, 0])
+        proposal = proposed(drafter)
+        assert proposal.tree.nodes + len(proposal.side.tokens) == drafter.max_tokens == (3 + 2) * 1
 
 
 class TestPool:
@@ -124,16 +120,16 @@ class TestPool:
         drafter = LookaheadDrafter(3, 3, 2, pool_keys=4)
         decoder = DraftingDecoder(target, drafter, temperature=0.0)
         assert list(decoder.generate(PROMPT, 100)) == greedy_text(target, PROMPT, 100)
-        assert drafter.pool.keys == 4
-        assert drafter.pool.entries <= 8
+        assert drafter.pool(1).keys == 4
+        assert drafter.pool(1).entries <= 8
 
     def test_another_text_begins_with_a_pool_of_its_own(self):
         drafter = LookaheadDrafter(2, 2, 4)
-        drafter.start([1, 2, 1, 3])
-        drafter.start([5, 1])
-        assert drafter.pool.entries == 1
-        drafter.accept(Outcome((0,), [1], torch.zeros(2, 9), torch.empty(0)))
-        assert drafter.pool.find(1) == [(1,), (0,)]
+        begun(drafter, [1, 2, 1, 3])
+        begun(drafter, [5, 1])
+        assert drafter.pool(0).entries == 1
+        accepted(drafter, (0,), [1], torch.zeros(2, 9))
+        assert drafter.pool(0).find(1) == [(1,), (0,)]
 
 
 class TestTemperatureZero:
@@ -170,60 +166,13 @@ class TestTemperatureZero:
         monkeypatch.setattr(lookahead_module, "_sees", lambda *_: all_of_it)
         assert self.steps(bundled, 8, 4, 8) > 1.2 * right
 
-    def test_a_text_may_be_as_long_as_the_target_was_trained_for(self, target, greedy_text):
-        prompt = PROMPT * 17
-        decoder = DraftingDecoder(target, LookaheadDrafter(8, 4, 4), temperature=0.0)
-        assert list(decoder.generate(prompt, 128 - len(prompt))) == greedy_text(target, prompt, 128 - len(prompt))
-
     def test_a_tree_that_sees_the_window_changes_the_text(self, target, greedy_text, monkeypatch):
         def all_visible(tree, extra):
             return np.vstack([np.hstack([tree, np.ones((len(tree), len(extra)), np.bool_)]), extra])
 
-        monkeypatch.setattr(decoder_module, "_joined", all_visible)
+        monkeypatch.setattr(prepared, "joined_mask", all_visible)
         decoder = DraftingDecoder(target, LookaheadDrafter(3, 3, 2), temperature=0.0)
         assert list(decoder.generate(PROMPT, 30)) != greedy_text(target, PROMPT, 30)
-
-
-class TestLaw:
-    PROMPT = (2, 0, 3, 1, 4, 0, 3, 2, 0)
-
-    @pytest.fixture
-    def toy_law(self, make_checkpoint, logits_after, chi_squared):
-        return ToyLaw(make_checkpoint, logits_after, chi_squared)
-
-    @pytest.mark.parametrize(("texts", "sampling"), LAWS, ids=str)
-    def test_several_steps_follow_the_law_of_the_target(self, toy_law, texts, sampling):
-        p_value, tokens_per_step = toy_law.p_value(LookaheadDrafter(2, 3, 3), self.PROMPT, texts, sampling)
-        assert p_value > 1e-3
-        assert 1.2 < tokens_per_step < LENGTH
-
-    def test_a_child_that_the_target_did_not_sample_is_found(self, toy_law, monkeypatch):
-        monkeypatch.setattr(decoder_module, "verify_greedy", first_children)
-        assert toy_law.p_value(LookaheadDrafter(2, 3, 3), self.PROMPT, 300, EVEN)[0] < 1e-6
-
-    def test_the_same_seed_gives_the_same_text_whatever_came_before(self, target):
-        decoder = DraftingDecoder(target, LookaheadDrafter(3, 3, 3), temperature=0.9)
-        expected = list(decoder.generate(PROMPT, 30, seed=5))
-        list(decoder.generate(PROMPT[:2] * 5, 30, seed=6))
-        assert list(decoder.generate(PROMPT, 30, seed=5)) == expected != list(decoder.generate(PROMPT, 30, seed=6))
-
-
-def test_an_error_within_a_pass_leaves_no_state(target, monkeypatch):
-    decoder = DraftingDecoder(target, LookaheadDrafter(3, 3, 2), temperature=0.8)
-    expected, hidden = list(decoder.generate(PROMPT, 20, seed=4)), target.hidden
-    for calls_before in range(5):
-        calls = count()
-
-        def broken_off(*a, calls=calls, last=calls_before, **k):
-            if next(calls) == last:
-                raise KeyboardInterrupt
-            return hidden(*a, **k)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(target, "hidden", broken_off)
-            with pytest.raises(KeyboardInterrupt):
-                list(decoder.generate([7, 8, 9], 100))
-        assert list(decoder.generate(PROMPT, 20, seed=4)) == expected
 
 
 @pytest.mark.parametrize("setting", [(0, 4, 8), (8, 1, 8), (8, 4, 0), (-1, 0, 0)])

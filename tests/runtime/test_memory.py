@@ -68,34 +68,34 @@ def test_a_hundred_texts_leave_nothing_behind(target, draft, rule, temperature):
 class KeepsTokens(Decoder):
     """Remembers what every text began with."""
 
-    def start(self, token_ids):
+    def start(self, token_ids, **seed):
         self.kept = [*getattr(self, "kept", []), list(token_ids)]
-        super().start(token_ids)
+        super().start(token_ids, **seed)
 
 
 class KeepsLogits(Decoder):
     """Remembers the logits of a step per text."""
 
-    def score(self, tokens):
-        logits = super().score(tokens)
-        self.kept = getattr(self, "kept", {}) | {self._texts: logits}
-        return logits
+    def verify(self, proposal):
+        output = super().verify(proposal)
+        self.kept = getattr(self, "kept", {}) | {self._text: output.logits}
+        return output
 
 
 class NewCaches(Decoder):
     """Makes a cache for every text and forgets to let go of the old ones."""
 
-    def start(self, token_ids):
+    def start(self, token_ids, **seed):
         self.kept = [*getattr(self, "kept", []), self.target.new_cache(64)]
-        super().start(token_ids)
+        super().start(token_ids, **seed)
 
 
 class KeepsNumbers(Decoder):
     """Remembers a number per text."""
 
-    def start(self, token_ids):
-        self.__dict__.setdefault("kept", {})[self._texts + 1000] = self._texts + 0.5
-        super().start(token_ids)
+    def start(self, token_ids, **seed):
+        self.__dict__.setdefault("kept", {})[self._text + 1000] = self._text + 0.5
+        super().start(token_ids, **seed)
 
 
 def test_the_same_check_finds_lists_that_are_kept(target, draft):

@@ -74,7 +74,7 @@ def test_logits_are_those_of_the_whole_model(offloaded, whole):
         model.prefill(torch.tensor(PROMPT), cache)
         mask = TreeMask(torch.tensor(TREE.ancestor_mask), len(PROMPT), dtype=model.dtype, device=model.device)
         depth = torch.tensor(TREE.depth)
-        logits.append(model.forward(tokens, len(PROMPT) + depth, cache, mask.behind(len(PROMPT))))
+        logits.append(model.forward(tokens, len(PROMPT) + depth, cache, mask.behind(len(PROMPT))).logits)
     torch.testing.assert_close(*logits, rtol=1e-3, atol=1e-3)
 
 

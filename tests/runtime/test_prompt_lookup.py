@@ -5,16 +5,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.runtime.decoding import PROMPT, joined
-from tests.runtime.toy_law import EVEN, LAWS, LENGTH, ToyLaw, first_children
+from tests.runtime.decoding import PROMPT, accepted, begun, joined, proposed
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import DraftingDecoder
-from treeopt.runtime import drafting_decoder as decoder_module
 from treeopt.runtime.drafters.prompt_lookup import PROMPT_LOOKUP_SETTINGS, PromptLookupDrafter, PromptLookupSetting
-from treeopt.runtime.drafting import Outcome
 from treeopt.trees import chain
 
-NOTHING = torch.empty(0)
 REPEATS = [3, 14, 15, 9, 3, 14, 15, 9, 3, 14]
 
 
@@ -29,10 +25,10 @@ def scanned(text, max_ngram, length):
 
 
 def guesses(drafter):
-    proposal = drafter.propose()
+    proposal = proposed(drafter)
     assert proposal.tree == chain(proposal.tree.nodes - 1)
     assert proposal.tokens.dtype == torch.int64
-    assert len(proposal.tokens) == proposal.tree.nodes <= drafter.max_nodes
+    assert len(proposal.tokens) == proposal.tree.nodes <= drafter.max_tokens
     return proposal.tokens.tolist()
 
 
@@ -42,11 +38,11 @@ texts = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 @given(texts, st.lists(texts, max_size=6), st.integers(1, 4), st.integers(1, 6))
 def test_the_guess_is_that_of_a_scan_wherever_the_text_goes_on(prompt, steps, max_ngram, length):
     drafter, text = PromptLookupDrafter(max_ngram, length), list(prompt)
-    drafter.start([9, *text])  # what an earlier text leaves must not matter
-    drafter.start(text)
+    begun(drafter, [9, *text])  # what an earlier text leaves must not matter
+    begun(drafter, text)
     for step in [*steps, []]:
         assert guesses(drafter) == [text[-1], *scanned(text, max_ngram, length)]
-        drafter.accept(Outcome((0,), step, NOTHING, NOTHING))
+        accepted(drafter, (0,), step)
         text += step
 
 
@@ -63,14 +59,14 @@ def test_the_guess_is_that_of_a_scan_wherever_the_text_goes_on(prompt, steps, ma
 )
 def test_examples(text, expected):
     drafter = PromptLookupDrafter(2, 3)
-    drafter.start(text)
+    begun(drafter, text)
     assert guesses(drafter) == [text[-1], *expected]
 
 
 def test_what_an_earlier_text_said_is_forgotten():
     drafter = PromptLookupDrafter(2, 3)
-    drafter.start([1, 2, 5, 6, 7])
-    drafter.start([4, 3, 8, 9, 1, 2])
+    begun(drafter, [1, 2, 5, 6, 7])
+    begun(drafter, [4, 3, 8, 9, 1, 2])
     assert guesses(drafter) == [2]
 
 
@@ -84,12 +80,13 @@ def test_a_look_up_takes_as_many_questions_in_a_long_text_as_in_a_short_one():
 
     def questions(repeats):
         drafter = PromptLookupDrafter(3, 4)
-        drafter.start([*range(50)] * repeats)
-        drafter._ends = Asked(drafter._ends)
-        drafter.propose()
-        drafter.accept(Outcome((0,), [77], NOTHING, NOTHING))
-        drafter.propose()
-        return drafter._ends.asked, len(drafter._ends)
+        begun(drafter, [*range(50)] * repeats)
+        text = drafter._texts[0]
+        text.ends = Asked(text.ends)
+        proposed(drafter)
+        accepted(drafter, (0,), [77])
+        proposed(drafter)
+        return text.ends.asked, len(text.ends)
 
     assert questions(1000)[0] == questions(2)[0] <= 6
     assert questions(1000)[1] <= 3 * 51
@@ -110,34 +107,6 @@ class TestTemperatureZero:
         steps = [list(decoder.steps(prompt, 50)) for prompt, _ in bundled_texts]
         assert [joined(each) for each in steps] == [text[:50] for _, text in bundled_texts]
         assert sum(map(len, steps)) < 150 / 1.5
-
-    def test_a_text_may_be_as_long_as_the_target_was_trained_for(self, target, greedy_text):
-        prompt = PROMPT * 17
-        decoder = DraftingDecoder(target, PromptLookupDrafter(2, 8), temperature=0.0)
-        assert list(decoder.generate(prompt, 128 - len(prompt))) == greedy_text(target, prompt, 128 - len(prompt))
-
-    def test_a_wrong_guess_that_is_followed_changes_the_text(self, target, greedy_text, monkeypatch):
-        monkeypatch.setattr(decoder_module, "verify_greedy", first_children)
-        decoder = DraftingDecoder(target, PromptLookupDrafter(2, 2), temperature=0.0)
-        assert list(decoder.generate(REPEATS, 30)) != greedy_text(target, REPEATS, 30)
-
-
-class TestLaw:
-    PROMPT = (2, 0, 3, 1, 4, 0, 3, 2, 0)
-
-    @pytest.fixture
-    def toy_law(self, make_checkpoint, logits_after, chi_squared):
-        return ToyLaw(make_checkpoint, logits_after, chi_squared)
-
-    @pytest.mark.parametrize(("texts", "sampling"), LAWS, ids=str)
-    def test_several_steps_follow_the_law_of_the_target(self, toy_law, texts, sampling):
-        p_value, tokens_per_step = toy_law.p_value(PromptLookupDrafter(2, 3), self.PROMPT, texts, sampling)
-        assert p_value > 1e-3
-        assert 1 < tokens_per_step < LENGTH
-
-    def test_a_guess_that_the_target_did_not_sample_is_found(self, toy_law, monkeypatch):
-        monkeypatch.setattr(decoder_module, "verify_greedy", first_children)
-        assert toy_law.p_value(PromptLookupDrafter(2, 3), self.PROMPT, 300, EVEN)[0] < 1e-6
 
 
 @pytest.mark.parametrize(("ngram", "length"), [(0, 1), (1, 0)])

@@ -7,17 +7,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.runtime.decoding import PROMPT, joined
+from tests.runtime.decoding import PROMPT, accepted, begun, joined, proposed
 from tests.runtime.slow_growth import paths_of
 from tests.runtime.slow_redrafter import SlowHead, beginnings, slow_beams
-from tests.runtime.toy_law import FEW, LAWS, MANY, ToyLaw, first_children
-from tests.support.slow import slow
 from treeopt import pair as bundle
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
 from treeopt.runtime import DraftingDecoder, Sampling, load_model
-from treeopt.runtime import drafting_decoder as decoder_module
 from treeopt.runtime.drafters.redrafter import REDRAFTER_SETTINGS, RedrafterDrafter, load_redrafter
-from treeopt.runtime.drafting import Outcome
+from treeopt.runtime.model import Wants
 
 EVEN = Sampling(1.0)
 SIZES = [(1, 1), (1, 4), (4, 1), (3, 3), (5, 2), (23, 2)]
@@ -61,14 +58,6 @@ def precise(target_folder, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def small(make_checkpoint, tmp_path_factory):
-    """Return a target of 5 tokens and a head on it."""
-    sizes = {"vocab_size": 5, "num_hidden_layers": 1, "tie_word_embeddings": False, "initializer_range": 0.25}
-    target = load_model(make_checkpoint(seed=5, **sizes))
-    return target, load_redrafter(save_head(tmp_path_factory.mktemp("head"), target, seed=6), target)
-
-
-@pytest.fixture(scope="module")
 def bundled(bundled_pair, bundled_texts):
     """Return the bundled target, prompts, and the target's own texts after them."""
     return bundled_pair.target, [prompt for prompt, _ in bundled_texts], [text for _, text in bundled_texts]
@@ -76,7 +65,7 @@ def bundled(bundled_pair, bundled_texts):
 
 def hidden_before(target, text):
     """Return the last hidden state before a text's last token, by a pass over nothing but the text."""
-    return target.prefill(torch.tensor(text[:-1]), target.new_cache(len(text)))
+    return target.prefill(torch.tensor(text[:-1]), target.new_cache(len(text)), Wants(last=True)).last
 
 
 class TestHead:
@@ -122,12 +111,12 @@ class TestDrafting:
         target, head, twin = precise
         drafter, generator = RedrafterDrafter(head, width, length), np.random.default_rng(width + length)
         text = list(PROMPT)
-        drafter.start(text, hidden_before(target, text))
+        begun(drafter, text, hidden_before(target, text))
         for _ in range(3):
-            proposal = drafter.propose()
+            proposal = proposed(drafter)
             tree, tokens = proposal.tree, proposal.tokens.tolist()
             assert proposal.tokens.dtype == torch.int64
-            assert tree.nodes <= drafter.max_nodes
+            assert tree.nodes <= drafter.max_tokens
             assert tokens[0] == text[-1]
             hidden, root = hidden_before(target, text)[0].tolist(), text[-1]
             beams = slow_beams(lambda path, h=hidden, r=root: twin.log_probs_after(h, [r, *path]), width, length)
@@ -137,7 +126,7 @@ class TestDrafting:
             text += committed
             read = torch.randn((tree.nodes, 32), dtype=torch.float64)
             read[path[-1]] = hidden_before(target, text)
-            drafter.accept(Outcome(tuple(path), committed, torch.empty(0), read))
+            accepted(drafter, path, committed, last=read)
 
     def test_a_child_of_every_token_is_always_accepted(self, head, target):
         decoder = DraftingDecoder(target, RedrafterDrafter(head, 23, 1), temperature=1.5, seed=2)
@@ -180,9 +169,8 @@ class TestTemperatureZero:
     @pytest.mark.slow
     def test_a_head_that_reads_the_hidden_state_of_another_node_is_found(self, bundled):
         class Stale(RedrafterDrafter):
-            def accept(self, outcome):
-                super().accept(outcome)
-                self._hidden = outcome.hidden[-1:]
+            def accept(self, texts, steps):
+                super().accept(texts, [step._replace(path=(len(step.logits) - 1,)) for step in steps])
 
         target, prompts, texts = bundled
         head, counts = load_redrafter(bundle.REDRAFTER, target), []
@@ -192,52 +180,6 @@ class TestTemperatureZero:
             assert [joined(each) for each in steps] == texts
             counts.append(sum(map(len, steps)))
         assert counts[1] > 1.15 * counts[0]
-
-
-class TestLaw:
-    LENGTH = 4
-    PROMPT = (2, 0, 3)
-
-    @pytest.fixture
-    def p_value(self, small, logits_after, chi_squared):
-        """Return the function that decodes texts and gives the p-value of their first tokens."""
-        target, head = small
-
-        def p_value(texts, sampling=EVEN, width=2, length=2):
-            decoder = DraftingDecoder(
-                target,
-                RedrafterDrafter(head, width, length),
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
-                seed=1,
-            )
-            return ToyLaw(None, logits_after, chi_squared).of(decoder, target, self.PROMPT, texts, sampling)[0]
-
-        return p_value
-
-    @pytest.mark.parametrize(("texts", "sampling"), LAWS)
-    def test_several_steps_follow_the_law_of_the_target(self, p_value, texts, sampling):
-        assert p_value(texts, sampling) > 1e-3
-
-    @pytest.mark.parametrize(
-        ("texts", "width", "length"), [(FEW, 4, 3), *slow([(MANY, 1, 3), (MANY, 5, 1), (MANY, 4, 3)])]
-    )
-    def test_beams_of_any_number_and_length_follow_it(self, p_value, texts, width, length):
-        assert p_value(texts, width=width, length=length) > 1e-3
-
-    def test_a_child_that_the_target_did_not_sample_is_found(self, p_value, monkeypatch):
-        monkeypatch.setattr(decoder_module, "verify_greedy", first_children)
-        assert p_value(300) < 1e-6
-
-    def test_the_same_seed_gives_the_same_text(self, small):
-        target, head = small
-
-        def text(seed):
-            decoder = DraftingDecoder(target, RedrafterDrafter(head, 3, 3), temperature=0.9, seed=seed)
-            return list(decoder.generate(self.PROMPT, 30))
-
-        assert text(5) == text(5) != text(6)
 
 
 class TestRefusals:

@@ -7,19 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from tests.runtime.decoding import PROMPT, joined, with_end
+from tests.runtime.decoding import PROMPT, accepted, begun, joined, proposed
 from tests.runtime.slow_best_first import best_paths, enumerated, slow_tree
 from tests.runtime.slow_growth import children_of, own, paths_of
-from tests.runtime.toy_law import LAWS, SAMPLINGS, ToyLaw, first_children
 from tests.support.slow import slow
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import DraftingDecoder, Sampling, load_model
-from treeopt.runtime import drafting_decoder as decoder_module
 from treeopt.runtime.cache import KVCache
-from treeopt.runtime.drafters.specexec import SpecExecDrafter, SpecExecSetting
-from treeopt.runtime.drafters.specexec_growth import BestFirstGrowth
-from treeopt.runtime.drafting import Outcome
-from treeopt.runtime.dynamic_growth import Children
+from treeopt.runtime.drafters.best_first import SpecExecDrafter, SpecExecSetting
+from treeopt.runtime.drafters.best_first_growth import BestFirstGrowth
+from treeopt.runtime.drafters.dynamic_growth import Children
 
 EVEN = Sampling(1.0)
 
@@ -191,33 +188,26 @@ def precise(make_checkpoint):
     return load_model(make_checkpoint(seed=2, tie_word_embeddings=True, num_hidden_layers=1), dtype=torch.float64)
 
 
-@pytest.fixture(scope="module")
-def pair(make_checkpoint):
-    """Return a target and a draft of 5 tokens."""
-    sizes = {"vocab_size": 5, "num_hidden_layers": 1, "tie_word_embeddings": False, "initializer_range": 0.25}
-    return [load_model(make_checkpoint(seed=seed, **sizes)) for seed in (5, 6)]
-
-
 class TestDrafting:
     @staticmethod
     def agreeing_steps(model, setting, logits_after):
         """Return how many of 5 steps, along paths at random, draft the tree of the slow twin."""
         drafter, generator = SpecExecDrafter(model, setting, capacity=128), np.random.default_rng(1)
         text, agreeing = list(PROMPT), 0
-        drafter.start(text)
+        begun(drafter, text)
         for _ in range(5):
-            drafted = drafter.propose()
+            drafted = proposed(drafter)
             tokens = drafted.tokens.tolist()
             assert drafted.tokens.dtype == torch.int64
             assert tokens[0] == text[-1]
-            assert drafted.tree.nodes <= setting.budget == drafter.max_nodes
+            assert drafted.tree.nodes <= setting.budget == drafter.max_tokens
             expected = slow_tree(children_of(model, text, setting.branching, logits_after), setting)
             agreeing += paths_of(drafted.tree, tokens) == expected
             node = int(generator.integers(drafted.tree.nodes))
             path = [int(above) for above in np.flatnonzero(drafted.tree.ancestor_mask[node])]
-            bonus = int(generator.integers(23))
-            drafter.accept(Outcome(tuple(path), [bonus], torch.empty(0), torch.empty(0)))
-            text += [*(tokens[above] for above in path[1:]), bonus]
+            committed = [*(tokens[above] for above in path[1:]), int(generator.integers(23))]
+            accepted(drafter, path, committed)
+            text += committed
         return agreeing
 
     @all_settings
@@ -226,7 +216,7 @@ class TestDrafting:
 
     def test_a_cache_that_keeps_the_wrong_nodes_is_found(self, precise, logits_after, monkeypatch):
         keep = KVCache.keep
-        monkeypatch.setattr(KVCache, "keep", lambda cache, path: keep(cache, range(len(path))))
+        monkeypatch.setattr(KVCache, "keep", lambda cache, text, path: keep(cache, text, range(len(path))))
         assert self.agreeing_steps(precise, specexec(16, 4, 4), logits_after) < 5
 
     def test_a_pass_feeds_no_more_than_a_batch(self, target, draft, monkeypatch):
@@ -276,55 +266,6 @@ class TestTemperatureZero:
             assert len(steps) < new_tokens / 2
         decoder.start(prompt)
         assert decoder.draft().tree.nodes == setting.budget or setting.least_log_prob > -np.inf
-
-    def test_a_text_may_be_as_long_as_the_models_were_trained_for(self, target, greedy_text):
-        prompt = PROMPT * 17
-        drafter = SpecExecDrafter(target, specexec(40, 2, 8), capacity=128)
-        decoder = DraftingDecoder(target, drafter, temperature=0.0)
-        assert list(decoder.generate(prompt, 128 - len(prompt))) == greedy_text(target, prompt, 128 - len(prompt))
-
-    def test_the_text_ends_with_the_end_token(self, target, draft, greedy_text):
-        text = greedy_text(target, PROMPT, 30)
-        end = text[12]
-        drafter = SpecExecDrafter(draft, specexec(12, 4, 4), capacity=128)
-        decoder = DraftingDecoder(with_end(target, end), drafter, temperature=0.0)
-        assert list(decoder.generate(PROMPT, 30)) == text[: text.index(end) + 1]
-
-
-class TestLaw:
-    LENGTH = 4
-    PROMPT = (2, 0, 3)
-
-    @pytest.fixture
-    def p_value(self, pair, logits_after, chi_squared):
-        """Return the function that decodes texts and gives the p-value of their first tokens."""
-        target, draft = pair
-
-        def p_value(texts, sampling=EVEN, setting=None):
-            drafter = SpecExecDrafter(draft, setting or specexec(5, 2, 2), capacity=128)
-            decoder = DraftingDecoder(
-                target,
-                drafter,
-                temperature=sampling.temperature,
-                top_p=sampling.top_p,
-                top_k=sampling.top_k,
-                seed=1,
-            )
-            return ToyLaw(None, logits_after, chi_squared).of(decoder, target, self.PROMPT, texts, sampling)[0]
-
-        return p_value
-
-    @pytest.mark.parametrize(("texts", "sampling"), [(120, SAMPLINGS[1]), *LAWS[1:]])
-    def test_several_steps_follow_the_law_of_the_target(self, p_value, texts, sampling):
-        assert p_value(texts, sampling) > 1e-3
-
-    @pytest.mark.slow
-    def test_large_budgets_and_early_ends_follow_it_too(self, p_value):
-        assert p_value(500, setting=specexec(24, 4, 6, max_passes=3, least_log_prob=-3.0)) > 1e-3
-
-    def test_a_child_that_the_target_did_not_sample_is_found(self, p_value, monkeypatch):
-        monkeypatch.setattr(decoder_module, "verify_greedy", first_children)
-        assert p_value(300) < 1e-6
 
 
 class TestRefusals:

@@ -62,7 +62,9 @@ def reference(folder):
 
 def forward(model, cache, tokens, positions, visible, start=0):
     mask = TreeMask(torch.from_numpy(visible.copy()), cache.capacity, dtype=model.dtype, device=model.device)
-    return model.forward(torch.tensor(tokens), torch.tensor(positions), cache, mask.behind(cache.length), start=start)
+    return model.forward(
+        torch.tensor(tokens), torch.tensor(positions), cache, mask.behind(cache.length), start=start
+    ).logits
 
 
 def forward_tree(model, text, tree, tokens):
@@ -78,7 +80,9 @@ def test_a_prompt_and_then_token_by_token(folder):
     cache = model.new_cache(40)
     model.prefill(torch.tensor(tokens[:17]), cache)
     for position in range(17, 40):
-        logits = model.forward(torch.tensor(tokens[position : position + 1]), torch.tensor([position]), cache, None)
+        logits = model.forward(
+            torch.tensor(tokens[position : position + 1]), torch.tensor([position]), cache, None
+        ).logits
         assert logits.dtype == torch.float32
         assert_close(logits[0], expected[position])
         cache.length += 1
@@ -148,7 +152,7 @@ def test_the_last_position_that_was_trained(target, target_reference):
     tokens = random_text(128, seed=7)
     cache = target.new_cache(128)
     target.prefill(torch.tensor(tokens[:-1]), cache)
-    logits = target.forward(torch.tensor(tokens[-1:]), torch.tensor([127]), cache, None)
+    logits = target.forward(torch.tensor(tokens[-1:]), torch.tensor([127]), cache, None).logits
     assert_close(logits[0], target_reference(tokens)[-1])
 
 
@@ -161,7 +165,7 @@ def test_a_config_of_older_transformers(target_folder, tmp_path):
     model, tokens = load_model(tmp_path), random_text(20)
     cache = model.new_cache(20)
     model.prefill(torch.tensor(tokens[:-1]), cache)
-    logits = model.forward(torch.tensor(tokens[-1:]), torch.tensor([19]), cache, None)
+    logits = model.forward(torch.tensor(tokens[-1:]), torch.tensor([19]), cache, None).logits
     assert_close(logits[0], reference(tmp_path)(tokens)[-1])
 
 
@@ -198,5 +202,5 @@ def test_one_model_serves_several_caches(target, logits_after):
     for text, cache in zip(texts, caches, strict=True):
         target.prefill(torch.tensor(text[:-1]), cache)
     for text, cache in zip(texts, caches, strict=True):
-        logits = target.forward(torch.tensor(text[-1:]), torch.tensor([7]), cache, None)
+        logits = target.forward(torch.tensor(text[-1:]), torch.tensor([7]), cache, None).logits
         assert_close(logits[0], logits_after(target, text))

@@ -11,6 +11,7 @@ from treeopt.runtime.adapter import load_adapter
 from treeopt.runtime.adapter.cache import AdapterCache
 from treeopt.runtime.adapter.model import AdapterModel
 from treeopt.runtime.adapter.tree_check import EXACT, ROUNDED, check_tree_mask
+from treeopt.runtime.model import NOTHING, Output
 
 SIZES = {
     "vocab_size": 61,
@@ -33,23 +34,23 @@ def random_model(config):
 
 
 class WithoutMask(AdapterModel):
-    def forward(self, tokens, positions, cache, _, *, start=0):
-        return super().forward(tokens, positions, cache, None, start=start)
+    def forward(self, tokens, positions, cache, _, *, start=0, wants=NOTHING):
+        return super().forward(tokens, positions, cache, None, start=start, wants=wants)
 
 
 class WithCausalMask(AdapterModel):
     """What becomes of a mask that a model ignores."""
 
-    def forward(self, tokens, positions, cache, _, *, start=0):
+    def forward(self, tokens, positions, cache, _, *, start=0, wants=NOTHING):
         count, seen = len(tokens), cache.length + start
         causal = torch.full((count, seen + count), float("-inf"), dtype=self.dtype).triu(seen + 1)
-        return super().forward(tokens, positions, cache, causal, start=start)
+        return super().forward(tokens, positions, cache, causal, start=start, wants=wants)
 
 
 class WithoutPositions(AdapterModel):
-    def forward(self, tokens, _, cache, mask, *, start=0):
+    def forward(self, tokens, _, cache, mask, *, start=0, wants=NOTHING):
         first = cache.length + start
-        return super().forward(tokens, torch.arange(first, first + len(tokens)), cache, mask, start=start)
+        return super().forward(tokens, torch.arange(first, first + len(tokens)), cache, mask, start=start, wants=wants)
 
 
 class WithWrongKeep(AdapterModel):
@@ -58,8 +59,8 @@ class WithWrongKeep(AdapterModel):
 
 
 class KeepsTheFirstNodes(AdapterCache):
-    def keep(self, path):
-        super().keep(range(len(path)))
+    def keep(self, text, path):
+        super().keep(text, range(len(path)))
 
 
 class WithWrongStart(AdapterModel):
@@ -71,8 +72,9 @@ class WithWrongStart(AdapterModel):
 
 
 class WithNaN(AdapterModel):
-    def forward(self, tokens, positions, cache, mask, *, start=0):
-        return super().forward(tokens, positions, cache, mask, start=start) * float("nan")
+    def forward(self, tokens, positions, cache, mask, *, start=0, wants=NOTHING):
+        logits, states = super().forward(tokens, positions, cache, mask, start=start, wants=wants)
+        return Output(logits * float("nan"), states)
 
 
 @pytest.mark.parametrize("config", [LLAMA, GPT2, GEMMA2], ids=["llama", "gpt2", "gemma2"])
@@ -105,7 +107,7 @@ def test_a_vocabulary_smaller_than_the_trial():
 def test_tokens_that_a_model_never_says():
     class Silent(AdapterModel):
         def forward(self, *args, **options):
-            return self.silenced(super().forward(*args, **options))
+            return Output(self.silenced(super().forward(*args, **options).logits))
 
         def text_logits(self, texts):
             return self.silenced(super().text_logits(texts))

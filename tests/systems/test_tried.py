@@ -25,7 +25,7 @@ def chosen(monkeypatch):
     """
     profile = invented(verify=lambda n, *_: 1.0 + 1e-4 * n)
     grounds = SimpleNamespace(prompts=[[1]], positions=9, model=lambda _: step_model(profile))
-    grounds.decoder = lambda drafter, _: drafter.max_nodes
+    grounds.decoder = lambda drafter, _: drafter.max_tokens
 
     def chosen(sizes):
         tried = []
@@ -37,7 +37,7 @@ def chosen(monkeypatch):
             return Trial(tokens=size * one, steps=one, pass_tokens=size * one, passes=one, draft=Timing([1e-3]))
 
         monkeypatch.setattr("treeopt.systems.tried.run_trial", trial)
-        choices = [Choice(f"of {size}", lambda size=size: SimpleNamespace(max_nodes=size)) for size in sizes]
+        choices = [Choice(f"of {size}", lambda size=size: SimpleNamespace(max_tokens=size)) for size in sizes]
         found = fastest_choice("drafter", grounds, choices)
         assert found.make(3) == int(found.setting.removeprefix("of "))
         return found.setting, tried

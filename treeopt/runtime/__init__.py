@@ -7,9 +7,9 @@ from importlib import import_module
 from types import ModuleType
 
 from treeopt.runtime.checkpoint import load_model
-from treeopt.runtime.decoder import Decoder
-from treeopt.runtime.drafting_decoder import DraftingDecoder
-from treeopt.runtime.dynamic import DynamicDecoder, DynamicDrafter
+from treeopt.runtime.decoding.decoder import Decoder
+from treeopt.runtime.decoding.earlier_names import DraftingDecoder, DynamicDecoder
+from treeopt.runtime.drafters.dynamic_tree import DynamicDrafter
 from treeopt.runtime.sampling import law
 from treeopt.runtime.transformer import Transformer
 from treeopt.runtime.verification import Verdict, Verifier, draw, verify, verify_greedy
@@ -35,8 +35,8 @@ SUBMODULES = frozenset(
     {
         "adapter",
         "config",
+        "decoding",
         "drafters",
-        "drafting",
         "folder",
         "huggingface",
         "memory",

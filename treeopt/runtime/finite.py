@@ -13,6 +13,7 @@ from torch import Tensor
 
 from treeopt.errors import TreeoptError, TreeoptWarning
 from treeopt.runtime.model import LanguageModel
+from treeopt.trees import TokenTree
 
 
 class Scores(NamedTuple):
@@ -22,6 +23,25 @@ class Scores(NamedTuple):
     """Name of the model that gave them."""
     values: Tensor
     """float (k,): a number of each that is finite where the distribution is."""
+    nodes: Sequence[int]
+    """The node that each is of, in rising order: its children were taken from it."""
+
+    @classmethod
+    def missing(cls, model: str) -> "Scores":
+        """Return those of a draft that has nothing below the root, because a distribution is not finite."""
+        return cls(model, torch.tensor([torch.nan]), (0,))
+
+
+def usable_nodes(tree: TokenTree, nodes: Sequence[int], scores: Sequence[float]) -> int:
+    """Return how many nodes, in level order, are left of a draft whose scores are not all finite.
+
+    The draft ends with the first level after which a distribution is not finite, in all its branches.  What decides
+    this was sampled before the level below it was, so that the text keeps the target's distribution; to drop the whole
+    draft would take those away in which the draft model met certain tokens.
+    """
+    first = next(node for node, score in zip(nodes, scores, strict=True) if not isfinite(score))
+    usable: int = tree.levels[int(tree.depth[first])].stop
+    return usable
 
 
 def on_host(tokens: Tensor, scores: Tensor | None) -> tuple[list[int], list[float]]:

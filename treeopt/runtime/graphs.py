@@ -16,8 +16,8 @@ from torch import Tensor
 
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.mask import static_mask
-from treeopt.runtime.model import LanguageModel, StaticModel, TextCache
-from treeopt.runtime.tree_pass import Pass, Passes, PassNodes, TreePasses
+from treeopt.runtime.model import NOTHING, LanguageModel, Output, States, StaticModel, TextCache, Wants
+from treeopt.runtime.tree_pass import Pass, Passes, PassNodes, TreePass, TreePasses
 
 FIRST_EXTENT = 256
 """Slots that the passes of short texts attend over."""
@@ -76,14 +76,18 @@ class StaticPass:
     `length`, int64 (), is a buffer too, which holds the committed tokens; `placement` is of the first nodes to be fed.
     """
 
-    def __init__(self, model: StaticModel, cache: TextCache, length: Tensor, placement: Placement) -> None:
+    def __init__(
+        self, model: StaticModel, cache: TextCache, length: Tensor, placement: Placement, wants: Wants = NOTHING
+    ) -> None:
         self._model = model
         self._cache = cache
         self._length = length
         self._loaded = placement
         self._placement = Placement(*(each.clone() for each in placement))
+        self._wants = wants
+        self._buffers: list[Tensor] = []
         self.tokens = torch.zeros(placement.rows, dtype=torch.int64, device=model.device)
-        self.logits = torch.zeros((placement.rows, model.config.vocabulary), dtype=model.dtype, device=model.device)
+        self.output = Output(self.tokens)
 
     def load(self, placement: Placement) -> None:
         """Take other nodes."""
@@ -93,14 +97,17 @@ class StaticPass:
             self._loaded = placement
 
     def run(self, extent: int) -> None:
-        """Write the logits of the tokens, which attend over so many slots."""
+        """Write logits and states of the tokens, which attend over so many slots, into `output`."""
         nodes = self._placement
         mask = static_mask(nodes.visible, self._length, extent, self._model.dtype)
-        self.logits.copy_(
-            self._model.forward_static(
-                self.tokens, self._length + nodes.depth, self._cache, self._length + nodes.offset, mask
-            )
+        found = self._model.forward_static(
+            self.tokens, self._length + nodes.depth, self._cache, self._length + nodes.offset, mask, self._wants
         )
+        if not self._buffers:  # made by the call before the first capture, in the shapes that the model gives
+            self.output = _copied(found)
+            self._buffers = _tensors(self.output)
+        for buffer, content in zip(self._buffers, _tensors(found), strict=True):
+            buffer.copy_(content)
 
 
 class PassGraphs:
@@ -112,11 +119,14 @@ class PassGraphs:
         pool: where the graphs work.
     """
 
-    def __init__(self, model: StaticModel, cache: TextCache, *, columns: int, pool: GraphPool) -> None:
+    def __init__(
+        self, model: StaticModel, cache: TextCache, *, columns: int, pool: GraphPool, wants: Wants = NOTHING
+    ) -> None:
         self._model = model
         self._cache = cache
         self._columns = columns
         self._pool = pool
+        self._wants = wants
         self._extents = extents(cache.capacity)
         self._length = torch.zeros((), dtype=torch.int64, device=model.device)
         self._static: dict[int, StaticPass] = {}
@@ -136,7 +146,7 @@ class PassGraphs:
         placements = [self._place(nodes) for nodes in passes]
         for each in placements:  # true nodes: one that saw nothing would leave NaN in the cache
             if each.rows not in self._static:
-                self._static[each.rows] = StaticPass(self._model, self._cache, self._length, each)
+                self._static[each.rows] = StaticPass(self._model, self._cache, self._length, each, self._wants)
         # a text may end longer than it was to be, and then all the tree's room is not left behind it
         self._length.fill_(min(self._cache.length, self._cache.capacity - self._columns))
         shapes = {(each.rows, extent) for each in placements for extent in self._extents if each.rows <= extent}
@@ -147,13 +157,17 @@ class PassGraphs:
             for placement, nodes in zip(placements, passes, strict=True)
         ]
 
+    def once(self, nodes: PassNodes) -> Pass:
+        """See `Passes`: nothing is captured for it."""
+        return TreePass(self._model, self._cache, nodes, capacity=self._cache.length, wants=self._wants)
+
     def clean(self) -> None:
         """See `Passes`: a mask hides a slot by adding to its score, and NaN stays NaN whatever is added."""
         self._cache.wipe()
 
     @torch.inference_mode()
-    def _run(self, placement: Placement, fed: int, tokens: Tensor) -> Tensor:
-        """Return the logits (rows, V) after tokens, which with those before are `fed` nodes of this step."""
+    def _run(self, placement: Placement, fed: int, tokens: Tensor) -> Output:
+        """Return logits and states after tokens, which with those before are `fed` nodes of this step."""
         static = self._static[placement.rows]
         slots = self._cache.length + fed
         if slots > self._cache.capacity:
@@ -162,7 +176,7 @@ class PassGraphs:
         static.tokens.copy_(tokens)
         self._length.fill_(self._cache.length)
         self._replays[placement.rows, self._extents[bisect_left(self._extents, slots)]]()
-        return static.logits
+        return static.output
 
     def _place(self, nodes: PassNodes) -> Placement:
         device = self._model.device
@@ -174,6 +188,21 @@ class PassGraphs:
             offset=torch.arange(nodes.start, nodes.start + rows, device=device),
             visible=visible.to(device),
         )
+
+
+def _tensors(output: Output) -> list[Tensor]:
+    states = output.states
+    if states is None:
+        return [output.logits]
+    return [output.logits, *states.boundaries, *([] if states.last is None else [states.last])]
+
+
+def _copied(output: Output) -> Output:
+    states = output.states
+    if states is not None:
+        last = None if states.last is None else states.last.clone()
+        states = States(tuple(each.clone() for each in states.boundaries), last)
+    return Output(output.logits.clone(), states)
 
 
 def extents(capacity: int) -> list[int]:
@@ -195,9 +224,15 @@ def pool_for(device: torch.device, cuda_graphs: bool | None = None) -> GraphPool
 
 
 def passes_over(
-    model: LanguageModel, cache: TextCache, *, capacity: int, max_nodes: int, pool: GraphPool | None
+    model: LanguageModel,
+    cache: TextCache,
+    *,
+    capacity: int,
+    max_nodes: int,
+    pool: GraphPool | None,
+    wants: Wants = NOTHING,
 ) -> Passes:
     """Return what makes the passes over a cache for texts up to `capacity` tokens: with a pool, as graphs."""
     if pool is None or not isinstance(model, StaticModel):
-        return TreePasses(model, cache, capacity)
-    return PassGraphs(model, cache, columns=max_nodes, pool=pool)
+        return TreePasses(model, cache, capacity, wants)
+    return PassGraphs(model, cache, columns=max_nodes, pool=pool, wants=wants)

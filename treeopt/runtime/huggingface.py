@@ -26,8 +26,8 @@ from transformers.generation.configuration_utils import GenerationMode
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.runtime.checkpoint import build_model
 from treeopt.runtime.config import parse_config
-from treeopt.runtime.decode_loop import trained_tokens
-from treeopt.runtime.decoder import Decoder
+from treeopt.runtime.decoding.decoder import Decoder
+from treeopt.runtime.decoding.limits import trained_tokens
 from treeopt.runtime.transformer import Transformer
 from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree

@@ -1,5 +1,6 @@
 """A transformer of the Llama family: prompts, single tokens and trees of one text or a batch through the same layers."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,7 @@ from treeopt.errors import InvalidValueError
 from treeopt.runtime.cache import KVCache
 from treeopt.runtime.config import ModelConfig
 from treeopt.runtime.linear import Linear
+from treeopt.runtime.model import NOTHING, Output, States, Wants, check_boundaries
 from treeopt.runtime.rotary import Rotations, rotate
 
 
@@ -72,24 +74,33 @@ class Transformer:
         return self.dtype.itemsize * tokens * (2 * self.config.hidden + 4 * self.config.intermediate)
 
     @torch.inference_mode()
-    def prefill(self, tokens: Tensor, cache: KVCache) -> Tensor | None:
+    def prefill(self, tokens: Tensor, cache: KVCache, wants: Wants = NOTHING) -> States | None:
         """Commit texts, int64 (n,) or (batch, n), to an empty cache.
 
-        Returns the last hidden state, (1, hidden) or (batch, 1, hidden), None without text.
+        Returns the states wanted of every token, or of the last, (1, hidden) or (batch, 1, hidden); None without text
+        or where none are.
         """
         length = tokens.shape[-1]
         if length == 0:
             return None
         slots = slice(0, length)
-        states = self._layers(tokens, cache.rotations[slots], cache, slots, length, None, causal=True)
+        found = self._layers(tokens, cache.rotations[slots], cache, slots, length, None, wants, causal=True)
         cache.length = length
-        return self._norm(states[..., -1:, :], self.weights.norm)
+        rows = slice(None) if wants.whole_text else slice(-1, None)
+        return self._states([each[..., rows, :] for each in found], wants)
 
     @torch.inference_mode()
     def forward(
-        self, tokens: Tensor, positions: Tensor, cache: KVCache, mask: Tensor | None, *, start: int = 0
-    ) -> Tensor:
-        """Return logits, tokens.shape + (vocabulary,), of n tokens that stand behind the committed ones.
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cache: KVCache,
+        mask: Tensor | None,
+        *,
+        start: int = 0,
+        wants: Wants = NOTHING,
+    ) -> Output:
+        """Return logits, tokens.shape + (vocabulary,), and states of n tokens that stand behind the committed ones.
 
         Args:
             tokens: int64 (n,) or (batch, n).
@@ -97,18 +108,13 @@ class Transformer:
             cache: keys and values are written to slots length + start …; its length does not change.
             mask: (n, length + start + n) to add to the attention scores, or None when each token sees every slot.
             start: tree nodes that were fed before in this step.
+            wants: hidden states.
         """
-        return self.logits(self.hidden(tokens, positions, cache, mask, start=start))
-
-    @torch.inference_mode()
-    def hidden(
-        self, tokens: Tensor, positions: Tensor, cache: KVCache, mask: Tensor | None, *, start: int = 0
-    ) -> Tensor:
-        """Return the last hidden states, tokens.shape + (hidden,), normed, of which `logits` makes `forward`'s."""
         first = cache.length + start
         slots = slice(first, first + tokens.shape[-1])
-        states = self._layers(tokens, cache.rotations[positions], cache, slots, slots.stop, mask)
-        return self._norm(states, self.weights.norm)
+        return self._output(
+            self._layers(tokens, cache.rotations[positions], cache, slots, slots.stop, mask, wants), wants
+        )
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
@@ -116,7 +122,15 @@ class Transformer:
         return self.weights.head(hidden)
 
     @torch.inference_mode()
-    def forward_static(self, tokens: Tensor, positions: Tensor, cache: KVCache, slots: Tensor, mask: Tensor) -> Tensor:
+    def forward_static(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cache: KVCache,
+        slots: Tensor,
+        mask: Tensor,
+        wants: Wants = NOTHING,
+    ) -> Output:
         """Return what `forward` does, in shapes and work on the device that no text length changes.
 
         Args:
@@ -125,9 +139,24 @@ class Transformer:
             cache: its length is not read.
             slots: int64 (n,), where each token's keys and values are written.
             mask: (n, extent) to add to the attention scores of the first `extent` slots.
+            wants: hidden states.
         """
-        states = self._layers(tokens, cache.rotations[positions], cache, slots, mask.shape[1], mask)
-        return self.logits(self._norm(states, self.weights.norm))
+        found = self._layers(tokens, cache.rotations[positions], cache, slots, mask.shape[1], mask, wants)
+        return self._output(found, wants)
+
+    def _output(self, found: Sequence[Tensor], wants: Wants) -> Output:
+        """Return logits and states, given the residual stream at the boundaries wanted and after all layers."""
+        *boundaries, after_all = found
+        last = self._norm(after_all, self.weights.norm)
+        states = States(tuple(boundaries), last if wants.last else None) if wants.any else None
+        return Output(self.weights.head(last), states)
+
+    def _states(self, found: Sequence[Tensor], wants: Wants) -> States | None:
+        """Return the states of `_output` without the logits."""
+        *boundaries, after_all = found
+        if not wants.any:
+            return None
+        return States(tuple(boundaries), self._norm(after_all, self.weights.norm) if wants.last else None)
 
     def _layers(
         self,
@@ -137,17 +166,23 @@ class Transformer:
         slots: slice | Tensor,
         extent: int,
         mask: Tensor | None,
+        wants: Wants,
         *,
         causal: bool = False,
-    ) -> Tensor:
-        """Return the hidden states of tokens that are written to `slots` and see the first `extent`."""
+    ) -> list[Tensor]:
+        """Return the residual stream of tokens that are written to `slots` and see the first `extent`.
+
+        That is at every boundary wanted, and last after all layers.
+        """
+        check_boundaries(wants, self.config.layers, self.name)
         batch, rows = cache.batch_size, tokens.shape[-1]
         if tokens.numel() != batch * rows:
             raise InvalidValueError(
                 f"tokens: expected those of {batch} texts, as the cache. Got {tuple(tokens.shape)}."
             )
         hidden = F.embedding(tokens.reshape(-1), self.weights.embedding)  # (batch * rows, hidden)
-        for layer, (keys, values) in zip(self.weights.layers, cache.layers, strict=True):
+        at = {0: hidden}
+        for number, (layer, (keys, values)) in enumerate(zip(self.weights.layers, cache.layers, strict=True), start=1):
             query, key, value = self._project(layer, hidden, rotations, batch)
             keys[:, :, slots] = key
             values[:, :, slots] = value
@@ -162,7 +197,9 @@ class Transformer:
             hidden = hidden + layer.attention_output(attended.transpose(1, 2).reshape(batch * rows, -1))
             gate, up = layer.gate_up(self._norm(hidden, layer.mlp_norm)).chunk(2, dim=-1)
             hidden = hidden + layer.down(F.silu(gate) * up)
-        return hidden.view(*tokens.shape, -1)
+            if number in wants.boundaries:
+                at[number] = hidden
+        return [each.view(*tokens.shape, -1) for each in (*(at[boundary] for boundary in wants.boundaries), hidden)]
 
     def _project(self, layer: Layer, hidden: Tensor, rotations: Tensor, batch: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values, each (batch, its heads, n, head_size), the first two rotated."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -10,10 +10,11 @@ from torch import Tensor
 
 from treeopt.arrays import Bool, Integers
 from treeopt.runtime.mask import TreeMask
-from treeopt.runtime.model import HiddenModel, LanguageModel, TextCache
+from treeopt.runtime.model import NOTHING, LanguageModel, Output, TextCache, Wants
+from treeopt.trees import TokenTree
 
-Pass = Callable[[Tensor], Tensor]
-"""From tokens, int64 (rows,), to logits (rows, V)."""
+Pass = Callable[[Tensor], Output]
+"""From tokens, int64 (rows,), to their logits and states."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,24 +28,23 @@ class PassNodes:
     start: int = 0
     """Nodes fed before in this step."""
 
+    @classmethod
+    def whole(cls, tree: TokenTree) -> "PassNodes":
+        """Return all nodes of a tree at once."""
+        return cls(visible=tree.ancestor_mask, depth=tree.depth)
+
 
 class Passes(Protocol):
     """Makes passes of one model over one cache."""
 
     def make(self, passes: Sequence[PassNodes]) -> list[Pass]:
-        """Return the passes of a tree; to be called between steps."""
+        """Return passes for texts of any length; to be called between steps."""
+
+    def once(self, nodes: PassNodes) -> Pass:
+        """Return a pass behind the text as it is now, which costs least where it is never needed again."""
 
     def clean(self) -> None:
         """Forget what stands behind the text, where a pass left something that is not finite."""
-
-
-class Read(NamedTuple):
-    """What a model says of the nodes of a pass."""
-
-    logits: Tensor
-    """(rows, V)."""
-    hidden: Tensor | None
-    """(rows, hidden); None where the model keeps them to itself."""
 
 
 class TreePass:
@@ -52,43 +52,29 @@ class TreePass:
 
     Args:
         model, cache: where they are fed to; the cache's text may be up to `capacity` tokens long.
-        visible: bool (rows, columns), the nodes, fed before or now, that each may attend to.
-        depth: (rows,) of each fed node.
-        start: nodes fed before in this step.
+        nodes: what is fed.
         capacity: longest text.
+        wants: hidden states.
     """
 
     def __init__(
-        self,
-        model: LanguageModel,
-        cache: TextCache,
-        *,
-        visible: Bool,
-        depth: Integers,
-        start: int = 0,
-        capacity: int,
+        self, model: LanguageModel, cache: TextCache, nodes: PassNodes, *, capacity: int, wants: Wants = NOTHING
     ) -> None:
         self._model = model
         self._cache = cache
-        self._start = start
-        self._depth = torch.tensor(depth, dtype=torch.int64, device=model.device)
-        nodes = torch.from_numpy(np.require(visible, requirements="W"))  # torch warns of what cannot be written
-        self._mask = TreeMask(nodes, capacity, dtype=model.dtype, device=model.device)
+        self._start = nodes.start
+        self._wants = wants
+        self._depth = torch.tensor(nodes.depth, dtype=torch.int64, device=model.device)
+        visible = torch.from_numpy(np.require(nodes.visible, requirements="W"))  # torch warns of what is read-only
+        self._mask = TreeMask(visible, capacity, dtype=model.dtype, device=model.device)
 
-    def __call__(self, tokens: Tensor) -> Tensor:
-        """Return logits (rows, V) after tokens, int64 (rows,)."""
+    def __call__(self, tokens: Tensor) -> Output:
+        """Return the logits and states after tokens, int64 (rows,)."""
         length = self._cache.length
         mask = self._mask.behind(length)
-        return self._model.forward(tokens, length + self._depth, self._cache, mask, start=self._start)
-
-    def read(self, tokens: Tensor) -> Read:
-        """Return the logits after tokens, int64 (rows,), with the hidden states that they are made of."""
-        if not isinstance(self._model, HiddenModel):
-            return Read(self(tokens), None)
-        length = self._cache.length
-        mask = self._mask.behind(length)
-        hidden = self._model.hidden(tokens, length + self._depth, self._cache, mask, start=self._start)
-        return Read(self._model.logits(hidden), hidden)
+        return self._model.forward(
+            tokens, length + self._depth, self._cache, mask, start=self._start, wants=self._wants
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +85,15 @@ class TreePasses:
     cache: TextCache
     capacity: int
     """Longest text."""
+    wants: Wants = NOTHING
 
     def make(self, passes: Sequence[PassNodes]) -> list[Pass]:
         """See `Passes`."""
-        return [
-            TreePass(
-                self.model,
-                self.cache,
-                visible=nodes.visible,
-                depth=nodes.depth,
-                start=nodes.start,
-                capacity=self.capacity,
-            )
-            for nodes in passes
-        ]
+        return [TreePass(self.model, self.cache, nodes, capacity=self.capacity, wants=self.wants) for nodes in passes]
+
+    def once(self, nodes: PassNodes) -> Pass:
+        """See `Passes`."""
+        return TreePass(self.model, self.cache, nodes, capacity=self.cache.length, wants=self.wants)
 
     def clean(self) -> None:
         """See `Passes`; here nothing is to do, because a pass sees no slot that was not fed in its step."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -31,6 +32,13 @@ class Verdict:
     def path(self) -> Tensor:
         """int64 (m,): the accepted nodes."""
         return torch.tensor(self.nodes)
+
+
+class TokensByNode(Protocol):
+    """A token of every node, such as a list."""
+
+    def __getitem__(self, node: int, /) -> int:
+        """Return the token of a node."""
 
 
 def draw(rule: str, draft_probs: Tensor, counts: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -92,7 +100,7 @@ def verify(
     return verifier.verdict(generator)
 
 
-def verify_greedy(children: Sequence[range], tokens: Sequence[int], target_tokens: Sequence[int]) -> Verdict:
+def verify_greedy(children: Sequence[range], tokens: Sequence[int], target_tokens: TokensByNode) -> Verdict:
     """Accept the path along which every drafted token is the target's likeliest, the limit of all rules at temperature 0.
 
     Args:

@@ -7,7 +7,16 @@ from typing import Any
 from torch import Tensor
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.model import LanguageModel, SizedModel, StaticModel, TextCache
+from treeopt.runtime.model import (
+    NOTHING,
+    LanguageModel,
+    Output,
+    SizedModel,
+    States,
+    StaticModel,
+    TextCache,
+    Wants,
+)
 
 
 def check_same_tokens(target: Mapping[str, int], draft: Mapping[str, int]) -> None:
@@ -74,13 +83,25 @@ class TrimmedModel:
         """Return the bytes of the model's pass; 0 where it does not say."""
         return self._model.pass_bytes(tokens) if isinstance(self._model, SizedModel) else 0
 
-    def prefill(self, tokens: Tensor, cache: Any) -> Tensor | None:
+    def prefill(self, tokens: Tensor, cache: Any, wants: Wants = NOTHING) -> States | None:
         """Commit a text as the model does."""
-        return self._model.prefill(tokens, cache)
+        return self._model.prefill(tokens, cache, wants)
 
-    def forward(self, tokens: Tensor, positions: Tensor, cache: Any, mask: Tensor | None, *, start: int = 0) -> Tensor:
-        """Return the first columns of the model's logits, tokens.shape + (columns,)."""
-        return self._model.forward(tokens, positions, cache, mask, start=start)[..., : self.config.vocabulary]
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cache: Any,
+        mask: Tensor | None,
+        *,
+        start: int = 0,
+        wants: Wants = NOTHING,
+    ) -> Output:
+        """Return the first columns of the model's logits, tokens.shape + (columns,), and its states."""
+        return self._shown(self._model.forward(tokens, positions, cache, mask, start=start, wants=wants))
+
+    def _shown(self, output: Output) -> Output:
+        return output._replace(logits=output.logits[..., : self.config.vocabulary])
 
 
 class TrimmedStaticModel(TrimmedModel):
@@ -88,9 +109,17 @@ class TrimmedStaticModel(TrimmedModel):
 
     _model: StaticModel
 
-    def forward_static(self, tokens: Tensor, positions: Tensor, cache: Any, slots: Tensor, mask: Tensor) -> Tensor:
-        """Return the first columns of the model's logits, tokens.shape + (columns,)."""
-        return self._model.forward_static(tokens, positions, cache, slots, mask)[..., : self.config.vocabulary]
+    def forward_static(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cache: Any,
+        slots: Tensor,
+        mask: Tensor,
+        wants: Wants = NOTHING,
+    ) -> Output:
+        """Return the first columns of the model's logits, tokens.shape + (columns,), and its states."""
+        return self._shown(self._model.forward_static(tokens, positions, cache, slots, mask, wants))
 
 
 def trimmed(model: LanguageModel, columns: int) -> LanguageModel:

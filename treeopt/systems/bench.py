@@ -11,7 +11,7 @@ from tqdm import tqdm
 from treeopt.errors import TreeoptError
 from treeopt.profiler.losslessness import Losslessness, greedy_losslessness, sampled_losslessness
 from treeopt.profiler.trials import TimedSteps, decoded_text
-from treeopt.runtime.decode_loop import DecodeLoop
+from treeopt.runtime import Decoder
 from treeopt.runtime.model import LanguageModel
 from treeopt.sampling import Sampling
 from treeopt.systems.system import NotRun, System
@@ -45,7 +45,7 @@ class Row:
 @dataclass(slots=True)
 class _Runner:
     system: System
-    decoder: DecodeLoop
+    decoder: Decoder
     steps: TimedSteps
     texts: list[list[int]]
     counts: list[int]
@@ -133,12 +133,12 @@ def _rate(runner: _Runner) -> float:
 
 
 def _seconds(runner: _Runner) -> float:
-    return float(sum(runner.steps.draft_s) + sum(runner.steps.read_s) + sum(runner.steps.rest_s))
+    return float(sum(runner.steps.draft_s) + sum(runner.steps.verify_s) + sum(runner.steps.rest_s))
 
 
 def _row(runner: _Runner, plain_rate: float, tested: Losslessness, sampling: Sampling) -> Row:
     steps, count = runner.steps, sum(runner.counts)
-    draft_s, verify_s, rest_s = (float(np.sum(each)) / count for each in (steps.draft_s, steps.read_s, steps.rest_s))
+    draft_s, verify_s, rest_s = (float(np.sum(each)) / count for each in (steps.draft_s, steps.verify_s, steps.rest_s))
     rate = _rate(runner)
     return Row(
         system=runner.system.name,

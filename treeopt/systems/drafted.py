@@ -8,9 +8,9 @@ from treeopt.planner.calibration import calibration, specexec_settings
 from treeopt.planner.dynamic import fastest_dynamic_tree
 from treeopt.planner.replay import Replay
 from treeopt.profiler import Recording, RecordSize, Settings, TextFiles
-from treeopt.runtime import DynamicDecoder
-from treeopt.runtime.decode_loop import trained_tokens
-from treeopt.runtime.drafters.specexec import SpecExecDrafter
+from treeopt.runtime import Decoder, DynamicDecoder
+from treeopt.runtime.decoding.limits import trained_tokens
+from treeopt.runtime.drafters.best_first import SpecExecDrafter
 from treeopt.systems.system import REST_ASSUMED, Grounds, System
 from treeopt.systems.tried import Choice, fastest_choice
 
@@ -32,7 +32,7 @@ def eagle2(grounds: Grounds, recorded: DraftRecord) -> System:
     found = fastest_dynamic_tree(Replay(recorded), model, max_nodes=model.costs.max_nodes)
     tree, sampling = found.tree, grounds.sampling
 
-    def make(seed: int) -> DynamicDecoder:
+    def make(seed: int) -> Decoder:
         return DynamicDecoder(
             grounds.pair.target,
             grounds.pair.draft,

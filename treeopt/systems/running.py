@@ -8,7 +8,7 @@ from treeopt.planner import fastest_drafted_tree
 from treeopt.profile import Profile
 from treeopt.profiler import Journal, Measurement, Settings, clock_for
 from treeopt.profiler.passes import ROOM_TOKENS
-from treeopt.runtime.decode_loop import trained_tokens
+from treeopt.runtime.decoding.limits import trained_tokens
 from treeopt.runtime.pair import ModelPair
 from treeopt.sampling import Sampling
 from treeopt.systems.bench import Row, bench_systems

@@ -6,9 +6,8 @@ from dataclasses import asdict, dataclass
 from treeopt.latency import Estimate
 from treeopt.planner import StepModel, step_model
 from treeopt.profile import Profile
-from treeopt.runtime import DraftingDecoder
-from treeopt.runtime.decode_loop import DecodeLoop
-from treeopt.runtime.drafting import Drafter
+from treeopt.runtime import Decoder
+from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.pair import ModelPair
 from treeopt.sampling import Sampling
 
@@ -27,7 +26,7 @@ class System:
     """The tree or the budget, in words."""
     predicted: Estimate
     """Tokens per second over those of plain decoding."""
-    make: Callable[[int], DecodeLoop]
+    make: Callable[[int], Decoder]
     """From a seed to the decoder."""
     assumed: tuple[str, ...] = ()
     """What the prediction rests on beside measurements, a sentence each."""
@@ -56,9 +55,9 @@ class Grounds:
     positions: int
     """New tokens of a text in a trial or a record."""
 
-    def decoder(self, drafter: Drafter, seed: int) -> DraftingDecoder:
+    def decoder(self, drafter: Drafter, seed: int) -> Decoder:
         """Return a decoder with a drafter, sampling as the grounds do."""
-        return DraftingDecoder(self.pair.target, drafter, **asdict(self.sampling), seed=seed)
+        return Decoder(self.pair.target, drafter, **asdict(self.sampling), seed=seed)
 
     def model(self, rule: str | None = None) -> StepModel:
         """Return the step model of a rule, by default of the first measured; at temperature 0 all rules are one.

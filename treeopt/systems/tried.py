@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from treeopt.planner.trials import fastest_trial, predicted_speedup
 from treeopt.profiler.trials import run_trial
-from treeopt.runtime.drafting import Drafter
+from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.systems.system import REST_ASSUMED, Grounds, System
 from treeopt.trial import Trial
 
@@ -28,7 +28,7 @@ def fastest_choice(name: str, grounds: Grounds, choices: Sequence[Choice]) -> Sy
     tried: list[tuple[Choice, Trial]] = []
     for choice in choices:
         drafter = choice.make()
-        if drafter.max_nodes <= model.costs.max_nodes:
+        if drafter.max_tokens <= model.costs.max_nodes:
             tried.append((choice, run_trial(grounds.decoder(drafter, 0), grounds.prompts, grounds.positions)))
     chosen, trial = tried[fastest_trial([each for _, each in tried], model)]
     return System(

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from treeopt.runtime.text_lengths import TextLengths
+
 
 class LayerSlots(CacheLayerMixin):
     """One layer's keys and values, each (batch, heads, capacity, size), made at the first update in the model's shapes.
@@ -60,26 +62,27 @@ class LayerSlots(CacheLayerMixin):
         """Return what `get_max_length` does, for older transformers."""
         return -1
 
-    def keep(self, first: int, offsets: Tensor) -> None:
-        """Move the entries at `offsets` from slot `first` to the slots from `first` on."""
+    def keep(self, text: int, first: int, offsets: Tensor) -> None:
+        """Move a text's entries at `offsets` from slot `first` to the slots from `first` on."""
         for store in self._stores:
-            store[:, :, first : first + len(offsets)] = store.index_select(2, first + offsets.to(store.device))
+            moved = store[text].index_select(1, first + offsets.to(store.device))
+            store[text, :, first : first + len(offsets)] = moved
 
-    def wipe(self, first: int) -> None:
-        """Set the entries from slot `first` on to 0."""
+    def wipe(self, text: int, first: int) -> None:
+        """Set a text's entries from slot `first` on to 0."""
         for store in self._stores:
-            store[:, :, first:] = 0
+            store[text, :, first:] = 0
 
 
-class AdapterCache(Cache):
+class AdapterCache(TextLengths, Cache):
     """What `treeopt.runtime.cache.KVCache` is to the built-in model, in the form that transformers' models ask for."""
 
     def __init__(self, capacity: int, batch_size: int = 1) -> None:
         self._slots: list[LayerSlots] = []
         new_layer = partial(_new_layer, self._slots, capacity, batch_size)
-        super().__init__(layer_class_to_replicate=new_layer)  # type: ignore[arg-type]
+        TextLengths.__init__(self, batch_size)
+        Cache.__init__(self, layer_class_to_replicate=new_layer)  # type: ignore[arg-type]
         self.capacity = capacity
-        self.length = 0
 
     def seek(self, start: int = 0) -> None:
         """Let the next pass write from slot length + start on."""
@@ -87,23 +90,20 @@ class AdapterCache(Cache):
             layer.used = self.length + start
 
     @torch.inference_mode()
-    def keep(self, path: Sequence[int]) -> None:
-        """Commit the tree nodes at the offsets `path` from `length`, rising from 0, and drop the others."""
+    def keep(self, text: int, path: Sequence[int]) -> None:
+        """Commit the tree nodes of a text at the offsets `path` from its length, rising from 0, and drop the others."""
         if path[-1] != len(path) - 1:  # otherwise they already stand where they belong
             offsets = torch.tensor(path)
             for layer in self._slots:
-                layer.keep(self.length, offsets)
-        self.length += len(path)
+                layer.keep(text, self.lengths[text], offsets)
+        self.lengths[text] += len(path)
 
     @torch.inference_mode()
     def wipe(self) -> None:
         """Set what stands behind the committed tokens to 0, where a pass left something that is not finite."""
         for layer in self._slots:
-            layer.wipe(self.length)
-
-    def clear(self) -> None:
-        """Forget every token."""
-        self.length = 0
+            for text, length in enumerate(self.lengths):
+                layer.wipe(text, length)
 
 
 def _new_layer(layers: list[LayerSlots], capacity: int, batch_size: int) -> LayerSlots:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from treeopt.runtime.adapter.cache import AdapterCache
 from treeopt.runtime.adapter.sizes import sizes_of
+from treeopt.runtime.model import NOTHING, Output, States, Wants, check_boundaries
 
 PREFILL_TOKENS = 2048
 """Most tokens of a text that one prefill pass reads."""
@@ -50,24 +51,47 @@ class AdapterModel:
         return 0
 
     @torch.inference_mode()
-    def prefill(self, tokens: Tensor, cache: AdapterCache) -> Tensor | None:
-        """Commit a text, int64 (n,) or (batch, n), to an empty cache; return None, for no hidden state is told."""
+    def prefill(self, tokens: Tensor, cache: AdapterCache, wants: Wants = NOTHING) -> States | None:
+        """Commit a text, int64 (n,) or (batch, n), to an empty cache.
+
+        Returns the states wanted of every token, or of the last, (1, hidden) or (batch, 1, hidden); None without text
+        or where none are.
+        """
         if tokens.numel() == 0:
             return None
-        for part in tokens.view(-1, tokens.shape[-1]).split(PREFILL_TOKENS, dim=1):
+        rows = tokens.view(-1, tokens.shape[-1])
+        found: list[States] = []
+        for part in rows.split(PREFILL_TOKENS, dim=1):
             cache.seek()
             places = torch.arange(cache.length, cache.length + part.shape[1], device=self.device)
-            self._model.base_model(  # without the head
-                input_ids=part, position_ids=places.expand_as(part), past_key_values=cache, use_cache=True
+            output = self._model.base_model(  # without the head
+                input_ids=part,
+                position_ids=places.expand_as(part),
+                past_key_values=cache,
+                use_cache=True,
+                **self._asked(wants),
             )
             cache.length += part.shape[1]
-        return None
+            if wants.any:
+                found.append(self._states(output, wants))
+        if not found:
+            return None
+        if not wants.whole_text:
+            found = [States(tuple(each[:, -1:] for each in found[-1].boundaries), _last_row(found[-1].last))]
+        return _shaped(_concatenated(found), tokens)
 
     @torch.inference_mode()
     def forward(
-        self, tokens: Tensor, positions: Tensor, cache: AdapterCache, mask: Tensor | None, *, start: int = 0
-    ) -> Tensor:
-        """Return logits, tokens.shape + (V,), of tokens that stand behind the committed ones.
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        cache: AdapterCache,
+        mask: Tensor | None,
+        *,
+        start: int = 0,
+        wants: Wants = NOTHING,
+    ) -> Output:
+        """Return logits, tokens.shape + (V,), and states of tokens that stand behind the committed ones.
 
         Args:
             tokens: int64 (n,) or (batch, n).
@@ -75,27 +99,65 @@ class AdapterModel:
             cache: keys and values are written to slots length + start …; its length does not change.
             mask: (n, length + start + n) to add to the attention scores, or None when each token sees every slot.
             start: tree nodes that were fed before in this step.
+            wants: hidden states.
+
+        Raises InvalidValueError for a boundary that the model does not tell.
         """
         rows = tokens.view(-1, tokens.shape[-1])
         count = rows.shape[1]
         if mask is None and count > 1:  # a model left to itself would hide later tokens from earlier ones
             mask = torch.zeros((count, cache.length + start + count), dtype=self.dtype, device=self.device)
         cache.seek(start)
-        logits: Tensor = self._model(
+        output = self._model(
             input_ids=rows,
             attention_mask=None if mask is None else mask.expand(len(rows), 1, -1, -1),
             position_ids=positions.clamp(max=self.config.max_positions - 1).expand_as(rows),
             past_key_values=cache,
             use_cache=True,
             return_dict=True,
-        ).logits
-        return logits.to(self.device).view(*tokens.shape, -1)
+            **self._asked(wants),
+        )
+        logits: Tensor = output.logits
+        states = _shaped(self._states(output, wants), tokens) if wants.any else None
+        return Output(logits.to(self.device).view(*tokens.shape, -1), states)
 
     @torch.inference_mode()
     def text_logits(self, texts: Tensor) -> Tensor:
         """Return logits (batch, n, V) of texts, int64 (batch, n), as the model computes them with no mask or cache."""
         logits: Tensor = self._model(input_ids=texts, use_cache=False, return_dict=True).logits
         return logits.to(self.device)
+
+    def _asked(self, wants: Wants) -> dict[str, bool]:
+        """Return what a pass is asked for beside its logits; raises InvalidValueError for what it cannot tell."""
+        if not wants.any:
+            return {}
+        # transformers gives the stream before each layer, and after all of them only what the final norm makes of it
+        check_boundaries(wants, self._model.config.get_text_config().num_hidden_layers - 1, self.name)
+        return {"output_hidden_states": True}
+
+    def _states(self, output: Any, wants: Wants) -> States:
+        """Return the states (batch, n, hidden) of what the model returned."""
+        found: tuple[Tensor, ...] = output.hidden_states
+        last = found[-1].to(self.device) if wants.last else None
+        return States(tuple(found[boundary].to(self.device) for boundary in wants.boundaries), last)
+
+
+def _last_row(states: Tensor | None) -> Tensor | None:
+    return None if states is None else states[:, -1:]
+
+
+def _concatenated(parts: list[States]) -> States:
+    """Return the states of the parts of a text, one after the other."""
+    last = [part.last for part in parts if part.last is not None]
+    boundaries = zip(*(part.boundaries for part in parts), strict=True)
+    return States(tuple(torch.cat(each, 1) for each in boundaries), torch.cat(last, 1) if last else None)
+
+
+def _shaped(states: States, tokens: Tensor) -> States:
+    """Return states (batch, n, hidden) with the leading shape of the tokens: no batch where there is one text."""
+    if tokens.ndim > 1:
+        return states
+    return States(tuple(each[0] for each in states.boundaries), None if states.last is None else states.last[0])
 
 
 def _input_device(model: Any) -> torch.device:

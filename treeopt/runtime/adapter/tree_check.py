@@ -75,12 +75,12 @@ def _passes(model: CheckedModel) -> tuple[list[Tensor], list[Tensor]]:
     cache = model.new_cache(len(text) + len(kept) + TREE.nodes + 1)
     model.prefill(torch.tensor(text, device=model.device), cache)
     passes = [torch.cat([_feed(model, cache, nodes, 0, 4), _feed(model, cache, nodes, 4, TREE.nodes)])]
-    cache.keep(KEPT)
+    cache.keep(0, KEPT)
     passes.append(_feed(model, cache, nodes, 0, TREE.nodes))
-    cache.keep(KEPT)
+    cache.keep(0, KEPT)
     after = [*text, *kept, *kept]
     place = torch.tensor([len(after)], device=model.device)
-    passes.append(model.forward(torch.tensor(rest[-1:], device=model.device), place, cache, None))
+    passes.append(model.forward(torch.tensor(rest[-1:], device=model.device), place, cache, None).logits)
     return [logits.float() for logits in passes], _references(model, text, [*text, *kept], nodes, [*after, rest[-1]])
 
 
@@ -90,7 +90,7 @@ def _feed(model: CheckedModel, cache: TextCache, tokens: list[int], first: int, 
     mask = TreeMask(visible, cache.length, dtype=model.dtype, device=model.device).behind(cache.length)
     depth = torch.tensor(TREE.depth[first:end], dtype=torch.int64, device=model.device)
     fed = torch.tensor(tokens[first:end], device=model.device)
-    return model.forward(fed, cache.length + depth, cache, mask, start=first)
+    return model.forward(fed, cache.length + depth, cache, mask, start=first).logits
 
 
 def _tree_tokens(tokens: list[int]) -> list[int]:

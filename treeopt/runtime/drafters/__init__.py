@@ -1,1 +1,1 @@
-"""Drafters, one module each: what guesses the tokens of a step; `treeopt.runtime.drafting` says what one must offer."""
+"""Drafters, one module each: what drafts the tokens of a step; `drafter` says what one must offer."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from treeopt.arrays import Int64
+from treeopt.runtime.drafters.recurring import recurring_tree
 from treeopt.trees import TokenTree
 
 
@@ -83,4 +84,4 @@ def merged(beams: Int64) -> Merged:
         parents += [parent for parent, _ in new]
         tokens += [token for _, token in new]
         ends = [node_after[step] for step in steps]
-    return Merged(TokenTree(parents), np.array(tokens, np.int64))
+    return Merged(recurring_tree(tuple(parents)), np.array(tokens, np.int64))

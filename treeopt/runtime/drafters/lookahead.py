@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from treeopt.arrays import Bool
+from treeopt.arrays import Bool, Int64
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.beams import merged
+from treeopt.runtime.drafters.drafter import NOTHING, Proposal, SideTokens, States, Step
 from treeopt.runtime.drafters.ngram_pool import NgramPool
-from treeopt.runtime.drafting import Extra, Outcome, Proposal
+from treeopt.runtime.drafters.texts import Texts
 
 POOL_KEYS = 8192
 
@@ -60,7 +60,7 @@ class LookaheadDrafter:
     """Keeps a window of guesses, a pool of n-grams, and proposes those of the pool that begin with the root.
 
     The window has levels 0 … N-2 of W columns.  The token (l, j) stands j + l places behind the root; (0, 0) is the
-    root itself, all others are guesses that ride along as extra tokens.  Invariant, before and after every step:
+    root itself, all others are guesses that ride along as side tokens.  Invariant, before and after every step:
 
     1. (l, j) sees the text, level 0 up to column j, and its own column down to itself: the root and j + l guesses, one
        at each place, in a row.
@@ -88,19 +88,52 @@ class LookaheadDrafter:
     Raises InvalidValueError for numbers out of range.
     """
 
+    sampled = False
+    wants = NOTHING
+
     def __init__(self, window: int, ngram: int, guesses: int, *, pool_keys: int = POOL_KEYS) -> None:
         self.setting = LookaheadSetting(window, ngram, guesses)
-        self.max_nodes = self.setting.max_nodes
-        self.pool = NgramPool(ngram, pool_keys, guesses)
-        self._levels: deque[list[int]] = deque(maxlen=ngram - 1)
+        self.max_tokens = self.setting.max_nodes
+        self._texts = Texts(lambda: LookaheadText(self.setting, NgramPool(ngram, pool_keys, guesses)))
+
+    def begin(self, text: int, tokens: Sequence[int], states: States | None = None) -> None:  # noqa: ARG002
+        """See `Drafter`."""
+        self._texts.begin(text).begin(tokens)
+
+    def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator] = ()) -> list[Proposal]:  # noqa: ARG002
+        """Return the trees of the pools' n-grams below the roots, and the windows beside them."""
+        return [self._texts[text].propose() for text in texts]
+
+    def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
+        """See `Drafter`."""
+        for text, step in zip(texts, steps, strict=True):
+            self._texts[text].accept(step)
+
+    def end(self, text: int) -> None:
+        """See `Drafter`."""
+        self._texts.end(text)
+
+    def pool(self, text: int) -> NgramPool:
+        """Return the pool of a text."""
+        return self._texts[text].pool
+
+
+class LookaheadText:
+    """Window and pool of one text; see `LookaheadDrafter`."""
+
+    def __init__(self, setting: LookaheadSetting, pool: NgramPool) -> None:
+        self.setting = setting
+        self.pool = pool
+        self._levels: deque[list[int]] = deque(maxlen=setting.ngram - 1)
         self._tail: list[int] = []
         """The text's last N - 1 tokens, the root last."""
-        self._sees = _sees(window, ngram - 1)
-        self._depth = np.add.outer(np.arange(ngram - 1), np.arange(window)).ravel()
+        self._sees = _sees(setting.window, setting.ngram - 1)
+        self._depth = np.add.outer(np.arange(setting.ngram - 1), np.arange(setting.window)).ravel()
+        self._masks: dict[tuple[int, int], tuple[Bool, Int64]] = {}
+        """By the sizes of tree and window, at most (G + 1)(N - 1) + N of them."""
 
-    def start(self, tokens: Sequence[int], hidden: Tensor | None = None) -> None:
-        """See `Drafter`."""
-        del hidden
+    def begin(self, tokens: Sequence[int]) -> None:
+        """Begin a text whose last token is the root."""
         seeds = tokens[-self.setting.window :]
         self._levels.clear()
         self._levels.append([seeds[column % len(seeds)] for column in range(self.setting.window)])
@@ -111,24 +144,21 @@ class LookaheadDrafter:
     def propose(self) -> Proposal:
         """Return the tree of the pool's n-grams below the root, and the window beside it."""
         root = self._tail[-1]
-        guesses = merged(np.array(self.pool.find(root), np.int64))
+        tree, tokens = merged(np.array(self.pool.find(root), np.int64))
         window = [token for level in self._levels for token in level][1:]
-        visible = np.zeros((len(window), guesses.tree.nodes + len(window)), np.bool_)
-        visible[:, 0] = True
-        visible[:, guesses.tree.nodes :] = self._sees[1 : len(window) + 1, 1 : len(window) + 1]
-        extra = Extra(torch.tensor(window, dtype=torch.int64), visible, self._depth[1 : len(window) + 1])
-        return Proposal(guesses.tree, torch.tensor([root, *guesses.tokens.tolist()]), extra)
+        side = SideTokens(torch.tensor(window, dtype=torch.int64), *self._beside(tree.nodes, len(window)))
+        return Proposal(tree, torch.tensor([root, *tokens.tolist()]), side=side)
 
-    def accept(self, outcome: Outcome) -> None:
+    def accept(self, step: Step) -> None:
         """Add what the pass gave to window and pool, and move on to the new root."""
-        rows = len(outcome.logits)
+        rows = len(step.logits)
         window = [0, *range(rows + 1 - len(self._levels) * self.setting.window, rows)]
-        guesses = outcome.logits[window[-self.setting.window :]].argmax(-1).tolist()
+        guesses = step.logits[window[-self.setting.window :]].argmax(-1).tolist()
         if len(self._levels) == self.setting.ngram - 1:
             for ngram in zip(*self._levels, guesses, strict=True):
                 self.pool.add(ngram)
         self._levels.append(guesses)
-        self._go_on(outcome.committed)
+        self._go_on(step.tokens)
 
     def _go_on(self, tokens: Sequence[int]) -> None:
         """Add tokens to the text; the last is the root."""
@@ -136,6 +166,16 @@ class LookaheadDrafter:
         self.pool.add_all(text)
         self._tail = text[1 - self.setting.ngram :]
         self._levels[0][0] = text[-1]
+
+    def _beside(self, nodes: int, window: int) -> tuple[Bool, Int64]:
+        """Return what each token of the window beside so many nodes sees, and its depth; the same objects again."""
+        found = self._masks.get((nodes, window))
+        if found is None:
+            visible = np.zeros((window, nodes + window), np.bool_)
+            visible[:, 0] = True
+            visible[:, nodes:] = self._sees[1 : window + 1, 1 : window + 1]
+            found = self._masks[nodes, window] = visible, self._depth[1 : window + 1]
+        return found
 
 
 def _sees(window: int, levels: int) -> Bool:

@@ -14,9 +14,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from treeopt.errors import InvalidValueError
+from treeopt.runtime.drafters.drafter import Proposal, Scores, States, Step, Wants
 from treeopt.runtime.drafters.head_folder import HeadFolder
-from treeopt.runtime.drafting import Outcome, Proposal
-from treeopt.runtime.finite import Scores
+from treeopt.runtime.drafters.head_texts import HeadTexts
+from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.linear import Linear
 from treeopt.runtime.transformer import Transformer
 from treeopt.trees import TokenTree
@@ -60,7 +61,7 @@ class MedusaHeads:
 
 
 class MedusaDrafter:
-    """Guesses one tree in every step: its node of depth d and rank r carries the r-th likeliest token of head d.
+    """Drafts one tree in every step: its node of depth d and rank r carries the r-th likeliest token of head d.
 
     Args:
         heads: of the target that verifies.
@@ -68,6 +69,9 @@ class MedusaDrafter:
 
     Raises InvalidValueError for a tree with more levels than heads, or more children of a node than tokens.
     """
+
+    sampled = False
+    wants = Wants(last=True)
 
     def __init__(self, heads: MedusaHeads, tree: TokenTree) -> None:
         widest, vocabulary = int(tree.child_counts.max()), heads.target.config.vocabulary
@@ -79,32 +83,37 @@ class MedusaDrafter:
             )
         self.heads = heads
         self.tree = tree
-        self.max_nodes = tree.nodes
+        self.max_tokens = tree.nodes
         self._count = max(1, widest)
         places = (tree.depth[1:] - 1) * self._count + tree.rank[1:]
         self._places = torch.from_numpy(places.astype(np.int64)).to(heads.target.device)
-        self._root = 0
-        self._hidden: Tensor | None = None
+        self._first_nodes = [level.start for level in tree.levels[:-1]]
+        self._texts = HeadTexts()
 
-    def start(self, tokens: Sequence[int], hidden: Tensor | None) -> None:
+    def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
         """See `Drafter`."""
-        self._root, self._hidden = tokens[-1], hidden
+        self._texts.begin(text, tokens, states)
 
     @torch.inference_mode()
-    def propose(self) -> Proposal:
-        """Return the tree of the heads' guesses; of a text that is its root alone, the root."""
-        if self._hidden is None:
-            return Proposal(TokenTree([-1]), torch.tensor([self._root]))
-        logits, tokens = self.heads.likeliest(self._hidden, self._count)
-        guesses = tokens.flatten()[self._places]
-        scores = Scores(self.heads.name, logits[0, : self.tree.max_depth, 0])
-        return Proposal(self.tree, torch.cat([guesses.new_tensor([self._root]), guesses]), scores=scores)
+    def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
+        """Return the trees of the heads' tokens; of a text that is its root alone, the root."""
+        return [self._propose(*self._texts[text]) for text in texts]
 
-    def accept(self, outcome: Outcome) -> None:
-        """Move on to a new root: it was sampled from the hidden state of the last accepted node."""
-        last = outcome.path[-1]
-        assert outcome.hidden is not None  # heads are loaded for a built-in model
-        self._root, self._hidden = outcome.committed[-1], outcome.hidden[last : last + 1]
+    def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
+        """See `Drafter`."""
+        self._texts.accept(texts, steps)
+
+    def end(self, text: int) -> None:
+        """See `Drafter`."""
+        self._texts.end(text)
+
+    def _propose(self, root: int, hidden: Tensor | None) -> Proposal:
+        if hidden is None:
+            return Proposal(ROOT_ALONE, torch.tensor([root]))
+        logits, tokens = self.heads.likeliest(hidden, self._count)
+        drafted = tokens.flatten()[self._places]
+        scores = Scores(self.heads.name, logits[0, : self.tree.max_depth, 0], self._first_nodes)
+        return Proposal(self.tree, torch.cat([drafted.new_tensor([root]), drafted]), scores=scores)
 
 
 def load_medusa(folder: Path | str, target: Transformer) -> MedusaHeads:

@@ -4,11 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.drafting import Outcome, Proposal
-from treeopt.trees import chain
+from treeopt.runtime.drafters.drafter import NOTHING, Proposal, States, Step
+from treeopt.runtime.drafters.recurring import recurring_chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +20,7 @@ class PromptLookupSetting:
     ngram: int
     """Most tokens at the text's end that are looked up."""
     length: int
-    """Tokens guessed."""
+    """Tokens drafted."""
 
     def __post_init__(self) -> None:
         for name in ("ngram", "length"):
@@ -30,7 +29,7 @@ class PromptLookupSetting:
 
     @property
     def max_nodes(self) -> int:
-        """Most tokens of the target's pass: the root and the guesses."""
+        """Most tokens of the target's pass: the root and the drafted tokens."""
         return 1 + self.length
 
 
@@ -39,54 +38,86 @@ PROMPT_LOOKUP_SETTINGS = tuple(PromptLookupSetting(ngram, length) for ngram in (
 
 
 class PromptLookupDrafter:
-    """Guesses a chain: what stood behind the latest earlier occurrence of the text's last n tokens.
+    """Drafts a chain: what stood behind the latest earlier occurrence of the text's last n tokens.
 
     n goes down from `max_ngram` to 1, and the first that occurred earlier counts; where none did, the root stands
-    alone.  Where fewer than `length` tokens stood behind it, the guess goes on with its own beginning, so that a text
-    that repeats itself is guessed to go on doing so.
+    alone.  Where fewer than `length` tokens stood behind it, the draft goes on with its own beginning, so that a text
+    that repeats itself is drafted to go on doing so.
 
     An index of where every n-gram ended last is kept as the text grows: a step costs `max_ngram` look-ups and as many
     entries per new token, however long the text is.  Memory: the text, and at most `max_ngram` entries a token of it.
 
     Args:
         max_ngram: most tokens at the text's end that are looked up.
-        length: tokens guessed.
+        length: tokens drafted.
 
     Raises InvalidValueError for numbers below 1.
     """
 
+    sampled = False
+    wants = NOTHING
+
     def __init__(self, max_ngram: int, length: int) -> None:
         self.setting = PromptLookupSetting(max_ngram, length)
-        self.max_nodes = self.setting.max_nodes
-        self._text: list[int] = []
-        self._ends: dict[tuple[int, ...], int] = {}
-        """Of every n-gram before the text's end, the place behind its last occurrence."""
+        self.max_tokens = self.setting.max_nodes
+        self._texts: dict[int, IndexedText] = {}
 
-    def start(self, tokens: Sequence[int], hidden: Tensor | None = None) -> None:
+    def begin(self, text: int, tokens: Sequence[int], states: States | None = None) -> None:  # noqa: ARG002
         """See `Drafter`."""
-        del hidden
-        self._text.clear()
-        self._ends.clear()
-        self._append(tokens)
+        self._texts[text] = IndexedText(self.setting.ngram, tokens)
 
-    def propose(self) -> Proposal:
-        """Return the root and the chain of guesses below it."""
-        end = next((self._ends[ngram] for ngram in self._last_ngrams() if ngram in self._ends), None)
-        guesses = [] if end is None else self._text[end : end + self.setting.length]
-        for copied in range(self.setting.length - len(guesses) if guesses else 0):
-            guesses.append(guesses[copied])
-        return Proposal(chain(len(guesses)), torch.tensor([self._text[-1], *guesses]))
+    def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator] = ()) -> list[Proposal]:  # noqa: ARG002
+        """Return the roots, each with the chain drafted below it."""
+        return [self._propose(self._texts[text]) for text in texts]
 
-    def accept(self, outcome: Outcome) -> None:
+    def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
         """See `Drafter`."""
-        self._append(outcome.committed)
+        for text, step in zip(texts, steps, strict=True):
+            self._texts[text].append(step.tokens)
 
-    def _append(self, tokens: Iterable[int]) -> None:
+    def end(self, text: int) -> None:
+        """See `Drafter`."""
+        self._texts.pop(text, None)
+
+    def _propose(self, text: "IndexedText") -> Proposal:
+        drafted = text.going_on(self.setting.length)
+        return Proposal(recurring_chain(len(drafted)), torch.tensor([text.root, *drafted]))
+
+
+class IndexedText:
+    """A text with the place behind the last occurrence of every n-gram before its end.
+
+    Args:
+        max_ngram: most tokens of an n-gram.
+        tokens: the text, which `append` makes longer.
+    """
+
+    def __init__(self, max_ngram: int, tokens: Iterable[int]) -> None:
+        self._max_ngram = max_ngram
+        self._tokens: list[int] = []
+        self.ends: dict[tuple[int, ...], int] = {}
+        self.append(tokens)
+
+    @property
+    def root(self) -> int:
+        """The last token."""
+        return self._tokens[-1]
+
+    def append(self, tokens: Iterable[int]) -> None:
+        """Make the text longer."""
         for token in tokens:
-            self._ends.update(dict.fromkeys(self._last_ngrams(), len(self._text)))
-            self._text.append(token)
+            self.ends.update(dict.fromkeys(self._last_ngrams(), len(self._tokens)))
+            self._tokens.append(token)
+
+    def going_on(self, length: int) -> list[int]:
+        """Return so many tokens that stood behind the text's last ones before, none where they are new."""
+        end = next((self.ends[ngram] for ngram in self._last_ngrams() if ngram in self.ends), None)
+        found = [] if end is None else self._tokens[end : end + length]
+        for copied in range(length - len(found) if found else 0):
+            found.append(found[copied])
+        return found
 
     def _last_ngrams(self) -> list[tuple[int, ...]]:
         """Return the n-grams at the text's end, longest first."""
-        last = tuple(self._text[-self.setting.ngram :])
+        last = tuple(self._tokens[-self._max_ngram :])
         return [last[first:] for first in range(len(last))]

@@ -17,12 +17,12 @@ from torch.nn import functional as F
 
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.beams import beam_search, merged
+from treeopt.runtime.drafters.drafter import Proposal, Scores, States, Step, Wants
 from treeopt.runtime.drafters.head_folder import HeadFolder
-from treeopt.runtime.drafting import Outcome, Proposal
-from treeopt.runtime.finite import Scores
+from treeopt.runtime.drafters.head_texts import HeadTexts
+from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.linear import Linear
 from treeopt.runtime.transformer import Transformer
-from treeopt.trees import TokenTree
 
 LEAST_MEAN_SQUARE = 1e-9
 """Added to that of an embedding; far below what models have, unlike what torch adds by default in half precision."""
@@ -129,7 +129,7 @@ def _affine(file: HeadFolder, name: str, size: int) -> Affine:
 
 
 class RedrafterDrafter:
-    """Guesses the tree of the likeliest texts below the root.
+    """Drafts the tree of the likeliest texts below the root.
 
     Args:
         head: the recurrent head of the target that verifies.
@@ -138,6 +138,9 @@ class RedrafterDrafter:
 
     Raises InvalidValueError for numbers out of range.
     """
+
+    sampled = False
+    wants = Wants(last=True)
 
     def __init__(self, head: RedrafterHead, width: int, length: int) -> None:
         vocabulary = head.target.config.vocabulary
@@ -148,27 +151,31 @@ class RedrafterDrafter:
         self.head = head
         self.width = width
         self.length = length
-        self.max_nodes = 1 + width * length
-        self._root = 0
-        self._hidden: Tensor | None = None
+        self.max_tokens = 1 + width * length
+        self._texts = HeadTexts()
 
-    def start(self, tokens: Sequence[int], hidden: Tensor | None) -> None:
+    def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
         """See `Drafter`."""
-        self._root, self._hidden = tokens[-1], hidden
+        self._texts.begin(text, tokens, states)
 
-    def propose(self) -> Proposal:
-        """Return the merged beams, or where the text is its root alone nothing below it."""
-        if self._hidden is None:
-            return Proposal(TokenTree([-1]), torch.tensor([self._root]))
-        beams = self.head.beams(self._hidden, self._root, width=self.width, length=self.length)
+    def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
+        """Return the merged beams; of a text that is its root alone, the root."""
+        return [self._propose(*self._texts[text]) for text in texts]
+
+    def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
+        """See `Drafter`."""
+        self._texts.accept(texts, steps)
+
+    def end(self, text: int) -> None:
+        """See `Drafter`."""
+        self._texts.end(text)
+
+    def _propose(self, root: int, hidden: Tensor | None) -> Proposal:
+        if hidden is None:
+            return Proposal(ROOT_ALONE, torch.tensor([root]))
+        beams = self.head.beams(hidden, root, width=self.width, length=self.length)
         if len(beams) == 0:
-            scores = Scores(f"ReDrafter head of {self.head.target.name}", torch.tensor([torch.nan]))
-            return Proposal(TokenTree([-1]), torch.tensor([self._root]), scores=scores)
+            scores = Scores.missing(f"ReDrafter head of {self.head.target.name}")
+            return Proposal(ROOT_ALONE, torch.tensor([root]), scores=scores)
         tree, tokens = merged(beams.cpu().numpy())
-        return Proposal(tree, torch.from_numpy(np.concatenate([[self._root], tokens])))
-
-    def accept(self, outcome: Outcome) -> None:
-        """Move on to a new root: it was sampled from the hidden state of the last accepted node."""
-        last = outcome.path[-1]
-        assert outcome.hidden is not None  # heads are loaded for a built-in model
-        self._root, self._hidden = outcome.committed[-1], outcome.hidden[last : last + 1]
+        return Proposal(tree, torch.from_numpy(np.concatenate([[root], tokens])))

@@ -38,6 +38,8 @@ class Rule:
     """
     selection: Selection
     """How the accepted path follows."""
+    race: bool = False
+    """Whether `draw` is an exponential race, whose noise can be made for all levels at once."""
     by_level: bool = False
     """Whether a level is judged with what came of the level above."""
     random_drafts: bool = True
@@ -65,10 +67,17 @@ class Rule:
 RULES = {
     rule.name: rule
     for rule in (
-        Rule(name="sequoia", draw=without_replacement, judge=sequoia, selection=TopDown()),
+        Rule(name="sequoia", draw=without_replacement, race=True, judge=sequoia, selection=TopDown()),
         Rule(name="specinfer", draw=with_replacement, judge=specinfer, selection=TopDown()),
         Rule(name="target", draw=likeliest, judge=sampled_target, selection=TopDown(), random_drafts=False),
-        Rule(name="traversal", draw=without_replacement, judge=traversal, selection=LeavesFirst(), by_level=True),
+        Rule(
+            name="traversal",
+            draw=without_replacement,
+            race=True,
+            judge=traversal,
+            selection=LeavesFirst(),
+            by_level=True,
+        ),
         Rule(name="typical", draw=likeliest, judge=typical, selection=Longest(), by_level=True, random_drafts=False),
     )
 }

@@ -6,7 +6,7 @@ No model in sight: log-probabilities and tokens come in pass by pass, and numpy 
 import numpy as np
 import numpy.typing as npt
 
-from treeopt.runtime.dynamic_growth import Beams, Children, Grown, falling, in_level_order
+from treeopt.runtime.drafters.dynamic_growth import Beams, Children, Grown, falling, in_level_order
 from treeopt.runtime.tree_pass import PassNodes
 from treeopt.trees.specexec import SpecExecSetting
 

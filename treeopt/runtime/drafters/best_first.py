@@ -1,9 +1,12 @@
 """SpecExec: in every step the draft model grows the most probable paths that fit a budget (Svirschevski et al., 2024)."""
 
+from collections.abc import Callable
+from functools import partial
+
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.drafters.specexec_growth import BestFirstGrowth
-from treeopt.runtime.dynamic_growth import Children, Grown
-from treeopt.runtime.growing import GrowingDrafter
+from treeopt.runtime.drafters.best_first_growth import BestFirstGrowth
+from treeopt.runtime.drafters.dynamic_growth import Beams, Children, Grown
+from treeopt.runtime.drafters.growing import GrowingDrafter
 from treeopt.runtime.memory import new_cache
 from treeopt.runtime.model import LanguageModel, TextCache
 from treeopt.trees.specexec import SpecExecSetting
@@ -25,18 +28,18 @@ class SpecExecDrafter(GrowingDrafter):
 
     def __init__(self, model: LanguageModel, setting: SpecExecSetting, *, capacity: int) -> None:
         _check(setting, model, capacity)
-        cache = _cache(model, setting, capacity)
-        super().__init__(model, cache, children=setting.branching, max_nodes=setting.budget)
+        cache = partial(_cache, model, setting, capacity)
+        super().__init__(model, cache, capacity=capacity, children=setting.branching, max_nodes=setting.budget)
         self.setting = setting
 
-    def _grow(self, root: Children) -> Grown | None:
+    def _grow(self, root: Children, feed: Callable[[Beams], Children]) -> Grown | None:
         """Return the tree below the root, drafted in as many passes as pay, at most `max_passes`."""
         growth = BestFirstGrowth(self.setting, root)
         for _ in range(self.setting.max_depth - 1):
             frontier = growth.frontier()
             if frontier is None:
                 break
-            children = self._feed(frontier.tokens, frontier.nodes)
+            children = feed(frontier)
             if not children.finite:
                 return None
             growth.add(children)

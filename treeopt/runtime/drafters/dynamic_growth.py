@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from treeopt.arrays import Bool, Float32, Int64
+from treeopt.runtime.drafters.recurring import recurring_tree
 from treeopt.runtime.tree_pass import PassNodes
 from treeopt.trees import TokenTree
 from treeopt.trees.dynamic_tree import DynamicTree
@@ -107,7 +108,7 @@ def in_level_order(nodes: list[int], parents: list[int]) -> tuple[Int64, TokenTr
         below = children.get(node, [])
         order.extend(below)
         above.extend([place] * len(below))
-    return np.array(order), TokenTree(above)
+    return np.array(order), recurring_tree(tuple(above))
 
 
 def visible_below(visible: Bool, parents: Int64) -> Bool:

@@ -1,0 +1,95 @@
+"""Every drafter that there is, each by one line: what `Decoder` is given beside the target, for any pair of models."""
+
+import re
+import runpy
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+
+from treeopt.runtime import Transformer
+from treeopt.runtime.drafters.best_first import SpecExecDrafter, SpecExecSetting
+from treeopt.runtime.drafters.dynamic_tree import DynamicDrafter
+from treeopt.runtime.drafters.lookahead import LookaheadDrafter
+from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads
+from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
+from treeopt.runtime.drafters.redrafter import Affine, RedrafterDrafter, RedrafterHead
+from treeopt.runtime.linear import Linear
+from treeopt.trees import chain, k_ary, level_widths
+from treeopt.trees.dynamic_tree import DynamicTree
+
+PAGE = Path(__file__).parents[2] / "docs" / "drafters" / "README.md"
+
+
+class Case(NamedTuple):
+    """A drafter."""
+
+    make: Callable[[Transformer, Transformer], tuple[Any, ...]]
+    """From target and draft model to the arguments of `Decoder` behind the target."""
+    options: Mapping[str, Any] = MappingProxyType({})
+    own_models: bool = True
+    """Whether passes other than the target's take part in a draft."""
+    history: bool = False
+    """Whether drafts depend on how the text came about, not on the text alone."""
+
+
+def page_drafter(length):
+    """Return the drafter that docs/drafters/README.md walks through."""
+    file, _ = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    with tempfile.NamedTemporaryFile("w", suffix=".py", encoding="utf-8") as kept:
+        kept.write(file)
+        kept.flush()
+        return runpy.run_path(kept.name)["RepeatDrafter"](length)
+
+
+def medusa(target, tree):
+    size, noise = target.config.hidden, torch.Generator().manual_seed(0)
+    weight = 0.3 * torch.randn(3, size, size, generator=noise)
+    return MedusaDrafter(MedusaHeads(target, weight, torch.randn(3, size, generator=noise)), tree)
+
+
+def redrafter(target, width, length):
+    size, noise = target.config.hidden, torch.Generator().manual_seed(4)
+    products = [Linear(torch.randn((size, size), generator=noise) / 10) for _ in range(4)]
+    bias = torch.zeros(size)
+    head = RedrafterHead(
+        target=target,
+        recurrence=Affine(linear=products[0], bias=bias),
+        token=products[1],
+        from_hidden=Affine(linear=products[2], bias=bias),
+        from_state=products[3],
+        blocks=(),
+    )
+    return RedrafterDrafter(head, width, length)
+
+
+def best_first(draft):
+    setting = SpecExecSetting(budget=6, branching=2, batch=2, max_passes=3)
+    return SpecExecDrafter(draft, setting, capacity=draft.config.max_positions)
+
+
+def dynamic(draft):
+    return DynamicDrafter(draft, DynamicTree(top_k=2, depth=3, nodes=6), capacity=draft.config.max_positions)
+
+
+TREE = level_widths([2, 2])
+CASES = {
+    "plain": Case(lambda *_: (None,), own_models=False),
+    "static tree": Case(lambda _, draft: (draft, TREE)),
+    "static tree, specinfer": Case(lambda _, draft: (draft, TREE), {"rule": "specinfer"}),
+    "static tree, target": Case(lambda _, draft: (draft, TREE), {"rule": "target"}),
+    "static tree, traversal": Case(lambda _, draft: (draft, k_ary(2, 2)), {"rule": "traversal"}),
+    "static chain as graphs": Case(lambda _, draft: (draft, chain(3)), {"cuda_graphs": True}),
+    "dynamic tree": Case(lambda _, draft: (dynamic(draft),)),
+    "best first": Case(lambda _, draft: (best_first(draft),)),
+    "medusa": Case(lambda target, _: (medusa(target, TREE),)),
+    "medusa as graphs": Case(lambda target, _: (medusa(target, TREE),), {"cuda_graphs": True}),
+    "redrafter": Case(lambda target, _: (redrafter(target, 2, 3),)),
+    "lookahead": Case(lambda *_: (LookaheadDrafter(2, 3, 3),), own_models=False, history=True),
+    "prompt lookup": Case(lambda *_: (PromptLookupDrafter(2, 3),), own_models=False),
+    "prompt lookup as graphs": Case(lambda *_: (PromptLookupDrafter(2, 3),), {"cuda_graphs": True}, own_models=False),
+    "of the page": Case(lambda *_: (page_drafter(3),), own_models=False),
+}

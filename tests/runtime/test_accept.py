@@ -1,0 +1,67 @@
+"""How a token sampled after every node is followed, at once on a device or one by one on the host."""
+
+import numpy as np
+import pytest
+import torch
+
+from treeopt.runtime.decoding.acceptance import AcceptSampled, AcceptSampledOnHost, Draft, sampled
+from treeopt.runtime.decoding.prepared import children_of
+from treeopt.sampling import Sampling
+from treeopt.trees import TokenTree
+
+TREE = TokenTree([-1, 0, 0, 1])
+TOKENS = [5, 2, 4, 1]
+PROBS = torch.tensor(
+    [[0.0, 0.1, 0.3, 0.2, 0.4, 0.0], [0.2, 0.5, 0.0, 0.3, 0.0, 0.0], [1.0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0.9, 0.1]]
+)
+DRAFT = Draft(TREE, children_of(TREE), TOKENS, torch.tensor(TOKENS), None)
+TEXTS = 3000
+
+
+def expected():
+    """Return the probability of each last node and token after it, (n, V)."""
+    found = PROBS.double().clone()
+    for node in (1, 2, 3):
+        parent = int(TREE.parents[node])
+        found[node] *= found[parent, TOKENS[node]]
+        found[parent, TOKENS[node]] = 0
+    return found / found.sum()
+
+
+def counted(kind, reuse=False):
+    test, noise, counts = kind(Sampling(1.0)), torch.Generator(), np.zeros(PROBS.shape)
+    test.prepare(TREE)
+    noise.manual_seed(3)
+    for _ in range(TEXTS):
+        if reuse:
+            noise.manual_seed(3)
+        verdict = test(DRAFT, PROBS.log(), noise)
+        assert list(verdict.nodes) in ([0], [0, 1], [0, 2], [0, 1, 3])
+        counts[verdict.nodes[-1], verdict.bonus] += 1
+    return counts
+
+
+@pytest.mark.parametrize("kind", [AcceptSampled, AcceptSampledOnHost])
+def test_paths_and_tokens_come_as_often_as_the_target_says(kind, chi_squared):
+    assert chi_squared(counted(kind), expected()) > 1e-3
+
+
+@pytest.mark.parametrize("kind", [AcceptSampled, AcceptSampledOnHost])
+def test_noise_used_again_is_found(kind, chi_squared):
+    assert chi_squared(counted(kind, reuse=True), expected()) < 1e-9
+
+
+@pytest.mark.parametrize("kind", [AcceptSampled, AcceptSampledOnHost])
+@pytest.mark.parametrize("node", range(4))
+def test_only_what_the_path_comes_by_has_to_be_finite(kind, node):
+    logits = PROBS.log().masked_fill(torch.arange(4)[:, None] == node, float("nan"))
+    for seed in range(40):
+        verdict = kind(Sampling(1.0))(DRAFT, logits, torch.Generator().manual_seed(seed))
+        assert verdict.finite == (node not in verdict.nodes)
+
+
+def test_tokens_are_sampled_by_their_probabilities(chi_squared):
+    rows = torch.tensor([[0.0, 0.25, 0.5, 0.0, 0.25, 0.0], [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
+    tokens = sampled(rows.repeat(4000, 1), torch.Generator().manual_seed(3)).reshape(-1, 2)
+    assert chi_squared(torch.bincount(tokens[:, 0], minlength=6), rows[0].double()) > 1e-3
+    assert (tokens[:, 1] == 0).all()

@@ -1,0 +1,1 @@
+"""Decoding: one loop for every drafter."""

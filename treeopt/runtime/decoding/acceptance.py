@@ -1,0 +1,174 @@
+"""Which nodes of a draft are accepted, given the target's logits: a class for each kind of rule."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from treeopt.arrays import Float64
+from treeopt.runtime.finite import all_finite, on_host
+from treeopt.runtime.model import LanguageModel
+from treeopt.runtime.rules import Rule
+from treeopt.runtime.sampling import law
+from treeopt.runtime.verification import Verdict, Verifier, verify_greedy
+from treeopt.sampling import Sampling
+from treeopt.trees import TokenTree
+
+KEPT_VERIFIERS = 2
+"""The tree of a step, and what is left of it where the draft is not finite."""
+
+
+class Draft(NamedTuple):
+    """What is verified: a proposal, or as much of it as is finite."""
+
+    tree: TokenTree
+    children: Sequence[range]
+    """Of every node."""
+    tokens: list[int]
+    """Of every node, on the host."""
+    on_device: Tensor
+    """int64 (n,): the same where the drafter put them."""
+    probs: Tensor | None
+    """float (n, V): what the children of each node were sampled from."""
+
+
+class AcceptTest(Protocol):
+    """Accepts a path of a draft."""
+
+    def __call__(self, draft: Draft, logits: Tensor, noise: torch.Generator) -> Verdict:
+        """Return the accepted path and the token after it, given the target's logits (n, V)."""
+
+    def prepare(self, tree: TokenTree) -> None:
+        """Make what a tree needs that will come again and again."""
+
+
+def accept_test(rule: Rule, sampling: Sampling, target: LanguageModel) -> AcceptTest:
+    """Return how a rule accepts what a target's tokens are sampled like; at temperature 0 all rules are one."""
+    if sampling.greedy:
+        return AcceptLikeliest()
+    if rule.name != "target":
+        return AcceptByRule(rule, sampling, target)
+    return AcceptSampledOnHost(sampling) if target.device.type == "cpu" else AcceptSampled(sampling)
+
+
+class AcceptLikeliest:
+    """Follows the target's likeliest token after every node."""
+
+    def __call__(self, draft: Draft, logits: Tensor, noise: torch.Generator) -> Verdict:  # noqa: ARG002
+        """See `AcceptTest`."""
+        largest, likeliest = logits.max(-1)
+        return _followed(draft, likeliest, largest)
+
+    def prepare(self, tree: TokenTree) -> None:
+        """See `AcceptTest`; there is nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptSampled:
+    """Follows a token sampled from the target after every node, which is the rule `target`."""
+
+    sampling: Sampling
+
+    def __call__(self, draft: Draft, logits: Tensor, noise: torch.Generator) -> Verdict:
+        """See `AcceptTest`."""
+        probs = law(logits, self.sampling)
+        return _followed(draft, sampled(probs, noise), probs[:, 0])
+
+    def prepare(self, tree: TokenTree) -> None:
+        """See `AcceptTest`; there is nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptSampledOnHost:
+    """Does the same where the target's logits lie in the host's memory: there only tokens on the way are sampled."""
+
+    sampling: Sampling
+
+    def __call__(self, draft: Draft, logits: Tensor, noise: torch.Generator) -> Verdict:
+        """See `AcceptTest`."""
+        probs = law(logits, self.sampling)
+        uniform = torch.rand(len(probs), dtype=torch.float64, generator=noise)
+        rows = probs.double().numpy()
+        verdict = verify_greedy(draft.children, draft.tokens, _LazyTokens(rows, uniform.tolist()))
+        finite = all_finite(rows[list(verdict.nodes), 0].tolist())
+        return verdict if finite else replace(verdict, finite=False)
+
+    def prepare(self, tree: TokenTree) -> None:  # noqa: ARG002
+        """Compile what samples before the first step."""
+        _LazyTokens(np.ones((1, 1)), [0.0])[0]
+
+
+class _LazyTokens:
+    """A token of each distribution, float64 (n, V), by numbers that are uniform on [0, 1): sampled when it is asked for."""
+
+    def __init__(self, probs: Float64, uniform: Sequence[float]) -> None:
+        from treeopt.runtime.rules.on_host import quantile  # numba is slow to import, and greedy decoding does without
+
+        self._quantile = quantile
+        self._probs = probs
+        self._uniform = uniform
+
+    def __getitem__(self, node: int) -> int:
+        token: int = min(self._quantile(self._probs[node], self._uniform[node]), self._probs.shape[1] - 1)
+        return token
+
+
+class AcceptByRule:
+    """Weighs draft against target as a rule says.
+
+    Args:
+        rule: the rule.
+        sampling: of the target.
+        target: whose logits come.
+    """
+
+    def __init__(self, rule: Rule, sampling: Sampling, target: LanguageModel) -> None:
+        self._rule = rule
+        self._sampling = sampling
+        self._vocabulary, self._device = target.config.vocabulary, target.device
+        self._verifiers: OrderedDict[TokenTree, Verifier] = OrderedDict()
+        self._last: tuple[TokenTree | None, Verifier | None] = None, None
+
+    @torch.inference_mode()
+    def __call__(self, draft: Draft, logits: Tensor, noise: torch.Generator) -> Verdict:
+        """See `AcceptTest`."""
+        verifier = self._verifier(draft.tree)
+        verifier.judge(draft.on_device.to(self._device), draft.probs, law(logits, self._sampling))
+        return verifier.verdict(noise)
+
+    def prepare(self, tree: TokenTree) -> None:
+        """Make the buffers of a tree, and compile what judges it, before its first step."""
+        self._verifier(tree)
+
+    def _verifier(self, tree: TokenTree) -> Verifier:
+        last_tree, last = self._last
+        if last is not None and last_tree is tree:
+            return last  # most often, and then nothing is looked up
+        found = self._verifiers.get(tree)
+        if found is None:
+            if len(self._verifiers) == KEPT_VERIFIERS:
+                self._verifiers.popitem(last=False)
+            found = self._verifiers[tree] = Verifier(self._rule, tree, self._vocabulary, self._device)
+        self._verifiers.move_to_end(tree)
+        self._last = tree, found
+        return found
+
+
+def sampled(probs: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Return int64 (n,): a token of each distribution, float (n, V), by noise of 53 bits."""
+    cumulative = probs.double().cumsum(-1)
+    uniform = torch.rand((len(probs), 1), dtype=torch.float64, device=probs.device, generator=generator)
+    tokens = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
+    return tokens.squeeze(1).clamp_(max=probs.shape[1] - 1)
+
+
+def _followed(draft: Draft, wanted: Tensor, numbers: Tensor) -> Verdict:
+    """Return the path of wanted tokens, given a number of each distribution that is finite where it is."""
+    following, scores = on_host(wanted, numbers)
+    verdict = verify_greedy(draft.children, draft.tokens, following)
+    finite = all_finite([scores[node] for node in verdict.nodes])
+    return verdict if finite else replace(verdict, finite=False)

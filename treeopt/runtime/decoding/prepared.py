@@ -1,0 +1,115 @@
+"""The target's passes over proposals, kept for trees that come again."""
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from treeopt.arrays import Bool
+from treeopt.errors import InvalidValueError
+from treeopt.runtime.drafters.drafter import SideTokens
+from treeopt.runtime.tree_pass import Pass, Passes, PassNodes
+from treeopt.trees import TokenTree
+
+KEPT = 8
+"""Trees whose passes are kept."""
+
+
+Key = tuple[TokenTree, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A tree with side tokens, and the pass over them."""
+
+    tree: TokenTree
+    side: Bool | None
+    """What side tokens see; None without any."""
+    children: tuple[range, ...]
+    """Of every node."""
+    run: Pass
+    lasting: bool
+    """Whether the pass is for texts of any length."""
+
+
+class PreparedTrees:
+    """Makes the target's passes over proposals and keeps those used last.
+
+    What comes once costs a mask behind the text as it is now; what comes again, one for texts of any length, or on a
+    device a captured graph.  Equal trees are one; side tokens come again where their mask is the same object.
+
+    Args:
+        passes: of the target.
+        trained: longest text of the target, and the deepest token.
+    """
+
+    def __init__(self, passes: Passes, *, trained: int) -> None:
+        self._passes = passes
+        self._trained = trained
+        self._kept: OrderedDict[Key, Prepared] = OrderedDict()
+        self._last: Prepared | None = None
+
+    def make(self, tree: TokenTree) -> None:
+        """Prepare a tree that will come again and again."""
+        (run,) = self._passes.make([_nodes(tree, None)])
+        self._keep((tree, 0), Prepared(tree, None, children_of(tree), run, True))
+
+    def of(self, tree: TokenTree, side: SideTokens | None) -> Prepared:
+        """Return a tree prepared with its side tokens.
+
+        Raises InvalidValueError for tokens further behind the root than the target was trained for.
+        """
+        visible = None if side is None else side.visible
+        last = self._last
+        if last is not None and last.tree is tree and last.side is visible and last.lasting:
+            return last  # most often, and then nothing is looked up
+        key = tree, 0 if side is None else id(side.visible)
+        found = self._kept.get(key)
+        if found is None:
+            run = self._passes.once(self._checked(tree, side))
+            found = Prepared(tree, visible, children_of(tree), run, False)
+        elif not found.lasting:
+            (run,) = self._passes.make([_nodes(tree, side)])
+            found = replace(found, run=run, lasting=True)
+        return self._keep(key, found)
+
+    def children(self, tree: TokenTree) -> tuple[range, ...]:
+        """Return the children of every node of a tree, most often of the one prepared last."""
+        last = self._last
+        return last.children if last is not None and last.tree is tree else children_of(tree)
+
+    def _keep(self, key: Key, prepared: Prepared) -> Prepared:
+        self._kept[key] = self._last = prepared
+        self._kept.move_to_end(key)
+        if len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+        return prepared
+
+    def _checked(self, tree: TokenTree, side: SideTokens | None) -> PassNodes:
+        nodes = _nodes(tree, side)
+        if nodes.depth.max() > self._trained:  # positions are prepared for twice the trained length
+            raise InvalidValueError(
+                f"drafter: expected tokens at most {self._trained} places behind the root, the trained length. "
+                f"Got {nodes.depth.max()}: ask for a smaller window or depth."
+            )
+        return nodes
+
+
+def children_of(tree: TokenTree) -> tuple[range, ...]:
+    """Return the indices of every node's children."""
+    edges = np.searchsorted(tree.parents, np.arange(tree.nodes + 1)).tolist()
+    return tuple(range(first, end) for first, end in pairwise(edges))
+
+
+def _nodes(tree: TokenTree, side: SideTokens | None) -> PassNodes:
+    if side is None:
+        return PassNodes.whole(tree)
+    visible = joined_mask(tree.ancestor_mask, side.visible)
+    return PassNodes(visible=visible, depth=np.concatenate([tree.depth, side.depth]))
+
+
+def joined_mask(tree: Bool, side: Bool) -> Bool:
+    """Return the mask of nodes and side tokens together; no node sees a side token."""
+    nodes, rest = len(tree), len(side)
+    return np.vstack([np.hstack([tree, np.zeros((nodes, rest), np.bool_)]), side])

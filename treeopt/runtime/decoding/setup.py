@@ -1,0 +1,132 @@
+"""What a decoder is made of, checked before any of it is made."""
+
+from dataclasses import dataclass
+
+from treeopt.errors import InvalidValueError
+from treeopt.runtime.decoding.limits import check_tree, check_vocabularies, text_limit, trained_tokens
+from treeopt.runtime.drafters.drafter import Drafter
+from treeopt.runtime.drafters.plain import PlainDrafter
+from treeopt.runtime.drafters.recurring import ROOT_ALONE
+from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
+from treeopt.runtime.graphs import GraphPool
+from treeopt.runtime.memory import check_decoder
+from treeopt.runtime.model import LanguageModel
+from treeopt.runtime.rules import Rule, rule_named
+from treeopt.sampling import Sampling
+from treeopt.trees import TokenTree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """Models, tree and limits of a decoder."""
+
+    target: LanguageModel
+    draft: LanguageModel | None
+    """The model that fills a static tree, None where nothing or a drafter of its own drafts."""
+    tree: TokenTree | None
+    """The static tree; None with a drafter of its own."""
+    max_nodes: int
+    """Most tokens that the target verifies in a step."""
+    trained_tokens: int
+    """Longest text that the models were trained for."""
+    max_text_tokens: int
+
+    @classmethod
+    def of(
+        cls,
+        target: LanguageModel,
+        drafter: LanguageModel | Drafter | None,
+        tree: TokenTree | None,
+        *,
+        max_nodes: int | None,
+        max_text_tokens: int | None,
+    ) -> "Setup":
+        """Return the setup for the arguments of `Decoder`; raises InvalidValueError for those that do not fit."""
+        own = isinstance(drafter, Drafter)
+        draft = None if isinstance(drafter, Drafter) else drafter
+        _check_kind(own=own, draft=draft, tree=tree)
+        static = None if own else tree or ROOT_ALONE
+        check_vocabularies(target, draft)
+        trained = trained_tokens(target, draft)
+        return cls(
+            target=target,
+            draft=draft,
+            tree=static,
+            max_nodes=_max_nodes(drafter, static, max_nodes),
+            trained_tokens=trained,
+            max_text_tokens=text_limit(max_text_tokens, trained),
+        )
+
+    def check_memory(self, sampling: Sampling) -> None:
+        """Raise OutOfMemoryError where caches, masks and probabilities need more memory than is free."""
+        known = self.tree is not None and self.tree.nodes == self.max_nodes
+        check_decoder(
+            self.target,
+            self.draft,
+            self.tree if known else None,
+            text_tokens=self.max_text_tokens,
+            max_nodes=self.max_nodes,
+            sampling=sampling,
+        )
+
+    def check_tree(self, tree: TokenTree) -> None:
+        """Raise InvalidValueError for a static tree that the decoder cannot draft and verify."""
+        check_tree(
+            tree,
+            drafts=self.draft is not None,
+            max_nodes=self.max_nodes,
+            vocabulary=self.target.config.vocabulary,
+            trained=self.trained_tokens,
+        )
+
+    def static_drafter(
+        self, rule: Rule, sampling: Sampling, pool: GraphPool | None
+    ) -> PlainDrafter | StaticTreeDrafter:
+        """Return what drafts the static tree.
+
+        Args:
+            rule: the verification rule.
+            sampling: what children are sampled from.
+            pool: where passes are captured, or None.
+        """
+        if self.draft is None or self.tree is None or self.max_nodes == 1:
+            return PlainDrafter()
+        return StaticTreeDrafter(
+            self.draft,
+            self.tree,
+            rule=rule,
+            sampling=sampling,
+            capacity=self.max_text_tokens,
+            max_nodes=self.max_nodes,
+            pool=pool,
+        )
+
+
+def fitting_rule(name: str | None, drafter: object, *, lossy: bool) -> Rule:
+    """Return a rule by its name, by default the one for what drafts.
+
+    Raises InvalidValueError for an unknown rule, a lossy one unless allowed, and one that does not fit a `Drafter`.
+    """
+    if not isinstance(drafter, Drafter):
+        return rule_named(name or "sequoia", lossy=lossy)
+    rule = rule_named(name or ("sequoia" if drafter.sampled else "target"), lossy=lossy)
+    if rule.random_drafts != drafter.sampled:
+        fitting, reason = ("sequoia, specinfer or traversal", "") if drafter.sampled else ("target or typical", "not ")
+        raise InvalidValueError(f"rule: expected {fitting}, because the drafts are {reason}sampled. Got {rule.name}.")
+    return rule
+
+
+def _max_nodes(drafter: object, tree: TokenTree | None, asked: int | None) -> int:
+    """Return the most tokens that are verified in a step: what a `Drafter` says, what was asked for, or the tree's."""
+    if isinstance(drafter, Drafter):
+        return drafter.max_tokens
+    return (tree or ROOT_ALONE).nodes if asked is None else asked
+
+
+def _check_kind(*, own: bool, draft: LanguageModel | None, tree: TokenTree | None) -> None:
+    if own and tree is not None:
+        raise InvalidValueError(
+            f"tree: expected none with a drafter that brings its own. Got {tree.nodes} nodes: leave it out."
+        )
+    if draft is not None and tree is None:
+        raise InvalidValueError("tree: expected the tree that the draft model fills. Got None: give one, or a drafter.")

@@ -1,0 +1,140 @@
+"""The levels of a static tree as draft passes: what each feeds, and how the children below it are sampled."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from treeopt.arrays import Integers
+from treeopt.runtime.drawing import Places, fill_speeds, first_arrivals, likeliest_scored, places
+from treeopt.runtime.rules import Rule
+from treeopt.runtime.sampling import law
+from treeopt.runtime.tree_pass import Pass, Passes, PassNodes
+from treeopt.sampling import Sampling
+from treeopt.trees import TokenTree
+
+Sampler = Callable[[Tensor, torch.Generator], Tensor]
+"""From the logits (w, V) of a level's internal nodes to their children, int64 (c,)."""
+
+
+class Window:
+    """Some rows of a buffer: a view where they are neighbours, because that is quicker."""
+
+    def __init__(self, buffer: Tensor, rows: Integers) -> None:
+        first, last = int(rows[0]), int(rows[-1])
+        self._buffer = buffer
+        self._view = buffer[first : last + 1] if last - first + 1 == len(rows) else None
+        self._rows = torch.from_numpy(rows).to(buffer.device)
+
+    def read(self) -> Tensor:
+        """Return the rows."""
+        return self._buffer[self._rows] if self._view is None else self._view
+
+    def fill(self, make: Callable[[Tensor | None], Tensor]) -> Tensor:
+        """Write over the rows what `make` makes, in place where it can be, and return it."""
+        rows = make(self._view)
+        if self._view is None:
+            self._buffer[self._rows] = rows
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class DraftLevel:
+    """One draft pass: it feeds a level's internal nodes, and the level below is sampled."""
+
+    run: Pass
+    fed: Window
+    """Tokens of the level's internal nodes."""
+    sample: Sampler
+    children: Tensor
+    """int64 (c,): where the tokens of the level below go."""
+
+
+class TreeDraft:
+    """The buffers that a tree is drafted into, and its levels, root level first.
+
+    Args:
+        tree: the tree.
+        passes: of the draft model.
+        rule: the verification rule, which says how children are sampled.
+        sampling: what they are sampled from; greedy takes the likeliest, whatever the rule.
+        vocabulary: V.
+        device: of the draft model.
+    """
+
+    def __init__(
+        self, tree: TokenTree, passes: Passes, *, rule: Rule, sampling: Sampling, vocabulary: int, device: torch.device
+    ) -> None:
+        self._rule = rule
+        self._sampling = sampling
+        self._random = rule.random_drafts and not sampling.greedy
+        internal = np.flatnonzero(tree.child_counts)
+        self.fed = np.full(tree.nodes, -1)
+        """Of each node, how many are fed before it, -1 where it is not fed."""
+        self.fed[internal] = np.arange(len(internal))
+        self.tokens = torch.empty(tree.nodes, dtype=torch.int64, device=device)
+        self.root = self.tokens[:1]
+        columns = vocabulary if self._random else 1
+        self._probs = torch.zeros((tree.nodes, columns), device=device)
+        self._speeds = torch.ones((len(internal), columns), dtype=torch.float64, device=device)
+        self._largest = torch.zeros(len(internal), dtype=torch.float64, device=device)
+        self.probs = self._probs if self._random else None
+        """float32 (n, V): what the children of each internal node were sampled from."""
+        self.scores = self._probs[:, 0] if self._random else self._largest
+        """float (k,): numbers of `scored` nodes that are finite where the distributions after them are."""
+        self.scored: list[int] = list(range(tree.nodes)) if self._random else internal.tolist()
+        self.levels = self._levels(tree, passes.make(_level_nodes(tree)))
+
+    def fill_noise(self, generator: torch.Generator) -> None:
+        """Make the noise of all levels at once."""
+        if self._random:
+            fill_speeds(self._speeds, generator)
+
+    def _levels(self, tree: TokenTree, runs: list[Pass]) -> list[DraftLevel]:
+        counts, device = tree.child_counts, self.tokens.device
+        found = []
+        for run, level, below in zip(runs, tree.levels[:-1], tree.levels[1:], strict=True):
+            nodes = level.start + np.flatnonzero(counts[level])
+            wanted = places(counts[nodes].tolist(), device)
+            found.append(DraftLevel(run, Window(self.tokens, nodes), self._sampler(nodes, wanted), self.tokens[below]))
+        return found
+
+    def _sampler(self, nodes: Integers, wanted: Places) -> Sampler:
+        """Return how the children of some nodes are sampled."""
+        first = int(self.fed[nodes[0]])
+        rows = slice(first, first + len(nodes))
+        if not self._random:
+            return _likeliest(self._largest[rows], wanted)
+        window, speeds, sampling, rule = Window(self._probs, nodes), self._speeds[rows], self._sampling, self._rule
+
+        def probs(logits: Tensor) -> Tensor:
+            return window.fill(lambda buffer: law(logits, sampling, buffer))
+
+        if wanted.most == 1 or rule.race:
+            return lambda logits, _: first_arrivals(probs(logits), speeds, wanted)
+        return lambda logits, generator: rule.draw(probs(logits), wanted, generator)
+
+
+def _likeliest(scores: Tensor, wanted: Places) -> Sampler:
+    """Return the sampler that takes the likeliest children and keeps the largest logit after each node."""
+
+    def sample(logits: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG001
+        largest, children = likeliest_scored(logits, wanted)
+        scores.copy_(largest)
+        return children
+
+    return sample
+
+
+def _level_nodes(tree: TokenTree) -> list[PassNodes]:
+    """Return the internal nodes of each level that has any, as they are fed one level after the other."""
+    internal = np.flatnonzero(tree.child_counts)
+    visible, depth = tree.ancestor_mask[np.ix_(internal, internal)], tree.depth[internal]
+    edges = np.searchsorted(depth, np.arange(tree.max_depth + 1)).tolist()
+    return [
+        PassNodes(visible=visible[start:stop, :stop], depth=depth[start:stop], start=start)
+        for start, stop in pairwise(edges)
+    ]

@@ -1,0 +1,86 @@
+"""A draft model at one text: its cache, and the tokens at the text's end that it has not been fed."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from treeopt.arrays import Int64
+from treeopt.runtime.drafters.dynamic_growth import Children
+from treeopt.runtime.model import LanguageModel, TextCache
+from treeopt.runtime.tree_pass import Passes, PassNodes, TreePass
+from treeopt.trees import chain
+
+
+class DraftModel:
+    """A model that drafts below one text's root.
+
+    The cache holds the committed text but for `pending`, the tokens that were not fed: the root, and before it the
+    accepted leaf, which was never fed because it had no children.  Where steps draft nothing, what is pending grows.
+    Behind the text stand the step's nodes, in the order of feeding.
+
+    Args:
+        model: the model.
+        cache: of one text, with room for the longest and all nodes fed in a step.
+        passes: over this cache.
+    """
+
+    def __init__(self, model: LanguageModel, cache: TextCache, passes: Passes) -> None:
+        self.model = model
+        self.cache = cache
+        self.passes = passes
+        self.pending: list[int] = []
+        self._runs = passes.make([PassNodes.whole(chain(0)), PassNodes.whole(chain(1))])
+
+    @property
+    def root(self) -> int:
+        """The last committed token."""
+        return self.pending[-1]
+
+    def begin(self, tokens: Sequence[int]) -> None:
+        """Begin a text whose last token is the root."""
+        self.cache.clear()
+        self.model.prefill(torch.tensor(tokens[:-1], dtype=torch.int64, device=self.model.device), self.cache)
+        self.pending = [tokens[-1]]
+
+    def feed_root(self) -> Tensor:
+        """Feed what is pending and return the logits (1, V) after its last token, the root."""
+        while len(self.pending) > 2:
+            self._feed_pending(2)
+            self._commit_pending(2)
+        logits = self._feed_pending(len(self.pending))
+        self._commit_pending(len(self.pending) - 1)
+        return logits[-1:]
+
+    def accept(self, path: Sequence[int], tokens: Sequence[int], fed: Sequence[int]) -> None:
+        """Move on to a new root: keep the fed nodes of the accepted path and remember what was not fed.
+
+        Args:
+            path: accepted nodes, the root, 0, first.
+            tokens: committed, the next root last.
+            fed: of each node, how many were fed in this step before it, -1 where it was not fed itself.
+        """
+        kept = [fed[node] for node in path if fed[node] >= 0]
+        if kept:
+            self.cache.keep(0, kept)
+        self.pending[-1:] = [self.root, *tokens][len(kept) :]
+
+    def _feed_pending(self, count: int) -> Tensor:
+        tokens = torch.tensor(self.pending[:count]).to(self.model.device, non_blocking=True)
+        return self._runs[count - 1](tokens).logits
+
+    def _commit_pending(self, count: int) -> None:
+        self.cache.length += count
+        del self.pending[:count]
+
+
+def feed(model: LanguageModel, cache: TextCache, tokens: Int64, nodes: PassNodes, *, children: int) -> Children:
+    """Feed nodes of a tree to a draft model and return so many of the likeliest tokens after each."""
+    run = TreePass(model, cache, nodes, capacity=cache.length)
+    return likeliest_children(run(torch.from_numpy(tokens).to(model.device)).logits, children)
+
+
+def likeliest_children(logits: Tensor, count: int) -> Children:
+    """Return so many of the likeliest tokens after each of some nodes, with their log-probabilities at temperature 1."""
+    log_probs, tokens = logits.float().log_softmax(-1).topk(count)
+    return Children(log_probs.cpu().numpy(), tokens.cpu().numpy())

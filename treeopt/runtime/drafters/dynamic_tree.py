@@ -1,0 +1,35 @@
+"""Dynamic trees: in every step the draft model grows a tree where it is sure of itself (Li et al., 2024)."""
+
+from collections.abc import Callable
+from functools import partial
+
+from treeopt.runtime.drafters.dynamic_growth import Beams, Children, Grown, Growth
+from treeopt.runtime.drafters.growing import GrowingDrafter
+from treeopt.runtime.memory import new_cache
+from treeopt.runtime.model import LanguageModel
+from treeopt.trees.dynamic_tree import DynamicTree
+
+
+class DynamicDrafter(GrowingDrafter):
+    """Grows the tree of every step with a small model that shares the target's vocabulary.
+
+    Args:
+        model: the draft model.
+        tree: how trees grow.
+        capacity: longest text.
+    """
+
+    def __init__(self, model: LanguageModel, tree: DynamicTree, *, capacity: int) -> None:
+        cache = partial(new_cache, model, capacity + sum(tree.draft_widths))
+        super().__init__(model, cache, capacity=capacity, children=tree.top_k, max_nodes=tree.nodes)
+        self.tree = tree
+
+    def _grow(self, root: Children, feed: Callable[[Beams], Children]) -> Grown | None:
+        """Return the tree below the root, drafted in `depth` passes."""
+        growth = Growth(self.tree, root)
+        for _ in range(self.tree.depth - 1):
+            children = feed(growth.beams())
+            if not children.finite:
+                return None
+            growth.add(children)
+        return growth.best()

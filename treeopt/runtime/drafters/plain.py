@@ -1,0 +1,42 @@
+"""Plain decoding as a drafter: the root alone, so that a step yields the one token that the target samples."""
+
+from collections.abc import Sequence
+
+import torch
+
+from treeopt.runtime.drafters.drafter import NOTHING, Proposal, States, Step
+from treeopt.runtime.drafters.recurring import ROOT_ALONE
+from treeopt.trees import TokenTree
+
+
+class PlainDrafter:
+    """Drafts nothing."""
+
+    max_tokens = 1
+    sampled = False
+    wants = NOTHING
+    tree = ROOT_ALONE
+
+    def __init__(self) -> None:
+        self._roots: dict[int, int] = {}
+
+    def change_tree(self, tree: TokenTree) -> None:
+        """Take another tree of the root alone."""
+        assert tree.nodes == 1  # the decoder checks trees
+
+    def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:  # noqa: ARG002
+        """See `Drafter`."""
+        self._roots[text] = tokens[-1]
+
+    def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
+        """See `Drafter`."""
+        return [Proposal(self.tree, torch.full((1,), self._roots[text])) for text in texts]
+
+    def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
+        """See `Drafter`."""
+        for text, step in zip(texts, steps, strict=True):
+            self._roots[text] = step.tokens[-1]
+
+    def end(self, text: int) -> None:
+        """See `Drafter`."""
+        self._roots.pop(text, None)
