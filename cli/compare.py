@@ -1,9 +1,8 @@
 """`treeopt compare`: trees of any origin side by side under one profile."""
 
-import json
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -11,19 +10,10 @@ from treeopt.cli.command import Command
 from treeopt.cli.identity import identity_of, warn_of_tree
 from treeopt.cli.inputs import read_all_trees
 from treeopt.cli.options import checked_rule, file, load_profile, lossy_option, profile_options
-from treeopt.cli.plan_text import heading
-from treeopt.cli.table import Column, aligned
-from treeopt.cli.text import milliseconds
 from treeopt.cli.values import COUNT
 from treeopt.cli.waiting import patience
 from treeopt.errors import printable
-
-if TYPE_CHECKING:
-    from treeopt.planner import Candidate, Plan
-    from treeopt.planner.comparison import ComparedTree
-
-HEADER = ("", "nodes", "depth", "tokens/step", "step, ms", "speedup", "best of size")
-COLUMNS = (Column(least=12), *(Column(">", least, gap=1) for least in (6, 6, 12, 9, 8, 13)))
+from treeopt.report.plan_text import heading
 
 
 @click.command(cls=Command)
@@ -53,6 +43,8 @@ def compare(
         checked_rule(rule, lossy=lossy)
     from treeopt.planner import plan, step_model
     from treeopt.planner.comparison import compare as compare_trees
+    from treeopt.report.comparison import ComparisonReport, comparison_table
+    from treeopt.report.json_text import json_text
 
     profile = load_profile(profile_path)
     trees = [(path, each) for path in paths for each in read_all_trees(path)]
@@ -73,69 +65,9 @@ def compare(
         )
     labels = [label for label, _ in named]
     if as_json:
-        click.echo(json.dumps(report(labels, compared, best), indent=2))
+        click.echo(json_text(ComparisonReport.of(labels, compared, best)))
     else:
-        click.echo(f"{heading(best, profile)}\n\n{table(labels, compared, best)}")
-
-
-def table(labels: list[str], compared: "tuple[ComparedTree, ...]", best: "Plan") -> str:
-    """Return one line per tree, plain decoding and the fastest."""
-    rows: list[tuple[str, ...]] = [HEADER]
-    for label, each in zip(labels, compared, strict=True):
-        if each.prediction is None:
-            rows.append(
-                (label, str(each.tree.nodes), str(each.tree.max_depth), f"not predicted: {each.unknown}"),
-            )
-        else:
-            rows.append(_row(label, each.prediction, each.same_size))
-    last = [_row("plain decoding", best.plain), _row(f"fastest: {best.choice.shape}", best.choice)]
-    return "\n".join(aligned([*rows, (), *last], COLUMNS))
-
-
-def report(labels: list[str], compared: "tuple[ComparedTree, ...]", best: "Plan") -> dict[str, Any]:
-    """Return everything as one JSON object, seconds and tokens."""
-    return {
-        "rule": best.rule,
-        "temperature": best.temperature,
-        "trees": [
-            {
-                "label": label,
-                "nodes": each.tree.nodes,
-                "depth": each.tree.max_depth,
-                "predicted": _numbers(each.prediction),
-                "unknown": each.unknown or None,
-                "best_of_size": _numbers(each.same_size),
-            }
-            for label, each in zip(labels, compared, strict=True)
-        ],
-        "plain": _numbers(best.plain),
-        "fastest": _numbers(best.choice),
-    }
-
-
-def _row(label: str, candidate: "Candidate", same_size: "Candidate | None" = None) -> tuple[str, ...]:
-    return (
-        label,
-        str(candidate.tree.nodes),
-        str(candidate.tree.max_depth),
-        f"{candidate.tokens_per_step.value:.2f}",
-        milliseconds(candidate.step_s.value),
-        f"{candidate.speedup.value:.2f}",
-        "" if same_size is None else f"{same_size.speedup.value:.2f}",
-    )
-
-
-def _numbers(candidate: "Candidate | None") -> dict[str, Any] | None:
-    if candidate is None:
-        return None
-    return {
-        "nodes": candidate.tree.nodes,
-        "depth": candidate.tree.max_depth,
-        "tokens_per_step": candidate.tokens_per_step.value,
-        "step_s": candidate.step_s.value,
-        "speedup": candidate.speedup.value,
-        "speedup_interval": [candidate.speedup.low, candidate.speedup.high],
-    }
+        click.echo(f"{heading(best, profile)}\n\n{comparison_table(labels, compared, best)}")
 
 
 def _label(path: Path, name: str | None) -> str:

@@ -9,15 +9,15 @@ import click
 
 from treeopt.cli.command import Command
 from treeopt.cli.export_files import MAIN, check_export, sidecar_of, write_export
-from treeopt.cli.export_text import setting_text, topology_text
 from treeopt.cli.format_list import list_option
 from treeopt.cli.identity import identity_of, warn_of_tree
 from treeopt.cli.inputs import is_profile, read_any_tree, tree_options
 from treeopt.cli.options import file, load_profile, output, profile_options, record_beside
-from treeopt.cli.plan_text import imported
 from treeopt.cli.values import COUNT, TEXT, Names
 from treeopt.cli.waiting import patience
 from treeopt.files import STANDARD_STREAM, is_stream
+from treeopt.report.plan_text import imported
+from treeopt.report.setting_text import setting_text, topology_text
 
 if TYPE_CHECKING:
     from treeopt.engines.engine import Engine

@@ -8,8 +8,8 @@ from treeopt.cli.command import Command
 from treeopt.cli.format_list import list_option
 from treeopt.cli.inputs import read_any_tree, tree_options
 from treeopt.cli.options import PROFILE, file, output
-from treeopt.cli.text import quoted
 from treeopt.files import STANDARD_STREAM
+from treeopt.report.text import quoted
 
 
 @click.command("import", cls=Command)

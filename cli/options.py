@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from treeopt.cli.outputs import InputFile, OutputFile
-from treeopt.cli.text import counted
 from treeopt.cli.values import MEASURED_RULE, TEMPERATURE, TEXT, THREADS, Whole
 from treeopt.errors import InvalidValueError, TreeoptError
+from treeopt.report.text import counted
 from treeopt.rules import check_rule
 
 if TYPE_CHECKING:

@@ -1,19 +1,14 @@
 """Paths that a command reads and writes: no output destroys an input, another output, or a file of the user's own."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
-from treeopt import __version__
 from treeopt.errors import TreeoptError
-from treeopt.files import STANDARD_STREAM, check_writable, is_stream, write_text
+from treeopt.files import STANDARD_STREAM, check_writable, is_stream
 from treeopt.marks import written_by_treeopt
-
-TOOL = f"treeopt {__version__}"
-"""What JSON of treeopt's begins with, so that it is known for its own."""
 
 
 class InputFile(click.Path):
@@ -71,11 +66,6 @@ def check_outputs(outputs: Iterable[Named], inputs: Iterable[Named] = (), *, sid
         check_writable(path)
         if not is_stream(path):
             _check_own(path, sidecar)
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON object whole, after the program that wrote it; '-' is standard output."""
-    write_text(path, json.dumps({"tool": TOOL, **content}, indent=2) + "\n")
 
 
 def _same(path: Path, other: Path) -> bool:

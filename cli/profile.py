@@ -29,10 +29,10 @@ from treeopt.cli.profile_files import (
     texts_path,
 )
 from treeopt.cli.sampling_options import samplings_options
-from treeopt.cli.text import quoted
 from treeopt.cli.values import COUNT, COUNTS, DURATION, MOST, TEXT, Whole
 from treeopt.errors import InvalidValueError
 from treeopt.files import STANDARD_STREAM, is_stream
+from treeopt.report.text import quoted
 from treeopt.rules import RULES
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def profile(
         if found is None:
             return
         result, record = found
-    from treeopt.cli.profile_text import record_summary, summary
+    from treeopt.report.profile_text import record_summary, summary
     from treeopt.steadiness import warnings
 
     click.echo("\n\n".join([summary(result), *([] if record is None else [record_summary(record)])]), err=to_stream)

@@ -22,10 +22,10 @@ from treeopt.cli.options import (
     prompt_tokens,
 )
 from treeopt.cli.sampling_options import sampling_options
-from treeopt.cli.text import counted
 from treeopt.cli.values import COUNT, RULE, SEED, TEXT
 from treeopt.cli.waiting import patience
 from treeopt.errors import TreeoptError
+from treeopt.report.text import counted
 from treeopt.rules import LOSSY_RULES
 from treeopt.sampling import Sampling
 

@@ -7,7 +7,7 @@ import click
 from treeopt.cli.command import Command
 from treeopt.cli.inputs import read_any_tree, tree_options
 from treeopt.cli.options import file, output
-from treeopt.cli.text import diagram_width
+from treeopt.cli.terminal import diagram_width
 from treeopt.cli.values import MOST, Whole
 from treeopt.figure_file import checked_suffix
 from treeopt.files import STANDARD_STREAM

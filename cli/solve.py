@@ -10,16 +10,17 @@ import click
 from treeopt.cli.command import Command
 from treeopt.cli.identity import next_options
 from treeopt.cli.options import load_profile, output, output_file, profile_options
-from treeopt.cli.plan_json import plan_json
 from treeopt.cli.plan_options import PlanOptions, plan_options
-from treeopt.cli.plan_text import heading, imported, remarks, rules_table, subject, table, warnings
 from treeopt.cli.sampling_options import sampling_text
-from treeopt.cli.schedule_text import schedule_table
-from treeopt.cli.text import diagram_width, quoted
+from treeopt.cli.terminal import diagram_width
 from treeopt.cli.waiting import patience
 from treeopt.errors import InterruptionError
 from treeopt.figure_file import checked_suffix
 from treeopt.files import STANDARD_STREAM
+from treeopt.report.plan_json import plan_json
+from treeopt.report.plan_text import heading, imported, remarks, rules_table, subject, table, warnings
+from treeopt.report.schedule_text import schedule_table
+from treeopt.report.text import quoted
 
 if TYPE_CHECKING:
     from treeopt.planner import Plan
@@ -58,7 +59,7 @@ def solve(
     if plot is not None:
         checked_suffix(plot)
     from treeopt.planner import tree_file
-    from treeopt.planner.figure import save_plan_figure
+    from treeopt.report.plan_figure import save_plan_figure
     from treeopt.trees import draw_text
 
     profile = load_profile(profile_path)

@@ -11,7 +11,8 @@ from tqdm import tqdm
 from treeopt.errors import InvalidValueError
 from treeopt.latency import Estimate
 from treeopt.profile import MeasuredAcceptance
-from treeopt.profiler.divergence import Divergence, divergence
+from treeopt.profiler.divergence import divergence
+from treeopt.report.results import Divergence, Measured
 from treeopt.runtime import Decoder
 from treeopt.runtime.decode_loop import trained_tokens
 from treeopt.runtime.model import LanguageModel
@@ -23,29 +24,6 @@ BOOTSTRAP_DRAWS = 2000
 SEED = 0
 DEFAULT_NEW_TOKENS = 256
 """Where a profile does not say how long its texts were."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """What decoding with a tree really did, beside plain decoding by the same runtime."""
-
-    speedup: Estimate
-    """Tokens per second over those of plain decoding; the interval is a bootstrap over prompts."""
-    tokens_per_step: float
-    step_s: float
-    plain_step_s: float
-    """Seconds of a plain step, one token."""
-    divergences: tuple[Divergence, ...] | None
-    """Where texts differ from plain decoding's; None above temperature 0, where they differ by chance."""
-    tokens: int
-    """Tokens decoded with the tree in one pass over the prompts, the last step of each text to its end."""
-    prompts: int
-    """Prompts decoded; fewer than asked for after an interruption."""
-
-    @property
-    def identical(self) -> bool | None:
-        """Whether every token equals plain decoding's; None above temperature 0."""
-        return None if self.divergences is None else not self.divergences
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ import pytest
 
 from tests.cli.invented import FOUR_CONDITIONS, NOISY, TABLE, call, invented, saved, solved, solved_json
 from treeopt.acceptance import AcceptanceTable
-from treeopt.cli.plan_text import remarks, sureness, warnings
 from treeopt.planner import Confidence, plan, schedule
 from treeopt.profile import Profile
+from treeopt.report.plan_text import remarks, sureness, warnings
 from treeopt.solver import solve
 from treeopt.trees import load, load_file
 

@@ -11,13 +11,14 @@ from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.latency import Estimate
 from treeopt.planner import step_model
 from treeopt.planner.chains import fastest_chain
+from treeopt.report.results import NotRun, Row
 from treeopt.runtime import Decoder
 from treeopt.sampling import Sampling
 from treeopt.systems import running
-from treeopt.systems.bench import Row, bench_systems
+from treeopt.systems.bench import bench_systems
 from treeopt.systems.contest import NAMES
 from treeopt.systems.running import run_contest
-from treeopt.systems.system import NotRun, System
+from treeopt.systems.system import System
 from treeopt.trees import chain
 
 

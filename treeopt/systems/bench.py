@@ -11,35 +11,11 @@ from tqdm import tqdm
 from treeopt.errors import TreeoptError
 from treeopt.profiler.losslessness import Losslessness, greedy_losslessness, sampled_losslessness
 from treeopt.profiler.trials import TimedSteps, decoded_text
+from treeopt.report.results import NotRun, Row
 from treeopt.runtime.decode_loop import DecodeLoop
 from treeopt.runtime.model import LanguageModel
 from treeopt.sampling import Sampling
-from treeopt.systems.system import NotRun, System
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """What one system came to, beside what was predicted."""
-
-    system: str
-    rule: str
-    temperature: float
-    setting: str
-    tokens_per_step: float
-    step_s: float
-    draft_s: float
-    """Of a step, on average."""
-    verify_s: float
-    rest_s: float
-    tokens_per_s: float
-    speedup: float
-    """Tokens per second over those of `plain` on the same prompts."""
-    predicted_speedup: float
-    lossless: bool
-    evidence: str
-    """What the test of losslessness said."""
-    assumed: tuple[str, ...] = ()
-    """What the prediction rests on beside measurements; nothing else in a row does."""
+from treeopt.systems.system import System
 
 
 @dataclass(slots=True)

@@ -8,12 +8,13 @@ from treeopt.planner import fastest_drafted_tree
 from treeopt.profile import Profile
 from treeopt.profiler import Journal, Measurement, Settings, clock_for
 from treeopt.profiler.passes import ROOM_TOKENS
+from treeopt.report.results import NotRun, Row
 from treeopt.runtime.decode_loop import trained_tokens
 from treeopt.runtime.pair import ModelPair
 from treeopt.sampling import Sampling
-from treeopt.systems.bench import Row, bench_systems
+from treeopt.systems.bench import bench_systems
 from treeopt.systems.contest import checked_names, planned_systems
-from treeopt.systems.system import Grounds, NotRun
+from treeopt.systems.system import Grounds
 
 RULES = ("sequoia", "specinfer", "target", "traversal")
 """Measured above temperature 0; at temperature 0 all are one."""

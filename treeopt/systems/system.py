@@ -34,17 +34,6 @@ class System:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotRun:
-    """A system that cannot run on a pair or a profile, which is no reason not to run the others."""
-
-    system: str
-    """Its name."""
-    temperature: float
-    reason: str
-    """Why not, in one line."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Grounds:
     """What systems are planned from, at one temperature."""
 

@@ -3,8 +3,8 @@
 import math
 from typing import TYPE_CHECKING
 
-from treeopt.cli.table import Column, aligned
-from treeopt.cli.text import counted, spread
+from treeopt.report.table import Column, aligned
+from treeopt.report.text import counted, spread
 
 if TYPE_CHECKING:
     from treeopt.latency import Estimate
