@@ -18,7 +18,7 @@ from conditions import bar, conditions, say
 
 from treeopt.acceptance import TextSums
 from treeopt.arrays import Float64
-from treeopt.cli.values import TEMPERATURES
+from treeopt.cli.options.values import TEMPERATURES
 from treeopt.planner import fastest_drafted_tree, plan, step_model
 from treeopt.planner.smoothing import smooth
 from treeopt.profile import Profile

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from treeopt.cli.bench_options import REPEATS, BenchOptions, check_whole, load_fitting
-from treeopt.cli.inputs import read_any_tree
-from treeopt.cli.options import checked_rule, load_profile, planned_rule
+from treeopt.cli.bench_pair import check_whole, load_fitting
+from treeopt.cli.options.bench import REPEATS, BenchOptions
+from treeopt.cli.options.inputs import load_profile, read_any_tree
+from treeopt.cli.options.rule import checked_rule, planned_rule
 
 if TYPE_CHECKING:
     from treeopt.planner import StepModel
@@ -19,23 +20,15 @@ def bench_tree(tree: Path, asked: BenchOptions) -> None:
     model = _model(profile, planned, asked)
     predicted = model.predict("tree", planned.tree)
     models = load_fitting(asked, profile, tree=tree, planned=planned)
-    from treeopt.profiler.bench import bench_as_measured
-    from treeopt.report.json_text import json_text
-    from treeopt.report.tree_bench import TreeBenchReport, tree_bench_table
+    from treeopt.profiler.bench import bench_as_measured, workload_as_measured
+    from treeopt.report.tree_bench import tree_bench_json, tree_bench_table
     from treeopt.runtime.prompts import bench_prompts
 
     held_out = bench_prompts(asked.prompts.load(models.tokenizer))
-    (measured,) = bench_as_measured(
-        models,
-        [planned.tree],
-        held_out,
-        model.acceptance,
-        max_new_tokens=asked.max_new_tokens,
-        repeats=asked.repeats or REPEATS,
-        lossy=asked.lossy,
-    )
-    report = TreeBenchReport.of(predicted, measured, model.acceptance)
-    asked.publish(tree_bench_table(predicted, measured, model.acceptance), json_text(report) + "\n")
+    acceptance, repeats = model.acceptance, asked.repeats or REPEATS
+    workload = workload_as_measured(held_out, acceptance, max_new_tokens=asked.max_new_tokens, repeats=repeats)
+    (measured,) = bench_as_measured(models, [planned.tree], workload, acceptance, lossy=asked.lossy)
+    asked.publish(tree_bench_table(predicted, measured, acceptance), tree_bench_json(predicted, measured, acceptance))
     check_whole(measured.prompts, len(held_out))
 
 

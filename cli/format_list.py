@@ -2,7 +2,7 @@
 
 import click
 
-from treeopt.cli.options import Function
+from treeopt.cli.options.record import Function
 
 
 def list_option(function: Function) -> Function:

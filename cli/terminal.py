@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from treeopt.errors import TreeoptWarning
+from treeopt.report.warnings import Caution
 
 
 def diagram_width(*, err: bool = False) -> int:
@@ -43,3 +44,8 @@ def warnings_in_one_line() -> Iterator[None]:
 
         warnings.showwarning = show_ours
         yield
+
+
+def warn(caution: Caution) -> None:
+    """Print a warning on standard error."""
+    click.echo(f"Warning: {caution}", err=True)

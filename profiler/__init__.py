@@ -1,6 +1,6 @@
 """Measuring: times of passes and steps, acceptance, draft records, decoding with a tree beside plain decoding."""
 
-from treeopt.profiler.bench import bench, bench_trees
+from treeopt.profiler.bench import Decoding, Workload, bench, bench_trees
 from treeopt.profiler.clock import Clock, CudaClock, MonotonicClock, clock_for
 from treeopt.profiler.journal import Journal
 from treeopt.profiler.measure import Measurement
@@ -11,6 +11,7 @@ from treeopt.report.results import Measured
 __all__ = [
     "Clock",
     "CudaClock",
+    "Decoding",
     "Journal",
     "Measured",
     "Measurement",
@@ -19,6 +20,7 @@ __all__ = [
     "Recording",
     "Settings",
     "TextFiles",
+    "Workload",
     "bench",
     "bench_trees",
     "clock_for",

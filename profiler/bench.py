@@ -17,13 +17,49 @@ from treeopt.runtime import Decoder
 from treeopt.runtime.decode_loop import trained_tokens
 from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.pair import ModelPair
-from treeopt.sampling import Sampling
+from treeopt.sampling import GREEDY, Sampling
 from treeopt.trees import TokenTree, chain
 
 BOOTSTRAP_DRAWS = 2000
 SEED = 0
 DEFAULT_NEW_TOKENS = 256
 """Where a profile does not say how long its texts were."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What is decoded, alike by all that are compared."""
+
+    prompts: Sequence[Sequence[int]]
+    """Token ids."""
+    max_new_tokens: int
+    """Of each prompt."""
+    repeats: int = 3
+    """Times each prompt is decoded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoding:
+    """How it is decoded with a tree."""
+
+    rule: str = "sequoia"
+    sampling: Sampling = GREEDY
+    draft_sampling: Sampling | None = None
+    lossy: bool = False
+    """Whether rules are allowed that change the text's distribution."""
+
+    def decoder(self, target: LanguageModel, draft: LanguageModel, tree: TokenTree, text_tokens: int) -> Decoder:
+        """Return the decoder with a tree, for texts of so many tokens."""
+        return Decoder(
+            target,
+            draft,
+            tree,
+            rule=self.rule,
+            **asdict(self.sampling),
+            draft_sampling=self.draft_sampling,
+            lossy=self.lossy,
+            max_text_tokens=text_tokens,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +93,8 @@ def bench(
         target,
         draft,
         [tree],
-        prompts,
-        max_new_tokens=max_new_tokens,
-        repeats=repeats,
-        rule=rule,
-        sampling=Sampling(temperature, top_p, top_k),
-        draft_sampling=draft_sampling,
-        lossy=lossy,
+        Workload(prompts=prompts, max_new_tokens=max_new_tokens, repeats=repeats),
+        Decoding(rule=rule, sampling=Sampling(temperature, top_p, top_k), draft_sampling=draft_sampling, lossy=lossy),
         now_s=now_s,
         show_progress=show_progress,
     )
@@ -74,18 +105,13 @@ def bench_trees(
     target: LanguageModel,
     draft: LanguageModel,
     trees: Sequence[TokenTree],
-    prompts: Sequence[Sequence[int]],
+    workload: Workload,
+    decoding: Decoding,
     *,
-    max_new_tokens: int,
-    repeats: int = 3,
-    rule: str = "sequoia",
-    sampling: Sampling,
-    draft_sampling: Sampling | None = None,
-    lossy: bool = False,
     now_s: Callable[[], float] = time.perf_counter,
     show_progress: bool = True,
 ) -> tuple[Measured, ...]:
-    """Decode every prompt plainly and with each of some trees, in turn, `repeats` times, and compare.
+    """Decode every prompt of the workload plainly and with each of some trees, in turn, and compare.
 
     A text ends with the step that brings its `max_new_tokens`-th token, and all of that step counts.  Of the repeats of
     one prompt the median time counts.  Filling the cache with the prompt is not timed.
@@ -93,6 +119,7 @@ def bench_trees(
 
     Raises InvalidValueError without trees or prompts, or where the decoder refuses a prompt.
     """
+    prompts, max_new_tokens, repeats = workload.prompts, workload.max_new_tokens, workload.repeats
     if not trees or not prompts or max_new_tokens < 1 or repeats < 1:
         raise InvalidValueError(
             "trees, prompts, max_new_tokens, repeats: expected at least one of each. "
@@ -100,17 +127,9 @@ def bench_trees(
         )
     trained = trained_tokens(target, draft)
     max_depth = max(tree.max_depth for tree in trees)
+    longest = min(trained, max(map(len, prompts)) + max_new_tokens + max_depth)
     plain, drafting = (
-        Decoder(
-            target,
-            draft,
-            max(shapes, key=lambda tree: tree.nodes),
-            rule=rule,
-            **asdict(sampling),
-            draft_sampling=draft_sampling,
-            lossy=lossy,
-            max_text_tokens=min(trained, max(map(len, prompts)) + max_new_tokens + max_depth),
-        )
+        decoding.decoder(target, draft, max(shapes, key=lambda tree: tree.nodes), longest)
         for shapes in ([chain(0)], trees)
     )
 
@@ -138,7 +157,7 @@ def bench_trees(
     rows = [row for row in rows if row]
     compared = [[[(each[0], each[place]) for each in row] for row in rows] for place in range(1, len(ways))]
     return tuple(
-        _measured(runs, _divergences(target, prompts, runs, max_new_tokens) if sampling.greedy else None)
+        _measured(runs, _divergences(target, prompts, runs, max_new_tokens) if decoding.sampling.greedy else None)
         for runs in compared
     )
 
@@ -150,14 +169,23 @@ def text_tokens(acceptance: MeasuredAcceptance) -> int:
     return max(1, acceptance.positions // acceptance.prompts)
 
 
-def bench_as_measured(
-    pair: ModelPair,
-    trees: Sequence[TokenTree],
+def workload_as_measured(
     prompts: Sequence[Sequence[int]],
     acceptance: MeasuredAcceptance,
     *,
     max_new_tokens: int | None = None,
     repeats: int = 3,
+) -> Workload:
+    """Return a workload of some prompts, each by default continued by `text_tokens` of the acceptance."""
+    return Workload(prompts=prompts, max_new_tokens=max_new_tokens or text_tokens(acceptance), repeats=repeats)
+
+
+def bench_as_measured(
+    pair: ModelPair,
+    trees: Sequence[TokenTree],
+    workload: Workload,
+    acceptance: MeasuredAcceptance,
+    *,
     lossy: bool = False,
     show_progress: bool = True,
 ) -> tuple[Measured, ...]:
@@ -166,26 +194,18 @@ def bench_as_measured(
     Args:
         pair: the models.
         trees: each decoded with, in turn.
-        prompts: token ids.
+        workload: prompts, how far each is continued, and how often.
         acceptance: its rule and its sampling are decoded by.
-        max_new_tokens: of each prompt; by default `text_tokens` of the acceptance.
-        repeats: times each prompt is decoded.
         lossy: allow rules that change the text's distribution.
         show_progress: whether a bar goes to standard error.
     """
-    return bench_trees(
-        pair.target,
-        pair.draft,
-        trees,
-        prompts,
-        max_new_tokens=max_new_tokens or text_tokens(acceptance),
-        repeats=repeats,
+    decoding = Decoding(
         rule=acceptance.rule,
         sampling=acceptance.sampling,
         draft_sampling=acceptance.draft_sampling,
         lossy=lossy,
-        show_progress=show_progress,
     )
+    return bench_trees(pair.target, pair.draft, trees, workload, decoding, show_progress=show_progress)
 
 
 def _decode(decoder: Decoder, prompt: Sequence[int], max_new_tokens: int, now_s: Callable[[], float]) -> Run:

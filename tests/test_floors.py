@@ -55,6 +55,7 @@ PROFILER = {"treeopt.profiler"}
 SYSTEMS = {"treeopt.systems"}
 IMPORTS = {"treeopt.imports"}
 REPORT = {"treeopt.report"}
+WARNINGS = {"treeopt.report.warnings"}
 RESULTS = {"treeopt.report.results"}
 """What was measured, as records: those who measure give them, and the reports are made from them."""
 
@@ -62,7 +63,7 @@ MAY_IMPORT = {
     "treeopt.__main__": {"treeopt.cli"},
     # floor 5: one command per module
     "treeopt.cli": {"treeopt.any_tree"}
-    | (SYSTEMS | PROFILER | RUNTIME | REPORT | RESULTS | PLANNER | IMPORTS | SOLVER | RECORDS | TREES),
+    | (SYSTEMS | PROFILER | RUNTIME | REPORT | RESULTS | WARNINGS | PLANNER | IMPORTS | SOLVER | RECORDS | TREES),
     # between 4 and 5: all ways of speculating, measured, planned and run
     "treeopt.systems": PROFILER | RUNTIME | RESULTS | PLANNER | SOLVER | RECORDS | TREES,
     # floor 4: measuring
@@ -71,9 +72,10 @@ MAY_IMPORT = {
     "treeopt.runtime": RECORDS | TREES,
     # between 2 and 3: plans, profiles, settings and benches as texts, JSON and pictures, without torch
     "treeopt.report.results": RECORDS,
-    "treeopt.report": RESULTS | PLANNER | SOLVER | RECORDS | TREES,
+    "treeopt.report.warnings": set(),
+    "treeopt.report": RESULTS | WARNINGS | PLANNER | SOLVER | RECORDS | TREES,
     # floor 2: from a profile to a plan, from a plan to an engine's settings
-    "treeopt.engines": {"treeopt.planner"} | SOLVER | RECORDS | TREES,
+    "treeopt.engines": {"treeopt.planner"} | WARNINGS | SOLVER | RECORDS | TREES,
     "treeopt.planner": SOLVER | RECORDS | TREES,
     # floor 2, beside them: a tree out of any file, solutions included; `treeopt.trees` offers it by name
     "treeopt.any_tree": SOLVER | RECORDS | TREES,

@@ -110,8 +110,8 @@ class TestConfidence:
         unsure = Confidence(probability=0.5, weakest=weakest, without_weakest=0.75)
         (warning,) = warnings(replace(plan(invented(), 8), confidence=unsure))
 
-        assert "75 %" in warning
-        assert warning.endswith(f"{remedy}.")
+        assert "75 %" in str(warning)
+        assert warning.action.endswith(f"{remedy}.")
 
     @pytest.mark.parametrize(("probability", "said"), [(0.9, 0), (0.899, 1)])
     def test_nine_in_ten_is_sure_enough(self, probability: float, said: int) -> None:

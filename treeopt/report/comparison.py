@@ -5,12 +5,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from treeopt.latency import Estimate
+from treeopt.report.json_text import json_text
+from treeopt.report.plan_text import heading
 from treeopt.report.table import Column, aligned
 from treeopt.report.text import milliseconds
 
 if TYPE_CHECKING:
     from treeopt.planner import Candidate, Plan
     from treeopt.planner.comparison import ComparedTree
+    from treeopt.profile import Profile
 
 HEADER = ("", "nodes", "depth", "tokens/step", "step, ms", "speedup", "best of size")
 COLUMNS = (Column(least=12), *(Column(">", least, gap=1) for least in (6, 6, 12, 9, 8, 13)))
@@ -83,6 +86,16 @@ class ComparisonReport:
             plain=Prediction.of(best.plain),
             fastest=Prediction.of(best.choice),
         )
+
+
+def comparison_json(labels: Sequence[str], compared: "Sequence[ComparedTree]", best: "Plan") -> str:
+    """Return the report as one JSON object."""
+    return json_text(ComparisonReport.of(labels, compared, best))
+
+
+def comparison_text(labels: Sequence[str], compared: "Sequence[ComparedTree]", best: "Plan", profile: "Profile") -> str:
+    """Return what was planned for, and the table."""
+    return f"{heading(best, profile)}\n\n{comparison_table(labels, compared, best)}"
 
 
 def comparison_table(labels: Sequence[str], compared: "Sequence[ComparedTree]", best: "Plan") -> str:

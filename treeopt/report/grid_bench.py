@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from treeopt.latency import Estimate
 from treeopt.profile import MeasuredAcceptance
-from treeopt.report.json_text import TOOL
+from treeopt.report.json_text import TOOL, json_text
 from treeopt.report.results import GridRow, summary
 from treeopt.report.text import milliseconds
+from treeopt.report.warnings import PlainSpeedChanged, TextsDiffer
 
 CHOSEN, OTHER = "* ", "  "
 MUCH = 0.05
@@ -72,6 +73,11 @@ class GridReport:
         )
 
 
+def grid_json(rows: Sequence[GridRow], plain_s: float, asked: MeasuredAcceptance) -> str:
+    """Return the grid as one JSON object; arguments as for `GridReport.of`."""
+    return json_text(GridReport.of(rows, plain_s, asked)) + "\n"
+
+
 def grid_table(rows: Sequence[GridRow], plain_s: float, *, plain_is_fastest: bool = False) -> str:
     """Return prediction beside measurement for every tree, the first one marked, and what they come to.
 
@@ -115,16 +121,13 @@ def _errors(rows: Sequence[GridRow], plain_s: float, *, plain_is_fastest: bool) 
     )
     yield f"the {marked} (*) reaches {found.chosen_over_best:.1%} of the best measured speedup"
     if abs(plain_s / plain - 1) > MUCH:
-        yield (
-            "the machine's speed is not what it was when it was profiled: profile again right before this, or trust "
-            "speedups more than times"
-        )
+        yield str(PlainSpeedChanged())
 
 
 def _texts(rows: Sequence[GridRow]) -> Iterator[str]:
     """Yield whether texts are plain decoding's, where that is known."""
     differing = sum(row.measured.identical is False for row in rows)
     if differing:
-        yield f"the text of {differing} trees DIFFERS from plain decoding's. Look with treeopt bench TREE"
+        yield str(TextsDiffer(differing))
     elif all(row.measured.identical for row in rows):
         yield "every text is plain decoding's, token by token"

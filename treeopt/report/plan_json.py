@@ -261,7 +261,7 @@ class PlanReport:
             else SmoothingReport(
                 changed=smoothing.changed, largest_change=smoothing.largest_change, kept=smoothing.kept
             ),
-            warnings=tuple(warnings(plan)),
+            warnings=tuple(map(str, warnings(plan))),
             schedule=None if schedule is None else ScheduleReport.of(schedule),
         )
 

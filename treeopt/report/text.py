@@ -45,3 +45,12 @@ def spread(estimate: "Estimate", scale: float = 1.0) -> str:
     """
     value, low, high = (scale * number for number in (estimate.value, estimate.low, estimate.high))
     return f"{value:.2f} ({low:.2f}-{high:.2f})"
+
+
+def rule_name(rule: str, *, lossy: bool) -> str:
+    """Return a rule's name as tables show it.
+
+    >>> rule_name("typical", lossy=True)
+    'typical (lossy)'
+    """
+    return f"{rule} (lossy)" if lossy else rule

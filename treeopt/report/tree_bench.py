@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 from treeopt.latency import Estimate
 from treeopt.profile import MeasuredAcceptance
-from treeopt.report.json_text import TOOL
+from treeopt.report.json_text import TOOL, json_text
 from treeopt.report.results import Divergence, Measured
 from treeopt.report.text import milliseconds
+from treeopt.report.warnings import TextDiffers
 from treeopt.rules import LOSSY_RULES
 
 if TYPE_CHECKING:
@@ -57,6 +58,11 @@ class TreeBenchReport:
         )
 
 
+def tree_bench_json(predicted: "Candidate", measured: Measured, asked: MeasuredAcceptance) -> str:
+    """Return prediction and measurement as one JSON object."""
+    return json_text(TreeBenchReport.of(predicted, measured, asked)) + "\n"
+
+
 def tree_bench_table(predicted: "Candidate", measured: Measured, asked: MeasuredAcceptance) -> str:
     """Return prediction beside measurement, in a few lines."""
     rows = [
@@ -82,4 +88,4 @@ def _verdict(measured: Measured, rule: str) -> str:
         return (
             f"{count} of {measured.prompts} texts part from plain decoding's, each at a near-tie of the two top logits"
         )
-    return "the text DIFFERS from plain decoding's. Report it, with --output"
+    return str(TextDiffers())

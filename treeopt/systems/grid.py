@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from treeopt.planner import Candidate, Plan
 from treeopt.planner.grid import grid
-from treeopt.profiler.bench import bench_as_measured
+from treeopt.profiler.bench import Workload, bench_as_measured
 from treeopt.report.results import GridRow, Measured
 from treeopt.runtime.pair import ModelPair
 
@@ -12,10 +12,8 @@ from treeopt.runtime.pair import ModelPair
 def measured_grid(
     plan: Plan,
     pair: ModelPair,
-    prompts: Sequence[Sequence[int]],
+    workload: Workload,
     *,
-    max_new_tokens: int | None = None,
-    repeats: int = 3,
     lossy: bool = False,
     show_progress: bool = True,
 ) -> tuple[GridRow, ...]:
@@ -24,9 +22,7 @@ def measured_grid(
     Args:
         plan: what is predicted, and under which rule.
         pair: the models.
-        prompts: token ids.
-        max_new_tokens: of each prompt; by default as many as the profile measured.
-        repeats: times each prompt is decoded.
+        workload: prompts, how far each is continued, and how often.
         lossy: allow rules that change the text's distribution.
         show_progress: whether a bar goes to standard error.
     """
@@ -34,10 +30,8 @@ def measured_grid(
     measured = bench_as_measured(
         pair,
         [each.tree for each in predicted],
-        prompts,
+        workload,
         plan.model.acceptance,
-        max_new_tokens=max_new_tokens,
-        repeats=repeats,
         lossy=lossy,
         show_progress=show_progress,
     )

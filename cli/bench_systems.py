@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.bench_options import BenchOptions, load_fitting
-from treeopt.cli.options import load_profile
+from treeopt.cli.bench_pair import load_fitting
+from treeopt.cli.options.bench import BenchOptions
+from treeopt.cli.options.inputs import load_profile
 from treeopt.errors import InvalidValueError
 from treeopt.report.plan_text import models_and_machine
 
@@ -25,17 +26,14 @@ def bench_systems(systems: str, asked: BenchOptions) -> None:
     models = load_fitting(asked, profile)
     from treeopt.report.methods_bench import methods_json, methods_table
     from treeopt.runtime.prompts import bench_prompts, profile_prompts
-    from treeopt.systems.running import run_contest
+    from treeopt.systems.running import ContestRequest, run_contest
 
     prompts = asked.prompts.load(models.tokenizer)
     rows = run_contest(
         models,
         profile_prompts(prompts),
         bench_prompts(prompts),
-        names=names,
-        temperatures=_temperatures(asked, profile),
-        effort=_effort(asked),
-        profile=profile,
+        ContestRequest(names=names, temperatures=_temperatures(asked, profile), effort=_effort(asked), profile=profile),
         announce=lambda what: click.echo(what, err=True),
     )
     asked.publish(methods_table(rows), methods_json(rows))
