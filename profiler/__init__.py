@@ -1,7 +1,8 @@
 """Measuring: times of passes and steps, acceptance, draft records, decoding with a tree beside plain decoding."""
 
-from treeopt.profiler.bench import Decoding, Workload, bench, bench_trees
+from treeopt.profiler.bench import Workload, bench, bench_trees
 from treeopt.profiler.clock import Clock, CudaClock, MonotonicClock, clock_for
+from treeopt.profiler.decoding import Decoding
 from treeopt.profiler.journal import Journal
 from treeopt.profiler.measure import Measurement
 from treeopt.profiler.record import Recording, TextFiles

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,13 +11,14 @@ from tqdm import tqdm
 from treeopt.errors import InvalidValueError
 from treeopt.latency import Estimate
 from treeopt.profile import MeasuredAcceptance
+from treeopt.profiler.decoding import Decoding
 from treeopt.profiler.divergence import divergence
 from treeopt.report.results import Divergence, Measured
 from treeopt.runtime import Decoder
 from treeopt.runtime.decode_loop import trained_tokens
 from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.pair import ModelPair
-from treeopt.sampling import GREEDY, Sampling
+from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree, chain
 
 BOOTSTRAP_DRAWS = 2000
@@ -36,30 +37,6 @@ class Workload:
     """Of each prompt."""
     repeats: int = 3
     """Times each prompt is decoded."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decoding:
-    """How it is decoded with a tree."""
-
-    rule: str = "sequoia"
-    sampling: Sampling = GREEDY
-    draft_sampling: Sampling | None = None
-    lossy: bool = False
-    """Whether rules are allowed that change the text's distribution."""
-
-    def decoder(self, target: LanguageModel, draft: LanguageModel, tree: TokenTree, text_tokens: int) -> Decoder:
-        """Return the decoder with a tree, for texts of so many tokens."""
-        return Decoder(
-            target,
-            draft,
-            tree,
-            rule=self.rule,
-            **asdict(self.sampling),
-            draft_sampling=self.draft_sampling,
-            lossy=self.lossy,
-            max_text_tokens=text_tokens,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,13 @@ import torch
 
 from treeopt.acceptance import TextSums
 from treeopt.arrays import Float64
+from treeopt.profiler.decoding import Decoding
 from treeopt.runtime import Decoder, Verifier
 from treeopt.runtime.decode_loop import trained_tokens
 from treeopt.runtime.finite import all_finite, not_finite_error
 from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.rules import rule_named
 from treeopt.runtime.sampling import law
-from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree
 
 LEAST_REACHED = 20.0
@@ -63,16 +63,18 @@ def count_reach(
     tree: TokenTree,
     prompt: Sequence[int],
     positions: int,
+    decoding: Decoding,
     *,
-    sampling: Sampling,
-    draft_sampling: Sampling | None,
     seed: int,
 ) -> Float64:
     """Decode `positions` tokens with a tree under `traversal`, fewer if the text ends, and sum the reach of its nodes.
 
+    Target and draft sample as `decoding` says, whose rule is not looked at.
+
     Returns float64 (2, n): under `traversal` and under `sequoia`, of the same drafts.
     Raises TreeoptError naming a model whose logits are not finite.
     """
+    sampling, draft_sampling = decoding.sampling, decoding.draft_sampling
     trained = trained_tokens(target, draft)
     decoder = Decoder(
         target,
