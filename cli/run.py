@@ -99,15 +99,12 @@ def run(asked: RunOptions) -> None:
 def _decoder(models: "ModelPair", tree: "TokenTree", rule: str, asked: RunOptions, text_tokens: int) -> "Decoder":
     from treeopt.runtime import Decoder
 
-    sampling = asked.how.sampling
     return Decoder(
         models.target,
         models.draft,
         tree,
         rule=rule,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
+        sampling=asked.how.sampling,
         draft_sampling=asked.how.draft_sampling,
         lossy=asked.lossy,
         seed=asked.seed,

@@ -1,6 +1,6 @@
 """How is decoded while something is measured: the rule, and how target and draft sample."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from treeopt.runtime import Decoder
 from treeopt.runtime.model import LanguageModel
@@ -26,7 +26,7 @@ class Decoding:
             draft,
             tree,
             rule=self.rule,
-            **asdict(self.sampling),
+            sampling=self.sampling,
             draft_sampling=self.draft_sampling,
             lossy=self.lossy,
             max_text_tokens=text_tokens,

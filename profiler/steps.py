@@ -1,7 +1,6 @@
 """Whole steps under every rule, and what of them their passes do not explain."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from zlib import crc32
 
 from treeopt.latency import LatencyTable, Timing
@@ -57,7 +56,7 @@ class Steps:
                     draft,
                     self._trees[0],
                     rule=rule,
-                    **asdict(sampling),
+                    sampling=sampling,
                     draft_sampling=settings.own_draft_sampling(sampling),
                     lossy=settings.lossy,
                     max_text_tokens=len(context) + ROOM_TOKENS,

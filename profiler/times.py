@@ -1,7 +1,7 @@
 """The times of a profile under one condition: passes of every size, and whole steps under every rule."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import numpy as np
@@ -172,7 +172,7 @@ class Times:
             self._models[0],
             None,
             chain(0),
-            **asdict(self._condition.sampling),
+            sampling=self._condition.sampling,
             max_text_tokens=len(self._context) + ROOM_TOKENS,
             cuda_graphs=self._settings.cuda_graphs,
         )

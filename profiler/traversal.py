@@ -8,7 +8,7 @@ acceptance counted for `sequoia` it is that of `traversal`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -81,7 +81,7 @@ def count_reach(
         draft,
         tree,
         rule="traversal",
-        **asdict(sampling),
+        sampling=sampling,
         draft_sampling=draft_sampling,
         seed=seed,
         max_text_tokens=min(trained, len(prompt) + positions),

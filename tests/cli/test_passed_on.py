@@ -95,6 +95,6 @@ def test_run_looks_for_stop_texts_as_they_stand_within_a_text(given: dict):
 def test_run_samples_as_it_is_asked_to(given: dict):
     options = ("--temperature", 0.6, "--top-p", 0.8, "--top-k", 4, "--draft-temperature", 0.9, "--draft-top-k", 2)
     ends("run", "tree.json", "--prompt", "ab", "--seed", 3, "--rule", "traversal", *options)
-    expected = {"rule": "traversal", "temperature": 0.6, "top_p": 0.8, "top_k": 4, "seed": 3}
+    expected = {"rule": "traversal", "sampling": Sampling(0.6, 0.8, 4), "seed": 3}
     assert {name: given[name] for name in expected} == expected
     assert given["draft_sampling"] == Sampling(0.9, 1.0, 2)

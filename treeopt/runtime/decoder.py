@@ -42,6 +42,7 @@ class Decoder(DecodeLoop):
         temperature: 0 takes the likeliest token.
         top_p: share of the target's law that is kept, above 0 and at most 1.
         top_k: tokens of the target's law that are kept, the likeliest; 0 keeps all.
+        sampling: the three of them as one record; they are not looked at then.
         draft_sampling: the law that children are drawn from; by default the target's temperature and all tokens.  It
             changes how many are accepted, never the text's law.
         seed: of all randomness; the same seed and the same texts give the same tokens.
@@ -65,6 +66,7 @@ class Decoder(DecodeLoop):
         temperature: float = 0.6,
         top_p: float = 1.0,
         top_k: int = 0,
+        sampling: Sampling | None = None,
         draft_sampling: Sampling | None = None,
         seed: int = 0,
         lossy: bool = False,
@@ -73,7 +75,7 @@ class Decoder(DecodeLoop):
         cuda_graphs: bool | None = None,
     ) -> None:
         self._rule = rule_named(rule, lossy=lossy)
-        sampling = Sampling(temperature, top_p, top_k)
+        sampling = sampling or Sampling(temperature, top_p, top_k)
         drawn_by = draft_law(sampling, draft_sampling)
         super().__init__(
             target,

@@ -1,7 +1,6 @@
 """Systems with a static tree that the draft model fills: plain decoding, chains, sequences, trees."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 
 from treeopt.planner import Candidate, PlanRequest, StepModel, kind_of, requested_plan
 from treeopt.planner.chains import fastest_chain
@@ -76,7 +75,7 @@ def _system(name: str, grounds: Grounds, model: StepModel, tree: TokenTree) -> S
             grounds.pair.draft if tree.nodes > 1 else None,
             tree,
             rule=rule,
-            **asdict(sampling),
+            sampling=sampling,
             seed=seed,
         )
 
