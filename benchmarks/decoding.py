@@ -30,7 +30,8 @@ from conditions import bar, conditions
 
 import treeopt
 from treeopt import pair as bundle
-from treeopt.cli.options import PairOptions, file, load_profile, pair_options
+from treeopt.cli.options.inputs import file, load_profile
+from treeopt.cli.options.pair import PairOptions, pair_options
 from treeopt.planner import Candidate, fastest_drafted_tree
 from treeopt.profile import Profile
 from treeopt.profiler import Journal, Measured, Measurement, Settings, bench, clock_for

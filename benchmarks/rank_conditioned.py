@@ -20,6 +20,7 @@ from treeopt.acceptance import AcceptanceTable, TextSums
 from treeopt.arrays import Float64
 from treeopt.counts import LEAST_COUNT, TextCounts, conditional_counts, rank_conditioned_counts, text_sums
 from treeopt.profiler.acceptance import AcceptanceText, TextPositions
+from treeopt.profiler.decoding import Decoding
 from treeopt.runtime import Decoder
 from treeopt.runtime.pair import ModelPair, load_pair
 from treeopt.runtime.prompts import bench_prompts, load_prompts, profile_prompts
@@ -42,8 +43,7 @@ def measure(pair: ModelPair, prompts: Prompts, temperature: float, tokens: int, 
         AcceptanceText(
             pair.target,
             pair.draft,
-            rule=RULE,
-            sampling=Sampling(temperature),
+            Decoding(rule=RULE, sampling=Sampling(temperature)),
             branching=BRANCHING,
             depth=DEPTH,
             seed=seed + number,

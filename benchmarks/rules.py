@@ -18,11 +18,11 @@ from conditions import bar, conditions, say
 
 from treeopt.acceptance import TextSums
 from treeopt.arrays import Float64
-from treeopt.cli.values import TEMPERATURES
+from treeopt.cli.options.values import TEMPERATURES
 from treeopt.planner import fastest_drafted_tree, plan, step_model
 from treeopt.planner.smoothing import smooth
 from treeopt.profile import Profile
-from treeopt.profiler import Journal, Measurement, Settings, bench, clock_for
+from treeopt.profiler import Decoding, Journal, Measurement, Settings, bench, clock_for
 from treeopt.profiler.traversal import ReachSums, count_reach, gained, until_no_gain
 from treeopt.runtime import Decoder, Verifier
 from treeopt.runtime.pair import ModelPair, load_pair
@@ -72,9 +72,7 @@ def reach(pair: ModelPair, tree: TokenTree, prompts: Prompts, tokens: int, sampl
     """Return float64 (prompts, 2, n): reach under traversal and sequoia, summed over each text's steps."""
     return np.array(
         [
-            count_reach(
-                pair.target, pair.draft, tree, prompt, tokens, sampling=sampling, draft_sampling=None, seed=seed
-            )
+            count_reach(pair.target, pair.draft, tree, prompt, tokens, Decoding(sampling=sampling), seed=seed)
             for seed, prompt in enumerate(prompts)
         ]
     )

@@ -1,21 +1,16 @@
 """`treeopt bench TREE`: one tree, as predicted and as decoded."""
 
-import json
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from treeopt.cli.bench_options import REPEATS, BenchOptions, check_whole, load_fitting
-from treeopt.cli.inputs import read_any_tree
-from treeopt.cli.options import checked_rule, load_profile, planned_rule
-from treeopt.cli.text import milliseconds
-from treeopt.rules import LOSSY_RULES
-from treeopt.version import TOOL
+from treeopt.cli.bench_pair import check_whole, load_fitting
+from treeopt.cli.options.bench import REPEATS, BenchOptions
+from treeopt.cli.options.inputs import load_profile, read_any_tree
+from treeopt.cli.options.rule import checked_rule, planned_rule
 
 if TYPE_CHECKING:
-    from treeopt.planner import Candidate, StepModel
-    from treeopt.profile import MeasuredAcceptance, Profile
-    from treeopt.profiler import Measured
+    from treeopt.planner import StepModel
+    from treeopt.profile import Profile
     from treeopt.trees import TreeFile
 
 
@@ -25,21 +20,15 @@ def bench_tree(tree: Path, asked: BenchOptions) -> None:
     model = _model(profile, planned, asked)
     predicted = model.predict("tree", planned.tree)
     models = load_fitting(asked, profile, tree=tree, planned=planned)
-    from treeopt.profiler.bench import bench_as_measured
+    from treeopt.profiler.bench import bench_as_measured, workload_as_measured
+    from treeopt.report.tree_bench import tree_bench_json, tree_bench_table
     from treeopt.runtime.prompts import bench_prompts
 
     held_out = bench_prompts(asked.prompts.load(models.tokenizer))
-    (measured,) = bench_as_measured(
-        models,
-        [planned.tree],
-        held_out,
-        model.acceptance,
-        max_new_tokens=asked.max_new_tokens,
-        repeats=asked.repeats or REPEATS,
-        lossy=asked.lossy,
-    )
-    found = report(predicted, measured, model.acceptance)
-    asked.publish(table(predicted, measured, model.acceptance), json.dumps(found, indent=2) + "\n")
+    acceptance, repeats = model.acceptance, asked.repeats or REPEATS
+    workload = workload_as_measured(held_out, acceptance, max_new_tokens=asked.max_new_tokens, repeats=repeats)
+    (measured,) = bench_as_measured(models, [planned.tree], workload, acceptance, lossy=asked.lossy)
+    asked.publish(tree_bench_table(predicted, measured, acceptance), tree_bench_json(predicted, measured, acceptance))
     check_whole(measured.prompts, len(held_out))
 
 
@@ -56,55 +45,3 @@ def _model(profile: "Profile", planned: "TreeFile", asked: BenchOptions) -> "Ste
     model = step_model(profile, rule=rule, temperature=temperature)
     checked_rule(model.acceptance.rule, lossy=asked.lossy)
     return model
-
-
-def report(predicted: "Candidate", measured: "Measured", asked: "MeasuredAcceptance") -> dict[str, Any]:
-    """Return prediction and measurement as one flat JSON object, seconds and tokens."""
-    return {
-        "tool": TOOL,
-        "rule": asked.rule,
-        "temperature": asked.temperature,
-        "lossy": asked.rule in LOSSY_RULES,
-        "nodes": predicted.tree.nodes,
-        "depth": predicted.tree.max_depth,
-        "predicted_speedup": predicted.speedup.value,
-        "predicted_speedup_interval": [predicted.speedup.low, predicted.speedup.high],
-        "measured_speedup": measured.speedup.value,
-        "measured_speedup_interval": [measured.speedup.low, measured.speedup.high],
-        "predicted_tokens_per_step": predicted.tokens_per_step.value,
-        "measured_tokens_per_step": measured.tokens_per_step,
-        "predicted_step_s": predicted.step_s.value,
-        "measured_step_s": measured.step_s,
-        "measured_plain_step_s": measured.plain_step_s,
-        "identical_to_plain_decoding": measured.identical,
-        "divergences": None if measured.divergences is None else [asdict(each) for each in measured.divergences],
-        "tokens": measured.tokens,
-    }
-
-
-def table(predicted: "Candidate", measured: "Measured", asked: "MeasuredAcceptance") -> str:
-    """Return prediction beside measurement, in a few lines."""
-    rows = [
-        ("tokens per step", f"{predicted.tokens_per_step.value:.2f}", f"{measured.tokens_per_step:.2f}"),
-        ("step, ms", milliseconds(predicted.step_s.value), milliseconds(measured.step_s)),
-        ("speedup", f"{predicted.speedup.value:.2f}", f"{measured.speedup.value:.2f}"),
-    ]
-    lines = [f"{'':<18}{'predicted':>10}{'measured':>10}"]
-    lines += [f"{name:<18}{left:>10}{right:>10}" for name, left, right in rows]
-    lines.append(f"\n{measured.tokens} tokens decoded in whole steps; {verdict(measured, asked.rule)}.")
-    return "\n".join(lines)
-
-
-def verdict(measured: "Measured", rule: str) -> str:
-    """Return in words whether the text is plain decoding's."""
-    if measured.divergences is None:
-        lossy = f"; rule {rule} is lossy: they do not follow the target's law" if rule in LOSSY_RULES else ""
-        return f"above temperature 0 texts are not compared{lossy}"
-    if not measured.divergences:
-        return "the text is plain decoding's, token by token"
-    count = len(measured.divergences)
-    if all(each.near_tie for each in measured.divergences):
-        return (
-            f"{count} of {measured.prompts} texts part from plain decoding's, each at a near-tie of the two top logits"
-        )
-    return "the text DIFFERS from plain decoding's. Report it, with --output"

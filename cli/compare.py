@@ -1,141 +1,98 @@
 """`treeopt compare`: trees of any origin side by side under one profile."""
 
-import json
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from treeopt.cli.command import Command
 from treeopt.cli.identity import identity_of, warn_of_tree
-from treeopt.cli.inputs import read_all_trees
-from treeopt.cli.options import checked_rule, file, load_profile, lossy_option, profile_options
-from treeopt.cli.plan_text import heading
-from treeopt.cli.table import Column, aligned
-from treeopt.cli.text import milliseconds
-from treeopt.cli.values import COUNT
+from treeopt.cli.options.inputs import PROFILE_PATH, file, load_profile, read_all_trees
+from treeopt.cli.options.plan import BATCH_SIZE, CONTEXT_TOKENS, PROFILE_TEMPERATURE, RAW
+from treeopt.cli.options.record import argument, option, options
+from treeopt.cli.options.rule import LOSSY, checked_rule, measured_rule
 from treeopt.cli.waiting import patience
 from treeopt.errors import printable
 
 if TYPE_CHECKING:
-    from treeopt.planner import Candidate, Plan
-    from treeopt.planner.comparison import ComparedTree
+    from treeopt.planner import PlanRequest
+    from treeopt.profile import Profile
+    from treeopt.trees.formats import NamedTree
 
-HEADER = ("", "nodes", "depth", "tokens/step", "step, ms", "speedup", "best of size")
-COLUMNS = (Column(least=12), *(Column(">", least, gap=1) for least in (6, 6, 12, 9, 8, 13)))
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareOptions:
+    """Which trees, under which profile and where."""
+
+    paths: tuple[Path, ...] = field(metadata=argument(type=file, metavar="FILE…", nargs=-1, required=True))
+    profile_path: Path = field(metadata=PROFILE_PATH)
+    rule: str | None = field(
+        metadata=measured_rule("Verification rule to predict; by default the first in the profile.")
+    )
+    temperature: float | None = field(metadata=PROFILE_TEMPERATURE)
+    context_tokens: int | None = field(metadata=CONTEXT_TOKENS)
+    batch_size: int | None = field(metadata=BATCH_SIZE)
+    raw: bool = field(metadata=RAW)
+    lossy: bool = field(metadata=LOSSY)
+    as_json: bool = field(
+        metadata=option(
+            "--json", "as_json", is_flag=True, help="Print everything as one JSON object instead of the table."
+        )
+    )
+
+    @property
+    def request(self) -> "PlanRequest":
+        """What the planner is asked for."""
+        from treeopt.planner import PlanRequest, Where
+
+        return PlanRequest(
+            rule=self.rule,
+            temperature=self.temperature,
+            where=Where(context_tokens=self.context_tokens, batch_size=self.batch_size),
+            raw=self.raw,
+            lossy=self.lossy,
+        )
 
 
 @click.command(cls=Command)
-@click.argument("paths", type=file, metavar="FILE…", nargs=-1, required=True)
-@partial(profile_options, rule_help="Verification rule to predict; by default the first in the profile.")
-@click.option("--context-tokens", type=COUNT, help="Tokens in the cache; by default the first measured.")
-@click.option("--batch-size", type=COUNT, help="Sequences decoded together; by default the first measured.")
-@click.option("--raw", is_flag=True, help="Use acceptance as measured, ranks that rise by noise included.")
-@lossy_option
-@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object instead of the table.")
-def compare(
-    paths: tuple[Path, ...],
-    profile_path: Path,
-    rule: str | None,
-    temperature: float | None,
-    lossy: bool,
-    as_json: bool,
-    **where: Any,
-) -> None:
+@options(CompareOptions)
+def compare(asked: CompareOptions) -> None:
     """Predict trees of any origin beside the best ones.
 
     What the trees of each FILE come to on the profile's machine stands beside the fastest of their size, and of any.
 
     Trees may be in any known format (treeopt import --list); of a file that holds several, all are compared.
     """
-    if rule is not None:
-        checked_rule(rule, lossy=lossy)
-    from treeopt.planner import plan, step_model
+    if asked.rule is not None:
+        checked_rule(asked.rule, lossy=asked.lossy)
+    from treeopt.planner import requested_model, requested_plan
     from treeopt.planner.comparison import compare as compare_trees
+    from treeopt.report.comparison import comparison_json, comparison_text
 
-    profile = load_profile(profile_path)
+    profile, request = load_profile(asked.profile_path), asked.request
+    trees = _trees(asked.paths, profile)
+    model = requested_model(profile, request)
+    with patience("solving"):
+        compared = compare_trees(model, [each.tree for _, each in trees])
+        acceptance = model.acceptance
+        planned = replace(
+            request, rule=acceptance.rule, temperature=acceptance.temperature, max_nodes=model.costs.max_nodes
+        )
+        best = requested_plan(profile, planned)
+    labels = [_label(path, each.name) for path, each in trees]
+    if asked.as_json:
+        click.echo(comparison_json(labels, compared, best))
+    else:
+        click.echo(comparison_text(labels, compared, best, profile))
+
+
+def _trees(paths: tuple[Path, ...], profile: "Profile") -> "list[tuple[Path, NamedTree]]":
+    """Return every tree of some files; those that were planned for another pair than the profile's are warned of."""
     trees = [(path, each) for path in paths for each in read_all_trees(path)]
     for path, each in trees:
         warn_of_tree(path, each.provenance, identity_of(profile))
-    named = [(_label(path, each.name), each.tree) for path, each in trees]
-    model = step_model(profile, rule=rule, temperature=temperature, **where)
-    with patience("solving"):
-        compared = compare_trees(model, [tree for _, tree in named])
-        acceptance = model.acceptance
-        best = plan(
-            profile,
-            model.costs.max_nodes,
-            rule=acceptance.rule,
-            temperature=acceptance.temperature,
-            lossy=lossy,
-            **where,
-        )
-    labels = [label for label, _ in named]
-    if as_json:
-        click.echo(json.dumps(report(labels, compared, best), indent=2))
-    else:
-        click.echo(f"{heading(best, profile)}\n\n{table(labels, compared, best)}")
-
-
-def table(labels: list[str], compared: "tuple[ComparedTree, ...]", best: "Plan") -> str:
-    """Return one line per tree, plain decoding and the fastest."""
-    rows: list[tuple[str, ...]] = [HEADER]
-    for label, each in zip(labels, compared, strict=True):
-        if each.prediction is None:
-            rows.append(
-                (label, str(each.tree.nodes), str(each.tree.max_depth), f"not predicted: {each.unknown}"),
-            )
-        else:
-            rows.append(_row(label, each.prediction, each.same_size))
-    last = [_row("plain decoding", best.plain), _row(f"fastest: {best.choice.shape}", best.choice)]
-    return "\n".join(aligned([*rows, (), *last], COLUMNS))
-
-
-def report(labels: list[str], compared: "tuple[ComparedTree, ...]", best: "Plan") -> dict[str, Any]:
-    """Return everything as one JSON object, seconds and tokens."""
-    return {
-        "rule": best.rule,
-        "temperature": best.temperature,
-        "trees": [
-            {
-                "label": label,
-                "nodes": each.tree.nodes,
-                "depth": each.tree.max_depth,
-                "predicted": _numbers(each.prediction),
-                "unknown": each.unknown or None,
-                "best_of_size": _numbers(each.same_size),
-            }
-            for label, each in zip(labels, compared, strict=True)
-        ],
-        "plain": _numbers(best.plain),
-        "fastest": _numbers(best.choice),
-    }
-
-
-def _row(label: str, candidate: "Candidate", same_size: "Candidate | None" = None) -> tuple[str, ...]:
-    return (
-        label,
-        str(candidate.tree.nodes),
-        str(candidate.tree.max_depth),
-        f"{candidate.tokens_per_step.value:.2f}",
-        milliseconds(candidate.step_s.value),
-        f"{candidate.speedup.value:.2f}",
-        "" if same_size is None else f"{same_size.speedup.value:.2f}",
-    )
-
-
-def _numbers(candidate: "Candidate | None") -> dict[str, Any] | None:
-    if candidate is None:
-        return None
-    return {
-        "nodes": candidate.tree.nodes,
-        "depth": candidate.tree.max_depth,
-        "tokens_per_step": candidate.tokens_per_step.value,
-        "step_s": candidate.step_s.value,
-        "speedup": candidate.speedup.value,
-        "speedup_interval": [candidate.speedup.low, candidate.speedup.high],
-    }
+    return trees
 
 
 def _label(path: Path, name: str | None) -> str:

@@ -1,12 +1,8 @@
 """`--list` of `treeopt export` and `treeopt import`: every format and engine, with versions and needs."""
 
-import textwrap
-
 import click
 
-from treeopt.cli.options import Function
-
-WIDTH = 100
+from treeopt.cli.options.record import Function
 
 
 def list_option(function: Function) -> Function:
@@ -15,26 +11,11 @@ def list_option(function: Function) -> Function:
     def show(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
         del parameter
         if asked and not context.resilient_parsing:
+            from treeopt.report.format_list import format_list
+
             click.echo(format_list())
             context.exit()
 
     return click.option(
         "--list", is_flag=True, is_eager=True, expose_value=False, callback=show, help="Show every format, and leave."
     )(function)
-
-
-def format_list() -> str:
-    """Return every format and engine as a few lines each."""
-    from treeopt.engines import ENGINES
-    from treeopt.trees.formats import FORMATS
-
-    blocks = ["Trees, both ways (treeopt export --to NAME, treeopt import):"]
-    blocks += [_block(each.name, each.title, each.versions, each.needs) for each in FORMATS]
-    blocks.append("Settings of engines (treeopt export --to NAME):")
-    blocks += [_block(each.name, each.title, each.versions, each.needs) for each in ENGINES]
-    return "\n\n".join(blocks)
-
-
-def _block(name: str, title: str, versions: str, needs: str) -> str:
-    text = textwrap.fill(needs, WIDTH, initial_indent=" " * 16, subsequent_indent=" " * 16)
-    return f"  {name:<13} {title} ({versions})\n{text}"

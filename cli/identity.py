@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
+from treeopt.cli.terminal import warn
 from treeopt.errors import TreeoptError
+from treeopt.report.warnings import OtherConditions, OtherPair
 
 if TYPE_CHECKING:
     from treeopt.identity import Identity
@@ -55,16 +55,9 @@ def warn_of_other(said: str, promised: "Identity", here: "Identity") -> None:
         here: what is there.
     """
     if not promised.same_pair(here):
-        click.echo(
-            f"Warning: {said} {promised.pair}, and this is {here.pair}: what was promised does not hold. "
-            f"For the promised pair {_remedy(promised)}.",
-            err=True,
-        )
+        warn(OtherPair(said, promised.pair, here.pair, _remedy(promised)))
     elif differing := promised.differences(here):
-        click.echo(
-            f"Warning: {said} {'; '.join(differing)}: times differ. Give the same options, or profile again here.",
-            err=True,
-        )
+        warn(OtherConditions(said, differing))
 
 
 def refuse_other_pair(path: Path, profile: "Profile", here: "Identity") -> None:

@@ -1,38 +1,53 @@
 """`treeopt import`: another program's tree as a tree file."""
 
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 
 from treeopt.cli.command import Command
 from treeopt.cli.format_list import list_option
-from treeopt.cli.inputs import read_any_tree, tree_options
-from treeopt.cli.options import PROFILE, file, output
-from treeopt.cli.text import quoted
+from treeopt.cli.options.inputs import PROFILE, TREE_NAME, file, output, read_any_tree, tree_budget, tree_depth
+from treeopt.cli.options.record import argument, option, options
 from treeopt.files import STANDARD_STREAM
+from treeopt.report.text import quoted
+
+SIZED = "a solution file"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportTreeOptions:
+    """Which tree, and where it is written."""
+
+    path: Path = field(metadata=argument(type=file, metavar="FILE"))
+    written: Path = field(
+        metadata=option(
+            "-o",
+            "--output",
+            "written",
+            type=output,
+            default=Path("tree.json"),
+            show_default=True,
+            help="Tree file to write; - is standard output.",
+        )
+    )
+    name: str | None = field(metadata=TREE_NAME)
+    budget: int | None = field(metadata=tree_budget(SIZED))
+    depth: int | None = field(metadata=tree_depth(SIZED))
 
 
 @click.command("import", cls=Command)
 @list_option
-@click.argument("path", type=file, metavar="FILE")
-@click.option(
-    "-o",
-    "--output",
-    "written",
-    type=output,
-    default=Path("tree.json"),
-    show_default=True,
-    help="Tree file to write; - is standard output.",
-)
-@tree_options("a solution file")
-def import_tree(path: Path, written: Path, name: str | None, budget: int | None, depth: int | None) -> None:
+@options(ImportTreeOptions)
+def import_tree(asked: ImportTreeOptions) -> None:
     """Turn another program's tree into a tree file.
 
     FILE holds a tree in any known format (--list), or is a solution file.
 
     The format is found by what the file holds, not by its name.  Nothing in it is executed.
     """
-    content = read_any_tree(path, name=name, budget=budget, depth=depth)
+    written = asked.written
+    content = read_any_tree(asked.path, name=asked.name, budget=asked.budget, depth=asked.depth)
     content.save(written)
     to_stdout = str(written) == STANDARD_STREAM
     origin = (content.provenance and content.provenance.tool) or "tree file"

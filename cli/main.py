@@ -7,7 +7,7 @@ import click
 
 from treeopt.cli.lazy import LazyGroup, Place
 from treeopt.cli.streams import guarded
-from treeopt.cli.text import warnings_in_one_line
+from treeopt.cli.terminal import warnings_in_one_line
 from treeopt.errors import InterruptionError, TreeoptError, printable
 
 

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from treeopt.cli.terminal import warn
+from treeopt.report.warnings import OtherPrograms
+
 if TYPE_CHECKING:
     from treeopt.profiler.programs import Sight
     from treeopt.runtime.model import LanguageModel
@@ -39,13 +42,4 @@ def warn_of_other_programs(
     threads, root_pid = threads_on(target.device), os.getppid() if several else None
     sight = wait_for_quiet(lambda: look(root_pid), threads, wait_s, tell)
     if sight.disturbs(threads):
-        click.echo(f"Warning: {warning(str(sight), target.device.type, otherwise)}", err=True)
-
-
-def warning(sight: str, device_type: str, otherwise: str) -> str:
-    """Return the warning about what was seen, with what to do."""
-    if device_type == "cpu":
-        consequence = "Times taken beside them are too long"
-    else:
-        consequence = "The host may start the device's work too late"
-    return f"other programs use {sight}. {consequence}: close them, or {otherwise}."
+        warn(OtherPrograms(str(sight), target.device.type, otherwise))

@@ -1,92 +1,18 @@
-"""The files around a profile: what it is made beside, and what of it was measured elsewhere."""
+"""The files around a profile: what it is made beside."""
 
-import functools
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from treeopt.cli.options import file, record_beside
+from treeopt.cli.options.inputs import record_beside
 from treeopt.cli.outputs import Named, check_outputs
 from treeopt.errors import TreeoptError
 from treeopt.files import STANDARD_STREAM, is_stream
 from treeopt.marks import JOURNAL_SUFFIX, written_by_treeopt
 
-if TYPE_CHECKING:
-    from treeopt.imports import ImportedLatency
-    from treeopt.profile import MeasuredAcceptance
-
 TEXTS_SUFFIX = ".record.partial"
 BESIDE = ""
 """Stands for a record file beside the profile."""
-
-Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportOptions:
-    """Files of what was measured elsewhere; None where it is to be measured here."""
-
-    latency: Path | None
-    draft_latency: Path | None
-    acceptance: Path | None
-
-    @property
-    def times(self) -> bool:
-        """Whether nothing is left to be timed here."""
-        return self.latency is not None and self.draft_latency is not None
-
-    @property
-    def everything(self) -> bool:
-        """Whether no model is needed at all."""
-        return self.times and self.acceptance is not None
-
-    def latencies(self) -> "tuple[ImportedLatency, ...]":
-        """Return the imported curves."""
-        from treeopt.imports import read_latency
-
-        files = ((self.latency, "verify"), (self.draft_latency, "draft"))
-        return tuple(each for path, what in files if path for each in read_latency(path, default_pass=what))
-
-    def acceptances(self, *, rule: str, temperature: float, top_p: float) -> "tuple[MeasuredAcceptance, ...]":
-        """Return the imported acceptance, if there is one."""
-        from treeopt.imports import read_acceptance
-
-        if self.acceptance is None:
-            return ()
-        return (read_acceptance(self.acceptance, rule=rule, temperature=temperature, top_p=top_p),)
-
-
-def import_options(function: Function) -> Function:
-    """Add the options that name files to import; the command receives them as one `imports`."""
-
-    @functools.wraps(function)
-    def command(
-        *args: Any, latency: Path | None, draft_latency: Path | None, acceptance: Path | None, **kwargs: Any
-    ) -> Any:
-        imports = ImportOptions(latency=latency, draft_latency=draft_latency, acceptance=acceptance)
-        return function(*args, imports=imports, **kwargs)
-
-    options = [
-        click.option(
-            "--latency",
-            type=file,
-            metavar="FILE",
-            help="Verify times measured elsewhere: CSV (tokens, seconds), SGLang's or TensorRT-LLM's cost table.",
-        ),
-        click.option("--draft-latency", type=file, metavar="FILE", help="Draft times measured elsewhere, as CSV."),
-        click.option(
-            "--acceptance",
-            type=file,
-            metavar="FILE",
-            help="Acceptance measured elsewhere: rates or counts per position, vLLM's metrics, Sequoia's vector.",
-        ),
-    ]
-    for option in reversed(options):
-        option(command)
-    return command  # type: ignore[return-value]
 
 
 def record_file(name: str, path: Path) -> Path:

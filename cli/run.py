@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,96 +10,106 @@ import click
 
 from treeopt.cli.command import Command
 from treeopt.cli.identity import identity_here, warn_of_tree
-from treeopt.cli.inputs import read_any_tree
-from treeopt.cli.options import (
-    PairOptions,
-    chat_option,
-    checked_rule,
-    file,
-    lossy_option,
-    pair_options,
-    planned_rule,
-    prompt_tokens,
-)
-from treeopt.cli.sampling_options import sampling_options
-from treeopt.cli.text import counted
-from treeopt.cli.values import COUNT, RULE, SEED, TEXT
+from treeopt.cli.options.inputs import file, read_any_tree
+from treeopt.cli.options.pair import PairOptions
+from treeopt.cli.options.prompts import CHAT, prompt_tokens
+from treeopt.cli.options.record import argument, group, option, options
+from treeopt.cli.options.rule import LOSSY, checked_rule, planned_rule
+from treeopt.cli.options.sampling import SamplingOptions
+from treeopt.cli.options.values import COUNT, RULE, SEED, TEXT
 from treeopt.cli.waiting import patience
 from treeopt.errors import TreeoptError
+from treeopt.report.text import counted
 from treeopt.rules import LOSSY_RULES
-from treeopt.sampling import Sampling
 
 if TYPE_CHECKING:
+    from treeopt.runtime import Decoder
     from treeopt.runtime.pair import ModelPair
+    from treeopt.trees import TokenTree
 
 NEW_TOKENS = 256
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What is generated, with which tree, how, and by which pair."""
+
+    tree: Path = field(metadata=argument(type=file))
+    prompt: str = field(metadata=option("--prompt", type=TEXT, required=True, help="Text to continue."))
+    chat: bool = field(metadata=CHAT)
+    max_new_tokens: int | None = field(
+        metadata=option(
+            "--max-new-tokens",
+            type=COUNT,
+            help=f"Most tokens to generate; by default {NEW_TOKENS}, or as many as the models' longest text leaves room for.",
+        )
+    )
+    rule: str | None = field(
+        metadata=option(
+            "--rule", type=RULE, help="Verification rule; by default the one that the tree was planned for."
+        )
+    )
+    lossy: bool = field(metadata=LOSSY)
+    stop: tuple[str, ...] = field(
+        metadata=option(
+            "--stop", type=TEXT, multiple=True, help="Text that ends the continuation; may be given more than once."
+        )
+    )
+    how: SamplingOptions = field(metadata=group(SamplingOptions))
+    seed: int = field(
+        metadata=option(
+            "--seed",
+            type=SEED,
+            default=0,
+            show_default=True,
+            help="Of all randomness: above temperature 0 it makes the text.",
+        )
+    )
+    pair: PairOptions = field(metadata=group(PairOptions))
+
+
 @click.command(cls=Command)
-@click.argument("tree", type=file)
-@click.option("--prompt", type=TEXT, required=True, help="Text to continue.")
-@chat_option
-@click.option(
-    "--max-new-tokens",
-    type=COUNT,
-    help=f"Most tokens to generate; by default {NEW_TOKENS}, or as many as the models' longest text leaves room for.",
-)
-@click.option("--rule", type=RULE, help="Verification rule; by default the one that the tree was planned for.")
-@lossy_option
-@click.option("--stop", type=TEXT, multiple=True, help="Text that ends the continuation; may be given more than once.")
-@sampling_options
-@click.option(
-    "--seed", type=SEED, default=0, show_default=True, help="Of all randomness: above temperature 0 it makes the text."
-)
-@pair_options
-def run(
-    tree: Path,
-    prompt: str,
-    chat: bool,
-    max_new_tokens: int | None,
-    rule: str | None,
-    lossy: bool,
-    stop: tuple[str, ...],
-    sampling: Sampling,
-    draft_sampling: Sampling | None,
-    seed: int,
-    pair: PairOptions,
-) -> None:
+@options(RunOptions)
+def run(asked: RunOptions) -> None:
     """Generate a text with a tree.
 
     It is printed as it is generated: the prompt and how it goes on, with --chat the answer to a message.
     The text is what the target alone would write: at temperature 0 the same, above it of the same law.  Only with
     --lossy, and a lossy rule, it is not.
     """
-    if "" in stop:
+    if "" in asked.stop:
         raise click.UsageError("--stop: expected a text. Got an empty one.")
-    planned = read_any_tree(tree)
-    rule = checked_rule(rule or planned_rule(planned), lossy=lossy)
-    models = pair.load()
-    warn_of_tree(tree, planned.provenance, identity_here(models))
-    tokens = prompt_tokens(models.tokenizer, prompt, chat=chat)
-    limit = _new_tokens(models, len(tokens), max_new_tokens)
+    planned = read_any_tree(asked.tree)
+    rule = checked_rule(asked.rule or planned_rule(planned), lossy=asked.lossy)
+    models = asked.pair.load()
+    warn_of_tree(asked.tree, planned.provenance, identity_here(models))
+    tokens = prompt_tokens(models.tokenizer, asked.prompt, chat=asked.chat)
+    limit = _new_tokens(models, len(tokens), asked.max_new_tokens)
     with patience("preparing"):
-        from treeopt.runtime import Decoder
-
-        decoder = Decoder(
-            models.target,
-            models.draft,
-            planned.tree,
-            rule=rule,
-            **asdict(sampling),
-            draft_sampling=draft_sampling,
-            lossy=lossy,
-            seed=seed,
-            max_text_tokens=len(tokens) + limit,
-        )
-    steps = decoder.steps(tokens, limit, stop=[models.tokenizer.encode_inner(text) for text in stop])
-    if not chat:
-        click.echo(prompt, nl=False)
+        decoder = _decoder(models, planned.tree, rule, asked, len(tokens) + limit)
+    steps = decoder.steps(tokens, limit, stop=[models.tokenizer.encode_inner(text) for text in asked.stop])
+    if not asked.chat:
+        click.echo(asked.prompt, nl=False)
     told = _print_text(models, steps, after=tokens)
-    if rule in LOSSY_RULES and not sampling.greedy:
+    if rule in LOSSY_RULES and not asked.how.sampling.greedy:
         click.echo(f"Rule {rule} is lossy: this text does not follow the target's law.", err=True)
     click.echo(told, err=True)
+
+
+def _decoder(models: "ModelPair", tree: "TokenTree", rule: str, asked: RunOptions, text_tokens: int) -> "Decoder":
+    from treeopt.runtime import Decoder
+
+    return Decoder(
+        models.target,
+        models.draft,
+        tree,
+        rule=rule,
+        sampling=asked.how.sampling,
+        draft_sampling=asked.how.draft_sampling,
+        lossy=asked.lossy,
+        seed=asked.seed,
+        max_text_tokens=text_tokens,
+    )
 
 
 def _new_tokens(models: "ModelPair", prompt_tokens: int, asked: int | None) -> int:

@@ -1,45 +1,63 @@
 """`treeopt show`: a tree as text, as a picture or as a tree file."""
 
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 
 from treeopt.cli.command import Command
-from treeopt.cli.inputs import read_any_tree, tree_options
-from treeopt.cli.options import file, output
-from treeopt.cli.text import diagram_width
-from treeopt.cli.values import MOST, Whole
+from treeopt.cli.options.inputs import TREE_NAME, file, output, read_any_tree, tree_budget, tree_depth
+from treeopt.cli.options.record import argument, option, options
+from treeopt.cli.options.values import MOST, Whole
+from treeopt.cli.terminal import diagram_width
 from treeopt.figure_file import checked_suffix
 from treeopt.files import STANDARD_STREAM
 
 TREE_SUFFIX = ".json"
+SIZED = "a solution file"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShowOptions:
+    """Which tree, and how it is shown."""
+
+    path: Path = field(metadata=argument(type=file, metavar="FILE"))
+    name: str | None = field(metadata=TREE_NAME)
+    budget: int | None = field(metadata=tree_budget(SIZED))
+    depth: int | None = field(metadata=tree_depth(SIZED))
+    written: Path = field(
+        metadata=option(
+            "-o",
+            "--output",
+            "written",
+            type=output,
+            default=Path(STANDARD_STREAM),
+            help="Picture to write, .svg, .png or .pdf, or tree file, .json.",
+        )
+    )
+    rows: int = field(
+        metadata=option(
+            "--rows", type=Whole(9, MOST), default=64, show_default=True, help="Most lines of the text diagram."
+        )
+    )
 
 
 @click.command(cls=Command)
-@click.argument("path", type=file, metavar="FILE")
-@tree_options("a solution file")
-@click.option(
-    "-o",
-    "--output",
-    "written",
-    type=output,
-    default=Path(STANDARD_STREAM),
-    help="Picture to write, .svg, .png or .pdf, or tree file, .json.",
-)
-@click.option("--rows", type=Whole(9, MOST), default=64, show_default=True, help="Most lines of the text diagram.")
-def show(path: Path, name: str | None, budget: int | None, depth: int | None, written: Path, rows: int) -> None:
+@options(ShowOptions)
+def show(asked: ShowOptions) -> None:
     """Draw a tree as text, or as a picture with -o.
 
     FILE is a tree in any known format (treeopt import --list), or a solution file, out of which the tree of most tokens
     for --budget and --depth is taken.
     """
+    written = asked.written
     as_text = str(written) == STANDARD_STREAM
     as_tree = not as_text and checked_suffix(written, TREE_SUFFIX) == TREE_SUFFIX
     from treeopt.trees import draw_text, headline, save_figure
 
-    content = read_any_tree(path, name=name, budget=budget, depth=depth)
+    content = read_any_tree(asked.path, name=asked.name, budget=asked.budget, depth=asked.depth)
     if as_text:
-        click.echo(draw_text(content.tree, reach=content.reach, max_rows=rows, width=diagram_width()))
+        click.echo(draw_text(content.tree, reach=content.reach, max_rows=asked.rows, width=diagram_width()))
         return
     if as_tree:
         content.save(written)

@@ -1,7 +1,7 @@
 """`treeopt solve`: the best tree for a profile."""
 
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,41 +9,63 @@ import click
 
 from treeopt.cli.command import Command
 from treeopt.cli.identity import next_options
-from treeopt.cli.options import load_profile, output, output_file, profile_options
-from treeopt.cli.plan_json import plan_json
-from treeopt.cli.plan_options import PlanOptions, plan_options
-from treeopt.cli.plan_text import heading, imported, remarks, rules_table, subject, table, warnings
-from treeopt.cli.sampling_options import sampling_text
-from treeopt.cli.schedule_text import schedule_table
-from treeopt.cli.text import diagram_width, quoted
+from treeopt.cli.options.inputs import PROFILE_PATH, load_profile, output, output_file
+from treeopt.cli.options.plan import PlanOptions
+from treeopt.cli.options.record import group, option, options
+from treeopt.cli.options.sampling import sampling_text
+from treeopt.cli.terminal import diagram_width, warn
 from treeopt.cli.waiting import patience
 from treeopt.errors import InterruptionError
 from treeopt.figure_file import checked_suffix
 from treeopt.files import STANDARD_STREAM
+from treeopt.report.text import quoted
 
 if TYPE_CHECKING:
-    from treeopt.planner import Plan
+    from treeopt.planner import Plan, Schedule
     from treeopt.profile import Profile
+    from treeopt.trees import TreeFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolveOptions:
+    """What to plan from and for, and what to write."""
+
+    profile_path: Path = field(metadata=PROFILE_PATH)
+    plan: PlanOptions = field(metadata=group(PlanOptions))
+    path: Path = field(
+        metadata=option(
+            "-o",
+            "--output",
+            "path",
+            type=output,
+            default=Path("tree.json"),
+            show_default=True,
+            help="Tree file to write; - is standard output.",
+        )
+    )
+    save: Path | None = field(
+        metadata=option(
+            "--save", type=output_file, help="Solution file to write too; treeopt show takes any tree out of it."
+        )
+    )
+    plot: Path | None = field(
+        metadata=option("--plot", type=output_file, help="Picture of the plan to write too: .svg, .png or .pdf.")
+    )
+    as_json: bool = field(
+        metadata=option(
+            "--json", "as_json", is_flag=True, help="Print everything as one JSON object instead of the table."
+        )
+    )
+
+    @property
+    def to_stdout(self) -> bool:
+        """Whether the tree file goes to standard output."""
+        return str(self.path) == STANDARD_STREAM
 
 
 @click.command(cls=Command)
-@partial(profile_options, rule_help="Verification rule to plan for; by default the best of those measured.")
-@plan_options
-@click.option(
-    "-o",
-    "--output",
-    "path",
-    type=output,
-    default=Path("tree.json"),
-    show_default=True,
-    help="Tree file to write; - is standard output.",
-)
-@click.option("--save", type=output_file, help="Solution file to write too; treeopt show takes any tree out of it.")
-@click.option("--plot", type=output_file, help="Picture of the plan to write too: .svg, .png or .pdf.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object instead of the table.")
-def solve(
-    profile_path: Path, path: Path, save: Path | None, plot: Path | None, as_json: bool, asked: PlanOptions
-) -> None:
+@options(SolveOptions)
+def solve(asked: SolveOptions) -> None:
     """Find the tree and the rule with the most tokens per second.
 
     All budgets and depths up to those measured are considered.
@@ -52,45 +74,50 @@ def solve(
     of several rules it prints the best of each; of several context lengths, batch sizes or temperatures, what to run at
     each, and where to switch.
     """
-    to_stdout = str(path) == STANDARD_STREAM
-    if as_json and to_stdout:
+    if asked.as_json and asked.to_stdout:
         raise click.UsageError("--json and --output -: only one can have standard output. Name a file for the tree.")
-    if plot is not None:
-        checked_suffix(plot)
+    if asked.plot is not None:
+        checked_suffix(asked.plot)
     from treeopt.planner import tree_file
-    from treeopt.planner.figure import save_plan_figure
+    from treeopt.report.plan_json import plan_json
+    from treeopt.report.plan_text import plan_source, warnings
+
+    profile = load_profile(asked.profile_path)
+    plan, schedule = _planned(profile, asked.plan)
+    chosen = tree_file(plan, profile, source=plan_source(asked.profile_path, plan))
+    report = plan_json(plan, profile, schedule) if asked.as_json else _text(asked, plan, profile, schedule, chosen)
+    written = _write(_writers(asked, plan, profile, chosen))
+    click.echo(report, err=asked.to_stdout)
+    for warning in warnings(plan):
+        warn(warning)
+    if asked.as_json:
+        click.echo(f"Written to {written}", err=True)
+    elif not asked.to_stdout:
+        click.echo(f"\nWritten to {written}. Next: {_next(asked.path, plan, profile)}")
+
+
+def _planned(profile: "Profile", asked: PlanOptions) -> "tuple[Plan, Schedule | None]":
+    """Return the plan, and the schedule where several conditions were measured, while those who wait are told."""
+    from treeopt.planner import requested_plan
+    from treeopt.planner.scheduling import schedule_as_measured, several_conditions
+
+    request = asked.request
+    with patience("solving", unit="condition", total=1 + several_conditions(profile, request)) as tick:
+        plan = requested_plan(profile, request)
+        tick()
+        return plan, schedule_as_measured(profile, request, tick)
+
+
+def _text(
+    asked: SolveOptions, plan: "Plan", profile: "Profile", schedule: "Schedule | None", chosen: "TreeFile"
+) -> str:
+    """Return the tables and the tree, as wide as the terminal."""
+    from treeopt.report.plan_text import plan_text
     from treeopt.trees import draw_text
 
-    profile = load_profile(profile_path)
-    with patience("solving", unit="condition", total=1 + asked.scheduled(profile)) as tick:
-        plan = asked.plan(profile)
-        tick()
-        schedule = asked.schedule(profile, tick)
-    chosen = tree_file(plan, profile, source="; ".join(filter(None, [str(profile_path), imported(plan)])))
-    if as_json:
-        report = plan_json(plan, profile, schedule)
-    else:
-        blocks = [heading(plan, profile), table(plan)]
-        if len(plan.rules) > 1:
-            blocks.append(rules_table(plan))
-        blocks.append("\n".join(remarks(plan, asked.level_width)))
-        if schedule is not None:
-            blocks.append(schedule_table(schedule))
-        width = diagram_width(err=to_stdout)
-        report = "\n\n".join([*blocks, draw_text(chosen.tree, reach=chosen.reach, max_rows=32, width=width)])
-    writers: list[tuple[Path | None, Callable[[Path], None]]] = [
-        (path, chosen.save),
-        (save, plan.solution.save),
-        (plot, lambda path: save_plan_figure(plan, path, title=subject(profile), profile=profile)),
-    ]
-    written = _write([(given, write) for given, write in writers if given is not None])
-    click.echo(report, err=to_stdout)
-    for warning in warnings(plan):
-        click.echo(f"Warning: {warning}", err=True)
-    if as_json:
-        click.echo(f"Written to {written}", err=True)
-    elif not to_stdout:
-        click.echo(f"\nWritten to {written}. Next: {_next(path, plan, profile)}")
+    text = plan_text(plan, profile, schedule, level_width=asked.plan.level_width)
+    width = diagram_width(err=asked.to_stdout)
+    return f"{text}\n\n{draw_text(chosen.tree, reach=chosen.reach, max_rows=32, width=width)}"
 
 
 def _next(path: Path, plan: "Plan", profile: "Profile") -> str:
@@ -103,7 +130,23 @@ def _next(path: Path, plan: "Plan", profile: "Profile") -> str:
     )
 
 
-def _write(writers: list[tuple[Path, Callable[[Path], None]]]) -> str:
+Writer = tuple[Path, Callable[[Path], None]]
+
+
+def _writers(asked: SolveOptions, plan: "Plan", profile: "Profile", chosen: "TreeFile") -> list[Writer]:
+    """Return the files that are wanted, each with what writes it."""
+    from treeopt.report.plan_figure import save_plan_figure
+    from treeopt.report.plan_text import subject
+
+    writers: list[Writer] = [(asked.path, chosen.save)]
+    if asked.save is not None:
+        writers.append((asked.save, plan.solution.save))
+    if asked.plot is not None:
+        writers.append((asked.plot, lambda path: save_plan_figure(plan, path, title=subject(profile), profile=profile)))
+    return writers
+
+
+def _write(writers: list[Writer]) -> str:
     """Write each file whole and return their names; an interruption names those that are already there."""
     written: list[str] = []
     try:

@@ -1,15 +1,18 @@
 """Measuring: times of passes and steps, acceptance, draft records, decoding with a tree beside plain decoding."""
 
-from treeopt.profiler.bench import Measured, bench, bench_trees
+from treeopt.profiler.bench import Workload, bench, bench_trees
 from treeopt.profiler.clock import Clock, CudaClock, MonotonicClock, clock_for
+from treeopt.profiler.decoding import Decoding
 from treeopt.profiler.journal import Journal
 from treeopt.profiler.measure import Measurement
 from treeopt.profiler.record import Recording, TextFiles
 from treeopt.profiler.settings import RecordSize, Settings
+from treeopt.report.results import Measured
 
 __all__ = [
     "Clock",
     "CudaClock",
+    "Decoding",
     "Journal",
     "Measured",
     "Measurement",
@@ -18,6 +21,7 @@ __all__ = [
     "Recording",
     "Settings",
     "TextFiles",
+    "Workload",
     "bench",
     "bench_trees",
     "clock_for",

@@ -15,13 +15,14 @@ from torch import Tensor
 
 from treeopt.arrays import Float64, Int64
 from treeopt.counts import REJECTED, TextCounts, conditional_counts
+from treeopt.profiler.decoding import Decoding
 from treeopt.runtime.drawing import likeliest, places
 from treeopt.runtime.finite import check_logits
 from treeopt.runtime.model import LanguageModel, TextCache
 from treeopt.runtime.rules import rule_named
 from treeopt.runtime.sampling import law
 from treeopt.runtime.verification import Verifier
-from treeopt.sampling import Sampling, draft_law
+from treeopt.sampling import draft_law
 from treeopt.trees import level_widths
 
 
@@ -39,6 +40,7 @@ class AcceptanceText:
     """One text after another under one rule and sampling, with the acceptance of every position.
 
     Args:
+        decoding: the rule, lossy ones included, and how target and draft sample.
         branching: children drawn per position, B.
         depth: depths counted, D.
     """
@@ -47,18 +49,16 @@ class AcceptanceText:
         self,
         target: LanguageModel,
         draft: LanguageModel,
+        decoding: Decoding,
         *,
-        rule: str,
-        sampling: Sampling,
-        draft_sampling: Sampling | None = None,
         branching: int,
         depth: int,
         seed: int = 0,
     ) -> None:
         self._target, self._draft = target, draft
-        self._rule = rule_named(rule, lossy=True)
-        self._sampling = sampling
-        self._draft_sampling = draft_law(sampling, draft_sampling)
+        self._rule = rule_named(decoding.rule, lossy=True)
+        self._sampling = decoding.sampling
+        self._draft_sampling = draft_law(decoding.sampling, decoding.draft_sampling)
         self._children = places([branching], target.device)
         self._verifier = Verifier(self._rule, level_widths([branching]), target.config.vocabulary, target.device)
         self._depth = depth

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,7 +11,9 @@ from tqdm import tqdm
 from treeopt.errors import InvalidValueError
 from treeopt.latency import Estimate
 from treeopt.profile import MeasuredAcceptance
-from treeopt.profiler.divergence import Divergence, divergence
+from treeopt.profiler.decoding import Decoding
+from treeopt.profiler.divergence import divergence
+from treeopt.report.results import Divergence, Measured
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.limits import trained_tokens
 from treeopt.runtime.model import LanguageModel
@@ -26,26 +28,15 @@ DEFAULT_NEW_TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """What decoding with a tree really did, beside plain decoding by the same runtime."""
+class Workload:
+    """What is decoded, alike by all that are compared."""
 
-    speedup: Estimate
-    """Tokens per second over those of plain decoding; the interval is a bootstrap over prompts."""
-    tokens_per_step: float
-    step_s: float
-    plain_step_s: float
-    """Seconds of a plain step, one token."""
-    divergences: tuple[Divergence, ...] | None
-    """Where texts differ from plain decoding's; None above temperature 0, where they differ by chance."""
-    tokens: int
-    """Tokens decoded with the tree in one pass over the prompts, the last step of each text to its end."""
-    prompts: int
-    """Prompts decoded; fewer than asked for after an interruption."""
-
-    @property
-    def identical(self) -> bool | None:
-        """Whether every token equals plain decoding's; None above temperature 0."""
-        return None if self.divergences is None else not self.divergences
+    prompts: Sequence[Sequence[int]]
+    """Token ids."""
+    max_new_tokens: int
+    """Of each prompt."""
+    repeats: int = 3
+    """Times each prompt is decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +70,8 @@ def bench(
         target,
         draft,
         [tree],
-        prompts,
-        max_new_tokens=max_new_tokens,
-        repeats=repeats,
-        rule=rule,
-        sampling=Sampling(temperature, top_p, top_k),
-        draft_sampling=draft_sampling,
-        lossy=lossy,
+        Workload(prompts=prompts, max_new_tokens=max_new_tokens, repeats=repeats),
+        Decoding(rule=rule, sampling=Sampling(temperature, top_p, top_k), draft_sampling=draft_sampling, lossy=lossy),
         now_s=now_s,
         show_progress=show_progress,
     )
@@ -96,18 +82,13 @@ def bench_trees(
     target: LanguageModel,
     draft: LanguageModel,
     trees: Sequence[TokenTree],
-    prompts: Sequence[Sequence[int]],
+    workload: Workload,
+    decoding: Decoding,
     *,
-    max_new_tokens: int,
-    repeats: int = 3,
-    rule: str = "sequoia",
-    sampling: Sampling,
-    draft_sampling: Sampling | None = None,
-    lossy: bool = False,
     now_s: Callable[[], float] = time.perf_counter,
     show_progress: bool = True,
 ) -> tuple[Measured, ...]:
-    """Decode every prompt plainly and with each of some trees, in turn, `repeats` times, and compare.
+    """Decode every prompt of the workload plainly and with each of some trees, in turn, and compare.
 
     A text ends with the step that brings its `max_new_tokens`-th token, and all of that step counts.  Of the repeats of
     one prompt the median time counts.  Filling the cache with the prompt is not timed.
@@ -115,6 +96,7 @@ def bench_trees(
 
     Raises InvalidValueError without trees or prompts, or where the decoder refuses a prompt.
     """
+    prompts, max_new_tokens, repeats = workload.prompts, workload.max_new_tokens, workload.repeats
     if not trees or not prompts or max_new_tokens < 1 or repeats < 1:
         raise InvalidValueError(
             "trees, prompts, max_new_tokens, repeats: expected at least one of each. "
@@ -122,17 +104,9 @@ def bench_trees(
         )
     trained = trained_tokens(target, draft)
     max_depth = max(tree.max_depth for tree in trees)
+    longest = min(trained, max(map(len, prompts)) + max_new_tokens + max_depth)
     plain, drafting = (
-        Decoder(
-            target,
-            draft,
-            max(shapes, key=lambda tree: tree.nodes),
-            rule=rule,
-            **asdict(sampling),
-            draft_sampling=draft_sampling,
-            lossy=lossy,
-            max_text_tokens=min(trained, max(map(len, prompts)) + max_new_tokens + max_depth),
-        )
+        decoding.decoder(target, draft, max(shapes, key=lambda tree: tree.nodes), longest)
         for shapes in ([chain(0)], trees)
     )
 
@@ -160,7 +134,7 @@ def bench_trees(
     rows = [row for row in rows if row]
     compared = [[[(each[0], each[place]) for each in row] for row in rows] for place in range(1, len(ways))]
     return tuple(
-        _measured(runs, _divergences(target, prompts, runs, max_new_tokens) if sampling.greedy else None)
+        _measured(runs, _divergences(target, prompts, runs, max_new_tokens) if decoding.sampling.greedy else None)
         for runs in compared
     )
 
@@ -172,14 +146,23 @@ def text_tokens(acceptance: MeasuredAcceptance) -> int:
     return max(1, acceptance.positions // acceptance.prompts)
 
 
-def bench_as_measured(
-    pair: ModelPair,
-    trees: Sequence[TokenTree],
+def workload_as_measured(
     prompts: Sequence[Sequence[int]],
     acceptance: MeasuredAcceptance,
     *,
     max_new_tokens: int | None = None,
     repeats: int = 3,
+) -> Workload:
+    """Return a workload of some prompts, each by default continued by `text_tokens` of the acceptance."""
+    return Workload(prompts=prompts, max_new_tokens=max_new_tokens or text_tokens(acceptance), repeats=repeats)
+
+
+def bench_as_measured(
+    pair: ModelPair,
+    trees: Sequence[TokenTree],
+    workload: Workload,
+    acceptance: MeasuredAcceptance,
+    *,
     lossy: bool = False,
     show_progress: bool = True,
 ) -> tuple[Measured, ...]:
@@ -188,26 +171,18 @@ def bench_as_measured(
     Args:
         pair: the models.
         trees: each decoded with, in turn.
-        prompts: token ids.
+        workload: prompts, how far each is continued, and how often.
         acceptance: its rule and its sampling are decoded by.
-        max_new_tokens: of each prompt; by default `text_tokens` of the acceptance.
-        repeats: times each prompt is decoded.
         lossy: allow rules that change the text's distribution.
         show_progress: whether a bar goes to standard error.
     """
-    return bench_trees(
-        pair.target,
-        pair.draft,
-        trees,
-        prompts,
-        max_new_tokens=max_new_tokens or text_tokens(acceptance),
-        repeats=repeats,
+    decoding = Decoding(
         rule=acceptance.rule,
         sampling=acceptance.sampling,
         draft_sampling=acceptance.draft_sampling,
         lossy=lossy,
-        show_progress=show_progress,
     )
+    return bench_trees(pair.target, pair.draft, trees, workload, decoding, show_progress=show_progress)
 
 
 def _decode(decoder: Decoder, prompt: Sequence[int], max_new_tokens: int, now_s: Callable[[], float]) -> Run:

@@ -12,6 +12,7 @@ from treeopt.counts import TextCounts, text_sums
 from treeopt.outcomes import Outcomes
 from treeopt.profile import MeasuredAcceptance, Profile
 from treeopt.profiler.acceptance import AcceptanceText, texts_together
+from treeopt.profiler.decoding import Decoding
 from treeopt.profiler.journal import Journal
 from treeopt.profiler.processes import Processes
 from treeopt.profiler.settings import Settings
@@ -95,9 +96,7 @@ class Counting:
             AcceptanceText(
                 self._target,
                 self._draft,
-                rule=rule,
-                sampling=sampling,
-                draft_sampling=settings.own_draft_sampling(sampling),
+                Decoding(rule=rule, sampling=sampling, draft_sampling=settings.own_draft_sampling(sampling)),
                 branching=min(settings.branching, self._target.config.vocabulary),
                 depth=settings.depth,
                 seed=number,
@@ -184,8 +183,7 @@ class Counting:
                 tree,
                 self._prompts[number],
                 positions,
-                sampling=sampling,
-                draft_sampling=self._settings.draft_sampling,
+                Decoding(rule="traversal", sampling=sampling, draft_sampling=self._settings.draft_sampling),
                 seed=number,
             )
             return tuple(reach.ravel().tolist())

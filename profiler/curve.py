@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from treeopt.latency import LatencyTable, Timing
-from treeopt.profiler.clock import Clock, Work
-from treeopt.profiler.journal import Journal
+from treeopt.profiler.clock import Work
 from treeopt.profiler.memory import give_back_memory, out_of_memory
-from treeopt.profiler.sweep import Step, first_points, next_point, sweep
+from treeopt.profiler.recorder import Recorder
+from treeopt.profiler.sweep import first_points, next_point, sweep
 from treeopt.profiler.watch import Watched
 from treeopt.steadiness import line_errors
 
@@ -24,12 +24,9 @@ class Curve:
         kind: the curve's name in the journal.
         make_work: from a token count to the pass that is timed.
         most: largest count.
-        clock: what times the calls.
-        journal: where samples are kept; those already there count.
-        step: called after every sample.
+        recorder: what times the calls, and where samples go.
         prepare: called with the count, untimed, before its passes; see `sweep`.
         between: called with the count, untimed, after an untimed pass and before the timed one.
-        watched: tells which samples other programs disturbed; by default none.
     """
 
     def __init__(
@@ -37,21 +34,19 @@ class Curve:
         kind: str,
         make_work: Callable[[int], Work],
         most: int,
+        recorder: Recorder,
         *,
-        clock: Clock,
-        journal: Journal,
-        step: Step = lambda: None,
         prepare: Callable[[int], object] = lambda _: None,
         between: Callable[[int], object] = lambda _: None,
-        watched: Watched | None = None,
     ) -> None:
         self._kind = kind
         self._make_work = make_work
         self._first = first_points(most)
+        journal = recorder.journal
         self._most = min([most, *(entry.key - 1 for entry in journal.entries(LIMIT + kind))])
-        self._clock, self._journal, self._step = clock, journal, step
+        self._recorder, self._journal = recorder, journal
         self._prepare, self._between = prepare, between
-        self._watched = watched or Watched(journal)
+        self._watched = recorder.watched or Watched(journal)
         self._works: dict[int, Work] = {}
 
     @property
@@ -125,9 +120,7 @@ class Curve:
                 self._kind,
                 works,
                 rounds,
-                self._clock,
-                self._journal,
-                self._step,
+                self._recorder,
                 prepare=self._prepare,
                 lead=lambda tokens: (works[tokens](), self._between(tokens)),
                 counted=counted,

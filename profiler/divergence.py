@@ -5,28 +5,14 @@ either may win.  Anything else is a fault of the program.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
+from treeopt.report.results import Divergence
 from treeopt.runtime.model import LanguageModel
 
 NEAR_TIE_ULPS = 4
 """Rounding steps of the larger logit, in the model's number format, that a near-tie may span."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Divergence:
-    """The first place where a text differs from plain decoding's."""
-
-    prompt: int
-    """Number of the prompt."""
-    place: int
-    """Tokens after the prompt that are the same."""
-    gap: float
-    """How far the lower of the two tokens' logits is from the largest of all."""
-    near_tie: bool
-    """Whether rounding explains it: both tokens have the two top logits, nearly the same."""
 
 
 def divergence(

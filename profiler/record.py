@@ -7,7 +7,7 @@ each node is fed once.
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -145,7 +145,7 @@ class Recording:
         trained = trained_tokens(self._target, self._draft)
         longest = min(len(prompt) + positions + self._size.depth, trained)
         decoder = Decoder(
-            self._target, None, chain(0), **asdict(settings.sampling), seed=number, max_text_tokens=longest
+            self._target, None, chain(0), sampling=settings.sampling, seed=number, max_text_tokens=longest
         )
         generated = list(decoder.generate(prompt, longest - len(prompt)))
         return self.along(prompt, generated, min(positions, len(generated)))

@@ -1,16 +1,14 @@
 """Whole steps under every rule, and what of them their passes do not explain."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from zlib import crc32
 
 from treeopt.latency import LatencyTable, Timing
 from treeopt.profile import RuleOverhead, RuleSteps, TimedTree
-from treeopt.profiler.clock import Clock
-from treeopt.profiler.journal import Journal
 from treeopt.profiler.passes import PROBE_TREES, ROOM_TOKENS, StepTimer
+from treeopt.profiler.recorder import Recorder
 from treeopt.profiler.settings import Settings
-from treeopt.profiler.sweep import Step, sweep
+from treeopt.profiler.sweep import sweep
 from treeopt.profiler.watch import Watched
 from treeopt.runtime import Decoder
 from treeopt.runtime.model import LanguageModel
@@ -32,10 +30,7 @@ class Steps:
         sampling: how tokens are sampled.
         settings: the rules, and the largest pass.
         kind: the steps' name in the journal.
-        clock: what times the steps.
-        journal: where samples are kept; those already there count.
-        step: called after every sample.
-        watched: tells which samples other programs disturbed.
+        recorder: what times the steps, and where samples go.
     """
 
     def __init__(
@@ -47,14 +42,11 @@ class Steps:
         settings: Settings,
         *,
         kind: str,
-        clock: Clock,
-        journal: Journal,
-        step: Step,
-        watched: Watched,
+        recorder: Recorder,
     ) -> None:
         self._kind = kind
-        self._clock, self._journal, self._step = clock, journal, step
-        self._watched = watched
+        self._recorder = recorder
+        self._watched = recorder.watched or Watched(recorder.journal)
         self._rules = settings.rules[:1] if sampling.greedy else settings.rules  # at temperature 0 all are one
         self._trees = [tree for tree in PROBE_TREES if tree.nodes <= settings.max_tokens]
         timers = [
@@ -64,7 +56,7 @@ class Steps:
                     draft,
                     self._trees[0],
                     rule=rule,
-                    **asdict(sampling),
+                    sampling=sampling,
                     draft_sampling=settings.own_draft_sampling(sampling),
                     lossy=settings.lossy,
                     max_text_tokens=len(context) + ROOM_TOKENS,
@@ -96,7 +88,7 @@ class Steps:
 
     def _sweep(self, rounds: int, counted: Mapping[int, Sequence[float]] | None = None) -> None:
         works = {key: timer.step for key, (timer, _) in self._steps.items()}
-        sweep(self._kind, works, rounds, self._clock, self._journal, self._step, prepare=self._prepare, counted=counted)
+        sweep(self._kind, works, rounds, self._recorder, prepare=self._prepare, counted=counted)
 
     def _prepare(self, key: int) -> None:
         timer, tree = self._steps[key]

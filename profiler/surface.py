@@ -13,6 +13,7 @@ from treeopt.profiler.effort import EXTRA_POINTS
 from treeopt.profiler.journal import Journal
 from treeopt.profiler.memory import give_back_memory, out_of_memory
 from treeopt.profiler.passes import PROBE_TREES, ROOM_TOKENS
+from treeopt.profiler.recorder import Recorder
 from treeopt.profiler.settings import Settings
 from treeopt.profiler.sweep import Step, first_points
 from treeopt.profiler.times import TimedCondition, Times
@@ -87,15 +88,12 @@ class Surface:
         text: list[int] = np.resize(self._text, condition.context_tokens + ROOM_TOKENS).tolist()
         budget_s = None if settings.time_budget_s is None else settings.time_budget_s / 2 / len(self._conditions())
         return Times(
-            self._target,
-            self._draft,
+            (self._target, self._draft),
             text,
             condition,
             settings,
-            clock=self._clock,
-            journal=self._journal,
+            Recorder(self._clock, self._journal, step),
             budget_s=budget_s,
-            step=step,
             load=None if self._load is None else self._load(),
         )
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from treeopt.profiler.clock import Clock, Work
-from treeopt.profiler.journal import Journal
+from treeopt.profiler.clock import Work
+from treeopt.profiler.recorder import Recorder
 from treeopt.steadiness import line_errors
 
 SEED = 0
@@ -40,9 +40,8 @@ def sweep(
     kind: str,
     works: Mapping[int, Work],
     rounds: int,
-    clock: Clock,
-    journal: Journal,
-    step: Step = lambda: None,
+    recorder: Recorder,
+    *,
     prepare: Callable[[int], object] = lambda _: None,
     lead: Callable[[int], object] | None = None,
     counted: Mapping[int, Sequence[float]] | None = None,
@@ -55,6 +54,7 @@ def sweep(
     called untimed, as often as the clock's warm-up says; `lead` leaves the hardware as decoding finds it, by default by
     calls of the same work.  Without warm-up `prepare` alone is called.
     """
+    clock, journal = recorder.clock, recorder.journal
     before = lead or (lambda key: works[key]())
     generator = np.random.default_rng(SEED)
     have = journal.samples(kind) if counted is None else {key: list(each) for key, each in counted.items()}
@@ -73,4 +73,4 @@ def sweep(
             seconds = clock.time_s(works[key])
             journal.append(kind, key, (seconds,))
             have.setdefault(key, []).append(seconds)
-            step()
+            recorder.tick()

@@ -1,18 +1,18 @@
 """The times of a profile under one condition: passes of every size, and whole steps under every rule."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import numpy as np
 
 from treeopt.profile import StepLatency
 from treeopt.profiler.busy import LoadReader, threads_on
-from treeopt.profiler.clock import Clock, Work
+from treeopt.profiler.clock import Work
 from treeopt.profiler.curve import Curve
 from treeopt.profiler.effort import ROUNDS_PER_BLOCK, Effort, FixedEffort, TimeBudget
-from treeopt.profiler.journal import Journal
 from treeopt.profiler.passes import ROOM_TOKENS, PassTimer, StepTimer
+from treeopt.profiler.recorder import Recorder
 from treeopt.profiler.settings import Settings
 from treeopt.profiler.steps import Steps
 from treeopt.profiler.sweep import Step
@@ -46,41 +46,38 @@ class Times:
     """Times the passes and steps of one pair under one condition.
 
     Args:
-        target, draft: the pair.
+        models: the target and the draft.
         text: the context, and ROOM_TOKENS behind it.
         condition: see `TimedCondition`.
         settings: how much to measure.
-        clock: what times the calls.
-        journal: where every sample is kept at once.
+        recorder: what times the calls, and where samples go.
         budget_s: seconds to measure for, or None for the rounds of the settings.
-        step: called after every timed call.
         load: tells what other programs use meanwhile; None where nobody looks.
     """
 
     def __init__(
         self,
-        target: LanguageModel,
-        draft: LanguageModel,
+        models: tuple[LanguageModel, LanguageModel],
         text: Sequence[int],
         condition: TimedCondition,
         settings: Settings,
+        recorder: Recorder,
         *,
-        clock: Clock,
-        journal: Journal,
         budget_s: float | None,
-        step: Step,
         load: LoadReader | None = None,
     ) -> None:
-        self._models = target, draft
+        self._models = models
         self._text = text
         self._context = text[: condition.context_tokens]
         self._condition = condition
         self._settings = settings
-        self._clock, self._journal = clock, journal
+        self._clock, self._journal = recorder.clock, recorder.journal
         self._kinds = [condition.kind(what) for what in ("verify", "draft", "step")]
-        self._watch = None if load is None else Watch(journal, self._kinds, load)
-        self._watched = Watched(journal, threads=threads_on(target.device), enough=min(FEWEST_SAMPLES, settings.rounds))
-        self._step = partial(self._after_call, step)
+        self._watch = None if load is None else Watch(self._journal, self._kinds, load)
+        self._watched = Watched(
+            self._journal, threads=threads_on(models[0].device), enough=min(FEWEST_SAMPLES, settings.rounds)
+        )
+        self._recorder = replace(recorder, tick=partial(self._after_call, recorder.tick), watched=self._watched)
         self._effort: Effort = FixedEffort(settings.rounds) if budget_s is None else TimeBudget(budget_s, self._spent_s)
 
     def measure(self, single: StepLatency | None = None) -> StepLatency:
@@ -175,7 +172,7 @@ class Times:
             self._models[0],
             None,
             chain(0),
-            **asdict(self._condition.sampling),
+            sampling=self._condition.sampling,
             max_text_tokens=len(self._context) + ROOM_TOKENS,
             cuda_graphs=self._settings.cuda_graphs,
         )
@@ -193,12 +190,9 @@ class Times:
             self._condition.kind(what),
             make_work,
             self._settings.max_tokens,
-            clock=self._clock,
-            journal=self._journal,
-            step=self._step,
+            self._recorder,
             prepare=prepare,
             between=between,
-            watched=self._watched,
         )
 
     def _steps(self) -> Steps:
@@ -208,10 +202,7 @@ class Times:
             self._condition.sampling,
             self._settings,
             kind=self._condition.kind("step"),
-            clock=self._clock,
-            journal=self._journal,
-            step=self._step,
-            watched=self._watched,
+            recorder=self._recorder,
         )
 
     def _spent_s(self) -> float:

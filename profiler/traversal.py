@@ -8,13 +8,14 @@ acceptance counted for `sequoia` it is that of `traversal`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from treeopt.acceptance import TextSums
 from treeopt.arrays import Float64
+from treeopt.profiler.decoding import Decoding
 from treeopt.runtime import Decoder, Verifier
 from treeopt.runtime.decoding.limits import trained_tokens
 from treeopt.runtime.drafters.drafter import Step
@@ -22,7 +23,6 @@ from treeopt.runtime.finite import all_finite, not_finite_error
 from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.rules import rule_named
 from treeopt.runtime.sampling import law
-from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree
 
 LEAST_REACHED = 20.0
@@ -64,23 +64,25 @@ def count_reach(
     tree: TokenTree,
     prompt: Sequence[int],
     positions: int,
+    decoding: Decoding,
     *,
-    sampling: Sampling,
-    draft_sampling: Sampling | None,
     seed: int,
 ) -> Float64:
     """Decode `positions` tokens with a tree under `traversal`, fewer if the text ends, and sum the reach of its nodes.
 
+    Target and draft sample as `decoding` says, whose rule is not looked at.
+
     Returns float64 (2, n): under `traversal` and under `sequoia`, of the same drafts.
     Raises TreeoptError naming a model whose logits are not finite.
     """
+    sampling, draft_sampling = decoding.sampling, decoding.draft_sampling
     trained = trained_tokens(target, draft)
     decoder = Decoder(
         target,
         draft,
         tree,
         rule="traversal",
-        **asdict(sampling),
+        sampling=sampling,
         draft_sampling=draft_sampling,
         seed=seed,
         max_text_tokens=min(trained, len(prompt) + positions),

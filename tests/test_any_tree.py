@@ -5,7 +5,7 @@ import pytest
 
 import treeopt
 from treeopt.acceptance import AcceptanceTable
-from treeopt.cli.inputs import read_any_tree
+from treeopt.cli.options.inputs import read_any_tree
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
 from treeopt.solver import solve
 from treeopt.trees import Provenance, TreeFile, k_ary

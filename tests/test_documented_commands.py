@@ -9,7 +9,7 @@ import click
 from tests.scripts import ROOT
 from tests.test_mentions import SCRIPTS, pages
 from treeopt.cli.main import main
-from treeopt.cli.options import pair_options
+from treeopt.cli.options.pair import pair_options
 
 FENCE = re.compile(r"^```\w*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`\n]+)`")

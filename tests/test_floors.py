@@ -54,19 +54,28 @@ RUNTIME = {"treeopt.runtime"}
 PROFILER = {"treeopt.profiler"}
 SYSTEMS = {"treeopt.systems"}
 IMPORTS = {"treeopt.imports"}
+REPORT = {"treeopt.report"}
+WARNINGS = {"treeopt.report.warnings"}
+RESULTS = {"treeopt.report.results"}
+"""What was measured, as records: those who measure give them, and the reports are made from them."""
 
 MAY_IMPORT = {
     "treeopt.__main__": {"treeopt.cli"},
     # floor 5: one command per module
-    "treeopt.cli": {"treeopt.any_tree"} | SYSTEMS | PROFILER | RUNTIME | PLANNER | IMPORTS | SOLVER | RECORDS | TREES,
+    "treeopt.cli": {"treeopt.any_tree"}
+    | (SYSTEMS | PROFILER | RUNTIME | REPORT | RESULTS | WARNINGS | PLANNER | IMPORTS | SOLVER | RECORDS | TREES),
     # between 4 and 5: all ways of speculating, measured, planned and run
-    "treeopt.systems": PROFILER | RUNTIME | PLANNER | SOLVER | RECORDS | TREES,
+    "treeopt.systems": PROFILER | RUNTIME | RESULTS | PLANNER | SOLVER | RECORDS | TREES,
     # floor 4: measuring
-    "treeopt.profiler": RUNTIME | RECORDS | TREES,
+    "treeopt.profiler": RUNTIME | RESULTS | RECORDS | TREES,
     # floor 3: executing
     "treeopt.runtime": RECORDS | TREES,
+    # between 2 and 3: plans, profiles, settings and benches as texts, JSON and pictures, without torch
+    "treeopt.report.results": RECORDS,
+    "treeopt.report.warnings": set(),
+    "treeopt.report": RESULTS | WARNINGS | PLANNER | SOLVER | RECORDS | TREES,
     # floor 2: from a profile to a plan, from a plan to an engine's settings
-    "treeopt.engines": {"treeopt.planner"} | SOLVER | RECORDS | TREES,
+    "treeopt.engines": {"treeopt.planner"} | WARNINGS | SOLVER | RECORDS | TREES,
     "treeopt.planner": SOLVER | RECORDS | TREES,
     # floor 2, beside them: a tree out of any file, solutions included; `treeopt.trees` offers it by name
     "treeopt.any_tree": SOLVER | RECORDS | TREES,
@@ -200,7 +209,7 @@ def test_every_folder_is_checked():
         ("treeopt.solver.width_limits", "def solve():\n    from scipy.optimize import milp"),
         ("treeopt.planner.planning", "from treeopt.solver import solve\nfrom treeopt.planner.costs import StepCosts"),
         ("treeopt.planner.smoothing", "def smooth():\n    import scipy.optimize"),
-        ("treeopt.planner.figure", "from treeopt.figure_file import save\ndef draw():\n    import matplotlib"),
+        ("treeopt.report.plan_figure", "from treeopt.figure_file import save\ndef draw():\n    import matplotlib"),
         ("treeopt.imports.combine", "from treeopt.profile import Profile\nfrom treeopt.trees.tree_file import load"),
         ("treeopt.engines.vllm", "from treeopt.planner import Plan\nfrom treeopt import __version__"),
         ("treeopt.runtime.decoder", "import torch.nn\nfrom treeopt.trees import TokenTree"),

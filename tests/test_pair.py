@@ -15,7 +15,9 @@ from safetensors.torch import load_file, save_file
 from tests.support.slow import slow
 from treeopt import pair
 from treeopt.cli.main import main
-from treeopt.cli.options import PairOptions, PromptOptions, pair_options, prompt_options
+from treeopt.cli.options.pair import PairOptions, pair_options
+from treeopt.cli.options.prompts import PromptOptions
+from treeopt.cli.options.record import options as options_of
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
 from treeopt.runtime import Decoder, load_model
 from treeopt.runtime.pair import ModelPair, load_pair
@@ -404,7 +406,7 @@ class TestCommands:
     def test_prompts_are_chosen_and_told(self, tmp_path: Path) -> None:
         (tmp_path / "a.txt").write_text("one\ntwo\nthree\n" + "é" * 600, "utf-8")
         seen: list[PromptOptions] = []
-        command = click.command()(prompt_options(lambda prompts: seen.append(prompts)))
+        command = click.command()(options_of(PromptOptions, "prompts")(lambda prompts: seen.append(prompts)))
 
         assert CliRunner().invoke(command, []).exit_code == 0
         assert CliRunner().invoke(command, ["--prompts", str(tmp_path / "a.txt"), "--max-prompts", "5"]).exit_code == 0

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from treeopt import Profile, plan
-from treeopt.cli.plan_text import subject
 from treeopt.planner import tree_file
-from treeopt.planner.figure import save_plan_figure
+from treeopt.report.plan_figure import save_plan_figure
+from treeopt.report.plan_text import subject
 from treeopt.trees import Provenance, TreeFile, headline, save_figure
 
 NODES = 64

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from treeopt import Profile, plan
-from treeopt.cli.text import milliseconds, spread
 from treeopt.latency import LatencyTable
 from treeopt.planner import Plan
 from treeopt.planner.comparison import compare
 from treeopt.profile import StepLatency
+from treeopt.report.text import milliseconds, spread
 from treeopt.rules import rule_label
 from treeopt.trees.formats import NamedTree
 

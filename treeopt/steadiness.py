@@ -7,13 +7,9 @@ import numpy as np
 
 from treeopt.arrays import Float64
 from treeopt.latency import LatencyTable, Timing
-from treeopt.profile import StepLatency
 
 FEWEST_SAMPLES = 6
 """Times with fewer samples do not tell drift from noise."""
-MUCH_DRIFT = 0.05
-MUCH_SPREAD = 0.25
-"""Relative changes from which a warning is given; spread is between the quartiles of single calls."""
 
 
 def line_errors(tokens: Sequence[int], seconds: Sequence[float]) -> Float64:
@@ -77,40 +73,3 @@ def spread(timings: Iterable[Timing]) -> float:
         if len(timing.samples_s) >= FEWEST_SAMPLES
     ]
     return float(np.median(widths)) if widths else 0.0
-
-
-def warnings(latencies: Iterable[StepLatency]) -> list[str]:
-    """Return what makes measured times doubtful, each with what to do about it."""
-    return [
-        f"{latency.context_tokens} tokens of context, batch {latency.batch_size}: {doubt}"
-        for latency in latencies
-        for doubt in _doubts(latency)
-    ]
-
-
-def _doubts(latency: StepLatency) -> list[str]:
-    """Return what makes the times of one condition doubtful; disturbed ones tell nothing of the machine itself."""
-    disturbance = latency.disturbance
-    if disturbance is not None and disturbance.processors is not None and disturbance.samples > 0:
-        used, calls, samples = disturbance.processors, disturbance.calls, disturbance.samples
-        doubt = (
-            f"other programs used {used:.0%} of the processors during {calls:.0%} of the timed calls: {samples:.0%} of the "
-            "samples are from then, and too long. Close them, or wait for quiet with --wait 10m, and profile again "
-            "without --resume."
-        )
-        return [doubt]
-    timings = [*latency.verify.timings, *latency.draft.timings]
-    changed, wide = drift(timings), spread(timings)
-    found = []
-    if abs(changed) > MUCH_DRIFT:
-        slower = "slower" if changed > 0 else "faster"
-        found.append(
-            f"the machine became {abs(changed):.0%} {slower} while it was timed. It may be throttling, or shared: let it "
-            "cool, close other programs, and profile again without --resume."
-        )
-    if wide > MUCH_SPREAD:
-        found.append(
-            f"single calls vary by {wide:.0%}. Close other programs, set --threads to the cores that are free, or ask for "
-            "more --rounds."
-        )
-    return found

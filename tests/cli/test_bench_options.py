@@ -105,7 +105,7 @@ def refused(monkeypatch, folder):  # noqa: ARG001 - files are named relative to 
     def reached(*_, **__):
         raise ReachedError
 
-    monkeypatch.setattr("treeopt.cli.options.PromptOptions.load", reached)
+    monkeypatch.setattr("treeopt.cli.options.prompts.PromptOptions.load", reached)
 
     def run(mode, profile, *more):
         profile.save("profile.yaml")

@@ -11,8 +11,9 @@ from tests.cli.invented import call, invented, saved
 from treeopt.cli.outputs import Named, check_outputs
 from treeopt.errors import TreeoptError
 from treeopt.marks import written_by_treeopt
+from treeopt.report.methods_bench import methods_json
+from treeopt.report.results import NotRun
 from treeopt.trees import TokenTree, save_figure
-from treeopt.version import TOOL
 
 FOREIGN = "the only copy of somebody's work\n"
 REFUSAL = "exists, and treeopt did not write it. Name another file, or remove it first."
@@ -213,7 +214,8 @@ class TestMarks:
         tree.save(tmp_path / "tree.json")
         profile.save(tmp_path / "profile.yaml")
         plan(profile, 8).solution.save(tmp_path / "solution.npz")
-        (tmp_path / "bench.json").write_text(json.dumps({"tool": TOOL, "speedup": 2.0}, indent=2))
+        rows = methods_json([NotRun(system="medusa", temperature=0.0, reason="no heads")])
+        (tmp_path / "bench.json").write_text(rows)
         for suffix in (".svg", ".png", ".pdf"):
             save_figure(tree, tmp_path / f"tree{suffix}")
         (tmp_path / "empty").touch()

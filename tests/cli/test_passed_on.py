@@ -9,10 +9,12 @@ import pytest
 
 from tests.cli.invented import call, invented, saved
 from treeopt import runtime
-from treeopt.cli import bench_options, run
-from treeopt.cli.options import PairOptions, PromptOptions
+from treeopt.cli import bench_pair, run
+from treeopt.cli.options.pair import PairOptions
+from treeopt.cli.options.prompts import PromptOptions
 from treeopt.errors import TreeoptError
 from treeopt.identity import Identity
+from treeopt.profiler.bench import Decoding
 from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree
 
@@ -42,9 +44,9 @@ def given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
     pair = SimpleNamespace(target=model, draft=model, tokenizer=Tokenizer())
     monkeypatch.setattr(PairOptions, "load", lambda _: pair)
     monkeypatch.setattr(PromptOptions, "load", lambda *_: PROMPTS)
-    for module in (bench_options, run):  # such models are of no folder and no device
+    for module in (bench_pair, run):  # such models are of no folder and no device
         monkeypatch.setattr(module, "identity_here", lambda _: Identity())
-    monkeypatch.setattr(bench_options, "warn_of_other_programs", lambda _: None)
+    monkeypatch.setattr(bench_pair, "warn_of_other_programs", lambda _: None)
     seen: dict = {}
 
     def stop_there(*arguments: object, **named: object) -> None:
@@ -69,18 +71,19 @@ def ends(*command: object) -> None:
 
 def test_bench_decodes_held_out_prompts_as_the_profile_was_measured(given: dict):
     ends("bench", "tree.json", "--repeats", 2)
-    assert (given["rule"], given["sampling"], given["draft_sampling"]) == ("specinfer", HOW, MEASURED["draft_sampling"])
-    assert given["repeats"] == 2
-    assert given["max_new_tokens"] == 999 // 9  # positions and prompts of the profile
-    assert given["arguments"][-1] == PROMPTS[::4]
+    *_, workload, decoding = given["arguments"]
+    assert decoding == Decoding(rule="specinfer", sampling=HOW, draft_sampling=MEASURED["draft_sampling"])
+    assert (workload.repeats, workload.max_new_tokens) == (2, 999 // 9)  # positions and prompts of the profile
+    assert workload.prompts == PROMPTS[::4]
 
 
 @pytest.mark.parametrize(("options", "expected"), [((), PROMPTS[::4]), (("--same-prompts",), None)])
 def test_so_does_bench_with_a_grid(given: dict, options: tuple[str, ...], expected: list | None):
     ends("bench", "--grid", *options)
-    assert (given["rule"], given["sampling"], given["draft_sampling"]) == ("specinfer", HOW, MEASURED["draft_sampling"])
+    *_, workload, decoding = given["arguments"]
+    assert decoding == Decoding(rule="specinfer", sampling=HOW, draft_sampling=MEASURED["draft_sampling"])
     held_out = PROMPTS[::4]
-    assert given["arguments"][-1] == (expected or [prompt for prompt in PROMPTS if prompt not in held_out])
+    assert workload.prompts == (expected or [prompt for prompt in PROMPTS if prompt not in held_out])
 
 
 def test_run_looks_for_stop_texts_as_they_stand_within_a_text(given: dict):
@@ -92,6 +95,6 @@ def test_run_looks_for_stop_texts_as_they_stand_within_a_text(given: dict):
 def test_run_samples_as_it_is_asked_to(given: dict):
     options = ("--temperature", 0.6, "--top-p", 0.8, "--top-k", 4, "--draft-temperature", 0.9, "--draft-top-k", 2)
     ends("run", "tree.json", "--prompt", "ab", "--seed", 3, "--rule", "traversal", *options)
-    expected = {"rule": "traversal", "temperature": 0.6, "top_p": 0.8, "top_k": 4, "seed": 3}
+    expected = {"rule": "traversal", "sampling": Sampling(0.6, 0.8, 4), "seed": 3}
     assert {name: given[name] for name in expected} == expected
     assert given["draft_sampling"] == Sampling(0.9, 1.0, 2)

@@ -10,12 +10,12 @@ from click.testing import Result
 
 from tests.cli.invented import call
 from treeopt import Profile
-from treeopt.cli import other_programs
 from treeopt.errors import TreeoptError
 from treeopt.profile import Disturbance, StepLatency
 from treeopt.profiler import programs
 from treeopt.profiler.busy import Load, ProcessorTimes
 from treeopt.profiler.programs import Program, Sight
+from treeopt.report.warnings import OtherPrograms
 
 LITTLE = ("--max-tokens", "4", "--rounds", "2", "--positions", "240", "--context-tokens", "16")
 BUSY = Sight(Load(1.9, 2, 2), (Program("python", 123, 1.0), Program("cc1", 77, 0.9)))
@@ -109,7 +109,7 @@ class TestBefore:
 def test_on_a_gpu_only_the_host_is_spoken_of() -> None:
     """The host's processors are looked at: of the times on the device nothing is claimed."""
     for device, said in (("cpu", "Times taken beside them are too long"), ("cuda", "The host may start the device")):
-        assert said in other_programs.warning("100% of 2 processors", device, "run this again")
+        assert said in str(OtherPrograms("100% of 2 processors", device, "run this again"))
 
 
 class TestMeanwhile:

@@ -102,7 +102,7 @@ class TestBadInput:
     def test_is_refused_before_any_work(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], code: int, said: str
     ) -> None:
-        monkeypatch.setattr("treeopt.cli.options.PairOptions.load", lambda _: pytest.fail("a model was loaded"))
+        monkeypatch.setattr("treeopt.cli.options.pair.PairOptions.load", lambda _: pytest.fail("a model was loaded"))
         result = call("profile", *arguments, *LITTLE)
         assert result.exit_code == code
         assert said in result.stderr

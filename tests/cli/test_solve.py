@@ -11,9 +11,9 @@ import pytest
 
 from tests.cli.invented import FOUR_CONDITIONS, NOISY, TABLE, call, invented, saved, solved, solved_json
 from treeopt.acceptance import AcceptanceTable
-from treeopt.cli.plan_text import remarks, sureness, warnings
 from treeopt.planner import Confidence, plan, schedule
 from treeopt.profile import Profile
+from treeopt.report.plan_text import remarks, sureness, warnings
 from treeopt.solver import solve
 from treeopt.trees import load, load_file
 
@@ -110,8 +110,8 @@ class TestConfidence:
         unsure = Confidence(probability=0.5, weakest=weakest, without_weakest=0.75)
         (warning,) = warnings(replace(plan(invented(), 8), confidence=unsure))
 
-        assert "75 %" in warning
-        assert warning.endswith(f"{remedy}.")
+        assert "75 %" in str(warning)
+        assert warning.action.endswith(f"{remedy}.")
 
     @pytest.mark.parametrize(("probability", "said"), [(0.9, 0), (0.899, 1)])
     def test_nine_in_ten_is_sure_enough(self, probability: float, said: int) -> None:

@@ -115,7 +115,7 @@ class TestFiles:
         assert list(folder.iterdir()) == [path]
         assert path.read_bytes() == before
 
-    @pytest.mark.parametrize("where", ["treeopt.planner.plan", "treeopt.trees.TreeFile.save"])
+    @pytest.mark.parametrize("where", ["treeopt.planner.requested_plan", "treeopt.trees.TreeFile.save"])
     def test_interrupted_before_the_first_file_writes_nothing(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch, where: str
     ) -> None:

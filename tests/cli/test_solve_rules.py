@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.cli.invented import FOUR_CONDITIONS, NOISY, STEEP, TABLE, call, invented, saved, solved, solved_json
-from treeopt.cli.text import spread
 from treeopt.planner import plan
+from treeopt.report.text import spread
 from treeopt.trees import load_file
 
 TWO = invented(others={"traversal": STEEP})

@@ -1,7 +1,7 @@
 """`treeopt bench --systems`: the table, the JSON, the picture, and what is refused; the contest itself is replaced."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +9,10 @@ import pytest
 from tests.cli.invented import TABLE, call, invented
 from treeopt import __version__, pair
 from treeopt.profile import Pair
+from treeopt.report.results import NotRun, Row
 from treeopt.runtime.prompts import bench_prompts, load_prompts, profile_prompts
 from treeopt.systems import running
-from treeopt.systems.bench import Row
 from treeopt.systems.running import Effort
-from treeopt.systems.system import NotRun
 
 KEYS = (
     "system",
@@ -62,8 +61,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict:
     """Replace the contest; return what it was asked for."""
     found: dict = {}
 
-    def contest(models, measured, held_out, **options):
-        found.update(options, models=models, measured=measured, held_out=held_out)
+    def contest(models, measured, held_out, request, **options):
+        asked_for = {each.name: getattr(request, each.name) for each in fields(request)}
+        found.update(asked_for, **options, models=models, measured=measured, held_out=held_out)
         return ROWS
 
     monkeypatch.setattr(running, "run_contest", contest)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cli.invented import TABLE, call, invented, saved, solved
-from treeopt.cli.profile_text import summary
-from treeopt.cli.table import Column, aligned
+from treeopt.report.profile_text import summary
+from treeopt.report.table import Column, aligned
 
 CELLS = st.text("ab 1.", min_size=1, max_size=12).map(lambda cell: cell.replace(" ", "_"))
 GAPS = st.tuples(st.sampled_from("<>"), st.integers(0, 9), st.integers(1, 4))

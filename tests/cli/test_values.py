@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from treeopt.cli.values import COUNTS, DURATION, TEMPERATURES
+from treeopt.cli.options.values import COUNTS, DURATION, TEMPERATURES
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,16 @@ import pytest
 
 from tests.cli.invented import NOISY, TABLE, invented
 from treeopt.cli import waiting
-from treeopt.cli.plan_options import PlanOptions
+from treeopt.cli.options.plan import PlanOptions
 from treeopt.compiling import compiling, watch
+from treeopt.planner.scheduling import schedule_as_measured, several_conditions
 
-DEFAULTS = dict.fromkeys(PlanOptions.__dataclass_fields__) | {"objective": "speed", "raw": False, "lossy": False}
+DEFAULTS = dict.fromkeys(PlanOptions.__dataclass_fields__) | {
+    "objective": "speed",
+    "raw": False,
+    "lossy": False,
+    "extrapolate": False,
+}
 
 
 @pytest.fixture
@@ -111,6 +117,6 @@ def test_the_bar_is_as_long_as_the_schedule() -> None:
         invented(conditions=[(256, 1), (512, 1)], tables=[TABLE, NOISY]),
         invented(),
     ):
-        asked, ticks = PlanOptions(**DEFAULTS), []
-        schedule = asked.schedule(profile, lambda ticks=ticks: ticks.append(1))
-        assert len(ticks) == asked.scheduled(profile) == (0 if schedule is None else len(schedule.plans))
+        request, ticks = PlanOptions(**DEFAULTS).request, []
+        schedule = schedule_as_measured(profile, request, lambda ticks=ticks: ticks.append(1))
+        assert len(ticks) == several_conditions(profile, request) == (0 if schedule is None else len(schedule.plans))

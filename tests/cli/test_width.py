@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.cli.invented import call, invented, solved
-from treeopt.cli.text import diagram_width
+from treeopt.cli.terminal import diagram_width
 from treeopt.trees import TreeFile, chain
 from treeopt.trees.text_drawing import LEAST_WIDTH, WIDTH
 

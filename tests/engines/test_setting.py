@@ -10,7 +10,7 @@ from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile
 from treeopt.engines.setting import setting
 from treeopt.engines.source import Source
 from treeopt.errors import InfeasibleError
-from treeopt.planner import step_model
+from treeopt.planner import PlanRequest, Where, step_model
 from treeopt.planner.chains import fastest_length
 from treeopt.trees import chain
 
@@ -67,7 +67,7 @@ def test_a_schedule_holds_at_the_context_asked_for(context):
 
     profile = invented(conditions=[(each, batch) for batch in (1, 16) for each in (256, 4096)], verify=verify)
     expected = [fastest_length(step_model(profile, context_tokens=context, batch_size=batch)) for batch in (1, 16)]
-    schedule = asked(profile, context_tokens=context).schedule
+    schedule = asked(profile, request=PlanRequest(where=Where(context_tokens=context))).schedule
     assert [schedule[0].length, schedule[-1].length] == expected
     assert expected != [
         fastest_length(step_model(profile, context_tokens=4352 - context, batch_size=batch)) for batch in (1, 16)

@@ -3,12 +3,16 @@
 import pytest
 
 from tests.cli.invented import TABLE, draft_s, invented, verify_s
-from treeopt.planner import step_model
+from treeopt.planner import PlanRequest, Where, step_model
 from treeopt.planner.chains import chain_schedule, fastest_chain, fastest_length
 
 CONDITIONS = [(256, batch) for batch in (1, 16, 64)]
 CROWDED = {"verify": lambda n, c, b: verify_s(n, c, b) + 3e-3 * n * b}
 """A machine whose idle arithmetic is used up by a few sequences."""
+
+
+def at(context: int) -> PlanRequest:
+    return PlanRequest(where=Where(context_tokens=context))
 
 
 def by_hand(batch: int, verify) -> list[float]:
@@ -62,11 +66,11 @@ def test_the_schedule_holds_at_the_context_asked_for(context):
         return verify_s(nodes, tokens, batch) + (3e-3 * nodes * batch if tokens > 1000 else 0.0)
 
     profile = invented(conditions=[(each, batch) for batch in (1, 8) for each in (256, 4096)], verify=verify)
-    segments = chain_schedule(profile, context_tokens=context)
+    segments = chain_schedule(profile, at(context))
     ends = [fastest_length(step_model(profile, context_tokens=context, batch_size=batch)) for batch in (1, 8)]
     assert [segments[0].length, segments[-1].length] == ends
     assert {segment.choice.tree.max_depth for segment in segments} != {
-        segment.length for segment in chain_schedule(profile, context_tokens=4352 - context)
+        segment.length for segment in chain_schedule(profile, at(4352 - context))
     }
 
 

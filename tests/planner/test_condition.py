@@ -8,7 +8,9 @@ import pytest
 from tests.planner.machines import acceptance, latency, profile, seconds
 from treeopt.errors import InfeasibleError
 from treeopt.planner import plan
-from treeopt.planner.condition import Condition, condition
+from treeopt.planner.condition import Condition
+from treeopt.planner.condition import condition as condition_of
+from treeopt.planner.request import Where
 from treeopt.planner.scheduling import schedule
 from treeopt.profile import Profile
 
@@ -24,6 +26,10 @@ def measured(conditions: list[tuple[int, int]]) -> Profile:
         [latency(machine, context_tokens=context, batch_size=batch) for context, batch in conditions],
         [acceptance([0.5])],
     )
+
+
+def condition(known: Profile, temperature: float = 0.0, **asked: object) -> Condition:
+    return condition_of(known, temperature, Where(**asked))
 
 
 def parts(found: Condition) -> dict[tuple[int, int], float]:

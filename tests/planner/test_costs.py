@@ -14,6 +14,7 @@ from treeopt.latency import LatencyTable, Timing
 from treeopt.planner.condition import Condition, condition
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.costs import step_costs as step_costs_of
+from treeopt.planner.request import Where
 from treeopt.profile import StepLatency
 from treeopt.trees import TokenTree, chain, chains, k_ary, level_widths
 
@@ -22,7 +23,7 @@ TREES = [chain(0), chain(1), chain(4), chains(2, 4), k_ary(2, 2), level_widths([
 
 
 def at(*latencies: StepLatency, **asked: object) -> Condition:
-    return condition(profile(latencies, [acceptance([0.5])]), **asked)
+    return condition(profile(latencies, [acceptance([0.5])]), asked=Where(**asked))
 
 
 def curves(machine: Seconds, **of_latency: object) -> StepCosts:

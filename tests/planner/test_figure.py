@@ -18,8 +18,8 @@ from treeopt.acceptance import AcceptanceTable
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.planner import Plan, plan
 from treeopt.planner.fastest import speeds
-from treeopt.planner.figure import save_plan_figure
 from treeopt.profile import Profile, RuleSteps, StepLatency, TimedTree
+from treeopt.report.plan_figure import save_plan_figure
 from treeopt.trees import chain
 
 PLANS = {
@@ -137,7 +137,7 @@ def test_a_path_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_matplotlib_comes_with_the_first_drawing_and_pyplot_never(tmp_path: Path) -> None:
     program = (
-        "import sys, treeopt.planner.figure as figure\n"
+        "import sys, treeopt.report.plan_figure as figure\n"
         "assert 'matplotlib' not in sys.modules\n"
         "from tests.cli.invented import invented\n"
         "from treeopt import plan\n"

@@ -18,6 +18,7 @@ from treeopt.counts import (
 )
 from treeopt.errors import TreeoptError
 from treeopt.profiler.acceptance import AcceptanceText, texts_together
+from treeopt.profiler.decoding import Decoding
 from treeopt.runtime import Decoder
 from treeopt.sampling import Sampling
 from treeopt.trees import chain, level_widths
@@ -154,7 +155,7 @@ class TestTable:
 
 def text_of(target, draft, *, temperature, top_p=1.0, branching=3, depth=4, seed=0):
     sampling = Sampling(temperature, top_p)
-    return AcceptanceText(target, draft, rule="sequoia", sampling=sampling, branching=branching, depth=depth, seed=seed)
+    return AcceptanceText(target, draft, Decoding(sampling=sampling), branching=branching, depth=depth, seed=seed)
 
 
 class TestText:

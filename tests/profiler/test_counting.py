@@ -9,6 +9,7 @@ from tests.profiler.pretended import FakeClock
 from treeopt.planner.condition import condition
 from treeopt.profiler import Journal, Measurement, Settings
 from treeopt.profiler.acceptance import AcceptanceText, texts_together
+from treeopt.profiler.decoding import Decoding
 from treeopt.sampling import GREEDY, Sampling
 
 WARM, HOT = Sampling(0.6, 0.95), Sampling(1.3, 1.0, 12)
@@ -34,7 +35,7 @@ def measured(target, draft, prompts, settings=SETTINGS, journal=None):
 
 def text_of(models, sampling, *, rule="sequoia", draft_sampling=None, seed=0):
     return AcceptanceText(
-        *models, rule=rule, sampling=sampling, draft_sampling=draft_sampling, branching=3, depth=3, seed=seed
+        *models, Decoding(rule=rule, sampling=sampling, draft_sampling=draft_sampling), branching=3, depth=3, seed=seed
     )
 
 

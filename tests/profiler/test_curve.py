@@ -11,6 +11,7 @@ from tests.profiler.pretended import FakeClock
 from tests.support.drawn import examples
 from treeopt.profiler import Journal
 from treeopt.profiler.curve import PILOT_ROUNDS, Curve
+from treeopt.profiler.recorder import Recorder
 from treeopt.profiler.sweep import first_points
 from treeopt.steadiness import line_errors
 
@@ -23,8 +24,7 @@ def curve_of(seconds, journal=None, most=MOST):
         "verify",
         lambda tokens: lambda: last.__setitem__(0, tokens),
         most,
-        clock=FakeClock(lambda: seconds(last[0])),
-        journal=journal or Journal(None, ""),
+        Recorder(FakeClock(lambda: seconds(last[0])), journal or Journal(None, "")),
     )
 
 

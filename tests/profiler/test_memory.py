@@ -7,6 +7,7 @@ from tests.profiler.pretended import FakeClock
 from treeopt.profiler import Journal
 from treeopt.profiler.curve import LIMIT, Curve
 from treeopt.profiler.memory import out_of_memory
+from treeopt.profiler.recorder import Recorder
 from treeopt.profiler.sweep import first_points
 
 ROUNDS, MOST, KIND = 4, 128, "verify 8x1 greedy"
@@ -48,7 +49,7 @@ class Machine:
         return work
 
     def table(self, journal, extra=6):
-        curve = Curve(KIND, self.make_work, MOST, clock=FakeClock(lambda: 1.0 + self.calls % 3), journal=journal)
+        curve = Curve(KIND, self.make_work, MOST, Recorder(FakeClock(lambda: 1.0 + self.calls % 3), journal))
         curve.pilot(ROUNDS)
         while curve.added < extra and curve.bend(ROUNDS):
             pass

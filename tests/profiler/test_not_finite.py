@@ -9,6 +9,7 @@ from tests.profiler.pretended import FakeClock
 from treeopt.errors import TreeoptError, TreeoptWarning
 from treeopt.profiler import Journal, Measurement, Settings, bench
 from treeopt.profiler.acceptance import AcceptanceText
+from treeopt.profiler.decoding import Decoding
 from treeopt.profiler.medusa import medusa_acceptance
 from treeopt.profiler.record import Recording, RecordSize, TextFiles
 from treeopt.profiler.traversal import count_reach
@@ -42,7 +43,7 @@ def test_a_profile_is_refused_before_anything_is_timed(target, draft, prompts, s
 @pytest.mark.parametrize("sampling", [GREEDY, EVEN])
 def test_texts_are_refused_where_they_come_by(target, draft, sampling):
     def counted(target, draft):
-        text = AcceptanceText(target, draft, rule="sequoia", sampling=sampling, branching=3, depth=3)
+        text = AcceptanceText(target, draft, Decoding(sampling=sampling), branching=3, depth=3)
         return text.count([1, 2], 40).reached[0]
 
     assert counted(target, draft) == 40
@@ -56,7 +57,7 @@ def test_texts_are_refused_where_they_come_by(target, draft, sampling):
 def test_reach_of_trees_is_refused(target, draft):
     for models, message in (((target, broken(draft)), DRAFT), ((broken(target), draft), TARGET)):
         with pytest.raises(TreeoptError, match=message):
-            count_reach(*models, chain(2), [1, 2], 20, sampling=EVEN, draft_sampling=None, seed=0)
+            count_reach(*models, chain(2), [1, 2], 20, Decoding(sampling=EVEN), seed=0)
 
 
 def test_draft_records_are_refused(target, draft, prompts):

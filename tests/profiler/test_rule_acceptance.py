@@ -10,6 +10,7 @@ from scipy import stats
 from tests.runtime.slow_law import slow_law
 from treeopt.counts import REJECTED
 from treeopt.profiler.acceptance import AcceptanceText
+from treeopt.profiler.decoding import Decoding
 from treeopt.runtime import Decoder
 from treeopt.sampling import Sampling
 from treeopt.trees import level_widths
@@ -23,9 +24,7 @@ def text_of(target, draft, rule, *, sampling=WARM, draft_sampling=None, seed=0):
     return AcceptanceText(
         target,
         draft,
-        rule=rule,
-        sampling=sampling,
-        draft_sampling=draft_sampling,
+        Decoding(rule=rule, sampling=sampling, draft_sampling=draft_sampling),
         branching=BRANCHING,
         depth=4,
         seed=seed,

@@ -13,9 +13,15 @@ from tests.support.drawn import examples
 from treeopt.profiler import Journal, MonotonicClock, clock_for
 from treeopt.profiler.clock import WarmUp
 from treeopt.profiler.curve import PILOT_ROUNDS, Curve
-from treeopt.profiler.sweep import first_points, next_point, sweep
+from treeopt.profiler.recorder import Recorder
+from treeopt.profiler.sweep import first_points, next_point
+from treeopt.profiler.sweep import sweep as sweep_into
 
 WARM_UP_CALLS = WarmUp().first_calls
+
+
+def sweep(kind, works, rounds, clock, journal, step=lambda: None, **more):
+    sweep_into(kind, works, rounds, Recorder(clock, journal, step), **more)
 
 
 def memory():
@@ -217,7 +223,7 @@ def time_with_kink(tokens, kink):
 
 def latency_table(kind, make_work, most, *, rounds, extra_points, clock, journal):
     """Return a curve as profiles without a time budget measure it."""
-    curve = Curve(kind, make_work, most, clock=clock, journal=journal)
+    curve = Curve(kind, make_work, most, Recorder(clock, journal))
     curve.pilot(rounds)
     while curve.added < extra_points and curve.bend(rounds):
         pass

@@ -13,6 +13,7 @@ from tests.support.drawn import examples
 from tests.support.slow import slow
 from treeopt.acceptance import TextSums
 from treeopt.profiler import Journal, Measurement, Settings
+from treeopt.profiler.decoding import Decoding
 from treeopt.profiler.traversal import LEAST_REACHED, MAX_ROUNDS, ReachSums, count_reach, gained, until_no_gain
 from treeopt.runtime import Decoder, Verifier
 from treeopt.runtime.rules import RULES
@@ -47,7 +48,9 @@ def make_pair(make_markov):
 
 
 def counted(models, tree, prompt, positions, *, sampling=WARM, draft_sampling=None, seed=0):
-    return count_reach(*models, tree, prompt, positions, sampling=sampling, draft_sampling=draft_sampling, seed=seed)
+    return count_reach(
+        *models, tree, prompt, positions, Decoding(sampling=sampling, draft_sampling=draft_sampling), seed=seed
+    )
 
 
 class TestCounting:

@@ -7,6 +7,7 @@ import pytest
 
 from treeopt.errors import InvalidValueError
 from treeopt.latency import Estimate
+from treeopt.profiler.bench import Workload
 from treeopt.profiler.trials import TimedSteps, decoded_text, run_trial
 from treeopt.runtime import Decoder, DraftingDecoder, DynamicDecoder
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
@@ -61,8 +62,15 @@ def systems(pair, **options):
     return [system(pair, "plain", chain(0), **options), system(pair, "tree", k_ary(2, 2), **options)]
 
 
-def rows(pair, prompts, made, sampling=GREEDY, **options):
-    return bench_systems(made, pair.target, prompts, sampling, max_new_tokens=24, show_progress=False, **options)
+def rows(pair, prompts, made, sampling=GREEDY, repeats=1, **options):
+    return bench_systems(
+        made,
+        pair.target,
+        Workload(prompts=prompts, max_new_tokens=24, repeats=repeats),
+        sampling,
+        show_progress=False,
+        **options,
+    )
 
 
 def test_times_of_a_step_are_told_apart(pair, prompts):

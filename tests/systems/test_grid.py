@@ -10,8 +10,9 @@ from treeopt.latency import Estimate
 from treeopt.planner import plan
 from treeopt.planner.grid import grid
 from treeopt.profiler import Measured
-from treeopt.systems.grid import grid_rows, summary
-from treeopt.systems.grid_figure import save_grid_figure
+from treeopt.report.grid_figure import save_grid_figure
+from treeopt.report.results import summary
+from treeopt.systems.grid import grid_rows
 
 MACHINE = seconds(lambda n: 0.9 + 0.06 * n, lambda w: 0.15 + 0.004 * w, 0.05)
 

@@ -11,13 +11,15 @@ from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.latency import Estimate
 from treeopt.planner import step_model
 from treeopt.planner.chains import fastest_chain
+from treeopt.profiler.bench import Workload
+from treeopt.report.results import NotRun, Row
 from treeopt.runtime import Decoder
 from treeopt.sampling import Sampling
 from treeopt.systems import running
-from treeopt.systems.bench import Row, bench_systems
+from treeopt.systems.bench import bench_systems
 from treeopt.systems.contest import NAMES
-from treeopt.systems.running import run_contest
-from treeopt.systems.system import NotRun, System
+from treeopt.systems.running import ContestRequest, run_contest
+from treeopt.systems.system import System
 from treeopt.trees import chain
 
 
@@ -27,9 +29,7 @@ def rows(target, draft, prompts):
         pair_of(target, draft),
         prompts[:4],
         prompts[4:],
-        names=["all"],
-        temperatures=[0.0],
-        effort=LITTLE,
+        ContestRequest(names=["all"], temperatures=[0.0], effort=LITTLE),
         show_progress=False,
     )
 
@@ -80,9 +80,7 @@ def test_a_target_that_transformers_run_has_rows_too(tmp_path):
         pair_of(model(2, "large"), model(1, "small")),
         texts[:3],
         texts[3:],
-        names=["all"],
-        temperatures=[0.7],
-        effort=LITTLE,
+        ContestRequest(names=["all"], temperatures=[0.7], effort=LITTLE),
         show_progress=False,
     )
     assert [row.system for row in found] == list(NAMES)
@@ -109,12 +107,19 @@ def test_a_system_that_refuses_a_prompt_while_it_decodes_is_a_row_and_the_others
         return System(name=name, rule="none", setting="", predicted=one, make=lambda seed: make(seed, **options))
 
     made = [system("plain"), system("late", fault_after=2), system("early", fault_after=0), system("other")]
-    found = bench_systems(made, target, prompts[:3], Sampling(0.0), max_new_tokens=4, show_progress=False)
+    found = bench_systems(
+        made, target, Workload(prompts=prompts[:3], max_new_tokens=4, repeats=1), Sampling(0.0), show_progress=False
+    )
     assert [row.system for row in found] == ["plain", "late", "early", "other"]
     assert found[1] == NotRun(system="late", temperature=0.0, reason="cache: no room for this prompt")
     assert [isinstance(row, Row) for row in found] == [True, False, True, True]
     with pytest.raises(InfeasibleError, match="no room"):
-        bench_systems([system("plain", fault_after=1)], target, prompts[:3], Sampling(0.0), max_new_tokens=4)
+        bench_systems(
+            [system("plain", fault_after=1)],
+            target,
+            Workload(prompts=prompts[:3], max_new_tokens=4, repeats=1),
+            Sampling(0.0),
+        )
 
 
 def test_a_profile_that_is_given_is_planned_from_and_none_is_measured(target, draft, prompts, monkeypatch):
@@ -127,10 +132,7 @@ def test_a_profile_that_is_given_is_planned_from_and_none_is_measured(target, dr
         pair_of(target, draft),
         prompts[:4],
         prompts[4:],
-        names=["chain", "k-sequences"],
-        temperatures=[0.0, 0.2],
-        effort=LITTLE,
-        profile=profile,
+        ContestRequest(names=["chain", "k-sequences"], temperatures=[0.0, 0.2], effort=LITTLE, profile=profile),
         show_progress=False,
     )
     assert [(row.temperature, row.system) for row in rows] == [
@@ -148,10 +150,7 @@ def test_a_profile_without_the_temperature_or_with_another_draft_law_is_refused(
             pair_of(target, draft),
             prompts[:4],
             prompts[4:],
-            names=["chain"],
-            temperatures=[temperature],
-            effort=LITTLE,
-            profile=profile,
+            ContestRequest(names=["chain"], temperatures=[temperature], effort=LITTLE, profile=profile),
         )
 
     with pytest.raises(InfeasibleError, match=r"0\.6 was not measured"):
@@ -164,4 +163,9 @@ def test_a_profile_without_the_temperature_or_with_another_draft_law_is_refused(
 def test_an_unknown_name_is_refused_before_anything_runs(target, draft, prompts, monkeypatch):
     monkeypatch.setattr(running, "_profile", None)
     with pytest.raises(InvalidValueError, match="Got 'jacobi'"):
-        run_contest(pair_of(target, draft), prompts, prompts, names=["jacobi"], temperatures=[0.0], effort=LITTLE)
+        run_contest(
+            pair_of(target, draft),
+            prompts,
+            prompts,
+            ContestRequest(names=["jacobi"], temperatures=[0.0], effort=LITTLE),
+        )

@@ -2,10 +2,10 @@
 
 import pytest
 
+from treeopt.report.results import NotRun
 from treeopt.runtime.prompts import bench_prompts, load_prompts, profile_prompts
 from treeopt.systems.contest import NAMES
-from treeopt.systems.running import Effort, run_contest
-from treeopt.systems.system import NotRun
+from treeopt.systems.running import ContestRequest, Effort, run_contest
 
 SMALL = Effort(
     max_tokens=32,
@@ -32,9 +32,7 @@ def contest(pair, names, temperatures):
         pair,
         [encode(text) for text in profile_prompts(texts)],
         [encode(text) for text in bench_prompts(texts)][:2],
-        names=names,
-        temperatures=temperatures,
-        effort=SMALL,
+        ContestRequest(names=names, temperatures=temperatures, effort=SMALL),
         show_progress=False,
     )
 

@@ -42,7 +42,7 @@ def setting_provenance(
             **measured,
             "setting": asdict(setting.asked.tree) | {"root_counted": True},
             "predictions": [asdict(each) for each in setting.predictions],
-            "remarks": [*setting.remarks, *setting.warnings],
+            "remarks": [*setting.remarks, *map(str, setting.warnings)],
         }
     )
 

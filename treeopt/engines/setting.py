@@ -8,11 +8,19 @@ from treeopt.engines.engine import Asked, BatchLength, Emitted, Engine
 from treeopt.engines.prediction import Predicted, predicted, predicted_static, shape
 from treeopt.engines.source import Source, verify_times
 from treeopt.errors import InfeasibleError, reason
-from treeopt.planner import StepModel, plan, step_model
+from treeopt.planner import PlanRequest, StepModel, Where, requested_model, requested_plan
 from treeopt.planner.chains import chain_schedule, fastest_length
 from treeopt.planner.dynamic import fastest_dynamic_tree
 from treeopt.planner.replay import Replay
 from treeopt.profile import Profile
+from treeopt.report.warnings import (
+    Caution,
+    FormatCaution,
+    NamedDraft,
+    SmallBatchesUnmeasured,
+    WithoutProfile,
+    WithoutRecord,
+)
 from treeopt.rules import LOSSY_RULES
 from treeopt.trees import TokenTree, chain
 from treeopt.trees.dynamic_tree import DynamicTree
@@ -33,8 +41,7 @@ class Setting:
     """The setting, the engine's default where it can be predicted, and plain decoding; empty without a profile."""
     remarks: tuple[str, ...]
     """What was chosen for which reason, in words."""
-    warnings: tuple[str, ...]
-    """Each ends in an action."""
+    warnings: tuple[Caution, ...]
 
 
 def setting(engine: Engine, source: Source) -> Setting:
@@ -46,13 +53,7 @@ def setting(engine: Engine, source: Source) -> Setting:
     source = source.for_engine(engine)
     if source.profile is None:
         return _without_profile(engine, source)
-    model = step_model(
-        source.profile,
-        rule=source.rule,
-        temperature=source.temperature,
-        context_tokens=source.context_tokens,
-        batch_size=source.batch_size,
-    )
+    model = requested_model(source.profile, source.request)
     return _Chooser(engine, source, source.profile, model).setting()
 
 
@@ -63,7 +64,7 @@ class _Chooser:
         self._engine, self._source, self._profile, self._model = engine, source, profile, model
         self._replay = None if source.record is None else Replay(source.record)
         self._remarks: list[str] = []
-        self._warnings: list[str] = []
+        self._warnings: list[Caution] = []
 
     def setting(self) -> Setting:
         """Return the setting."""
@@ -76,29 +77,23 @@ class _Chooser:
             target_model=self._profile.pair.target_source,
             predictions=tuple(self._predictions(asked)),
             remarks=tuple(self._remarks),
-            warnings=(*self._warnings, *emitted.warnings),
+            warnings=(*self._warnings, *map(FormatCaution, emitted.warnings)),
         )
 
     def _check_draft_model(self) -> None:
         """Warn of a draft model of which only a name is known, which no engine can load."""
         pair = self._profile.pair
         if self._source.draft_model is None and pair.draft_source is None and self._source.method is None:
-            self._warnings.append(
-                f"the draft model is given as {pair.draft!r}, which is a name and no model that {self._engine.title} could "
-                "load. Name one with --draft-model."
-            )
+            self._warnings.append(NamedDraft(pair.draft, self._engine.title))
 
     def _dynamic(self) -> Asked | None:
         """Return the fastest dynamic tree, or None where chains are to be taken."""
         if not self._engine.dynamic or self._source.chain_length is not None:
             return None
         if self._replay is None:
-            self._warnings.append(
-                f"{self._engine.title} takes dynamic trees, but without a draft record only chains can be planned. "
-                "Run treeopt profile --record, and name it with --record."
-            )
+            self._warnings.append(WithoutRecord(self._engine.title))
             return None
-        most = self._source.max_nodes or self._model.costs.max_nodes
+        most = self._source.request.max_nodes or self._model.costs.max_nodes
         best = fastest_dynamic_tree(self._replay, self._model, max_nodes=most, allowed=self._allowed)
         if best.speedup.value <= 1:
             raise _plain_wins(self._engine)
@@ -120,18 +115,17 @@ class _Chooser:
         """Return the fastest length of every batch size from 1 on; empty where one was measured."""
         if len({latency.batch_size for latency in self._profile.latencies}) == 1:
             return ()
-        segments = chain_schedule(
-            self._profile,
-            rule=self._model.acceptance.rule,
-            temperature=self._model.acceptance.temperature,
-            context_tokens=self._source.context_tokens,
-            max_length=self._source.max_length,
+        acceptance = self._model.acceptance
+        request = PlanRequest(
+            rule=acceptance.rule,
+            temperature=acceptance.temperature,
+            where=Where(context_tokens=self._source.request.where.context_tokens),
+            max_depth=self._source.max_length,
         )
+        segments = chain_schedule(self._profile, request)
         measured = segments[0].batch_sizes[0]
         if measured > 1:
-            self._warnings.append(
-                f"batch sizes below {measured} were not measured; the schedule treats them like {measured}. Profile them."
-            )
+            self._warnings.append(SmallBatchesUnmeasured(measured))
         firsts = [1, *(segment.batch_sizes[0] for segment in segments[1:])]
         return tuple(
             BatchLength(first_batch=first, last_batch=segment.batch_sizes[1], length=segment.length)
@@ -159,19 +153,18 @@ class _Chooser:
         if self._source.tree is not None:
             return self._source.tree
         acceptance, where = self._model.acceptance, self._model.condition
-        return plan(
-            self._profile,
-            self._source.max_nodes or self._model.costs.max_nodes,
-            max_depth=self._source.max_depth,
+        request = PlanRequest(
             rule=acceptance.rule,
             temperature=acceptance.temperature,
-            context_tokens=where.context_tokens,
-            batch_size=where.batch_size,
+            where=Where(context_tokens=where.context_tokens, batch_size=where.batch_size),
+            max_nodes=self._source.request.max_nodes or self._model.costs.max_nodes,
+            max_depth=self._source.request.max_depth,
             lossy=acceptance.rule in LOSSY_RULES,
-        ).choice.tree
+        )
+        return requested_plan(self._profile, request).choice.tree
 
     def _allowed(self, tree: DynamicTree) -> bool:
-        if self._source.max_depth is not None and tree.depth > self._source.max_depth:
+        if self._source.request.max_depth is not None and tree.depth > self._source.request.max_depth:
             return False
         try:
             self._engine.emit(self._asked(tree))
@@ -217,21 +210,21 @@ def _without_profile(engine: Engine, source: Source) -> Setting:
     asked = Asked(
         tree=DynamicTree.chain(source.tree.max_depth),
         static_tree=source.tree if engine.static else None,
-        rule=source.rule or "sequoia",
+        rule=source.request.rule or "sequoia",
         draft_model=source.draft_model or UNNAMED_DRAFT,
         method=source.method,
         engine_version=source.engine_version,
     )
     emitted = engine.emit(asked)
-    without = "without a profile nothing is predicted"
-    if source.chain_length is None:
-        without += f", and the length is the depth of the tree, whose branches {engine.title} cannot be given"
     return Setting(
         asked=asked,
         emitted=emitted,
         predictions=(),
         remarks=(),
-        warnings=(f"{without}. Run treeopt profile, or name one with --profile.", *emitted.warnings),
+        warnings=(
+            WithoutProfile(engine.title, branched=source.chain_length is None),
+            *map(FormatCaution, emitted.warnings),
+        ),
     )
 
 

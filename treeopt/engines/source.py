@@ -1,11 +1,11 @@
 """What a setting is made from, and whether it belongs together."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from treeopt.draft_record import DraftRecord
 from treeopt.engines.engine import Engine, VerifyTime
 from treeopt.errors import InfeasibleError
-from treeopt.planner import kind_of
+from treeopt.planner import PlanRequest, kind_of
 from treeopt.profile import Profile
 from treeopt.trees import TokenTree
 
@@ -19,14 +19,8 @@ class Source:
     """For engines that draft dynamic trees; others do not look at it."""
     tree: TokenTree | None = None
     """What the user means to run: a chain is kept as it is; of a tree with branches the rule and the size are free."""
-    rule: str | None = None
-    temperature: float | None = None
-    context_tokens: int | None = None
-    batch_size: int | None = None
-    max_nodes: int | None = None
-    """Most nodes of a setting, root included; by default all that was measured."""
-    max_depth: int | None = None
-    """Most levels of a setting."""
+    request: PlanRequest = field(default_factory=PlanRequest)
+    """For which rule, temperature and condition, and the most nodes, root included, and levels of a setting."""
     draft_model: str | None = None
     """As the engine is to be told; by default as profiled."""
     method: str | None = None
@@ -40,7 +34,8 @@ class Source:
     @property
     def max_length(self) -> int | None:
         """Most draft tokens of a chain: the tree's own, or what the limits leave; None is no limit."""
-        limits = [self.chain_length, self.max_depth, None if self.max_nodes is None else self.max_nodes - 1]
+        most = self.request.max_nodes
+        limits = [self.chain_length, self.request.max_depth, None if most is None else most - 1]
         return min((limit for limit in limits if limit is not None), default=None)
 
     def for_engine(self, engine: Engine) -> "Source":
@@ -57,10 +52,11 @@ class Source:
                 f"record: expected one of the profile's pair, {pair}. Got {record.pair}: record that pair, or leave the "
                 "record out with --no-record."
             )
-        if self.temperature is None and profile.acceptances_of(rule=self.rule, temperature=record.temperature):
-            return replace(self, temperature=record.temperature)
-        if self.temperature != record.temperature:
-            asked = "the profile's" if self.temperature is None else f"{self.temperature:g}"
+        rule, temperature = self.request.rule, self.request.temperature
+        if temperature is None and profile.acceptances_of(rule=rule, temperature=record.temperature):
+            return replace(self, request=replace(self.request, temperature=record.temperature))
+        if temperature != record.temperature:
+            asked = "the profile's" if temperature is None else f"{temperature:g}"
             raise InfeasibleError(
                 f"record: expected one at temperature {asked}. Got {record.temperature:g}: record at that temperature, "
                 "or leave the record out with --no-record."

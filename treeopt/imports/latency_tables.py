@@ -41,13 +41,13 @@ class _Probes:
     values: list[float]
 
     @classmethod
-    def read(cls, fields: Fields, counts_field: str, values_field: str) -> "_Probes":
+    def read(cls, fields: Fields, counts_field: str, values_field: str, *, unit: float = 1.0) -> "_Probes":
         counts, values = fields.integers(counts_field), fields.numbers(values_field)
         if not counts or counts[0] < 1 or any(after <= before for before, after in pairwise(counts)):
             raise fields.error(counts_field, f"expected rising counts of at least 1. Got {counts!s:.60}.")
         if len(values) != len(counts):
             raise fields.error(values_field, f"expected {len(counts)}, one per count. Got {len(values)}.")
-        return cls(counts=counts, values=values)
+        return cls(counts=counts, values=[value * unit for value in values])
 
 
 def read_sglang_samples(path: Path | str, content: object) -> tuple[ImportedLatency, ...]:
@@ -71,7 +71,6 @@ def read_sglang_additive(path: Path | str, content: object) -> tuple[ImportedLat
         fixed_s=_number(fields, "bias_seconds"),
         batches=_Probes.read(fields, "bs_probes", "alpha_seconds"),
         passes=_Probes.read(fields, "m_probes", "theta_seconds"),
-        unit_s=1.0,
         counts_field="m_probes",
     )
 
@@ -84,9 +83,8 @@ def read_tensorrt_llm(path: Path | str, content: object) -> tuple[ImportedLatenc
         path,
         TENSORRT_LLM,
         fixed_s=_number(fields, "fixed_overhead_ms") * 1e-3,
-        batches=_Probes.read(fields, "batch_sizes", "batch_overhead_ms"),
-        passes=_Probes.read(fields, "token_counts", "step_time_ms"),
-        unit_s=1e-3,
+        batches=_Probes.read(fields, "batch_sizes", "batch_overhead_ms", unit=1e-3),
+        passes=_Probes.read(fields, "token_counts", "step_time_ms", unit=1e-3),
         counts_field="token_counts",
     )
 
@@ -110,7 +108,6 @@ def _additive(
     fixed_s: float,
     batches: _Probes,
     passes: _Probes,
-    unit_s: float,
     counts_field: str,
 ) -> tuple[ImportedLatency, ...]:
     """Return a curve for every probed batch size, at whole nodes per sequence on and next to the probed tokens."""
@@ -126,8 +123,8 @@ def _additive(
                 f"{passes.counts[0]} to {passes.counts[-1]}: probe them too, or take that batch size out.",
             )
         with np.errstate(over="ignore", invalid="ignore"):  # such seconds are refused
-            passed = np.interp(batch * np.array(nodes), passes.counts, np.array(passes.values) * unit_s)
-            seconds = fixed_s + overhead * unit_s + passed
+            passed = np.interp(batch * np.array(nodes), passes.counts, passes.values)
+            seconds = fixed_s + overhead + passed
         found.append(_latency(fields, path, batch, nodes, seconds.tolist(), kind, counts_field))
     return tuple(found)
 

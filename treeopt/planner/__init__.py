@@ -1,10 +1,18 @@
 """Profile to plan: which rule and tree are fastest, where, by how much, and how sure that is."""
 
 from treeopt.planner.fastest import Fastest, fastest_tree
-from treeopt.planner.model import Candidate, StepModel, kind_of, step_model
-from treeopt.planner.planning import OBJECTIVES, Plan, fastest_drafted_tree, largest_pass, plan, tree_file
+from treeopt.planner.model import Candidate, StepModel, kind_of, requested_model, step_model
+from treeopt.planner.planning import (
+    Plan,
+    fastest_drafted_tree,
+    largest_pass,
+    plan,
+    requested_plan,
+    tree_file,
+)
+from treeopt.planner.request import OBJECTIVES, PlanRequest, Where
 from treeopt.planner.rule_choice import RuleChoice
-from treeopt.planner.scheduling import Schedule, Segment, schedule
+from treeopt.planner.scheduling import Schedule, Segment, requested_schedule, schedule
 from treeopt.planner.smoothing import Smoothing
 from treeopt.planner.uncertainty import Confidence
 
@@ -14,16 +22,21 @@ __all__ = [
     "Confidence",
     "Fastest",
     "Plan",
+    "PlanRequest",
     "RuleChoice",
     "Schedule",
     "Segment",
     "Smoothing",
     "StepModel",
+    "Where",
     "fastest_drafted_tree",
     "fastest_tree",
     "kind_of",
     "largest_pass",
     "plan",
+    "requested_model",
+    "requested_plan",
+    "requested_schedule",
     "schedule",
     "step_model",
     "tree_file",

@@ -1,12 +1,14 @@
 """The fastest chain, and how its length changes with the batch size: what most engines can be told."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from treeopt.planner.condition import condition
 from treeopt.planner.model import Candidate, StepModel, token_model
+from treeopt.planner.request import PlanRequest
 from treeopt.profile import Profile
 from treeopt.trees import chain
 
+ANYTHING = PlanRequest()
 CLOSE = 1e-9
 """Speeds that differ by no more than this share are equal; then the shorter chain wins."""
 
@@ -48,39 +50,22 @@ def fastest_length(model: StepModel, *, max_length: int | None = None) -> int:
     return best
 
 
-def chain_schedule(
-    profile: Profile,
-    *,
-    rule: str | None = None,
-    temperature: float | None = None,
-    context_tokens: int | None = None,
-    raw: bool = False,
-    max_length: int | None = None,
-) -> tuple[ChainSegment, ...]:
+def chain_schedule(profile: Profile, request: PlanRequest = ANYTHING) -> tuple[ChainSegment, ...]:
     """Return the fastest chain of every batch size from the smallest to the largest measured, equal ones together.
 
     Args:
         profile: what was measured.
-        rule: whose acceptance counts; by default the first measured.
-        temperature: at which it was measured.
-        context_tokens: tokens in the cache; by default the first measured.
-        raw: take the acceptance as measured.
-        max_length: most draft tokens.
+        request: whose acceptance counts, at which context length, and by `max_depth` the most draft tokens.
     """
     sizes = sorted({latency.batch_size for latency in profile.latencies})
-    drafts = token_model(profile.acceptance(rule=rule, temperature=temperature), raw=raw)
+    drafts = token_model(profile.acceptance(rule=request.rule, temperature=request.temperature), raw=request.raw)
     found: list[tuple[int, int, Candidate]] = []
     for batch in range(sizes[0], sizes[-1] + 1):
-        where = condition(
-            profile,
-            temperature=drafts.acceptance.temperature,
-            context_tokens=context_tokens,
-            batch_size=batch,
-        )
-        model = drafts.under(where)
-        length = fastest_length(model, max_length=max_length)
+        where = replace(request.where, batch_size=batch, extrapolate=False)
+        model = drafts.under(condition(profile, drafts.acceptance.temperature, where))
+        length = fastest_length(model, max_length=request.max_depth)
         if found and found[-1][2].tree.max_depth == length:
             found[-1] = (found[-1][0], batch, found[-1][2])
         else:
-            found.append((batch, batch, fastest_chain(model, max_length=max_length)))
+            found.append((batch, batch, fastest_chain(model, max_length=request.max_depth)))
     return tuple(ChainSegment(batch_sizes=(first, last), choice=choice) for first, last, choice in found)

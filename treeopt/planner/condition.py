@@ -6,7 +6,10 @@ from dataclasses import dataclass, replace
 
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InfeasibleError
+from treeopt.planner.request import Where
 from treeopt.profile import Profile, StepLatency
+
+ANYWHERE = Where()
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -32,22 +35,19 @@ class Condition(ShortRepr):
 
 def condition(
     profile: Profile,
-    *,
     temperature: float = 0.0,
-    context_tokens: int | None = None,
-    batch_size: int | None = None,
-    extrapolate: bool = False,
+    asked: Where = ANYWHERE,
 ) -> Condition:
-    """Return the condition of a profile at a temperature, by default the first one measured.
+    """Return the condition that is asked for of a profile at a temperature, by default the first one measured.
 
     Between measured context lengths and batch sizes every time is taken on the straight line between its neighbours;
-    outside them only with `extrapolate`, on the line through the nearest two, or as the nearest where there is one.
+    outside them only with `asked.extrapolate`, on the line through the nearest two, or as the nearest where there is one.
     Raises InfeasibleError naming what was measured.
     """
     latencies = profile.latencies_at(temperature)
-    first = next((item for item in latencies if batch_size in (None, item.batch_size)), latencies[0])
-    context = first.context_tokens if context_tokens is None else context_tokens
-    batch = first.batch_size if batch_size is None else batch_size
+    first = next((item for item in latencies if asked.batch_size in (None, item.batch_size)), latencies[0])
+    context = first.context_tokens if asked.context_tokens is None else asked.context_tokens
+    batch = first.batch_size if asked.batch_size is None else asked.batch_size
     measured = {
         size: {item.context_tokens: item for item in latencies if item.batch_size == size}
         for size in sorted({item.batch_size for item in latencies})
@@ -59,7 +59,7 @@ def condition(
         for share, size in _shares(batch, around if inside else list(measured))
         for part, length in _shares(context, sorted(measured[size]))
     ]
-    if not inside and not extrapolate:
+    if not inside and not asked.extrapolate:
         known = ", ".join(f"{item.context_tokens} tokens x {item.batch_size}" for item in latencies)
         raise InfeasibleError(
             f"context {context} tokens x batch {batch} was not measured, nor conditions around it. Measured: {known}. "

@@ -19,6 +19,7 @@ from treeopt.planner.condition import Condition, condition
 from treeopt.planner.costs import StepCosts, sizes, step_costs
 from treeopt.planner.dependence import Dependence
 from treeopt.planner.overheads import branches
+from treeopt.planner.request import PlanRequest, Where
 from treeopt.planner.smoothing import Smoothing, smooth
 from treeopt.planner.uncertainty import TokenDraws, Worlds, draw_tokens, draw_worlds, estimates
 from treeopt.profile import MeasuredAcceptance, Profile
@@ -219,15 +220,16 @@ def step_model(
 
     Raises InfeasibleError naming what was measured.
     """
+    where = Where(context_tokens=context_tokens, batch_size=batch_size, extrapolate=extrapolate)
     drafts = token_model(profile.acceptance(rule=rule, temperature=temperature), raw=raw)
-    where = condition(
-        profile,
-        temperature=drafts.acceptance.temperature,
-        context_tokens=context_tokens,
-        batch_size=batch_size,
-        extrapolate=extrapolate,
-    )
-    return drafts.under(where, max_nodes=max_nodes if extrapolate else 0)
+    found = condition(profile, drafts.acceptance.temperature, where)
+    return drafts.under(found, max_nodes=max_nodes if extrapolate else 0)
+
+
+def requested_model(profile: Profile, request: PlanRequest) -> StepModel:
+    """Return the model of the condition that is asked for, of the rule, or else of the first one measured."""
+    drafts = token_model(profile.acceptance(rule=request.rule, temperature=request.temperature), raw=request.raw)
+    return drafts.under(condition(profile, drafts.acceptance.temperature, request.where))
 
 
 def token_model(acceptance: MeasuredAcceptance, *, raw: bool = False) -> TokenModel:

@@ -6,13 +6,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from treeopt.arguments import flag, instance, number, text, whole
+from treeopt.arguments import instance
 from treeopt.array_record import ShortRepr
-from treeopt.errors import InvalidValueError
 from treeopt.identity import Identity
 from treeopt.planner.condition import Condition, condition
 from treeopt.planner.fastest import Fastest, speeds
 from treeopt.planner.model import Candidate, StepModel, token_model
+from treeopt.planner.request import PlanRequest, Where
 from treeopt.planner.rule_choice import RuleChoice, planned_acceptances
 from treeopt.planner.rule_trees import RuleTrees
 from treeopt.planner.uncertainty import Confidence, confidence
@@ -21,8 +21,6 @@ from treeopt.rules import LOSSY_RULES, rule_label
 from treeopt.solver import Solution
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain
 from treeopt.version import TOOL
-
-OBJECTIVES = ("speed", "tokens")
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -136,39 +134,39 @@ def plan(
     Raises InvalidValueError for a budget below 1, an unknown objective or a lossy rule that is not allowed,
     InfeasibleError for conditions and sizes beyond what was measured.
     """
-    check_measured(profile, rule, temperature)
-    max_nodes = whole("max_nodes", max_nodes, 1)
-    if objective not in OBJECTIVES:
-        raise InvalidValueError(f"objective: expected {' or '.join(OBJECTIVES)}. Got {objective!r}.")
-    context_tokens = None if context_tokens is None else whole("context_tokens", context_tokens, 0)
-    batch_size = None if batch_size is None else whole("batch_size", batch_size, 1)
-    for name, asked in (("raw", raw), ("extrapolate", extrapolate), ("lossy", lossy)):
-        flag(name, asked)
-    if temperature is None:
-        temperature = profile.acceptance(rule=rule).temperature
-    where = condition(
-        profile,
+    request = PlanRequest(
+        rule=rule,
         temperature=temperature,
-        context_tokens=context_tokens,
-        batch_size=batch_size,
-        extrapolate=extrapolate,
+        where=Where(context_tokens=context_tokens, batch_size=batch_size, extrapolate=extrapolate),
+        max_nodes=max_nodes,
+        max_depth=max_depth,
+        level_widths=level_widths,
+        objective=objective,
+        raw=raw,
+        lossy=lossy,
     )
-    acceptances = planned_acceptances(profile, rule=rule, temperature=temperature, lossy=lossy)
-    beyond = max_nodes if extrapolate else 0
-    models = [token_model(each, raw=raw).under(where, max_nodes=beyond) for each in acceptances]
+    return requested_plan(profile, request)
+
+
+def requested_plan(profile: Profile, request: PlanRequest) -> Plan:
+    """Return the plan that is asked for; raises as `plan` does."""
+    check_profile(profile)
+    if request.temperature is None:
+        request = replace(request, temperature=profile.acceptance(rule=request.rule).temperature)
+    where = _condition(profile, request)
+    most = where.max_nodes if request.max_nodes is None else request.max_nodes
+    acceptances = planned_acceptances(profile, request)
+    beyond = most if request.where.extrapolate else 0
+    models = [token_model(each, raw=request.raw).under(where, max_nodes=beyond) for each in acceptances]
     for model in models:
-        model.costs.step_s(np.array([max_nodes]), np.zeros((1, 0), np.int64))  # refuse now what was not measured
-    rules = [RuleTrees.solve(model.drafts, max_nodes, max_depth, level_widths) for model in models]
-    return plan_rules(rules, where, max_nodes=beyond, objective=objective)
+        model.costs.step_s(np.array([most]), np.zeros((1, 0), np.int64))  # refuse now what was not measured
+    rules = [RuleTrees.solve(model.drafts, most, request.max_depth, request.level_widths) for model in models]
+    return plan_rules(rules, where, max_nodes=beyond, objective=request.objective)
 
 
-def check_measured(profile: Profile, rule: str | None, temperature: float | None) -> None:
-    """Raise InvalidValueError for what is no profile, no rule's name or no temperature."""
+def check_profile(profile: Profile) -> None:
+    """Raise InvalidValueError for what is no profile."""
     instance("profile", profile, Profile, "read one with treeopt.Profile.load(path)")
-    if rule is not None:
-        text("rule", rule)
-    if temperature is not None:
-        number("temperature", temperature)
 
 
 def plan_rules(rules: Sequence[RuleTrees], where: Condition, *, max_nodes: int = 0, objective: str = "speed") -> Plan:
@@ -222,18 +220,18 @@ def largest_pass(
     extrapolate: bool = False,
 ) -> int:
     """Return the nodes of the largest verification pass that was timed where a plan is to hold; arguments as for `plan`."""
-    return condition(
-        profile,
-        temperature=profile.acceptance(rule=rule, temperature=temperature).temperature,
-        context_tokens=context_tokens,
-        batch_size=batch_size,
-        extrapolate=extrapolate,
-    ).max_nodes
+    where = Where(context_tokens=context_tokens, batch_size=batch_size, extrapolate=extrapolate)
+    return _condition(profile, PlanRequest(rule=rule, temperature=temperature, where=where)).max_nodes
+
+
+def _condition(profile: Profile, request: PlanRequest) -> Condition:
+    acceptance = profile.acceptance(rule=request.rule, temperature=request.temperature)
+    return condition(profile, acceptance.temperature, request.where)
 
 
 def fastest_drafted_tree(profile: Profile) -> TokenTree:
     """Return the fastest tree that has a drafted node, of all that a profile allows."""
-    found = plan(profile, largest_pass(profile))
+    found = requested_plan(profile, PlanRequest())
     drafted = [each for each in (found.tree, *found.budgets) if each.tree.nodes > 1]
     return max(drafted, key=lambda candidate: candidate.speedup.value).tree
 

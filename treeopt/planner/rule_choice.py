@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InfeasibleError
 from treeopt.planner.model import Candidate
+from treeopt.planner.request import PlanRequest
 from treeopt.profile import MeasuredAcceptance, Profile
 from treeopt.rules import LOSSY_RULES, check_rule
 
@@ -19,19 +20,12 @@ class RuleChoice(ShortRepr):
     choice: Candidate
 
 
-def planned_acceptances(
-    profile: Profile, *, rule: str | None, temperature: float | None, lossy: bool
-) -> tuple[MeasuredAcceptance, ...]:
+def planned_acceptances(profile: Profile, request: PlanRequest) -> tuple[MeasuredAcceptance, ...]:
     """Return the acceptances that may be planned with, in the order measured, one per rule and temperature.
-
-    Args:
-        profile: what was measured.
-        rule: only this one; None for all, of the lossy ones only if `lossy`.
-        temperature: only this one; None for all.
-        lossy: whether rules that change the text's law may be planned.
 
     Raises InvalidValueError for a lossy rule that is not allowed, InfeasibleError where nothing is left to plan.
     """
+    rule, temperature, lossy = request.rule, request.temperature, request.lossy
     if rule in LOSSY_RULES:
         check_rule(rule, lossy=lossy)
     profile.acceptance(rule=rule, temperature=temperature)  # refuse now what was not measured

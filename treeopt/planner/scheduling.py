@@ -10,11 +10,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from treeopt.arguments import whole
 from treeopt.array_record import ShortRepr
 from treeopt.planner.condition import condition
 from treeopt.planner.model import Candidate, StepModel, TokenModel, token_model
-from treeopt.planner.planning import Plan, check_measured, plan_rules
+from treeopt.planner.planning import Plan, check_profile, plan_rules
+from treeopt.planner.request import PlanRequest, Where
 from treeopt.planner.rule_choice import RuleChoice, planned_acceptances
 from treeopt.planner.rule_trees import RuleTrees
 from treeopt.profile import Profile
@@ -78,19 +78,50 @@ def schedule(
 
     Raises as `plan` does.
     """
-    check_measured(profile, rule, temperature)
-    max_nodes = whole("max_nodes", max_nodes, 1)
-    measured = planned_acceptances(profile, rule=rule, temperature=temperature, lossy=lossy)
+    request = PlanRequest(
+        rule=rule,
+        temperature=temperature,
+        max_nodes=max_nodes,
+        max_depth=max_depth,
+        level_widths=level_widths,
+        raw=raw,
+        lossy=lossy,
+    )
+    return requested_schedule(profile, request, tick)
+
+
+def several_conditions(profile: Profile, request: PlanRequest) -> int:
+    """Return how many conditions a schedule is made for, temperatures counted; 0 where there is one or no speed asked for."""
+    temperatures = {acceptance.temperature for acceptance in planned_acceptances(profile, request)}
+    if len(profile.latencies) * len(temperatures) == 1 or request.objective != "speed":
+        return 0
+    return sum(len(measured_conditions(profile, temperature)) for temperature in temperatures)
+
+
+def requested_schedule(profile: Profile, request: PlanRequest, tick: Callable[[], object] = lambda: None) -> Schedule:
+    """Return the schedule that is asked for; raises as `schedule` does.
+
+    Args:
+        profile: what was measured.
+        request: as for a plan; conditions are all that were measured, and without `max_nodes` trees have at most as
+            many as were measured everywhere.
+        tick: called after every condition that was planned.
+    """
+    check_profile(profile)
+    measured = planned_acceptances(profile, request)
+    most = request.max_nodes
+    if most is None:
+        most = min(latency.verify.max_tokens for latency in profile.latencies)
     plans: list[Plan] = []
     contexts: list[Segment] = []
     batches: list[Segment] = []
     for each in dict.fromkeys(acceptance.temperature for acceptance in measured):
-        models = [token_model(found, raw=raw) for found in measured if found.temperature == each]
-        _refuse_unmeasured(profile, models[0], max_nodes)
-        rules = [RuleTrees.solve(drafts, max_nodes, max_depth, level_widths) for drafts in models]
+        models = [token_model(found, raw=request.raw) for found in measured if found.temperature == each]
+        _refuse_unmeasured(profile, models[0], most)
+        rules = [RuleTrees.solve(drafts, most, request.max_depth, request.level_widths) for drafts in models]
         at_temperature = []
         for batch, context in measured_conditions(profile, each):
-            where = condition(profile, temperature=each, context_tokens=context, batch_size=batch)
+            where = condition(profile, each, Where(context_tokens=context, batch_size=batch))
             at_temperature.append(plan_rules(rules, where))
             tick()
         switches = _Switches(profile, each, models, [choice for found in at_temperature for choice in found.rules])
@@ -100,10 +131,25 @@ def schedule(
     return Schedule(plans=tuple(plans), over_contexts=tuple(contexts), over_batch_sizes=tuple(batches))
 
 
+def schedule_as_measured(
+    profile: Profile, request: PlanRequest, tick: Callable[[], object] = lambda: None
+) -> Schedule | None:
+    """Return what to run at every condition, or None where one was measured or speed is not asked for.
+
+    Its trees have at most as many nodes as were measured everywhere, whatever is asked for; `tick` is called after
+    every condition.
+    """
+    if not several_conditions(profile, request):
+        return None
+    measured = min(latency.verify.max_tokens for latency in profile.latencies)
+    most = measured if request.max_nodes is None else min(request.max_nodes, measured)
+    return requested_schedule(profile, replace(request, max_nodes=most), tick)
+
+
 def _refuse_unmeasured(profile: Profile, drafts: TokenModel, max_nodes: int) -> None:
     """Raise before any long work where passes so large were not timed under every condition."""
     for batch, context in measured_conditions(profile, drafts.acceptance.temperature):
-        where = condition(profile, temperature=drafts.acceptance.temperature, context_tokens=context, batch_size=batch)
+        where = condition(profile, drafts.acceptance.temperature, Where(context_tokens=context, batch_size=batch))
         drafts.under(where).costs.step_s(np.array([max_nodes]), np.zeros((1, 0), np.int64))
 
 
@@ -191,7 +237,7 @@ class _Switches:
         return winner
 
     def _models(self, batch: int, context: int) -> Models:
-        where = condition(self._profile, temperature=self._temperature, context_tokens=context, batch_size=batch)
+        where = condition(self._profile, self._temperature, Where(context_tokens=context, batch_size=batch))
         return {rule: drafts.under(where) for rule, drafts in self._drafts.items()}
 
     def _segment(self, batches: tuple[int, int], contexts: tuple[int, int], best: RuleChoice) -> Segment:

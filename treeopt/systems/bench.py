@@ -9,37 +9,14 @@ import numpy as np
 from tqdm import tqdm
 
 from treeopt.errors import TreeoptError
+from treeopt.profiler.bench import Workload
 from treeopt.profiler.losslessness import Losslessness, greedy_losslessness, sampled_losslessness
 from treeopt.profiler.trials import TimedSteps, decoded_text
+from treeopt.report.results import NotRun, Row
 from treeopt.runtime import Decoder
 from treeopt.runtime.model import LanguageModel
 from treeopt.sampling import Sampling
-from treeopt.systems.system import NotRun, System
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """What one system came to, beside what was predicted."""
-
-    system: str
-    rule: str
-    temperature: float
-    setting: str
-    tokens_per_step: float
-    step_s: float
-    draft_s: float
-    """Of a step, on average."""
-    verify_s: float
-    rest_s: float
-    tokens_per_s: float
-    speedup: float
-    """Tokens per second over those of `plain` on the same prompts."""
-    predicted_speedup: float
-    lossless: bool
-    evidence: str
-    """What the test of losslessness said."""
-    assumed: tuple[str, ...] = ()
-    """What the prediction rests on beside measurements; nothing else in a row does."""
+from treeopt.systems.system import System
 
 
 @dataclass(slots=True)
@@ -54,19 +31,18 @@ class _Runner:
 def bench_systems(
     systems: Sequence[System | NotRun],
     target: LanguageModel,
-    prompts: Sequence[Sequence[int]],
+    workload: Workload,
     sampling: Sampling,
     *,
-    max_new_tokens: int,
-    repeats: int = 1,
     now_s: Callable[[], float] = time.perf_counter,
     show_progress: bool = True,
 ) -> tuple[Row | NotRun, ...]:
-    """Decode every prompt with every system in turn and return a row for each, in the order given.
+    """Decode every prompt of the workload with every system in turn and return a row for each, in the order given.
 
     The first system must be plain decoding, which all are compared with.  Losslessness is tested on what was decoded.
     Another whose drafter refuses the pair or a prompt becomes a row that says so; what plain decoding refuses is raised.
     """
+    prompts, repeats = workload.prompts, workload.repeats
     runners = [_started(system, prompts[0], sampling, now_s) for system in systems]
     hidden = None if show_progress else True
     with tqdm(total=len(prompts) * repeats, desc="systems   ", unit="text", disable=hidden) as bar:
@@ -74,7 +50,7 @@ def bench_systems(
             for prompt in prompts:
                 for place, runner in enumerate(runners):
                     if isinstance(runner, _Runner):
-                        work = partial(_decode, runner, prompt, max_new_tokens)
+                        work = partial(_decode, runner, prompt, workload.max_new_tokens)
                         runners[place] = _attempt(work, runner.system, sampling)
                 bar.update()
     all_prompts, plain = list(prompts) * repeats, runners[0]

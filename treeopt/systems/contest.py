@@ -7,8 +7,9 @@ from functools import cache
 from tqdm import tqdm
 
 from treeopt.errors import InvalidValueError, TreeoptError
+from treeopt.report.results import NotRun
 from treeopt.systems import drafted, draftless, headed, static
-from treeopt.systems.system import Grounds, NotRun, System
+from treeopt.systems.system import Grounds, System
 
 NAMES = (
     *("plain", "prompt-lookup", "chain", "k-sequences", "top-k-tree", "medusa", "redrafter"),

@@ -1,6 +1,5 @@
 """Systems whose draft model grows another tree in every step: EAGLE-2's rule and SpecExec."""
 
-from dataclasses import asdict
 from functools import partial
 
 from treeopt.draft_record import DraftRecord
@@ -8,9 +7,10 @@ from treeopt.planner.calibration import calibration, specexec_settings
 from treeopt.planner.dynamic import fastest_dynamic_tree
 from treeopt.planner.replay import Replay
 from treeopt.profiler import Recording, RecordSize, Settings, TextFiles
-from treeopt.runtime import Decoder, DynamicDecoder
+from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.limits import trained_tokens
 from treeopt.runtime.drafters.best_first import SpecExecDrafter
+from treeopt.runtime.drafters.dynamic_tree import DynamicDrafter
 from treeopt.systems.system import REST_ASSUMED, Grounds, System
 from treeopt.systems.tried import Choice, fastest_choice
 
@@ -31,15 +31,11 @@ def eagle2(grounds: Grounds, recorded: DraftRecord) -> System:
     model = grounds.model("target")
     found = fastest_dynamic_tree(Replay(recorded), model, max_nodes=model.costs.max_nodes)
     tree, sampling = found.tree, grounds.sampling
+    capacity = trained_tokens(grounds.pair.target, grounds.pair.draft)
 
     def make(seed: int) -> Decoder:
-        return DynamicDecoder(
-            grounds.pair.target,
-            grounds.pair.draft,
-            tree,
-            **asdict(sampling),
-            seed=seed,
-        )
+        drafter = DynamicDrafter(grounds.pair.draft, tree, capacity=capacity)
+        return Decoder(grounds.pair.target, drafter, sampling=sampling, seed=seed, max_text_tokens=capacity)
 
     return System(
         name="eagle2",

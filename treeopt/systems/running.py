@@ -7,13 +7,15 @@ from treeopt.errors import InvalidValueError
 from treeopt.planner import fastest_drafted_tree
 from treeopt.profile import Profile
 from treeopt.profiler import Journal, Measurement, Settings, clock_for
+from treeopt.profiler.bench import Workload
 from treeopt.profiler.passes import ROOM_TOKENS
+from treeopt.report.results import NotRun, Row
 from treeopt.runtime.decoding.limits import trained_tokens
 from treeopt.runtime.pair import ModelPair
 from treeopt.sampling import Sampling
-from treeopt.systems.bench import Row, bench_systems
+from treeopt.systems.bench import bench_systems
 from treeopt.systems.contest import checked_names, planned_systems
-from treeopt.systems.system import Grounds, NotRun
+from treeopt.systems.system import Grounds
 
 RULES = ("sequoia", "specinfer", "target", "traversal")
 """Measured above temperature 0; at temperature 0 all are one."""
@@ -40,15 +42,25 @@ class Effort:
     repeats: int = 2
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContestRequest:
+    """Which systems are compared, where, from what and how thoroughly."""
+
+    names: Sequence[str]
+    """Of systems, or `all`."""
+    temperatures: Sequence[float]
+    """Of the target."""
+    effort: Effort
+    profile: Profile | None = None
+    """What to plan from, of this pair and at these temperatures; None where it is to be measured."""
+
+
 def run_contest(
     pair: ModelPair,
     measured_prompts: Sequence[Sequence[int]],
     held_out_prompts: Sequence[Sequence[int]],
+    request: ContestRequest,
     *,
-    names: Sequence[str],
-    temperatures: Sequence[float],
-    effort: Effort,
-    profile: Profile | None = None,
     announce: Callable[[str], None] = lambda _: None,
     show_progress: bool = True,
 ) -> tuple[Row | NotRun, ...]:
@@ -58,19 +70,17 @@ def run_contest(
         pair: the models.
         measured_prompts: what is profiled and tried on, token ids.
         held_out_prompts: what is decoded for the table.
-        names: of systems, or `all`.
-        temperatures: of the target.
-        effort: how much.
-        profile: what to plan from, of this pair and at these temperatures; by default it is measured.
+        request: which systems, where, from what and how thoroughly.
         announce: told what begins.
         show_progress: whether bars go to standard error.
 
     Raises InvalidValueError for unknown names and for a profile whose draft sampled by a distribution of its own,
     InfeasibleError for a temperature that the profile does not hold, before anything runs.
     """
-    wanted = checked_names(names)
+    wanted, profile, effort = checked_names(request.names), request.profile, request.effort
     samplings = [
-        Sampling(temperature) if profile is None else sampling_of(profile, temperature) for temperature in temperatures
+        Sampling(temperature) if profile is None else sampling_of(profile, temperature)
+        for temperature in request.temperatures
     ]
     rows: list[Row | NotRun] = []
     for sampling in samplings:
@@ -90,10 +100,8 @@ def run_contest(
         rows += bench_systems(
             systems,
             pair.target,
-            held_out_prompts,
+            Workload(prompts=held_out_prompts, max_new_tokens=effort.bench_tokens, repeats=effort.repeats),
             sampling,
-            max_new_tokens=effort.bench_tokens,
-            repeats=effort.repeats,
             show_progress=show_progress,
         )
     return tuple(rows)

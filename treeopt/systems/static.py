@@ -1,9 +1,8 @@
 """Systems with a static tree that the draft model fills: plain decoding, chains, sequences, trees."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 
-from treeopt.planner import Candidate, StepModel, kind_of, largest_pass, plan
+from treeopt.planner import Candidate, PlanRequest, StepModel, kind_of, requested_plan
 from treeopt.planner.chains import fastest_chain
 from treeopt.runtime import Decoder
 from treeopt.systems.system import Grounds, System
@@ -43,14 +42,17 @@ def sequoia(grounds: Grounds) -> System:
 def best_rule(grounds: Grounds) -> System:
     """Return the fastest tree under the best of the rules that were measured."""
     temperature = grounds.sampling.temperature
-    found = plan(grounds.profile, largest_pass(grounds.profile, temperature=temperature), temperature=temperature)
+    found = requested_plan(grounds.profile, PlanRequest(temperature=temperature))
     return _system("treeopt", grounds, found.model, found.choice.tree)
 
 
 def _planned(name: str, grounds: Grounds, rule: str) -> System:
     model = grounds.model(rule)
     acceptance = model.acceptance
-    found = plan(grounds.profile, model.costs.max_nodes, rule=acceptance.rule, temperature=grounds.sampling.temperature)
+    request = PlanRequest(
+        rule=acceptance.rule, temperature=grounds.sampling.temperature, max_nodes=model.costs.max_nodes
+    )
+    found = requested_plan(grounds.profile, request)
     tree = found.tree.tree
     return _system(name, grounds, model, tree if tree.nodes > 1 else chain(1))
 
@@ -73,7 +75,7 @@ def _system(name: str, grounds: Grounds, model: StepModel, tree: TokenTree) -> S
             grounds.pair.draft if tree.nodes > 1 else None,
             tree,
             rule=rule,
-            **asdict(sampling),
+            sampling=sampling,
             seed=seed,
         )
 

@@ -1,7 +1,7 @@
 """A system: one way to decode, set as well as its measurements allow."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from treeopt.latency import Estimate
 from treeopt.planner import StepModel, step_model
@@ -33,17 +33,6 @@ class System:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotRun:
-    """A system that cannot run on a pair or a profile, which is no reason not to run the others."""
-
-    system: str
-    """Its name."""
-    temperature: float
-    reason: str
-    """Why not, in one line."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Grounds:
     """What systems are planned from, at one temperature."""
 
@@ -57,7 +46,7 @@ class Grounds:
 
     def decoder(self, drafter: Drafter, seed: int) -> Decoder:
         """Return a decoder with a drafter, sampling as the grounds do."""
-        return Decoder(self.pair.target, drafter, **asdict(self.sampling), seed=seed)
+        return Decoder(self.pair.target, drafter, sampling=self.sampling, seed=seed)
 
     def model(self, rule: str | None = None) -> StepModel:
         """Return the step model of a rule, by default of the first measured; at temperature 0 all rules are one.

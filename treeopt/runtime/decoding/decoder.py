@@ -39,6 +39,7 @@ class Decoder:
         temperature: 0 takes the likeliest token.
         top_p: share of the target's distribution that is kept, above 0 and at most 1.
         top_k: tokens of the target's distribution that are kept, the likeliest; 0 keeps all.
+        sampling: the three of them as one record; they are not looked at then.
         draft_sampling: what a static tree's children are sampled from; by default the target's temperature and all
             tokens.  It changes how many are accepted, never the text's distribution.
         seed: of all randomness: a text that is given none takes one made of this and the number of the text.
@@ -62,6 +63,7 @@ class Decoder:
         temperature: float = 0.6,
         top_p: float = 1.0,
         top_k: int = 0,
+        sampling: Sampling | None = None,
         draft_sampling: Sampling | None = None,
         seed: int = 0,
         lossy: bool = False,
@@ -70,7 +72,7 @@ class Decoder:
         cuda_graphs: bool | None = None,
     ) -> None:
         self._rule = fitting_rule(rule, drafter, lossy=lossy)
-        sampling = Sampling(temperature, top_p, top_k)
+        sampling = sampling or Sampling(temperature, top_p, top_k)
         sampled_from = draft_law(sampling, draft_sampling)
         self._setup = setup = Setup.of(target, drafter, tree, max_nodes=max_nodes, max_text_tokens=max_text_tokens)
         setup.check_memory(sampling)

@@ -17,10 +17,10 @@ from treeopt.figure_style import (
     plain_numbers,
     whole_numbers,
 )
-from treeopt.planner.figure_map import draw_map
-from treeopt.planner.figure_passes import draw_passes
 from treeopt.planner.planning import Plan
 from treeopt.profile import Profile
+from treeopt.report.plan_figure_map import draw_map
+from treeopt.report.plan_figure_passes import draw_passes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from treeopt.cli.plan_text import rule_name
-from treeopt.cli.table import Column, aligned
-from treeopt.cli.text import spread
+from treeopt.report.table import Column, aligned
+from treeopt.report.text import rule_name, spread
 
 if TYPE_CHECKING:
     from treeopt.planner import Schedule, Segment

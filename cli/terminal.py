@@ -1,59 +1,16 @@
-"""Numbers and words as the commands print them."""
+"""What depends on the terminal: how wide a diagram is, and warnings in one line each."""
 
 import os
-import shlex
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from treeopt.errors import TreeoptWarning
-
-if TYPE_CHECKING:
-    from treeopt.latency import Estimate
-
-
-def milliseconds(seconds: float) -> str:
-    """Return a time in milliseconds, three digits, or all before the point.
-
-    >>> milliseconds(0.0012345), milliseconds(0.9997), milliseconds(12.345)
-    ('1.23', '1000', '12345')
-    """
-    value = 1000 * seconds
-    return f"{value:.0f}" if value >= 999.5 else f"{value:#.3g}".rstrip(".")
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number of things.
-
-    >>> counted(1, "thread"), counted(2, "thread")
-    ('1 thread', '2 threads')
-    """
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
-def quoted(path: Path | str) -> str:
-    """Return a path as a shell takes it, in a command that is printed.
-
-    >>> quoted("my folder/tree.json")
-    "'my folder/tree.json'"
-    """
-    return shlex.quote(str(path))
-
-
-def spread(estimate: "Estimate", scale: float = 1.0) -> str:
-    """Return a number with its 95 % interval.
-
-    >>> from treeopt.latency import Estimate
-    >>> spread(Estimate(1.5, 1.4, 1.62))
-    '1.50 (1.40-1.62)'
-    """
-    value, low, high = (scale * number for number in (estimate.value, estimate.low, estimate.high))
-    return f"{value:.2f} ({low:.2f}-{high:.2f})"
+from treeopt.report.warnings import Caution
 
 
 def diagram_width(*, err: bool = False) -> int:
@@ -87,3 +44,8 @@ def warnings_in_one_line() -> Iterator[None]:
 
         warnings.showwarning = show_ours
         yield
+
+
+def warn(caution: Caution) -> None:
+    """Print a warning on standard error."""
+    click.echo(f"Warning: {caution}", err=True)

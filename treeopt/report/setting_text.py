@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from treeopt.cli.plan_text import PREDICTED, PREDICTED_COLUMNS, spreads
-from treeopt.cli.table import Column, aligned
-from treeopt.cli.text import quoted
 from treeopt.files import STANDARD_STREAM
+from treeopt.report.plan_text import PREDICTED, PREDICTED_COLUMNS, spreads
+from treeopt.report.table import Column, aligned
+from treeopt.report.text import quoted
 
 if TYPE_CHECKING:
     from treeopt.engines.engine import Engine

@@ -1,14 +1,24 @@
 """A plan as `treeopt solve` prints it: the table, what is certain about it, and what to be warned of."""
 
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from treeopt.cli.table import Column, aligned
-from treeopt.cli.text import counted, spread
+from treeopt.report.schedule_text import schedule_table
+from treeopt.report.table import Column, aligned
+from treeopt.report.text import counted, rule_name, spread
+from treeopt.report.warnings import (
+    BeyondLargestPass,
+    Caution,
+    ImportedWithoutErrors,
+    OutsideMeasured,
+    UnsureChoice,
+    sureness,
+)
 
 if TYPE_CHECKING:
     from treeopt.latency import Estimate
-    from treeopt.planner import Candidate, Plan
+    from treeopt.planner import Candidate, Plan, Schedule
     from treeopt.profile import Machine, Pair, Profile
 
 PREDICTED = ("tokens/step", "step, ms", "speedup")
@@ -20,6 +30,31 @@ SURE = 0.9
 SOURCES = {"acceptance": "acceptance", "verify": "verification time", "draft": "draft time", "overhead": "overhead"}
 REMEDIES = {"acceptance": "--positions", "verify": "--rounds", "draft": "--rounds", "overhead": "--rounds"}
 """The option of `treeopt profile` that makes each source of uncertainty smaller."""
+
+
+def plan_text(
+    plan: "Plan", profile: "Profile", schedule: "Schedule | None" = None, *, level_width: int | None = None
+) -> str:
+    """Return all of a plan in words and tables.
+
+    Args:
+        plan: what was planned.
+        profile: what it was planned from.
+        schedule: what to run where, if that was planned too.
+        level_width: the most nodes of any level that were allowed, or None for any number.
+    """
+    blocks = [heading(plan, profile), table(plan)]
+    if len(plan.rules) > 1:
+        blocks.append(rules_table(plan))
+    blocks.append("\n".join(remarks(plan, level_width)))
+    if schedule is not None:
+        blocks.append(schedule_table(schedule))
+    return "\n\n".join(blocks)
+
+
+def plan_source(path: Path, plan: "Plan") -> str:
+    """Return what a tree file names as its source: the profile, and what of it was imported."""
+    return "; ".join(filter(None, [str(path), imported(plan)]))
 
 
 def heading(plan: "Plan", profile: "Profile") -> str:
@@ -68,15 +103,6 @@ def spreads(tokens_per_step: "Estimate", step_s: "Estimate", speedup: "Estimate"
     return spread(tokens_per_step), spread(step_s, 1000), spread(speedup)
 
 
-def rule_name(rule: str, *, lossy: bool) -> str:
-    """Return a rule's name as tables show it.
-
-    >>> rule_name("typical", lossy=True)
-    'typical (lossy)'
-    """
-    return f"{rule} (lossy)" if lossy else rule
-
-
 def remarks(plan: "Plan", level_width: int | None = None) -> list[str]:
     """Return the verdict, why nothing is better, how sure that is, and what was done to the measurements.
 
@@ -94,18 +120,9 @@ def remarks(plan: "Plan", level_width: int | None = None) -> list[str]:
     return remarks + _smoothing(plan)
 
 
-def warnings(plan: "Plan") -> list[str]:
-    """Return what to be careful with, each ending in what to do about it."""
+def warnings(plan: "Plan") -> list[Caution]:
+    """Return what to be careful with."""
     return _extrapolated(plan) + _without_errors(plan) + _unsure(plan)
-
-
-def sureness(probability: float) -> str:
-    """Return a probability, worked out by draws, in whole percent, never rounded up.
-
-    >>> sureness(0.899), sureness(1.0)
-    ('89 %', 'more than 99 %')
-    """
-    return "more than 99 %" if probability > 0.99 else f"{math.floor(100 * probability + 1e-9)} %"
 
 
 def _header(name: str) -> tuple[str, ...]:
@@ -174,23 +191,17 @@ def _smoothing(plan: "Plan") -> list[str]:
     return remarks
 
 
-def _extrapolated(plan: "Plan") -> list[str]:
+def _extrapolated(plan: "Plan") -> list[Caution]:
     where, most = plan.model.condition, plan.solution.max_nodes
-    warnings = []
+    warnings: list[Caution] = []
     if where.extrapolated:
-        warnings.append(
-            f"context {where.context_tokens} tokens x batch {where.batch_size} lies outside what was measured; its "
-            "times are guesses on straight lines. Profile there before you rely on them."
-        )
+        warnings.append(OutsideMeasured(where.context_tokens, where.batch_size))
     if most > where.max_nodes:
-        warnings.append(
-            f"passes were measured up to {where.max_nodes} tokens; times beyond are guesses on straight lines. "
-            f"Profile with --max-tokens {most} before you rely on them."
-        )
+        warnings.append(BeyondLargestPass(where.max_nodes, most))
     return warnings
 
 
-def _without_errors(plan: "Plan") -> list[str]:
+def _without_errors(plan: "Plan") -> list[Caution]:
     """Return the warning that something imported came without errors, so that nothing is known of its own."""
     acceptance, latencies = plan.model.acceptance, [latency for _, latency in plan.model.condition.parts]
     exact = {
@@ -201,33 +212,23 @@ def _without_errors(plan: "Plan") -> list[str]:
         },
     }
     found = _origins(plan)
-    names = [SOURCES[part] for part in SOURCES if exact.get(part) and found[part] != "measured"]
-    if not names:
-        return []
-    warning = (
-        f"imported without errors: {', '.join(names)}. Intervals and certainty take them for exact: import several "
-        "samples of each time, and counts in place of rates."
-    )
-    return [warning]
+    names = tuple(SOURCES[part] for part in SOURCES if exact.get(part) and found[part] != "measured")
+    return [ImportedWithoutErrors(names)] if names else []
 
 
-def _unsure(plan: "Plan") -> list[str]:
+def _unsure(plan: "Plan") -> list[Caution]:
     confidence = plan.confidence
     if plan.objective != "speed" or confidence.probability >= SURE:
         return []
-    warning = (
-        f"that the choice is within 1 % of the fastest{_under(plan)} is only {sureness(confidence.probability)} certain. It would be "
-        f"{sureness(confidence.without_weakest)}, were {SOURCES[confidence.weakest]} known exactly. "
-        f"{_remedy(plan, confidence.weakest)}"
+    measured = _origins(plan)[confidence.weakest] == "measured"
+    warning = UnsureChoice(
+        probability=confidence.probability,
+        without_weakest=confidence.without_weakest,
+        source=SOURCES[confidence.weakest],
+        option=REMEDIES[confidence.weakest] if measured else None,
+        rule=plan.rule if len(plan.rules) > 1 else None,
     )
     return [warning]
-
-
-def _remedy(plan: "Plan", source: str) -> str:
-    """Return what makes a source of uncertainty smaller, where it was measured."""
-    if _origins(plan)[source] != "measured":
-        return "Import more samples of it."
-    return f"Profile with more {REMEDIES[source]}."
 
 
 def _origins(plan: "Plan") -> dict[str, str]:

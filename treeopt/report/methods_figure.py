@@ -20,8 +20,7 @@ from treeopt.figure_style import (
     text_width,
     wrapped,
 )
-from treeopt.systems.bench import Row
-from treeopt.systems.system import NotRun
+from treeopt.report.results import NotRun, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,9 +10,9 @@ from treeopt.figure_style import CHAIN, MUTED, TREE, legend_below, name_axes, pl
 from treeopt.latency import LatencyTable
 from treeopt.planner.condition import Condition
 from treeopt.planner.costs import step_costs
-from treeopt.planner.figure_map import STAR
 from treeopt.planner.planning import Plan
 from treeopt.profile import Profile, StepLatency
+from treeopt.report.plan_figure_map import STAR
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

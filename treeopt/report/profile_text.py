@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from treeopt.cli.table import Column, aligned
-from treeopt.cli.text import counted, milliseconds
 from treeopt.draft_record import DraftRecord
 from treeopt.latency import LatencyTable
 from treeopt.profile import MeasuredAcceptance, Profile, StepLatency, origins_text
+from treeopt.report.table import Column, aligned
+from treeopt.report.text import counted, milliseconds
 from treeopt.rules import rule_label
 from treeopt.steadiness import precision
 

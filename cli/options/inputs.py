@@ -1,38 +1,62 @@
-"""What the commands are given: a tree in any format, a solution, or a profile."""
+"""Files that commands are given: a tree in any format, a solution, or a profile."""
 
-import functools
 import io
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.options import Function
-from treeopt.cli.values import COUNT, LENGTH, TEXT
+from treeopt.cli.options.record import Metadata, option
+from treeopt.cli.options.values import COUNT, LENGTH, TEXT
+from treeopt.cli.outputs import InputFile, OutputFile
 from treeopt.errors import TreeoptError
 from treeopt.files import read_bytes
 
 if TYPE_CHECKING:
+    from treeopt.profile import Profile
     from treeopt.trees import TreeFile
     from treeopt.trees.formats import NamedTree
 
+file = InputFile()
+output = OutputFile(stream=True)
+output_file = OutputFile(stream=False)
+PROFILE = Path("profile.yaml")
+"""What was measured, where no other file is named."""
+PROFILE_PATH = option(
+    "--profile",
+    "profile_path",
+    type=file,
+    default=PROFILE,
+    show_default=True,
+    help="What was measured, written by treeopt profile.",
+)
+TREE_NAME = option("--name", type=TEXT, metavar="NAME", help="Which tree of a file that holds several.")
 PROFILE_MARK = b"format: treeopt-profile"
 PROFILE_HEAD_BYTES = 200
 
 
-def tree_options(sized: str) -> Callable[[Function], Function]:
-    """Add the options that choose one of the trees that a file holds.
+def tree_budget(sized: str) -> Metadata:
+    """Return the option of most nodes; `sized` says out of which files it takes a tree, in words."""
+    return option("--budget", type=COUNT, help=f"Of {sized}: most nodes; by default all it holds.")
 
-    Args:
-        sized: the files out of which a budget and a depth take a tree, in words.
-    """
-    options = [
-        click.option("--name", type=TEXT, metavar="NAME", help="Which tree of a file that holds several."),
-        click.option("--budget", type=COUNT, help=f"Of {sized}: most nodes; by default all it holds."),
-        click.option("--depth", type=LENGTH, help=f"Of {sized}: most levels; by default all it holds."),
-    ]
-    return lambda function: functools.reduce(lambda done, option: option(done), reversed(options), function)
+
+def tree_depth(sized: str) -> Metadata:
+    """Return the option of most levels; as `tree_budget`."""
+    return option("--depth", type=LENGTH, help=f"Of {sized}: most levels; by default all it holds.")
+
+
+def record_beside(profile_path: Path) -> Path:
+    """Return where the draft record of a profile lies, unless it was given another place."""
+    return profile_path.with_suffix(".record.npz")
+
+
+def load_profile(path: Path) -> "Profile":
+    """Return the profile of a file; where there is none, say how to make one."""
+    from treeopt.profile import Profile
+
+    if not path.exists():
+        raise TreeoptError(f"{path}: no such file. Run treeopt profile first, or name another with --profile.")
+    return Profile.load(path)
 
 
 def is_profile(path: Path) -> bool:

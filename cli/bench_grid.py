@@ -1,0 +1,49 @@
+"""`treeopt bench --grid`: many trees, predicted and decoded for real, as a table, a picture and JSON."""
+
+from typing import TYPE_CHECKING
+
+from treeopt.cli.bench_pair import check_whole, load_fitting
+from treeopt.cli.options.bench import REPEATS, BenchOptions
+from treeopt.cli.options.inputs import load_profile
+from treeopt.cli.options.rule import checked_rule
+from treeopt.report.plan_text import subject
+
+if TYPE_CHECKING:
+    from treeopt.planner import Plan
+    from treeopt.profile import Profile
+
+
+def bench_grid(asked: BenchOptions) -> None:
+    """Plan, decode with every tree of the grid and plainly in turn, and put the results beside the predictions."""
+    profile = load_profile(asked.profile_path)
+    found = _plan(profile, asked)
+    models = load_fitting(asked, profile)
+    from treeopt.profiler.bench import workload_as_measured
+    from treeopt.report.grid_bench import grid_json, grid_table
+    from treeopt.runtime.prompts import bench_prompts, profile_prompts
+    from treeopt.systems.grid import measured_grid
+
+    prompts = (profile_prompts if asked.same_prompts else bench_prompts)(asked.prompts.load(models.tokenizer))
+    acceptance, repeats = found.model.acceptance, asked.repeats or REPEATS
+    workload = workload_as_measured(prompts, acceptance, max_new_tokens=asked.max_new_tokens, repeats=repeats)
+    rows = measured_grid(found, models, workload, lossy=asked.lossy)
+    plain_s = float(found.model.costs.verify_s[1])
+    asked.publish(
+        grid_table(rows, plain_s, plain_is_fastest=found.choice.kind == "plain"),
+        grid_json(rows, plain_s, acceptance),
+    )
+    if asked.plot is not None:
+        from treeopt.report.grid_figure import save_grid_figure
+
+        decoded = "the prompts of the profile" if asked.same_prompts else "held-out prompts"
+        save_grid_figure(rows, asked.plot, title=subject(profile), subtitle=f"{found.conditions}, {decoded}")
+    check_whole(rows[0].measured.prompts, len(prompts))
+
+
+def _plan(profile: "Profile", asked: BenchOptions) -> "Plan":
+    """Return the plan over all nodes that were measured, under a rule that may be run."""
+    from treeopt.planner import PlanRequest, requested_plan
+
+    found = requested_plan(profile, PlanRequest(rule=asked.rule, temperature=asked.temperature, lossy=asked.lossy))
+    checked_rule(found.rule, lossy=asked.lossy)
+    return found

@@ -1,0 +1,44 @@
+"""The pair that a bench decodes with: the one place where profile, tree, models and machine meet."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from treeopt.cli.identity import identity_here, refuse_other_pair, warn_of_tree
+from treeopt.cli.options.bench import BenchOptions
+from treeopt.cli.other_programs import warn_of_other_programs
+from treeopt.errors import InterruptionError
+
+if TYPE_CHECKING:
+    from treeopt.profile import Profile
+    from treeopt.runtime.pair import ModelPair
+    from treeopt.trees import TreeFile
+
+
+def load_fitting(
+    asked: BenchOptions,
+    profile: "Profile | None" = None,
+    *,
+    tree: Path | None = None,
+    planned: "TreeFile | None" = None,
+) -> "ModelPair":
+    """Load the pair that decodes.
+
+    Raises TreeoptError for a profile of other models, whose promise says nothing of these.  What else differs, a tree
+    that was planned for others, and other programs that use the processors, are warned of.
+    """
+    models = asked.pair.load()
+    here = identity_here(models)
+    if profile is not None:
+        refuse_other_pair(asked.profile_path, profile, here)
+    if tree is not None and planned is not None:
+        warn_of_tree(tree, planned.provenance, here)
+    warn_of_other_programs(models.target)
+    return models
+
+
+def check_whole(decoded: int, asked: int) -> None:
+    """Raise InterruptionError where a bench was interrupted, after its results are printed."""
+    if decoded < asked:
+        raise InterruptionError(
+            f"interrupted after {decoded} of {asked} prompts; the numbers are from those. Run it again for the rest."
+        )

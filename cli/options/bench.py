@@ -1,0 +1,166 @@
+"""What `treeopt bench` is asked in all of its modes, and what its modes refuse."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+from click.core import ParameterSource
+
+from treeopt.cli.options.inputs import PROFILE, file, output, output_file
+from treeopt.cli.options.pair import PairOptions
+from treeopt.cli.options.prompts import PromptOptions
+from treeopt.cli.options.record import argument, given, group, option
+from treeopt.cli.options.rule import LOSSY
+from treeopt.cli.options.values import TEMPERATURES
+from treeopt.figure_file import checked_suffix
+from treeopt.files import STANDARD_STREAM, write_text
+
+TREE, GRID, SYSTEMS = "TREE", "--grid", "--systems"
+REFUSED = {
+    TREE: {
+        "plot": "one tree gives no picture of a bench. Bench many with --grid, or draw the tree with treeopt show.",
+        "same_prompts": "held-out prompts are decoded. Leave it out, or bench many trees with --grid.",
+    },
+    GRID: {},
+    SYSTEMS: {
+        "same_prompts": "all systems decode prompts that none was measured on. Leave it out.",
+        "rule": "each system verifies by a rule of its own. Leave it out, or name systems of that rule.",
+        "lossy": "only systems that keep the target's distribution are compared. Leave it out.",
+    },
+}
+"""Options that a mode has no use for, and what to do instead; all others are honoured."""
+REPEATS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """What is decoded, by which pair, beside which profile, and where the results go."""
+
+    tree: Path | None = field(metadata=argument(type=file, required=False))
+    systems: str | None = field(
+        metadata=option(
+            "--systems",
+            metavar="NAMES",
+            help="Instead of TREE: all ways of speculating, or some, with commas between.",
+        )
+    )
+    grid: bool = field(
+        metadata=option(
+            "--grid",
+            is_flag=True,
+            help="Instead of TREE: chains, trees of several sizes and depths, and the plan's choice.",
+        )
+    )
+    same_prompts: bool = field(
+        metadata=option(
+            "--same-prompts",
+            is_flag=True,
+            help="With --grid: decode the prompts that profiles are measured on, which leaves only the model's own errors.",
+        )
+    )
+    prompts: PromptOptions = field(metadata=group(PromptOptions))
+    profile_path: Path = field(
+        metadata=option(
+            "--profile",
+            "profile_path",
+            type=file,
+            default=PROFILE,
+            show_default=True,
+            help="What was measured, written by treeopt profile; --systems measures anew unless a file is named.",
+        )
+    )
+    profile_named: bool = field(metadata=given("profile_path"))
+    """Whether the user named the profile."""
+    rule: str | None = field(
+        metadata=option("--rule", help="Verification rule; by default the tree's, with --grid the best measured.")
+    )
+    temperatures_given: tuple[float, ...] | None = field(
+        metadata=option(
+            "--temperature",
+            "temperatures",
+            type=TEMPERATURES,
+            metavar="NUMBERS",
+            help="Temperature; by default the profile's first. --systems takes several with commas, by default 0,0.6.",
+        )
+    )
+    temperatures_alias: tuple[float, ...] | None = field(
+        metadata=option(
+            "--temperatures",
+            "temperatures_alias",
+            type=TEMPERATURES,
+            metavar="NUMBERS",
+            hidden=True,
+            help="--temperature by its old name.",
+        )
+    )
+    lossy: bool = field(metadata=LOSSY)
+    max_new_tokens: int | None = field(
+        metadata=option(
+            "--max-new-tokens",
+            type=click.IntRange(min=1),
+            help="Tokens per prompt, the last step decoded to its end; by default as many as the profile measured, with "
+            "--systems 192.",
+        )
+    )
+    repeats: int | None = field(
+        metadata=option(
+            "--repeats",
+            type=click.IntRange(min=1),
+            help=f"Times each prompt is decoded, the median counts; by default {REPEATS}, with --systems 2.",
+        )
+    )
+    plot: Path | None = field(
+        metadata=option(
+            "--plot", type=output_file, help="With --systems or --grid: picture to write too, .svg, .png or .pdf."
+        )
+    )
+    path: Path | None = field(
+        metadata=option("-o", "--output", "path", type=output, help="JSON file to write as well; - is standard output.")
+    )
+    pair: PairOptions = field(metadata=group(PairOptions))
+
+    def __post_init__(self) -> None:
+        if self.temperatures_given is not None and self.temperatures_alias is not None:
+            raise click.UsageError("--temperature, --temperatures: expected one of them. Leave the second out.")
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """Those asked for; empty for those of the profile."""
+        return self.temperatures_given or self.temperatures_alias or ()
+
+    @property
+    def temperature(self) -> float | None:
+        """The temperature of a mode that takes one; None for the profile's first."""
+        return self.temperatures[0] if self.temperatures else None
+
+    @property
+    def mode(self) -> str:
+        """Which of the three modes is meant; click.UsageError where none is, or several are."""
+        given = ((TREE, self.tree is not None), (SYSTEMS, self.systems is not None), (GRID, self.grid))
+        modes = [mode for mode, is_given in given if is_given]
+        if len(modes) != 1:
+            raise click.UsageError("TREE, --systems, --grid: expected one of them.")
+        return modes[0]
+
+    def check(self) -> None:
+        """Raise for an option that the mode has no use for, and for a picture of no known kind, before any long work."""
+        refuse_useless(self.mode, self.temperatures)
+        if self.plot is not None:
+            checked_suffix(self.plot)
+
+    def publish(self, table: str, report: str) -> None:
+        """Print the table, on standard error where the JSON goes to standard output, and write the JSON."""
+        click.echo(table, err=self.path is not None and str(self.path) == STANDARD_STREAM)
+        if self.path is not None:
+            write_text(self.path, report)
+
+
+def refuse_useless(mode: str, temperatures: tuple[float, ...]) -> None:
+    """Raise click.UsageError for an option that was given and that the mode has no use for."""
+    context = click.get_current_context()
+    flags = {parameter.name: parameter.opts[0] for parameter in context.command.params}
+    for name, reason in REFUSED[mode].items():
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"{flags[name]} with {mode}: {reason}")
+    if mode != SYSTEMS and len(temperatures) > 1:
+        raise click.UsageError(f"--temperature with {mode}: expected one. Got {len(temperatures)}: bench each.")

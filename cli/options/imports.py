@@ -1,0 +1,63 @@
+"""Options that name what was measured elsewhere."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from treeopt.cli.options.inputs import file
+from treeopt.cli.options.record import option
+
+if TYPE_CHECKING:
+    from treeopt.imports import ImportedLatency
+    from treeopt.profile import MeasuredAcceptance
+    from treeopt.sampling import Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportOptions:
+    """Files of what was measured elsewhere; None where it is to be measured here."""
+
+    latency: Path | None = field(
+        metadata=option(
+            "--latency",
+            type=file,
+            metavar="FILE",
+            help="Verify times measured elsewhere: CSV (tokens, seconds), SGLang's or TensorRT-LLM's cost table.",
+        )
+    )
+    draft_latency: Path | None = field(
+        metadata=option("--draft-latency", type=file, metavar="FILE", help="Draft times measured elsewhere, as CSV.")
+    )
+    acceptance: Path | None = field(
+        metadata=option(
+            "--acceptance",
+            type=file,
+            metavar="FILE",
+            help="Acceptance measured elsewhere: rates or counts per position, vLLM's metrics, Sequoia's vector.",
+        )
+    )
+
+    @property
+    def times(self) -> bool:
+        """Whether nothing is left to be timed here."""
+        return self.latency is not None and self.draft_latency is not None
+
+    @property
+    def everything(self) -> bool:
+        """Whether no model is needed at all."""
+        return self.times and self.acceptance is not None
+
+    def latencies(self) -> "tuple[ImportedLatency, ...]":
+        """Return the imported curves."""
+        from treeopt.imports import read_latency
+
+        files = ((self.latency, "verify"), (self.draft_latency, "draft"))
+        return tuple(each for path, what in files if path for each in read_latency(path, default_pass=what))
+
+    def acceptances(self, rule: str, sampling: "Sampling") -> "tuple[MeasuredAcceptance, ...]":
+        """Return the imported acceptance, if there is one."""
+        from treeopt.imports import read_acceptance
+
+        if self.acceptance is None:
+            return ()
+        return (read_acceptance(self.acceptance, rule=rule, temperature=sampling.temperature, top_p=sampling.top_p),)

@@ -1,0 +1,91 @@
+"""Options that say what to plan for."""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import click
+
+from treeopt.cli.options.record import option
+from treeopt.cli.options.rule import measured_rule
+from treeopt.cli.options.values import COUNT, LENGTH, TEMPERATURE
+from treeopt.rules import LOSSY_RULES
+
+if TYPE_CHECKING:
+    from treeopt.planner import PlanRequest
+
+PROFILE_TEMPERATURE = option(
+    "--temperature", type=TEMPERATURE, help="Temperature; by default the first in the profile."
+)
+CONTEXT_TOKENS = option("--context-tokens", type=COUNT, help="Tokens in the cache; by default the first measured.")
+BATCH_SIZE = option("--batch-size", type=COUNT, help="Sequences decoded together; by default the first measured.")
+RAW = option("--raw", is_flag=True, help="Use acceptance as measured, ranks that rise by noise included.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOptions:
+    """Which trees, what they are to be best at, and where."""
+
+    rule: str | None = field(
+        metadata=measured_rule("Verification rule to plan for; by default the best of those measured.")
+    )
+    temperature: float | None = field(metadata=PROFILE_TEMPERATURE)
+    context_tokens: int | None = field(
+        metadata=option(
+            "--context-tokens",
+            type=COUNT,
+            help="Tokens in the cache; by default the first measured. Between measured lengths times are interpolated.",
+        )
+    )
+    batch_size: int | None = field(
+        metadata=option(
+            "--batch-size",
+            type=COUNT,
+            help="Sequences decoded together; by default the first measured. Interpolated likewise.",
+        )
+    )
+    extrapolate: bool = field(
+        metadata=option("--extrapolate", is_flag=True, help="Go on, with a warning, beyond what was measured.")
+    )
+    budget: int | None = field(
+        metadata=option("--budget", type=COUNT, help="Most nodes, root included; by default all that was measured.")
+    )
+    depth: int | None = field(
+        metadata=option("--depth", type=LENGTH, help="Most levels below the root; by default all that was measured.")
+    )
+    level_width: int | None = field(
+        metadata=option("--level-width", type=COUNT, help="Most nodes of any level; by default any number.")
+    )
+    objective: str = field(
+        metadata=option(
+            "--objective",
+            type=click.Choice(["speed", "tokens"]),
+            default="speed",
+            show_default=True,
+            help="What to have most of: tokens per second, or tokens per step whatever they cost.",
+        )
+    )
+    raw: bool = field(metadata=RAW)
+    lossy: bool = field(
+        metadata=option("--lossy", is_flag=True, help="Consider lossy rules too, under which the text's law changes.")
+    )
+
+    def __post_init__(self) -> None:
+        if self.rule in LOSSY_RULES and not self.lossy:
+            raise click.UsageError(f"--rule {self.rule}: it changes the text's law. Allow that with --lossy.")
+
+    @property
+    def request(self) -> "PlanRequest":
+        """What the planner is asked for."""
+        from treeopt.planner import PlanRequest, Where
+
+        return PlanRequest(
+            rule=self.rule,
+            temperature=self.temperature,
+            where=Where(context_tokens=self.context_tokens, batch_size=self.batch_size, extrapolate=self.extrapolate),
+            max_nodes=self.budget,
+            max_depth=self.depth,
+            level_widths=self.level_width,
+            objective=self.objective,
+            raw=self.raw,
+            lossy=self.lossy,
+        )

@@ -1,0 +1,197 @@
+"""What `treeopt profile` is asked: what is measured, how much of it, and what is written."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from treeopt.cli.options.imports import ImportOptions
+from treeopt.cli.options.inputs import PROFILE, output
+from treeopt.cli.options.pair import PairOptions
+from treeopt.cli.options.prompts import PromptOptions
+from treeopt.cli.options.record import group, option
+from treeopt.cli.options.rule import LOSSY, checked_rule
+from treeopt.cli.options.sampling import SamplingsOptions
+from treeopt.cli.options.values import COUNT, COUNTS, DURATION, MOST, TEXT, Whole
+from treeopt.cli.profile_files import BESIDE, journal_path, record_file
+from treeopt.errors import InvalidValueError
+from treeopt.files import STANDARD_STREAM, is_stream
+from treeopt.rules import RULES
+
+if TYPE_CHECKING:
+    from treeopt.profiler import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileOptions:
+    """What is measured of which pair, how much of it, and where it is written."""
+
+    path: Path = field(
+        metadata=option(
+            "-o",
+            "--output",
+            "path",
+            type=output,
+            default=PROFILE,
+            show_default=True,
+            help="File to write; - is standard output.",
+        )
+    )
+    rules: str = field(
+        metadata=option(
+            "--rules",
+            type=TEXT,
+            metavar="NAMES",
+            default="sequoia",
+            show_default=True,
+            help=f"Verification rules to measure, with commas between: {', '.join(RULES)}.",
+        )
+    )
+    lossy: bool = field(metadata=LOSSY)
+    how: SamplingsOptions = field(metadata=group(SamplingsOptions))
+    context_tokens: tuple[int, ...] = field(
+        metadata=option(
+            "--context-tokens",
+            type=COUNTS,
+            metavar="NUMBERS",
+            default="256",
+            show_default=True,
+            help="Tokens in the cache while times are taken; several with commas between.",
+        )
+    )
+    batch_sizes: tuple[int, ...] = field(
+        metadata=option(
+            "--batch-sizes",
+            type=COUNTS,
+            metavar="NUMBERS",
+            default="1",
+            show_default=True,
+            help="Texts verified together while times are taken; several with commas between, 1 among them.",
+        )
+    )
+    max_tokens: int = field(
+        metadata=option(
+            "--max-tokens",
+            type=Whole(2, MOST),
+            default=512,
+            show_default=True,
+            help="Largest pass that is timed; no larger budget can be planned.",
+        )
+    )
+    rounds: int = field(
+        metadata=option("--rounds", type=COUNT, default=25, show_default=True, help="Samples of every time.")
+    )
+    time_budget_s: float | None = field(
+        metadata=option(
+            "--time-budget",
+            "time_budget_s",
+            type=DURATION,
+            help="Measure for so long, such as 90s or 3m, in place of --rounds and --positions: half for times, placed where "
+            "they are least known, half for acceptance.",
+        )
+    )
+    cuda_graphs: bool | None = field(
+        metadata=option(
+            "--cuda-graphs/--no-cuda-graphs",
+            default=None,
+            help="Whether passes are timed as CUDA graphs; by default on a CUDA device, as decoding runs them.",
+        )
+    )
+    positions: int = field(
+        metadata=option(
+            "--positions",
+            type=COUNT,
+            default=4096,
+            show_default=True,
+            help="Generated tokens whose acceptance is counted, and that are recorded.",
+        )
+    )
+    prompts: PromptOptions = field(metadata=group(PromptOptions))
+    imports: ImportOptions = field(metadata=group(ImportOptions))
+    record_name: str | None = field(
+        metadata=option(
+            "--record",
+            "record_name",
+            metavar="[FILE]",
+            is_flag=False,
+            flag_value=BESIDE,
+            help="Also record what the draft model thinks of each token, from which dynamic trees (EAGLE-2, SGLang) are "
+            "chosen; without FILE beside the profile, as profile.record.npz.",
+        )
+    )
+    wait_s: float | None = field(
+        metadata=option(
+            "--wait",
+            "wait_s",
+            type=DURATION,
+            help="Wait so long at most, such as 60s or 10m, until no other program uses the processors.",
+        )
+    )
+    resume: bool = field(metadata=option("--resume", is_flag=True, help="Go on with an interrupted profile."))
+    tensor_parallel: bool = field(
+        metadata=option(
+            "--tensor-parallel", is_flag=True, help="Split the target over the processes that torchrun started."
+        )
+    )
+    pair: PairOptions = field(metadata=group(PairOptions))
+
+    @property
+    def rule_names(self) -> tuple[str, ...]:
+        """The rules; click.UsageError for one that cannot be run."""
+        return tuple(checked_rule(rule.strip(), lossy=self.lossy, option="--rules") for rule in self.rules.split(","))
+
+    @property
+    def to_stdout(self) -> bool:
+        """Whether the profile goes to standard output."""
+        return str(self.path) == STANDARD_STREAM
+
+    @property
+    def journal_file(self) -> Path | None:
+        """Where measurements are kept; None beside a stream, where nothing can lie."""
+        return None if is_stream(self.path) else journal_path(self.path)
+
+    @property
+    def record_path(self) -> Path | None:
+        """Where the draft record is written, if one is wanted; click.UsageError where that cannot be."""
+        return None if self.record_name is None else record_file(self.record_name, self.path)
+
+    def check(self) -> None:
+        """Raise click.UsageError for what has no meaning beside imported curves."""
+        if self.imports.times and self.wait_s is not None:
+            raise click.UsageError("--wait: expected times to be taken. Got imported ones: leave it out.")
+        if self.imports.everything and self.record_name is not None:
+            raise click.UsageError("--record: expected a draft model to ask. Got imported curves and acceptance only.")
+
+    def check_measured(self) -> None:
+        """Raise click.UsageError for what cannot be measured together."""
+        if self.record_name is not None and self.tensor_parallel:
+            raise click.UsageError("--record: expected without --tensor-parallel. Record with a target that is whole.")
+        imports = self.imports
+        if imports.latency is not None and imports.draft_latency is None and self.pair.target is None:
+            raise click.UsageError(
+                "--latency: expected --draft-latency too, or --target and --draft to time drafting of."
+            )
+
+    def settings(self) -> "Settings":
+        """Return what the profiler is to measure; click.UsageError for what cannot be."""
+        from treeopt.profiler import RecordSize, Settings
+
+        try:
+            return Settings(
+                rules=self.rule_names,
+                lossy=self.lossy,
+                samplings=self.how.samplings,
+                draft_sampling=self.how.draft_sampling,
+                context_tokens=self.context_tokens,
+                batch_sizes=self.batch_sizes,
+                max_tokens=self.max_tokens,
+                rounds=self.rounds,
+                time_budget_s=self.time_budget_s,
+                positions=self.positions,
+                record=None if self.record_name is None else RecordSize(),
+                cuda_graphs=self.cuda_graphs,
+            )
+        except InvalidValueError as error:  # every setting is an option
+            option, _, rest = str(error).partition(":")
+            raise click.UsageError(f"--{option.replace('_', '-')}:{rest}") from None

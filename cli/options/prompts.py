@@ -1,0 +1,71 @@
+"""Options that choose prompts, and how they are put to the model."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from treeopt.cli.options.inputs import file
+from treeopt.cli.options.record import option
+from treeopt.cli.options.values import Whole
+from treeopt.report.text import counted
+
+if TYPE_CHECKING:
+    from treeopt.runtime.tokenizer import Tokenizer
+
+MAX_PROMPT_TOKENS = 512
+"""Tokens of a prompt that are used, the first ones."""
+CHAT = option("--chat", is_flag=True, help="Put prompts as a user's messages, by the model's chat template.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptOptions:
+    """Which prompts, and how they are put to the model."""
+
+    path: Path | None = field(
+        metadata=option(
+            "--prompts",
+            "prompts",
+            type=file,
+            metavar="PATH",
+            help="Prompts, a .txt, .json or .jsonl file or a datasets folder; by default the bundled ones.",
+        )
+    )
+    chat: bool = field(metadata=CHAT)
+    most: int = field(
+        metadata=option(
+            "--max-prompts",
+            "max_prompts",
+            type=Whole(3, 4096),
+            default=64,
+            show_default=True,
+            help="Prompts taken, the first ones; every 4th is kept for benchmarks.",
+        )
+    )
+
+    def load(self, tokenizer: "Tokenizer") -> list[list[int]]:
+        """Return the tokens of every prompt; say on standard error how many of a file are taken, and how many cut."""
+        from treeopt.runtime.prompts import load_prompts
+        from treeopt.runtime.tokenizer import UNFINISHED
+
+        if self.path is None:
+            texts = load_prompts(most=self.most)
+        else:
+            texts = load_prompts(self.path, most=self.most)
+            click.echo(f"{self.path}: {len(texts)} prompts taken, at most {self.most} (--max-prompts).", err=True)
+        cut, prompts = 0, []
+        for text in texts:
+            tokens = tokenizer.encode_inner(text)
+            if len(tokens) > MAX_PROMPT_TOKENS:
+                cut += 1
+                text = tokenizer.decode(tokens[:MAX_PROMPT_TOKENS]).rstrip(UNFINISHED)
+            prompts.append(prompt_tokens(tokenizer, text, chat=self.chat))
+        if cut:
+            click.echo(f"{counted(cut, 'prompt')} cut to the first {MAX_PROMPT_TOKENS} tokens.", err=True)
+        return prompts
+
+
+def prompt_tokens(tokenizer: "Tokenizer", text: str, *, chat: bool) -> list[int]:
+    """Return the tokens of a prompt as it is, or as a user's message in the model's chat template."""
+    return tokenizer.chat(text) if chat else tokenizer.encode(text)

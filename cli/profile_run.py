@@ -1,0 +1,151 @@
+"""What `treeopt profile` measures: a pair on this machine, by one process or several."""
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from treeopt.cli.options.profile import ProfileOptions
+from treeopt.cli.other_programs import warn_of_other_programs
+from treeopt.cli.profile_files import texts_path
+
+if TYPE_CHECKING:
+    from treeopt.draft_record import DraftRecord
+    from treeopt.imports import ImportedLatency
+    from treeopt.profile import MeasuredAcceptance, Profile
+    from treeopt.profiler import Journal, Measurement, Settings, TextFiles
+    from treeopt.profiler.processes import Processes
+    from treeopt.runtime.pair import ModelPair
+
+    Prompts = list[list[int]]
+
+
+def measured(asked: ProfileOptions) -> "tuple[Profile, DraftRecord | None] | None":
+    """Measure what was not imported and write it; return the profile, and the draft record where one is wanted.
+
+    Of several processes only the first has something to return.
+    """
+    asked.check_measured()
+    from treeopt.profiler.distributed import local_device, processes_for
+    from treeopt.profiler.heading import check_edition
+
+    settings = asked.settings()
+    device = local_device(asked.pair.device, os.environ)
+    processes = processes_for(os.environ, tensor_parallel=asked.tensor_parallel, device=device)
+    journal_file = asked.journal_file
+    with processes.watched(journal_file):
+        if asked.resume and journal_file is not None:
+            check_edition(journal_file)
+        imported = _Imported(
+            curves=asked.imports.latencies(),
+            acceptances=asked.imports.acceptances(settings.rules[0], settings.sampling),
+        )
+        return _Run(asked, settings, processes, str(device)).measured(imported)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Imported:
+    """What need not be measured."""
+
+    curves: "tuple[ImportedLatency, ...]"
+    acceptances: "tuple[MeasuredAcceptance, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One profile in the making."""
+
+    asked: ProfileOptions
+    settings: "Settings"
+    processes: "Processes"
+    device: str
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that writes."""
+        return self.processes.rank == 0
+
+    def measured(self, imported: _Imported) -> "tuple[Profile, DraftRecord | None] | None":
+        """Measure and write what was not imported; return it in the first process."""
+        from treeopt.profiler import TextFiles
+        from treeopt.profiler.measure import check_measurable
+
+        models, prompts = self._loaded()
+        check_measurable(models.target, models.draft, prompts, self.settings)
+        if self.first and not self.asked.imports.times:
+            self._warn_of_other_programs(models)
+        kept = self.asked.journal_file is not None and self.first
+        texts = TextFiles(texts_path(self.asked.path) if kept else None, resume=self.asked.resume)
+        journal = self._journal(models, prompts)
+        result = self._profile(self._measurement(models, prompts, journal), imported)
+        if not self.first:
+            return None
+        record = self._record(models, prompts, texts)
+        result.save(self.asked.path)
+        journal.remove()
+        texts.remove()
+        return result, record
+
+    def _loaded(self) -> "tuple[ModelPair, Prompts]":
+        from treeopt.profiler.passes import ROOM_TOKENS
+        from treeopt.runtime.prompts import profile_prompts
+
+        asked = self.asked
+        pair = replace(asked.pair, device=self.device, tensor_parallel=asked.tensor_parallel, quiet=not self.first)
+        models = pair.load(text_tokens=max(self.settings.context_tokens) + ROOM_TOKENS)
+        return models, profile_prompts(asked.prompts.load(models.tokenizer))
+
+    def _warn_of_other_programs(self, models: "ModelPair") -> None:
+        wait_s = self.asked.wait_s
+        warn_of_other_programs(
+            models.target,
+            wait_s=wait_s or 0.0,
+            several=self.processes.count > 1,
+            otherwise="wait for quiet with --wait 60s" if wait_s is None else "wait longer",
+        )
+
+    def _journal(self, models: "ModelPair", prompts: "Prompts") -> "Journal":
+        from treeopt.profiler import Journal
+
+        heading = self.settings.conditions(models.target, models.draft, prompts, models.described)
+        return Journal(self.asked.journal_file, heading, resume=self.asked.resume, processes=self.processes)
+
+    def _measurement(self, models: "ModelPair", prompts: "Prompts", journal: "Journal") -> "Measurement":
+        from treeopt.planner import fastest_drafted_tree
+        from treeopt.profiler import Measurement, clock_for
+        from treeopt.profiler.busy import ProcessorTimes
+
+        return Measurement(
+            models.target,
+            models.draft,
+            prompts,
+            self.settings,
+            clock=self.processes.clock(clock_for(models.target.device)),
+            journal=journal,
+            fastest_tree=fastest_drafted_tree,
+            processes=self.processes,
+            load=None if self.asked.tensor_parallel else ProcessorTimes,
+            pair=models.described,
+        )
+
+    def _profile(self, measurement: "Measurement", imported: _Imported) -> "Profile":
+        """Measure what was not imported, and put both together."""
+        from treeopt.imports import step_latencies, with_imported
+
+        context, sampled = self.settings.context_tokens[0], not self.settings.sampling.greedy
+        curves, acceptances = imported.curves, imported.acceptances or None
+        if self.asked.imports.times:
+            times = step_latencies(curves, context_tokens=context, sampled=sampled)
+            return measurement.profile(latencies=times, acceptances=acceptances, show_progress=self.first)
+        result = measurement.profile(acceptances=acceptances, show_progress=self.first)
+        return with_imported(result, curves, context_tokens=context, sampled=sampled) if curves else result
+
+    def _record(self, models: "ModelPair", prompts: "Prompts", texts: "TextFiles") -> "DraftRecord | None":
+        """Record what the draft model thinks of each token, where that is wanted, and write it."""
+        from treeopt.profiler import Recording
+
+        path = self.asked.record_path
+        if path is None:
+            return None
+        record = Recording(models.target, models.draft, prompts, self.settings, files=texts).record()
+        record.save(path)
+        return record

@@ -1,0 +1,33 @@
+"""How is decoded while something is measured: the rule, and how target and draft sample."""
+
+from dataclasses import dataclass
+
+from treeopt.runtime import Decoder
+from treeopt.runtime.model import LanguageModel
+from treeopt.sampling import GREEDY, Sampling
+from treeopt.trees import TokenTree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoding:
+    """How it is decoded with a tree."""
+
+    rule: str = "sequoia"
+    sampling: Sampling = GREEDY
+    draft_sampling: Sampling | None = None
+    """The draft's own; None for the target's temperature and all tokens."""
+    lossy: bool = False
+    """Whether rules are allowed that change the text's distribution."""
+
+    def decoder(self, target: LanguageModel, draft: LanguageModel, tree: TokenTree, text_tokens: int) -> Decoder:
+        """Return the decoder with a tree, for texts of so many tokens."""
+        return Decoder(
+            target,
+            draft,
+            tree,
+            rule=self.rule,
+            sampling=self.sampling,
+            draft_sampling=self.draft_sampling,
+            lossy=self.lossy,
+            max_text_tokens=text_tokens,
+        )

@@ -1,0 +1,66 @@
+"""Options made from records: a command receives one frozen record, whatever records lie within."""
+
+from dataclasses import FrozenInstanceError, dataclass, field
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from treeopt.cli.options.record import argument, given, group, option, options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inner:
+    path: str | None = field(metadata=option("--inner", "inner", help="Within."))
+    count: int = field(metadata=option("--count", type=int, default=3, show_default=True, help="How many."))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outer:
+    tree: str = field(metadata=argument())
+    path: str = field(metadata=option("-o", "--output", default="a.txt", help="Out."))
+    within: Inner = field(metadata=group(Inner))
+    count_given: bool = field(metadata=given("count"))
+    flag: bool = field(metadata=option("--flag", is_flag=True, help="On."))
+    kept: int = 7
+
+    def __post_init__(self) -> None:
+        if self.flag and self.within.count == 3:
+            raise click.UsageError("--flag: expected another count. Give --count.")
+
+
+def received(*words: str) -> tuple[Outer | None, click.testing.Result]:
+    seen: list[Outer] = []
+    command = click.command()(options(Outer)(lambda asked: seen.append(asked)))
+    result = CliRunner().invoke(command, words)
+    return (seen[0] if seen else None), result
+
+
+def test_a_command_receives_one_record_of_all_that_was_typed() -> None:
+    found, _ = received("tree.json", "--inner", "x", "--count", "5", "--flag", "-o", "b.txt")
+    assert found == Outer(
+        tree="tree.json", path="b.txt", within=Inner(path="x", count=5), count_given=True, flag=True, kept=7
+    )
+    with pytest.raises(FrozenInstanceError):
+        found.path = "c.txt"
+
+
+def test_defaults_and_whether_they_were_given() -> None:
+    found, _ = received("tree.json")
+    assert found == Outer(
+        tree="tree.json", path="a.txt", within=Inner(path=None, count=3), count_given=False, flag=False
+    )
+    assert received("tree.json", "--count", "3")[0].count_given is True
+
+
+def test_options_stand_in_help_in_the_order_of_fields() -> None:
+    _, result = received("--help")
+    lines = [line.split()[0] for line in result.output.splitlines() if line.startswith("  -")]
+    assert lines == ["-o,", "--inner", "--count", "--flag", "--help"]
+    assert "How many.  [default: 3]" in result.output
+
+
+def test_what_a_record_refuses_is_a_usage_error() -> None:
+    found, result = received("tree.json", "--flag")
+    assert (found, result.exit_code) == (None, 2)
+    assert "--flag: expected another count. Give --count." in result.output

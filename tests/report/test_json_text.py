@@ -1,0 +1,58 @@
+"""Frozen records as JSON: keys in the order of fields, estimates with their interval, what is inline among the others."""
+
+import json
+from dataclasses import dataclass, field
+
+import pytest
+
+from treeopt.latency import Estimate
+from treeopt.report.json_text import INLINE, json_line, json_lines, json_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    nodes: int
+    speedup: Estimate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    kind: str
+    inner: Inner = field(metadata=INLINE)
+    others: tuple[Inner, ...] = ()
+    none: None = None
+    parents: tuple[int, ...] = (-1, 0)
+
+
+INNER = Inner(nodes=3, speedup=Estimate(2.0, 1.5, 2.5))
+RECORD = Outer(kind="tree", inner=INNER, others=(INNER,))
+EXPECTED = {
+    "kind": "tree",
+    "nodes": 3,
+    "speedup": 2.0,
+    "speedup_interval": [1.5, 2.5],
+    "others": [{"nodes": 3, "speedup": 2.0, "speedup_interval": [1.5, 2.5]}],
+    "none": None,
+    "parents": [-1, 0],
+}
+
+
+def test_all_three_write_the_same_object_in_the_order_of_the_fields() -> None:
+    for write in (json_text, json_lines, json_line):
+        found = json.loads(write(RECORD))
+        assert found == EXPECTED
+        assert list(found) == list(EXPECTED)
+
+
+def test_how_many_lines_each_has() -> None:
+    assert "\n" not in json_line(RECORD)
+    assert len(json_lines(RECORD).splitlines()) == 2 + len(EXPECTED)
+    assert json_lines(RECORD).splitlines()[1] == '  "kind": "tree",'
+    assert json_text(INNER) == json.dumps(EXPECTED["others"][0], indent=2)
+
+
+def test_a_number_that_json_does_not_have_is_refused_where_others_read_it() -> None:
+    wrong = Inner(nodes=1, speedup=Estimate(float("nan"), 0.0, 1.0))
+    for write in (json_line, json_lines):
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            write(wrong)

@@ -1,0 +1,68 @@
+"""What is asked of the planner: one record in place of the keywords of `plan`, `schedule` and `step_model`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from treeopt.arguments import flag, number, text, whole
+from treeopt.errors import InvalidValueError
+
+OBJECTIVES = ("speed", "tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """The condition asked for; what is None is as first measured.
+
+    Raises InvalidValueError for a context below 0, a batch below 1, and what is no number or flag.
+    """
+
+    context_tokens: int | None = None
+    """Tokens in the cache; between measured lengths, times are interpolated."""
+    batch_size: int | None = None
+    """Sequences verified together; interpolated likewise."""
+    extrapolate: bool = False
+    """Whether to go on beyond what was measured, in context, batch size and nodes."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("context_tokens", 0), ("batch_size", 1)):
+            if (asked := getattr(self, name)) is not None:
+                object.__setattr__(self, name, whole(name, asked, least))
+        flag("extrapolate", self.extrapolate)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest:
+    """Which trees under which rules, what they are to be best at, and where.
+
+    Raises InvalidValueError for a budget below 1, an unknown objective, and values of another kind.
+    """
+
+    rule: str | None = None
+    """Verification rule; None for all that were measured, or where one is needed the first."""
+    temperature: float | None = None
+    """At which acceptance was measured; None for the first of the rule, or for all where several are planned."""
+    where: Where = field(default_factory=Where)
+    max_nodes: int | None = None
+    """Largest number of nodes, root included; None for the largest pass that was timed."""
+    max_depth: int | None = None
+    """Most levels below the root; None for all that the acceptance was measured for."""
+    level_widths: int | Sequence[int] | None = None
+    """Most nodes at each depth, as for `treeopt.solve`."""
+    objective: str = "speed"
+    """`speed`, or `tokens` to ignore what a step costs."""
+    raw: bool = False
+    """Whether the acceptance is taken as measured, rows that rise by noise not smoothed."""
+    lossy: bool = False
+    """Whether rules may be planned that change the text's distribution."""
+
+    def __post_init__(self) -> None:
+        if self.rule is not None:
+            text("rule", self.rule)
+        if self.temperature is not None:
+            number("temperature", self.temperature)
+        if self.max_nodes is not None:
+            object.__setattr__(self, "max_nodes", whole("max_nodes", self.max_nodes, 1))
+        if self.objective not in OBJECTIVES:
+            raise InvalidValueError(f"objective: expected {' or '.join(OBJECTIVES)}. Got {self.objective!r}.")
+        for name in ("raw", "lossy"):
+            flag(name, getattr(self, name))

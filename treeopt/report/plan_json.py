@@ -1,0 +1,271 @@
+"""A plan as one JSON object, seconds and tokens, for programs."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from treeopt.latency import Estimate
+from treeopt.profile import Machine, Pair, origins
+from treeopt.report.json_text import INLINE, json_lines
+from treeopt.report.plan_text import warnings
+
+if TYPE_CHECKING:
+    from treeopt.planner import Candidate, Confidence, Plan, RuleChoice, Schedule, Segment
+    from treeopt.profile import Profile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateReport:
+    """One way to decode, and what is predicted of it."""
+
+    nodes: int
+    depth: int
+    verify_tokens: int
+    tokens_per_step: Estimate
+    step_s: Estimate
+    speedup: Estimate
+    parents: list[int]
+
+    @classmethod
+    def of(cls, candidate: "Candidate") -> "CandidateReport":
+        """Return that of a candidate."""
+        return cls(
+            nodes=candidate.tree.nodes,
+            depth=candidate.tree.max_depth,
+            verify_tokens=candidate.verify_tokens,
+            tokens_per_step=candidate.tokens_per_step,
+            step_s=candidate.step_s,
+            speedup=candidate.speedup,
+            parents=candidate.tree.parents.tolist(),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceReport:
+    """What was chosen, with its kind."""
+
+    kind: str
+    candidate: CandidateReport = field(metadata=INLINE)
+
+    @classmethod
+    def of(cls, choice: "Candidate") -> "ChoiceReport":
+        """Return that of a candidate."""
+        return cls(kind=choice.kind, candidate=CandidateReport.of(choice))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleReport:
+    """The best way to decode under one rule."""
+
+    rule: str
+    lossy: bool
+    choice: ChoiceReport
+
+    @classmethod
+    def of(cls, best: "RuleChoice") -> "RuleReport":
+        """Return that of one rule."""
+        return cls(rule=best.rule, lossy=best.lossy, choice=ChoiceReport.of(best.choice))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConditionReport:
+    """What was planned for."""
+
+    rule: str
+    lossy: bool
+    temperature: float
+    context_tokens: int
+    batch_size: int
+    extrapolated: bool
+
+    @classmethod
+    def of(cls, plan: "Plan") -> "ConditionReport":
+        """Return that of a plan."""
+        return cls(
+            rule=plan.rule,
+            lossy=plan.lossy,
+            temperature=plan.temperature,
+            context_tokens=plan.context_tokens,
+            batch_size=plan.model.condition.batch_size,
+            extrapolated=plan.extrapolated,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OriginsReport:
+    """Where the numbers of each part come from."""
+
+    verify: str
+    draft: str
+    overhead: str
+    acceptance: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidatesReport:
+    """The three kinds that are compared."""
+
+    plain: CandidateReport
+    chain: CandidateReport
+    tree: CandidateReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificateReport:
+    """Why no tree has more tokens, and the bound on the speed of every tree."""
+
+    method: str
+    compared: int
+    ruled_out: int
+    gap_tokens: float
+    statement: str
+    fastest_speedup: float
+    bound_on_speedup: float
+    loss: float
+    boxes: int
+
+    @classmethod
+    def of(cls, plan: "Plan") -> "CertificateReport":
+        """Return that of a plan."""
+        certificate, fastest = plan.solution.certificate, plan.fastest
+        return cls(
+            method=certificate.method,
+            compared=certificate.compared,
+            ruled_out=certificate.ruled_out,
+            gap_tokens=certificate.gap_tokens,
+            statement=certificate.statement,
+            fastest_speedup=fastest.speedup,
+            bound_on_speedup=fastest.bound,
+            loss=fastest.loss,
+            boxes=fastest.boxes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmoothingReport:
+    """What was done to the acceptance as measured."""
+
+    changed: int
+    largest_change: float
+    kept: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConditionPlanReport:
+    """The plan of one condition of a schedule."""
+
+    condition: ConditionReport = field(metadata=INLINE)
+    choice: ChoiceReport
+    certificate: CertificateReport
+    confidence: "Confidence"
+
+    @classmethod
+    def of(cls, plan: "Plan") -> "ConditionPlanReport":
+        """Return that of a plan."""
+        return cls(
+            condition=ConditionReport.of(plan),
+            choice=ChoiceReport.of(plan.choice),
+            certificate=CertificateReport.of(plan),
+            confidence=plan.confidence,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentReport:
+    """What to run over a range of conditions."""
+
+    rule: str
+    lossy: bool
+    temperature: float
+    batch_sizes: tuple[int, int]
+    context_tokens: tuple[int, int]
+    choice: ChoiceReport
+
+    @classmethod
+    def of(cls, segment: "Segment") -> "SegmentReport":
+        """Return that of a segment."""
+        return cls(
+            rule=segment.rule,
+            lossy=segment.lossy,
+            temperature=segment.temperature,
+            batch_sizes=segment.batch_sizes,
+            context_tokens=segment.context_tokens,
+            choice=ChoiceReport.of(segment.choice),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleReport:
+    """What to run where."""
+
+    plans: tuple[ConditionPlanReport, ...]
+    over_contexts: tuple[SegmentReport, ...]
+    over_batch_sizes: tuple[SegmentReport, ...]
+
+    @classmethod
+    def of(cls, schedule: "Schedule") -> "ScheduleReport":
+        """Return that of a schedule."""
+
+        def segments(found: Iterable["Segment"]) -> tuple[SegmentReport, ...]:
+            return tuple(SegmentReport.of(each) for each in found)
+
+        return cls(
+            plans=tuple(ConditionPlanReport.of(each) for each in schedule.plans),
+            over_contexts=segments(schedule.over_contexts),
+            over_batch_sizes=segments(schedule.over_batch_sizes),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanReport:
+    """A plan, and the schedule that was made with it; docs/planning.md lists the keys."""
+
+    pair: Pair
+    machine: Machine
+    condition: ConditionReport = field(metadata=INLINE)
+    origins: OriginsReport
+    objective: str
+    max_nodes: int
+    max_depth: int
+    choice: str
+    rules: tuple[RuleReport, ...]
+    candidates: CandidatesReport
+    budgets: tuple[CandidateReport, ...]
+    certificate: CertificateReport
+    confidence: "Confidence"
+    smoothing: SmoothingReport | None
+    warnings: tuple[str, ...]
+    schedule: ScheduleReport | None
+
+    @classmethod
+    def of(cls, plan: "Plan", profile: "Profile", schedule: "Schedule | None") -> "PlanReport":
+        """Return that of a plan."""
+        one, smoothing = CandidateReport.of, plan.model.smoothing
+        found = origins([latency for _, latency in plan.model.condition.parts], plan.model.acceptance)
+        return cls(
+            pair=profile.pair,
+            machine=profile.machine,
+            condition=ConditionReport.of(plan),
+            origins=OriginsReport(**found),
+            objective=plan.objective,
+            max_nodes=plan.solution.max_nodes,
+            max_depth=plan.solution.max_depth,
+            choice=plan.choice.kind,
+            rules=tuple(RuleReport.of(each) for each in plan.rules),
+            candidates=CandidatesReport(plain=one(plan.plain), chain=one(plan.chain), tree=one(plan.tree)),
+            budgets=tuple(one(candidate) for candidate in plan.budgets),
+            certificate=CertificateReport.of(plan),
+            confidence=plan.confidence,
+            smoothing=None
+            if smoothing is None
+            else SmoothingReport(
+                changed=smoothing.changed, largest_change=smoothing.largest_change, kept=smoothing.kept
+            ),
+            warnings=tuple(map(str, warnings(plan))),
+            schedule=None if schedule is None else ScheduleReport.of(schedule),
+        )
+
+
+def plan_json(plan: "Plan", profile: "Profile", schedule: "Schedule | None") -> str:
+    """Return the object's text, one key a line."""
+    return json_lines(PlanReport.of(plan, profile, schedule))

@@ -1,0 +1,128 @@
+"""What benches measured, as records of numbers: of one tree, of a grid of trees, of many ways of speculating."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from treeopt.latency import Estimate
+
+if TYPE_CHECKING:
+    from treeopt.planner import Candidate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """The first place where a text differs from plain decoding's."""
+
+    prompt: int
+    """Number of the prompt."""
+    place: int
+    """Tokens after the prompt that are the same."""
+    gap: float
+    """How far the lower of the two tokens' logits is from the largest of all."""
+    near_tie: bool
+    """Whether rounding explains it: both tokens have the two top logits, nearly the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What decoding with a tree really did, beside plain decoding by the same runtime."""
+
+    speedup: Estimate
+    """Tokens per second over those of plain decoding; the interval is a bootstrap over prompts."""
+    tokens_per_step: float
+    step_s: float
+    plain_step_s: float
+    """Seconds of a plain step, one token."""
+    divergences: tuple[Divergence, ...] | None
+    """Where texts differ from plain decoding's; None above temperature 0, where they differ by chance."""
+    tokens: int
+    """Tokens decoded with the tree in one pass over the prompts, the last step of each text to its end."""
+    prompts: int
+    """Prompts decoded; fewer than asked for after an interruption."""
+
+    @property
+    def identical(self) -> bool | None:
+        """Whether every token equals plain decoding's; None above temperature 0."""
+        return None if self.divergences is None else not self.divergences
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridRow:
+    """One tree, as predicted and as measured."""
+
+    predicted: "Candidate"
+    measured: Measured
+
+    @property
+    def tokens_error(self) -> float:
+        """Predicted tokens per step over measured, less 1."""
+        return self.predicted.tokens_per_step.value / self.measured.tokens_per_step - 1
+
+    @property
+    def step_error(self) -> float:
+        """Predicted seconds of a step over measured, less 1."""
+        return self.predicted.step_s.value / self.measured.step_s - 1
+
+    @property
+    def speedup_error(self) -> float:
+        """Predicted speedup over measured, less 1."""
+        return self.predicted.speedup.value / self.measured.speedup.value - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridSummary:
+    """What the rows come to; errors are means of absolute ones."""
+
+    tokens_error: float
+    step_error: float
+    speedup_error: float
+    chosen_over_best: float
+    """Measured speedup of the chosen tree over the best measured one."""
+
+
+def summary(rows: Sequence[GridRow]) -> GridSummary:
+    """Return what the rows come to; the first is the chosen tree's."""
+    best = max(row.measured.speedup.value for row in rows)
+    return GridSummary(
+        tokens_error=sum(abs(row.tokens_error) for row in rows) / len(rows),
+        step_error=sum(abs(row.step_error) for row in rows) / len(rows),
+        speedup_error=sum(abs(row.speedup_error) for row in rows) / len(rows),
+        chosen_over_best=rows[0].measured.speedup.value / best,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What one system came to, beside what was predicted."""
+
+    system: str
+    rule: str
+    temperature: float
+    setting: str
+    tokens_per_step: float
+    step_s: float
+    draft_s: float
+    """Of a step, on average."""
+    verify_s: float
+    rest_s: float
+    tokens_per_s: float
+    speedup: float
+    """Tokens per second over those of `plain` on the same prompts."""
+    predicted_speedup: float
+    lossless: bool
+    evidence: str
+    """What the test of losslessness said."""
+    assumed: tuple[str, ...] = ()
+    """What the prediction rests on beside measurements; nothing else in a row does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotRun:
+    """A system that cannot run on a pair or a profile, which is no reason not to run the others."""
+
+    system: str
+    """Its name."""
+    temperature: float
+    reason: str
+    """Why not, in one line."""

@@ -1,0 +1,56 @@
+"""Numbers and words as tables and sentences have them."""
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from treeopt.latency import Estimate
+
+
+def milliseconds(seconds: float) -> str:
+    """Return a time in milliseconds, three digits, or all before the point.
+
+    >>> milliseconds(0.0012345), milliseconds(0.9997), milliseconds(12.345)
+    ('1.23', '1000', '12345')
+    """
+    value = 1000 * seconds
+    return f"{value:.0f}" if value >= 999.5 else f"{value:#.3g}".rstrip(".")
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number of things.
+
+    >>> counted(1, "thread"), counted(2, "thread")
+    ('1 thread', '2 threads')
+    """
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def quoted(path: Path | str) -> str:
+    """Return a path as a shell takes it, in a command that is printed.
+
+    >>> quoted("my folder/tree.json")
+    "'my folder/tree.json'"
+    """
+    return shlex.quote(str(path))
+
+
+def spread(estimate: "Estimate", scale: float = 1.0) -> str:
+    """Return a number with its 95 % interval.
+
+    >>> from treeopt.latency import Estimate
+    >>> spread(Estimate(1.5, 1.4, 1.62))
+    '1.50 (1.40-1.62)'
+    """
+    value, low, high = (scale * number for number in (estimate.value, estimate.low, estimate.high))
+    return f"{value:.2f} ({low:.2f}-{high:.2f})"
+
+
+def rule_name(rule: str, *, lossy: bool) -> str:
+    """Return a rule's name as tables show it.
+
+    >>> rule_name("typical", lossy=True)
+    'typical (lossy)'
+    """
+    return f"{rule} (lossy)" if lossy else rule

@@ -1,0 +1,394 @@
+"""Everything that users are warned of: each warning knows what was found, and what to do about it.
+
+Whoever finds something doubtful makes one of these; only the command line turns them into lines.
+"""
+
+import math
+from dataclasses import dataclass
+
+
+class Caution:
+    """A warning, whose text is what was found, followed by what to do."""
+
+    __slots__ = ()
+
+    @property
+    def found(self) -> str:
+        """What is doubtful, and why."""
+        raise NotImplementedError
+
+    @property
+    def action(self) -> str:
+        """What to do about it."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return f"{self.found} {self.action}"
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideMeasured(Caution):
+    """A plan for a condition beyond all that were measured."""
+
+    context_tokens: int
+    batch_size: int
+
+    @property
+    def found(self) -> str:
+        """The condition."""
+        return (
+            f"context {self.context_tokens} tokens x batch {self.batch_size} lies outside what was measured; its "
+            "times are guesses on straight lines."
+        )
+
+    @property
+    def action(self) -> str:
+        """Measure it."""
+        return "Profile there before you rely on them."
+
+
+@dataclass(frozen=True, slots=True)
+class BeyondLargestPass(Caution):
+    """A plan for larger passes than were timed."""
+
+    measured_tokens: int
+    asked_tokens: int
+
+    @property
+    def found(self) -> str:
+        """The largest pass that was timed."""
+        return f"passes were measured up to {self.measured_tokens} tokens; times beyond are guesses on straight lines."
+
+    @property
+    def action(self) -> str:
+        """Time larger ones."""
+        return f"Profile with --max-tokens {self.asked_tokens} before you rely on them."
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedWithoutErrors(Caution):
+    """Something imported came without errors, so that nothing is known of its own."""
+
+    parts: tuple[str, ...]
+    """In words."""
+
+    @property
+    def found(self) -> str:
+        """The parts."""
+        return f"imported without errors: {', '.join(self.parts)}. Intervals and certainty take them for exact:"
+
+    @property
+    def action(self) -> str:
+        """Import what errors are worked out from."""
+        return "import several samples of each time, and counts in place of rates."
+
+
+@dataclass(frozen=True, slots=True)
+class UnsureChoice(Caution):
+    """A choice that may well not be the best."""
+
+    probability: float
+    """That it is within 1 % of the fastest."""
+    without_weakest: float
+    """The same, were the weakest source known exactly."""
+    source: str
+    """The weakest source, in words."""
+    option: str | None
+    """Of `treeopt profile`, that makes this source less uncertain; None where it was imported."""
+    rule: str | None = None
+    """Whose trees are spoken of, where there are others."""
+
+    @property
+    def found(self) -> str:
+        """How sure it is, and what that is owed to."""
+        under = "" if self.rule is None else f" under {self.rule}"
+        return (
+            f"that the choice is within 1 % of the fastest{under} is only {sureness(self.probability)} certain. It would be "
+            f"{sureness(self.without_weakest)}, were {self.source} known exactly."
+        )
+
+    @property
+    def action(self) -> str:
+        """Measure or import more of the weakest."""
+        return "Import more samples of it." if self.option is None else f"Profile with more {self.option}."
+
+
+@dataclass(frozen=True, slots=True)
+class OtherPair(Caution):
+    """A promise that is of other models than those that are there."""
+
+    said: str
+    """What was promised, up to a preposition, such as `tree.json was planned for`."""
+    promised: str | None
+    here: str | None
+    remedy: str
+    """How the promised pair is loaded."""
+
+    @property
+    def found(self) -> str:
+        """Both pairs."""
+        return f"{self.said} {self.promised}, and this is {self.here}: what was promised does not hold."
+
+    @property
+    def action(self) -> str:
+        """Load the other pair."""
+        return f"For the promised pair {self.remedy}."
+
+
+@dataclass(frozen=True, slots=True)
+class OtherConditions(Caution):
+    """A promise that is of another machine, number format or number of threads."""
+
+    said: str
+    """As for `OtherPair`."""
+    differences: tuple[str, ...]
+
+    @property
+    def found(self) -> str:
+        """What differs."""
+        return f"{self.said} {'; '.join(self.differences)}: times differ."
+
+    @property
+    def action(self) -> str:
+        """Bring both together."""
+        return "Give the same options, or profile again here."
+
+
+@dataclass(frozen=True, slots=True)
+class OtherPrograms(Caution):
+    """Programs that use the processors while times are to be taken."""
+
+    sight: str
+    """What they use, in words."""
+    device_type: str
+    otherwise: str
+    """What to do beside closing them."""
+
+    @property
+    def found(self) -> str:
+        """What they use, and what follows."""
+        late = self.device_type != "cpu"
+        consequence = (
+            "The host may start the device's work too late" if late else "Times taken beside them are too long"
+        )
+        return f"other programs use {self.sight}. {consequence}:"
+
+    @property
+    def action(self) -> str:
+        """Make the machine quiet."""
+        return f"close them, or {self.otherwise}."
+
+
+@dataclass(frozen=True, slots=True)
+class DisturbedTimes(Caution):
+    """Samples that had to be kept although other programs made them too long."""
+
+    condition: str
+    processors: float
+    """Share of the processors that others used, and of the calls and of the samples while they did."""
+    calls: float
+    samples: float
+
+    @property
+    def found(self) -> str:
+        """How much was disturbed."""
+        return (
+            f"{self.condition}: other programs used {self.processors:.0%} of the processors during {self.calls:.0%} of "
+            f"the timed calls: {self.samples:.0%} of the samples are from then, and too long."
+        )
+
+    @property
+    def action(self) -> str:
+        """Measure in quiet."""
+        return "Close them, or wait for quiet with --wait 10m, and profile again without --resume."
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedChanged(Caution):
+    """A machine that became slower or faster while it was timed."""
+
+    condition: str
+    change: float
+    """Relative; above 0 it became slower."""
+
+    @property
+    def found(self) -> str:
+        """By how much."""
+        slower = "slower" if self.change > 0 else "faster"
+        return (
+            f"{self.condition}: the machine became {abs(self.change):.0%} {slower} while it was timed. It may be "
+            "throttling, or shared:"
+        )
+
+    @property
+    def action(self) -> str:
+        """Measure again."""
+        return "let it cool, close other programs, and profile again without --resume."
+
+
+@dataclass(frozen=True, slots=True)
+class ScatteredTimes(Caution):
+    """Single calls that vary so much that many are needed."""
+
+    condition: str
+    spread: float
+
+    @property
+    def found(self) -> str:
+        """By how much."""
+        return f"{self.condition}: single calls vary by {self.spread:.0%}."
+
+    @property
+    def action(self) -> str:
+        """Make the machine quiet, or measure more."""
+        return "Close other programs, set --threads to the cores that are free, or ask for more --rounds."
+
+
+@dataclass(frozen=True, slots=True)
+class PlainSpeedChanged(Caution):
+    """Plain decoding is not as fast as it was when it was profiled."""
+
+    @property
+    def found(self) -> str:
+        """That it is so."""
+        return "the machine's speed is not what it was when it was profiled:"
+
+    @property
+    def action(self) -> str:
+        """Profile again."""
+        return "profile again right before this, or trust speedups more than times"
+
+
+@dataclass(frozen=True, slots=True)
+class TextsDiffer(Caution):
+    """Trees whose greedy text is not plain decoding's, which is a fault of the program."""
+
+    trees: int
+    """How many of those that were decoded with."""
+
+    @property
+    def found(self) -> str:
+        """Whose."""
+        return f"the text of {self.trees} trees DIFFERS from plain decoding's."
+
+    @property
+    def action(self) -> str:
+        """Look at them."""
+        return "Look with treeopt bench TREE"
+
+
+@dataclass(frozen=True, slots=True)
+class TextDiffers(Caution):
+    """A tree whose greedy text is not plain decoding's, which is a fault of the program."""
+
+    @property
+    def found(self) -> str:
+        """That it is so."""
+        return "the text DIFFERS from plain decoding's."
+
+    @property
+    def action(self) -> str:
+        """Report it."""
+        return "Report it, with --output"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedDraft(Caution):
+    """A draft model of which only a name is known, which no engine can load."""
+
+    draft: str
+    engine: str
+
+    @property
+    def found(self) -> str:
+        """The name."""
+        return (
+            f"the draft model is given as {self.draft!r}, which is a name and no model that {self.engine} could load."
+        )
+
+    @property
+    def action(self) -> str:
+        """Name the model."""
+        return "Name one with --draft-model."
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutRecord(Caution):
+    """An engine that takes dynamic trees, which cannot be planned without a draft record."""
+
+    engine: str
+
+    @property
+    def found(self) -> str:
+        """What is left out."""
+        return f"{self.engine} takes dynamic trees, but without a draft record only chains can be planned."
+
+    @property
+    def action(self) -> str:
+        """Record."""
+        return "Run treeopt profile --record, and name it with --record."
+
+
+@dataclass(frozen=True, slots=True)
+class SmallBatchesUnmeasured(Caution):
+    """A schedule over batch sizes of which the smallest were not measured."""
+
+    smallest: int
+    """That was measured."""
+
+    @property
+    def found(self) -> str:
+        """Which ones."""
+        return f"batch sizes below {self.smallest} were not measured; the schedule treats them like {self.smallest}."
+
+    @property
+    def action(self) -> str:
+        """Measure them."""
+        return "Profile them."
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutProfile(Caution):
+    """A setting that was made of a tree alone."""
+
+    engine: str
+    branched: bool
+    """Whether the tree has branches, which the engine cannot be given."""
+
+    @property
+    def found(self) -> str:
+        """What is not known."""
+        length = f", and the length is the depth of the tree, whose branches {self.engine} cannot be given"
+        return f"without a profile nothing is predicted{length if self.branched else ''}."
+
+    @property
+    def action(self) -> str:
+        """Measure."""
+        return "Run treeopt profile, or name one with --profile."
+
+
+@dataclass(frozen=True, slots=True)
+class FormatCaution(Caution):
+    """What one engine, or one program's format of trees, cannot take or needs; it alone knows the words."""
+
+    text: str
+    """Of two sentences or more; the last is what to do."""
+
+    @property
+    def found(self) -> str:
+        """All but the last sentence."""
+        return self.text[: -len(self.action) - 1]
+
+    @property
+    def action(self) -> str:
+        """The last sentence."""
+        return self.text.rpartition(". ")[2]
+
+
+def sureness(probability: float) -> str:
+    """Return a probability, worked out by draws, in whole percent, never rounded up.
+
+    >>> sureness(0.899), sureness(1.0)
+    ('89 %', 'more than 99 %')
+    """
+    return "more than 99 %" if probability > 0.99 else f"{math.floor(100 * probability + 1e-9)} %"
