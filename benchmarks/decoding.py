@@ -29,18 +29,18 @@ import transformers
 from conditions import bar, conditions
 
 import treeopt
-from treeopt import pair as bundle
+from treeopt import bundled as bundle
 from treeopt.cli.options.inputs import file, load_profile
 from treeopt.cli.options.pair import PairOptions, pair_options
 from treeopt.planner import Candidate, fastest_drafted_tree
-from treeopt.profile import Profile
 from treeopt.profiler import Journal, Measured, Measurement, Settings, bench, clock_for
-from treeopt.profiler.divergence import divergence
+from treeopt.profiler.bench.divergence import divergence
 from treeopt.profiler.machine import describe_machine, describe_pair
+from treeopt.records.profile import Profile
+from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
-from treeopt.runtime.pair import DTYPES, ModelPair
-from treeopt.runtime.prompts import bench_prompts, load_prompts, profile_prompts
-from treeopt.sampling import Sampling
+from treeopt.runtime.models.pair import DTYPES, ModelPair
+from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
 from treeopt.trees import TokenTree, chain
 
 DRAFT_TOKENS, TRIAL_PROMPTS = range(1, 9), 2

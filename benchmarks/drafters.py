@@ -7,8 +7,8 @@ from functools import partial
 
 from conditions import bar, conditions, say
 
-from treeopt import pair as bundle
-from treeopt.profiler.trials import TimedSteps, decoded_text
+from treeopt import bundled as bundle
+from treeopt.profiler.bench.timed_steps import TimedSteps, decoded_text
 from treeopt.runtime import Decoder, Transformer
 from treeopt.runtime.drafters import growing
 from treeopt.runtime.drafters.best_first import SpecExecDrafter, SpecExecSetting
@@ -18,8 +18,8 @@ from treeopt.runtime.drafters.lookahead import LookaheadDrafter
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.runtime.drafters.redrafter import RedrafterDrafter, RedrafterHead, load_redrafter
-from treeopt.runtime.pair import ModelPair, load_pair
-from treeopt.runtime.prompts import bench_prompts, load_prompts
+from treeopt.runtime.models.pair import ModelPair, load_pair
+from treeopt.texts.prompts import bench_prompts, load_prompts
 from treeopt.trees import level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
 

@@ -19,11 +19,11 @@ from treeopt.planner import step_model
 from treeopt.planner.dynamic import fastest_dynamic_tree, predict_dynamic
 from treeopt.planner.replay import Replay
 from treeopt.profiler import Recording, RecordSize, Settings, TextFiles
-from treeopt.profiler.record import joined
+from treeopt.profiler.acceptance.draft_record import joined
+from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, DynamicDecoder
-from treeopt.runtime.pair import load_pair
-from treeopt.runtime.prompts import load_prompts, profile_prompts
-from treeopt.sampling import Sampling
+from treeopt.runtime.models.pair import load_pair
+from treeopt.texts.prompts import load_prompts, profile_prompts
 from treeopt.trees.dynamic_tree import DynamicTree
 
 TREES = [

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 from conditions import bar, conditions, say
 
-from treeopt import pair as bundle
+from treeopt import bundled as bundle
 from treeopt import solve
-from treeopt.profiler.medusa import medusa_acceptance
+from treeopt.profiler.acceptance.heads import medusa_acceptance
+from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, Transformer
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
-from treeopt.runtime.pair import load_pair
-from treeopt.runtime.prompts import bench_prompts, load_prompts, profile_prompts
-from treeopt.sampling import Sampling
+from treeopt.runtime.models.pair import load_pair
+from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
 from treeopt.trees import TokenTree
 from treeopt.trees.formats import read_tree
 

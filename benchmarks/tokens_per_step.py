@@ -16,8 +16,8 @@ from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
-from treeopt.runtime.pair import load_pair
-from treeopt.runtime.prompts import bench_prompts, load_prompts
+from treeopt.runtime.models.pair import load_pair
+from treeopt.texts.prompts import bench_prompts, load_prompts
 from treeopt.trees import chain
 
 DRAFTERS: dict[str, dict[str, Callable[[], Drafter]]] = {

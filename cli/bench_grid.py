@@ -10,7 +10,7 @@ from treeopt.report.plan_text import subject
 
 if TYPE_CHECKING:
     from treeopt.planner import Plan
-    from treeopt.profile import Profile
+    from treeopt.records.profile import Profile
 
 
 def bench_grid(asked: BenchOptions) -> None:
@@ -18,10 +18,10 @@ def bench_grid(asked: BenchOptions) -> None:
     profile = load_profile(asked.profile_path)
     found = _plan(profile, asked)
     models = load_fitting(asked, profile)
-    from treeopt.profiler.bench import workload_as_measured
+    from treeopt.methods.grid import measured_grid
+    from treeopt.profiler.bench.compare import workload_as_measured
     from treeopt.report.grid_bench import grid_json, grid_table
-    from treeopt.runtime.prompts import bench_prompts, profile_prompts
-    from treeopt.systems.grid import measured_grid
+    from treeopt.texts.prompts import bench_prompts, profile_prompts
 
     prompts = (profile_prompts if asked.same_prompts else bench_prompts)(asked.prompts.load(models.tokenizer))
     acceptance, repeats = found.model.acceptance, asked.repeats or REPEATS

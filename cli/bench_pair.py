@@ -9,8 +9,8 @@ from treeopt.cli.other_programs import warn_of_other_programs
 from treeopt.errors import InterruptionError
 
 if TYPE_CHECKING:
-    from treeopt.profile import Profile
-    from treeopt.runtime.pair import ModelPair
+    from treeopt.records.profile import Profile
+    from treeopt.runtime.models.pair import ModelPair
     from treeopt.trees import TreeFile
 
 

@@ -12,8 +12,8 @@ from treeopt.errors import InvalidValueError
 from treeopt.report.plan_text import models_and_machine
 
 if TYPE_CHECKING:
-    from treeopt.profile import Profile
-    from treeopt.systems.running import Effort
+    from treeopt.methods.running import Effort
+    from treeopt.records.profile import Profile
 
 TEMPERATURES = (0.0, 0.6)
 """Where none is asked for and no profile is named."""
@@ -24,9 +24,9 @@ def bench_systems(systems: str, asked: BenchOptions) -> None:
     names = _names(systems)
     profile = load_profile(asked.profile_path) if asked.profile_named else None
     models = load_fitting(asked, profile)
+    from treeopt.methods.running import ContestRequest, run_contest
     from treeopt.report.methods_bench import methods_json, methods_table
-    from treeopt.runtime.prompts import bench_prompts, profile_prompts
-    from treeopt.systems.running import ContestRequest, run_contest
+    from treeopt.texts.prompts import bench_prompts, profile_prompts
 
     prompts = asked.prompts.load(models.tokenizer)
     rows = run_contest(
@@ -47,7 +47,7 @@ def bench_systems(systems: str, asked: BenchOptions) -> None:
 
 def _names(given: str) -> list[str]:
     """Return the names of systems; click.UsageError for one that is none."""
-    from treeopt.systems.contest import checked_names
+    from treeopt.methods.contest import checked_names
 
     names = [name.strip() for name in given.split(",")]
     try:
@@ -65,7 +65,7 @@ def _temperatures(asked: BenchOptions, profile: "Profile | None") -> tuple[float
 
 
 def _effort(asked: BenchOptions) -> "Effort":
-    from treeopt.systems.running import Effort
+    from treeopt.methods.running import Effort
 
     effort = Effort()
     return replace(

@@ -10,7 +10,7 @@ from treeopt.cli.options.rule import checked_rule, planned_rule
 
 if TYPE_CHECKING:
     from treeopt.planner import StepModel
-    from treeopt.profile import Profile
+    from treeopt.records.profile import Profile
     from treeopt.trees import TreeFile
 
 
@@ -20,9 +20,9 @@ def bench_tree(tree: Path, asked: BenchOptions) -> None:
     model = _model(profile, planned, asked)
     predicted = model.predict("tree", planned.tree)
     models = load_fitting(asked, profile, tree=tree, planned=planned)
-    from treeopt.profiler.bench import bench_as_measured, workload_as_measured
+    from treeopt.profiler.bench.compare import bench_as_measured, workload_as_measured
     from treeopt.report.tree_bench import tree_bench_json, tree_bench_table
-    from treeopt.runtime.prompts import bench_prompts
+    from treeopt.texts.prompts import bench_prompts
 
     held_out = bench_prompts(asked.prompts.load(models.tokenizer))
     acceptance, repeats = model.acceptance, asked.repeats or REPEATS

@@ -17,7 +17,7 @@ from treeopt.errors import printable
 
 if TYPE_CHECKING:
     from treeopt.planner import PlanRequest
-    from treeopt.profile import Profile
+    from treeopt.records.profile import Profile
     from treeopt.trees.formats import NamedTree
 
 

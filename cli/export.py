@@ -14,7 +14,7 @@ from treeopt.cli.options.inputs import load_profile
 from treeopt.cli.options.record import options
 from treeopt.cli.terminal import warn
 from treeopt.cli.waiting import patience
-from treeopt.files import STANDARD_STREAM, is_stream
+from treeopt.files.whole_files import STANDARD_STREAM, is_stream
 from treeopt.report.warnings import Caution, FormatCaution
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def export(asked: ExportOptions) -> None:
 
 
 def _export_tree(target: "TopologyFormat", written: Path, asked: ExportOptions) -> None:
-    from treeopt.engines.provenance import topology_provenance
+    from treeopt.engines.settings.provenance import topology_provenance
     from treeopt.report.setting_text import topology_text
     from treeopt.trees.formats.topology import WriteOptions
 
@@ -63,8 +63,8 @@ def _export_tree(target: "TopologyFormat", written: Path, asked: ExportOptions) 
 
 
 def _export_setting(engine: "Engine", written: Path, asked: ExportOptions) -> None:
-    from treeopt.engines.provenance import setting_provenance
-    from treeopt.engines.setting import setting
+    from treeopt.engines.settings.provenance import setting_provenance
+    from treeopt.engines.settings.setting import setting
     from treeopt.report.setting_text import setting_text
 
     profile = None if asked.profile_path is None else load_profile(asked.profile_path)

@@ -9,7 +9,7 @@ from treeopt.cli.command import Command
 from treeopt.cli.format_list import list_option
 from treeopt.cli.options.inputs import PROFILE, TREE_NAME, file, output, read_any_tree, tree_budget, tree_depth
 from treeopt.cli.options.record import argument, option, options
-from treeopt.files import STANDARD_STREAM
+from treeopt.files.whole_files import STANDARD_STREAM
 from treeopt.report.text import quoted
 
 SIZED = "a solution file"

@@ -10,8 +10,8 @@ from treeopt.cli.terminal import warn
 from treeopt.report.warnings import OtherPrograms
 
 if TYPE_CHECKING:
-    from treeopt.profiler.programs import Sight
-    from treeopt.runtime.model import LanguageModel
+    from treeopt.profiler.latency.programs import Sight
+    from treeopt.runtime.models.model import LanguageModel
 
 TELL_S = 5.0
 """How long waiting goes on without a word."""
@@ -28,8 +28,8 @@ def warn_of_other_programs(
         several: whether this is one of several processes with one launcher, which are no others.
         otherwise: what to do beside closing them.
     """
-    from treeopt.profiler.busy import threads_on
-    from treeopt.profiler.programs import look, wait_for_quiet
+    from treeopt.profiler.latency.busy import threads_on
+    from treeopt.profiler.latency.programs import look, wait_for_quiet
 
     told_s = -TELL_S
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import click
 
 from treeopt.errors import TreeoptError
-from treeopt.files import STANDARD_STREAM, check_writable, is_stream
-from treeopt.marks import written_by_treeopt
+from treeopt.files.marks import written_by_treeopt
+from treeopt.files.whole_files import STANDARD_STREAM, check_writable, is_stream
 
 
 class InputFile(click.Path):

@@ -12,8 +12,8 @@ from treeopt.cli.terminal import warn
 from treeopt.report.text import quoted
 
 if TYPE_CHECKING:
-    from treeopt.draft_record import DraftRecord
-    from treeopt.profile import Profile
+    from treeopt.records.draft_record import DraftRecord
+    from treeopt.records.profile import Profile
 
 
 @click.command(cls=Command)
@@ -44,7 +44,7 @@ def profile(asked: ProfileOptions) -> None:
 
 def _imported(asked: ProfileOptions, rule: str) -> "Profile":
     """Return a profile for which nothing is measured, nor any model loaded."""
-    from treeopt.imports import imported_profile
+    from treeopt.engines.reports import imported_profile
 
     samplings, pair = asked.how.samplings, asked.pair
     if len(samplings) > 1 or len(asked.context_tokens) > 1:

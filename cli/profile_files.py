@@ -7,8 +7,8 @@ import click
 from treeopt.cli.options.inputs import record_beside
 from treeopt.cli.outputs import Named, check_outputs
 from treeopt.errors import TreeoptError
-from treeopt.files import STANDARD_STREAM, is_stream
-from treeopt.marks import JOURNAL_SUFFIX, written_by_treeopt
+from treeopt.files.marks import JOURNAL_SUFFIX, written_by_treeopt
+from treeopt.files.whole_files import STANDARD_STREAM, is_stream
 
 TEXTS_SUFFIX = ".record.partial"
 BESIDE = ""

@@ -9,12 +9,12 @@ from treeopt.cli.other_programs import warn_of_other_programs
 from treeopt.cli.profile_files import texts_path
 
 if TYPE_CHECKING:
-    from treeopt.draft_record import DraftRecord
-    from treeopt.imports import ImportedLatency
-    from treeopt.profile import MeasuredAcceptance, Profile
+    from treeopt.engines.reports import ImportedLatency
     from treeopt.profiler import Journal, Measurement, Settings, TextFiles
-    from treeopt.profiler.processes import Processes
-    from treeopt.runtime.pair import ModelPair
+    from treeopt.profiler.processes.processes import Processes
+    from treeopt.records.draft_record import DraftRecord
+    from treeopt.records.profile import MeasuredAcceptance, Profile
+    from treeopt.runtime.models.pair import ModelPair
 
     Prompts = list[list[int]]
 
@@ -25,8 +25,8 @@ def measured(asked: ProfileOptions) -> "tuple[Profile, DraftRecord | None] | Non
     Of several processes only the first has something to return.
     """
     asked.check_measured()
-    from treeopt.profiler.distributed import local_device, processes_for
     from treeopt.profiler.heading import check_edition
+    from treeopt.profiler.processes.distributed import local_device, processes_for
 
     settings = asked.settings()
     device = local_device(asked.pair.device, os.environ)
@@ -67,7 +67,7 @@ class _Run:
     def measured(self, imported: _Imported) -> "tuple[Profile, DraftRecord | None] | None":
         """Measure and write what was not imported; return it in the first process."""
         from treeopt.profiler import TextFiles
-        from treeopt.profiler.measure import check_measurable
+        from treeopt.profiler.profile_run import check_measurable
 
         models, prompts = self._loaded()
         check_measurable(models.target, models.draft, prompts, self.settings)
@@ -86,8 +86,8 @@ class _Run:
         return result, record
 
     def _loaded(self) -> "tuple[ModelPair, Prompts]":
-        from treeopt.profiler.passes import ROOM_TOKENS
-        from treeopt.runtime.prompts import profile_prompts
+        from treeopt.profiler.latency.passes import ROOM_TOKENS
+        from treeopt.texts.prompts import profile_prompts
 
         asked = self.asked
         pair = replace(asked.pair, device=self.device, tensor_parallel=asked.tensor_parallel, quiet=not self.first)
@@ -112,7 +112,7 @@ class _Run:
     def _measurement(self, models: "ModelPair", prompts: "Prompts", journal: "Journal") -> "Measurement":
         from treeopt.planner import fastest_drafted_tree
         from treeopt.profiler import Measurement, clock_for
-        from treeopt.profiler.busy import ProcessorTimes
+        from treeopt.profiler.latency.busy import ProcessorTimes
 
         return Measurement(
             models.target,
@@ -129,7 +129,7 @@ class _Run:
 
     def _profile(self, measurement: "Measurement", imported: _Imported) -> "Profile":
         """Measure what was not imported, and put both together."""
-        from treeopt.imports import step_latencies, with_imported
+        from treeopt.engines.reports import step_latencies, with_imported
 
         context, sampled = self.settings.context_tokens[0], not self.settings.sampling.greedy
         curves, acceptances = imported.curves, imported.acceptances or None

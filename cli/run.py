@@ -19,12 +19,12 @@ from treeopt.cli.options.sampling import SamplingOptions
 from treeopt.cli.options.values import COUNT, RULE, SEED, TEXT
 from treeopt.cli.waiting import patience
 from treeopt.errors import TreeoptError
+from treeopt.records.rules import LOSSY_RULES
 from treeopt.report.text import counted
-from treeopt.rules import LOSSY_RULES
 
 if TYPE_CHECKING:
     from treeopt.runtime import Decoder
-    from treeopt.runtime.pair import ModelPair
+    from treeopt.runtime.models.pair import ModelPair
     from treeopt.trees import TokenTree
 
 NEW_TOKENS = 256

@@ -10,8 +10,8 @@ from treeopt.cli.options.inputs import TREE_NAME, file, output, read_any_tree, t
 from treeopt.cli.options.record import argument, option, options
 from treeopt.cli.options.values import MOST, Whole
 from treeopt.cli.terminal import diagram_width
-from treeopt.figure_file import checked_suffix
-from treeopt.files import STANDARD_STREAM
+from treeopt.files.picture_file import checked_suffix
+from treeopt.files.whole_files import STANDARD_STREAM
 
 TREE_SUFFIX = ".json"
 SIZED = "a solution file"

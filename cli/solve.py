@@ -16,13 +16,13 @@ from treeopt.cli.options.sampling import sampling_text
 from treeopt.cli.terminal import diagram_width, warn
 from treeopt.cli.waiting import patience
 from treeopt.errors import InterruptionError
-from treeopt.figure_file import checked_suffix
-from treeopt.files import STANDARD_STREAM
+from treeopt.files.picture_file import checked_suffix
+from treeopt.files.whole_files import STANDARD_STREAM
 from treeopt.report.text import quoted
 
 if TYPE_CHECKING:
     from treeopt.planner import Plan, Schedule
-    from treeopt.profile import Profile
+    from treeopt.records.profile import Profile
     from treeopt.trees import TreeFile
 
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime import Decoder
-from treeopt.runtime.model import LanguageModel
-from treeopt.sampling import GREEDY, Sampling
+from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees import TokenTree
 
 

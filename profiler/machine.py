@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from treeopt.profile import Machine, Pair
-from treeopt.runtime.model import LanguageModel
+from treeopt.records.profile import Machine, Pair
+from treeopt.runtime.models.model import LanguageModel
 
 
 def describe_machine(device: torch.device) -> Machine:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from treeopt.profiler.clock import Clock
 from treeopt.profiler.journal import Journal
-from treeopt.profiler.watch import Watched
+from treeopt.profiler.latency.watch import Watched
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 @pytest.fixture(scope="session")
 def bundled_pair():
     """Return the bundled pair, which tests must leave as it is."""
-    from treeopt.runtime.pair import load_pair
+    from treeopt.runtime.models.pair import load_pair
 
     return load_pair(threads=1)
 
@@ -79,7 +79,7 @@ def bundled_pair():
 def bundled_texts(bundled_pair) -> list[tuple[list[int], list[int]]]:
     """Return three prompts, and the 60 tokens that plain decoding of the bundled target gives after each."""
     from treeopt.runtime import Decoder
-    from treeopt.runtime.prompts import bench_prompts, load_prompts
+    from treeopt.texts.prompts import bench_prompts, load_prompts
     from treeopt.trees import chain
 
     plain = Decoder(bundled_pair.target, None, chain(0), temperature=0.0)

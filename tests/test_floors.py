@@ -20,40 +20,40 @@ BASE = {
     "treeopt.arguments",
     "treeopt.array_record",
     "treeopt.files",
-    "treeopt.pipes",
-    "treeopt.marks",
-    "treeopt.fields",
-    "treeopt.json_file",
-    "treeopt.arrays_file",
-    "treeopt.figure_file",
+    "treeopt.files.pipes",
+    "treeopt.files.marks",
+    "treeopt.files.fields",
+    "treeopt.files.json_file",
+    "treeopt.files.arrays_file",
+    "treeopt.files.picture_file",
     "treeopt.figure_labels",
     "treeopt.figure_style",
-    "treeopt.pair",
+    "treeopt.bundled",
     "treeopt.compiling",
     "treeopt.arrays",
 }
 """The version, errors, reading and writing files, and where the bundled pair lies: everyone may import them."""
 RECORDS = {
-    "treeopt.rules",
-    "treeopt.sampling",
-    "treeopt.acceptance",
-    "treeopt.counts",
-    "treeopt.outcomes",
-    "treeopt.latency",
-    "treeopt.steadiness",
-    "treeopt.profile",
-    "treeopt.identity",
+    "treeopt.records.rules",
+    "treeopt.records.sampling",
+    "treeopt.records.acceptance",
+    "treeopt.records.counts",
+    "treeopt.records.outcomes",
+    "treeopt.records.latency",
+    "treeopt.records.steadiness",
+    "treeopt.records.profile",
+    "treeopt.records.identity",
     "treeopt.profile_file",
-    "treeopt.draft_record",
-    "treeopt.trial",
+    "treeopt.records.draft_record",
+    "treeopt.records.trial",
 }
 TREES = {"treeopt.trees"}
 SOLVER = {"treeopt.solver"}
 PLANNER = {"treeopt.planner", "treeopt.engines"}
 RUNTIME = {"treeopt.runtime"}
 PROFILER = {"treeopt.profiler"}
-SYSTEMS = {"treeopt.systems"}
-IMPORTS = {"treeopt.imports"}
+SYSTEMS = {"treeopt.methods"}
+IMPORTS = {"treeopt.engines.reports"}
 REPORT = {"treeopt.report"}
 WARNINGS = {"treeopt.report.warnings"}
 RESULTS = {"treeopt.report.results"}
@@ -65,7 +65,7 @@ MAY_IMPORT = {
     "treeopt.cli": {"treeopt.any_tree"}
     | (SYSTEMS | PROFILER | RUNTIME | REPORT | RESULTS | WARNINGS | PLANNER | IMPORTS | SOLVER | RECORDS | TREES),
     # between 4 and 5: all ways of speculating, measured, planned and run
-    "treeopt.systems": PROFILER | RUNTIME | RESULTS | PLANNER | SOLVER | RECORDS | TREES,
+    "treeopt.methods": PROFILER | RUNTIME | RESULTS | PLANNER | SOLVER | RECORDS | TREES,
     # floor 4: measuring
     "treeopt.profiler": RUNTIME | RESULTS | RECORDS | TREES,
     # floor 3: executing
@@ -80,7 +80,7 @@ MAY_IMPORT = {
     # floor 2, beside them: a tree out of any file, solutions included; `treeopt.trees` offers it by name
     "treeopt.any_tree": SOLVER | RECORDS | TREES,
     # floor 2, beside them: what other programs measured, to a profile
-    "treeopt.imports": RECORDS | TREES,
+    "treeopt.engines.reports": RECORDS | TREES,
     # floor 1: optimal trees
     "treeopt.solver": RECORDS | TREES,
     # floor 1: records, which may hold one another
@@ -100,7 +100,7 @@ ONLY_IN = {
     "click": {"treeopt.cli"},
 }
 """Packages that only some rooms may import, wherever in a module."""
-TORCH_IN_FUNCTIONS = {"treeopt.trees.formats.sequoia", "treeopt.imports.torch_vector"}
+TORCH_IN_FUNCTIONS = {"treeopt.trees.formats.sequoia", "treeopt.engines.reports.torch_vector"}
 """Modules below the runtime that may import torch where they need it: Sequoia's trees and vectors are torch files."""
 
 
@@ -204,16 +204,25 @@ def test_every_folder_is_checked():
         ("treeopt.trees.figure", "def draw():\n    import matplotlib.pyplot as plt"),
         ("treeopt.trees.figure", "if TYPE_CHECKING:\n    from matplotlib.figure import Figure"),
         ("treeopt.trees.formats.sequoia", "def write():\n    import torch"),
-        ("treeopt.profile", "from treeopt import latency\nfrom treeopt.acceptance import AcceptanceTable"),
+        (
+            "treeopt.records.profile",
+            "from treeopt import latency\nfrom treeopt.records.acceptance import AcceptanceTable",
+        ),
         ("treeopt.solver.kernels", "from numba import njit"),
         ("treeopt.solver.width_limits", "def solve():\n    from scipy.optimize import milp"),
         ("treeopt.planner.planning", "from treeopt.solver import solve\nfrom treeopt.planner.costs import StepCosts"),
         ("treeopt.planner.smoothing", "def smooth():\n    import scipy.optimize"),
-        ("treeopt.report.plan_figure", "from treeopt.figure_file import save\ndef draw():\n    import matplotlib"),
-        ("treeopt.imports.combine", "from treeopt.profile import Profile\nfrom treeopt.trees.tree_file import load"),
-        ("treeopt.engines.vllm", "from treeopt.planner import Plan\nfrom treeopt import __version__"),
+        (
+            "treeopt.report.plan_figure",
+            "from treeopt.files.picture_file import save\ndef draw():\n    import matplotlib",
+        ),
+        (
+            "treeopt.engines.reports.combine",
+            "from treeopt.records.profile import Profile\nfrom treeopt.trees.tree_file import load",
+        ),
+        ("treeopt.engines.settings.vllm", "from treeopt.planner import Plan\nfrom treeopt import __version__"),
         ("treeopt.runtime.decoder", "import torch.nn\nfrom treeopt.trees import TokenTree"),
-        ("treeopt.profiler.sweep", "import treeopt.runtime.decoder"),
+        ("treeopt.profiler.latency.sweep", "import treeopt.runtime.decoder"),
         ("treeopt.cli.main", "import click\nfrom treeopt import planner, profiler, solver"),
         ("treeopt.trees.tree", "if TYPE_CHECKING:\n    from treeopt.planner import Plan"),
         ("treeopt.files", "from treeopt.errors import TreeoptError"),
@@ -226,7 +235,11 @@ def test_a_good_import_is_let_through(module, source):
 @pytest.mark.parametrize(
     ("module", "source", "reason"),
     [
-        ("treeopt.trees.shapes", "from treeopt.acceptance import AcceptanceTable", "may not import treeopt.acceptance"),
+        (
+            "treeopt.trees.shapes",
+            "from treeopt.records.acceptance import AcceptanceTable",
+            "may not import treeopt.records.acceptance",
+        ),
         ("treeopt.trees.shapes", "def f():\n    import treeopt.cli.main", "line 2: .*may not import treeopt.cli"),
         ("treeopt.trees.shapes", "try:\n    import torch\nexcept ImportError:\n    pass", "torch is for"),
         ("treeopt.trees.shapes", "if TYPE_CHECKING:\n    import torch", "torch is for"),
@@ -237,9 +250,9 @@ def test_a_good_import_is_let_through(module, source):
         ("treeopt.trees.figure", "import matplotlib", "matplotlib is for"),
         ("treeopt.trees.formats.sequoia", "import torch", "torch is for functions only"),
         ("treeopt.trees.formats.umbrella", "def write():\n    import torch", "torch is for treeopt.profiler, "),
-        ("treeopt.profile", "from treeopt import trees, solver", "may not import treeopt.solver"),
+        ("treeopt.records.profile", "from treeopt import trees, solver", "may not import treeopt.solver"),
         ("treeopt.solver.explicit", "from treeopt.planner.costs import StepCosts", "may not import treeopt.planner"),
-        ("treeopt.imports.latency", "from treeopt.engines import sglang", "may not import treeopt.engines"),
+        ("treeopt.engines.reports.latency", "from treeopt.engines import sglang", "may not import treeopt.engines"),
         ("treeopt.planner", "from treeopt.engines import vllm", "may not import treeopt.engines"),
         ("treeopt.planner.bound", "from treeopt.runtime import Decoder", "may not import treeopt.runtime"),
         (
@@ -250,14 +263,14 @@ def test_a_good_import_is_let_through(module, source):
         ("treeopt.planner.smoothing", "from scipy.optimize import isotonic_regression", "scipy is for functions only"),
         ("treeopt.planner.planning", "def draw():\n    import matplotlib", "matplotlib is for"),
         (
-            "treeopt.profiler.sweep",
+            "treeopt.profiler.latency.sweep",
             "def f():\n    import scipy.stats",
             "scipy is for treeopt.planner, treeopt.solver only",
         ),
         ("treeopt.runtime.decoder", "from treeopt.solver import solve", "may not import treeopt.solver"),
         ("treeopt.runtime.decoder", "from treeopt.profiler import clock", "may not import treeopt.profiler"),
-        ("treeopt.profiler.sweep", "from treeopt import planner", "may not import treeopt.planner"),
-        ("treeopt.profiler.sweep", "import click", "click is for treeopt.cli only"),
+        ("treeopt.profiler.latency.sweep", "from treeopt import planner", "may not import treeopt.planner"),
+        ("treeopt.profiler.latency.sweep", "import click", "click is for treeopt.cli only"),
         ("treeopt.cli.run", "import torch", "torch is for"),
         ("treeopt.cli.run", "import treeopt", "name the module"),
         ("treeopt.cli.run", "from treeopt import plan", "name the module"),

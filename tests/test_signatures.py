@@ -19,15 +19,15 @@ FACADE = {
     "treeopt.planner.planning.plan",
     "treeopt.planner.scheduling.schedule",
     "treeopt.planner.model.step_model",
-    "treeopt.imports.combine.imported_profile",
-    "treeopt.profiler.bench.bench",
-    "treeopt.profiler.measure.Measurement.__init__",
+    "treeopt.engines.reports.combine.imported_profile",
+    "treeopt.profiler.bench.compare.bench",
+    "treeopt.profiler.profile_run.Measurement.__init__",
     "treeopt.runtime.decoding.decoder.Decoder.__init__",
     "treeopt.runtime.decoding.earlier_names.DraftingDecoder",
     "treeopt.runtime.decoding.earlier_names.DynamicDecoder",
-    "treeopt.runtime.huggingface.decode",
-    "treeopt.runtime.huggingface.generate",
-    "treeopt.runtime.pair.load_pair",
+    "treeopt.runtime.decoding.hf_generate.decode",
+    "treeopt.runtime.decoding.hf_generate.generate",
+    "treeopt.runtime.models.pair.load_pair",
 }
 """What users of the library call: keywords are kinder to them than records.  It only becomes shorter."""
 

@@ -16,10 +16,10 @@ from treeopt.errors import (
 
 if TYPE_CHECKING:
     from treeopt import engines, planner, profiler, runtime, solver, trees
-    from treeopt.acceptance import AcceptanceTable
-    from treeopt.latency import LatencyTable
     from treeopt.planner import Plan, Schedule, plan, schedule
-    from treeopt.profile import Profile
+    from treeopt.records.acceptance import AcceptanceTable
+    from treeopt.records.latency import LatencyTable
+    from treeopt.records.profile import Profile
     from treeopt.solver import Solution, solve
     from treeopt.trees import TokenTree
 
@@ -52,10 +52,10 @@ __all__ = [
 ]
 
 _HOME = {
-    "AcceptanceTable": "treeopt.acceptance",
-    "LatencyTable": "treeopt.latency",
+    "AcceptanceTable": "treeopt.records.acceptance",
+    "LatencyTable": "treeopt.records.latency",
     "Plan": "treeopt.planner",
-    "Profile": "treeopt.profile",
+    "Profile": "treeopt.records.profile",
     "Schedule": "treeopt.planner",
     "Solution": "treeopt.solver",
     "TokenTree": "treeopt.trees",

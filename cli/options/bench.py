@@ -12,8 +12,8 @@ from treeopt.cli.options.prompts import PromptOptions
 from treeopt.cli.options.record import argument, given, group, option
 from treeopt.cli.options.rule import LOSSY
 from treeopt.cli.options.values import TEMPERATURES
-from treeopt.figure_file import checked_suffix
-from treeopt.files import STANDARD_STREAM, write_text
+from treeopt.files.picture_file import checked_suffix
+from treeopt.files.whole_files import STANDARD_STREAM, write_text
 
 TREE, GRID, SYSTEMS = "TREE", "--grid", "--systems"
 REFUSED = {

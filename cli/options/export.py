@@ -20,12 +20,12 @@ from treeopt.cli.options.plan import BATCH_SIZE, CONTEXT_TOKENS, PROFILE_TEMPERA
 from treeopt.cli.options.record import argument, given, option
 from treeopt.cli.options.rule import measured_rule
 from treeopt.cli.options.values import COUNT, TEXT, Names
-from treeopt.files import STANDARD_STREAM
+from treeopt.files.whole_files import STANDARD_STREAM
 
 if TYPE_CHECKING:
-    from treeopt.engines.source import Source
+    from treeopt.engines.settings.source import Source
     from treeopt.planner import PlanRequest
-    from treeopt.profile import Profile
+    from treeopt.records.profile import Profile
     from treeopt.trees import TreeFile
 
 SIZED = "a solution file or a profile"
@@ -169,8 +169,8 @@ class ExportOptions:
 
     def source(self, profile: "Profile | None", content: "TreeFile | None") -> "Source":
         """Return what a setting is made from."""
-        from treeopt.draft_record import DraftRecord
-        from treeopt.engines.source import Source
+        from treeopt.engines.settings.source import Source
+        from treeopt.records.draft_record import DraftRecord
 
         return Source(
             profile=profile,

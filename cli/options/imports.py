@@ -8,9 +8,9 @@ from treeopt.cli.options.inputs import file
 from treeopt.cli.options.record import option
 
 if TYPE_CHECKING:
-    from treeopt.imports import ImportedLatency
-    from treeopt.profile import MeasuredAcceptance
-    from treeopt.sampling import Sampling
+    from treeopt.engines.reports import ImportedLatency
+    from treeopt.records.profile import MeasuredAcceptance
+    from treeopt.records.sampling import Sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +49,14 @@ class ImportOptions:
 
     def latencies(self) -> "tuple[ImportedLatency, ...]":
         """Return the imported curves."""
-        from treeopt.imports import read_latency
+        from treeopt.engines.reports import read_latency
 
         files = ((self.latency, "verify"), (self.draft_latency, "draft"))
         return tuple(each for path, what in files if path for each in read_latency(path, default_pass=what))
 
     def acceptances(self, rule: str, sampling: "Sampling") -> "tuple[MeasuredAcceptance, ...]":
         """Return the imported acceptance, if there is one."""
-        from treeopt.imports import read_acceptance
+        from treeopt.engines.reports import read_acceptance
 
         if self.acceptance is None:
             return ()

@@ -10,10 +10,10 @@ from treeopt.cli.options.record import Metadata, option
 from treeopt.cli.options.values import COUNT, LENGTH, TEXT
 from treeopt.cli.outputs import InputFile, OutputFile
 from treeopt.errors import TreeoptError
-from treeopt.files import read_bytes
+from treeopt.files.whole_files import read_bytes
 
 if TYPE_CHECKING:
-    from treeopt.profile import Profile
+    from treeopt.records.profile import Profile
     from treeopt.trees import TreeFile
     from treeopt.trees.formats import NamedTree
 
@@ -52,7 +52,7 @@ def record_beside(profile_path: Path) -> Path:
 
 def load_profile(path: Path) -> "Profile":
     """Return the profile of a file; where there is none, say how to make one."""
-    from treeopt.profile import Profile
+    from treeopt.records.profile import Profile
 
     if not path.exists():
         raise TreeoptError(f"{path}: no such file. Run treeopt profile first, or name another with --profile.")

@@ -12,7 +12,7 @@ from treeopt.cli.options.record import option, options
 from treeopt.cli.options.values import TEXT, THREADS
 
 if TYPE_CHECKING:
-    from treeopt.runtime.pair import ModelPair
+    from treeopt.runtime.models.pair import ModelPair
 
 MEMORY_LIMIT = re.compile(r"(?P<device>cpu|0|[1-9]\d{0,2})=(?P<size>\d{1,9}[KMG]i?B)", re.ASCII)
 
@@ -105,11 +105,11 @@ class PairOptions:
 
         A pair that cannot take a text of `text_tokens` is refused before its weights are loaded, where that is known.
         """
-        from treeopt.runtime.pair import load_pair
+        from treeopt.runtime.models.pair import load_pair
 
         placement = None
         if self.offload is not None or self.max_memory:
-            from treeopt.runtime.adapter.loading import Placement
+            from treeopt.runtime.models.hf.loading import Placement
 
             placement = Placement(max_memory=self.max_memory, offload_folder=self.offload)
         pair = load_pair(

@@ -8,7 +8,7 @@ import click
 from treeopt.cli.options.record import option
 from treeopt.cli.options.rule import measured_rule
 from treeopt.cli.options.values import COUNT, LENGTH, TEMPERATURE
-from treeopt.rules import LOSSY_RULES
+from treeopt.records.rules import LOSSY_RULES
 
 if TYPE_CHECKING:
     from treeopt.planner import PlanRequest

@@ -16,8 +16,8 @@ from treeopt.cli.options.sampling import SamplingsOptions
 from treeopt.cli.options.values import COUNT, COUNTS, DURATION, MOST, TEXT, Whole
 from treeopt.cli.profile_files import BESIDE, journal_path, record_file
 from treeopt.errors import InvalidValueError
-from treeopt.files import STANDARD_STREAM, is_stream
-from treeopt.rules import RULES
+from treeopt.files.whole_files import STANDARD_STREAM, is_stream
+from treeopt.records.rules import RULES
 
 if TYPE_CHECKING:
     from treeopt.profiler import Settings

@@ -12,7 +12,7 @@ from treeopt.cli.options.values import Whole
 from treeopt.report.text import counted
 
 if TYPE_CHECKING:
-    from treeopt.runtime.tokenizer import Tokenizer
+    from treeopt.texts.tokenizer import Tokenizer
 
 MAX_PROMPT_TOKENS = 512
 """Tokens of a prompt that are used, the first ones."""
@@ -46,8 +46,8 @@ class PromptOptions:
 
     def load(self, tokenizer: "Tokenizer") -> list[list[int]]:
         """Return the tokens of every prompt; say on standard error how many of a file are taken, and how many cut."""
-        from treeopt.runtime.prompts import load_prompts
-        from treeopt.runtime.tokenizer import UNFINISHED
+        from treeopt.texts.prompts import load_prompts
+        from treeopt.texts.tokenizer import UNFINISHED
 
         if self.path is None:
             texts = load_prompts(most=self.most)

@@ -7,7 +7,7 @@ import click
 from treeopt.cli.options.record import Metadata, option
 from treeopt.cli.options.values import MEASURED_RULE
 from treeopt.errors import InvalidValueError
-from treeopt.rules import check_rule
+from treeopt.records.rules import check_rule
 
 if TYPE_CHECKING:
     from treeopt.trees import TreeFile

@@ -7,7 +7,7 @@ import click
 
 from treeopt.cli.options.record import group, option
 from treeopt.cli.options.values import DRAFT_TEMPERATURE, LENGTH, SHARE, TEMPERATURE, TEMPERATURES
-from treeopt.sampling import Sampling
+from treeopt.records.sampling import Sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

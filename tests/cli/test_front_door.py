@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 from tests.cli.invented import call, invented, saved
-from treeopt import pipes
 from treeopt.cli.main import main
-from treeopt.profile import Profile
+from treeopt.files import pipes
+from treeopt.records.profile import Profile
 from treeopt.trees import TokenTree, load
 
 COMMANDS = ("profile", "solve", "show", "compare", "export", "import", "run", "bench")

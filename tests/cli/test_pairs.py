@@ -10,11 +10,11 @@ import pytest
 from safetensors import torch as safetensors
 
 from tests.cli.invented import call, invented
-from treeopt import pair as bundle
-from treeopt.profile import Profile
+from treeopt import bundled as bundle
 from treeopt.profiler.machine import describe_machine
-from treeopt.runtime.folder import ModelFolder
-from treeopt.runtime.pair import load_pair
+from treeopt.records.profile import Profile
+from treeopt.runtime.models.folder import ModelFolder
+from treeopt.runtime.models.pair import load_pair
 from treeopt.trees import Provenance, TreeFile, chain, load_file
 
 OWN = ("--target", "my models/t", "--draft", "my models/d")

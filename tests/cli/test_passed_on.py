@@ -13,9 +13,9 @@ from treeopt.cli import bench_pair, run
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
 from treeopt.errors import TreeoptError
-from treeopt.identity import Identity
-from treeopt.profiler.bench import Decoding
-from treeopt.sampling import Sampling
+from treeopt.profiler.bench.compare import Decoding
+from treeopt.records.identity import Identity
+from treeopt.records.sampling import Sampling
 from treeopt.trees import TokenTree
 
 BEGIN = 0
@@ -59,7 +59,7 @@ def given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
 
         steps = staticmethod(stop_there)
 
-    monkeypatch.setattr(import_module("treeopt.profiler.bench"), "bench_trees", stop_there)
+    monkeypatch.setattr(import_module("treeopt.profiler.bench.compare"), "bench_trees", stop_there)
     monkeypatch.setattr(runtime, "Decoder", Decoder)
     return seen
 

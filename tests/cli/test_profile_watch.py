@@ -11,10 +11,10 @@ from click.testing import Result
 from tests.cli.invented import call
 from treeopt import Profile
 from treeopt.errors import TreeoptError
-from treeopt.profile import Disturbance, StepLatency
-from treeopt.profiler import programs
-from treeopt.profiler.busy import Load, ProcessorTimes
-from treeopt.profiler.programs import Program, Sight
+from treeopt.profiler.latency import programs
+from treeopt.profiler.latency.busy import Load, ProcessorTimes
+from treeopt.profiler.latency.programs import Program, Sight
+from treeopt.records.profile import Disturbance, StepLatency
 from treeopt.report.warnings import OtherPrograms
 
 LITTLE = ("--max-tokens", "4", "--rounds", "2", "--positions", "240", "--context-tokens", "16")

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invented import TABLE, call, invented
-from treeopt import __version__, pair
-from treeopt.profile import Pair
+from treeopt import __version__
+from treeopt import bundled as pair
+from treeopt.methods import running
+from treeopt.methods.running import Effort
+from treeopt.records.profile import Pair
 from treeopt.report.results import NotRun, Row
-from treeopt.runtime.prompts import bench_prompts, load_prompts, profile_prompts
-from treeopt.systems import running
-from treeopt.systems.running import Effort
+from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
 
 KEYS = (
     "system",

@@ -17,7 +17,7 @@ from treeopt.runtime.drafters.lookahead import LookaheadDrafter
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.runtime.drafters.redrafter import Affine, RedrafterDrafter, RedrafterHead
-from treeopt.runtime.linear import Linear
+from treeopt.runtime.models.linear import Linear
 from treeopt.trees import chain, k_ary, level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from treeopt.profiler.clock import WarmUp
-from treeopt.runtime.model import NOTHING, Output
+from treeopt.runtime.models.model import NOTHING, Output
 
 NO_WARM_UP = WarmUp(first_calls=0, most_lead_calls=0)
 Seconds = Callable[[int, int, int], float]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from treeopt.latency import Estimate
+from treeopt.records.latency import Estimate
 from treeopt.report.json_text import INLINE, json_line, json_lines, json_text
 
 

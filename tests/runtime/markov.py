@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from tests.runtime.slow_law import slow_law
-from treeopt.runtime.config import ModelConfig
-from treeopt.runtime.model import NOTHING, Output
+from treeopt.runtime.models.config import ModelConfig
+from treeopt.runtime.models.model import NOTHING, Output
 
 VOCABULARY, STATES = 1024, 6
 TAIL = VOCABULARY - STATES + 1

@@ -7,7 +7,7 @@ import torch
 
 from tests.runtime.markov import Cache
 from treeopt.runtime import law
-from treeopt.runtime.model import NOTHING, Output
+from treeopt.runtime.models.model import NOTHING, Output
 
 NAN, INF = float("nan"), float("inf")
 NOT_FINITE = {

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from treeopt.records.sampling import Sampling
 from treeopt.runtime.decoding.acceptance import AcceptSampled, AcceptSampledOnHost, Draft, sampled
 from treeopt.runtime.decoding.prepared import children_of
-from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree
 
 TREE = TokenTree([-1, 0, 0, 1])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.decoding import joined
+from tests.runtime.decoded import joined
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import DraftingDecoder
 from treeopt.runtime.drafters.ngram_pool import NgramPool

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.runtime.decoding import PROMPT, TREES, decoded_step
-from treeopt.rules import LOSSY_RULES
+from tests.runtime.decoded import PROMPT, TREES, decoded_step
+from treeopt.records.rules import LOSSY_RULES
 from treeopt.runtime import Decoder, Sampling, law
 from treeopt.runtime.rules import RULES
 from treeopt.trees import level_widths

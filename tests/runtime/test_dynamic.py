@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.runtime.decoding import PROMPT, accepted, begun, joined, proposed
+from tests.runtime.decoded import PROMPT, accepted, begun, joined, proposed
 from tests.runtime.slow_growth import children_of, own, paths_of, slow_tree
 from tests.support.slow import slow
 from treeopt.errors import InvalidValueError

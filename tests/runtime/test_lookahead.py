@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.runtime.decoding import PROMPT, accepted, begun, decoded_step, joined, proposed
+from tests.runtime.decoded import PROMPT, accepted, begun, decoded_step, joined, proposed
 from tests.runtime.slow_lookahead import SlowLookahead
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import DraftingDecoder, load_model

@@ -9,9 +9,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.runtime.decoding import PROMPT, TREES, decoded_step, joined
+from tests.runtime.decoded import PROMPT, TREES, decoded_step, joined
 from tests.runtime.toy_law import ToyLaw
-from treeopt import pair as bundle
+from treeopt import bundled as bundle
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
 from treeopt.runtime import Decoder, DraftingDecoder, load_model
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa

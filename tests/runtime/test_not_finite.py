@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from tests.runtime.decoding import PROMPT, decoded_step
+from tests.runtime.decoded import PROMPT, decoded_step
 from tests.runtime.enumeration import ORDERS, drafts, outcomes
 from tests.runtime.table_model import INF, NAN, NOT_FINITE, Table, counted
 from tests.runtime.texts import Text, dirichlet
 from treeopt.errors import InvalidValueError, TreeoptError, TreeoptWarning
-from treeopt.rules import LOSSY_RULES, RULES
+from treeopt.records.rules import LOSSY_RULES, RULES
 from treeopt.runtime import Decoder, DraftingDecoder, DynamicDecoder, Sampling, Transformer, Verifier, draw, verify
 from treeopt.runtime.drafters.best_first import SpecExecDrafter, SpecExecSetting
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads
 from treeopt.runtime.drafters.redrafter import Affine, RedrafterDrafter, RedrafterHead
-from treeopt.runtime.finite import usable_nodes
-from treeopt.runtime.graphs import PassGraphs
-from treeopt.runtime.linear import Linear
-from treeopt.runtime.model import Output
+from treeopt.runtime.models.finite import usable_nodes
+from treeopt.runtime.models.graphs import PassGraphs
+from treeopt.runtime.models.linear import Linear
+from treeopt.runtime.models.model import Output
 from treeopt.runtime.rules import RULES as RUNTIME_RULES
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 from treeopt.trees.dynamic_tree import DynamicTree

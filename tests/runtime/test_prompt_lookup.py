@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.runtime.decoding import PROMPT, accepted, begun, joined, proposed
+from tests.runtime.decoded import PROMPT, accepted, begun, joined, proposed
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import DraftingDecoder
 from treeopt.runtime.drafters.prompt_lookup import PROMPT_LOOKUP_SETTINGS, PromptLookupDrafter, PromptLookupSetting

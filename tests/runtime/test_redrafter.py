@@ -7,14 +7,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.runtime.decoding import PROMPT, accepted, begun, joined, proposed
+from tests.runtime.decoded import PROMPT, accepted, begun, joined, proposed
 from tests.runtime.slow_growth import paths_of
 from tests.runtime.slow_redrafter import SlowHead, beginnings, slow_beams
-from treeopt import pair as bundle
+from treeopt import bundled as bundle
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
 from treeopt.runtime import DraftingDecoder, Sampling, load_model
 from treeopt.runtime.drafters.redrafter import REDRAFTER_SETTINGS, RedrafterDrafter, load_redrafter
-from treeopt.runtime.model import Wants
+from treeopt.runtime.models.model import Wants
 
 EVEN = Sampling(1.0)
 SIZES = [(1, 1), (1, 4), (4, 1), (3, 3), (5, 2), (23, 2)]

@@ -2,8 +2,8 @@
 
 import pytest
 
+from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
-from treeopt.sampling import Sampling
 from treeopt.trees import k_ary
 
 PROMPT = [3, 1, 2]

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from tests.runtime.decoding import PROMPT, accepted, begun, joined, proposed
+from tests.runtime.decoded import PROMPT, accepted, begun, joined, proposed
 from tests.runtime.slow_best_first import best_paths, enumerated, slow_tree
 from tests.runtime.slow_growth import children_of, own, paths_of
 from tests.support.slow import slow
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import DraftingDecoder, Sampling, load_model
-from treeopt.runtime.cache import KVCache
 from treeopt.runtime.drafters.best_first import SpecExecDrafter, SpecExecSetting
 from treeopt.runtime.drafters.best_first_growth import BestFirstGrowth
 from treeopt.runtime.drafters.dynamic_growth import Children
+from treeopt.runtime.models.kv_cache import KVCache
 
 EVEN = Sampling(1.0)
 

@@ -5,14 +5,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.runtime.decoding import PROMPT
+from tests.runtime.decoded import PROMPT
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.adapter.model import AdapterModel
-from treeopt.runtime.graphs import GraphPool, PassGraphs
-from treeopt.runtime.mask import TreeMask
-from treeopt.runtime.model import NOTHING, Wants
-from treeopt.runtime.tree_pass import PassNodes
-from treeopt.runtime.vocabulary import trimmed
+from treeopt.runtime.models.graphs import GraphPool, PassGraphs
+from treeopt.runtime.models.hf.model import AdapterModel
+from treeopt.runtime.models.mask import TreeMask
+from treeopt.runtime.models.model import NOTHING, Wants
+from treeopt.runtime.models.passes import PassNodes
+from treeopt.runtime.models.vocabulary import trimmed
 from treeopt.trees import level_widths
 
 TREE = level_widths([2, 3])
@@ -75,7 +75,7 @@ def test_a_batch(model, reference):
 
 
 def test_a_prompt_in_parts(reference, monkeypatch):
-    monkeypatch.setattr("treeopt.runtime.adapter.model.PREFILL_TOKENS", 3)
+    monkeypatch.setattr("treeopt.runtime.models.hf.model.PREFILL_TOKENS", 3)
     model = AdapterModel(reference, name="hf")
     for wants in (ALL, ALL._replace(whole_text=True)):
         found = model.prefill(torch.tensor(PROMPT), model.new_cache(32), wants)

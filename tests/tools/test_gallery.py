@@ -12,9 +12,9 @@ from tests.profiler.pretended import FakeClock
 from tests.scripts import together
 from treeopt import Profile, plan
 from treeopt.errors import FormatError
-from treeopt.latency import LatencyTable, Timing
 from treeopt.planner.comparison import compare
-from treeopt.runtime.graphs import GraphPool
+from treeopt.records.latency import LatencyTable, Timing
+from treeopt.runtime.models.graphs import GraphPool
 from treeopt.trees import TokenTree, TreeFile, chain, level_widths
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from treeopt.planner.condition import condition
 from treeopt.planner.model import Candidate, StepModel, token_model
 from treeopt.planner.request import PlanRequest
-from treeopt.profile import Profile
+from treeopt.records.profile import Profile
 from treeopt.trees import chain
 
 ANYTHING = PlanRequest()

@@ -6,8 +6,8 @@ from treeopt.array_record import ShortRepr
 from treeopt.errors import InfeasibleError
 from treeopt.planner.model import Candidate
 from treeopt.planner.request import PlanRequest
-from treeopt.profile import MeasuredAcceptance, Profile
-from treeopt.rules import LOSSY_RULES, check_rule
+from treeopt.records.profile import MeasuredAcceptance, Profile
+from treeopt.records.rules import LOSSY_RULES, check_rule
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from treeopt.latency import Estimate
+from treeopt.records.latency import Estimate
 from treeopt.report.json_text import json_text
 from treeopt.report.plan_text import heading
 from treeopt.report.table import Column, aligned
@@ -13,7 +13,7 @@ from treeopt.report.text import milliseconds
 if TYPE_CHECKING:
     from treeopt.planner import Candidate, Plan
     from treeopt.planner.comparison import ComparedTree
-    from treeopt.profile import Profile
+    from treeopt.records.profile import Profile
 
 HEADER = ("", "nodes", "depth", "tokens/step", "step, ms", "speedup", "best of size")
 COLUMNS = (Column(least=12), *(Column(">", least, gap=1) for least in (6, 6, 12, 9, 8, 13)))

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from treeopt.latency import Estimate
-from treeopt.profile import MeasuredAcceptance
+from treeopt.records.latency import Estimate
+from treeopt.records.profile import MeasuredAcceptance
 from treeopt.report.json_text import json_text
 from treeopt.report.results import GridRow, summary
 from treeopt.report.text import milliseconds

@@ -4,7 +4,7 @@ import json
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from treeopt.latency import Estimate
+from treeopt.records.latency import Estimate
 
 INLINE = {"inline": True}
 """Of a field with a record whose own fields are written among those of the record that holds it."""

@@ -4,14 +4,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from treeopt.latency import Estimate
-from treeopt.profile import Machine, Pair, origins
+from treeopt.records.latency import Estimate
+from treeopt.records.profile import Machine, Pair, origins
 from treeopt.report.json_text import INLINE, json_lines
 from treeopt.report.plan_text import warnings
 
 if TYPE_CHECKING:
     from treeopt.planner import Candidate, Confidence, Plan, RuleChoice, Schedule, Segment
-    from treeopt.profile import Profile
+    from treeopt.records.profile import Profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from treeopt.latency import Estimate
+from treeopt.records.latency import Estimate
 
 if TYPE_CHECKING:
     from treeopt.planner import Candidate

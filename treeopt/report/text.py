@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from treeopt.latency import Estimate
+    from treeopt.records.latency import Estimate
 
 
 def milliseconds(seconds: float) -> str:
@@ -39,7 +39,7 @@ def quoted(path: Path | str) -> str:
 def spread(estimate: "Estimate", scale: float = 1.0) -> str:
     """Return a number with its 95 % interval.
 
-    >>> from treeopt.latency import Estimate
+    >>> from treeopt.records.latency import Estimate
     >>> spread(Estimate(1.5, 1.4, 1.62))
     '1.50 (1.40-1.62)'
     """

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from treeopt.profile import StepLatency
+from treeopt.records.profile import StepLatency
+from treeopt.records.steadiness import drift, spread
 from treeopt.report.warnings import Caution, DisturbedTimes, ScatteredTimes, SpeedChanged
-from treeopt.steadiness import drift, spread
 
 MUCH_DRIFT = 0.05
 MUCH_SPREAD = 0.25

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from treeopt.latency import Estimate
-from treeopt.profile import MeasuredAcceptance
+from treeopt.records.latency import Estimate
+from treeopt.records.profile import MeasuredAcceptance
+from treeopt.records.rules import LOSSY_RULES
 from treeopt.report.json_text import json_text
 from treeopt.report.results import Divergence, Measured
 from treeopt.report.text import milliseconds
 from treeopt.report.warnings import TextDiffers
-from treeopt.rules import LOSSY_RULES
 from treeopt.version import TOOL
 
 if TYPE_CHECKING:

@@ -1,19 +1,19 @@
 """Executing trees: models, caches, drafting, verification, the decode loop.
 
-Submodules come by attribute too, `treeopt.runtime.pair`, and are imported when they are first used (PEP 562).
+Submodules come by attribute too, `treeopt.runtime.models.pair`, and are imported when they are first used (PEP 562).
 """
 
 from importlib import import_module
 from types import ModuleType
 
-from treeopt.runtime.checkpoint import load_model
+from treeopt.records.sampling import Sampling
 from treeopt.runtime.decoding.decoder import Decoder
 from treeopt.runtime.decoding.earlier_names import DraftingDecoder, DynamicDecoder
 from treeopt.runtime.drafters.dynamic_tree import DynamicDrafter
-from treeopt.runtime.sampling import law
-from treeopt.runtime.transformer import Transformer
-from treeopt.runtime.verification import Verdict, Verifier, draw, verify, verify_greedy
-from treeopt.sampling import Sampling
+from treeopt.runtime.models.transformer import Transformer
+from treeopt.runtime.models.weights import load_model
+from treeopt.runtime.rules.distributions import law
+from treeopt.runtime.rules.verify import Verdict, Verifier, draw, verify, verify_greedy
 
 __all__ = [
     "Decoder",

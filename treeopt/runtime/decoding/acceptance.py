@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from treeopt.arrays import Float64
-from treeopt.runtime.finite import all_finite, on_host
-from treeopt.runtime.model import LanguageModel
+from treeopt.records.sampling import Sampling
+from treeopt.runtime.models.finite import all_finite, on_host
+from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.rules import Rule
-from treeopt.runtime.sampling import law
-from treeopt.runtime.verification import Verdict, Verifier, verify_greedy
-from treeopt.sampling import Sampling
+from treeopt.runtime.rules.distributions import law
+from treeopt.runtime.rules.verify import Verdict, Verifier, verify_greedy
 from treeopt.trees import TokenTree
 
 KEPT_VERIFIERS = 2

@@ -8,18 +8,18 @@ import numpy as np
 import torch
 
 from treeopt.errors import InvalidValueError, TreeoptError
+from treeopt.records.sampling import Sampling, draft_law
 from treeopt.runtime.decoding.acceptance import Draft, accept_test
 from treeopt.runtime.decoding.limits import check_text
 from treeopt.runtime.decoding.prepared import PreparedTrees
 from treeopt.runtime.decoding.setup import Setup, fitting_rule
 from treeopt.runtime.drafters.drafter import Drafter, Proposal, Step
 from treeopt.runtime.drafters.recurring import recurring_tree
-from treeopt.runtime.finite import all_finite, draft_warning, not_finite_error, on_host, usable_nodes
-from treeopt.runtime.graphs import passes_over, pool_for
-from treeopt.runtime.model import LanguageModel, Output
-from treeopt.runtime.stopping import Stopping
-from treeopt.runtime.verification import Verdict
-from treeopt.sampling import Sampling, draft_law
+from treeopt.runtime.models.finite import all_finite, draft_warning, not_finite_error, on_host, usable_nodes
+from treeopt.runtime.models.graphs import passes_over, pool_for
+from treeopt.runtime.models.model import LanguageModel, Output
+from treeopt.runtime.rules.verify import Verdict
+from treeopt.texts.stop import Stopping
 from treeopt.trees import TokenTree
 
 

@@ -5,7 +5,7 @@ from treeopt.runtime.decoding.decoder import Decoder
 from treeopt.runtime.decoding.limits import check_vocabularies, text_limit, trained_tokens
 from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.dynamic_tree import DynamicDrafter
-from treeopt.runtime.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees.dynamic_tree import DynamicTree
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees import TokenTree
 
 

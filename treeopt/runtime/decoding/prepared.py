@@ -9,7 +9,7 @@ import numpy as np
 from treeopt.arrays import Bool
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.drafter import SideTokens
-from treeopt.runtime.tree_pass import Pass, Passes, PassNodes
+from treeopt.runtime.models.passes import Pass, Passes, PassNodes
 from treeopt.trees import TokenTree
 
 KEPT = 8

@@ -7,8 +7,8 @@ from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.best_first_growth import BestFirstGrowth
 from treeopt.runtime.drafters.dynamic_growth import Beams, Children, Grown
 from treeopt.runtime.drafters.growing import GrowingDrafter
-from treeopt.runtime.memory import new_cache
-from treeopt.runtime.model import LanguageModel, TextCache
+from treeopt.runtime.models.memory import new_cache
+from treeopt.runtime.models.model import LanguageModel, TextCache
 from treeopt.trees.specexec import SpecExecSetting
 
 __all__ = ["SpecExecDrafter", "SpecExecSetting"]

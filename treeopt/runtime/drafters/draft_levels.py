@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from treeopt.arrays import Integers
-from treeopt.runtime.drawing import Places, fill_speeds, first_arrivals, likeliest_scored, places
+from treeopt.records.sampling import Sampling
+from treeopt.runtime.models.passes import Pass, Passes, PassNodes
 from treeopt.runtime.rules import Rule
-from treeopt.runtime.sampling import law
-from treeopt.runtime.tree_pass import Pass, Passes, PassNodes
-from treeopt.sampling import Sampling
+from treeopt.runtime.rules.distributions import law
+from treeopt.runtime.rules.sample_children import Places, fill_speeds, first_arrivals, likeliest_scored, places
 from treeopt.trees import TokenTree
 
 Sampler = Callable[[Tensor, torch.Generator], Tensor]

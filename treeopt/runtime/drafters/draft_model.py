@@ -7,8 +7,8 @@ from torch import Tensor
 
 from treeopt.arrays import Int64
 from treeopt.runtime.drafters.dynamic_growth import Children
-from treeopt.runtime.model import LanguageModel, TextCache
-from treeopt.runtime.tree_pass import Passes, PassNodes, TreePass
+from treeopt.runtime.models.model import LanguageModel, TextCache
+from treeopt.runtime.models.passes import Passes, PassNodes, TreePass
 from treeopt.trees import chain
 
 

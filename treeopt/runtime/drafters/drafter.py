@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from treeopt.arrays import Bool, Int64
-from treeopt.runtime.finite import Scores
-from treeopt.runtime.model import NOTHING, States, Wants
+from treeopt.runtime.models.finite import Scores
+from treeopt.runtime.models.model import NOTHING, States, Wants
 from treeopt.trees import TokenTree
 
 __all__ = ["NOTHING", "Drafter", "Proposal", "Scores", "SideTokens", "States", "Step", "Wants"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from treeopt.arrays import Bool, Float32, Int64
 from treeopt.runtime.drafters.recurring import recurring_tree
-from treeopt.runtime.tree_pass import PassNodes
+from treeopt.runtime.models.passes import PassNodes
 from treeopt.trees import TokenTree
 from treeopt.trees.dynamic_tree import DynamicTree
 

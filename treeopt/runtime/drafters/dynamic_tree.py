@@ -5,8 +5,8 @@ from functools import partial
 
 from treeopt.runtime.drafters.dynamic_growth import Beams, Children, Grown, Growth
 from treeopt.runtime.drafters.growing import GrowingDrafter
-from treeopt.runtime.memory import new_cache
-from treeopt.runtime.model import LanguageModel
+from treeopt.runtime.models.memory import new_cache
+from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees.dynamic_tree import DynamicTree
 
 

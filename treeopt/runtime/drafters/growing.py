@@ -12,8 +12,8 @@ from treeopt.runtime.drafters.drafter import NOTHING, Proposal, Scores, States, 
 from treeopt.runtime.drafters.dynamic_growth import Beams, Children, Grown
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.texts import Texts
-from treeopt.runtime.model import LanguageModel, TextCache
-from treeopt.runtime.tree_pass import TreePasses
+from treeopt.runtime.models.model import LanguageModel, TextCache
+from treeopt.runtime.models.passes import TreePasses
 
 NOT_GROWN = Grown(ROOT_ALONE, np.empty(0, np.int64), np.zeros(1, np.int64))
 

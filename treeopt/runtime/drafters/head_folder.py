@@ -6,9 +6,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
-from treeopt.fields import Fields
-from treeopt.json_file import read_object
-from treeopt.runtime.transformer import Transformer
+from treeopt.files.fields import Fields
+from treeopt.files.json_file import read_object
+from treeopt.runtime.models.transformer import Transformer
 
 
 class HeadFolder:

@@ -21,8 +21,8 @@ from treeopt.runtime.drafters.drafter import Proposal, Scores, States, Step, Wan
 from treeopt.runtime.drafters.head_folder import HeadFolder
 from treeopt.runtime.drafters.head_texts import HeadTexts
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
-from treeopt.runtime.linear import Linear
-from treeopt.runtime.transformer import Transformer
+from treeopt.runtime.models.linear import Linear
+from treeopt.runtime.models.transformer import Transformer
 
 LEAST_MEAN_SQUARE = 1e-9
 """Added to that of an embedding; far below what models have, unlike what torch adds by default in half precision."""

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import torch
 
+from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.draft_levels import TreeDraft
 from treeopt.runtime.drafters.draft_model import DraftModel
 from treeopt.runtime.drafters.drafter import NOTHING, Proposal, Scores, States, Step
 from treeopt.runtime.drafters.texts import Texts
-from treeopt.runtime.graphs import GraphPool, passes_over
-from treeopt.runtime.model import LanguageModel
+from treeopt.runtime.models.graphs import GraphPool, passes_over
+from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.rules import Rule
-from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree
 
 

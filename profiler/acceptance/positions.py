@@ -1,0 +1,146 @@
+"""Counting acceptance per depth and rank on text that the target itself generates.
+
+At every position of a text the draft's children are drawn, `branching` of them, the rule is asked how likely it is to
+accept each, and the text goes on with what the rule then samples.  Because the rule is lossless the text follows the
+target's law, and because it is the rule's own outcome it is known at every position whether a step that started
+earlier would have come this far, and through which ranks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from treeopt.arrays import Float64, Int64
+from treeopt.profiler.decoding import Decoding
+from treeopt.records.counts import REJECTED, TextCounts, conditional_counts
+from treeopt.records.sampling import draft_law
+from treeopt.runtime.models.finite import check_logits
+from treeopt.runtime.models.model import LanguageModel, TextCache
+from treeopt.runtime.rules import rule_named
+from treeopt.runtime.rules.distributions import law
+from treeopt.runtime.rules.sample_children import likeliest, places
+from treeopt.runtime.rules.verify import Verifier
+from treeopt.trees import level_widths
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextPositions:
+    """What happened at every position of one text."""
+
+    expected: Float64
+    """float64 (positions, B): the probability that the rule accepts the child of each rank, given the children."""
+    accepted_rank: Int64
+    """int64 (positions,): the rank that it accepted, `REJECTED` for none."""
+
+
+class AcceptanceText:
+    """One text after another under one rule and sampling, with the acceptance of every position.
+
+    Args:
+        decoding: the rule, lossy ones included, and how target and draft sample.
+        branching: children drawn per position, B.
+        depth: depths counted, D.
+    """
+
+    def __init__(
+        self,
+        target: LanguageModel,
+        draft: LanguageModel,
+        decoding: Decoding,
+        *,
+        branching: int,
+        depth: int,
+        seed: int = 0,
+    ) -> None:
+        self._target, self._draft = target, draft
+        self._rule = rule_named(decoding.rule, lossy=True)
+        self._sampling = decoding.sampling
+        self._draft_sampling = draft_law(decoding.sampling, decoding.draft_sampling)
+        self._children = places([branching], target.device)
+        self._verifier = Verifier(self._rule, level_widths([branching]), target.config.vocabulary, target.device)
+        self._depth = depth
+        self._generator = torch.Generator(target.device).manual_seed(seed)
+
+    def count(self, prompt: Sequence[int], positions: int) -> TextCounts:
+        """Generate `positions` tokens after a prompt and count their acceptance."""
+        return self.counts(self.positions(prompt, positions))
+
+    def counts(self, text: TextPositions) -> TextCounts:
+        """Return the sums over the positions of a text."""
+        return conditional_counts(text.expected, text.accepted_rank, self._depth)
+
+    def positions(self, prompt: Sequence[int], positions: int) -> TextPositions:
+        """Generate `positions` tokens after a prompt, fewer if the text ends, and tell what happened at each."""
+        return texts_together(self._target, self._draft, [self], prompt, positions)[0]
+
+    def position(self, token: int, target_logits: Tensor, draft_logits: Tensor) -> tuple[Float64, int, int]:
+        """Return the expected acceptance (B,) of the children after a token, the accepted rank, and the next token.
+
+        Logits are (1, V) of either model, after the token.
+        """
+        if self._sampling.greedy:
+            wanted = int(target_logits.argmax())
+            expected = (likeliest(draft_logits, self._children) == wanted).double().cpu().numpy()
+            return expected, int(expected.argmax()) if expected.any() else REJECTED, wanted
+        draft_probs = law(draft_logits, self._draft_sampling)
+        children = self._rule.draw(draft_probs, self._children, self._generator)
+        tokens = torch.cat([children.new_tensor([token]), children])
+        self._verifier.judge(tokens, draft_probs, law(target_logits, self._sampling))
+        node, uniform = self._verifier.last_node(self._generator)
+        following = int(tokens[node]) if node else self._verifier.token_after(0, uniform)
+        return self._verifier.reach()[1:], node - 1 if node else REJECTED, following
+
+
+@torch.inference_mode()
+def texts_together(
+    target: LanguageModel,
+    draft: LanguageModel,
+    texts: Sequence[AcceptanceText],
+    prompt: Sequence[int],
+    positions: int,
+) -> list[TextPositions]:
+    """Continue one prompt under several rules and samplings at once, one pass of each model for all, token by token.
+
+    Returns the positions of each text: `positions` of them, fewer where it ends.
+    Raises TreeoptError naming a model whose logits are not finite.
+    """
+    models, end_tokens = (target, draft), set(target.config.end_tokens)
+    rows = len(texts)
+    caches = [model.new_cache(len(prompt) + positions, rows) for model in models]
+    for model, cache in zip(models, caches, strict=True):
+        model.prefill(_together([list(prompt[:-1])] * rows, model.device), cache)
+    last = [prompt[-1]] * rows
+    found: list[list[tuple[Float64, int]]] = [[] for _ in texts]
+    ended = [False] * rows
+    for _ in range(positions):
+        logits = [_feed(model, cache, last) for model, cache in zip(models, caches, strict=True)]
+        check_logits(target, "target", logits[0])
+        check_logits(draft, "draft model", logits[1])
+        for row, text in enumerate(texts):
+            if not ended[row]:
+                expected, rank, last[row] = text.position(last[row], *(each[row] for each in logits))
+                found[row].append((expected, rank))
+                ended[row] = last[row] in end_tokens
+        if all(ended):
+            break
+    return [
+        TextPositions(np.array([expected for expected, _ in each]), np.array([rank for _, rank in each]))
+        for each in found
+    ]
+
+
+def _feed(model: LanguageModel, cache: TextCache, tokens: Sequence[int]) -> Tensor:
+    """Commit a token to each text and return the logits (rows, 1, V) after it."""
+    position = torch.tensor([cache.length], device=model.device)
+    logits = model.forward(_together([[token] for token in tokens], model.device), position, cache, None).logits
+    cache.length += 1
+    return logits.view(len(tokens), 1, -1)
+
+
+def _together(texts: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    """Return texts of one length as int64 (n,) where there is one, as (texts, n) where there are more."""
+    tokens = torch.tensor(texts, dtype=torch.int64, device=device)
+    return tokens[0] if len(texts) == 1 else tokens

@@ -1,0 +1,231 @@
+"""Acceptance of other programs: rates, counts and vectors, against what they mean for a chain."""
+
+import io
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.engines.reports.samples import LOG, METRICS
+from tests.engines.settings.named import engine_named
+from tests.support.drawn import examples
+from treeopt.engines.reports import read_acceptance
+from treeopt.engines.reports.acceptance_tables import table_of_counts, table_of_rates, vector_of_ranks
+from treeopt.engines.settings.setting import setting
+from treeopt.engines.settings.source import Source
+from treeopt.errors import FormatError, InvalidValueError, TreeoptError
+from treeopt.trees import chain
+
+SEQUOIA = Path(__file__).resolve().parents[4] / "shared" / "data" / "sequoia"
+shared = pytest.mark.skipif(not SEQUOIA.is_dir(), reason="Sequoia's published files are not here")
+
+
+def read(tmp_path, content, **options):
+    path = tmp_path / "file"
+    if not isinstance(content, bytes):
+        content = (content if isinstance(content, str) else json.dumps(content)).encode()
+    path.write_bytes(content)
+    return read_acceptance(path, temperature=0.6, rule="sequoia", **options)
+
+
+def refused(tmp_path, content, field, reason, **options):
+    with pytest.raises(FormatError, match=reason) as caught:
+        read(tmp_path, content, **options)
+    assert caught.value.field == field
+    assert len(str(caught.value)) < len(str(tmp_path)) + 500
+    assert "\n" not in str(caught.value)
+
+
+class TestRates:
+    @settings(deadline=None, derandomize=True, max_examples=examples(100))
+    @given(st.lists(st.floats(1e-9, 1), min_size=1, max_size=12))
+    def test_a_chain_yields_one_token_and_the_sum_of_the_rates(self, rates):
+        rates = sorted(rates, reverse=True)
+        table = table_of_rates(rates)
+        for length in range(1, len(rates) + 1):
+            assert table.expected_tokens(chain(length)) == pytest.approx(1 + sum(rates[:length]))
+
+    def test_a_plain_list_is_of_positions(self, tmp_path):
+        found = read(tmp_path, [0.8, 0.4, 0.1])
+        assert found.table.p == pytest.approx(np.array([[0.8], [0.5], [0.25]]))
+        assert (found.rule, found.temperature, found.top_p) == ("sequoia", 0.6, 1.0)
+        assert found.prompts is found.positions is found.table.counts is found.table.standard_error is None
+        assert [(each.what, each.source) for each in found.imported] == [("acceptance", "file (rates per position)")]
+
+    def test_positions_never_reached_are_left_out(self, tmp_path):
+        assert read(tmp_path, [0.8, 0.0, 0.0, 0.0]).table.p.tolist() == [[0.8], [0.0]]
+
+    def test_conditional_rates_and_tables(self, tmp_path):
+        assert read(tmp_path, {"conditional": [0.5, 0.7]}).table.p.tolist() == [[0.5], [0.7]]
+        assert read(tmp_path, {"conditional": [[0.5, 0.1]]}).table.p.tolist() == [[0.5, 0.1]]
+        assert read(tmp_path, [[0.5, 0.1], [0.6, 0.2]]).table.p.tolist() == [[0.5, 0.1], [0.6, 0.2]]
+        assert read(tmp_path, {"p": [0.5, 0.1]}).table.position_invariant
+
+    def test_the_last_line_of_a_log(self, tmp_path):
+        found = read(tmp_path, LOG)
+        assert found.table.expected_tokens(chain(3)) == pytest.approx(1 + 0.71 + 0.52 + 0.38)
+        assert found.imported[0].source == "file (vLLM log, last line)"
+
+    def test_what_is_exported_to_vllm_comes_back(self, tmp_path):
+        from tests.cli.invented import invented
+
+        exported = setting(engine_named("vllm"), Source(profile=invented()))
+        (text,) = [each.text for each in exported.emitted.files if "synthetic_acceptance_rates" in each.text]
+        found = read(tmp_path, text).table
+        survival = exported.asked.survival
+        assert found.reach(chain(len(survival)))[1:].tolist() == pytest.approx(survival, abs=2e-6)
+
+    @pytest.mark.parametrize(
+        ("content", "field", "reason"),
+        [
+            ([0.5, 0.6], "content", "never to rise.* Got 0.6 after 0.5 at position 1"),
+            ([0.5, -0.1], "content", "each from 0 to 1"),
+            ([1.5], "content", "each from 0 to 1"),
+            ([], "content", "at least one number"),
+            ([[]], "content", "at least one entry"),
+            ([0.5, "a"], "content", "finite numbers"),
+            ([0.5, [0.5]], "content[0]", "list of finite numbers. Got 0.5"),
+            ([True], "content", "finite numbers"),
+            ("[NaN]", "content", "finite numbers"),
+            ([[0.5, 0.6]], "content", "sums to 1.1"),
+            ([[0.5], [0.5, 0.1]], "content", "as many in every row"),
+            ({"conditional": [0.5], "p": [0.5]}, "content", "object with 2 of these keys"),
+            ({"conditional": 0.5}, "conditional", "list of finite numbers"),
+            ({"synthetic_acceptance_rates": [0.4, 0.5]}, "synthetic_acceptance_rates", "never to rise"),
+            ({"rates": [0.5]}, "content", "object with 0 of these keys"),
+            ("some text", "content", "Got other text"),
+            (b"\xff\xfe", "content", "Got no text"),
+            ("Per-position acceptance rate: none", "content", "Got none"),
+            ("Per-position acceptance rate: 0.2, 0.3", "content", "never to rise"),
+        ],
+    )
+    def test_what_is_refused(self, tmp_path, content, field, reason):
+        refused(tmp_path, content, field, reason)
+
+
+class TestCounts:
+    @pytest.mark.parametrize("ending", ["_total", ""])
+    def test_metrics_are_summed_over_engines(self, tmp_path, ending):
+        found = read(tmp_path, METRICS.replace("_total", ending))
+        assert found.positions == 100
+        assert found.table.p == pytest.approx(np.array([[0.8], [0.5], [0.5]]))
+        assert found.table.counts.tolist() == [100, 80, 40]
+        wanted = [np.sqrt(0.8 * 0.2 / 100), np.sqrt(0.25 / 80), np.sqrt(0.25 / 40)]
+        assert found.table.standard_error[:, 0].tolist() == pytest.approx(wanted)
+        assert found.imported[0].source == "file (vLLM metrics)"
+
+    def test_json_says_the_same(self, tmp_path):
+        counts = read(tmp_path, {"num_drafts": 100, "accepted_per_pos": [80, 40, 20]})
+        metrics = read(tmp_path, METRICS)
+        assert counts.table.p.tolist() == metrics.table.p.tolist()
+        assert counts.table.standard_error.tolist() == metrics.table.standard_error.tolist()
+
+    def test_the_errors_are_those_of_repeated_counting(self):
+        rng = np.random.default_rng(3)
+        drafts, p = 400, [0.8, 0.5]
+        reached = [np.full(4000, drafts)]
+        for chance in p:
+            reached.append(rng.binomial(reached[-1], chance))
+        drawn = np.stack([after / before for before, after in pairwise(reached)])
+        table = table_of_counts(drafts, [320.0, 160.0])
+        assert drawn.std(axis=1).tolist() == pytest.approx(table.standard_error[:, 0].tolist(), rel=0.05)
+
+    @pytest.mark.parametrize(
+        ("content", "field", "reason"),
+        [
+            ({"num_drafts": 100, "accepted_per_pos": [101]}, "accepted_per_pos", "each from 0 to 1 of all drafts"),
+            ({"num_drafts": 100, "accepted_per_pos": [50, 60]}, "accepted_per_pos", "never to rise"),
+            ({"num_drafts": 100, "accepted_per_pos": []}, "accepted_per_pos", "at least one"),
+            ({"num_drafts": 0, "accepted_per_pos": [1]}, "num_drafts", "at least 1"),
+            ({"num_drafts": 2**62, "accepted_per_pos": [1]}, "accepted_per_pos", "at most 1e.15"),
+            ({"accepted_per_pos": [1]}, "num_drafts", "is missing"),
+            (METRICS.replace("} 48.0", "} many"), "line 8", "expected a count of at least 0. Got 'many'"),
+            (METRICS.replace("} 48.0", "} -1"), "line 8", "count of at least 0"),
+            (METRICS.replace('position="0"', 'position="x"'), "line 8", "position: expected a whole number"),
+            (METRICS.replace('position="1"', 'position="7"'), "content", "every position from 0 on"),
+            (
+                METRICS.replace('engine="1",model_name="m"', 'engine="1",model_name="n"'),
+                "model_name",
+                "one model. Got 2",
+            ),
+            ("vllm:spec_decode_num_drafts_total 0.0\n", "content", "has it drafted yet"),
+        ],
+    )
+    def test_what_is_refused(self, tmp_path, content, field, reason):
+        refused(tmp_path, content, field, reason)
+
+
+class TestVectors:
+    def torch_bytes(self, content):
+        import torch
+
+        file = io.BytesIO()
+        torch.save(torch.tensor(content) if isinstance(content, list) else content, file)
+        return file.getvalue()
+
+    def test_entries_that_sum_to_1_end_in_what_nobody_accepted(self, tmp_path):
+        found = read(tmp_path, self.torch_bytes([0.0, 0.6, 0.2, 0.1, 0.1]))
+        assert found.table.p == pytest.approx(np.array([0.6, 0.2, 0.1]))
+        assert found.table.position_invariant
+        assert found.imported[0].source == "file (acceptance vector; last entry, nothing accepted, left out)"
+
+    def test_entries_that_do_not_are_all_ranks(self, tmp_path):
+        found = read(tmp_path, self.torch_bytes([0.0, 0.6, 0.2, 0.1]))
+        assert found.table.p == pytest.approx(np.array([0.6, 0.2, 0.1]))
+        assert found.imported[0].source == "file (acceptance vector)"
+
+    def test_where_nobody_can_tell_nothing_is_dropped_and_that_is_said(self, tmp_path):
+        found = read(tmp_path, [0.6, 0.2, 0.1, 0.099], kind="ranks")
+        assert found.table.p.tolist() == [0.6, 0.2, 0.1, 0.099]
+        assert "last entry kept as a rank, may be nothing accepted" in found.imported[0].source
+
+    def test_a_list_of_ranks_is_not_one_of_positions(self, tmp_path):
+        assert read(tmp_path, [0.5, 0.25], kind="ranks").table.p.tolist() == [0.5, 0.25]
+        assert read(tmp_path, [0.5, 0.25], kind="positions").table.p.tolist() == [[0.5], [0.5]]
+        assert vector_of_ranks([0.0, 0.5, 0.25]).table.p.tolist() == [0.5, 0.25]
+        with pytest.raises(InvalidValueError, match="kind: expected one of auto, positions, ranks"):
+            read(tmp_path, [0.5], kind="depths")
+
+    @pytest.mark.source
+    @shared
+    def test_sequoias_shipped_vector(self):
+        found = read_acceptance(SEQUOIA / "acceptance-rate-vector.pt", temperature=0.6, rule="sequoia")
+        published = json.loads((SEQUOIA / "acceptance.json").read_bytes())["shipped_vector"]
+        assert found.table.p.tolist() == pytest.approx(published["p"], abs=1e-8)
+        assert 1 - found.table.p.sum() == pytest.approx(published["none_accepted"], abs=1e-6)
+
+    @pytest.mark.source
+    @shared
+    def test_the_vector_of_the_paper(self, tmp_path):
+        published = json.loads((SEQUOIA / "acceptance.json").read_bytes())
+        assert read(tmp_path, published["paper_vector"]).table.p.tolist() == published["paper_vector"]["p"]
+        assert (
+            read(tmp_path, published["paper_vector"]["p"], kind="ranks").table.p.tolist()
+            == published["paper_vector"]["p"]
+        )
+        refused(tmp_path, published, "content", r"Several tables \(shipped_vector, paper_vector\)")
+
+    @pytest.mark.source
+    @shared
+    def test_a_growmap_is_no_vector(self, tmp_path):
+        refused(tmp_path, (SEQUOIA / "8-chain.pt").read_bytes(), "content", "Is it an acceptance vector")
+
+    def test_what_is_refused(self, tmp_path):
+        import pickle
+
+        refused(tmp_path, self.torch_bytes([[0.5]]), "content", "expected one row of finite numbers")
+        refused(tmp_path, self.torch_bytes([float("nan")]), "content", "expected one row of finite numbers")
+        refused(tmp_path, self.torch_bytes([0.0, 0.9, 0.3]), "content", "sums to 1.2")
+        refused(tmp_path, self.torch_bytes("text"), "content", "Is it an acceptance vector")
+        refused(tmp_path, pickle.dumps([0.5]), "content", "bare pickle")
+        refused(tmp_path, self.torch_bytes([0.5])[:-40], "content", "torch file")
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(TreeoptError, match="no such file"):
+        read_acceptance(tmp_path / "none", temperature=0.0, rule="sequoia")
+    refused(tmp_path, "[" + "0.5, " * 1_000_000 + "0.5]", "content", "larger than 4000000 bytes")

@@ -1,0 +1,191 @@
+"""Curves of other programs, against numbers worked out by hand and against what treeopt itself exports."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.engines.reports.samples import CSV, SGLANG_ADDITIVE, SGLANG_SAMPLES, TENSORRT_LLM
+from tests.engines.settings.named import engine_named
+from treeopt.engines.reports import read_latency
+from treeopt.engines.settings.setting import setting
+from treeopt.engines.settings.source import Source
+from treeopt.errors import FormatError, InvalidValueError, TreeoptError
+
+
+def read(tmp_path, content, **options):
+    path = tmp_path / "file"
+    path.write_text(content if isinstance(content, str) else json.dumps(content), "utf-8")
+    return read_latency(path, **options)
+
+
+def refused(tmp_path, content, field, reason, **options):
+    with pytest.raises(FormatError, match=reason) as caught:
+        read(tmp_path, content, **options)
+    assert caught.value.field == field
+    assert len(str(caught.value)) < len(str(tmp_path)) + 400
+    assert "\n" not in str(caught.value)
+
+
+class TestCsv:
+    def test_lines_of_one_count_are_samples(self, tmp_path):
+        (found,) = read(tmp_path, CSV)
+        assert (found.context_tokens, found.batch_size, found.source) == (None, 1, "file (CSV)")
+        assert found.verify.tokens.tolist() == [1, 4]
+        np.testing.assert_allclose(found.verify.timings[0].samples_s, [0.010, 0.012])
+        np.testing.assert_allclose(found.verify.medians_s, [0.011, 0.016])
+        np.testing.assert_allclose(found.draft.medians_s, [0.002, 0.003])
+        np.testing.assert_allclose(found.overhead.samples_s, [0.0005])
+
+    @pytest.mark.parametrize(
+        ("unit", "one"), [("seconds", "0.01"), ("s", "1e-2"), ("ms", "10"), ("Milliseconds", " 10 "), ("us", "10000")]
+    )
+    def test_units(self, tmp_path, unit, one):
+        (found,) = read(tmp_path, f"\ufeff{unit},tokens\r\n{one},1\r\n")
+        assert found.verify.medians_s.tolist() == pytest.approx([0.01])
+
+    def test_every_context_and_batch_is_a_condition(self, tmp_path):
+        found = read(tmp_path, 'context,batch,tokens,"seconds"\n512,4,1,0.1\n256,1,1,0.2\n512,4,2,0.3\n,,1,0.4\n')
+        assert [(each.context_tokens, each.batch_size) for each in found] == [(512, 4), (256, 1), (None, 1)]
+        assert found[0].verify.medians_s.tolist() == [0.1, 0.3]
+
+    def test_lines_without_a_pass_are_what_is_asked_for(self, tmp_path):
+        (found,) = read(tmp_path, "tokens,seconds\n1,0.1\n", default_pass="draft")
+        assert found.verify is None
+        assert found.draft.medians_s.tolist() == [0.1]
+        with pytest.raises(InvalidValueError, match="default_pass"):
+            read(tmp_path, CSV, default_pass="target")
+
+    @pytest.mark.parametrize(
+        ("content", "field", "reason"),
+        [
+            ("", "content", "at least one line of numbers"),
+            ("tokens,seconds\n# nothing\n", "content", "at least one line of numbers"),
+            ("1,0.1\n2,0.2\n", "line 1", "a line of names: tokens, one of seconds.* Got '1'"),
+            ("tokens,speed\n1,0.1\n", "line 1", "Got 'speed'"),
+            ("tokens\n1\n", "line 1", "each once.* Got tokens"),
+            ("tokens,ms,us\n1,1,1\n", "line 1", "each once"),
+            ("tokens,seconds\n\n1,0.1,3\n", "line 3", "expected 2 values, one per name. Got 3"),
+            ("tokens,seconds\n1.5,0.1\n", "line 2", "tokens: expected a whole number of at least 1. Got '1.5'"),
+            ("tokens,seconds\n1_0,0.1\n", "line 2", "whole number"),
+            ("tokens,seconds\n0,0.1\n", "line 2", "whole number"),
+            (f"tokens,seconds\n{'9' * 5000},0.1\n", "line 2", "whole number"),
+            ("tokens,seconds\n1,0\n", "line 2", "a time above 0"),
+            ("tokens,seconds\n1,-1\n", "line 2", "a time above 0"),
+            ("tokens,seconds\n1,nan\n", "line 2", "a time above 0"),
+            ("tokens,seconds\n1,1e400\n", "line 2", "a time above 0"),
+            ("tokens,seconds\n1,fast\n", "line 2", "Got 'fast'"),
+            ("tokens,seconds\n1,1_0\n", "line 2", "Got '1_0'"),
+            ("tokens,ns\n1,1\n", "line 1", "Got 'ns'"),
+            ("tokens,us\n1,1e-6\n", "tokens", "expected 1e-09 to 1e.06. Got 1e-12 at 1 tokens: is it another unit"),
+            ("tokens,seconds,pass\n1,0.1,target\n", "line 2", "pass: expected verify, draft, overhead or nothing"),
+            ("tokens,seconds,batch\n1,0.1,0\n", "line 2", "batch: expected a whole number of at least 1"),
+            ("tokens,seconds,context\n1,0.1,-1\n", "line 2", "context: expected a whole number of at least 0"),
+            ("tokens,seconds,pass\n1,-1,overhead\n", "line 2", "a time of at least 0"),
+            ("tokens,s,batch\n" + "".join(f"1,1,{b}\n" for b in range(1, 1003)), "line 1002", "at most 1000 pairs"),
+            ('tokens,seconds\n1,"0.1\n', "line 2", "commas between"),
+            ("tokens,seconds\n4,0.1\n8,0.2\n", "tokens", "verify: .*from 1 token, plain decoding's pass.* first at 4"),
+            ("tokens,seconds,pass\n1,0.1,\n2,0.2,draft\n", "tokens", "draft: .*a level of one node.* first at 2"),
+        ],
+    )
+    def test_what_is_refused(self, tmp_path, content, field, reason):
+        refused(tmp_path, content, field, reason)
+
+
+class TestEngineTables:
+    def test_steps_per_second(self, tmp_path):
+        (found,) = read(tmp_path, SGLANG_SAMPLES)
+        assert (found.context_tokens, found.batch_size) == (None, 1)
+        assert found.source == "file (SGLang cost table)"
+        assert found.verify.tokens.tolist() == [1, 8, 64]
+        assert found.verify.medians_s.tolist() == pytest.approx([0.01, 0.0125, 0.02])
+        assert found.draft is found.overhead is None
+
+    @pytest.mark.parametrize("table", [SGLANG_ADDITIVE, TENSORRT_LLM], ids=["sglang", "tensorrt-llm"])
+    def test_every_probed_batch_size_is_a_condition(self, tmp_path, table):
+        """step(batch 1, n) = 1 + 0.2 + pass(n) ms and step(batch 4, n) = 1 + 0.8 + pass(4 n) ms."""
+        one, four = read(tmp_path, table)
+        assert (one.batch_size, four.batch_size) == (1, 4)
+        assert one.verify.tokens.tolist() == [1, 4, 16]
+        assert one.verify.medians_s.tolist() == pytest.approx([0.0112, 0.0142, 0.0262])
+        assert four.verify.tokens.tolist() == [1, 4]
+        assert four.verify.medians_s.tolist() == pytest.approx([0.0148, 0.0268])
+
+    def test_counts_that_a_batch_does_not_divide_are_taken_on_both_sides(self, tmp_path):
+        table = SGLANG_ADDITIVE | {"bs_probes": [3], "alpha_seconds": [0.0]}
+        (found,) = read(tmp_path, table)
+        assert found.verify.tokens.tolist() == [1, 2, 5]
+        between = [0.01 + 0.003 * 2 / 3, 0.013 + 0.012 * 2 / 12, 0.013 + 0.012 * 11 / 12]
+        assert found.verify.medians_s.tolist() == pytest.approx([0.001 + each for each in between])
+
+    def test_a_table_with_bias_is_additive_as_sglang_reads_it(self, tmp_path):
+        (found, _) = read(tmp_path, SGLANG_ADDITIVE | {"remark": "any"})
+        assert found.verify.max_tokens == 16
+
+    @pytest.mark.parametrize("batch", [1, 2])
+    def test_what_is_exported_to_sglang_comes_back(self, tmp_path, batch):
+        from tests.cli.invented import invented
+
+        profile = invented(conditions=[(256, batch)])
+        emitted = setting(engine_named("sglang"), Source(profile=profile)).emitted
+        (text,) = [each.text for each in emitted.files if each.name.endswith("sps.json")]
+        if batch == 2:  # tokens of the batch, from 2 on
+            refused(tmp_path, text, "sample_batch_tokens", "from 1 token.* first at 2: time 1 token too")
+            return
+        (found,) = read(tmp_path, text)
+        wanted = profile.latencies[0].verify
+        assert found.verify.tokens.tolist() == wanted.tokens.tolist()
+        np.testing.assert_allclose(found.verify.medians_s, wanted.medians_s, rtol=1e-5)
+
+    @pytest.mark.parametrize(
+        ("content", "field", "reason"),
+        [
+            ("{", "content", r"expected JSON .* Is it complete\?"),
+            ("[1, 2]", "content", "expected CSV with a line of names"),
+            ({"tokens": [1]}, "content", "Got other JSON"),
+            ('{"bias_seconds": 1, "bias_seconds": 2}', "content", "appears twice"),
+            ("[" * 100_000, "content", "expected JSON"),
+            (SGLANG_SAMPLES | {"sample_batch_tokens": [1, 8, 8]}, "sample_batch_tokens", "rising counts"),
+            (
+                SGLANG_SAMPLES | {"sample_batch_tokens": [1, 8]},
+                "sample_steps_per_sec",
+                "expected 2, one per count. Got 3",
+            ),
+            (SGLANG_SAMPLES | {"sample_batch_tokens": [2, 8, 64]}, "sample_batch_tokens", "the first at 2"),
+            (SGLANG_SAMPLES | {"sample_batch_tokens": [1, 8, 64.5]}, "sample_batch_tokens", "whole numbers"),
+            (SGLANG_SAMPLES | {"sample_steps_per_sec": [1, 0, 2]}, "sample_steps_per_sec", "above 0"),
+            (SGLANG_SAMPLES | {"sample_steps_per_sec": [1, 1e-320, 2]}, "sample_batch_tokens", "another unit"),
+            (SGLANG_SAMPLES | {"sample_steps_per_sec": [1, float("nan"), 2]}, "sample_steps_per_sec", "finite"),
+            (SGLANG_SAMPLES | {"sample_batch_tokens": [], "sample_steps_per_sec": []}, "sample_batch_tokens", "rising"),
+            (SGLANG_ADDITIVE | {"bias_seconds": -1.0}, "m_probes", "expected 1e-09 to 1e.06. Got -0.98"),
+            (SGLANG_ADDITIVE | {"m_probes": [2, 4, 16]}, "m_probes", "expected 1 tokens .* batch of 1. Got 2 to 16"),
+            (SGLANG_ADDITIVE | {"bs_probes": [1, 32]}, "m_probes", "expected 32 tokens .* Got 1 to 16"),
+            (SGLANG_ADDITIVE | {"theta_seconds": [1e308, -1e308, 1e308]}, "m_probes", "seconds: expected"),
+            ({"bias_seconds": 1}, "bs_probes", "is missing"),
+            (TENSORRT_LLM | {"fixed_overhead_ms": "1"}, "fixed_overhead_ms", "expected a number"),
+            ({"token_counts": [1], "cost_tables": {}}, "fixed_overhead_ms", "is missing"),
+            (
+                TENSORRT_LLM
+                | {"token_counts": list(range(1, 1001)), "step_time_ms": [1.0] * 1000}
+                | {"batch_sizes": list(range(1, 1001)), "batch_overhead_ms": [1.0] * 1000},
+                "token_counts",
+                "at most 100000 times",
+            ),
+        ],
+    )
+    def test_what_is_refused(self, tmp_path, content, field, reason):
+        refused(tmp_path, content, field, reason)
+
+    def test_a_table_is_not_of_drafting(self, tmp_path):
+        refused(tmp_path, SGLANG_SAMPLES, "content", "expected CSV of draft passes", default_pass="draft")
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(TreeoptError, match="no such file"):
+        read_latency(tmp_path / "none.csv")
+    (tmp_path / "large").write_bytes(b"#" * 4_000_001)
+    with pytest.raises(TreeoptError, match="larger than 4000000 bytes"):
+        read_latency(tmp_path / "large")
+    (tmp_path / "bytes").write_bytes(b"tokens,\xff")
+    with pytest.raises(TreeoptError, match="not UTF-8"):
+        read_latency(tmp_path / "bytes")

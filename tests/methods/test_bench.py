@@ -1,0 +1,147 @@
+"""Rows of the table: arithmetic under a clock that is known, losslessness that is tested, and names."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from treeopt.errors import InvalidValueError
+from treeopt.methods.bench import bench_systems
+from treeopt.methods.contest import NAMES, checked_names
+from treeopt.methods.method import System
+from treeopt.profiler.bench.compare import Workload
+from treeopt.profiler.bench.timed_steps import TimedSteps, decoded_text, run_trial
+from treeopt.records.latency import Estimate
+from treeopt.records.sampling import Sampling
+from treeopt.runtime import Decoder, DraftingDecoder, DynamicDecoder
+from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
+from treeopt.texts.prompts import bench_prompts, load_prompts
+from treeopt.trees import chain, k_ary
+from treeopt.trees.dynamic_tree import DynamicTree
+
+GREEDY, WARM = Sampling(0.0), Sampling(0.6)
+
+
+class Clock:
+    """Tells a time that goes on by a known amount at every reading."""
+
+    def __init__(self) -> None:
+        self.readings = 0
+
+    def __call__(self) -> float:
+        self.readings += 1
+        return self.readings * (self.readings + 1) / 2  # the n-th stretch takes n seconds
+
+
+@pytest.fixture(scope="module")
+def pair(bundled_pair):
+    return bundled_pair
+
+
+@pytest.fixture(scope="module")
+def prompts(pair):
+    return [pair.tokenizer.encode(text)[:40] for text in bench_prompts(load_prompts())][:3]
+
+
+def system(pair, name, tree=None, *, sampling=GREEDY, rule="sequoia", **options) -> System:
+    def make(seed):
+        return Decoder(
+            pair.target,
+            pair.draft if tree.nodes > 1 else None,
+            tree,
+            rule=rule,
+            temperature=sampling.temperature,
+            seed=seed,
+            **options,
+        )
+
+    return System(name=name, rule=rule, setting=str(tree), predicted=Estimate(1.5, 1.4, 1.6), make=make)
+
+
+def systems(pair, **options):
+    return [system(pair, "plain", chain(0), **options), system(pair, "tree", k_ary(2, 2), **options)]
+
+
+def rows(pair, prompts, made, sampling=GREEDY, repeats=1, **options):
+    return bench_systems(
+        made,
+        pair.target,
+        Workload(prompts=prompts, max_new_tokens=24, repeats=repeats),
+        sampling,
+        show_progress=False,
+        **options,
+    )
+
+
+def test_times_of_a_step_are_told_apart(pair, prompts):
+    decoder = Decoder(pair.target, pair.draft, k_ary(2, 2), temperature=0.0)
+    steps = TimedSteps(decoder, Clock())
+    text = decoded_text(steps, decoder, prompts[0], 10)
+    count = len(text)
+    assert steps.draft_s == [2.0 + 4 * step for step in range(count)]
+    assert steps.verify_s == [3.0 + 4 * step for step in range(count)]
+    assert steps.rest_s == [4.0 + 4 * step for step in range(count)]
+    assert steps.pass_tokens == [7] * count
+    assert sum(map(len, text)) >= 10 > sum(map(len, text[:-1]))
+
+
+def test_rows_are_sums_of_these_times(pair, prompts):
+    plain, tree = rows(pair, prompts, systems(pair), now_s=Clock())
+    for row in (plain, tree):
+        assert row.step_s == pytest.approx(row.draft_s + row.verify_s + row.rest_s)
+        assert row.tokens_per_s == pytest.approx(row.tokens_per_step / row.step_s)
+    assert (plain.speedup, plain.tokens_per_step) == (1.0, 1.0)
+    assert tree.speedup == pytest.approx(tree.tokens_per_s / plain.tokens_per_s)
+    assert tree.tokens_per_step > 1.5
+    assert tree.predicted_speedup == 1.5
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, WARM])
+def test_lossless_systems_are_told_so(pair, prompts, sampling):
+    found = rows(pair, prompts, systems(pair, sampling=sampling), sampling)
+    assert [row.lossless for row in found] == [True, True]
+
+
+@pytest.mark.slow
+def test_another_models_text_is_no_lossless_one(pair, prompts):
+    """Negative control: the table would say so, were a system to change the text."""
+    other = System(
+        name="draft",
+        rule="none",
+        setting="the draft model's own text",
+        predicted=Estimate(1.0, 1.0, 1.0),
+        make=lambda seed: Decoder(pair.draft, None, chain(0), temperature=WARM.temperature, seed=seed),
+    )
+    plain = system(pair, "plain", chain(0), sampling=WARM)
+    assert [row.lossless for row in rows(pair, prompts, [plain, other], WARM, repeats=3)] == [True, False]
+    greedy = replace(other, make=lambda _: Decoder(pair.draft, None, chain(0), temperature=0.0))
+    found = rows(pair, prompts[:1], [systems(pair)[0], greedy])
+    assert [row.lossless for row in found] == [True, False]
+    assert "texts differ" in found[1].evidence
+
+
+def test_a_trial_counts_tokens_steps_and_passes(pair, prompts):
+    decoder = DraftingDecoder(pair.target, PromptLookupDrafter(3, 4), temperature=0.0)
+    trial = run_trial(decoder, prompts, 20, now_s=Clock())
+    assert len(trial.tokens) == len(prompts)
+    assert np.all(trial.tokens >= 20)
+    assert trial.passes.sum() == trial.steps.sum()
+    assert set(trial.pass_tokens) <= set(range(1, 6))
+    assert trial.draft.samples_s.min() == 2.0
+
+
+def test_a_dynamic_trees_passes_are_as_large_as_it_is(pair, prompts):
+    decoder = DynamicDecoder(pair.target, pair.draft, DynamicTree(top_k=2, depth=3, nodes=6), temperature=0.0)
+    trial = run_trial(decoder, prompts[:1], 12)
+    assert trial.pass_tokens.tolist() == [6]
+
+
+def test_names_stand_in_the_order_of_the_table():
+    assert checked_names(["sequoia", "chain"]) == ("plain", "chain", "sequoia")
+    assert checked_names(["all"]) == NAMES
+    assert (
+        *("plain", "prompt-lookup", "chain", "k-sequences", "top-k-tree", "medusa", "redrafter", "lookahead"),
+        *("specexec", "eagle2", "sequoia", "treeopt"),
+    ) == NAMES
+    with pytest.raises(InvalidValueError, match="Got 'jacobi'"):
+        checked_names(["chain", "jacobi"])

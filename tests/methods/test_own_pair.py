@@ -1,0 +1,171 @@
+"""All systems on a pair of the user's own: those that cannot run there are rows that say why, and the others run."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.cli.invented import TABLE, invented
+from tests.methods.toys import LITTLE, pair_of
+from treeopt.errors import InfeasibleError, InvalidValueError
+from treeopt.methods import running
+from treeopt.methods.bench import bench_systems
+from treeopt.methods.contest import NAMES
+from treeopt.methods.method import System
+from treeopt.methods.running import ContestRequest, run_contest
+from treeopt.planner import step_model
+from treeopt.planner.chains import fastest_chain
+from treeopt.profiler.bench.compare import Workload
+from treeopt.records.latency import Estimate
+from treeopt.records.sampling import Sampling
+from treeopt.report.results import NotRun, Row
+from treeopt.runtime import Decoder
+from treeopt.trees import chain
+
+
+@pytest.fixture(scope="module")
+def rows(target, draft, prompts):
+    return run_contest(
+        pair_of(target, draft),
+        prompts[:4],
+        prompts[4:],
+        ContestRequest(names=["all"], temperatures=[0.0], effort=LITTLE),
+        show_progress=False,
+    )
+
+
+def test_every_system_has_a_row_in_the_order_of_the_table(rows):
+    assert [row.system for row in rows] == list(NAMES)
+    assert [row.system for row in rows if isinstance(row, NotRun)] == ["medusa", "redrafter"]
+
+
+def test_heads_of_another_target_are_refused_with_their_reason(rows):
+    for row in rows:
+        if isinstance(row, NotRun):
+            assert row.temperature == 0.0
+            assert row.reason.startswith("heads: those that ship are the bundled target's. Got large")
+
+
+def test_the_others_ran(rows):
+    ran = [row for row in rows if isinstance(row, Row)]
+    assert len(ran) == len(NAMES) - 2
+    assert [row.system for row in ran if not row.lossless] == []
+
+
+def test_no_time_is_shorter_than_a_clock_can_tell(rows):
+    for row in rows:
+        if isinstance(row, Row):
+            assert min(each for each in (row.step_s, row.draft_s, row.verify_s, row.rest_s) if each != 0) > 1e-8
+
+
+def test_what_is_assumed_is_said_apart(rows):
+    assumed = {row.system: bool(row.assumed) for row in rows if isinstance(row, Row) and row.system != "treeopt"}
+    assert [name for name, said in assumed.items() if said] == ["prompt-lookup", "lookahead", "specexec", "eagle2"]
+
+
+@pytest.mark.slow
+def test_a_target_that_transformers_run_has_rows_too(tmp_path):
+    transformers = pytest.importorskip("transformers", reason="needs the hf extra")
+    from treeopt.runtime.models.hf.loading import load_adapter
+
+    def model(layers, name):
+        torch.manual_seed(layers)
+        sizes = {"vocab_size": 61, "n_embd": 32, "n_layer": layers, "n_head": 4, "n_positions": 256}
+        config = transformers.GPT2Config(**sizes, bos_token_id=None, eos_token_id=None)
+        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / name)
+        return load_adapter(tmp_path / name)
+
+    texts = [torch.randint(61, (9,), generator=torch.Generator().manual_seed(seed)).tolist() for seed in range(5)]
+    found = run_contest(
+        pair_of(model(2, "large"), model(1, "small")),
+        texts[:3],
+        texts[3:],
+        ContestRequest(names=["all"], temperatures=[0.7], effort=LITTLE),
+        show_progress=False,
+    )
+    assert [row.system for row in found] == list(NAMES)
+    assert [row.system for row in found if isinstance(row, NotRun)] == ["medusa", "redrafter"]
+    assert all(row.lossless for row in found if isinstance(row, Row))
+
+
+def test_a_system_that_refuses_a_prompt_while_it_decodes_is_a_row_and_the_others_go_on(target, prompts):
+    def make(seed, fault_after=0):
+        decoder = Decoder(target, None, chain(0), temperature=0.0, seed=seed)
+        start, texts = decoder.start, []
+
+        def counted(prompt):
+            texts.append(prompt)
+            if fault_after and len(texts) > fault_after:
+                raise InfeasibleError("cache: no room for this prompt")
+            start(prompt)
+
+        decoder.start = counted
+        return decoder
+
+    def system(name, **options):
+        one = Estimate(1.0, 1.0, 1.0)
+        return System(name=name, rule="none", setting="", predicted=one, make=lambda seed: make(seed, **options))
+
+    made = [system("plain"), system("late", fault_after=2), system("early", fault_after=0), system("other")]
+    found = bench_systems(
+        made, target, Workload(prompts=prompts[:3], max_new_tokens=4, repeats=1), Sampling(0.0), show_progress=False
+    )
+    assert [row.system for row in found] == ["plain", "late", "early", "other"]
+    assert found[1] == NotRun(system="late", temperature=0.0, reason="cache: no room for this prompt")
+    assert [isinstance(row, Row) for row in found] == [True, False, True, True]
+    with pytest.raises(InfeasibleError, match="no room"):
+        bench_systems(
+            [system("plain", fault_after=1)],
+            target,
+            Workload(prompts=prompts[:3], max_new_tokens=4, repeats=1),
+            Sampling(0.0),
+        )
+
+
+def test_a_profile_that_is_given_is_planned_from_and_none_is_measured(target, draft, prompts, monkeypatch):
+    def never(*_, **__):
+        raise AssertionError("measured though a profile was given")
+
+    monkeypatch.setattr(running, "_profile", never)
+    profile = invented(tables=(TABLE, TABLE))  # sequoia at temperatures 0 and 0.2
+    rows = run_contest(
+        pair_of(target, draft),
+        prompts[:4],
+        prompts[4:],
+        ContestRequest(names=["chain", "k-sequences"], temperatures=[0.0, 0.2], effort=LITTLE, profile=profile),
+        show_progress=False,
+    )
+    assert [(row.temperature, row.system) for row in rows] == [
+        (t, name) for t in (0.0, 0.2) for name in ("plain", "chain", "k-sequences")
+    ]
+    assert rows[1].predicted_speedup == pytest.approx(fastest_chain(step_model(profile)).speedup.value)
+    assert isinstance(rows[2], Row), "at temperature 0 all rules are one"
+    assert isinstance(rows[5], NotRun)
+    assert "rule specinfer" in rows[5].reason
+
+
+def test_a_profile_without_the_temperature_or_with_another_draft_law_is_refused(target, draft, prompts):
+    def asked(profile, temperature):
+        return run_contest(
+            pair_of(target, draft),
+            prompts[:4],
+            prompts[4:],
+            ContestRequest(names=["chain"], temperatures=[temperature], effort=LITTLE, profile=profile),
+        )
+
+    with pytest.raises(InfeasibleError, match=r"0\.6 was not measured"):
+        asked(invented(), 0.6)
+    other = replace(invented().acceptances[0], temperature=0.6, draft_sampling=Sampling(0.9))
+    with pytest.raises(InvalidValueError, match="leave the profile out"):
+        asked(replace(invented(), acceptances=(other,)), 0.6)
+
+
+def test_an_unknown_name_is_refused_before_anything_runs(target, draft, prompts, monkeypatch):
+    monkeypatch.setattr(running, "_profile", None)
+    with pytest.raises(InvalidValueError, match="Got 'jacobi'"):
+        run_contest(
+            pair_of(target, draft),
+            prompts,
+            prompts,
+            ContestRequest(names=["jacobi"], temperatures=[0.0], effort=LITTLE),
+        )

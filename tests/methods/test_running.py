@@ -1,0 +1,65 @@
+"""The whole contest with the bundled pair, as small as it can be: every system, both temperatures."""
+
+import pytest
+
+from treeopt.methods.contest import NAMES
+from treeopt.methods.running import ContestRequest, Effort, run_contest
+from treeopt.report.results import NotRun
+from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
+
+SMALL = Effort(
+    max_tokens=32,
+    rounds=2,
+    positions=400,
+    trial_prompts=2,
+    trial_positions=24,
+    bench_tokens=40,
+    repeats=1,
+)
+
+
+pytestmark = pytest.mark.slow  # test_own_pair.py runs one with toy models
+
+
+@pytest.fixture(scope="module")
+def pair(bundled_pair):
+    return bundled_pair
+
+
+def contest(pair, names, temperatures):
+    encode, texts = pair.tokenizer.encode, load_prompts()
+    return run_contest(
+        pair,
+        [encode(text) for text in profile_prompts(texts)],
+        [encode(text) for text in bench_prompts(texts)][:2],
+        ContestRequest(names=names, temperatures=temperatures, effort=SMALL),
+        show_progress=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def rows(pair):
+    return contest(pair, ["all"], [0.0, 0.6])
+
+
+def test_every_system_has_a_row_at_every_temperature(rows):
+    assert [(row.temperature, row.system) for row in rows] == [(t, name) for t in (0.0, 0.6) for name in NAMES]
+    assert [row for row in rows if isinstance(row, NotRun)] == []
+
+
+def test_every_system_is_lossless(rows):
+    assert [(row.system, row.evidence) for row in rows if not row.lossless] == []
+
+
+def test_every_number_is_one(rows):
+    for row in rows:
+        assert row.tokens_per_step >= 1
+        assert row.step_s == pytest.approx(row.draft_s + row.verify_s + row.rest_s)
+        assert row.tokens_per_s == pytest.approx(row.tokens_per_step / row.step_s)
+        assert row.predicted_speedup > 0
+    assert [row.speedup for row in rows if row.system == "plain"] == [1.0, 1.0]
+
+
+def test_drafts_are_of_use(rows):
+    """At temperature 0 every drafter gets more than one token a step out of the bundled pair."""
+    assert [row.system for row in rows if row.temperature == 0 and row.tokens_per_step < 1.1] == ["plain"]

@@ -1,0 +1,174 @@
+"""The draft record file: what was saved comes back, and whatever does not fit is refused by name."""
+
+import os
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+from treeopt.errors import FormatError, InvalidValueError, TreeoptError
+from treeopt.records.draft_record import DraftRecord
+
+RECORD = DraftRecord(
+    pair="large + small",
+    created="2026-01-02T03:04:05+00:00",
+    temperature=0.6,
+    top_p=0.95,
+    target_top_k=20,
+    depth=3,
+    text_starts=np.array([0, 2, 3]),
+    node_starts=np.array([0, 3, 4, 6]),
+    parent=np.array([-1, 0, 1, -1, -1, 0], np.int32),
+    rank=np.array([0, 1, 0, 0, 0, 0], np.int32),
+    log_probs=np.log(np.array([[0.5, 0.5], [0.9, 0.1], [1, 0.2], [0.4, 0.3], [0.6, 0.2], [0.3, 0.3]], np.float32)),
+    outcome=np.array([[1, 0, -1], [-1, -1, -1], [0, 1, -1]], np.int32),
+)
+ARRAYS = [field.name for field in fields(DraftRecord)]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "a.record.npz"
+
+
+def saved_with(path, **changes):
+    """Save the record with some arrays changed, None for left out."""
+    RECORD.save(path)
+    with np.load(path) as archive:
+        arrays = dict(archive) | changes
+    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
+
+
+def changed(name, index, value):
+    array = getattr(RECORD, name).copy()
+    array[index] = value
+    return {name: array}
+
+
+class TestFile:
+    def test_what_is_saved_comes_back(self, path):
+        RECORD.save(path)
+        loaded = DraftRecord.load(path)
+        for name in ARRAYS:
+            one, other = np.asarray(getattr(RECORD, name)), np.asarray(getattr(loaded, name))
+            np.testing.assert_array_equal(one, other)
+            assert one.dtype == other.dtype
+        assert (loaded.top_k, loaded.roots, loaded.texts) == (2, 3, 2)
+        assert type(loaded.temperature) is float
+
+    def test_the_same_record_gives_the_same_bytes(self, path):
+        RECORD.save(path)
+        first = path.read_bytes()
+        DraftRecord.load(path).save(path)
+        assert path.read_bytes() == first
+
+    def test_wider_numbers_are_read_as_they_are_used(self, path):
+        saved_with(path, parent=RECORD.parent.astype(np.int64), log_probs=RECORD.log_probs.astype(np.float64))
+        loaded = DraftRecord.load(path)
+        assert (loaded.parent.dtype, loaded.log_probs.dtype) == (np.int32, np.float32)
+
+    def test_no_half_of_a_file_is_left(self, path, monkeypatch):
+        RECORD.save(path)
+        before = path.read_bytes()
+
+        def full(_handle):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(TreeoptError, match="No space left"):
+            replace(RECORD, temperature=0.0).save(path)
+        assert path.read_bytes() == before
+        assert list(path.parent.iterdir()) == [path]
+
+
+class TestMalformedFiles:
+    @pytest.mark.parametrize("name", ["format", "version", *ARRAYS])
+    def test_every_array_is_needed(self, path, name):
+        saved_with(path, **{name: None})
+        with pytest.raises(FormatError, match=f"a.record.npz: {name}: is missing"):
+            DraftRecord.load(path)
+
+    @pytest.mark.parametrize("name", ["format", "version", *ARRAYS])
+    def test_every_array_has_its_kind_and_dimensions(self, path, name):
+        kind = "i8" if name in ("format", "pair", "created") else "U3"
+        for wrong in (np.zeros((2, 2, 2)), np.array(0, kind) if kind == "i8" else np.array("abc")):
+            saved_with(path, **{name: wrong})
+            with pytest.raises(FormatError, match=f"a.record.npz: {name}: expected kind"):
+                DraftRecord.load(path)
+
+    @pytest.mark.parametrize(
+        ("changes", "reason"),
+        [
+            ({"format": np.array("treeopt-solution")}, "format: expected 'treeopt-draft-record'"),
+            ({"version": np.array(2)}, r"version: expected 1 to 1. Got 2"),
+            ({"version": np.array(0)}, r"version: expected 1 to 1. Got 0"),
+            ({"temperature": np.array(np.nan)}, "temperature: expected finite numbers"),
+            ({"temperature": np.array(-1.0)}, "temperature: expected 0"),
+            ({"top_p": np.array(0.0)}, "top_p: expected a number above 0"),
+            ({"target_top_k": np.array(-1)}, "top_k: expected 0"),
+            ({"depth": np.array(2)}, r"outcome: expected shape \(3, 2\). Got \(3, 3\)"),
+            ({"depth": np.array(0), "outcome": np.zeros((3, 0), int)}, "outcome: expected shape"),
+            (changed("text_starts", 0, 1), "text_starts: expected to rise from 0 to 3"),
+            (changed("text_starts", 1, 0), "text_starts: expected to rise"),
+            (changed("text_starts", 2, 4), "text_starts: expected to rise from 0 to 3"),
+            ({"text_starts": np.array([0])}, "text_starts: expected to rise"),
+            (changed("node_starts", 1, 4), "node_starts: expected to rise from 0 to 6"),
+            ({"node_starts": np.array([0, 3, 6])}, "text_starts: expected to rise from 0 to 2"),
+            ({"rank": np.zeros(5, int)}, "rank, log_probs: expected 6 rows"),
+            ({"log_probs": RECORD.log_probs[1:]}, "rank, log_probs: expected 6 rows"),
+            ({"log_probs": RECORD.log_probs[:, :0]}, "outcome: expected shape"),
+            (changed("parent", 0, 0), "parent: expected -1 for each root's first node"),
+            (changed("parent", 1, -1), "parent: expected -1 for each root's first node"),
+            (changed("parent", 1, 1), "parent: .*an earlier node"),
+            (changed("parent", 5, 4), "parent: .*an earlier node"),
+            (changed("parent", 1, -2), "parent: expected -1"),
+            (changed("rank", 1, 2), "rank: expected 0 to 1"),
+            (changed("rank", 1, -1), "rank: expected 0 to 1"),
+            (
+                {"parent": np.array([-1, 0, 0, -1, -1, 0]), "rank": np.array([0, 1, 1, 0, 0, 0])},
+                "rank: expected each child of a node once",
+            ),
+            (changed("outcome", (0, 0), 2), "outcome: expected -1 to 1"),
+            (changed("outcome", (0, 0), -2), "outcome: expected -1 to 1"),
+            (changed("outcome", (0, 0), -1), "outcome: expected -1 at every depth behind the first"),
+            (
+                {"outcome": np.array([[1, -1, 0], [-1, -1, -1], [0, 1, -1]])},  # not only behind a first depth
+                "outcome: expected -1 at every depth behind the first",
+            ),
+            (changed("log_probs", (0, 0), 0.1), "log_probs: expected numbers of at most 0"),
+            (changed("log_probs", (1, 1), 0.0), "log_probs: .*do not rise"),
+            (changed("log_probs", (0, 1), -np.inf), "log_probs: expected finite numbers"),
+        ],
+    )
+    def test_what_does_not_fit_is_refused_by_name(self, path, changes, reason):
+        saved_with(path, **changes)
+        with pytest.raises(FormatError, match=f"a.record.npz: .*{reason}"):
+            DraftRecord.load(path)
+
+    @pytest.mark.parametrize("content", [b"", b"not an archive", b"PK\x05\x06" + bytes(18), b"PK\x03\x04" + bytes(60)])
+    def test_what_is_no_record(self, path, content):
+        path.write_bytes(content)
+        with pytest.raises(FormatError, match=r"a.record.npz: (content|format):"):
+            DraftRecord.load(path)
+
+    def test_a_record_that_was_cut_off(self, path):
+        RECORD.save(path)
+        whole = path.read_bytes()
+        for length in range(0, len(whole), 97):
+            path.write_bytes(whole[:length])
+            with pytest.raises(FormatError, match=r"a.record.npz: content: expected a numpy archive"):
+                DraftRecord.load(path)
+
+    def test_nothing_in_a_file_is_executed(self, path):
+        saved_with(path, pair=np.array([print], object))
+        with pytest.raises(FormatError, match=r"a.record.npz: content: expected a numpy archive"):
+            DraftRecord.load(path)
+
+    def test_a_file_that_is_not_there(self, path):
+        with pytest.raises(TreeoptError, match="no such file"):
+            DraftRecord.load(path)
+
+
+def test_a_record_in_memory_is_checked_like_a_file():
+    with pytest.raises(InvalidValueError, match="log_probs: expected numbers of at most 0"):
+        replace(RECORD, **changed("log_probs", (0, 0), np.nan))

@@ -1,0 +1,249 @@
+"""Records as values: equal ones are equal, also copied and pickled; their arrays are read-only; their text is short."""
+
+import copy
+import dataclasses
+import pickle
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cli.invented import FOUR_CONDITIONS, invented
+from treeopt.planner import plan, schedule, step_model
+from treeopt.planner.costs import StepCosts
+from treeopt.planner.curves import Curve
+from treeopt.records.acceptance import AcceptanceTable, TextSums
+from treeopt.records.counts import TextCounts
+from treeopt.records.draft_record import DraftRecord
+from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.outcomes import Outcomes
+from treeopt.records.profile import MeasuredAcceptance, Profile
+from treeopt.records.trial import Trial
+from treeopt.solver import solve
+from treeopt.trees import Provenance, TokenTree, TreeFile, chain
+
+PROFILE = Path(__file__).parents[2] / "docs" / "profiles" / "bundled-2-cores-outcomes.yaml"
+LIMIT = 400
+"""Characters of a record's text: a few lines of a screen."""
+RISING = [[0.3, 0.05, 0.6], [0.6, 0.05, 0.06]]
+
+
+def big_record() -> DraftRecord:
+    roots = 200
+    return DraftRecord(
+        pair="a folder with a long name/large + " + 20 * "a folder with a long name/" + "small",
+        created="2026-01-02T03:04:05+00:00",
+        temperature=0.6,
+        top_p=0.95,
+        target_top_k=20,
+        depth=3,
+        text_starts=np.array([0, 120, roots]),
+        node_starts=np.arange(roots + 1),
+        parent=np.full(roots, -1, np.int32),
+        rank=np.zeros(roots, np.int32),
+        log_probs=np.full((roots, 4), -1.5, np.float32),
+        outcome=np.full((roots, 3), -1, np.int32),
+    )
+
+
+def counts() -> LatencyTable:
+    tokens = np.arange(1, 500, 3)
+    return LatencyTable(tokens, [Timing(1e-3 * (n + np.arange(25))) for n in tokens.tolist()])
+
+
+MAKERS: dict[str, Callable[[], Any]] = {
+    "AcceptanceTable": lambda: AcceptanceTable(
+        np.full((16, 32), 0.01), counts=np.full(16, 9.0), standard_error=np.full((16, 32), 0.001)
+    ),
+    "TextSums": lambda: TextSums(np.full((24, 16), 9.0), np.full((24, 16, 32), 0.1)),
+    "TextCounts": lambda: TextCounts(np.full(16, 9.0), np.full((16, 32), 0.1)),
+    "Timing": lambda: Timing(np.linspace(0.1, 0.2, 99)),
+    "Timing of differences": lambda: Timing([-0.1, 0.2], allow_negative=True),
+    "LatencyTable": counts,
+    "Outcomes": lambda: Outcomes([[0, 1, -1] * 50, [2] * 90]),
+    "DraftRecord": big_record,
+    "Trial": lambda: Trial(
+        tokens=np.array([9, 8]),
+        steps=np.array([4, 4]),
+        pass_tokens=np.array([5]),
+        passes=np.array([8]),
+        draft=Timing([0.1] * 9),
+    ),
+    "StepCosts": lambda: StepCosts(
+        verify=Curve.of(np.arange(99.0)), draft=Curve.of(np.arange(9.0)), overhead_s=np.zeros(())
+    ),
+    "Profile": lambda: Profile.load(PROFILE),
+    "Profile of four conditions": lambda: invented(conditions=FOUR_CONDITIONS),
+    "MeasuredAcceptance": lambda: Profile.load(PROFILE).acceptances[0],
+    "StepLatency": lambda: Profile.load(PROFILE).latencies[0],
+    "StepModel": lambda: step_model(invented()),
+    "Plan": lambda: plan(invented(), 32),
+    "Schedule": lambda: schedule(invented(conditions=FOUR_CONDITIONS), 32),
+    "Solution, best first": lambda: solve(AcceptanceTable([0.7, 0.12]), 64, 8),
+    "Solution, dynamic program": lambda: solve(AcceptanceTable(RISING), 12),
+    "Solution, integer program": lambda: solve(AcceptanceTable(RISING), 5, level_widths=2),
+    "TreeFile": lambda: TreeFile(
+        tree=chain(400), reach=np.full(401, 1.0), provenance=Provenance(source="x" * 500, speedup=1.5)
+    ),
+    "TokenTree": lambda: chain(1000),
+}
+records = pytest.mark.parametrize("name", MAKERS)
+
+
+@cache
+def pair(name: str) -> tuple[Any, Any]:
+    """Return two values that were made one after the other of the same numbers."""
+    return MAKERS[name](), MAKERS[name]()
+
+
+def copies(value: Any) -> Iterator[Any]:
+    yield copy.copy(value)
+    yield copy.deepcopy(value)
+    yield from (pickle.loads(pickle.dumps(value, protocol)) for protocol in (2, pickle.HIGHEST_PROTOCOL))
+
+
+def arrays(value: Any) -> Iterator[np.ndarray]:
+    """Yield every array of a record and of the records in it."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from arrays(each)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from arrays(getattr(value, field.name))
+
+
+@records
+def test_equal_values_are_equal_and_hash_equally(name):
+    one, other = pair(name)
+    assert one is not other
+    assert one == other
+    assert hash(one) == hash(other)
+    assert len({one, other}) == 1
+
+
+@records
+def test_copies_are_equal_and_hash_equally(name):
+    value, _ = pair(name)
+    for copied in copies(value):
+        assert copied is not value
+        assert type(copied) is type(value)
+        assert copied == value
+        assert hash(copied) == hash(value)
+        assert repr(copied) == repr(value)
+
+
+@records
+def test_copies_can_be_written_as_little_as_the_original(name):
+    value, _ = pair(name)
+    kept = [array.flags.writeable for array in arrays(value)]
+    for copied in copies(value):
+        assert [array.flags.writeable for array in arrays(copied)] == kept
+    assert [array.flags.writeable for array in arrays(value)] == kept  # a copy leaves the original alone
+    if "Solution" not in name and name not in ("Plan", "Schedule"):  # the solver's tables stay as its kernels take them
+        assert not any(kept)
+
+
+@records
+def test_the_text_fits_on_a_screen_and_names_the_record(name):
+    value, _ = pair(name)
+    text = repr(value)
+    assert len(text) < LIMIT
+    assert "\n" not in text
+    assert text.startswith(f"{type(value).__name__}(")
+    assert text.endswith(")")
+
+
+def test_the_text_says_what_it_is_of_and_how_large():
+    for name, said in {
+        "AcceptanceTable": ["p=float64 (16, 32)"],
+        "TextSums": ["(24, 16, 32)"],
+        "Timing": ["(99,)", "median_s=0.15"],
+        "LatencyTable": ["(167,)", "1 ... 499", "0.013 ... 0.511"],
+        "Outcomes": ["<2 int64 arrays, 240 entries>"],
+        "DraftRecord": ["roots=200", "texts=2", "top_k=4", "depth=3", "a folder"],
+        "Profile": ["bundled target", "bundled draft", "StepLatency", "MeasuredAcceptance"],
+        "Plan": ["sequoia at temperature 0", "speedup", "tree of"],
+        "Schedule": ["4 Plan"],
+        "Solution, best first": ["max_nodes=64", "max_depth=8", "best-first"],
+        "TokenTree": ["nodes=1001", "max_depth=1000"],
+    }.items():
+        text = repr(pair(name)[0])
+        assert [part for part in said if part not in text] == [], text
+
+
+def test_other_values_are_not_equal():
+    """Every array of a record by itself, changed in one entry, in its type and in its shape."""
+    record = big_record()
+    assert record != dataclasses.replace(record, created="later")
+    assert record != dataclasses.replace(record, log_probs=record.log_probs.astype(np.float64))
+    for name, change in {"rank": 1, "log_probs": -1.25, "outcome": 0}.items():
+        changed = getattr(record, name).copy()
+        changed[(3,) + (0,) * (changed.ndim - 1)] = change
+        assert record != dataclasses.replace(record, **{name: changed}), name
+    curve = Curve.of([0.0, 1.0])
+    others = [
+        (AcceptanceTable([0.5, 0.25]), AcceptanceTable([0.5, 0.125])),
+        (AcceptanceTable([0.5]), AcceptanceTable([[0.5]])),
+        (AcceptanceTable([0.5]), AcceptanceTable([0.5], counts=[9.0])),
+        (AcceptanceTable([0.5]), AcceptanceTable([0.5], standard_error=[0.1])),
+        (Timing([1.0, 2.0]), Timing([2.0, 1.0])),
+        (LatencyTable([1, 2], [Timing([1.0]), Timing([2.0])]), LatencyTable([1, 3], [Timing([1.0]), Timing([2.0])])),
+        (LatencyTable([1], [Timing([1.0, 1.0])]), LatencyTable([1], [Timing([1.0])])),
+        (Outcomes([[0], [1]]), Outcomes([[0, 1]])),
+        (TextSums([[9.0], [9.0]], [[[1.0]], [[1.0]]]), TextSums([[9.0], [9.0]], [[[1.0]], [[2.0]]])),
+        (solve(AcceptanceTable([0.7, 0.12]), 64, 8), solve(AcceptanceTable([0.7, 0.12]), 64, 7)),
+        (curve, dataclasses.replace(curve, knots=curve.knots * 2)),
+    ]
+    for one, other in others:
+        assert one != other
+        assert one != "something else"
+        assert one is not None
+
+
+def test_zeros_of_either_sign_are_one_value():
+    one, other = TextCounts(np.array([0.0]), np.zeros((1, 1))), TextCounts(np.array([-0.0]), np.zeros((1, 1)))
+    assert one == other
+    assert hash(one) == hash(other)
+
+
+def test_what_is_kept_to_save_time_is_no_part_of_the_value():
+    asked, fresh = Outcomes([[0, 1, -1] * 50]), Outcomes([[0, 1, -1] * 50])
+    asked.replay(TokenTree([-1, 0]))
+    assert asked == fresh
+    assert len(pickle.dumps(asked)) == len(pickle.dumps(fresh))
+    assert pickle.loads(pickle.dumps(asked)).replay(TokenTree([-1, 0])).steps == asked.replay(TokenTree([-1, 0])).steps
+    model = step_model(invented())
+    before = len(pickle.dumps(model))
+    model.worlds  # noqa: B018 (drawn once, and kept)
+    assert len(pickle.dumps(model)) == before
+
+
+def test_arrays_given_to_a_record_stay_their_owners():
+    given = np.zeros(5, np.int32)
+    record = dataclasses.replace(
+        big_record(),
+        text_starts=np.array([0, 5]),
+        node_starts=np.arange(6),
+        parent=np.full(5, -1, np.int32),
+        rank=given,
+        log_probs=np.full((5, 4), -1.0, np.float32),
+        outcome=np.full((5, 3), -1, np.int32),
+    )
+    assert given.flags.writeable
+    with pytest.raises(ValueError, match="read-only"):
+        record.rank[0] = 1
+
+
+def test_a_saved_profile_loads_as_its_equal(tmp_path):
+    profile = Profile.load(PROFILE)
+    profile.save(tmp_path / "again.yaml")
+    again = Profile.load(tmp_path / "again.yaml")
+    assert again == profile
+    assert again.acceptances[0] == profile.acceptances[0]
+    assert isinstance(again.acceptances[0], MeasuredAcceptance)
+    assert pickle.loads(pickle.dumps(profile)) == again

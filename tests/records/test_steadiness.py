@@ -1,0 +1,167 @@
+"""Whether the machine kept its speed: formulas against hand-made tables, and warnings that fire when they should."""
+
+import statistics
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.profile import Disturbance, StepLatency
+from treeopt.records.steadiness import FEWEST_SAMPLES, drift, line_errors, precision, spread, warnings
+
+STEADY = [1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 1.0, 1.0]
+
+
+def table(*samples, tokens=None):
+    return LatencyTable(tokens or range(1, len(samples) + 1), [Timing(each) for each in samples])
+
+
+def latency(samples, **changes):
+    curve = table(samples, samples, samples)
+    given = {"context_tokens": 256, "batch_size": 2, "verify": curve, "draft": curve, "overhead": Timing([1e-3])}
+    return StepLatency(**given | changes)
+
+
+class TestLineErrors:
+    def test_a_bend_is_a_quarter_of_its_width_off(self):
+        # slopes 0 and 1 per token: at either end of each line the slope changes by 1
+        assert line_errors([1, 5, 13], [2.0, 2.0, 10.0]).tolist() == [4 / 4 / 2, 8 / 4 / 2]
+
+    def test_the_larger_bend_of_both_ends_counts(self):
+        found = line_errors([1, 3, 5, 7], [1.0, 1.0, 1.0, 5.0])  # slopes 0, 0, 2
+        assert found.tolist() == [0.0, 2 * 2 / 4, 2 * 2 / 4]
+
+    def test_where_no_count_lies_between_there_is_no_error(self):
+        assert line_errors([1, 2, 3], [1.0, 9.0, 1.0]).tolist() == [0.0, 0.0]
+
+    @pytest.mark.parametrize("tokens", [[1], [1, 9]])
+    def test_fewer_than_three_counts_have_no_bend(self, tokens):
+        assert line_errors(tokens, [1.0] * len(tokens)).tolist() == [0.0] * (len(tokens) - 1)
+
+    def test_a_straight_line_is_exact(self):
+        np.testing.assert_allclose(line_errors([1, 4, 9, 30], [2.0, 5.0, 10.0, 31.0]), 0, atol=1e-12)
+
+    @pytest.mark.parametrize("kink", range(20, 41, 4))
+    def test_it_is_no_less_than_the_true_error_of_a_kink_in_the_middle(self, kink):
+        tokens, truth = [1, 20, 40, 60], lambda count: 1.0 + 0.1 * max(0, count - kink)
+        found = line_errors(tokens, [truth(count) for count in tokens])
+        for place, (low, high) in enumerate(pairwise(tokens)):
+            inside = np.arange(low, high + 1)
+            off = np.abs([np.interp(n, tokens, [truth(t) for t in tokens]) / truth(n) - 1 for n in inside.tolist()])
+            assert off.max() <= 2 * found[place] + 1e-12
+
+
+class TestPrecision:
+    def test_of_a_table_by_hand(self):
+        # fewer than 6 samples: the interval is from the least to the most
+        found = precision(table([1.0, 2.0, 3.0], [4.0, 4.0, 4.0], [8.0, 10.0, 10.0], tokens=[1, 3, 5]))
+        assert found.at_counts == pytest.approx(statistics.median([1.0 / 2.0, 0.0, 1.0 / 10.0]))
+        # slopes 1 and 3: the bend is 2, the widths 2, over the smaller of both ends
+        assert found.between_counts == pytest.approx(max(2 * 2 / 4 / 2.0, 2 * 2 / 4 / 4.0))
+
+    def test_of_one_count(self):
+        found = precision(table([2.0, 2.0]))
+        assert (found.at_counts, found.between_counts) == (0.0, 0.0)
+
+    def test_of_many_samples_the_interval_is_that_of_the_median(self):
+        ordered = [float(value) for value in range(1, 26)]
+        found = precision(table(ordered))  # of 25 samples the 8th to the 18th enclose the median
+        assert found.at_counts == pytest.approx((18 - 8) / 2 / 13)
+
+
+class TestDrift:
+    def test_it_is_the_later_half_over_the_earlier(self):
+        assert drift([Timing([2.0, 2.0, 2.0, 3.0, 3.0, 3.0])]) == 0.5
+        assert drift([Timing([3.0, 3.0, 3.0, 2.0, 2.0, 2.0])]) == pytest.approx(-1 / 3)
+
+    def test_of_an_odd_number_the_middle_sample_is_a_later_one(self):
+        samples = [1.0, 2.0, 4.0, 10.0, 20.0, 30.0, 400.0]
+        expected = statistics.median(samples[3:]) / statistics.median(samples[:3]) - 1
+        assert drift([Timing(samples)]) == pytest.approx(expected)
+
+    def test_a_call_that_was_interrupted_is_no_drift(self):
+        assert drift([Timing([1.0] * 9 + [50.0])]) == 0.0
+        assert drift([Timing([50.0] + [1.0] * 9)]) == 0.0
+
+    def test_it_is_the_middle_one_of_all_times(self):
+        timings = [Timing([1.0] * 3 + [1.0 + change] * 3) for change in (0.1, 0.3, 9.0)]
+        assert drift(timings) == pytest.approx(0.3)
+
+    def test_too_few_samples_tell_nothing(self):
+        assert drift([Timing([1.0, 9.0, 9.0])]) == 0.0
+        assert spread([Timing([1.0, 9.0, 9.0])]) == 0.0
+        few, enough = Timing([1.0, 9.0, 9.0]), Timing([1.0] * FEWEST_SAMPLES)
+        assert drift([few, few, enough]) == 0.0
+
+    def test_it_does_not_depend_on_the_order_within_a_half(self):
+        rng = np.random.default_rng(1)
+        samples = rng.lognormal(0, 0.2, 20)
+        mixed = np.concatenate([rng.permutation(samples[:10]), rng.permutation(samples[10:])])
+        assert drift([Timing(samples)]) == drift([Timing(mixed)])
+
+
+class TestSpread:
+    def test_it_is_between_the_quartiles(self):
+        samples = [float(value) for value in range(10, 21)]  # quartiles 12.5 and 17.5 of a median of 15
+        low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
+        assert spread([Timing(samples)]) == pytest.approx((high - low) / 15)
+
+    def test_it_is_the_middle_one_of_all_times(self):
+        assert spread([Timing([1.0] * 6), Timing([1.0] * 6), Timing([1.0, 9.0] * 3)]) == 0.0
+
+
+class TestWarnings:
+    def test_a_steady_table_gives_none(self):
+        assert warnings([latency(STEADY)]) == []
+
+    def test_so_do_too_few_samples(self):
+        assert warnings([latency([1.0, 5.0, 9.0])]) == []
+
+    @pytest.mark.parametrize(
+        ("samples", "said"),
+        [
+            ([1.0] * 4 + [1.1] * 4, "the machine became 10% slower while it was timed"),
+            ([1.0] * 4 + [0.8] * 4, "the machine became 20% faster while it was timed"),
+            ([1.0, 1.5] * 4, "single calls vary by 40%"),
+        ],
+    )
+    def test_each_fires_alone_names_the_condition_and_ends_in_an_action(self, samples, said):
+        (found,) = warnings([latency(STEADY, context_tokens=64), latency(samples)])
+        assert found.startswith("256 tokens of context, batch 2: ")
+        assert said in found
+        action = found.split(". ", 1)[1]
+        assert "profile again" in action or "ask for more --rounds" in action
+        assert action.endswith(".")
+
+    def test_both_fire_together(self):
+        assert len(warnings([latency([1.0, 1.5] * 3 + [2.0, 3.0] * 3)])) == 2
+
+    def test_the_draft_counts_too(self):
+        slower = table(*[[1.0] * 4 + [1.2] * 4] * 4)
+        assert len(warnings([latency(STEADY, draft=slower)])) == 1
+
+    def test_of_disturbed_samples_only_the_disturbance_is_told(self):
+        """That the machine became slower while another program computed says nothing of the machine."""
+        slower = [1.0] * 4 + [59.0] * 4
+        disturbed = Disturbance(calls=0.4, samples=0.25, processors=0.95)
+        (found,) = warnings([latency(slower, disturbance=disturbed)])
+        assert found.startswith(
+            "256 tokens of context, batch 2: other programs used 95% of the processors during 40% of the timed calls: "
+        )
+        assert "25% of the samples" in found
+        assert "became" not in found
+        assert found.endswith("Close them, or wait for quiet with --wait 10m, and profile again without --resume.")
+
+    def test_undisturbed_samples_show_what_they_show(self):
+        """Also where disturbed ones were left out."""
+        for disturbance in (Disturbance(calls=0.0, samples=0.0), Disturbance(calls=0.5, samples=0.0, processors=1.0)):
+            found = warnings([latency([1.0, 1.5] * 3 + [2.0, 3.0] * 3, disturbance=disturbance)])
+            assert len(found) == 2
+            assert "the machine became" in found[0]
+            assert not any("of the timed calls" in each for each in found)
+            assert warnings([latency(STEADY, disturbance=disturbance)]) == []
+
+    def test_one_odd_time_is_no_drift(self):
+        odd = table(STEADY, [1.0] * 4 + [9.0] * 4, STEADY)
+        assert warnings([latency(STEADY, verify=odd)]) == []

@@ -1,0 +1,250 @@
+"""Children are drawn from the draft's law in the way of their rule, and in no other."""
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.runtime.broken import half_precision_draw
+from tests.runtime.enumeration import CPU, ORDERS
+from treeopt.errors import InvalidValueError
+from treeopt.runtime import Decoder, Sampling, draw, law, load_model
+from treeopt.runtime.decoding.acceptance import sampled
+from treeopt.runtime.rules import RULES
+from treeopt.runtime.rules.sample_children import fill_speeds, likeliest, places
+from treeopt.trees import level_widths
+
+DRAWS = 20_000
+
+LAWS = {
+    "skewed": [0.5, 0.3, 0.15, 0.05],
+    "even": [0.25, 0.25, 0.25, 0.25],
+    "very skewed": [0.001, 0.979, 0.01, 0.01],
+    "one zero": [0.6, 0.0, 0.3, 0.1],
+    "two zeros": [0.0, 0.7, 0.0, 0.3],
+    "one-hot": [0.0, 0.0, 1.0, 0.0],
+}
+
+
+def order_law(law, count, rule="sequoia"):
+    """Return the probability of each order of `count` tokens."""
+    return dict(ORDERS[rule](law, count))
+
+
+def drawn(law, count, *, seed, draws=DRAWS, rule="sequoia"):
+    probs = torch.tensor(law, dtype=torch.float32).expand(draws, -1)
+    generator = torch.Generator().manual_seed(seed)
+    return draw(rule, probs, torch.full((draws,), count), generator).view(draws, count)
+
+
+def frequencies(orders, law):
+    found = dict.fromkeys(law, 0)
+    for order in map(tuple, orders.tolist()):
+        found[order] += 1
+    return list(found.values())
+
+
+class TestDraw:
+    @pytest.mark.parametrize("count", [1, 2, 3, 4])
+    @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS.keys())
+    @pytest.mark.parametrize("rule", ["sequoia", "specinfer", "traversal"])
+    def test_orders_follow_the_law_of_drawing_one_by_one(self, rule, law, count, chi_squared):
+        expected = order_law(law, count, rule)
+        orders = drawn(law, count, seed=count, rule=rule)
+        assert chi_squared(frequencies(orders, expected), list(expected.values())) > 1e-3
+
+    @pytest.mark.parametrize("rule", ["target", "typical"])
+    @pytest.mark.parametrize("count", [1, 2, 3, 4])
+    def test_where_nothing_is_drawn_the_likeliest_come_first(self, rule, count):
+        assert set(map(tuple, drawn(LAWS["skewed"], count, seed=0, draws=5, rule=rule).tolist())) == {
+            tuple(range(count))
+        }
+
+    @pytest.mark.parametrize("rule", ["sequoia", "specinfer"])
+    def test_half_precision_noise_is_found(self, rule, chi_squared):
+        law = torch.cat([torch.tensor([0.75]), torch.full((1000,), 0.25 / 1000)]).expand(5000, -1)
+        p_values = []
+        for drawing in (RULES[rule].draw, half_precision_draw):
+            tokens = drawing(law, places([1] * 5000, CPU), torch.Generator().manual_seed(3))
+            p_values.append(chi_squared([(tokens == 0).sum(), (tokens > 0).sum()], [0.75, 0.25]))
+        assert p_values[0] > 1e-3
+        assert p_values[1] < 1e-20
+
+    def test_the_same_test_tells_laws_apart(self, chi_squared):
+        expected = order_law([0.5, 0.3, 0.15, 0.05], 2)
+        near = order_law([0.47, 0.32, 0.16, 0.05], 2)
+        assert chi_squared(frequencies(drawn(LAWS["skewed"], 2, seed=0), expected), list(near.values())) < 1e-6
+
+    def test_tokens_without_probability_come_last_and_evenly(self, chi_squared):
+        orders = drawn([0.7, 0.0, 0.3, 0.0, 0.0], 5, seed=5)
+        assert set(orders[:, :2].ravel().tolist()) == {0, 2}
+        law = dict.fromkeys(permutations((1, 3, 4)), 1 / 6)
+        assert chi_squared(frequencies(orders[:, 2:], law), list(law.values())) > 1e-3
+
+    def test_rows_are_independent(self, chi_squared):
+        law = [0.6, 0.3, 0.1]
+        pairs = drawn(law, 1, seed=6).view(-1, 2)
+        cells = np.bincount((pairs[:, 0] * 3 + pairs[:, 1]).numpy(), minlength=9)
+        assert chi_squared(cells, np.outer(law, law)) > 1e-3
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("count", [1, 2])
+    @pytest.mark.parametrize("rule", RULES)
+    def test_the_law_is_left_as_it_was(self, rule, count, dtype):
+        law = torch.tensor([LAWS["skewed"], LAWS["one zero"]], dtype=dtype)
+        before = law.clone()
+        draw(rule, law, torch.tensor([count, count]))
+        assert torch.equal(law, before)
+
+    def test_no_token_twice(self):
+        law = torch.softmax(torch.randn((50, 11), generator=torch.Generator().manual_seed(0)) * 5, -1)
+        orders = draw("sequoia", law, torch.full((50,), 11)).view(50, 11)
+        assert torch.equal(orders.sort(-1).values, torch.arange(11).expand(50, 11))
+
+    @pytest.mark.parametrize("counts", [[2, 0, 3, 1], [0, 0, 0, 4], [4, 4, 4, 4], [0, 1, 0, 0], [0, 0, 0, 0]])
+    def test_children_stand_node_after_node_in_rank_order(self, counts):
+        orders = [[2, 0, 3, 1], [0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]]
+        law = torch.zeros((4, 4), dtype=torch.float64)
+        for row, order in zip(law, orders, strict=True):
+            row[order] = torch.tensor(
+                [1.0, 1e-60, 1e-120, 1e-180], dtype=torch.float64
+            )  # no noise can change this order
+        children = draw("sequoia", law, torch.tensor(counts))
+        assert children.dtype == torch.int64
+        assert children.tolist() == [x for order, n in zip(orders, counts, strict=True) for x in order[:n]]
+
+    def test_no_nodes(self):
+        assert draw("sequoia", torch.zeros((0, 4)), torch.zeros(0, dtype=torch.int64)).tolist() == []
+
+    def test_the_same_state_draws_the_same_children(self):
+        law = torch.full((20, 7), 1 / 7)
+        generator = torch.Generator().manual_seed(8)
+        state = generator.get_state()
+        first, second = (draw("sequoia", law, torch.full((20,), 3), generator) for _ in range(2))
+        assert not torch.equal(first, second)
+        generator.set_state(state)
+        assert torch.equal(draw("sequoia", law, torch.full((20,), 3), generator), first)
+
+    def test_fewer_children_are_the_first_of_more(self):
+        law = LAWS["one zero"]
+        assert torch.equal(drawn(law, 2, seed=9, draws=99), drawn(law, 4, seed=9, draws=99)[:, :2])
+
+    def test_unknown_rule(self):
+        with pytest.raises(InvalidValueError, match=r"rule: expected one of sequoia.*Got 'eagle'"):
+            draw("eagle", torch.ones((1, 2)), torch.ones(1))
+
+    def test_more_children_than_tokens(self):
+        with pytest.raises(InvalidValueError, match=r"counts: expected at most 3, the vocabulary. Got 4"):
+            draw("sequoia", torch.ones((2, 3)) / 3, torch.tensor([1, 4]))
+
+    @pytest.mark.parametrize(("probs", "counts"), [((3,), (1,)), ((2, 3), (3,)), ((2, 3), (2, 1)), ((1, 2, 3), (1,))])
+    def test_wrong_shapes(self, probs, counts):
+        with pytest.raises(InvalidValueError, match=r"draft_probs, counts: expected \(m, V\) and \(m,\)"):
+            draw("sequoia", torch.ones(probs), torch.ones(counts, dtype=torch.int64))
+
+
+class TestHalfPrecisionLogits:
+    """Laws are made and sampled in full precision, so that tokens keep the share that bfloat16 or float16 would lose."""
+
+    CASES = (
+        (torch.float16, [0.0, -17.5, -18.5, -20.0, -40.0]),  # e^-17.5 is less than float16 has
+        (torch.bfloat16, [0.0, -93.5, -95.0, -95.5, -100.0]),  # e^-93.5 is less than bfloat16 has
+        (torch.bfloat16, [0.0, -8.0, -9.0, -9.5, -10.0]),
+    )
+
+    @pytest.mark.parametrize(("dtype", "logits"), CASES)
+    @pytest.mark.parametrize("rule", ["sequoia", "traversal"])
+    def test_draws_follow_the_law(self, rule, dtype, logits, chi_squared):
+        probs = law(torch.tensor([logits], dtype=dtype), Sampling(1.0))
+        assert probs.dtype == torch.float32
+        exact = np.exp(np.array(logits)) / np.exp(np.array(logits)).sum()
+        np.testing.assert_allclose(probs[0].double().numpy(), exact, rtol=2e-3, atol=1e-44)
+        expected = order_law(exact.tolist(), 3)
+        generator = torch.Generator().manual_seed(1)
+        orders = draw(rule, probs.expand(DRAWS, -1), torch.full((DRAWS,), 3), generator).view(DRAWS, 3)
+        assert chi_squared(frequencies(orders, expected), list(expected.values())) > 1e-3
+
+    @pytest.mark.parametrize(("dtype", "logits"), CASES[:2])
+    def test_a_law_made_in_half_precision_is_found(self, dtype, logits, chi_squared):
+        half = torch.softmax(torch.tensor([logits], dtype=dtype), -1)
+        assert half[0, 1:].sum() == 0
+        exact = np.exp(np.array(logits)) / np.exp(np.array(logits)).sum()
+        expected = order_law(exact.tolist(), 3)
+        generator = torch.Generator().manual_seed(1)
+        orders = draw("sequoia", half.expand(DRAWS, -1), torch.full((DRAWS,), 3), generator).view(DRAWS, 3)
+        assert chi_squared(frequencies(orders, expected), list(expected.values())) < 1e-9
+
+    @pytest.mark.parametrize("rule", ["sequoia", "specinfer", "traversal"])
+    def test_the_tail_of_a_large_vocabulary_keeps_its_share(self, rule, chi_squared):
+        logits = torch.full((2000,), -4.0, dtype=torch.bfloat16)
+        logits[:3] = torch.tensor([5.0, 4.0, 3.0])
+        probs = law(logits[None], Sampling(1.0))
+        exact = np.exp(logits.double().numpy())
+        exact /= exact.sum()
+        generator = torch.Generator().manual_seed(2)
+        tokens = draw(rule, probs.expand(6000, -1), torch.ones(6000, dtype=torch.int64), generator)
+        counts = tokens.clamp(max=3).bincount(minlength=4).numpy()
+        assert chi_squared(counts, np.append(exact[:3], exact[3:].sum())) > 1e-3
+        first_half = ((tokens >= 3) & (tokens < 1000)).sum().item()
+        assert chi_squared([first_half, counts[3] - first_half], [997 / 1997, 1000 / 1997]) > 1e-3
+
+
+class TestLikeliest:
+    def test_children_stand_node_after_node_likeliest_first(self):
+        logits = torch.tensor([[0.0, 3.0, 1.0, 2.0], [5.0, 4.0, -1.0, 0.0], [0.0, 1.0, 2.0, 3.0]])
+        assert likeliest(logits, places([2, 0, 3], CPU)).tolist() == [1, 3, 3, 2, 1]
+        assert likeliest(logits, places([1, 1, 1], CPU)).tolist() == [1, 0, 3]
+
+    def test_it_is_the_limit_of_drawing_at_low_temperature(self):
+        generator = torch.Generator().manual_seed(3)
+        logits = torch.stack([torch.randperm(8, generator=generator) for _ in range(6)]).double()
+        counts = torch.tensor([1, 2, 0, 8, 3, 4])
+        law = torch.softmax(logits / 0.015, -1)
+        assert law.min() > 0
+        assert torch.equal(likeliest(logits, places(counts.tolist(), CPU)), draw("sequoia", law, counts, generator))
+
+
+class TestNoise:
+    """It has 53 bits: a coarser grid favours tokens so rare that no sample of a bearable size shows it."""
+
+    DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+
+    @pytest.mark.parametrize("count", [1, 2])
+    def test_of_drawn_children(self, count, monkeypatch):
+        kinds = []
+
+        def seen(speeds, generator):
+            kinds.append(speeds.dtype)
+            fill_speeds(speeds, generator)
+
+        monkeypatch.setattr("treeopt.runtime.rules.sample_children.fill_speeds", seen)
+        for dtype in self.DTYPES:
+            draw("sequoia", torch.full((1, 4), 0.25, dtype=dtype), torch.tensor([count]))
+        assert kinds == [torch.float64] * len(self.DTYPES)
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+    def test_of_a_decoders_drafts(self, target_folder, dtype, monkeypatch):
+        kinds = []
+
+        def seen(speeds, generator):
+            kinds.append(speeds.dtype)
+            fill_speeds(speeds, generator)
+
+        monkeypatch.setattr("treeopt.runtime.drafters.draft_levels.fill_speeds", seen)
+        model = load_model(target_folder, dtype=dtype)
+        list(Decoder(model, model, level_widths([2, 1]), temperature=0.8).generate([3], 4))
+        assert set(kinds) == {torch.float64}
+
+    def test_of_sampled_tokens(self, monkeypatch):
+        kinds, rand = [], torch.rand
+
+        def seen(*shape, **options):
+            noise = rand(*shape, **options)
+            kinds.append(noise.dtype)
+            return noise
+
+        monkeypatch.setattr(torch, "rand", seen)
+        for dtype in self.DTYPES:
+            sampled(torch.full((1, 4), 0.25, dtype=dtype), None)
+        assert kinds == [torch.float64] * len(self.DTYPES)

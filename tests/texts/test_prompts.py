@@ -1,0 +1,250 @@
+"""Prompts of every kind of file and folder, in its order; what is not one is told in one line."""
+
+import json
+import random
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from treeopt.errors import FormatError, TreeoptError
+from treeopt.texts.prompts import bench_prompts, load_prompts, paragraphs, profile_prompts
+
+TEXTS = ["one", "two\nlines", "three é", "four"]
+
+
+def write(path, content):
+    path.parent.mkdir(exist_ok=True, parents=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def lines(rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+class TestBundled:
+    def test_profiles_and_benchmarks_use_different_prompts(self):
+        prompts = load_prompts()
+        assert len(prompts) == 32
+        assert set(profile_prompts(prompts)).isdisjoint(bench_prompts(prompts))
+        assert len(profile_prompts(prompts)) + len(bench_prompts(prompts)) == len(prompts)
+
+    def test_the_fewest_there_may_be_are_enough_for_both(self):
+        assert (profile_prompts([1, 2, 3]), bench_prompts([1, 2, 3])) == ([2, 3], [1])
+
+
+class TestFiles:
+    @pytest.mark.parametrize(
+        ("name", "content"),
+        [
+            ("a.txt", "\n" + "\n\n".join(TEXTS) + "\n"),
+            ("a.txt", "\r\n\r\n \r\n".join(TEXTS).replace("two\n", "two\r\n")),
+            ("a.txt", b"\xef\xbb\xbf" + "\n\n\n".join(TEXTS).encode()),
+            ("a.json", json.dumps(TEXTS)),
+            ("a.json", json.dumps([{"text": text} for text in TEXTS], indent=2)),
+            ("a.json", lines({"text": text} for text in TEXTS)),
+            ("a.jsonl", lines(TEXTS)),
+            ("a.jsonl", "\n" + lines(TEXTS).replace("\n", "\n\n")),
+            ("a.jsonl", lines({"prompt": text, "more": 1} for text in TEXTS)),
+            ("a.jsonl", lines({"id": 7, "question": text, "text": None} for text in TEXTS)),
+            ("a.jsonl", lines({"instruction": text, "output": "x"} for text in TEXTS)),
+            ("a.jsonl", lines({"turns": [text, "second"], "category": "c"} for text in TEXTS)),
+            ("a.jsonl", lines({"conversations": [{"from": "human", "value": text}]} for text in TEXTS)),
+            (
+                "a.jsonl",
+                lines(
+                    {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": t}, {}]}
+                    for t in TEXTS
+                ),
+            ),
+        ],
+    )
+    def test_every_kind(self, tmp_path, name, content):
+        assert load_prompts(write(tmp_path / name, content)) == TEXTS
+
+    def test_a_text_without_blank_lines_has_a_prompt_in_each(self, tmp_path):
+        assert load_prompts(write(tmp_path / "a.txt", "one\ntwo\nthree\n")) == ["one", "two", "three"]
+        assert paragraphs("a\n\nb\nc") == ["a", "b\nc"]
+
+    def test_empty_prompts_are_passed_over(self, tmp_path):
+        rows = ["", {"messages": []}, "a", {"conversations": [{"from": "gpt", "value": "x"}]}, " \n", "b", "c"]
+        assert load_prompts(write(tmp_path / "a.jsonl", lines(rows))) == ["a", "b", "c"]
+
+    def test_the_first_ones_are_taken_and_no_line_after_them_is_read(self, tmp_path):
+        path = write(tmp_path / "a.jsonl", lines(TEXTS) + "no JSON")
+        assert load_prompts(path, most=3) == TEXTS[:3]
+        with pytest.raises(FormatError, match="line 5: expected JSON"):
+            load_prompts(path)
+
+    @pytest.mark.parametrize(
+        ("name", "content", "message"),
+        [
+            ("a.txt", "", "content: expected at least 3 prompts. Got 0"),
+            ("a.txt", "one\ntwo", "content: expected at least 3 prompts. Got 2"),
+            ("a.json", "[]", "content: expected at least 3 prompts. Got 0"),
+            ("a.txt", b"abc\xff", r"content: expected UTF-8 text \(byte 3\)"),
+            ("a.jsonl", b'"a"\n\xff', r"line 2: expected UTF-8 text \(byte 0\)"),
+            ("a.json", "[1, 2, 3]", r"\[0\]: expected a text, or messages"),
+            ("a.json", '["a", {"txt": "b"}]', r"\[1\]: expected one of the fields text, prompt"),
+            ("a.json", '[{"text": 5}]', r"\[0\]\.text: expected a text"),
+            ("a.json", '{"text": "a",\n', r"line 1: expected JSON"),
+            ("a.json", '["a", "b"', r"content: expected JSON"),
+            ("a.json", "[" * 100_000, r"content: expected JSON"),
+            ("a.json", "[" + "1" * 5000 + "]", r"content: expected JSON"),
+            ("a.jsonl", '{"messages": [{"role": "user", "content": [1]}]}', r"line 1\.messages: expected a text"),
+            ("a.jsonl", '{"messages": [7]}', r"line 1\.messages: expected a text"),
+            ("a.jsonl", r'"\ud800"', "line 1: expected a text of whole characters"),
+            ("a.csv", "a,b", r"name: expected a folder, or a file that ends in \.parquet"),
+        ],
+    )
+    def test_what_is_wrong(self, tmp_path, name, content, message):
+        path = write(tmp_path / name, content)
+        with pytest.raises(FormatError, match=message) as caught:
+            load_prompts(path)
+        assert str(caught.value).startswith(f"{path}: ")
+
+    def test_nothing_there(self, tmp_path):
+        with pytest.raises(TreeoptError, match=r"a.jsonl: no such file or folder"):
+            load_prompts(tmp_path / "a.jsonl")
+
+    def test_a_file_that_is_too_large(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("treeopt.texts.prompts.MAX_BYTES", 10)
+        with pytest.raises(TreeoptError, match="larger than 10 bytes"):
+            load_prompts(write(tmp_path / "a.txt", "a\nb\nc\n" * 9))
+        with pytest.raises(FormatError, match="line 1: expected JSON"):
+            load_prompts(write(tmp_path / "a.jsonl", lines(["a" * 20] * 3)))
+
+    def test_garbage_is_never_a_traceback(self, tmp_path):
+        rng = random.Random(0)
+        good = [
+            ("a.txt", "\n\n".join(TEXTS).encode()),
+            ("a.json", json.dumps([{"text": text} for text in TEXTS]).encode()),
+            ("a.jsonl", lines({"messages": [{"role": "user", "content": text}]} for text in TEXTS).encode()),
+        ]
+        refused = 0
+        for _ in range(600):
+            name, content = rng.choice(good)
+            broken = bytearray(content)
+            for _ in range(rng.randrange(1, 6)):
+                at = rng.randrange(len(broken))
+                broken[at : at + rng.randrange(3)] = rng.choice(
+                    [bytes([rng.randrange(256)]), b"null", b"[", b'"', b"{}", b"\\ud801", b"\n"]
+                )
+            try:
+                prompts = load_prompts(write(tmp_path / name, bytes(broken)))
+            except FormatError as error:
+                refused += 1
+                assert str(tmp_path / name) in str(error)  # noqa: PT017
+            else:
+                assert all(isinstance(prompt, str) and prompt.strip() for prompt in prompts)
+        assert refused > 100
+
+
+class FakeParquet:
+    """Stands for pyarrow's reader: rows as JSON lines, two in a batch."""
+
+    def __init__(self, path):
+        with open(path, encoding="utf-8") as file:
+            self._rows = [json.loads(line) for line in file]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def iter_batches(self, batch_size):  # noqa: ARG002
+        for first in range(0, len(self._rows), 2):
+            yield SimpleNamespace(to_pylist=lambda first=first: self._rows[first : first + 2])
+
+
+class TestFolders:
+    @pytest.fixture
+    def without_readers(self, monkeypatch):
+        for name in ("datasets", "pyarrow", "pyarrow.parquet"):
+            monkeypatch.setitem(sys.modules, name, None)
+
+    @pytest.fixture
+    def saved(self, tmp_path):
+        write(tmp_path / "state.json", '{"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}')
+        write(tmp_path / "dataset_info.json", "{}")
+        return tmp_path
+
+    def test_files_of_one_kind_in_the_order_of_their_names(self, tmp_path):
+        write(tmp_path / "data" / "b.jsonl", lines(TEXTS[2:]))
+        write(tmp_path / "data" / "a.jsonl", lines(TEXTS[:2]))
+        write(tmp_path / "README.txt", "not a prompt")
+        write(tmp_path / ".cache" / "c.jsonl", "not JSON")
+        write(tmp_path / "dataset_infos.json", "{}")
+        assert load_prompts(tmp_path) == TEXTS
+
+    def test_a_folder_without_prompts(self, tmp_path):
+        write(tmp_path / "README.md", "text")
+        with pytest.raises(TreeoptError, match=r"no prompts. Expected files that end in \.parquet"):
+            load_prompts(tmp_path)
+
+    def test_parquet(self, tmp_path, monkeypatch):
+        monkeypatch.setitem(sys.modules, "pyarrow", SimpleNamespace())
+        monkeypatch.setitem(sys.modules, "pyarrow.parquet", SimpleNamespace(ParquetFile=FakeParquet))
+        write(tmp_path / "data" / "train.parquet", lines({"prompt": text} for text in TEXTS))
+        assert load_prompts(tmp_path) == load_prompts(tmp_path / "data" / "train.parquet") == TEXTS
+
+    def test_garbage_for_parquet(self, tmp_path, monkeypatch):
+        monkeypatch.setitem(sys.modules, "pyarrow", SimpleNamespace())
+        monkeypatch.setitem(sys.modules, "pyarrow.parquet", SimpleNamespace(ParquetFile=FakeParquet))
+        with pytest.raises(FormatError, match="content: expected parquet"):
+            load_prompts(write(tmp_path / "a.parquet", "x"))
+
+    @pytest.mark.usefixtures("without_readers")
+    def test_parquet_without_pyarrow(self, tmp_path):
+        with pytest.raises(TreeoptError, match=r"read by pyarrow. Install it, or write the prompts as .jsonl"):
+            load_prompts(write(tmp_path / "a.parquet", "x"))
+
+    def test_a_saved_dataset(self, saved, monkeypatch):
+        rows = {str(saved): [{"question": text} for text in TEXTS]}
+        monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_from_disk=rows.__getitem__))
+        assert load_prompts(saved) == TEXTS
+
+    def test_the_first_split_of_a_saved_dataset(self, tmp_path, monkeypatch):
+        rows = {str(tmp_path / "train"): [{"question": text} for text in TEXTS]}
+        monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_from_disk=rows.__getitem__))
+        write(tmp_path / "dataset_dict.json", '{"splits": ["train", "test"]}')
+        write(tmp_path / "train" / "state.json", "{}")
+        assert load_prompts(tmp_path) == TEXTS
+
+    @pytest.mark.parametrize("content", ["", "{}", '{"splits": []}', '{"splits": [5]}', '{"splits": ["../x"]}', "[]"])
+    def test_splits_that_are_not_there(self, tmp_path, content):
+        write(tmp_path / "dataset_dict.json", content)
+        with pytest.raises(FormatError, match=r"dataset_dict.json: "):
+            load_prompts(tmp_path)
+
+    def test_a_dataset_that_cannot_be_read(self, saved, monkeypatch):
+        monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_from_disk={}.__getitem__))
+        with pytest.raises(FormatError, match="dataset: cannot be read"):
+            load_prompts(saved)
+
+    @pytest.mark.usefixtures("without_readers")
+    def test_a_saved_dataset_without_a_reader(self, saved):
+        with pytest.raises(TreeoptError, match=r"read by datasets or pyarrow. Install one"):
+            load_prompts(saved)
+
+    def test_a_saved_dataset_through_pyarrow_itself(self, tmp_path, monkeypatch):
+        arrow = pytest.importorskip("pyarrow", reason="pyarrow is no dependency")
+        monkeypatch.setitem(sys.modules, "datasets", None)
+        table = arrow.table({"question": TEXTS})
+        with arrow.ipc.new_stream(str(tmp_path / "data.arrow"), table.schema) as file:
+            file.write_table(table)
+        write(tmp_path / "state.json", '{"_data_files": [{"filename": "data.arrow"}]}')
+        assert load_prompts(tmp_path) == TEXTS
+        write(tmp_path / "data.arrow", "x")
+        with pytest.raises(FormatError, match="content: expected an arrow stream"):
+            load_prompts(tmp_path)
+
+    def test_parquet_through_pyarrow_itself(self, tmp_path):
+        parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is no dependency")
+        arrow = sys.modules["pyarrow"]
+        parquet.write_table(arrow.table({"turns": [[text, "x"] for text in TEXTS]}), tmp_path / "a.parquet")
+        assert load_prompts(tmp_path) == TEXTS
+        with pytest.raises(FormatError, match="content: expected parquet"):
+            load_prompts(write(tmp_path / "b.parquet", "x"))

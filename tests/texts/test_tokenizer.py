@@ -1,0 +1,158 @@
+"""Text to tokens and back with any folder's tokenizer, and messages in its chat template."""
+
+import json
+import shutil
+import sys
+
+import pytest
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as FastTokenizer
+from tokenizers.decoders import Metaspace as MetaspaceDecoder
+from tokenizers.models import BPE, WordLevel
+from tokenizers.pre_tokenizers import Metaspace, Whitespace
+from tokenizers.processors import TemplateProcessing
+
+from treeopt import bundled
+from treeopt.errors import FormatError, TreeoptError
+from treeopt.texts.tokenizer import Tokenizer
+
+WORDS = ["<s>", "</s>", "[user]", "[answer]", "hello", "world", "<unk>"]
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}[user] {{ m['content'] }}{% endfor %}"
+    "{% if add_generation_prompt %}[answer]{% endif %}"
+)
+
+
+def save_words(folder, **settings):
+    """Write a tokenizer of whole words that puts <s> at the start."""
+    tokenizer = FastTokenizer(WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.add_special_tokens([AddedToken(word, special=True) for word in WORDS[:4]])
+    tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=4, pad_token="</s>", pad_id=1)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    names = {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(names | settings), "utf-8")
+    return folder
+
+
+@pytest.fixture
+def without_transformers(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+
+
+class TestFast:
+    def test_what_the_model_expects_at_the_start_is_put_there(self, tmp_path):
+        tokenizer = Tokenizer(save_words(tmp_path))
+        assert tokenizer.encode("hello world") == [0, 4, 5]
+        assert tokenizer.encode_inner("hello world") == [4, 5]
+
+    def test_texts_are_neither_cut_nor_filled(self, tmp_path):
+        tokenizer = Tokenizer(save_words(tmp_path))
+        assert tokenizer.encode("hello") == [0, 4]
+        assert tokenizer.encode("hello " * 9) == [0] + [4] * 9
+
+    @pytest.mark.parametrize("text", ["aé", "€ and ∑", "a🌳b", "🌳🌳", "é€🌳"])
+    def test_a_stream_shows_whole_characters_as_soon_as_they_are_there(self, text):
+        tokenizer = Tokenizer(bundled.TARGET)
+        tokens = tokenizer.encode_inner(text)
+        assert len(tokens) > len(text)  # a character is several tokens
+        assert list(tokenizer.stream(iter(tokens))) == list(text)
+
+    def test_half_a_character_at_the_end_is_shown_for_what_it_is(self):
+        tokenizer = Tokenizer(bundled.TARGET)
+        assert list(tokenizer.stream(tokenizer.encode_inner("a🌳")[:-1])) == ["a", "\ufffd"]
+
+    def test_added_tokens_are_in_the_vocabulary(self, tmp_path):
+        assert Tokenizer(save_words(tmp_path)).vocabulary == {word: index for index, word in enumerate(WORDS)}
+
+    def test_no_tokenizer(self, tmp_path):
+        with pytest.raises(TreeoptError, match=r"tokenizer.json: no such file. Expected the model's tokenizer"):
+            Tokenizer(tmp_path)
+
+    def test_garbage(self, tmp_path):
+        (tmp_path / "tokenizer.json").write_bytes(b"\x00\xff")
+        with pytest.raises(FormatError, match=r"tokenizer.json: content: expected a fast tokenizer"):
+            Tokenizer(tmp_path)
+
+
+class TestStream:
+    @pytest.fixture
+    def spaced(self, tmp_path):
+        """Return a tokenizer that drops the space before the first word of a text, as those of SentencePiece do."""
+        tokenizer = FastTokenizer(BPE({"▁a": 0, "▁b": 1, "▁": 2, "a": 3, "b": 4}, [("▁", "a"), ("▁", "b")]))
+        tokenizer.pre_tokenizer, tokenizer.decoder = Metaspace(), MetaspaceDecoder()
+        tokenizer.save(str(tmp_path / "tokenizer.json"))
+        return Tokenizer(tmp_path)
+
+    def test_the_space_before_the_first_word_is_kept_behind_a_prompt(self, spaced):
+        prompt, text = spaced.encode("a b"), spaced.encode("a b a b")
+        assert "a b" + "".join(spaced.stream(text[2:], after=prompt)) == "a b a b"
+
+    def test_a_text_of_its_own_begins_without_it(self, spaced):
+        assert "".join(spaced.stream([0, 1])) == "a b"
+
+
+class TestThroughTransformers:
+    @pytest.fixture
+    def folder(self, tmp_path):
+        content = json.loads((bundled.TARGET / "tokenizer.json").read_text("utf-8"))
+        (tmp_path / "vocab.json").write_text(json.dumps(content["model"]["vocab"]), "utf-8")
+        (tmp_path / "merges.txt").write_text("#version: 0.2\n", "utf-8")
+        (tmp_path / "config.json").write_text('{"model_type": "gpt2"}', "utf-8")
+        (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}', "utf-8")
+        return tmp_path
+
+    def test_a_folder_without_tokenizer_json(self, folder):
+        pytest.importorskip("transformers", reason="needs the hf extra")
+        tokenizer, text = Tokenizer(folder), "def é(x): …"
+        ids = tokenizer.vocabulary
+        assert all(ids[token] == index for token, index in Tokenizer(bundled.TARGET).vocabulary.items())
+        assert tokenizer.encode(text) == tokenizer.encode_inner(text) == list(text.encode())
+        assert tokenizer.decode(text.encode()) == text
+
+    @pytest.mark.usefixtures("without_transformers")
+    def test_without_transformers(self, folder):
+        with pytest.raises(TreeoptError, match=r"without tokenizer.json needs transformers. Install treeopt\[hf\]"):
+            Tokenizer(folder)
+
+    def test_garbage(self, tmp_path):
+        pytest.importorskip("transformers", reason="needs the hf extra")
+        (tmp_path / "tokenizer.model").write_bytes(b"\x00\xff")
+        with pytest.raises(FormatError, match="tokenizer: transformers cannot read it"):
+            Tokenizer(tmp_path)
+
+
+class TestChat:
+    def test_a_message_in_the_template_begins_once(self, tmp_path):
+        pytest.importorskip("transformers", reason="needs the hf extra")
+        folder = save_words(tmp_path, chat_template=TEMPLATE)
+        assert Tokenizer(folder).chat("hello world") == [0, 2, 4, 5, 3]
+
+    def test_a_template_in_a_file_of_its_own(self, tmp_path):
+        pytest.importorskip("transformers", reason="needs the hf extra")
+        (save_words(tmp_path) / "chat_template.jinja").write_text(TEMPLATE, "utf-8")
+        assert Tokenizer(tmp_path).chat("hello") == [0, 2, 4, 3]
+
+    def test_no_template(self, tmp_path):
+        pytest.importorskip("transformers", reason="needs the hf extra")
+        with pytest.raises(TreeoptError, match=r"no chat template. Is it a base model"):
+            Tokenizer(save_words(tmp_path)).chat("hello")
+
+    @pytest.mark.parametrize("template", ["{{ raise_exception('no') }}", "{% if %}", "{{ messages.__class__.mro() }}"])
+    def test_a_template_that_refuses(self, tmp_path, template):
+        pytest.importorskip("transformers", reason="needs the hf extra")
+        with pytest.raises(FormatError, match="chat_template: cannot be rendered"):
+            Tokenizer(save_words(tmp_path, chat_template=template)).chat("hello")
+
+    @pytest.mark.usefixtures("without_transformers")
+    def test_without_transformers(self, tmp_path):
+        with pytest.raises(TreeoptError, match=r"its chat template needs transformers. Install treeopt\[hf\]"):
+            Tokenizer(save_words(tmp_path, chat_template=TEMPLATE)).chat("hello")
+
+    def test_the_bundled_pair_has_none(self, tmp_path):
+        pytest.importorskip("transformers", reason="needs the hf extra")
+        folder = shutil.copytree(bundled.TARGET, tmp_path / "target")
+        with pytest.raises(TreeoptError, match="no chat template"):
+            Tokenizer(folder).chat("hello")

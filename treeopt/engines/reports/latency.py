@@ -1,0 +1,43 @@
+"""Curves of other programs: which kind of file it is, by its content."""
+
+from pathlib import Path
+
+from treeopt.engines.reports.content import read_json
+from treeopt.engines.reports.imported_latency import ImportedLatency
+from treeopt.engines.reports.latency_csv import read_csv
+from treeopt.engines.reports.latency_tables import TABLES
+from treeopt.errors import FormatError, InvalidValueError
+from treeopt.files.whole_files import read_text
+from treeopt.records.profile import LATENCY_PARTS
+
+MAX_BYTES = 4_000_000
+
+
+def read_latency(path: Path | str, *, default_pass: str = "verify") -> tuple[ImportedLatency, ...]:
+    """Return the times of a file, one record per condition: CSV, SGLang's cost table or TensorRT-LLM's.
+
+    Args:
+        path: the file.
+        default_pass: `verify`, `draft` or `overhead`: what rows of CSV are that do not say so.  Tables of engines are
+            of verification.
+
+    Raises FormatError naming the file, the line or field and the reason, TreeoptError when it cannot be read.
+    """
+    if default_pass not in LATENCY_PARTS:
+        raise InvalidValueError(f"default_pass: expected one of {', '.join(LATENCY_PARTS)}. Got {default_pass!r}.")
+    text = read_text(path, limit_bytes=MAX_BYTES).removeprefix("\ufeff")
+    if not text.lstrip().startswith(("{", "[")):
+        return read_csv(path, text, default_pass)
+    content = read_json(path, text)
+    for table in TABLES:
+        if isinstance(content, dict) and table.key in content:
+            if default_pass != "verify":
+                reason = f"expected CSV of {default_pass} passes. Got {table.kind}, which is of verification."
+                raise FormatError(path, "content", reason)
+            return table.read(path, content)
+    raise FormatError(
+        path,
+        "content",
+        "expected CSV with a line of names (tokens,seconds), SGLang's cost table (sample_batch_tokens or bias_seconds), "
+        "or TensorRT-LLM's (token_counts). Got other JSON.",
+    )

@@ -1,0 +1,66 @@
+"""Hugging Face transformers: what assisted generation reads from the assistant's generation_config.
+
+Checked against 5.23.0.  Chains only; a folder beside them, FILE.hf, hands it treeopt's own decoder and tree:
+
+    num_assistant_tokens = K, the root not counted
+    assistant_confidence_threshold = 0: no chain is cut short (0.4 by default)
+"""
+
+from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile
+from treeopt.engines.settings.common import (
+    Checked,
+    chain_length,
+    json_text,
+    one_length,
+    refuse_method,
+    unchecked_version,
+)
+from treeopt.engines.settings.custom_generate import custom_generate_files
+from treeopt.trees.dynamic_tree import DynamicTree
+
+TITLE = "transformers"
+VERSION = "5.23.0"
+LENGTH, SCHEDULE = "num_assistant_tokens", "num_assistant_tokens_schedule"
+FOLDER = "FILE.hf"
+"""Beside the file `FILE`: transformers fixes what lies in a folder of decoding code, so each export has one of its own."""
+THRESHOLD = "assistant_confidence_threshold"
+
+
+def emit(asked: Asked) -> Emitted:
+    """Return the fields, to be set beside those that the assistant already has."""
+    refuse_method(asked, TITLE)
+    text = json_text({LENGTH: chain_length(asked, TITLE, LENGTH), SCHEDULE: "constant", THRESHOLD: 0.0})
+    check(text)
+    usage = 'assistant.generation_config.update(**json.load(open("FILE"))); target.generate(**inputs, assistant_model=assistant)'
+    own = () if asked.static_tree is None else custom_generate_files(asked.static_tree, asked.rule)
+    if own:
+        usage += f'; with the tree: target.generate(**inputs, assistant_model=assistant, custom_generate="{FOLDER}", '
+        usage += "trust_remote_code=True)"
+    return Emitted(
+        files=(
+            EngineFile(name="", text=text),
+            *(EngineFile(name=f"{FOLDER}/{each.name}", text=each.text) for each in own),
+        ),
+        usage=usage,
+        warnings=(*unchecked_version(asked, TITLE, VERSION, VERSION), *one_length(asked, TITLE)),
+    )
+
+
+def check(text: str) -> None:
+    """Raise InfeasibleError for fields under which the length is not always the same."""
+    checked = Checked.from_json(TITLE, text)
+    checked.whole(LENGTH)
+    checked.require(checked.fields.get(SCHEDULE) == "constant", SCHEDULE, "constant, for a fixed length", "set it")
+    checked.require(checked.fields.get(THRESHOLD) == 0, THRESHOLD, "0, for a fixed length", "set it")
+
+
+ENGINE = Engine(
+    name="hf",
+    title=TITLE,
+    versions=VERSION,
+    needs="a chain of at least 1 draft token, the root not counted; beside it any tree, for treeopt's own decoder",
+    dynamic=False,
+    default=DynamicTree.chain(20),
+    emit=emit,
+    static=True,
+)

@@ -1,0 +1,72 @@
+"""OpenVINO GenAI: fields of a GenerationConfig.
+
+Checked against openvino-genai 2026.4.1: its type stubs, the messages in its library, and its site.
+
+    chain: num_assistant_tokens = K, the root not counted; assistant_confidence_threshold = 0, they exclude each other
+    tree: branching_factor = top_k, tree_depth = depth, num_assistant_tokens = nodes - 1, the root not counted
+    tree_depth <= num_assistant_tokens <= branching_factor² (tree_depth - 1) + branching_factor
+"""
+
+from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile, Json
+from treeopt.engines.settings.common import (
+    Checked,
+    chain_length,
+    json_text,
+    one_length,
+    refuse_method,
+    unchecked_version,
+)
+from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
+
+TITLE = "OpenVINO GenAI"
+VERSION = "2026.4.1"
+NODES, TOP_K, DEPTH = "num_assistant_tokens", "branching_factor", "tree_depth"
+THRESHOLD = "assistant_confidence_threshold"
+TREES = (
+    "OpenVINO GenAI drafts trees with EAGLE3 drafts and without sampling only. Set do_sample=False, and on an NPU give "
+    "the draft model MAX_TREE_DEPTH, MAX_BRANCHING_FACTOR and MAX_ASSISTANT_TOKENS; for another draft export a chain."
+)
+
+
+def emit(asked: Asked) -> Emitted:
+    """Return the fields."""
+    refuse_method(asked, TITLE)
+    tree, warnings = asked.tree, unchecked_version(asked, TITLE, VERSION, VERSION)
+    fields: Json
+    if tree.is_chain:
+        fields = {NODES: chain_length(asked, TITLE, NODES), THRESHOLD: 0.0}
+        warnings += one_length(asked, TITLE)
+    else:
+        fields = {NODES: tree.nodes - 1, TOP_K: tree.top_k, DEPTH: tree.depth}
+        warnings += (TREES,)
+    text = json_text(fields)
+    check(text)
+    return Emitted(
+        files=(EngineFile(name="", text=text),),
+        usage='generation_config.update_generation_config(**json.load(open("FILE")))',
+        warnings=warnings,
+    )
+
+
+def check(text: str) -> None:
+    """Raise InfeasibleError for fields that OpenVINO GenAI refuses."""
+    checked = Checked.from_json(TITLE, text)
+    nodes = checked.whole(NODES)
+    fixed = checked.fields.get(THRESHOLD, 0.0) == 0
+    checked.require(fixed, THRESHOLD, f"0 beside {NODES}", "set it")
+    if DEPTH in checked.fields:
+        depth, top_k = checked.whole(DEPTH), checked.whole(TOP_K)
+        most = pool_nodes(top_k, depth)
+        expected = f"from {DEPTH}, {depth}, to {TOP_K}² ({DEPTH} - 1) + {TOP_K}, {most}"
+        checked.require(depth <= nodes <= most, NODES, expected, "ask for such a tree")
+
+
+ENGINE = Engine(
+    name="openvino",
+    title=TITLE,
+    versions=VERSION,
+    needs="a chain, or top-k, depth and at least as many draft nodes as the depth, the root not counted",
+    dynamic=True,
+    default=DynamicTree.chain(5),
+    emit=emit,
+)

@@ -1,0 +1,86 @@
+"""The sidecar: where an exported file came from and what was promised of it, outside files that take no unknown key."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from treeopt.engines.engine import Engine
+from treeopt.engines.settings.setting import Setting
+from treeopt.files.marks import checksum
+from treeopt.records.profile import Profile, all_imported
+from treeopt.trees import TokenTree, TreeFile
+from treeopt.trees.formats.topology import TopologyFormat
+from treeopt.version import TOOL
+
+Json = dict[str, Any]
+
+
+def setting_provenance(
+    engine: Engine, setting: Setting, inputs: dict[str, Path], files: dict[str, bytes], profile: Profile | None
+) -> str:
+    """Return the sidecar's text for an engine's setting.
+
+    Args:
+        engine: what it is for.
+        setting: what was emitted.
+        inputs: the files it was made from, by what they are; each is named with its SHA-256.
+        files: what is written, by its path below the sidecar's folder; named likewise.
+        profile: what was measured, if anything was.
+    """
+    measured: Json = {}
+    if profile is not None:
+        measured = {"pair": asdict(profile.pair), "machine": asdict(profile.machine), "created": profile.created}
+        if imported := _imported(profile):
+            measured["imported"] = imported
+    return _text(
+        {
+            "tool": TOOL,
+            "engine": {"name": engine.name, "versions": engine.versions},
+            "files": _listed(files),
+            "inputs": _hashed(inputs),
+            **measured,
+            "setting": asdict(setting.asked.tree) | {"root_counted": True},
+            "predictions": [asdict(each) for each in setting.predictions],
+            "remarks": [*setting.remarks, *map(str, setting.warnings)],
+        }
+    )
+
+
+def topology_provenance(
+    written_as: TopologyFormat, content: TreeFile, inputs: dict[str, Path], files: dict[str, bytes]
+) -> str:
+    """Return the sidecar's text for a tree in another program's format; arguments as in `setting_provenance`."""
+    known = {} if content.provenance is None else asdict(content.provenance)
+    return _text(
+        {
+            "tool": TOOL,
+            "format": {"name": written_as.name, "versions": written_as.versions},
+            "files": _listed(files),
+            "inputs": _hashed(inputs),
+            "setting": _size(content.tree),
+            "tree": {key: value for key, value in known.items() if value is not None},
+        }
+    )
+
+
+def _imported(profile: Profile) -> list[Json]:
+    """Return what of a profile was measured elsewhere, and where it was read from."""
+    found = [each for acceptance in profile.acceptances for each in all_imported(profile.latencies, acceptance)]
+    return [asdict(each) for each in dict.fromkeys(found)]
+
+
+def _size(tree: TokenTree) -> Json:
+    return {"nodes": tree.nodes, "depth": tree.max_depth, "root_counted": True}
+
+
+def _hashed(inputs: dict[str, Path]) -> Json:
+    return {name: {"path": str(path), "sha256": checksum(path.read_bytes())} for name, path in inputs.items()}
+
+
+def _listed(files: dict[str, bytes]) -> Json:
+    return {name: {"sha256": checksum(data)} for name, data in files.items()}
+
+
+def _text(content: Json) -> str:
+    return json.dumps(content, indent=2) + "\n"

@@ -1,0 +1,234 @@
+"""Profile, record and tree to an engine's setting: what to ask it for, and what that, its default and plain come to."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from treeopt.engines.engine import Asked, BatchLength, Emitted, Engine
+from treeopt.engines.settings.prediction import Predicted, predicted, predicted_static, shape
+from treeopt.engines.settings.source import Source, verify_times
+from treeopt.errors import InfeasibleError, reason
+from treeopt.planner import PlanRequest, StepModel, Where, requested_model, requested_plan
+from treeopt.planner.chains import chain_schedule, fastest_length
+from treeopt.planner.dynamic import fastest_dynamic_tree
+from treeopt.planner.replay import Replay
+from treeopt.records.profile import Profile
+from treeopt.records.rules import LOSSY_RULES
+from treeopt.report.warnings import (
+    Caution,
+    FormatCaution,
+    NamedDraft,
+    SmallBatchesUnmeasured,
+    WithoutProfile,
+    WithoutRecord,
+)
+from treeopt.trees import TokenTree, chain
+from treeopt.trees.dynamic_tree import DynamicTree
+
+UNNAMED_DRAFT = "DRAFT"
+"""Stands for the draft model where nobody named one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """An engine's files, and what they promise."""
+
+    asked: Asked
+    emitted: Emitted
+    target_model: str | None = None
+    """What the target was loaded from; None where nobody knows, and for the bundled one."""
+    predictions: tuple[Predicted, ...]
+    """The setting, the engine's default where it can be predicted, and plain decoding; empty without a profile."""
+    remarks: tuple[str, ...]
+    """What was chosen for which reason, in words."""
+    warnings: tuple[Caution, ...]
+
+
+def setting(engine: Engine, source: Source) -> Setting:
+    """Return the fastest setting of an engine that the profile allows, or the chain that a tree is.
+
+    Dynamic trees are chosen where the engine takes them and a record of the same temperature is there; else chains.
+    Raises InfeasibleError where plain decoding is fastest, or the engine cannot be set to what was asked for.
+    """
+    source = source.for_engine(engine)
+    if source.profile is None:
+        return _without_profile(engine, source)
+    model = requested_model(source.profile, source.request)
+    return _Chooser(engine, source, source.profile, model).setting()
+
+
+class _Chooser:
+    """One engine under one condition of a profile."""
+
+    def __init__(self, engine: Engine, source: Source, profile: Profile, model: StepModel) -> None:
+        self._engine, self._source, self._profile, self._model = engine, source, profile, model
+        self._replay = None if source.record is None else Replay(source.record)
+        self._remarks: list[str] = []
+        self._warnings: list[Caution] = []
+
+    def setting(self) -> Setting:
+        """Return the setting."""
+        asked = self._dynamic() or self._chain()
+        self._check_draft_model()
+        emitted = self._engine.emit(asked)
+        return Setting(
+            asked=asked,
+            emitted=emitted,
+            target_model=self._profile.pair.target_source,
+            predictions=tuple(self._predictions(asked)),
+            remarks=tuple(self._remarks),
+            warnings=(*self._warnings, *map(FormatCaution, emitted.warnings)),
+        )
+
+    def _check_draft_model(self) -> None:
+        """Warn of a draft model of which only a name is known, which no engine can load."""
+        pair = self._profile.pair
+        if self._source.draft_model is None and pair.draft_source is None and self._source.method is None:
+            self._warnings.append(NamedDraft(pair.draft, self._engine.title))
+
+    def _dynamic(self) -> Asked | None:
+        """Return the fastest dynamic tree, or None where chains are to be taken."""
+        if not self._engine.dynamic or self._source.chain_length is not None:
+            return None
+        if self._replay is None:
+            self._warnings.append(WithoutRecord(self._engine.title))
+            return None
+        most = self._source.request.max_nodes or self._model.costs.max_nodes
+        best = fastest_dynamic_tree(self._replay, self._model, max_nodes=most, allowed=self._allowed)
+        if best.speedup.value <= 1:
+            raise _plain_wins(self._engine)
+        self._note_tree("the fastest dynamic tree of the record")
+        return self._asked(best.tree)
+
+    def _chain(self) -> Asked:
+        """Return the chain that was given, or the longest that is the fastest at a batch size, with its schedule."""
+        given, schedule = self._source.chain_length, self._schedule()
+        here = fastest_length(self._model, max_length=self._source.max_length)
+        length = max([here, *(part.length for part in schedule)]) if given is None else given
+        if length == 0:
+            raise _plain_wins(self._engine)
+        if given is None:
+            self._note_tree("the fastest chain")
+        return self._asked(DynamicTree.chain(length), schedule)
+
+    def _schedule(self) -> tuple[BatchLength, ...]:
+        """Return the fastest length of every batch size from 1 on; empty where one was measured."""
+        if len({latency.batch_size for latency in self._profile.latencies}) == 1:
+            return ()
+        acceptance = self._model.acceptance
+        request = PlanRequest(
+            rule=acceptance.rule,
+            temperature=acceptance.temperature,
+            where=Where(context_tokens=self._source.request.where.context_tokens),
+            max_depth=self._source.max_length,
+        )
+        segments = chain_schedule(self._profile, request)
+        measured = segments[0].batch_sizes[0]
+        if measured > 1:
+            self._warnings.append(SmallBatchesUnmeasured(measured))
+        firsts = [1, *(segment.batch_sizes[0] for segment in segments[1:])]
+        return tuple(
+            BatchLength(first_batch=first, last_batch=segment.batch_sizes[1], length=segment.length)
+            for first, segment in zip(firsts, segments, strict=True)
+        )
+
+    def _asked(self, tree: DynamicTree, schedule: tuple[BatchLength, ...] = ()) -> Asked:
+        table = self._model.acceptance.table
+        known = tree.is_chain and (table.max_depth is None or tree.depth <= table.max_depth)
+        return Asked(
+            tree=tree,
+            static_tree=self._static_tree if self._engine.static else None,
+            rule=self._model.acceptance.rule,
+            schedule=schedule,
+            survival=tuple(table.reach(chain(tree.depth))[1:].tolist()) if known else (),
+            verify_times=verify_times(self._profile),
+            draft_model=self._source.draft_model or self._profile.pair.draft_source or self._profile.pair.draft,
+            method=self._source.method,
+            engine_version=self._source.engine_version,
+        )
+
+    @cached_property
+    def _static_tree(self) -> TokenTree:
+        """The tree that is handed along with treeopt's own decoder: the user's, or else the fastest."""
+        if self._source.tree is not None:
+            return self._source.tree
+        acceptance, where = self._model.acceptance, self._model.condition
+        request = PlanRequest(
+            rule=acceptance.rule,
+            temperature=acceptance.temperature,
+            where=Where(context_tokens=where.context_tokens, batch_size=where.batch_size),
+            max_nodes=self._source.request.max_nodes or self._model.costs.max_nodes,
+            max_depth=self._source.request.max_depth,
+            lossy=acceptance.rule in LOSSY_RULES,
+        )
+        return requested_plan(self._profile, request).choice.tree
+
+    def _allowed(self, tree: DynamicTree) -> bool:
+        if self._source.request.max_depth is not None and tree.depth > self._source.request.max_depth:
+            return False
+        try:
+            self._engine.emit(self._asked(tree))
+        except InfeasibleError:
+            return False
+        return True
+
+    def _predictions(self, asked: Asked) -> Iterator[Predicted]:
+        default, title = self._engine.default, self._engine.title
+        labelled = [(shape(asked.tree), asked.tree)]
+        if default is not None and default != asked.tree:
+            labelled.append((f"{title}'{'s' * (title[-1] != 's')} default, {shape(default)}", default))
+        for label, tree in labelled:
+            try:
+                yield predicted(label, tree, self._model, self._replay)
+            except InfeasibleError as error:
+                self._remarks.append(f"{label}: not predicted, because {reason(error)}")
+        if asked.static_tree is not None:
+            label = f"tree of {asked.static_tree.nodes} nodes, treeopt's decoder"
+            yield predicted_static(label, asked.static_tree, self._model)
+        yield predicted_static("plain decoding", chain(0), self._model)
+
+    def _note_tree(self, instead: str) -> None:
+        """Say so where the user's tree has branches that the engine cannot be given."""
+        tree = self._source.tree
+        if tree is None or self._engine.static:
+            return
+        try:
+            here = f", {self._model.speedup(tree):.2f} times plain decoding in treeopt's decoder,"
+        except InfeasibleError:
+            here = ""
+        self._remarks.append(
+            f"{self._engine.title} loads no static tree: in place of the one of {tree.nodes} nodes{here} it gets {instead}."
+        )
+
+
+def _without_profile(engine: Engine, source: Source) -> Setting:
+    """Return the chain as deep as the tree, with nothing predicted."""
+    if source.tree is None:
+        raise InfeasibleError("setting: expected a profile or a tree. Got neither.")
+    if source.tree.nodes == 1:
+        raise _plain_wins(engine)
+    asked = Asked(
+        tree=DynamicTree.chain(source.tree.max_depth),
+        static_tree=source.tree if engine.static else None,
+        rule=source.request.rule or "sequoia",
+        draft_model=source.draft_model or UNNAMED_DRAFT,
+        method=source.method,
+        engine_version=source.engine_version,
+    )
+    emitted = engine.emit(asked)
+    return Setting(
+        asked=asked,
+        emitted=emitted,
+        predictions=(),
+        remarks=(),
+        warnings=(
+            WithoutProfile(engine.title, branched=source.chain_length is None),
+            *map(FormatCaution, emitted.warnings),
+        ),
+    )
+
+
+def _plain_wins(engine: Engine) -> InfeasibleError:
+    return InfeasibleError(
+        f"plain decoding is the fastest here: run {engine.title} without speculation, or give a chain to be set anyway."
+    )

@@ -1,0 +1,146 @@
+"""Reading and writing files so that nobody ever finds half of one."""
+
+import os
+import stat
+import sys
+import tempfile
+from pathlib import Path
+
+from treeopt.errors import InvalidValueError, TreeoptError
+from treeopt.files.pipes import read_pipe
+
+STANDARD_STREAM = "-"
+
+
+def file_path(path: Path | str) -> Path:
+    """Return the path of a file; raises InvalidValueError for what is none."""
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidValueError(f"path: expected text or a pathlib.Path. Got {path!r:.60}: name a file.")
+    return Path(path)
+
+
+def read_bytes(path: Path | str, *, limit_bytes: int) -> bytes:
+    """Return the bytes of a file or a pipe of at most `limit_bytes`.
+
+    Raises TreeoptError naming the file and what to do when it is missing, unreadable, too large or a device, or a pipe
+    into which nobody writes.
+    """
+    path = file_path(path)
+    try:
+        data = _read(path, limit_bytes)
+    except FileNotFoundError:
+        raise TreeoptError(f"{path}: no such file. Check the path, or make the file first.") from None
+    except OSError as error:
+        raise TreeoptError(f"{path}: cannot be read ({error.strerror}). Expected a readable file.") from None
+    if data is None or len(data) > limit_bytes:
+        raise TreeoptError(f"{path}: larger than {limit_bytes} bytes, the limit for files of this kind.")
+    return data
+
+
+def read_text(path: Path | str, *, limit_bytes: int) -> str:
+    """Return the UTF-8 text of a file of at most `limit_bytes`; raises TreeoptError as `read_bytes` does."""
+    data = read_bytes(path, limit_bytes=limit_bytes)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise TreeoptError(f"{path}: not UTF-8 text (byte {error.start}). Is it another kind of file?") from None
+
+
+def _read(path: Path, limit_bytes: int) -> bytes | None:
+    """Return what is there, at most one byte more than the limit; None where the size alone says that it is more."""
+    status = path.stat()
+    if stat.S_ISFIFO(status.st_mode):
+        return read_pipe(path, limit_bytes)
+    if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
+        raise TreeoptError(f"{path}: is a device. Expected a file, or a pipe.")
+    if stat.S_ISREG(status.st_mode) and status.st_size > limit_bytes:
+        return None
+    with path.open("rb") as file:
+        return file.read(limit_bytes + 1)
+
+
+def is_stream(path: Path | str) -> bool:
+    """Return whether a path is '-', a device or a pipe: it is written in place, and nothing is kept beside it."""
+    found = Path(path)
+    return str(path) == STANDARD_STREAM or (found.exists() and not found.is_file() and not found.is_dir())
+
+
+def check_writable(path: Path | str) -> None:
+    """Raise TreeoptError now when `path` could not be written later; call it before any long work."""
+    if str(path) == STANDARD_STREAM:
+        return
+    path = Path(path)
+    try:
+        if path.is_dir():
+            raise TreeoptError(f"{path}: is a folder. Expected the path of a file to write.")
+        if is_stream(path):
+            return
+        folder = _final(path).parent
+        if not folder.is_dir():
+            raise TreeoptError(f"{path}: its folder does not exist. Create {folder} first.")
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise TreeoptError(f"{path}: its folder cannot be written ({error.strerror}). Choose another.") from None
+
+
+def write_bytes(path: Path | str, data: bytes) -> None:
+    """Write a whole file or nothing: temporary file in the same folder, flush, rename; '-' is standard output.
+
+    Raises TreeoptError naming the file and the reason, and OSError for standard output, as `print` does. A link is
+    followed; a device or a pipe is written in place.
+    """
+    if str(path) == STANDARD_STREAM:
+        _write_to_stdout(data)
+        return
+    path = file_path(path)
+    check_writable(path)
+    try:
+        if is_stream(path):
+            path.write_bytes(data)
+        else:
+            _replace(_final(path), data)
+    except OSError as error:
+        raise TreeoptError(f"{path}: cannot be written ({error.strerror}). Is the disk full?") from None
+
+
+def write_text(path: Path | str, text: str) -> None:
+    """Write UTF-8 text as `write_bytes` does."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def _write_to_stdout(data: bytes) -> None:
+    """Write bytes as they are, whatever encoding standard output has for texts."""
+    if sys.stdout is None:
+        raise TreeoptError("standard output: is closed. Name a file.")
+    buffer = getattr(sys.stdout, "buffer", None)
+    if buffer is None:
+        sys.stdout.write(data.decode("utf-8"))
+    else:
+        sys.stdout.flush()
+        buffer.write(data)
+        buffer.flush()
+
+
+def _replace(path: Path, data: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _final(path: Path) -> Path:
+    return Path(os.path.realpath(path))  # what a link points to; a rename would replace the link itself
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

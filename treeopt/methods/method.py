@@ -1,0 +1,60 @@
+"""A system: one way to decode, set as well as its measurements allow."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from treeopt.planner import StepModel, step_model
+from treeopt.records.latency import Estimate
+from treeopt.records.profile import Profile
+from treeopt.records.sampling import Sampling
+from treeopt.runtime import Decoder
+from treeopt.runtime.drafters.drafter import Drafter
+from treeopt.runtime.models.pair import ModelPair
+
+REST_ASSUMED = "a step takes as long beside its passes as with a draft model's tree under rule target"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """One way to decode."""
+
+    name: str
+    """As in the table: `plain`, `chain`, `medusa`, …"""
+    rule: str
+    """Verification rule; at temperature 0 all are one."""
+    setting: str
+    """The tree or the budget, in words."""
+    predicted: Estimate
+    """Tokens per second over those of plain decoding."""
+    make: Callable[[int], Decoder]
+    """From a seed to the decoder."""
+    assumed: tuple[str, ...] = ()
+    """What the prediction rests on beside measurements, a sentence each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grounds:
+    """What systems are planned from, at one temperature."""
+
+    pair: ModelPair
+    profile: Profile
+    sampling: Sampling
+    prompts: Sequence[Sequence[int]]
+    """Token ids of the prompts that may be measured on; benchmarks take others."""
+    positions: int
+    """New tokens of a text in a trial or a record."""
+
+    def decoder(self, drafter: Drafter, seed: int) -> Decoder:
+        """Return a decoder with a drafter, sampling as the grounds do."""
+        return Decoder(self.pair.target, drafter, sampling=self.sampling, seed=seed)
+
+    def model(self, rule: str | None = None) -> StepModel:
+        """Return the step model of a rule, by default of the first measured; at temperature 0 all rules are one.
+
+        Raises InfeasibleError for a rule that was not measured at a temperature above 0.
+        """
+        temperature = self.sampling.temperature
+        known = self.profile.acceptances_of(rule=rule, temperature=temperature)
+        return step_model(
+            self.profile, rule=None if self.sampling.greedy and not known else rule, temperature=temperature
+        )

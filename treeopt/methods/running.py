@@ -1,0 +1,147 @@
+"""A whole contest: profile, plan and run all systems, temperature by temperature."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from treeopt.errors import InvalidValueError
+from treeopt.methods.bench import bench_systems
+from treeopt.methods.contest import checked_names, planned_systems
+from treeopt.methods.method import Grounds
+from treeopt.planner import fastest_drafted_tree
+from treeopt.profiler import Journal, Measurement, Settings, clock_for
+from treeopt.profiler.bench.compare import Workload
+from treeopt.profiler.latency.passes import ROOM_TOKENS
+from treeopt.records.profile import Profile
+from treeopt.records.sampling import Sampling
+from treeopt.report.results import NotRun, Row
+from treeopt.runtime.decoding.limits import trained_tokens
+from treeopt.runtime.models.pair import ModelPair
+
+RULES = ("sequoia", "specinfer", "target", "traversal")
+"""Measured above temperature 0; at temperature 0 all are one."""
+CONTEXT_TOKENS = 256
+"""Tokens in the cache while times are taken; fewer where the models were trained on less."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How much is measured, tried and decoded."""
+
+    max_tokens: int = 256
+    """Largest pass that is timed."""
+    rounds: int = 15
+    """Samples of every time."""
+    positions: int = 3072
+    """Generated tokens whose acceptance is counted, for each rule; fewer where the prompts leave less room."""
+    trial_prompts: int = 6
+    """Prompts that every setting of a drafter is tried on."""
+    trial_positions: int = 96
+    """New tokens of each."""
+    bench_tokens: int = 192
+    """New tokens of each held-out prompt, all of which are decoded with every system."""
+    repeats: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContestRequest:
+    """Which systems are compared, where, from what and how thoroughly."""
+
+    names: Sequence[str]
+    """Of systems, or `all`."""
+    temperatures: Sequence[float]
+    """Of the target."""
+    effort: Effort
+    profile: Profile | None = None
+    """What to plan from, of this pair and at these temperatures; None where it is to be measured."""
+
+
+def run_contest(
+    pair: ModelPair,
+    measured_prompts: Sequence[Sequence[int]],
+    held_out_prompts: Sequence[Sequence[int]],
+    request: ContestRequest,
+    *,
+    announce: Callable[[str], None] = lambda _: None,
+    show_progress: bool = True,
+) -> tuple[Row | NotRun, ...]:
+    """Return a row for every system and temperature; of a system that cannot run on the pair, the reason.
+
+    Args:
+        pair: the models.
+        measured_prompts: what is profiled and tried on, token ids.
+        held_out_prompts: what is decoded for the table.
+        request: which systems, where, from what and how thoroughly.
+        announce: told what begins.
+        show_progress: whether bars go to standard error.
+
+    Raises InvalidValueError for unknown names and for a profile whose draft sampled by a distribution of its own,
+    InfeasibleError for a temperature that the profile does not hold, before anything runs.
+    """
+    wanted, profile, effort = checked_names(request.names), request.profile, request.effort
+    samplings = [
+        Sampling(temperature) if profile is None else sampling_of(profile, temperature)
+        for temperature in request.temperatures
+    ]
+    rows: list[Row | NotRun] = []
+    for sampling in samplings:
+        temperature = sampling.temperature
+        if profile is None:
+            announce(f"temperature {temperature:g}: profile")
+        grounds = Grounds(
+            pair=pair,
+            profile=profile or _profile(pair, measured_prompts, sampling, effort, show_progress),
+            sampling=sampling,
+            prompts=measured_prompts[: effort.trial_prompts],
+            positions=effort.trial_positions,
+        )
+        announce(f"temperature {temperature:g}: plans")
+        systems = planned_systems(grounds, wanted, show_progress=show_progress)
+        announce(f"temperature {temperature:g}: decoding")
+        rows += bench_systems(
+            systems,
+            pair.target,
+            Workload(prompts=held_out_prompts, max_new_tokens=effort.bench_tokens, repeats=effort.repeats),
+            sampling,
+            show_progress=show_progress,
+        )
+    return tuple(rows)
+
+
+def sampling_of(profile: Profile, temperature: float) -> Sampling:
+    """Return how a profile's texts were sampled at a temperature, as all systems can sample.
+
+    Raises InfeasibleError where it was not measured there, InvalidValueError where the draft sampled otherwise.
+    """
+    measured = profile.acceptance(temperature=temperature)
+    if measured.draft_sampling is not None:
+        raise InvalidValueError(
+            f"profile: expected drafts sampled as the target's text at temperature {temperature:g}. Got a distribution of "
+            "their own: leave the profile out, or measure one without --draft-temperature, --draft-top-p, --draft-top-k."
+        )
+    return measured.sampling
+
+
+def _profile(
+    pair: ModelPair, prompts: Sequence[Sequence[int]], sampling: Sampling, effort: Effort, show_progress: bool
+) -> Profile:
+    trained = trained_tokens(pair.target, pair.draft)
+    room = trained - max(map(len, prompts))
+    settings = Settings(
+        rules=("sequoia",) if sampling.greedy else RULES,
+        samplings=(sampling,),
+        context_tokens=(max(1, min(CONTEXT_TOKENS, trained - ROOM_TOKENS)),),
+        max_tokens=effort.max_tokens,
+        rounds=effort.rounds,
+        positions=max(1, min(effort.positions, room * len(prompts))),
+    )
+    measurement = Measurement(
+        pair.target,
+        pair.draft,
+        prompts,
+        settings,
+        clock=clock_for(pair.target.device),
+        journal=Journal(None, ""),
+        fastest_tree=fastest_drafted_tree,
+        pair=pair.described,
+    )
+    return measurement.profile(show_progress=show_progress)

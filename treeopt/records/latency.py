@@ -1,0 +1,149 @@
+"""Measured times: samples, their median and its interval, and the table of times against a token count."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from treeopt.arguments import instance, items, numbers, shown, whole_numbers
+from treeopt.array_record import ArrayRecord, ShortRepr
+from treeopt.arrays import Float64, Int64, Integers
+from treeopt.errors import InfeasibleError, InvalidValueError
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Estimate(ShortRepr):
+    """A number with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Timing(ArrayRecord):
+    """Every sample of one measured time, in the order they were taken.
+
+    Args:
+        samples_s: seconds, at least one, each above 0 unless `allow_negative`, which differences of times need.
+
+    >>> Timing([0.2, 0.1, 0.3]).median_s
+    0.2
+    """
+
+    _shown: ClassVar[tuple[str, ...]] = ("median_s", "samples_s")
+    samples_s: Float64
+
+    def __init__(self, samples_s: Sequence[float] | Float64, *, allow_negative: bool = False) -> None:
+        samples = numbers("samples_s", samples_s)
+        if samples.ndim != 1 or samples.size == 0 or not np.all(np.isfinite(samples)):
+            raise InvalidValueError(
+                f"samples_s: expected at least one finite number of seconds. Got {shown(samples_s)}."
+            )
+        if not allow_negative and samples.min() <= 0:
+            raise InvalidValueError(f"samples_s: expected seconds above 0. Got {samples.min():g}.")
+        samples.flags.writeable = False
+        object.__setattr__(self, "samples_s", samples)
+
+    @property
+    def median_s(self) -> float:
+        """The middle sample: unlike the mean, one interruption does not move it."""
+        return float(np.median(self.samples_s))
+
+    @property
+    def interval_s(self) -> tuple[float, float]:
+        """Ends of a 95 % interval of the median, from the order statistics (Conover, 1999, section 3.2).
+
+        Distribution-free; with fewer than 6 samples no such interval exists and the extremes are returned.
+        """
+        ordered = np.sort(self.samples_s)
+        left_out = _left_out(len(ordered))
+        return float(ordered[left_out]), float(ordered[-1 - left_out])
+
+    @property
+    def estimate(self) -> Estimate:
+        """The median with its interval, in seconds."""
+        return Estimate(self.median_s, *self.interval_s)
+
+
+def _left_out(count: int) -> int:
+    """Return how many ordered samples may be left out at each end while the rest still encloses the median.
+
+    The median lies outside the remaining samples with probability at most 1/40 on each side, because the number of
+    samples below it is Binomial(count, 1/2): leaving out j is allowed while P(Binomial <= j) <= 1/40.  Whole numbers
+    throughout: 2**1024 is beyond the range of floats.
+    """
+    left_out, tail, ways = 0, 1, count  # tail: ways to have at most left_out below; ways: to have one more
+    while 40 * (tail + ways) <= 2**count:
+        left_out += 1
+        tail += ways
+        ways = ways * (count - left_out) // (left_out + 1)
+    return left_out
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LatencyTable(ArrayRecord):
+    """Measured seconds against a number of tokens, straight lines between the measured counts.
+
+    Args:
+        tokens: int (m,), rising, from 1: the tokens of one model pass.
+        timings: as many, the samples at each count.
+
+    Raises InvalidValueError when counts do not rise or do not match the timings.
+    """
+
+    _shown: ClassVar[tuple[str, ...]] = ("tokens", "medians_s")
+    tokens: Int64
+    timings: tuple[Timing, ...]
+    medians_s: Float64
+    """float64 (m,): the median seconds at each measured count."""
+
+    def __init__(self, tokens: Sequence[int] | Integers, timings: Sequence[Timing]) -> None:
+        counts = whole_numbers("tokens", tokens)
+        timings = items("timings", timings)
+        if counts.ndim != 1 or counts.size == 0 or counts[0] < 1 or np.any(np.diff(counts) <= 0):
+            raise InvalidValueError(f"tokens: expected rising counts of at least 1. Got {counts.tolist()}.")
+        if len(timings) != len(counts):
+            raise InvalidValueError(f"timings: expected {len(counts)}, one per token count. Got {len(timings)}.")
+        for i, timing in enumerate(timings):
+            instance(f"timings[{i}]", timing, Timing, "make one with treeopt.records.latency.Timing(seconds)")
+        medians = np.array([timing.median_s for timing in timings])
+        counts.flags.writeable = medians.flags.writeable = False
+        object.__setattr__(self, "tokens", counts)
+        object.__setattr__(self, "timings", tuple(timings))
+        object.__setattr__(self, "medians_s", medians)
+
+    @property
+    def max_tokens(self) -> int:
+        """The largest measured count."""
+        return int(self.tokens[-1])
+
+    def seconds(self, tokens: Integers | int) -> Float64:
+        """Return the median seconds at any count inside the measured range, the shape of `tokens`.
+
+        Raises InfeasibleError outside it: treeopt does not guess what was not measured.
+        """
+        self._check_range(tokens)
+        return np.asarray(np.interp(tokens, self.tokens, self.medians_s))
+
+    def interval_s(self, tokens: Integers | int) -> tuple[Float64, Float64]:
+        """Return the ends of an interval of the seconds at any count inside the measured range.
+
+        At a measured count it is the 95 % interval of the median.  Between two it spans both of theirs: a pass takes
+        no less than one of fewer tokens and no more than one of more, but where in between it jumps nobody knows.
+        """
+        self._check_range(tokens)
+        low, high = np.array([timing.interval_s for timing in self.timings]).T
+        right = np.searchsorted(self.tokens, tokens)
+        left = np.where(self.tokens[right] == tokens, right, right - 1)
+        return np.minimum(low[left], low[right]), np.maximum(high[left], high[right])
+
+    def _check_range(self, tokens: Integers | int) -> None:
+        asked = np.asarray(tokens)
+        if asked.size and (asked.min() < self.tokens[0] or asked.max() > self.tokens[-1]):
+            outside = int(asked.max() if asked.max() > self.tokens[-1] else asked.min())
+            raise InfeasibleError(
+                f"tokens: times were measured for {self.tokens[0]} to {self.max_tokens} tokens. Got {outside}: "
+                "ask for fewer, or profile with a larger --max-tokens."
+            )

@@ -1,0 +1,99 @@
+"""One pass of a model over nodes of a tree, behind a text whose length changes every step."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from treeopt.arrays import Bool, Integers
+from treeopt.runtime.models.mask import TreeMask
+from treeopt.runtime.models.model import NOTHING, LanguageModel, Output, TextCache, Wants
+from treeopt.trees import TokenTree
+
+Pass = Callable[[Tensor], Output]
+"""From tokens, int64 (rows,), to their logits and states."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassNodes:
+    """The nodes of a tree that one pass feeds."""
+
+    visible: Bool
+    """bool (rows, columns): the nodes, fed before or now, that each may attend to."""
+    depth: Integers
+    """(rows,): depth of each fed node."""
+    start: int = 0
+    """Nodes fed before in this step."""
+
+    @classmethod
+    def whole(cls, tree: TokenTree) -> "PassNodes":
+        """Return all nodes of a tree at once."""
+        return cls(visible=tree.ancestor_mask, depth=tree.depth)
+
+
+class Passes(Protocol):
+    """Makes passes of one model over one cache."""
+
+    def make(self, passes: Sequence[PassNodes]) -> list[Pass]:
+        """Return passes for texts of any length; to be called between steps."""
+
+    def once(self, nodes: PassNodes) -> Pass:
+        """Return a pass behind the text as it is now, which costs least where it is never needed again."""
+
+    def clean(self) -> None:
+        """Forget what stands behind the text, where a pass left something that is not finite."""
+
+
+class TreePass:
+    """Feeds some nodes of a tree to a model.
+
+    Args:
+        model, cache: where they are fed to; the cache's text may be up to `capacity` tokens long.
+        nodes: what is fed.
+        capacity: longest text.
+        wants: hidden states.
+    """
+
+    def __init__(
+        self, model: LanguageModel, cache: TextCache, nodes: PassNodes, *, capacity: int, wants: Wants = NOTHING
+    ) -> None:
+        self._model = model
+        self._cache = cache
+        self._start = nodes.start
+        self._wants = wants
+        self._depth = torch.tensor(nodes.depth, dtype=torch.int64, device=model.device)
+        visible = torch.from_numpy(np.require(nodes.visible, requirements="W"))  # torch warns of what is read-only
+        self._mask = TreeMask(visible, capacity, dtype=model.dtype, device=model.device)
+
+    def __call__(self, tokens: Tensor) -> Output:
+        """Return the logits and states after tokens, int64 (rows,)."""
+        length = self._cache.length
+        mask = self._mask.behind(length)
+        return self._model.forward(
+            tokens, length + self._depth, self._cache, mask, start=self._start, wants=self._wants
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TreePasses:
+    """Makes passes that run operation by operation."""
+
+    model: LanguageModel
+    cache: TextCache
+    capacity: int
+    """Longest text."""
+    wants: Wants = NOTHING
+
+    def make(self, passes: Sequence[PassNodes]) -> list[Pass]:
+        """See `Passes`."""
+        return [TreePass(self.model, self.cache, nodes, capacity=self.capacity, wants=self.wants) for nodes in passes]
+
+    def once(self, nodes: PassNodes) -> Pass:
+        """See `Passes`."""
+        return TreePass(self.model, self.cache, nodes, capacity=self.cache.length, wants=self.wants)
+
+    def clean(self) -> None:
+        """See `Passes`; here nothing is to do, because a pass sees no slot that was not fed in its step."""
