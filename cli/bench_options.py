@@ -25,8 +25,8 @@ from treeopt.cli.options import (
 from treeopt.cli.other_programs import warn_of_other_programs
 from treeopt.cli.values import TEMPERATURES
 from treeopt.errors import InterruptionError
-from treeopt.figure_file import checked_suffix
-from treeopt.files import STANDARD_STREAM, write_text
+from treeopt.files.picture_file import checked_suffix
+from treeopt.files.whole_files import STANDARD_STREAM, write_text
 
 if TYPE_CHECKING:
     from treeopt.profile import Profile

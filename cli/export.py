@@ -17,7 +17,7 @@ from treeopt.cli.options import file, load_profile, output, profile_options, rec
 from treeopt.cli.plan_text import imported
 from treeopt.cli.values import COUNT, TEXT, Names
 from treeopt.cli.waiting import patience
-from treeopt.files import STANDARD_STREAM, is_stream
+from treeopt.files.whole_files import STANDARD_STREAM, is_stream
 
 if TYPE_CHECKING:
     from treeopt.engines.engine import Engine

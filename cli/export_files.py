@@ -7,8 +7,8 @@ import click
 
 from treeopt.cli.outputs import Named, check_outputs
 from treeopt.errors import TreeoptError
-from treeopt.files import is_stream, write_bytes
-from treeopt.marks import SIDECAR_SUFFIX
+from treeopt.files.marks import SIDECAR_SUFFIX
+from treeopt.files.whole_files import is_stream, write_bytes
 
 MAIN = "FILE"
 """Stands for the main file's name in the names of all files of an export."""

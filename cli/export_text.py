@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from treeopt.cli.plan_text import PREDICTED, PREDICTED_COLUMNS, spreads
 from treeopt.cli.table import Column, aligned
 from treeopt.cli.text import quoted
-from treeopt.files import STANDARD_STREAM
+from treeopt.files.whole_files import STANDARD_STREAM
 
 if TYPE_CHECKING:
     from treeopt.engines.engine import Engine

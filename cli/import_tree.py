@@ -9,7 +9,7 @@ from treeopt.cli.format_list import list_option
 from treeopt.cli.inputs import read_any_tree, tree_options
 from treeopt.cli.options import PROFILE, file, output
 from treeopt.cli.text import quoted
-from treeopt.files import STANDARD_STREAM
+from treeopt.files.whole_files import STANDARD_STREAM
 
 
 @click.command("import", cls=Command)

@@ -11,7 +11,7 @@ import click
 from treeopt.cli.options import Function
 from treeopt.cli.values import COUNT, LENGTH, TEXT
 from treeopt.errors import TreeoptError
-from treeopt.files import read_bytes
+from treeopt.files.whole_files import read_bytes
 
 if TYPE_CHECKING:
     from treeopt.trees import TreeFile

@@ -32,7 +32,7 @@ from treeopt.cli.sampling_options import samplings_options
 from treeopt.cli.text import quoted
 from treeopt.cli.values import COUNT, COUNTS, DURATION, MOST, TEXT, Whole
 from treeopt.errors import InvalidValueError
-from treeopt.files import STANDARD_STREAM, is_stream
+from treeopt.files.whole_files import STANDARD_STREAM, is_stream
 from treeopt.rules import RULES
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import click
 from treeopt.cli.options import file, record_beside
 from treeopt.cli.outputs import Named, check_outputs
 from treeopt.errors import TreeoptError
-from treeopt.files import STANDARD_STREAM, is_stream
-from treeopt.marks import written_by_treeopt
+from treeopt.files.marks import written_by_treeopt
+from treeopt.files.whole_files import STANDARD_STREAM, is_stream
 
 if TYPE_CHECKING:
     from treeopt.imports import ImportedLatency

@@ -9,8 +9,8 @@ from treeopt.cli.inputs import read_any_tree, tree_options
 from treeopt.cli.options import file, output
 from treeopt.cli.text import diagram_width
 from treeopt.cli.values import MOST, Whole
-from treeopt.figure_file import checked_suffix
-from treeopt.files import STANDARD_STREAM
+from treeopt.files.picture_file import checked_suffix
+from treeopt.files.whole_files import STANDARD_STREAM
 
 TREE_SUFFIX = ".json"
 

@@ -18,8 +18,8 @@ from treeopt.cli.schedule_text import schedule_table
 from treeopt.cli.text import diagram_width, quoted
 from treeopt.cli.waiting import patience
 from treeopt.errors import InterruptionError
-from treeopt.figure_file import checked_suffix
-from treeopt.files import STANDARD_STREAM
+from treeopt.files.picture_file import checked_suffix
+from treeopt.files.whole_files import STANDARD_STREAM
 
 if TYPE_CHECKING:
     from treeopt.planner import Plan

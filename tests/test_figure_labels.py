@@ -5,8 +5,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from tests.pictures import box, drawn
-from treeopt.figure_file import save_drawing
 from treeopt.figure_labels import Box, label_points
+from treeopt.files.picture_file import save_drawing
 
 
 @pytest.mark.parametrize(

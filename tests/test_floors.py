@@ -20,12 +20,6 @@ BASE = {
     "treeopt.arguments",
     "treeopt.array_record",
     "treeopt.files",
-    "treeopt.pipes",
-    "treeopt.marks",
-    "treeopt.fields",
-    "treeopt.json_file",
-    "treeopt.arrays_file",
-    "treeopt.figure_file",
     "treeopt.figure_labels",
     "treeopt.figure_style",
     "treeopt.pair",
@@ -140,8 +134,8 @@ def outer_fault(module: str, room: str, name: str, *, lazy: bool) -> str | None:
         return f"{package} is for {', '.join(sorted(ONLY_IN[package]))} only"
     if package == "scipy" and not lazy:
         return "scipy is for functions only: it is slow to import, and not every plan needs it"
-    if package == "matplotlib" and not (lazy and "figure" in module.rpartition(".")[2]):
-        return "matplotlib is for functions and types of modules named *figure* only"
+    if package == "matplotlib" and not (lazy and re.search(r"figure|picture", module.rpartition(".")[2])):
+        return "matplotlib is for functions and types of modules named *figure* or *picture* only"
     return None
 
 
@@ -200,7 +194,7 @@ def test_every_folder_is_checked():
         ("treeopt.solver.width_limits", "def solve():\n    from scipy.optimize import milp"),
         ("treeopt.planner.planning", "from treeopt.solver import solve\nfrom treeopt.planner.costs import StepCosts"),
         ("treeopt.planner.smoothing", "def smooth():\n    import scipy.optimize"),
-        ("treeopt.planner.figure", "from treeopt.figure_file import save\ndef draw():\n    import matplotlib"),
+        ("treeopt.planner.figure", "from treeopt.files.picture_file import save\ndef draw():\n    import matplotlib"),
         ("treeopt.imports.combine", "from treeopt.profile import Profile\nfrom treeopt.trees.tree_file import load"),
         ("treeopt.engines.vllm", "from treeopt.planner import Plan\nfrom treeopt import __version__"),
         ("treeopt.runtime.decoder", "import torch.nn\nfrom treeopt.trees import TokenTree"),

@@ -21,8 +21,8 @@ from gallery_page import BY, gallery_page
 from gallery_shapes import SHAPES, random_model
 
 from treeopt.acceptance import AcceptanceTable
-from treeopt.fields import Fields
-from treeopt.files import read_text, write_text
+from treeopt.files.fields import Fields
+from treeopt.files.whole_files import read_text, write_text
 from treeopt.imports import read_acceptance
 from treeopt.imports.content import read_json
 from treeopt.profile import ACCEPTANCE, Imported, Machine, MeasuredAcceptance, Profile, StepLatency

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from treeopt import __version__
 from treeopt.errors import InvalidValueError
-from treeopt.files import file_path, read_bytes
+from treeopt.files.whole_files import file_path, read_bytes
 from treeopt.trees.token_tree import TokenTree
 from treeopt.trees.tree_file import Provenance, TreeFile
 

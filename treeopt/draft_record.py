@@ -13,9 +13,9 @@ import numpy as np
 
 from treeopt.array_record import ArrayRecord, freeze
 from treeopt.arrays import Float32, Int32, Int64
-from treeopt.arrays_file import Arrays
 from treeopt.errors import InvalidValueError
-from treeopt.files import read_bytes, write_bytes
+from treeopt.files.arrays_file import Arrays
+from treeopt.files.whole_files import read_bytes, write_bytes
 from treeopt.sampling import Sampling
 
 FORMAT = "treeopt-draft-record"

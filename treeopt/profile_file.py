@@ -9,8 +9,8 @@ import yaml
 
 from treeopt.acceptance import AcceptanceTable, TextSums
 from treeopt.errors import FormatError, InvalidValueError, printable
-from treeopt.fields import Fields, check_format
-from treeopt.files import read_text, write_text
+from treeopt.files.fields import Fields, check_format
+from treeopt.files.whole_files import read_text, write_text
 from treeopt.latency import LatencyTable, Timing
 from treeopt.outcomes import Outcomes
 from treeopt.profile import (

@@ -14,9 +14,9 @@ from treeopt.arguments import instance, number
 from treeopt.array_record import ArrayRecord, ShortRepr
 from treeopt.arrays import Float64
 from treeopt.errors import InvalidValueError, printable
-from treeopt.fields import Fields, check_format
-from treeopt.files import read_text, write_text
-from treeopt.json_file import parse_json
+from treeopt.files.fields import Fields, check_format
+from treeopt.files.json_file import parse_json
+from treeopt.files.whole_files import read_text, write_text
 from treeopt.trees.token_tree import TokenTree
 
 FORMAT = "treeopt-tree"

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner
 
 from tests.cli.invented import call, invented, saved
-from treeopt import pipes
 from treeopt.cli.main import main
+from treeopt.files import pipes
 from treeopt.profile import Profile
 from treeopt.trees import TokenTree, load
 

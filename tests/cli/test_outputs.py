@@ -10,7 +10,7 @@ import pytest
 from tests.cli.invented import call, invented, saved
 from treeopt.cli.outputs import Named, check_outputs, write_json
 from treeopt.errors import TreeoptError
-from treeopt.marks import written_by_treeopt
+from treeopt.files.marks import written_by_treeopt
 from treeopt.trees import TokenTree, save_figure
 
 FOREIGN = "the only copy of somebody's work\n"

@@ -7,7 +7,8 @@ import pytest
 from safetensors.torch import load_file
 
 import treeopt.runtime
-from treeopt import json_file, pair
+from treeopt import pair
+from treeopt.files import json_file
 from treeopt.runtime import load_model, tokenizer
 from treeopt.runtime.folder import ModelFolder
 from treeopt.runtime.pair import load_pair

@@ -7,8 +7,8 @@ from typing import Any
 
 from treeopt.acceptance import AcceptanceTable
 from treeopt.errors import FormatError, InvalidValueError
-from treeopt.fields import Fields
-from treeopt.files import read_bytes
+from treeopt.files.fields import Fields
+from treeopt.files.whole_files import read_bytes
 from treeopt.imports.acceptance_tables import (
     Vector,
     table_of_conditional,

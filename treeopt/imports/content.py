@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from treeopt.json_file import parse_json
+from treeopt.files.json_file import parse_json
 
 MAX_NAME = 80
 

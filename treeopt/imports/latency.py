@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from treeopt.errors import FormatError, InvalidValueError
-from treeopt.files import read_text
+from treeopt.files.whole_files import read_text
 from treeopt.imports.content import read_json
 from treeopt.imports.imported_latency import ImportedLatency
 from treeopt.imports.latency_csv import read_csv

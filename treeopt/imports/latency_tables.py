@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from treeopt.fields import Fields
+from treeopt.files.fields import Fields
 from treeopt.imports.content import source_text
 from treeopt.imports.imported_latency import ImportedLatency, curve
 

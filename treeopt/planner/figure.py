@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from treeopt.figure_file import save_drawing
 from treeopt.figure_style import (
     DEPTH_MAP,
     MUTED,
@@ -17,6 +16,7 @@ from treeopt.figure_style import (
     plain_numbers,
     whole_numbers,
 )
+from treeopt.files.picture_file import save_drawing
 from treeopt.planner.figure_map import draw_map
 from treeopt.planner.figure_passes import draw_passes
 from treeopt.planner.planning import Plan

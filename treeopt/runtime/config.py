@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from treeopt.errors import FormatError
-from treeopt.fields import Fields
-from treeopt.json_file import read_object
+from treeopt.files.fields import Fields
+from treeopt.files.json_file import read_object
 from treeopt.runtime.rotary import RopeScaling, parse_rope
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")

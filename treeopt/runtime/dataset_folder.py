@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 from treeopt.errors import FormatError, TreeoptError
-from treeopt.json_file import read_object
+from treeopt.files.json_file import read_object
 
 STATE = "state.json"
 SPLITS = "dataset_dict.json"

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treeopt.errors import TreeoptError
-from treeopt.json_file import read_object
+from treeopt.files.json_file import read_object
 from treeopt.runtime.config import CONFIG, GENERATION, ModelConfig, config_of
 from treeopt.runtime.digest import model_digest
 from treeopt.runtime.weight_files import file_of_each

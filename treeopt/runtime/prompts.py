@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from treeopt import pair as bundle
 from treeopt.errors import FormatError, TreeoptError
-from treeopt.files import read_bytes
-from treeopt.json_file import parse_json
+from treeopt.files.json_file import parse_json
+from treeopt.files.whole_files import read_bytes
 from treeopt.runtime.dataset_folder import arrow_rows, is_saved_dataset, parquet_rows
 
 MAX_BYTES = 64_000_000

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from treeopt.fields import Fields
+from treeopt.files.fields import Fields
 
 KINDS = ("default", "linear", "llama3")
 

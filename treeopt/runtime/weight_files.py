@@ -6,7 +6,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from treeopt.errors import FormatError, TreeoptError
-from treeopt.json_file import read_object
+from treeopt.files.json_file import read_object
 
 INDEX_MAX_BYTES = 64_000_000
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from treeopt.acceptance import AcceptanceTable
 from treeopt.arrays import Array
-from treeopt.arrays_file import Arrays
-from treeopt.files import read_bytes, write_bytes
+from treeopt.files.arrays_file import Arrays
+from treeopt.files.whole_files import read_bytes, write_bytes
 from treeopt.solver.best_first import NestedTrees
 from treeopt.solver.dynamic_program import ValueTrees
 from treeopt.solver.solution import (

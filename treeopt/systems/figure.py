@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treeopt.figure_file import save_drawing
 from treeopt.figure_style import (
     INK,
     MUTED,
@@ -20,6 +19,7 @@ from treeopt.figure_style import (
     text_width,
     wrapped,
 )
+from treeopt.files.picture_file import save_drawing
 from treeopt.systems.bench import Row
 from treeopt.systems.system import NotRun
 

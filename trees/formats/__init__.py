@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from treeopt.errors import InvalidValueError, TreeoptError
-from treeopt.files import read_bytes
+from treeopt.files.whole_files import read_bytes
 from treeopt.trees.formats import sequoia
 from treeopt.trees.formats.checks import label
 from treeopt.trees.formats.detection import FORMATS, OWN, found_in

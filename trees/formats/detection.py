@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from treeopt.errors import FormatError, InvalidValueError
-from treeopt.json_file import parse_json
+from treeopt.files.json_file import parse_json
 from treeopt.trees import tree_file
 from treeopt.trees.formats import medusa, npz, nxdi, safetensors_file, sequoia, umbrella, vllm_tree
 from treeopt.trees.formats.checks import short

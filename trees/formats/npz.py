@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from treeopt.arrays_file import Arrays
 from treeopt.errors import FormatError
+from treeopt.files.arrays_file import Arrays
 from treeopt.trees.formats.checks import MASK_NODES
 from treeopt.trees.formats.topology import NamedTree, TopologyFormat, WriteOptions, Written
 from treeopt.trees.formats.tree_arrays import MAX_BYTES, arrays_of_tree, tree_of_arrays

@@ -6,8 +6,8 @@ from pathlib import Path
 import safetensors
 import safetensors.numpy
 
-from treeopt.arrays_file import Arrays
 from treeopt.errors import FormatError
+from treeopt.files.arrays_file import Arrays
 from treeopt.trees.formats.checks import MASK_NODES, short
 from treeopt.trees.formats.topology import NamedTree, TopologyFormat, WriteOptions, Written
 from treeopt.trees.formats.tree_arrays import MAX_BYTES, arrays_of_tree, tree_of_arrays

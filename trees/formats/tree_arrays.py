@@ -5,8 +5,8 @@ int32 `parents` (n,), `depth` (n,), `positions` (n,); bool `mask` (n, n), row i 
 """
 
 from treeopt.arrays import Array
-from treeopt.arrays_file import Arrays
 from treeopt.errors import InfeasibleError
+from treeopt.files.arrays_file import Arrays
 from treeopt.trees.formats.checks import MASK_NODES, difference, label
 from treeopt.trees.token_tree import TokenTree
 

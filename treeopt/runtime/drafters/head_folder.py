@@ -6,8 +6,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
-from treeopt.fields import Fields
-from treeopt.json_file import read_object
+from treeopt.files.fields import Fields
+from treeopt.files.json_file import read_object
 from treeopt.runtime.transformer import Transformer
 
 

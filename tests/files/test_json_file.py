@@ -3,7 +3,7 @@
 import pytest
 
 from treeopt.errors import FormatError, TreeoptError
-from treeopt.json_file import parse_json, read_object
+from treeopt.files.json_file import parse_json, read_object
 
 
 def test_an_object_is_returned(tmp_path):

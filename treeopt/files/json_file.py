@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from treeopt.errors import FormatError
-from treeopt.files import read_text
+from treeopt.files.whole_files import read_text
 
 MAX_BYTES = 1_000_000
 """Of a file of settings."""

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from treeopt import pipes
 from treeopt.errors import TreeoptError
-from treeopt.files import read_bytes
+from treeopt.files import pipes
+from treeopt.files.whole_files import read_bytes
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 

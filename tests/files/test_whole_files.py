@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from treeopt.errors import TreeoptError
-from treeopt.files import check_writable, read_text, write_bytes, write_text
+from treeopt.files.whole_files import check_writable, read_text, write_bytes, write_text
 
 
 def refuse(*_args, **_kwargs):

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from treeopt.errors import InvalidValueError, TreeoptError
-from treeopt.pipes import read_pipe
+from treeopt.files.pipes import read_pipe
 
 STANDARD_STREAM = "-"
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from treeopt.errors import InvalidValueError
 from treeopt.figure_style import FONT
-from treeopt.files import file_path, write_bytes
+from treeopt.files.whole_files import file_path, write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Neither dates nor program versions, nor the user's own style: the same picture gives the same bytes.
-# The program's name is what `treeopt.marks` knows them by.
+# The program's name is what `treeopt.files.marks` knows them by.
 _METADATA: dict[str, dict[str, Any]] = {
     ".svg": {"Date": None, "Creator": "treeopt"},
     ".png": {"Software": "treeopt"},

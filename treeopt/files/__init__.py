@@ -1,0 +1,1 @@
+"""Files: whole or not at all, read with limits, every wrong field named."""
