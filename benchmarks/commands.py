@@ -22,8 +22,8 @@ import numpy as np
 from conditions import bar, say
 
 from treeopt import AcceptanceTable, LatencyTable, Profile
-from treeopt.latency import Timing
-from treeopt.profile import Machine, MeasuredAcceptance, Pair, StepLatency
+from treeopt.records.latency import Timing
+from treeopt.records.profile import Machine, MeasuredAcceptance, Pair, StepLatency
 
 RUNS = 5
 STARTS = 41

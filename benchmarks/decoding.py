@@ -32,14 +32,14 @@ import treeopt
 from treeopt import pair as bundle
 from treeopt.cli.options import PairOptions, file, load_profile, pair_options
 from treeopt.planner import Candidate, fastest_drafted_tree
-from treeopt.profile import Profile
 from treeopt.profiler import Journal, Measured, Measurement, Settings, bench, clock_for
 from treeopt.profiler.divergence import divergence
 from treeopt.profiler.machine import describe_machine, describe_pair
+from treeopt.records.profile import Profile
+from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.pair import DTYPES, ModelPair
 from treeopt.runtime.prompts import bench_prompts, load_prompts, profile_prompts
-from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree, chain
 
 DRAFT_TOKENS, TRIAL_PROMPTS = range(1, 9), 2

@@ -20,10 +20,10 @@ from treeopt.planner.dynamic import fastest_dynamic_tree, predict_dynamic
 from treeopt.planner.replay import Replay
 from treeopt.profiler import Recording, RecordSize, Settings, TextFiles
 from treeopt.profiler.record import joined
+from treeopt.records.sampling import Sampling
 from treeopt.runtime import DynamicDecoder
 from treeopt.runtime.pair import load_pair
 from treeopt.runtime.prompts import load_prompts, profile_prompts
-from treeopt.sampling import Sampling
 from treeopt.trees.dynamic_tree import DynamicTree
 
 TREES = [

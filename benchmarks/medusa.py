@@ -13,11 +13,11 @@ from conditions import bar, conditions, say
 from treeopt import pair as bundle
 from treeopt import solve
 from treeopt.profiler.medusa import medusa_acceptance
+from treeopt.records.sampling import Sampling
 from treeopt.runtime import DraftingDecoder, Transformer
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
 from treeopt.runtime.pair import load_pair
 from treeopt.runtime.prompts import bench_prompts, load_prompts, profile_prompts
-from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree
 from treeopt.trees.formats import read_tree
 

@@ -16,14 +16,14 @@ import numpy as np
 from conditions import bar, conditions
 
 import treeopt
-from treeopt.acceptance import AcceptanceTable, TextSums
 from treeopt.arrays import Float64
-from treeopt.counts import LEAST_COUNT, TextCounts, conditional_counts, rank_conditioned_counts, text_sums
 from treeopt.profiler.acceptance import AcceptanceText, TextPositions
+from treeopt.records.acceptance import AcceptanceTable, TextSums
+from treeopt.records.counts import LEAST_COUNT, TextCounts, conditional_counts, rank_conditioned_counts, text_sums
+from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.pair import ModelPair, load_pair
 from treeopt.runtime.prompts import bench_prompts, load_prompts, profile_prompts
-from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 
 Prompts = Sequence[Sequence[int]]

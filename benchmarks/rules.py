@@ -16,20 +16,20 @@ import numpy as np
 import torch
 from conditions import bar, conditions, say
 
-from treeopt.acceptance import TextSums
 from treeopt.arrays import Float64
 from treeopt.cli.values import TEMPERATURES
 from treeopt.planner import fastest_drafted_tree, plan, step_model
 from treeopt.planner.smoothing import smooth
-from treeopt.profile import Profile
 from treeopt.profiler import Journal, Measurement, Settings, bench, clock_for
 from treeopt.profiler.traversal import ReachSums, count_reach, gained, until_no_gain
+from treeopt.records.acceptance import TextSums
+from treeopt.records.profile import Profile
+from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, Verifier
 from treeopt.runtime.pair import ModelPair, load_pair
 from treeopt.runtime.prompts import bench_prompts, load_prompts, profile_prompts
 from treeopt.runtime.rules import rule_named
 from treeopt.runtime.sampling import law
-from treeopt.sampling import Sampling
 from treeopt.solver import solve
 from treeopt.trees import TokenTree, chain
 

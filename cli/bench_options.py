@@ -29,7 +29,7 @@ from treeopt.files.picture_file import checked_suffix
 from treeopt.files.whole_files import STANDARD_STREAM, write_text
 
 if TYPE_CHECKING:
-    from treeopt.profile import Profile
+    from treeopt.records.profile import Profile
     from treeopt.runtime.pair import ModelPair
     from treeopt.trees import TreeFile
 

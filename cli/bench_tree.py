@@ -10,12 +10,12 @@ from treeopt.cli.inputs import read_any_tree
 from treeopt.cli.options import checked_rule, load_profile, planned_rule
 from treeopt.cli.outputs import TOOL
 from treeopt.cli.text import milliseconds
-from treeopt.rules import LOSSY_RULES
+from treeopt.records.rules import LOSSY_RULES
 
 if TYPE_CHECKING:
     from treeopt.planner import Candidate, StepModel
-    from treeopt.profile import MeasuredAcceptance, Profile
     from treeopt.profiler import Measured
+    from treeopt.records.profile import MeasuredAcceptance, Profile
     from treeopt.trees import TreeFile
 
 

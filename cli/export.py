@@ -21,7 +21,7 @@ from treeopt.files.whole_files import STANDARD_STREAM, is_stream
 
 if TYPE_CHECKING:
     from treeopt.engines.engine import Engine
-    from treeopt.profile import Profile
+    from treeopt.records.profile import Profile
     from treeopt.trees import TreeFile
     from treeopt.trees.formats.topology import TopologyFormat
 
@@ -160,10 +160,10 @@ def _export_tree(target: "TopologyFormat", written: Path, options: ExportOptions
 
 
 def _export_setting(engine: "Engine", written: Path, options: ExportOptions) -> None:
-    from treeopt.draft_record import DraftRecord
     from treeopt.engines.provenance import setting_provenance
     from treeopt.engines.setting import setting
     from treeopt.engines.source import Source
+    from treeopt.records.draft_record import DraftRecord
 
     profile: Profile | None = None if options.profile_path is None else load_profile(options.profile_path)
     content = None if options.path == options.profile_path else options.tree()

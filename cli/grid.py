@@ -12,7 +12,7 @@ from treeopt.cli.text import milliseconds
 
 if TYPE_CHECKING:
     from treeopt.planner import Plan
-    from treeopt.profile import MeasuredAcceptance, Profile
+    from treeopt.records.profile import MeasuredAcceptance, Profile
     from treeopt.systems.grid import GridRow
 
 CHOSEN, OTHER = "* ", "  "

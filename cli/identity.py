@@ -9,8 +9,8 @@ import click
 from treeopt.errors import TreeoptError
 
 if TYPE_CHECKING:
-    from treeopt.identity import Identity
-    from treeopt.profile import Profile
+    from treeopt.records.identity import Identity
+    from treeopt.records.profile import Profile
     from treeopt.runtime.pair import ModelPair
     from treeopt.trees import Provenance
 
@@ -19,15 +19,15 @@ BUNDLED = "leave out --target and --draft"
 
 def identity_here(models: "ModelPair") -> "Identity":
     """Return what has been loaded, on the machine that it runs on."""
-    from treeopt.identity import Identity
     from treeopt.profiler.machine import describe_machine
+    from treeopt.records.identity import Identity
 
     return Identity.of(models.described, describe_machine(models.target.device))
 
 
 def identity_of(profile: "Profile") -> "Identity":
     """Return what a profile was measured of."""
-    from treeopt.identity import Identity
+    from treeopt.records.identity import Identity
 
     return Identity.of(profile.pair, profile.machine)
 
@@ -41,7 +41,7 @@ def next_options(profile: "Profile") -> str:
 
 def warn_of_tree(path: Path, provenance: "Provenance | None", here: "Identity") -> None:
     """Warn where a tree was planned for other models or conditions than those that are there."""
-    from treeopt.identity import Identity
+    from treeopt.records.identity import Identity
 
     warn_of_other(f"{path} was planned for", Identity.planned_for(provenance), here)
 

@@ -13,10 +13,10 @@ from treeopt.cli.outputs import InputFile, OutputFile
 from treeopt.cli.text import counted
 from treeopt.cli.values import MEASURED_RULE, TEMPERATURE, TEXT, THREADS, Whole
 from treeopt.errors import InvalidValueError, TreeoptError
-from treeopt.rules import check_rule
+from treeopt.records.rules import check_rule
 
 if TYPE_CHECKING:
-    from treeopt.profile import Profile
+    from treeopt.records.profile import Profile
     from treeopt.runtime.pair import ModelPair
     from treeopt.runtime.tokenizer import Tokenizer
     from treeopt.trees import TreeFile
@@ -247,7 +247,7 @@ def record_beside(profile_path: Path) -> Path:
 
 def load_profile(path: Path) -> "Profile":
     """Return the profile of a file; where there is none, say how to make one."""
-    from treeopt.profile import Profile
+    from treeopt.records.profile import Profile
 
     if not path.exists():
         raise TreeoptError(f"{path}: no such file. Run treeopt profile first, or name another with --profile.")

@@ -6,12 +6,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from treeopt.cli.plan_text import warnings
-from treeopt.profile import origins
+from treeopt.records.profile import origins
 
 if TYPE_CHECKING:
-    from treeopt.latency import Estimate
     from treeopt.planner import Candidate, Plan, RuleChoice, Schedule, Segment
-    from treeopt.profile import Profile
+    from treeopt.records.latency import Estimate
+    from treeopt.records.profile import Profile
 
 Object = dict[str, Any]
 

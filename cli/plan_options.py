@@ -9,11 +9,11 @@ import click
 
 from treeopt.cli.options import Function
 from treeopt.cli.values import COUNT, LENGTH
-from treeopt.rules import LOSSY_RULES
+from treeopt.records.rules import LOSSY_RULES
 
 if TYPE_CHECKING:
     from treeopt.planner import Plan, Schedule
-    from treeopt.profile import Profile
+    from treeopt.records.profile import Profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,9 +7,9 @@ from treeopt.cli.table import Column, aligned
 from treeopt.cli.text import counted, spread
 
 if TYPE_CHECKING:
-    from treeopt.latency import Estimate
     from treeopt.planner import Candidate, Plan
-    from treeopt.profile import Machine, Pair, Profile
+    from treeopt.records.latency import Estimate
+    from treeopt.records.profile import Machine, Pair, Profile
 
 PREDICTED = ("tokens/step", "step, ms", "speedup")
 PREDICTED_COLUMNS = (Column(least=18, gap=3), Column(least=20), Column())
@@ -40,7 +40,7 @@ def models_and_machine(pair: "Pair", machine: "Machine") -> str:
 
 def imported(plan: "Plan") -> str:
     """Return where the plan's numbers come from, empty where all were measured here."""
-    from treeopt.profile import origins_text
+    from treeopt.records.profile import origins_text
 
     return origins_text([latency for _, latency in plan.model.condition.parts], plan.model.acceptance)
 
@@ -231,6 +231,6 @@ def _remedy(plan: "Plan", source: str) -> str:
 
 
 def _origins(plan: "Plan") -> dict[str, str]:
-    from treeopt.profile import origins
+    from treeopt.records.profile import origins
 
     return origins([latency for _, latency in plan.model.condition.parts], plan.model.acceptance)

@@ -33,11 +33,11 @@ from treeopt.cli.text import quoted
 from treeopt.cli.values import COUNT, COUNTS, DURATION, MOST, TEXT, Whole
 from treeopt.errors import InvalidValueError
 from treeopt.files.whole_files import STANDARD_STREAM, is_stream
-from treeopt.rules import RULES
+from treeopt.records.rules import RULES
 
 if TYPE_CHECKING:
-    from treeopt.draft_record import DraftRecord
-    from treeopt.profile import Profile
+    from treeopt.records.draft_record import DraftRecord
+    from treeopt.records.profile import Profile
 
 
 @click.command(cls=Command)
@@ -160,7 +160,7 @@ def profile(
             return
         result, record = found
     from treeopt.cli.profile_text import record_summary, summary
-    from treeopt.steadiness import warnings
+    from treeopt.records.steadiness import warnings
 
     click.echo("\n\n".join([summary(result), *([] if record is None else [record_summary(record)])]), err=to_stream)
     for line in _next(path, record_path):

@@ -16,7 +16,7 @@ from treeopt.files.whole_files import STANDARD_STREAM, is_stream
 
 if TYPE_CHECKING:
     from treeopt.imports import ImportedLatency
-    from treeopt.profile import MeasuredAcceptance
+    from treeopt.records.profile import MeasuredAcceptance
 
 JOURNAL_SUFFIX = ".partial"
 TEXTS_SUFFIX = ".record.partial"

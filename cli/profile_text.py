@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from treeopt.cli.table import Column, aligned
 from treeopt.cli.text import counted, milliseconds
-from treeopt.draft_record import DraftRecord
-from treeopt.latency import LatencyTable
-from treeopt.profile import MeasuredAcceptance, Profile, StepLatency, origins_text
-from treeopt.rules import rule_label
-from treeopt.steadiness import precision
+from treeopt.records.draft_record import DraftRecord
+from treeopt.records.latency import LatencyTable
+from treeopt.records.profile import MeasuredAcceptance, Profile, StepLatency, origins_text
+from treeopt.records.rules import rule_label
+from treeopt.records.steadiness import precision
 
 SHOWN_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 ABSENT = "-"

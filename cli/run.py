@@ -26,8 +26,8 @@ from treeopt.cli.text import counted
 from treeopt.cli.values import COUNT, RULE, SEED, TEXT
 from treeopt.cli.waiting import patience
 from treeopt.errors import TreeoptError
-from treeopt.rules import LOSSY_RULES
-from treeopt.sampling import Sampling
+from treeopt.records.rules import LOSSY_RULES
+from treeopt.records.sampling import Sampling
 
 if TYPE_CHECKING:
     from treeopt.runtime.pair import ModelPair

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from treeopt.cli.values import DRAFT_TEMPERATURE, LENGTH, SHARE, TEMPERATURE, TEMPERATURES
-from treeopt.sampling import Sampling
+from treeopt.records.sampling import Sampling
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

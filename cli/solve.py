@@ -23,7 +23,7 @@ from treeopt.files.whole_files import STANDARD_STREAM
 
 if TYPE_CHECKING:
     from treeopt.planner import Plan
-    from treeopt.profile import Profile
+    from treeopt.records.profile import Profile
 
 
 @click.command(cls=Command)

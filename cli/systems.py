@@ -15,7 +15,7 @@ from treeopt.cli.text import milliseconds
 from treeopt.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from treeopt.profile import Profile
+    from treeopt.records.profile import Profile
     from treeopt.systems.bench import Row
     from treeopt.systems.running import Effort
     from treeopt.systems.system import NotRun

@@ -14,7 +14,7 @@ import click
 from treeopt.errors import TreeoptWarning
 
 if TYPE_CHECKING:
-    from treeopt.latency import Estimate
+    from treeopt.records.latency import Estimate
 
 
 def milliseconds(seconds: float) -> str:
@@ -48,7 +48,7 @@ def quoted(path: Path | str) -> str:
 def spread(estimate: "Estimate", scale: float = 1.0) -> str:
     """Return a number with its 95 % interval.
 
-    >>> from treeopt.latency import Estimate
+    >>> from treeopt.records.latency import Estimate
     >>> spread(Estimate(1.5, 1.4, 1.62))
     '1.50 (1.40-1.62)'
     """

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treeopt.errors import InvalidValueError
-from treeopt.rules import RULES
-from treeopt.sampling import Sampling
+from treeopt.records.rules import RULES
+from treeopt.records.sampling import Sampling
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

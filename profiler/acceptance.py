@@ -14,14 +14,14 @@ import torch
 from torch import Tensor
 
 from treeopt.arrays import Float64, Int64
-from treeopt.counts import REJECTED, TextCounts, conditional_counts
+from treeopt.records.counts import REJECTED, TextCounts, conditional_counts
+from treeopt.records.sampling import Sampling, draft_law
 from treeopt.runtime.drawing import likeliest, places
 from treeopt.runtime.finite import check_logits
 from treeopt.runtime.model import LanguageModel, TextCache
 from treeopt.runtime.rules import rule_named
 from treeopt.runtime.sampling import law
 from treeopt.runtime.verification import Verifier
-from treeopt.sampling import Sampling, draft_law
 from treeopt.trees import level_widths
 
 

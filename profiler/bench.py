@@ -9,14 +9,14 @@ import torch
 from tqdm import tqdm
 
 from treeopt.errors import InvalidValueError
-from treeopt.latency import Estimate
-from treeopt.profile import MeasuredAcceptance
 from treeopt.profiler.divergence import Divergence, divergence
+from treeopt.records.latency import Estimate
+from treeopt.records.profile import MeasuredAcceptance
+from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.decode_loop import trained_tokens
 from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.pair import ModelPair
-from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree, chain
 
 BOOTSTRAP_DRAWS = 2000

@@ -6,19 +6,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from treeopt.acceptance import TextSums
 from treeopt.arrays import Float64, Int64
-from treeopt.counts import TextCounts, text_sums
-from treeopt.outcomes import Outcomes
-from treeopt.profile import MeasuredAcceptance, Profile
 from treeopt.profiler.acceptance import AcceptanceText, texts_together
 from treeopt.profiler.journal import Journal
 from treeopt.profiler.processes import Processes
 from treeopt.profiler.settings import Settings
 from treeopt.profiler.sweep import Step
 from treeopt.profiler.traversal import ReachSums, count_reach, gained, until_no_gain
+from treeopt.records.acceptance import TextSums
+from treeopt.records.counts import TextCounts, text_sums
+from treeopt.records.outcomes import Outcomes
+from treeopt.records.profile import MeasuredAcceptance, Profile
+from treeopt.records.sampling import Sampling
 from treeopt.runtime.model import LanguageModel
-from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree
 
 FastestTree = Callable[[Profile], TokenTree]

@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from treeopt.latency import LatencyTable, Timing
 from treeopt.profiler.clock import Clock, Work
 from treeopt.profiler.journal import Journal
 from treeopt.profiler.memory import give_back_memory, out_of_memory
 from treeopt.profiler.sweep import Step, first_points, next_point, sweep
 from treeopt.profiler.watch import Watched
-from treeopt.steadiness import line_errors
+from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.steadiness import line_errors
 
 PILOT_ROUNDS = 3
 LIMIT = "limit "

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from treeopt.arrays import Bool, Float32, Int64
-from treeopt.draft_record import NOT_DRAFTED
 from treeopt.profiler.settings import RecordSize
+from treeopt.records.draft_record import NOT_DRAFTED
 from treeopt.runtime.dynamic_growth import Children, falling, visible_below
 from treeopt.runtime.finite import not_finite_error
 from treeopt.runtime.growing import feed

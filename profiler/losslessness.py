@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from treeopt.profiler.divergence import divergence
+from treeopt.records.sampling import Sampling
 from treeopt.runtime import law
 from treeopt.runtime.model import LanguageModel
-from treeopt.sampling import Sampling
 
 BINS = 20
 SURE = 0.95

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from treeopt import __version__
-from treeopt.profile import Machine, Pair
+from treeopt.records.profile import Machine, Pair
 from treeopt.runtime.model import LanguageModel
 
 

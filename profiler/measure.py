@@ -7,7 +7,6 @@ import numpy as np
 from tqdm import tqdm
 
 from treeopt.errors import InvalidValueError
-from treeopt.profile import MeasuredAcceptance, Pair, Profile, StepLatency
 from treeopt.profiler.busy import LoadReader
 from treeopt.profiler.clock import Clock
 from treeopt.profiler.counting import Counting, FastestTree, counted_rule
@@ -18,6 +17,7 @@ from treeopt.profiler.passes import ROOM_TOKENS
 from treeopt.profiler.processes import OneProcess, Processes
 from treeopt.profiler.settings import Settings
 from treeopt.profiler.surface import Surface
+from treeopt.records.profile import MeasuredAcceptance, Pair, Profile, StepLatency
 from treeopt.runtime.decode_loop import trained_tokens
 from treeopt.runtime.finite import check_logits
 from treeopt.runtime.model import LanguageModel

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from treeopt.counts import TextCounts, text_sums
 from treeopt.errors import InvalidValueError
-from treeopt.profile import MeasuredAcceptance
+from treeopt.records.counts import TextCounts, text_sums
+from treeopt.records.profile import MeasuredAcceptance
+from treeopt.records.sampling import Sampling
 from treeopt.runtime import Transformer
 from treeopt.runtime.drafters.medusa import MedusaHeads
 from treeopt.runtime.drafting_decoder import sampled
 from treeopt.runtime.finite import check_logits, not_finite_error
 from treeopt.runtime.sampling import law
-from treeopt.sampling import Sampling
 
 
 class HeadText(NamedTuple):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from treeopt.profiler.clock import Work
+from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.drawing import likeliest, places
 from treeopt.runtime.graphs import passes_over, pool_for
@@ -15,7 +16,6 @@ from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.rules import Rule
 from treeopt.runtime.sampling import law
 from treeopt.runtime.tree_pass import PassNodes
-from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree, chain, level_widths
 
 PROBE_TREES = (

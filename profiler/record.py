@@ -14,11 +14,11 @@ import numpy as np
 from tqdm import tqdm
 
 from treeopt.arrays import Int64
-from treeopt.draft_record import DraftRecord
 from treeopt.errors import TreeoptError
 from treeopt.profiler.expansion import Expander
 from treeopt.profiler.machine import now
 from treeopt.profiler.settings import RecordSize, Settings
+from treeopt.records.draft_record import DraftRecord
 from treeopt.runtime import Decoder
 from treeopt.runtime.decode_loop import trained_tokens
 from treeopt.runtime.model import LanguageModel

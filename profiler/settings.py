@@ -5,12 +5,12 @@ from dataclasses import asdict, dataclass
 from zlib import crc32
 
 from treeopt.errors import InvalidValueError
-from treeopt.profile import Pair
 from treeopt.profiler.heading import edition
 from treeopt.profiler.machine import describe_machine, describe_pair
-from treeopt.rules import check_rule
+from treeopt.records.profile import Pair
+from treeopt.records.rules import check_rule
+from treeopt.records.sampling import GREEDY, Sampling, draft_law
 from treeopt.runtime.model import LanguageModel
-from treeopt.sampling import GREEDY, Sampling, draft_law
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

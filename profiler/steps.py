@@ -4,17 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from zlib import crc32
 
-from treeopt.latency import LatencyTable, Timing
-from treeopt.profile import RuleOverhead, RuleSteps, TimedTree
 from treeopt.profiler.clock import Clock
 from treeopt.profiler.journal import Journal
 from treeopt.profiler.passes import PROBE_TREES, ROOM_TOKENS, StepTimer
 from treeopt.profiler.settings import Settings
 from treeopt.profiler.sweep import Step, sweep
 from treeopt.profiler.watch import Watched
+from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.profile import RuleOverhead, RuleSteps, TimedTree
+from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.model import LanguageModel
-from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree
 
 

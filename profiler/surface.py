@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from treeopt.errors import TreeoptError
-from treeopt.profile import StepLatency
 from treeopt.profiler.busy import LoadReader
 from treeopt.profiler.clock import Clock
 from treeopt.profiler.curve import LIMIT
@@ -16,6 +15,7 @@ from treeopt.profiler.passes import PROBE_TREES, ROOM_TOKENS
 from treeopt.profiler.settings import Settings
 from treeopt.profiler.sweep import Step, first_points
 from treeopt.profiler.times import TimedCondition, Times
+from treeopt.records.profile import StepLatency
 from treeopt.runtime.model import LanguageModel
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from treeopt.profiler.clock import Clock, Work
 from treeopt.profiler.journal import Journal
-from treeopt.steadiness import line_errors
+from treeopt.records.steadiness import line_errors
 
 SEED = 0
 

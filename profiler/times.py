@@ -6,7 +6,6 @@ from functools import cache, partial
 
 import numpy as np
 
-from treeopt.profile import StepLatency
 from treeopt.profiler.busy import LoadReader, threads_on
 from treeopt.profiler.clock import Clock, Work
 from treeopt.profiler.curve import Curve
@@ -17,11 +16,12 @@ from treeopt.profiler.settings import Settings
 from treeopt.profiler.steps import Steps
 from treeopt.profiler.sweep import Step
 from treeopt.profiler.watch import Watch, Watched
+from treeopt.records.profile import StepLatency
+from treeopt.records.sampling import Sampling, draft_law
+from treeopt.records.steadiness import FEWEST_SAMPLES
 from treeopt.runtime import Decoder
 from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.rules import rule_named
-from treeopt.sampling import Sampling, draft_law
-from treeopt.steadiness import FEWEST_SAMPLES
 from treeopt.trees import chain
 
 WIDTHS_BEFORE = (1, 2, 1)

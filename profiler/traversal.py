@@ -13,15 +13,15 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import torch
 
-from treeopt.acceptance import TextSums
 from treeopt.arrays import Float64
+from treeopt.records.acceptance import TextSums
+from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, Verifier
 from treeopt.runtime.decode_loop import trained_tokens
 from treeopt.runtime.finite import all_finite, not_finite_error
 from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.rules import rule_named
 from treeopt.runtime.sampling import law
-from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree
 
 LEAST_REACHED = 20.0

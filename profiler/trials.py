@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from treeopt.latency import Timing
+from treeopt.records.latency import Timing
+from treeopt.records.trial import Trial
 from treeopt.runtime.decode_loop import DecodeLoop
-from treeopt.trial import Trial
 
 
 class Tokens(Protocol):

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from treeopt.errors import TreeoptError
-from treeopt.profile import Disturbance
 from treeopt.profiler.busy import Load, LoadReader
 from treeopt.profiler.journal import Entry, Journal
+from treeopt.records.profile import Disturbance
 
 OTHERS = "others "
 """Before a kind: the journal's entries of what other programs used while its samples were taken."""

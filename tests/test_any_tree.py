@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import treeopt
-from treeopt.acceptance import AcceptanceTable
 from treeopt.cli.inputs import read_any_tree
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
+from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver import solve
 from treeopt.trees import Provenance, TreeFile, k_ary
 from treeopt.trees.formats import FORMATS, WriteOptions

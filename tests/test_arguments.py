@@ -13,13 +13,13 @@ import torch
 import treeopt
 from tests.cli.invented import invented
 from treeopt import AcceptanceTable, InvalidValueError, LatencyTable, Profile, TokenTree, trees
-from treeopt.acceptance import TextSums
 from treeopt.arguments import instance, numbers, whole, whole_numbers
-from treeopt.draft_record import DraftRecord
-from treeopt.latency import Timing
-from treeopt.outcomes import Outcomes
 from treeopt.planner import plan, schedule
-from treeopt.sampling import Sampling
+from treeopt.records.acceptance import TextSums
+from treeopt.records.draft_record import DraftRecord
+from treeopt.records.latency import Timing
+from treeopt.records.outcomes import Outcomes
+from treeopt.records.sampling import Sampling
 from treeopt.solver import Solution, solve
 from treeopt.trees.dynamic_tree import DynamicTree
 

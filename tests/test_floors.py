@@ -17,6 +17,7 @@ FOLDERS = {"treeopt": "treeopt", "trees": "treeopt.trees", "profiler": "treeopt.
 BASE = {
     "treeopt.version",
     "treeopt.errors",
+    "treeopt.former_names",
     "treeopt.arguments",
     "treeopt.array_record",
     "treeopt.files",
@@ -27,20 +28,7 @@ BASE = {
     "treeopt.arrays",
 }
 """The version, errors, reading and writing files, and where the bundled pair lies: everyone may import them."""
-RECORDS = {
-    "treeopt.rules",
-    "treeopt.sampling",
-    "treeopt.acceptance",
-    "treeopt.counts",
-    "treeopt.outcomes",
-    "treeopt.latency",
-    "treeopt.steadiness",
-    "treeopt.profile",
-    "treeopt.identity",
-    "treeopt.profile_file",
-    "treeopt.draft_record",
-    "treeopt.trial",
-}
+RECORDS = {"treeopt.records"}
 TREES = {"treeopt.trees"}
 SOLVER = {"treeopt.solver"}
 PLANNER = {"treeopt.planner", "treeopt.engines"}
@@ -189,13 +177,19 @@ def test_every_folder_is_checked():
         ("treeopt.trees.figure", "def draw():\n    import matplotlib.pyplot as plt"),
         ("treeopt.trees.figure", "if TYPE_CHECKING:\n    from matplotlib.figure import Figure"),
         ("treeopt.trees.formats.sequoia", "def write():\n    import torch"),
-        ("treeopt.profile", "from treeopt import latency\nfrom treeopt.acceptance import AcceptanceTable"),
+        (
+            "treeopt.records.profile",
+            "from treeopt.records import latency\nfrom treeopt.records.acceptance import AcceptanceTable",
+        ),
         ("treeopt.solver.kernels", "from numba import njit"),
         ("treeopt.solver.width_limits", "def solve():\n    from scipy.optimize import milp"),
         ("treeopt.planner.planning", "from treeopt.solver import solve\nfrom treeopt.planner.costs import StepCosts"),
         ("treeopt.planner.smoothing", "def smooth():\n    import scipy.optimize"),
         ("treeopt.planner.figure", "from treeopt.files.picture_file import save\ndef draw():\n    import matplotlib"),
-        ("treeopt.imports.combine", "from treeopt.profile import Profile\nfrom treeopt.trees.tree_file import load"),
+        (
+            "treeopt.imports.combine",
+            "from treeopt.records.profile import Profile\nfrom treeopt.trees.tree_file import load",
+        ),
         ("treeopt.engines.vllm", "from treeopt.planner import Plan\nfrom treeopt import __version__"),
         ("treeopt.runtime.decoder", "import torch.nn\nfrom treeopt.trees import TokenTree"),
         ("treeopt.profiler.sweep", "import treeopt.runtime.decoder"),
@@ -211,7 +205,11 @@ def test_a_good_import_is_let_through(module, source):
 @pytest.mark.parametrize(
     ("module", "source", "reason"),
     [
-        ("treeopt.trees.shapes", "from treeopt.acceptance import AcceptanceTable", "may not import treeopt.acceptance"),
+        (
+            "treeopt.trees.shapes",
+            "from treeopt.records.acceptance import AcceptanceTable",
+            "may not import treeopt.records",
+        ),
         ("treeopt.trees.shapes", "def f():\n    import treeopt.cli.main", "line 2: .*may not import treeopt.cli"),
         ("treeopt.trees.shapes", "try:\n    import torch\nexcept ImportError:\n    pass", "torch is for"),
         ("treeopt.trees.shapes", "if TYPE_CHECKING:\n    import torch", "torch is for"),
@@ -222,7 +220,7 @@ def test_a_good_import_is_let_through(module, source):
         ("treeopt.trees.figure", "import matplotlib", "matplotlib is for"),
         ("treeopt.trees.formats.sequoia", "import torch", "torch is for functions only"),
         ("treeopt.trees.formats.umbrella", "def write():\n    import torch", "torch is for treeopt.profiler, "),
-        ("treeopt.profile", "from treeopt import trees, solver", "may not import treeopt.solver"),
+        ("treeopt.records.profile", "from treeopt import trees, solver", "may not import treeopt.solver"),
         ("treeopt.solver.explicit", "from treeopt.planner.costs import StepCosts", "may not import treeopt.planner"),
         ("treeopt.imports.latency", "from treeopt.engines import sglang", "may not import treeopt.engines"),
         ("treeopt.planner", "from treeopt.engines import vllm", "may not import treeopt.engines"),

@@ -9,7 +9,7 @@ import pytest
 
 from tests.solver.oracles import depth_of, rows_of
 from tests.solver.tables import NAMED, PLAIN_PYTHON
-from treeopt.rules import RULES
+from treeopt.records.rules import RULES
 from treeopt.solver import dynamic_program
 from treeopt.trees import level_widths
 

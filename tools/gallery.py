@@ -20,18 +20,18 @@ import torch
 from gallery_page import BY, gallery_page
 from gallery_shapes import SHAPES, random_model
 
-from treeopt.acceptance import AcceptanceTable
 from treeopt.files.fields import Fields
 from treeopt.files.whole_files import read_text, write_text
 from treeopt.imports import read_acceptance
 from treeopt.imports.content import read_json
-from treeopt.profile import ACCEPTANCE, Imported, Machine, MeasuredAcceptance, Profile, StepLatency
 from treeopt.profiler import Journal, Settings, clock_for
 from treeopt.profiler.machine import describe_machine, describe_pair, now, tool
 from treeopt.profiler.memory import give_back_memory
 from treeopt.profiler.surface import Surface
+from treeopt.records.acceptance import AcceptanceTable
+from treeopt.records.profile import ACCEPTANCE, Imported, Machine, MeasuredAcceptance, Profile, StepLatency
+from treeopt.records.sampling import Sampling
 from treeopt.runtime import Transformer
-from treeopt.sampling import Sampling
 from treeopt.trees.formats import NamedTree, read_trees
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "profiles"

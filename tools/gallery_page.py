@@ -9,11 +9,11 @@ from pathlib import Path
 
 from treeopt import Profile, plan
 from treeopt.cli.text import milliseconds, spread
-from treeopt.latency import LatencyTable
 from treeopt.planner import Plan
 from treeopt.planner.comparison import compare
-from treeopt.profile import StepLatency
-from treeopt.rules import rule_label
+from treeopt.records.latency import LatencyTable
+from treeopt.records.profile import StepLatency
+from treeopt.records.rules import rule_label
 from treeopt.trees.formats import NamedTree
 
 VERIFIED, DRAFTED = (1, 8, 64, 256, 512), (1, 8)

@@ -13,13 +13,14 @@ from treeopt.errors import (
     TreeoptError,
     TreeoptWarning,
 )
+from treeopt.former_names import install
 
 if TYPE_CHECKING:
     from treeopt import engines, planner, profiler, runtime, solver, trees
-    from treeopt.acceptance import AcceptanceTable
-    from treeopt.latency import LatencyTable
     from treeopt.planner import Plan, Schedule, plan, schedule
-    from treeopt.profile import Profile
+    from treeopt.records.acceptance import AcceptanceTable
+    from treeopt.records.latency import LatencyTable
+    from treeopt.records.profile import Profile
     from treeopt.solver import Solution, solve
     from treeopt.trees import TokenTree
 
@@ -52,10 +53,10 @@ __all__ = [
 ]
 
 _HOME = {
-    "AcceptanceTable": "treeopt.acceptance",
-    "LatencyTable": "treeopt.latency",
+    "AcceptanceTable": "treeopt.records.acceptance",
+    "LatencyTable": "treeopt.records.latency",
     "Plan": "treeopt.planner",
-    "Profile": "treeopt.profile",
+    "Profile": "treeopt.records.profile",
     "Schedule": "treeopt.planner",
     "Solution": "treeopt.solver",
     "TokenTree": "treeopt.trees",
@@ -65,6 +66,9 @@ _HOME = {
     "solve": "treeopt.solver",
 }
 _ROOMS = frozenset({"engines", "planner", "profiler", "runtime", "solver", "trees"})
+
+install()
+del install
 
 
 def __getattr__(name: str) -> Any:

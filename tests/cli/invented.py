@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from click.testing import CliRunner, Result
 
-from treeopt.acceptance import AcceptanceTable
 from treeopt.cli.main import main
-from treeopt.latency import LatencyTable, Timing
-from treeopt.profile import Machine, MeasuredAcceptance, Pair, Profile, StepLatency
+from treeopt.records.acceptance import AcceptanceTable
+from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.profile import Machine, MeasuredAcceptance, Pair, Profile, StepLatency
 
 COUNTS = (1, 2, 4, 8, 12, 16, 24, 32)
 TABLE = AcceptanceTable([[0.7, 0.15, 0.05], [0.65, 0.15, 0.05], [0.6, 0.15, 0.05], [0.5, 0.1, 0.05]])

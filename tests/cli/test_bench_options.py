@@ -7,7 +7,7 @@ import pytest
 from tests.cli.invented import call, invented
 from treeopt.cli import bench as bench_module
 from treeopt.cli.bench import bench
-from treeopt.profile import Pair
+from treeopt.records.profile import Pair
 from treeopt.trees import Provenance, TreeFile, k_ary
 
 MODES = {"TREE": ("tree.json",), "--grid": ("--grid",), "--systems": ("--systems", "chain")}

@@ -11,12 +11,12 @@ from tests.cli.invented import COUNTS, TABLE, call, draft_s, invented, saved, ve
 from tests.engines import published_rules as rules
 from tests.planner.drafts import InventedDraft, invented_text, recorded
 from treeopt import Profile
-from treeopt.acceptance import AcceptanceTable
 from treeopt.engines import ENGINES
 from treeopt.planner import plan, step_model
 from treeopt.planner.chains import chain_schedule, fastest_length
 from treeopt.planner.dynamic import fastest_dynamic_tree
 from treeopt.planner.replay import Replay
+from treeopt.records.acceptance import AcceptanceTable
 from treeopt.trees import TokenTree, chain, load
 from treeopt.trees.formats import FORMATS, read_trees
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from tests.cli.invented import call, invented, saved
 from treeopt.cli.main import main
 from treeopt.files import pipes
-from treeopt.profile import Profile
+from treeopt.records.profile import Profile
 from treeopt.trees import TokenTree, load
 
 COMMANDS = ("profile", "solve", "show", "compare", "export", "import", "run", "bench")

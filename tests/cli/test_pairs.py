@@ -11,8 +11,8 @@ from safetensors import torch as safetensors
 
 from tests.cli.invented import call, invented
 from treeopt import pair as bundle
-from treeopt.profile import Profile
 from treeopt.profiler.machine import describe_machine
+from treeopt.records.profile import Profile
 from treeopt.runtime.folder import ModelFolder
 from treeopt.runtime.pair import load_pair
 from treeopt.trees import Provenance, TreeFile, chain, load_file

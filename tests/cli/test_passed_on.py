@@ -12,8 +12,8 @@ from treeopt import runtime
 from treeopt.cli import bench_options, run
 from treeopt.cli.options import PairOptions, PromptOptions
 from treeopt.errors import TreeoptError
-from treeopt.identity import Identity
-from treeopt.sampling import Sampling
+from treeopt.records.identity import Identity
+from treeopt.records.sampling import Sampling
 from treeopt.trees import TokenTree
 
 BEGIN = 0

@@ -12,10 +12,10 @@ from tests.cli.invented import call
 from treeopt import Profile
 from treeopt.cli import other_programs
 from treeopt.errors import TreeoptError
-from treeopt.profile import Disturbance, StepLatency
 from treeopt.profiler import programs
 from treeopt.profiler.busy import Load, ProcessorTimes
 from treeopt.profiler.programs import Program, Sight
+from treeopt.records.profile import Disturbance, StepLatency
 
 LITTLE = ("--max-tokens", "4", "--rounds", "2", "--positions", "240", "--context-tokens", "16")
 BUSY = Sight(Load(1.9, 2, 2), (Program("python", 123, 1.0), Program("cc1", 77, 0.9)))

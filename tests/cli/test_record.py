@@ -7,7 +7,7 @@ import pytest
 
 from tests.cli.invented import call
 from treeopt import Profile
-from treeopt.draft_record import DraftRecord
+from treeopt.records.draft_record import DraftRecord
 
 LITTLE = (
     *("--max-tokens", "4", "--rounds", "1", "--positions", "24", "--context-tokens", "16"),

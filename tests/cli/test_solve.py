@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from tests.cli.invented import FOUR_CONDITIONS, NOISY, TABLE, call, invented, saved, solved, solved_json
-from treeopt.acceptance import AcceptanceTable
 from treeopt.cli.plan_text import remarks, sureness, warnings
 from treeopt.planner import Confidence, plan, schedule
-from treeopt.profile import Profile
+from treeopt.records.acceptance import AcceptanceTable
+from treeopt.records.profile import Profile
 from treeopt.solver import solve
 from treeopt.trees import load, load_file
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.invented import FOUR_CONDITIONS, NOISY, TABLE, call, invented, saved, solved, solved_json
 from treeopt.planner import plan
-from treeopt.profile import Profile
+from treeopt.records.profile import Profile
 from treeopt.solver import Solution, solve
 from treeopt.trees import TokenTree, load
 

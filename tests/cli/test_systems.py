@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.invented import TABLE, call, invented
 from treeopt import __version__, pair
-from treeopt.profile import Pair
+from treeopt.records.profile import Pair
 from treeopt.runtime.prompts import bench_prompts, load_prompts, profile_prompts
 from treeopt.systems import running
 from treeopt.systems.bench import Row

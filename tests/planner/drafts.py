@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from treeopt.draft_record import DraftRecord
+from treeopt.records.draft_record import DraftRecord
 
 VOCABULARY = 6
 Path = tuple[int, ...]

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from tests.solver.oracles import Table
-from treeopt.acceptance import AcceptanceTable, TextSums
-from treeopt.latency import LatencyTable, Timing
-from treeopt.profile import Machine, MeasuredAcceptance, Pair, Profile, RuleOverhead, StepLatency
+from treeopt.records.acceptance import AcceptanceTable, TextSums
+from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.profile import Machine, MeasuredAcceptance, Pair, Profile, RuleOverhead, StepLatency
 
 NODES, DEPTH = 9, 5
 

@@ -7,11 +7,11 @@ import pytest
 
 from tests.planner import oracles
 from tests.planner.machines import DEPTH, MACHINES, NODES, TABLES, acceptance, latency, profile, timing
-from treeopt.latency import LatencyTable, Timing
 from treeopt.planner import fastest_tree, plan
 from treeopt.planner.condition import condition
 from treeopt.planner.model import at_once_model
-from treeopt.profile import RuleSteps, TimedTree
+from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.profile import RuleSteps, TimedTree
 from treeopt.solver import solve
 from treeopt.trees import chain, k_ary, level_widths
 

@@ -7,10 +7,10 @@ from tests.planner.machines import NODES, drawn_seconds, drawn_table
 from tests.planner.oracles import every_speedup
 from tests.planner.test_fastest import costs_of
 from tests.solver.oracles import catalogue
-from treeopt.acceptance import AcceptanceTable
 from treeopt.planner.bound import Box, BoxBound, bounded
 from treeopt.planner.fastest import NODES_PRICED
 from treeopt.planner.prices import ListedNodes
+from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver import solve
 from treeopt.solver.best_first import heaviest_nodes
 

@@ -10,11 +10,11 @@ import pytest
 
 from tests.cli.invented import invented
 from tests.planner.drafts import InventedDraft, beams, invented_text, recorded
-from treeopt.draft_record import DraftRecord
 from treeopt.planner import step_model
 from treeopt.planner.calibration import BIN, Calibration, calibration, least_log_prob, specexec_settings
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.curves import Curve
+from treeopt.records.draft_record import DraftRecord
 
 TOP_K, DEPTH, ROOTS = 3, 4, 3000
 EXPANDED = (TOP_K**DEPTH - 1) // (TOP_K - 1)

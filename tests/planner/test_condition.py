@@ -10,7 +10,7 @@ from treeopt.errors import InfeasibleError
 from treeopt.planner import plan
 from treeopt.planner.condition import Condition, condition
 from treeopt.planner.scheduling import schedule
-from treeopt.profile import Profile
+from treeopt.records.profile import Profile
 
 FULL = [(256, 1), (1024, 1), (4096, 1), (256, 8), (1024, 8), (4096, 8)]
 ONE = [(512, 2)]

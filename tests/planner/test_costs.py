@@ -10,11 +10,11 @@ from tests.planner.machines import NODES, Seconds, acceptance, drawn_seconds, la
 from tests.planner.oracles import least_from_here, smoothed, step_s
 from tests.solver.oracles import paths_of
 from treeopt.errors import InfeasibleError
-from treeopt.latency import LatencyTable, Timing
 from treeopt.planner.condition import Condition, condition
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.costs import step_costs as step_costs_of
-from treeopt.profile import StepLatency
+from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.profile import StepLatency
 from treeopt.trees import TokenTree, chain, chains, k_ary, level_widths
 
 step_costs = partial(step_costs_of, rule="sequoia")

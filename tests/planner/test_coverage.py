@@ -17,10 +17,10 @@ from tests.planner.machines import Seconds, acceptance_of, profile, seconds
 from tests.planner.oracles import step_s, tokens
 from tests.solver.oracles import paths_of
 from tests.support.slow import slow
-from treeopt.acceptance import TextSums
-from treeopt.latency import LatencyTable, Timing
 from treeopt.planner import Candidate, fastest_tree, step_model
-from treeopt.profile import Profile, StepLatency
+from treeopt.records.acceptance import TextSums
+from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.profile import Profile, StepLatency
 from treeopt.solver import solve
 from treeopt.trees import TokenTree, chain
 

@@ -7,12 +7,12 @@ import pytest
 
 from tests.planner.machines import MACHINES, profile_of
 from tests.support.slow import slow
-from treeopt.acceptance import TextSums
-from treeopt.counts import REJECTED, conditional_counts
-from treeopt.outcomes import Outcomes
 from treeopt.planner import plan, step_model
 from treeopt.planner.dependence import Dependence
-from treeopt.profile import MeasuredAcceptance
+from treeopt.records.acceptance import TextSums
+from treeopt.records.counts import REJECTED, conditional_counts
+from treeopt.records.outcomes import Outcomes
+from treeopt.records.profile import MeasuredAcceptance
 from treeopt.trees import chain, level_widths
 
 DEPTH, BRANCHING = 6, 3

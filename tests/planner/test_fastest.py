@@ -11,10 +11,10 @@ from tests.planner.machines import DEPTH, FALLING, MACHINES, NODES, TABLES, Seco
 from tests.planner.oracles import every_speedup, fastest_of_most_tokens, least_from_here, speedup
 from tests.solver.oracles import Table
 from tests.support.slow import first_fast, slow
-from treeopt.acceptance import AcceptanceTable
 from treeopt.planner import Fastest, bound, fastest_tree, prices
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.curves import Curve
+from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver import Solution, solve
 from treeopt.solver.solution import INTEGER_PROGRAM
 

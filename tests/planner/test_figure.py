@@ -14,12 +14,12 @@ from matplotlib.lines import Line2D
 
 from tests.cli.invented import COUNTS, FOUR_CONDITIONS, TABLE, invented
 from tests.pictures import Picture, common, drawn
-from treeopt.acceptance import AcceptanceTable
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.planner import Plan, plan
 from treeopt.planner.fastest import speeds
 from treeopt.planner.figure import save_plan_figure
-from treeopt.profile import Profile, RuleSteps, StepLatency, TimedTree
+from treeopt.records.acceptance import AcceptanceTable
+from treeopt.records.profile import Profile, RuleSteps, StepLatency, TimedTree
 from treeopt.trees import chain
 
 PLANS = {

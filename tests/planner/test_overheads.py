@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from tests.planner.machines import MACHINES, profile_of
-from treeopt.latency import Timing
 from treeopt.planner import step_model
 from treeopt.planner.overheads import branches, fitted
-from treeopt.profile import RuleSteps, TimedTree
+from treeopt.records.latency import Timing
+from treeopt.records.profile import RuleSteps, TimedTree
 from treeopt.trees import TokenTree, chain, level_widths
 
 PROBES = (

@@ -24,9 +24,9 @@ from tests.planner.machines import (
 from tests.planner.oracles import every_speedup, speedup, step_s, tokens
 from tests.solver.oracles import by_enumeration, catalogue, paths_of, rows_of, weight
 from treeopt import __version__
-from treeopt.acceptance import AcceptanceTable
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner import Candidate, Plan, plan, step_model, tree_file
+from treeopt.records.acceptance import AcceptanceTable
 from treeopt.trees import TokenTree, chain, chains, k_ary, level_widths
 
 cases = pytest.mark.parametrize(

@@ -5,9 +5,9 @@ import pytest
 
 from tests.planner.machines import DEPTH, NODES, drawn_table
 from tests.solver.oracles import catalogue, rows_of, weight
-from treeopt.acceptance import AcceptanceTable
 from treeopt.planner import prices
 from treeopt.planner.prices import ListedNodes, priced
+from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver.best_first import heaviest_nodes
 from treeopt.trees import TokenTree
 

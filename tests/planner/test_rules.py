@@ -18,8 +18,8 @@ from tests.planner.machines import (
 from tests.planner.oracles import every_speedup
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner import Plan, plan, schedule, step_model, tree_file
-from treeopt.profile import Profile
-from treeopt.rules import rule_label
+from treeopt.records.profile import Profile
+from treeopt.records.rules import rule_label
 from treeopt.trees import chain
 
 NODES, DEPTH = 7, 4

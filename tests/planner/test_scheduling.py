@@ -13,7 +13,7 @@ from tests.solver.oracles import Table
 from tests.support.slow import first_fast
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner import Candidate, Schedule, Segment, plan, schedule
-from treeopt.profile import Profile
+from treeopt.records.profile import Profile
 from treeopt.trees import TokenTree
 
 NODES = 7

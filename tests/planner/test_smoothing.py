@@ -7,11 +7,11 @@ import pytest
 
 from tests.planner.machines import MACHINES, acceptance, acceptance_of, latency, profile
 from tests.planner.oracles import smoothed
-from treeopt.acceptance import TextSums
-from treeopt.latency import LatencyTable, Timing
 from treeopt.planner import Smoothing, plan, step_model
 from treeopt.planner.smoothing import pooled, pooling, smooth
-from treeopt.profile import MeasuredAcceptance
+from treeopt.records.acceptance import TextSums
+from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.profile import MeasuredAcceptance
 
 
 def counted(seed: int, shape: tuple[int, ...]) -> MeasuredAcceptance:

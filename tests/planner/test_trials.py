@@ -5,10 +5,10 @@ import pytest
 
 from tests.cli.invented import invented, verify_s
 from treeopt.errors import InfeasibleError, InvalidValueError
-from treeopt.latency import Timing
 from treeopt.planner import step_model
 from treeopt.planner.trials import fastest_trial, predicted_speedup, predicted_step_s
-from treeopt.trial import Trial
+from treeopt.records.latency import Timing
+from treeopt.records.trial import Trial
 
 OVERHEAD_S = 2e-4
 

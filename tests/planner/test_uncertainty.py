@@ -17,10 +17,10 @@ from tests.planner.machines import (
 )
 from tests.planner.oracles import tokens
 from tests.solver.oracles import paths_of, rows_of, weight
-from treeopt.acceptance import TextSums
-from treeopt.latency import Timing
 from treeopt.planner import Confidence, StepModel, step_model, uncertainty
 from treeopt.planner.uncertainty import TokenDraws, confidence, draw_acceptance, draw_medians, draw_text_noise, estimate
+from treeopt.records.acceptance import TextSums
+from treeopt.records.latency import Timing
 from treeopt.trees import TokenTree, chain, chains, k_ary, level_widths
 
 TREES = [

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from tests.support.drawn import examples
 from tests.support.slow import slow
-from treeopt.counts import (
+from treeopt.errors import TreeoptError
+from treeopt.profiler.acceptance import AcceptanceText, texts_together
+from treeopt.records.counts import (
     LEAST_COUNT,
     REJECTED,
     TextCounts,
@@ -16,10 +18,8 @@ from treeopt.counts import (
     rank_conditioned_counts,
     text_sums,
 )
-from treeopt.errors import TreeoptError
-from treeopt.profiler.acceptance import AcceptanceText, texts_together
+from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
-from treeopt.sampling import Sampling
 from treeopt.trees import chain, level_widths
 
 

@@ -9,7 +9,7 @@ from tests.profiler.pretended import FakeClock
 from treeopt.planner.condition import condition
 from treeopt.profiler import Journal, Measurement, Settings
 from treeopt.profiler.acceptance import AcceptanceText, texts_together
-from treeopt.sampling import GREEDY, Sampling
+from treeopt.records.sampling import GREEDY, Sampling
 
 WARM, HOT = Sampling(0.6, 0.95), Sampling(1.3, 1.0, 12)
 OWN_LAW = Sampling(0.9, 0.9, 5)

@@ -12,7 +12,7 @@ from tests.support.drawn import examples
 from treeopt.profiler import Journal
 from treeopt.profiler.curve import PILOT_ROUNDS, Curve
 from treeopt.profiler.sweep import first_points
-from treeopt.steadiness import line_errors
+from treeopt.records.steadiness import line_errors
 
 MOST = 200
 

@@ -8,7 +8,7 @@ from treeopt.errors import TreeoptError
 from treeopt.profiler import Journal, Measurement, MonotonicClock, Settings, heading, passes, steps
 from treeopt.profiler.heading import check_edition, edition
 from treeopt.profiler.steps import step_key
-from treeopt.rules import RULES
+from treeopt.records.rules import RULES
 from treeopt.trees import chain
 
 SETTINGS = Settings(context_tokens=(20,), max_tokens=8, rounds=2, positions=60, depth=3, branching=3)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from treeopt.profiler.losslessness import greedy_losslessness, sampled_losslessness
-from treeopt.sampling import Sampling
+from treeopt.records.sampling import Sampling
 
 EVEN = Sampling(1.0)
 TEXTS, TOKENS = 4, 400

@@ -10,10 +10,10 @@ import pytest
 from tests.profiler.pretended import FakeClock
 from treeopt import __version__
 from treeopt.errors import InvalidValueError, TreeoptError
-from treeopt.profile import Profile
 from treeopt.profiler import Journal, Measurement, MonotonicClock, Settings, counting
 from treeopt.profiler.passes import PROBE_TREES
-from treeopt.sampling import Sampling
+from treeopt.records.profile import Profile
+from treeopt.records.sampling import Sampling
 
 SETTINGS = Settings(context_tokens=(20,), max_tokens=8, rounds=2, positions=60, depth=3, branching=3)
 ONE_SECOND = FakeClock(lambda: 1.0)

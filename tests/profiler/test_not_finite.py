@@ -12,9 +12,9 @@ from treeopt.profiler.acceptance import AcceptanceText
 from treeopt.profiler.medusa import medusa_acceptance
 from treeopt.profiler.record import Recording, RecordSize, TextFiles
 from treeopt.profiler.traversal import count_reach
+from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime import Transformer
 from treeopt.runtime.drafters.medusa import MedusaHeads
-from treeopt.sampling import GREEDY, Sampling
 from treeopt.trees import chain
 
 SETTINGS = Settings(context_tokens=(20,), max_tokens=8, rounds=2, positions=60, depth=3, branching=3)

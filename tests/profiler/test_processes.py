@@ -21,11 +21,11 @@ import torch
 from tests.profiler.pretended import FakeClock
 from tests.support.slow import slow
 from treeopt.errors import InvalidValueError, TreeoptError
-from treeopt.profile import Profile
 from treeopt.profiler import Journal, Measurement, Settings, counting
 from treeopt.profiler.distributed import DataParallel, local_device, processes_for
 from treeopt.profiler.processes import OneProcess
-from treeopt.sampling import GREEDY, Sampling
+from treeopt.records.profile import Profile
+from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.trees import chain, k_ary
 
 SETTINGS = Settings(

@@ -8,10 +8,10 @@ import torch
 from scipy import stats
 
 from tests.runtime.slow_law import slow_law
-from treeopt.counts import REJECTED
 from treeopt.profiler.acceptance import AcceptanceText
+from treeopt.records.counts import REJECTED
+from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
-from treeopt.sampling import Sampling
 from treeopt.trees import level_widths
 
 WARM = Sampling(1.0)

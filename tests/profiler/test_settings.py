@@ -8,7 +8,7 @@ import torch
 
 from treeopt.errors import TreeoptError
 from treeopt.profiler import Journal, RecordSize, Settings
-from treeopt.sampling import Sampling
+from treeopt.records.sampling import Sampling
 
 SETTINGS = Settings(samplings=(Sampling(0.6), Sampling(1.0)))
 OTHERS = {

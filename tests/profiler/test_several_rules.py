@@ -8,9 +8,9 @@ import pytest
 
 from tests.profiler.pretended import FakeClock
 from treeopt.errors import InvalidValueError, TreeoptError
-from treeopt.profile import Profile
 from treeopt.profiler import Journal, Measurement, Settings, counting, steps
-from treeopt.sampling import GREEDY, Sampling
+from treeopt.records.profile import Profile
+from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.trees import TokenTree, chain
 
 RULES = ("typical", "traversal", "target", "sequoia", "specinfer")

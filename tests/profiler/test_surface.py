@@ -9,7 +9,7 @@ from tests.profiler.pretended import draft_s, faults, machine_and_pair, verify_s
 from treeopt.errors import TreeoptError
 from treeopt.profiler import Journal, Settings
 from treeopt.profiler.surface import Surface
-from treeopt.sampling import GREEDY, Sampling
+from treeopt.records.sampling import GREEDY, Sampling
 
 CONTEXTS, BATCHES = (30, 400), (1, 3)
 SETTINGS = Settings(context_tokens=CONTEXTS, batch_sizes=BATCHES, max_tokens=160, rounds=4)

@@ -11,13 +11,13 @@ from tests.runtime.enumeration import expected_reach
 from tests.runtime.texts import Text
 from tests.support.drawn import examples
 from tests.support.slow import slow
-from treeopt.acceptance import TextSums
 from treeopt.profiler import Journal, Measurement, Settings
 from treeopt.profiler.traversal import LEAST_REACHED, MAX_ROUNDS, ReachSums, count_reach, gained, until_no_gain
+from treeopt.records.acceptance import TextSums
+from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, Verifier
 from treeopt.runtime.rules import RULES
 from treeopt.runtime.sampling import law
-from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 
 WARM = Sampling(1.0)

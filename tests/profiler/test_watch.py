@@ -7,13 +7,13 @@ import pytest
 from tests.profiler.pretended import draft_s, faults, verify_s
 from tests.profiler.shared_machine import ALL, BLOCK_CALLS, NONE, shared_machine_and_pair
 from treeopt.errors import TreeoptError
-from treeopt.profile import Disturbance
 from treeopt.profiler import Journal, Settings
 from treeopt.profiler.busy import Load
 from treeopt.profiler.passes import PROBE_TREES
 from treeopt.profiler.surface import Surface
 from treeopt.profiler.watch import OTHERS, Sample, Watch, Watched, samples_of
-from treeopt.steadiness import FEWEST_SAMPLES, warnings
+from treeopt.records.profile import Disturbance
+from treeopt.records.steadiness import FEWEST_SAMPLES, warnings
 
 CONTEXTS = (30,)
 SETTINGS = Settings(context_tokens=CONTEXTS, max_tokens=8, rounds=12)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.runtime import broken
-from treeopt.rules import LOSSY_RULES
+from treeopt.records.rules import LOSSY_RULES
 from treeopt.runtime import Decoder
 from treeopt.runtime.judging import DeviceJudging
 from treeopt.runtime.rules import RULES

@@ -9,7 +9,7 @@ import torch
 
 from tests.runtime import broken
 from tests.support.slow import slow
-from treeopt.rules import LOSSY_RULES
+from treeopt.records.rules import LOSSY_RULES
 from treeopt.runtime import Decoder, Sampling, law, load_model
 from treeopt.runtime.rules import RULES
 from treeopt.trees import TokenTree, chain, level_widths

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tests.runtime.decoding import PROMPT, TREES
-from treeopt.rules import LOSSY_RULES
+from treeopt.records.rules import LOSSY_RULES
 from treeopt.runtime import Decoder, Sampling, law
 from treeopt.runtime.rules import RULES
 from treeopt.trees import level_widths

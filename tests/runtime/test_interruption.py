@@ -4,7 +4,7 @@ import pytest
 
 from tests.runtime.decoding import PROMPT, joined, random_tree
 from treeopt.errors import TreeoptError
-from treeopt.rules import RULES
+from treeopt.records.rules import RULES
 from treeopt.runtime import Decoder
 from treeopt.trees import chain, k_ary
 

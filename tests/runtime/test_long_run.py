@@ -15,7 +15,7 @@ import torch
 from tests.runtime import broken
 from tests.runtime.markov import STATES, Markov, random_transitions, states
 from tests.support.slow import first_fast
-from treeopt.rules import LOSSY_RULES
+from treeopt.records.rules import LOSSY_RULES
 from treeopt.runtime import Decoder, Sampling, Verifier
 from treeopt.runtime.judging import DeviceJudging
 from treeopt.runtime.rules import RULES

@@ -5,7 +5,7 @@ import pytest
 
 from tests.runtime.enumeration import error, expected_reach
 from tests.runtime.texts import Text, adversarial, dirichlet, with_zeros
-from treeopt.rules import LOSSY_RULES
+from treeopt.records.rules import LOSSY_RULES
 from treeopt.runtime.rules import RULES
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 

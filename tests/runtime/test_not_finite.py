@@ -14,7 +14,7 @@ from tests.runtime.enumeration import ORDERS, drafts, outcomes
 from tests.runtime.table_model import INF, NAN, NOT_FINITE, Table, counted
 from tests.runtime.texts import Text, dirichlet
 from treeopt.errors import InvalidValueError, TreeoptError, TreeoptWarning
-from treeopt.rules import LOSSY_RULES, RULES
+from treeopt.records.rules import LOSSY_RULES, RULES
 from treeopt.runtime import Decoder, DraftingDecoder, DynamicDecoder, Sampling, Transformer, Verifier, draw, verify
 from treeopt.runtime.drafter import ModelDrafter
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from tests.runtime.slow_law import slow_law
+from treeopt.records.sampling import LEAST_TEMPERATURE
 from treeopt.runtime import Sampling, law
-from treeopt.sampling import LEAST_TEMPERATURE
 
 
 def probabilities(logits: torch.Tensor, temperature: float, top_p: float = 1.0, top_k: int = 0) -> torch.Tensor:

@@ -12,7 +12,7 @@ from tests.runtime.enumeration import CPU, one_after_the_other
 from tests.runtime.texts import Text, adversarial, dirichlet
 from tests.support.slow import slow
 from treeopt.errors import InvalidValueError
-from treeopt.rules import LOSSY_RULES, check_rule
+from treeopt.records.rules import LOSSY_RULES, check_rule
 from treeopt.runtime import Verifier, draw, verify, verify_greedy
 from treeopt.runtime.judging import DeviceJudging
 from treeopt.runtime.rules import RULES

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.solver.oracles import by_enumeration, depth_of, paths_of, rows_of, same, weight
 from tests.solver.tables import NAMED, examples, named, tables
-from treeopt.acceptance import AcceptanceTable
 from treeopt.errors import InvalidValueError
+from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver import solve
 from treeopt.solver.best_first import grow, heaviest, heaviest_nodes
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.solver.oracles import by_dynamic_program, same
 from tests.solver.tables import PLAIN_PYTHON, examples
-from treeopt.acceptance import AcceptanceTable
+from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver import kernels, solve
 from treeopt.solver.dynamic_program import solve_values
 from treeopt.solver.kernels import envelope, share

@@ -23,7 +23,7 @@ from tests.solver.oracles import (
     weight,
 )
 from tests.solver.tables import NAMED, examples, named, tables
-from treeopt.acceptance import AcceptanceTable
+from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver import best_first, dynamic_program, solve
 
 SEQUOIA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "sequoia" / "acceptance.json"

@@ -10,13 +10,13 @@ import pytest
 
 from tests.solver.oracles import depth_of
 from tests.solver.tables import NAMED, PLAIN_PYTHON
-from treeopt.acceptance import AcceptanceTable
+from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver import solve
 
 FILES = ("test_optimum.py", "test_solver.py", "test_best_first.py", "test_dynamic_program.py")
 ALL_PARENTS = """
 import json, sys
-from treeopt.acceptance import AcceptanceTable
+from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver import solve
 for p, nodes, depth in json.load(sys.stdin):
     solution = solve(AcceptanceTable(p), nodes, depth)

@@ -7,8 +7,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from treeopt.acceptance import AcceptanceTable
 from treeopt.errors import FormatError, TreeoptError
+from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver import Solution, solve
 
 NODES = 12

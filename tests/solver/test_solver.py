@@ -9,8 +9,8 @@ from hypothesis import given
 
 from tests.solver.oracles import depth_of, paths_of, rows_of, same, weight
 from tests.solver.tables import NAMED, examples, named, tables
-from treeopt.acceptance import AcceptanceTable
 from treeopt.errors import InfeasibleError, InvalidValueError
+from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver import solve
 from treeopt.solver.solution import MAX_CELLS, WORTH, first_as_good
 

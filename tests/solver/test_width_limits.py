@@ -7,8 +7,8 @@ import pytest
 
 from tests.solver.oracles import by_enumeration, by_greed, depth_of, paths_of, rows_of, same, weight
 from tests.solver.tables import NAMED, PLAIN_PYTHON
-from treeopt.acceptance import AcceptanceTable
 from treeopt.errors import InvalidValueError
+from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver import INTEGER_PROGRAM, solve, width_limits
 
 NODES = 5 if PLAIN_PYTHON else 7

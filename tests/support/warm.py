@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from treeopt import Profile, plan
-from treeopt.acceptance import AcceptanceTable
-from treeopt.rules import LOSSY_RULES
+from treeopt.records.acceptance import AcceptanceTable
+from treeopt.records.rules import LOSSY_RULES
 from treeopt.runtime import draw, verify
 from treeopt.runtime.rules import RULES
 from treeopt.solver import solve

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from treeopt.errors import InvalidValueError
-from treeopt.latency import Estimate
 from treeopt.profiler.trials import TimedSteps, decoded_text, run_trial
+from treeopt.records.latency import Estimate
+from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, DraftingDecoder, DynamicDecoder
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.runtime.prompts import bench_prompts, load_prompts
-from treeopt.sampling import Sampling
 from treeopt.systems.bench import bench_systems
 from treeopt.systems.contest import NAMES, checked_names
 from treeopt.systems.system import System

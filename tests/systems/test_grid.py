@@ -6,10 +6,10 @@ import pytest
 from tests.pictures import box, common, drawn
 from tests.planner.machines import profile_of, seconds
 from treeopt.errors import InvalidValueError
-from treeopt.latency import Estimate
 from treeopt.planner import plan
 from treeopt.planner.grid import grid
 from treeopt.profiler import Measured
+from treeopt.records.latency import Estimate
 from treeopt.systems.grid import grid_rows, summary
 from treeopt.systems.grid_figure import save_grid_figure
 

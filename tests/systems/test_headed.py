@@ -6,10 +6,10 @@ import torch
 from tests.cli.invented import invented, verify_s
 from tests.systems.toys import pair_of
 from treeopt.errors import InfeasibleError
-from treeopt.latency import Timing
-from treeopt.profile import Profile
+from treeopt.records.latency import Timing
+from treeopt.records.profile import Profile
+from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.medusa import MedusaHeads
-from treeopt.sampling import Sampling
 from treeopt.systems import headed
 from treeopt.systems.system import Grounds
 from treeopt.trees import chain, k_ary

@@ -8,11 +8,11 @@ import torch
 from tests.cli.invented import TABLE, invented
 from tests.systems.toys import LITTLE, pair_of
 from treeopt.errors import InfeasibleError, InvalidValueError
-from treeopt.latency import Estimate
 from treeopt.planner import step_model
 from treeopt.planner.chains import fastest_chain
+from treeopt.records.latency import Estimate
+from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
-from treeopt.sampling import Sampling
 from treeopt.systems import running
 from treeopt.systems.bench import Row, bench_systems
 from treeopt.systems.contest import NAMES

@@ -7,11 +7,11 @@ import pytest
 
 from tests.cli.invented import COUNTS, invented
 from treeopt.errors import InfeasibleError
-from treeopt.latency import Timing
 from treeopt.planner import step_model
+from treeopt.records.latency import Timing
+from treeopt.records.trial import Trial
 from treeopt.systems.system import Grounds
 from treeopt.systems.tried import Choice, fastest_choice
-from treeopt.trial import Trial
 
 LARGEST = COUNTS[-1]
 """Tokens of the largest pass that was timed."""

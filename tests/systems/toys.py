@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from treeopt.profile import Pair
+from treeopt.records.profile import Pair
 from treeopt.runtime.pair import ModelPair
 from treeopt.systems.running import Effort
 

@@ -12,8 +12,8 @@ import torch
 from tests.profiler.pretended import FakeClock
 from treeopt import Profile, plan
 from treeopt.errors import FormatError
-from treeopt.latency import LatencyTable, Timing
 from treeopt.planner.comparison import compare
+from treeopt.records.latency import LatencyTable, Timing
 from treeopt.runtime.graphs import GraphPool
 from treeopt.trees import TokenTree, TreeFile, chain, level_widths
 

@@ -5,7 +5,7 @@ import textwrap
 
 from treeopt import __version__
 from treeopt.engines.engine import EngineFile
-from treeopt.rules import LOSSY_RULES, check_rule
+from treeopt.records.rules import LOSSY_RULES, check_rule
 from treeopt.trees import TokenTree
 
 NAME = "custom_generate/generate.py"

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from treeopt.errors import InfeasibleError
-from treeopt.latency import Estimate
 from treeopt.planner import Candidate, StepModel, kind_of
 from treeopt.planner.dynamic import DynamicCandidate, predict_dynamic
 from treeopt.planner.replay import Replay
+from treeopt.records.latency import Estimate
 from treeopt.trees import TokenTree, chain
 from treeopt.trees.dynamic_tree import DynamicTree
 

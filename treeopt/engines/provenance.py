@@ -9,7 +9,7 @@ from treeopt import __version__
 from treeopt.engines.engine import Engine
 from treeopt.engines.setting import Setting
 from treeopt.files.marks import checksum
-from treeopt.profile import Profile, all_imported
+from treeopt.records.profile import Profile, all_imported
 from treeopt.trees import TokenTree, TreeFile
 from treeopt.trees.formats.topology import TopologyFormat
 

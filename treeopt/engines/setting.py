@@ -12,8 +12,8 @@ from treeopt.planner import StepModel, plan, step_model
 from treeopt.planner.chains import chain_schedule, fastest_length
 from treeopt.planner.dynamic import fastest_dynamic_tree
 from treeopt.planner.replay import Replay
-from treeopt.profile import Profile
-from treeopt.rules import LOSSY_RULES
+from treeopt.records.profile import Profile
+from treeopt.records.rules import LOSSY_RULES
 from treeopt.trees import TokenTree, chain
 from treeopt.trees.dynamic_tree import DynamicTree
 

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, replace
 
-from treeopt.draft_record import DraftRecord
 from treeopt.engines.engine import Engine, VerifyTime
 from treeopt.errors import InfeasibleError
 from treeopt.planner import kind_of
-from treeopt.profile import Profile
+from treeopt.records.draft_record import DraftRecord
+from treeopt.records.profile import Profile
 from treeopt.trees import TokenTree
 
 

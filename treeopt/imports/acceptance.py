@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from treeopt.acceptance import AcceptanceTable
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.files.fields import Fields
 from treeopt.files.whole_files import read_bytes
@@ -19,7 +18,8 @@ from treeopt.imports.acceptance_tables import (
 from treeopt.imports.acceptance_vllm import LOG_MARK, METRICS_MARK, read_log, read_metrics
 from treeopt.imports.content import read_json, source_text
 from treeopt.imports.torch_vector import is_torch_file, read_torch_vector
-from treeopt.profile import ACCEPTANCE, Imported, MeasuredAcceptance
+from treeopt.records.acceptance import AcceptanceTable
+from treeopt.records.profile import ACCEPTANCE, Imported, MeasuredAcceptance
 
 MAX_BYTES = 32_000_000
 MAX_JSON_BYTES = 4_000_000

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from treeopt.acceptance import AcceptanceTable
 from treeopt.errors import InvalidValueError
+from treeopt.records.acceptance import AcceptanceTable
 
 MAX_DRAFTS = 1e15
 SUM_ROUNDING = 1e-5

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from treeopt import __version__
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.imports.imported_latency import ImportedLatency
-from treeopt.latency import Timing
-from treeopt.profile import (
+from treeopt.records.latency import Timing
+from treeopt.records.profile import (
     IMPORTED,
     INCLUDED,
     LATENCY_PARTS,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from treeopt.errors import InvalidValueError
-from treeopt.latency import LatencyTable, Timing
+from treeopt.records.latency import LatencyTable, Timing
 
 LEAST_S, MOST_S = 1e-9, 1e6
 """Seconds of a pass outside of these are a wrong unit or a broken file."""

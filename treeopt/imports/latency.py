@@ -8,7 +8,7 @@ from treeopt.imports.content import read_json
 from treeopt.imports.imported_latency import ImportedLatency
 from treeopt.imports.latency_csv import read_csv
 from treeopt.imports.latency_tables import TABLES
-from treeopt.profile import LATENCY_PARTS
+from treeopt.records.profile import LATENCY_PARTS
 
 MAX_BYTES = 4_000_000
 

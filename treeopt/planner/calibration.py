@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from treeopt.arrays import Bool, Float64, Int64
-from treeopt.draft_record import DraftRecord
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.model import StepModel
+from treeopt.records.draft_record import DraftRecord
 from treeopt.trees.specexec import SpecExecSetting
 
 BIN = 0.1

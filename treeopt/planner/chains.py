@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from treeopt.planner.condition import condition
 from treeopt.planner.model import Candidate, StepModel, token_model
-from treeopt.profile import Profile
+from treeopt.records.profile import Profile
 from treeopt.trees import chain
 
 CLOSE = 1e-9

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InfeasibleError
-from treeopt.profile import Profile, StepLatency
+from treeopt.records.profile import Profile, StepLatency
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)

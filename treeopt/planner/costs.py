@@ -18,11 +18,11 @@ import numpy as np
 from treeopt.array_record import ArrayRecord, freeze
 from treeopt.arrays import Float64, Int32, Int64, Integers
 from treeopt.errors import InfeasibleError
-from treeopt.latency import LatencyTable, Timing
 from treeopt.planner.condition import Condition
 from treeopt.planner.curves import Curve, Knots, mixed, padding
 from treeopt.planner.overheads import Overheads, constant, fitted
 from treeopt.planner.smoothing import pooled, pooling
+from treeopt.records.latency import LatencyTable, Timing
 from treeopt.trees import TokenTree
 
 Reading = Callable[[tuple[Timing, ...]], Float64]

@@ -12,9 +12,9 @@ from functools import cached_property
 
 import numpy as np
 
-from treeopt.acceptance import AcceptanceTable
 from treeopt.arrays import Float64
-from treeopt.outcomes import Outcomes
+from treeopt.records.acceptance import AcceptanceTable
+from treeopt.records.outcomes import Outcomes
 from treeopt.trees import TokenTree
 
 LEAST_STEPS = 100

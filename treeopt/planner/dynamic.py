@@ -12,10 +12,10 @@ import numpy as np
 
 from treeopt.arrays import Float64, Int64
 from treeopt.errors import InfeasibleError
-from treeopt.latency import Estimate
 from treeopt.planner.model import StepModel
 from treeopt.planner.replay import Replay
 from treeopt.planner.uncertainty import draw_ratios, estimate
+from treeopt.records.latency import Estimate
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
 
 

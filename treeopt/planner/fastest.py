@@ -13,12 +13,12 @@ from itertools import count
 
 import numpy as np
 
-from treeopt.acceptance import AcceptanceTable
 from treeopt.array_record import ShortRepr
 from treeopt.arrays import Float64
 from treeopt.planner.bound import Box, BoxBound, bounded
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.prices import ListedNodes
+from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver import BEST_FIRST, Solution, solve
 from treeopt.solver.best_first import heaviest_nodes
 from treeopt.trees import TokenTree

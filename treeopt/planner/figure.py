@@ -20,7 +20,7 @@ from treeopt.files.picture_file import save_drawing
 from treeopt.planner.figure_map import draw_map
 from treeopt.planner.figure_passes import draw_passes
 from treeopt.planner.planning import Plan
-from treeopt.profile import Profile
+from treeopt.records.profile import Profile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

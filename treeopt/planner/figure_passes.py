@@ -7,12 +7,12 @@ import numpy as np
 
 from treeopt.arrays import Float64
 from treeopt.figure_style import CHAIN, MUTED, TREE, legend_below, name_axes, plain_numbers, wrapped
-from treeopt.latency import LatencyTable
 from treeopt.planner.condition import Condition
 from treeopt.planner.costs import step_costs
 from treeopt.planner.figure_map import STAR
 from treeopt.planner.planning import Plan
-from treeopt.profile import Profile, StepLatency
+from treeopt.records.latency import LatencyTable
+from treeopt.records.profile import Profile, StepLatency
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,14 +14,14 @@ import numpy as np
 
 from treeopt.array_record import ArrayRecord, ShortRepr
 from treeopt.arrays import Float64
-from treeopt.latency import Estimate, Timing
 from treeopt.planner.condition import Condition, condition
 from treeopt.planner.costs import StepCosts, sizes, step_costs
 from treeopt.planner.dependence import Dependence
 from treeopt.planner.overheads import branches
 from treeopt.planner.smoothing import Smoothing, smooth
 from treeopt.planner.uncertainty import TokenDraws, Worlds, draw_tokens, draw_worlds, estimates
-from treeopt.profile import MeasuredAcceptance, Profile
+from treeopt.records.latency import Estimate, Timing
+from treeopt.records.profile import MeasuredAcceptance, Profile
 from treeopt.trees import TokenTree
 
 

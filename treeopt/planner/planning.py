@@ -10,15 +10,15 @@ from treeopt import __version__
 from treeopt.arguments import flag, instance, number, text, whole
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InvalidValueError
-from treeopt.identity import Identity
 from treeopt.planner.condition import Condition, condition
 from treeopt.planner.fastest import Fastest, speeds
 from treeopt.planner.model import Candidate, StepModel, token_model
 from treeopt.planner.rule_choice import RuleChoice, planned_acceptances
 from treeopt.planner.rule_trees import RuleTrees
 from treeopt.planner.uncertainty import Confidence, confidence
-from treeopt.profile import Profile
-from treeopt.rules import LOSSY_RULES, rule_label
+from treeopt.records.identity import Identity
+from treeopt.records.profile import Profile
+from treeopt.records.rules import LOSSY_RULES, rule_label
 from treeopt.solver import Solution
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain
 

@@ -12,8 +12,8 @@ from functools import cached_property
 import numpy as np
 
 from treeopt.arrays import Float32, Float64, Int64
-from treeopt.draft_record import DraftRecord
 from treeopt.errors import InfeasibleError, InvalidValueError
+from treeopt.records.draft_record import DraftRecord
 from treeopt.trees.dynamic_tree import DynamicTree
 
 NEVER = np.iinfo(np.int64).max

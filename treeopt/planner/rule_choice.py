@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InfeasibleError
 from treeopt.planner.model import Candidate
-from treeopt.profile import MeasuredAcceptance, Profile
-from treeopt.rules import LOSSY_RULES, check_rule
+from treeopt.records.profile import MeasuredAcceptance, Profile
+from treeopt.records.rules import LOSSY_RULES, check_rule
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)

@@ -17,7 +17,7 @@ from treeopt.planner.model import Candidate, StepModel, TokenModel, token_model
 from treeopt.planner.planning import Plan, check_measured, plan_rules
 from treeopt.planner.rule_choice import RuleChoice, planned_acceptances
 from treeopt.planner.rule_trees import RuleTrees
-from treeopt.profile import Profile
+from treeopt.records.profile import Profile
 
 CLOSE = 1e-9
 """Speeds that differ by no more than this share are equal; then the simpler way to decode wins."""

@@ -11,11 +11,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from treeopt.acceptance import NORMAL_95, AcceptanceTable, TextSums
 from treeopt.array_record import ShortRepr
 from treeopt.arrays import Float64
-from treeopt.latency import LatencyTable
-from treeopt.profile import MeasuredAcceptance
+from treeopt.records.acceptance import NORMAL_95, AcceptanceTable, TextSums
+from treeopt.records.latency import LatencyTable
+from treeopt.records.profile import MeasuredAcceptance
 
 SIGNIFICANCE = 1e-3
 """What noise explains with less than this probability is taken for real and left alone."""

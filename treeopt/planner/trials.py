@@ -12,11 +12,11 @@ import numpy as np
 
 from treeopt.arrays import Float64
 from treeopt.errors import InfeasibleError
-from treeopt.latency import Estimate
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.model import StepModel
 from treeopt.planner.uncertainty import SEED, draw_medians, draw_ratios, estimate
-from treeopt.trial import Trial
+from treeopt.records.latency import Estimate
+from treeopt.records.trial import Trial
 
 
 def predicted_speedup(trial: Trial, model: StepModel) -> Estimate:

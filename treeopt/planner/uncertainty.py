@@ -14,11 +14,11 @@ import numpy as np
 
 from treeopt.array_record import ShortRepr
 from treeopt.arrays import Float64, Int64
-from treeopt.latency import Estimate, Timing
 from treeopt.planner.condition import Condition
 from treeopt.planner.costs import StepCosts, StepParts, sizes, step_costs
 from treeopt.planner.dependence import Dependence
-from treeopt.profile import MeasuredAcceptance
+from treeopt.records.latency import Estimate, Timing
+from treeopt.records.profile import MeasuredAcceptance
 from treeopt.trees import TokenTree
 
 DRAWS = 1000

@@ -6,6 +6,7 @@ Submodules come by attribute too, `treeopt.runtime.pair`, and are imported when 
 from importlib import import_module
 from types import ModuleType
 
+from treeopt.records.sampling import Sampling
 from treeopt.runtime.checkpoint import load_model
 from treeopt.runtime.decoder import Decoder
 from treeopt.runtime.drafting_decoder import DraftingDecoder
@@ -13,7 +14,6 @@ from treeopt.runtime.dynamic import DynamicDecoder, DynamicDrafter
 from treeopt.runtime.sampling import law
 from treeopt.runtime.transformer import Transformer
 from treeopt.runtime.verification import Verdict, Verifier, draw, verify, verify_greedy
-from treeopt.sampling import Sampling
 
 __all__ = [
     "Decoder",

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from treeopt.errors import InvalidValueError, TreeoptError
+from treeopt.records.sampling import Sampling
 from treeopt.runtime.finite import draft_warning, not_finite_error
 from treeopt.runtime.memory import check_decoder
 from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.stopping import Stopping
 from treeopt.runtime.verification import Verdict
-from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from treeopt.errors import InvalidValueError
+from treeopt.records.sampling import Sampling, draft_law
 from treeopt.runtime.decode_loop import DecodeLoop
 from treeopt.runtime.drafter import Draft, ModelDrafter
 from treeopt.runtime.finite import all_finite, on_host
@@ -17,7 +18,6 @@ from treeopt.runtime.rules import rule_named
 from treeopt.runtime.sampling import law
 from treeopt.runtime.tree_pass import PassNodes
 from treeopt.runtime.verification import Verdict, Verifier, verify_greedy
-from treeopt.sampling import Sampling, draft_law
 from treeopt.trees import TokenTree
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from treeopt.arrays import Bool, Integers
 from treeopt.errors import InvalidValueError
+from treeopt.records.sampling import Sampling
 from treeopt.runtime.decode_loop import DecodeLoop
 from treeopt.runtime.drafting import Drafter, Extra, Outcome, Proposal
 from treeopt.runtime.finite import all_finite, on_host
@@ -18,7 +19,6 @@ from treeopt.runtime.rules import Rule, rule_named
 from treeopt.runtime.sampling import law
 from treeopt.runtime.tree_pass import Read, TreePass
 from treeopt.runtime.verification import Verdict, Verifier, verify_greedy
-from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree
 
 

@@ -24,12 +24,12 @@ from transformers import (
 from transformers.generation.configuration_utils import GenerationMode
 
 from treeopt.errors import FormatError, InvalidValueError
+from treeopt.records.sampling import Sampling
 from treeopt.runtime.checkpoint import build_model
 from treeopt.runtime.config import parse_config
 from treeopt.runtime.decode_loop import trained_tokens
 from treeopt.runtime.decoder import Decoder
 from treeopt.runtime.transformer import Transformer
-from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -19,8 +19,8 @@ import psutil
 import torch
 
 from treeopt.errors import OutOfMemoryError
+from treeopt.records.sampling import Sampling
 from treeopt.runtime.model import LanguageModel, SizedModel, TextCache
-from treeopt.sampling import Sampling
 from treeopt.trees import TokenTree
 
 SORTING = 20

@@ -10,7 +10,7 @@ import torch
 
 from treeopt import pair as bundle
 from treeopt.errors import InvalidValueError
-from treeopt.profile import Pair
+from treeopt.records.profile import Pair
 from treeopt.runtime.folder import ModelFolder
 from treeopt.runtime.hub import SETTINGS, is_hub_name, model_folder
 from treeopt.runtime.loading import adapter_reason, load_language_model, logit_columns

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from treeopt.sampling import Sampling
+from treeopt.records.sampling import Sampling
 
 
 def law(logits: Tensor, sampling: Sampling, out: Tensor | None = None) -> Tensor:

@@ -8,11 +8,11 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from treeopt.acceptance import AcceptanceTable
 from treeopt.arguments import instance, shown, whole, whole_numbers
 from treeopt.array_record import ArrayRecord
 from treeopt.arrays import Float64, Int32
 from treeopt.errors import InvalidValueError
+from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver.best_first import NestedTrees, grow
 from treeopt.solver.dynamic_program import solve_values
 from treeopt.solver.width_limits import solve_limited

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from treeopt.acceptance import AcceptanceTable
 from treeopt.arrays import Array
 from treeopt.files.arrays_file import Arrays
 from treeopt.files.whole_files import read_bytes, write_bytes
+from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver.best_first import NestedTrees
 from treeopt.solver.dynamic_program import ValueTrees
 from treeopt.solver.solution import (

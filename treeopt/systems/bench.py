@@ -11,9 +11,9 @@ from tqdm import tqdm
 from treeopt.errors import TreeoptError
 from treeopt.profiler.losslessness import Losslessness, greedy_losslessness, sampled_losslessness
 from treeopt.profiler.trials import TimedSteps, decoded_text
+from treeopt.records.sampling import Sampling
 from treeopt.runtime.decode_loop import DecodeLoop
 from treeopt.runtime.model import LanguageModel
-from treeopt.sampling import Sampling
 from treeopt.systems.system import NotRun, System
 
 

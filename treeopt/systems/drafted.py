@@ -3,11 +3,11 @@
 from dataclasses import asdict
 from functools import partial
 
-from treeopt.draft_record import DraftRecord
 from treeopt.planner.calibration import calibration, specexec_settings
 from treeopt.planner.dynamic import fastest_dynamic_tree
 from treeopt.planner.replay import Replay
 from treeopt.profiler import Recording, RecordSize, Settings, TextFiles
+from treeopt.records.draft_record import DraftRecord
 from treeopt.runtime import DynamicDecoder
 from treeopt.runtime.decode_loop import trained_tokens
 from treeopt.runtime.drafters.specexec import SpecExecDrafter

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from treeopt.errors import InvalidValueError
 from treeopt.planner import fastest_drafted_tree
-from treeopt.profile import Profile
 from treeopt.profiler import Journal, Measurement, Settings, clock_for
 from treeopt.profiler.passes import ROOM_TOKENS
+from treeopt.records.profile import Profile
+from treeopt.records.sampling import Sampling
 from treeopt.runtime.decode_loop import trained_tokens
 from treeopt.runtime.pair import ModelPair
-from treeopt.sampling import Sampling
 from treeopt.systems.bench import Row, bench_systems
 from treeopt.systems.contest import checked_names, planned_systems
 from treeopt.systems.system import Grounds, NotRun

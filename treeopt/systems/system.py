@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from treeopt.latency import Estimate
 from treeopt.planner import StepModel, step_model
-from treeopt.profile import Profile
+from treeopt.records.latency import Estimate
+from treeopt.records.profile import Profile
+from treeopt.records.sampling import Sampling
 from treeopt.runtime import DraftingDecoder
 from treeopt.runtime.decode_loop import DecodeLoop
 from treeopt.runtime.drafting import Drafter
 from treeopt.runtime.pair import ModelPair
-from treeopt.sampling import Sampling
 
 REST_ASSUMED = "a step takes as long beside its passes as with a draft model's tree under rule target"
 

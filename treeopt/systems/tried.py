@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from treeopt.planner.trials import fastest_trial, predicted_speedup
 from treeopt.profiler.trials import run_trial
+from treeopt.records.trial import Trial
 from treeopt.runtime.drafting import Drafter
 from treeopt.systems.system import REST_ASSUMED, Grounds, System
-from treeopt.trial import Trial
 
 
 @dataclass(frozen=True, slots=True)

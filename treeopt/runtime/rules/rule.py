@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from treeopt.rules import LOSSY_RULES, check_rule
+from treeopt.records.rules import LOSSY_RULES, check_rule
 from treeopt.runtime.drawing import Drawing, likeliest, with_replacement, without_replacement
 from treeopt.runtime.families import Families, families
 from treeopt.runtime.rules.rejection import sampled_target, sequoia, specinfer

@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.drawn import examples
-from treeopt import profile_file
-from treeopt.acceptance import AcceptanceTable, TextSums
 from treeopt.errors import FormatError, InfeasibleError, InvalidValueError, TreeoptError, printable
-from treeopt.latency import LatencyTable, Timing
-from treeopt.outcomes import Outcomes
-from treeopt.profile import (
+from treeopt.records import profile_file
+from treeopt.records.acceptance import AcceptanceTable, TextSums
+from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.outcomes import Outcomes
+from treeopt.records.profile import (
     ACCEPTANCE,
     INCLUDED,
     LATENCY_PARTS,
@@ -39,11 +39,11 @@ from treeopt.profile import (
     origins,
     origins_text,
 )
-from treeopt.profile_file import MAX_BYTES, MAX_NESTING
-from treeopt.sampling import Sampling
+from treeopt.records.profile_file import MAX_BYTES, MAX_NESTING
+from treeopt.records.sampling import Sampling
 from treeopt.trees import TokenTree
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 GOLDEN_FILE = ROOT / "tests" / "data" / "profile-golden.yaml"
 SPECIFICATION = ROOT / "docs" / "profile-file.md"
 VALIDATOR = jsonschema.Draft202012Validator(json.loads((ROOT / "docs" / "profile-file.schema.json").read_bytes()))

@@ -12,20 +12,20 @@ import numpy as np
 import pytest
 
 from tests.cli.invented import FOUR_CONDITIONS, invented
-from treeopt.acceptance import AcceptanceTable, TextSums
-from treeopt.counts import TextCounts
-from treeopt.draft_record import DraftRecord
-from treeopt.latency import LatencyTable, Timing
-from treeopt.outcomes import Outcomes
 from treeopt.planner import plan, schedule, step_model
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.curves import Curve
-from treeopt.profile import MeasuredAcceptance, Profile
+from treeopt.records.acceptance import AcceptanceTable, TextSums
+from treeopt.records.counts import TextCounts
+from treeopt.records.draft_record import DraftRecord
+from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.outcomes import Outcomes
+from treeopt.records.profile import MeasuredAcceptance, Profile
+from treeopt.records.trial import Trial
 from treeopt.solver import solve
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain
-from treeopt.trial import Trial
 
-PROFILE = Path(__file__).parents[1] / "docs" / "profiles" / "bundled-2-cores-outcomes.yaml"
+PROFILE = Path(__file__).parents[2] / "docs" / "profiles" / "bundled-2-cores-outcomes.yaml"
 LIMIT = 400
 """Characters of a record's text: a few lines of a screen."""
 RISING = [[0.3, 0.05, 0.6], [0.6, 0.05, 0.06]]

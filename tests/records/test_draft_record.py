@@ -6,8 +6,8 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from treeopt.draft_record import DraftRecord
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
+from treeopt.records.draft_record import DraftRecord
 
 RECORD = DraftRecord(
     pair="large + small",

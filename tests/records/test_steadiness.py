@@ -6,9 +6,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from treeopt.latency import LatencyTable, Timing
-from treeopt.profile import Disturbance, StepLatency
-from treeopt.steadiness import FEWEST_SAMPLES, drift, line_errors, precision, spread, warnings
+from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.profile import Disturbance, StepLatency
+from treeopt.records.steadiness import FEWEST_SAMPLES, drift, line_errors, precision, spread, warnings
 
 STEADY = [1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 1.0, 1.0]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from treeopt.arrays import Float64
-from treeopt.latency import LatencyTable, Timing
-from treeopt.profile import StepLatency
+from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.profile import StepLatency
 
 FEWEST_SAMPLES = 6
 """Times with fewer samples do not tell drift from noise."""

@@ -107,7 +107,7 @@ class LatencyTable(ArrayRecord):
         if len(timings) != len(counts):
             raise InvalidValueError(f"timings: expected {len(counts)}, one per token count. Got {len(timings)}.")
         for i, timing in enumerate(timings):
-            instance(f"timings[{i}]", timing, Timing, "make one with treeopt.latency.Timing(seconds)")
+            instance(f"timings[{i}]", timing, Timing, "make one with treeopt.records.latency.Timing(seconds)")
         medians = np.array([timing.median_s for timing in timings])
         counts.flags.writeable = medians.flags.writeable = False
         object.__setattr__(self, "tokens", counts)

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.drawn import examples
-from treeopt.acceptance import NORMAL_95, ROUNDING, SUMS_ROUNDING, AcceptanceTable, TextSums
 from treeopt.errors import InfeasibleError, InvalidValueError
+from treeopt.records.acceptance import NORMAL_95, ROUNDING, SUMS_ROUNDING, AcceptanceTable, TextSums
 from treeopt.trees import TokenTree, chain, k_ary
 
 

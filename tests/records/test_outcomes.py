@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.slow import slow
-from treeopt.acceptance import AcceptanceTable
 from treeopt.errors import InvalidValueError
-from treeopt.outcomes import Outcomes
+from treeopt.records.acceptance import AcceptanceTable
+from treeopt.records.outcomes import Outcomes
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 
 TREES = [chain(0), chain(1), chain(5), k_ary(2, 3), level_widths([4, 3, 5]), TokenTree([-1, 0, 0, 1, 1, 2])]

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import binom
 
 from treeopt.errors import InfeasibleError, InvalidValueError
-from treeopt.latency import Estimate, LatencyTable, Timing
+from treeopt.records.latency import Estimate, LatencyTable, Timing
 
 
 class TestTiming:

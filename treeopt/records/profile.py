@@ -7,12 +7,12 @@ from typing import ClassVar, TypeVar
 
 import numpy as np
 
-from treeopt.acceptance import SUMS_ROUNDING, AcceptanceTable, TextSums
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InfeasibleError, InvalidValueError
-from treeopt.latency import LatencyTable, Timing
-from treeopt.outcomes import Outcomes
-from treeopt.sampling import Sampling
+from treeopt.records.acceptance import SUMS_ROUNDING, AcceptanceTable, TextSums
+from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.outcomes import Outcomes
+from treeopt.records.sampling import Sampling
 from treeopt.trees import TokenTree
 
 LATENCY_PARTS = ("verify", "draft", "overhead")
@@ -261,13 +261,13 @@ class Profile(ShortRepr):
 
         Raises FormatError naming the file, the field and the reason, TreeoptError when it cannot be read.
         """
-        from treeopt import profile_file
+        from treeopt.records import profile_file
 
         return profile_file.load(path)
 
     def save(self, path: Path | str) -> None:
         """Write the profile file whole or not at all; '-' is standard output."""
-        from treeopt import profile_file
+        from treeopt.records import profile_file
 
         profile_file.save(self, path)
 

@@ -16,7 +16,7 @@ from treeopt.arrays import Float32, Int32, Int64
 from treeopt.errors import InvalidValueError
 from treeopt.files.arrays_file import Arrays
 from treeopt.files.whole_files import read_bytes, write_bytes
-from treeopt.sampling import Sampling
+from treeopt.records.sampling import Sampling
 
 FORMAT = "treeopt-draft-record"
 VERSION = 1

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import yaml
 
-from treeopt.acceptance import AcceptanceTable, TextSums
 from treeopt.errors import FormatError, InvalidValueError, printable
 from treeopt.files.fields import Fields, check_format
 from treeopt.files.whole_files import read_text, write_text
-from treeopt.latency import LatencyTable, Timing
-from treeopt.outcomes import Outcomes
-from treeopt.profile import (
+from treeopt.records.acceptance import AcceptanceTable, TextSums
+from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.outcomes import Outcomes
+from treeopt.records.profile import (
     ACCEPTANCE,
     LATENCY_PARTS,
     Disturbance,
@@ -31,7 +31,7 @@ from treeopt.profile import (
     check_limit,
     check_rules,
 )
-from treeopt.sampling import Sampling
+from treeopt.records.sampling import Sampling
 from treeopt.trees import TokenTree
 
 FORMAT = "treeopt-profile"

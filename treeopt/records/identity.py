@@ -7,7 +7,7 @@ both side by side has to be told.
 import shlex
 from dataclasses import dataclass, fields
 
-from treeopt.profile import IMPORTED, UNKNOWN, Machine, Pair
+from treeopt.records.profile import IMPORTED, UNKNOWN, Machine, Pair
 from treeopt.trees import Provenance
 
 CONDITIONS = ("machine", "device", "dtype", "threads")

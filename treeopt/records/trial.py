@@ -7,7 +7,7 @@ import numpy as np
 from treeopt.array_record import ArrayRecord, freeze
 from treeopt.arrays import Int64
 from treeopt.errors import InvalidValueError
-from treeopt.latency import Timing
+from treeopt.records.latency import Timing
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from treeopt.acceptance import TextSums
 from treeopt.array_record import ArrayRecord, freeze
 from treeopt.arrays import Float64, Int64
 from treeopt.errors import TreeoptError
+from treeopt.records.acceptance import TextSums
 
 LEAST_COUNT = 20.0
 """Depths that fewer positions reached are left out of the table."""

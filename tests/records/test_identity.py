@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.test_profile_file import GOLDEN
-from treeopt.identity import Identity
+from tests.records.test_profile_file import GOLDEN
 from treeopt.imports.combine import UNKNOWN
+from treeopt.records.identity import Identity
 from treeopt.runtime.digest import SAMPLES, model_digest
 from treeopt.trees import Provenance
 

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from treeopt.acceptance import AcceptanceTable
 from treeopt.arguments import items, whole_numbers
 from treeopt.array_record import ArrayRecord
 from treeopt.arrays import Int64
-from treeopt.counts import REJECTED, conditional_counts
 from treeopt.errors import InvalidValueError
+from treeopt.records.acceptance import AcceptanceTable
+from treeopt.records.counts import REJECTED, conditional_counts
 from treeopt.trees import TokenTree
 
 
