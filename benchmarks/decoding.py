@@ -39,7 +39,7 @@ from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.pair import DTYPES, ModelPair
-from treeopt.runtime.prompts import bench_prompts, load_prompts, profile_prompts
+from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
 from treeopt.trees import TokenTree, chain
 
 DRAFT_TOKENS, TRIAL_PROMPTS = range(1, 9), 2

@@ -23,7 +23,7 @@ from treeopt.records.counts import LEAST_COUNT, TextCounts, conditional_counts, 
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.pair import ModelPair, load_pair
-from treeopt.runtime.prompts import bench_prompts, load_prompts, profile_prompts
+from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 
 Prompts = Sequence[Sequence[int]]

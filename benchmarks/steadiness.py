@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from treeopt.runtime import Decoder
 from treeopt.runtime.pair import load_pair
-from treeopt.runtime.prompts import load_prompts, profile_prompts
+from treeopt.texts.prompts import load_prompts, profile_prompts
 from treeopt.trees import chain, level_widths
 
 TREES = {"plain": chain(0), "chain of 7": chain(6), "tree of 26": level_widths([4, 6, 6, 4, 3, 2])}

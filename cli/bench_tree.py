@@ -26,7 +26,7 @@ def bench_tree(tree: Path, asked: BenchOptions) -> None:
     predicted = model.predict("tree", planned.tree)
     models = load_fitting(asked, profile, tree=tree, planned=planned)
     from treeopt.profiler.bench import bench_as_measured
-    from treeopt.runtime.prompts import bench_prompts
+    from treeopt.texts.prompts import bench_prompts
 
     held_out = bench_prompts(asked.prompts.load(models.tokenizer))
     (measured,) = bench_as_measured(

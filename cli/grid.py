@@ -25,8 +25,8 @@ def bench_grid(asked: BenchOptions, *, same_prompts: bool) -> None:
     profile = load_profile(asked.profile_path)
     found = _plan(profile, asked)
     models = load_fitting(asked, profile)
-    from treeopt.runtime.prompts import bench_prompts, profile_prompts
     from treeopt.systems.grid import measured_grid
+    from treeopt.texts.prompts import bench_prompts, profile_prompts
 
     prompts = (profile_prompts if same_prompts else bench_prompts)(asked.prompts.load(models.tokenizer))
     rows = measured_grid(

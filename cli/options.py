@@ -18,7 +18,7 @@ from treeopt.records.rules import check_rule
 if TYPE_CHECKING:
     from treeopt.records.profile import Profile
     from treeopt.runtime.pair import ModelPair
-    from treeopt.runtime.tokenizer import Tokenizer
+    from treeopt.texts.tokenizer import Tokenizer
     from treeopt.trees import TreeFile
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -163,8 +163,8 @@ class PromptOptions:
 
     def load(self, tokenizer: "Tokenizer") -> list[list[int]]:
         """Return the tokens of every prompt; say on standard error how many of a file are taken, and how many cut."""
-        from treeopt.runtime.prompts import load_prompts
-        from treeopt.runtime.tokenizer import UNFINISHED
+        from treeopt.texts.prompts import load_prompts
+        from treeopt.texts.tokenizer import UNFINISHED
 
         if self.path is None:
             texts = load_prompts(most=self.most)

@@ -215,7 +215,7 @@ def _measured(
     from treeopt.profiler.heading import check_edition
     from treeopt.profiler.measure import check_measurable
     from treeopt.profiler.passes import ROOM_TOKENS
-    from treeopt.runtime.prompts import profile_prompts
+    from treeopt.texts.prompts import profile_prompts
 
     try:
         settings = Settings(rules=rules, record=None if record_path is None else RecordSize(), **measured)

@@ -29,8 +29,8 @@ def bench_systems(systems: str, asked: BenchOptions) -> None:
     names = _names(systems)
     profile = load_profile(asked.profile_path) if asked.profile_named else None
     models = load_fitting(asked, profile)
-    from treeopt.runtime.prompts import bench_prompts, profile_prompts
     from treeopt.systems.running import run_contest
+    from treeopt.texts.prompts import bench_prompts, profile_prompts
 
     prompts = asked.prompts.load(models.tokenizer)
     rows = run_contest(

@@ -79,7 +79,7 @@ def bundled_pair():
 def bundled_texts(bundled_pair) -> list[tuple[list[int], list[int]]]:
     """Return three prompts, and the 60 tokens that plain decoding of the bundled target gives after each."""
     from treeopt.runtime import Decoder
-    from treeopt.runtime.prompts import bench_prompts, load_prompts
+    from treeopt.texts.prompts import bench_prompts, load_prompts
     from treeopt.trees import chain
 
     plain = Decoder(bundled_pair.target, None, chain(0), temperature=0.0)

@@ -29,6 +29,7 @@ BASE = {
 }
 """The version, errors, reading and writing files, and where the bundled pair lies: everyone may import them."""
 RECORDS = {"treeopt.records"}
+TEXTS = {"treeopt.texts"}
 TREES = {"treeopt.trees"}
 SOLVER = {"treeopt.solver"}
 PLANNER = {"treeopt.planner", "treeopt.engines"}
@@ -40,13 +41,22 @@ IMPORTS = {"treeopt.imports"}
 MAY_IMPORT = {
     "treeopt.__main__": {"treeopt.cli"},
     # floor 5: one command per module
-    "treeopt.cli": {"treeopt.any_tree"} | SYSTEMS | PROFILER | RUNTIME | PLANNER | IMPORTS | SOLVER | RECORDS | TREES,
+    "treeopt.cli": {"treeopt.any_tree"}
+    | SYSTEMS
+    | PROFILER
+    | RUNTIME
+    | PLANNER
+    | IMPORTS
+    | SOLVER
+    | RECORDS
+    | TEXTS
+    | TREES,
     # between 4 and 5: all ways of speculating, measured, planned and run
-    "treeopt.systems": PROFILER | RUNTIME | PLANNER | SOLVER | RECORDS | TREES,
+    "treeopt.systems": PROFILER | RUNTIME | PLANNER | SOLVER | RECORDS | TEXTS | TREES,
     # floor 4: measuring
-    "treeopt.profiler": RUNTIME | RECORDS | TREES,
+    "treeopt.profiler": RUNTIME | RECORDS | TEXTS | TREES,
     # floor 3: executing
-    "treeopt.runtime": RECORDS | TREES,
+    "treeopt.runtime": RECORDS | TEXTS | TREES,
     # floor 2: from a profile to a plan, from a plan to an engine's settings
     "treeopt.engines": {"treeopt.planner"} | SOLVER | RECORDS | TREES,
     "treeopt.planner": SOLVER | RECORDS | TREES,
@@ -58,6 +68,8 @@ MAY_IMPORT = {
     "treeopt.solver": RECORDS | TREES,
     # floor 1: records, which may hold one another
     **dict.fromkeys(RECORDS, RECORDS | TREES),
+    # floor 0: texts and tokens without a model
+    "treeopt.texts": set(),
     # floor 0: what a tree is
     "treeopt.trees": set(),
     # below all floors
@@ -242,6 +254,7 @@ def test_a_good_import_is_let_through(module, source):
         ("treeopt.profiler.sweep", "from treeopt import planner", "may not import treeopt.planner"),
         ("treeopt.profiler.sweep", "import click", "click is for treeopt.cli only"),
         ("treeopt.cli.run", "import torch", "torch is for"),
+        ("treeopt.texts.tokenizer", "def f():\n    import torch", "torch is for"),
         ("treeopt.cli.run", "import treeopt", "name the module"),
         ("treeopt.cli.run", "from treeopt import plan", "name the module"),
         ("treeopt.files", "from treeopt.trees import load", "may not import treeopt.trees"),

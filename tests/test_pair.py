@@ -19,8 +19,8 @@ from treeopt.cli.options import PairOptions, PromptOptions, pair_options, prompt
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
 from treeopt.runtime import Decoder, load_model
 from treeopt.runtime.pair import ModelPair, load_pair
-from treeopt.runtime.prompts import bench_prompts, load_prompts
-from treeopt.runtime.tokenizer import Tokenizer
+from treeopt.texts.prompts import bench_prompts, load_prompts
+from treeopt.texts.tokenizer import Tokenizer
 from treeopt.trees import chain, level_widths
 
 MOST_BYTES = 16_000_000

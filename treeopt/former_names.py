@@ -17,6 +17,9 @@ MOVED: dict[str, dict[str, str]] = {
             "steadiness trial"
         ),
     },
+    "runtime": {
+        "texts": ("dataset_folder=datasets prompts stopping=stop tokenizer"),
+    },
 }
 """Package of former names: package of today's: modules and packages, `former=today` where they are called otherwise."""
 FORMER = {

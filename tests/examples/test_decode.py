@@ -15,7 +15,7 @@ transformers = pytest.importorskip("transformers", reason="needs the hf extra")
 
 from tests.support.slow import slow
 from treeopt import pair
-from treeopt.runtime.prompts import load_prompts
+from treeopt.texts.prompts import load_prompts
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 
 PATH = Path(__file__).resolve().parents[2] / "examples" / "decode.py"

@@ -8,7 +8,7 @@ from treeopt.profiler import bench
 from treeopt.profiler.divergence import NEAR_TIE_ULPS, divergence
 from treeopt.runtime import Decoder, Verdict, verify_greedy
 from treeopt.runtime.pair import load_pair
-from treeopt.runtime.prompts import bench_prompts, load_prompts
+from treeopt.texts.prompts import bench_prompts, load_prompts
 from treeopt.trees import chain, level_widths
 
 STEP = 2.0**-7 * 8  # of bfloat16 numbers from 8 to 16

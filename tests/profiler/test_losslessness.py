@@ -9,7 +9,7 @@ import torch
 from treeopt.profiler.losslessness import greedy_losslessness, sampled_losslessness, uniform_p_value
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, law
-from treeopt.runtime.prompts import bench_prompts, load_prompts
+from treeopt.texts.prompts import bench_prompts, load_prompts
 from treeopt.trees import chain, k_ary
 
 WARM = Sampling(0.6)

@@ -13,7 +13,7 @@ from treeopt.profiler.medusa import HeadText, generated, head_counts, medusa_acc
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime import DraftingDecoder, law
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
-from treeopt.runtime.prompts import load_prompts, profile_prompts
+from treeopt.texts.prompts import load_prompts, profile_prompts
 from treeopt.trees import chain, level_widths
 
 LAW = [0.5, 0.25, 0.125, 0.0625, 0.0625]

@@ -14,7 +14,7 @@ from treeopt.profiler import Journal, Recording, RecordSize, Settings, TextFiles
 from treeopt.profiler.expansion import Expander
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, DynamicDecoder, Transformer
-from treeopt.runtime.prompts import load_prompts, profile_prompts
+from treeopt.texts.prompts import load_prompts, profile_prompts
 from treeopt.trees import chain
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
 

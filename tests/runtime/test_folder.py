@@ -9,9 +9,10 @@ from safetensors.torch import load_file
 import treeopt.runtime
 from treeopt import pair
 from treeopt.files import json_file
-from treeopt.runtime import load_model, tokenizer
+from treeopt.runtime import load_model
 from treeopt.runtime.folder import ModelFolder
 from treeopt.runtime.pair import load_pair
+from treeopt.texts import tokenizer
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from treeopt import pair
 from treeopt.engines.custom_generate import NAME, custom_generate_files
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError, TreeoptWarning
 from treeopt.runtime import huggingface, load_model
-from treeopt.runtime.prompts import load_prompts
 from treeopt.runtime.sampling import law
+from treeopt.texts.prompts import load_prompts
 from treeopt.trees import TokenTree, chain, level_widths
 
 TREE = level_widths([3, 4, 3, 2])

@@ -8,7 +8,7 @@ import pytest
 from tests.runtime.decoding import PROMPT, TREES, joined, with_end
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder
-from treeopt.runtime.stopping import Stopping
+from treeopt.texts.stop import Stopping
 from treeopt.trees import chain, k_ary
 
 LONG = 40

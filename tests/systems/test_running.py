@@ -2,10 +2,10 @@
 
 import pytest
 
-from treeopt.runtime.prompts import bench_prompts, load_prompts, profile_prompts
 from treeopt.systems.contest import NAMES
 from treeopt.systems.running import Effort, run_contest
 from treeopt.systems.system import NotRun
+from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
 
 SMALL = Effort(
     max_tokens=32,

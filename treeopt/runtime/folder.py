@@ -11,7 +11,7 @@ from treeopt.runtime.digest import model_digest
 from treeopt.runtime.weight_files import file_of_each
 
 if TYPE_CHECKING:
-    from treeopt.runtime.tokenizer import Tokenizer
+    from treeopt.texts.tokenizer import Tokenizer
 
 
 class ModelFolder:
@@ -50,7 +50,7 @@ class ModelFolder:
     @cached_property
     def tokenizer(self) -> "Tokenizer":
         """The tokenizer."""
-        from treeopt.runtime.tokenizer import Tokenizer  # models run without it
+        from treeopt.texts.tokenizer import Tokenizer  # models run without it
 
         return Tokenizer(self.path)
 

@@ -15,8 +15,8 @@ from treeopt.runtime.folder import ModelFolder
 from treeopt.runtime.hub import SETTINGS, is_hub_name, model_folder
 from treeopt.runtime.loading import adapter_reason, load_language_model, logit_columns
 from treeopt.runtime.model import LanguageModel
-from treeopt.runtime.tokenizer import Tokenizer
 from treeopt.runtime.vocabulary import check_same_tokens, shared_columns, trimmed
+from treeopt.texts.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from treeopt.runtime.adapter.loading import Placement

@@ -10,7 +10,7 @@ from treeopt import pair as bundle
 from treeopt.errors import FormatError, TreeoptError
 from treeopt.files.json_file import parse_json
 from treeopt.files.whole_files import read_bytes
-from treeopt.runtime.dataset_folder import arrow_rows, is_saved_dataset, parquet_rows
+from treeopt.texts.datasets import arrow_rows, is_saved_dataset, parquet_rows
 
 MAX_BYTES = 64_000_000
 """Of a text or JSON file, and of a line of a JSONL file."""

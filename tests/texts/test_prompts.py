@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from treeopt.errors import FormatError, TreeoptError
-from treeopt.runtime.prompts import bench_prompts, load_prompts, paragraphs, profile_prompts
+from treeopt.texts.prompts import bench_prompts, load_prompts, paragraphs, profile_prompts
 
 TEXTS = ["one", "two\nlines", "three é", "four"]
 
@@ -109,7 +109,7 @@ class TestFiles:
             load_prompts(tmp_path / "a.jsonl")
 
     def test_a_file_that_is_too_large(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("treeopt.runtime.prompts.MAX_BYTES", 10)
+        monkeypatch.setattr("treeopt.texts.prompts.MAX_BYTES", 10)
         with pytest.raises(TreeoptError, match="larger than 10 bytes"):
             load_prompts(write(tmp_path / "a.txt", "a\nb\nc\n" * 9))
         with pytest.raises(FormatError, match="line 1: expected JSON"):

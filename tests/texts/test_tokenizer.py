@@ -14,7 +14,7 @@ from tokenizers.processors import TemplateProcessing
 
 from treeopt import pair
 from treeopt.errors import FormatError, TreeoptError
-from treeopt.runtime.tokenizer import Tokenizer
+from treeopt.texts.tokenizer import Tokenizer
 
 WORDS = ["<s>", "</s>", "[user]", "[answer]", "hello", "world", "<unk>"]
 TEMPLATE = (
