@@ -144,7 +144,7 @@ def export(context: click.Context, /, target: str, written: Path, no_record: boo
 
 
 def _export_tree(target: "TopologyFormat", written: Path, options: ExportOptions) -> None:
-    from treeopt.engines.provenance import topology_provenance
+    from treeopt.engines.settings.provenance import topology_provenance
     from treeopt.trees.formats.topology import WriteOptions
 
     if str(written) == STANDARD_STREAM and not target.text:
@@ -160,9 +160,9 @@ def _export_tree(target: "TopologyFormat", written: Path, options: ExportOptions
 
 
 def _export_setting(engine: "Engine", written: Path, options: ExportOptions) -> None:
-    from treeopt.engines.provenance import setting_provenance
-    from treeopt.engines.setting import setting
-    from treeopt.engines.source import Source
+    from treeopt.engines.settings.provenance import setting_provenance
+    from treeopt.engines.settings.setting import setting
+    from treeopt.engines.settings.source import Source
     from treeopt.records.draft_record import DraftRecord
 
     profile: Profile | None = None if options.profile_path is None else load_profile(options.profile_path)

@@ -10,7 +10,7 @@ from treeopt.files.whole_files import STANDARD_STREAM
 
 if TYPE_CHECKING:
     from treeopt.engines.engine import Engine
-    from treeopt.engines.setting import Setting
+    from treeopt.engines.settings.setting import Setting
     from treeopt.trees import TokenTree
     from treeopt.trees.formats.topology import TopologyFormat
 
@@ -23,7 +23,7 @@ def topology_text(target: "TopologyFormat", tree: "TokenTree") -> str:
 
 def setting_text(engine: "Engine", setting: "Setting", written: Path) -> str:
     """Return the setting beside its alternatives, the reasons, and the line that uses it."""
-    from treeopt.engines.prediction import shape
+    from treeopt.engines.settings.prediction import shape
 
     blocks = [f"{engine.title} ({engine.versions}): {shape(setting.asked.tree)}"]
     if setting.predictions:

@@ -171,7 +171,7 @@ def profile(
 
 def _imported(imports: ImportOptions, rule: str, pair: PairOptions, **measured: Any) -> "Profile":
     """Return a profile for which nothing is measured, nor any model loaded."""
-    from treeopt.imports import imported_profile
+    from treeopt.engines.reports import imported_profile
 
     if len(measured["samplings"]) > 1 or len(measured["context_tokens"]) > 1:
         raise click.UsageError(
@@ -207,7 +207,7 @@ def _measured(
         raise click.UsageError("--record: expected without --tensor-parallel. Record with a target that is whole.")
     if imports.latency is not None and imports.draft_latency is None and pair.target is None:
         raise click.UsageError("--latency: expected --draft-latency too, or --target and --draft to time drafting of.")
-    from treeopt.imports import step_latencies, with_imported
+    from treeopt.engines.reports import step_latencies, with_imported
     from treeopt.planner import fastest_drafted_tree
     from treeopt.profiler import Journal, Measurement, Recording, RecordSize, Settings, TextFiles, clock_for
     from treeopt.profiler.busy import ProcessorTimes

@@ -15,7 +15,7 @@ from treeopt.files.marks import written_by_treeopt
 from treeopt.files.whole_files import STANDARD_STREAM, is_stream
 
 if TYPE_CHECKING:
-    from treeopt.imports import ImportedLatency
+    from treeopt.engines.reports import ImportedLatency
     from treeopt.records.profile import MeasuredAcceptance
 
 JOURNAL_SUFFIX = ".partial"
@@ -46,14 +46,14 @@ class ImportOptions:
 
     def latencies(self) -> "tuple[ImportedLatency, ...]":
         """Return the imported curves."""
-        from treeopt.imports import read_latency
+        from treeopt.engines.reports import read_latency
 
         files = ((self.latency, "verify"), (self.draft_latency, "draft"))
         return tuple(each for path, what in files if path for each in read_latency(path, default_pass=what))
 
     def acceptances(self, *, rule: str, temperature: float, top_p: float) -> "tuple[MeasuredAcceptance, ...]":
         """Return the imported acceptance, if there is one."""
-        from treeopt.imports import read_acceptance
+        from treeopt.engines.reports import read_acceptance
 
         if self.acceptance is None:
             return ()

@@ -36,7 +36,7 @@ PLANNER = {"treeopt.planner", "treeopt.engines"}
 RUNTIME = {"treeopt.runtime"}
 PROFILER = {"treeopt.profiler"}
 SYSTEMS = {"treeopt.systems"}
-IMPORTS = {"treeopt.imports"}
+IMPORTS = {"treeopt.engines.reports"}
 
 MAY_IMPORT = {
     "treeopt.__main__": {"treeopt.cli"},
@@ -63,7 +63,7 @@ MAY_IMPORT = {
     # floor 2, beside them: a tree out of any file, solutions included; `treeopt.trees` offers it by name
     "treeopt.any_tree": SOLVER | RECORDS | TREES,
     # floor 2, beside them: what other programs measured, to a profile
-    "treeopt.imports": RECORDS | TREES,
+    "treeopt.engines.reports": RECORDS | TREES,
     # floor 1: optimal trees
     "treeopt.solver": RECORDS | TREES,
     # floor 1: records, which may hold one another
@@ -85,13 +85,17 @@ ONLY_IN = {
     "click": {"treeopt.cli"},
 }
 """Packages that only some rooms may import, wherever in a module."""
-TORCH_IN_FUNCTIONS = {"treeopt.trees.formats.sequoia", "treeopt.imports.torch_vector"}
-"""Modules below the runtime that may import torch where they need it: Sequoia's trees and vectors are torch files."""
+IN_FUNCTIONS = {
+    "torch": {"treeopt.trees.formats.sequoia", "treeopt.engines.reports.torch_vector"},
+    "transformers": {"treeopt.texts.tokenizer"},
+}
+"""Modules of other rooms that may import them where they need it: for Sequoia's files, and for slow tokenizers."""
 
 
 def room_of(module: str) -> str | None:
     """Return the room that a module lies in, None when the table has none for it."""
-    return next((room for room in MAY_IMPORT if module == room or module.startswith(f"{room}.")), None)
+    found = [room for room in MAY_IMPORT if module == room or module.startswith(f"{room}.")]
+    return max(found, key=len, default=None)
 
 
 def imports(tree: ast.AST, *, lazy: bool = False, typing: bool = False) -> Iterator[tuple[ast.stmt, str, bool, bool]]:
@@ -128,8 +132,8 @@ def outer_fault(module: str, room: str, name: str, *, lazy: bool) -> str | None:
     package = name.split(".")[0]
     if name.startswith("."):
         return "relative import"
-    if package == "torch" and module in TORCH_IN_FUNCTIONS:
-        return None if lazy else "torch is for functions only: it is slow to import"
+    if module in IN_FUNCTIONS.get(package, ()):
+        return None if lazy else f"{package} is for functions only: it is slow to import"
     if room not in ONLY_IN.get(package, {room}):
         return f"{package} is for {', '.join(sorted(ONLY_IN[package]))} only"
     if package == "scipy" and not lazy:
@@ -199,10 +203,10 @@ def test_every_folder_is_checked():
         ("treeopt.planner.smoothing", "def smooth():\n    import scipy.optimize"),
         ("treeopt.planner.figure", "from treeopt.files.picture_file import save\ndef draw():\n    import matplotlib"),
         (
-            "treeopt.imports.combine",
+            "treeopt.engines.reports.combine",
             "from treeopt.records.profile import Profile\nfrom treeopt.trees.tree_file import load",
         ),
-        ("treeopt.engines.vllm", "from treeopt.planner import Plan\nfrom treeopt import __version__"),
+        ("treeopt.engines.settings.vllm", "from treeopt.planner import Plan\nfrom treeopt import __version__"),
         ("treeopt.runtime.decoder", "import torch.nn\nfrom treeopt.trees import TokenTree"),
         ("treeopt.profiler.sweep", "import treeopt.runtime.decoder"),
         ("treeopt.cli.main", "import click\nfrom treeopt import planner, profiler, solver"),
@@ -234,7 +238,7 @@ def test_a_good_import_is_let_through(module, source):
         ("treeopt.trees.formats.umbrella", "def write():\n    import torch", "torch is for treeopt.profiler, "),
         ("treeopt.records.profile", "from treeopt import trees, solver", "may not import treeopt.solver"),
         ("treeopt.solver.explicit", "from treeopt.planner.costs import StepCosts", "may not import treeopt.planner"),
-        ("treeopt.imports.latency", "from treeopt.engines import sglang", "may not import treeopt.engines"),
+        ("treeopt.engines.reports.latency", "from treeopt.engines import sglang", "may not import treeopt.engines"),
         ("treeopt.planner", "from treeopt.engines import vllm", "may not import treeopt.engines"),
         ("treeopt.planner.bound", "from treeopt.runtime import Decoder", "may not import treeopt.runtime"),
         (

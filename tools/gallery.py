@@ -20,10 +20,10 @@ import torch
 from gallery_page import BY, gallery_page
 from gallery_shapes import SHAPES, random_model
 
+from treeopt.engines.reports import read_acceptance
+from treeopt.engines.reports.content import read_json
 from treeopt.files.fields import Fields
 from treeopt.files.whole_files import read_text, write_text
-from treeopt.imports import read_acceptance
-from treeopt.imports.content import read_json
 from treeopt.profiler import Journal, Settings, clock_for
 from treeopt.profiler.machine import describe_machine, describe_pair, now, tool
 from treeopt.profiler.memory import give_back_memory

@@ -11,10 +11,17 @@ from types import ModuleType
 
 MOVED: dict[str, dict[str, str]] = {
     "": {
+        "engines": ("imports=reports"),
         "files": ("arrays_file fields figure_file=picture_file json_file marks pipes"),
         "records": (
             "acceptance counts draft_record identity latency outcomes profile profile_file rules sampling "
             "steadiness trial"
+        ),
+    },
+    "engines": {
+        "engines.settings": (
+            "common custom_generate eagle exllamav3 hf llama_cpp lmdeploy mlx_lm openvino prediction provenance "
+            "setting sglang source tensorrt_llm vllm"
         ),
     },
     "runtime": {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invented import COUNTS, TABLE, call, draft_s, invented, saved, verify_s
-from tests.engines import published_rules as rules
+from tests.engines.settings import published_rules as rules
 from tests.planner.drafts import InventedDraft, invented_text, recorded
 from treeopt import Profile
 from treeopt.engines import ENGINES

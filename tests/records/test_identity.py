@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.records.test_profile_file import GOLDEN
-from treeopt.imports.combine import UNKNOWN
+from treeopt.engines.reports.combine import UNKNOWN
 from treeopt.records.identity import Identity
 from treeopt.runtime.digest import SAMPLES, model_digest
 from treeopt.trees import Provenance

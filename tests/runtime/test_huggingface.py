@@ -14,7 +14,7 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 
 from tests.support.slow import first_fast, slow
 from treeopt import pair
-from treeopt.engines.custom_generate import NAME, custom_generate_files
+from treeopt.engines.settings.custom_generate import NAME, custom_generate_files
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError, TreeoptWarning
 from treeopt.runtime import huggingface, load_model
 from treeopt.runtime.sampling import law

@@ -1,6 +1,7 @@
 """Plan to engine: the settings of other programs, one module each."""
 
-from treeopt.engines import (
+from treeopt.engines.engine import Engine
+from treeopt.engines.settings import (
     eagle,
     exllamav3,
     hf,
@@ -12,7 +13,6 @@ from treeopt.engines import (
     tensorrt_llm,
     vllm,
 )
-from treeopt.engines.engine import Engine
 
 __all__ = ["ENGINES"]
 

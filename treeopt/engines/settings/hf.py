@@ -6,9 +6,16 @@ Checked against 5.23.0.  Chains only; a folder beside them, FILE.hf, hands it tr
     assistant_confidence_threshold = 0: no chain is cut short (0.4 by default)
 """
 
-from treeopt.engines.common import Checked, chain_length, json_text, one_length, refuse_method, unchecked_version
-from treeopt.engines.custom_generate import custom_generate_files
 from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile
+from treeopt.engines.settings.common import (
+    Checked,
+    chain_length,
+    json_text,
+    one_length,
+    refuse_method,
+    unchecked_version,
+)
+from treeopt.engines.settings.custom_generate import custom_generate_files
 from treeopt.trees.dynamic_tree import DynamicTree
 
 TITLE = "transformers"

@@ -5,7 +5,8 @@ Checked against 0.32.2.  Chains only:
     --num-draft-tokens = K, the root not counted
 """
 
-from treeopt.engines.common import (
+from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile
+from treeopt.engines.settings.common import (
     Checked,
     chain_length,
     flag_line,
@@ -14,7 +15,6 @@ from treeopt.engines.common import (
     unchecked_version,
     with_flags,
 )
-from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile
 from treeopt.trees.dynamic_tree import DynamicTree
 
 TITLE = "mlx-lm"

@@ -7,7 +7,8 @@ model.  Without --speculative-algorithm it does not speculate, whatever the othe
     --speculative-num-draft-tokens = K, the root not counted
 """
 
-from treeopt.engines.common import (
+from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile
+from treeopt.engines.settings.common import (
     Checked,
     chain_length,
     chosen_method,
@@ -16,7 +17,6 @@ from treeopt.engines.common import (
     unchecked_version,
     with_flags,
 )
-from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile
 from treeopt.trees.dynamic_tree import DynamicTree
 
 TITLE = "LMDeploy"

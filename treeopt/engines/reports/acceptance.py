@@ -5,19 +5,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from treeopt.errors import FormatError, InvalidValueError
-from treeopt.files.fields import Fields
-from treeopt.files.whole_files import read_bytes
-from treeopt.imports.acceptance_tables import (
+from treeopt.engines.reports.acceptance_tables import (
     Vector,
     table_of_conditional,
     table_of_counts,
     table_of_rates,
     vector_of_ranks,
 )
-from treeopt.imports.acceptance_vllm import LOG_MARK, METRICS_MARK, read_log, read_metrics
-from treeopt.imports.content import read_json, source_text
-from treeopt.imports.torch_vector import is_torch_file, read_torch_vector
+from treeopt.engines.reports.acceptance_vllm import LOG_MARK, METRICS_MARK, read_log, read_metrics
+from treeopt.engines.reports.content import read_json, source_text
+from treeopt.engines.reports.torch_vector import is_torch_file, read_torch_vector
+from treeopt.errors import FormatError, InvalidValueError
+from treeopt.files.fields import Fields
+from treeopt.files.whole_files import read_bytes
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.profile import ACCEPTANCE, Imported, MeasuredAcceptance
 

@@ -8,7 +8,8 @@ Checked against `exllamav3/generator/generator.py` of 1.6.5.  Chains only:
 In a batch of b it drafts the smaller of K and draft_max_rows // b - 1 tokens, so beyond B the chain gets shorter.
 """
 
-from treeopt.engines.common import (
+from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile, Json
+from treeopt.engines.settings.common import (
     Checked,
     chain_length,
     json_text,
@@ -17,7 +18,6 @@ from treeopt.engines.common import (
     unchecked_version,
     varying_schedule,
 )
-from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile, Json
 from treeopt.trees.dynamic_tree import DynamicTree
 
 TITLE = "ExLlamaV3"

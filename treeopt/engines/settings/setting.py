@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from treeopt.engines.engine import Asked, BatchLength, Emitted, Engine
-from treeopt.engines.prediction import Predicted, predicted, predicted_static, shape
-from treeopt.engines.source import Source, verify_times
+from treeopt.engines.settings.prediction import Predicted, predicted, predicted_static, shape
+from treeopt.engines.settings.source import Source, verify_times
 from treeopt.errors import InfeasibleError, reason
 from treeopt.planner import StepModel, plan, step_model
 from treeopt.planner.chains import chain_schedule, fastest_length

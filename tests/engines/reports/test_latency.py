@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from tests.engines.named import engine_named
-from tests.imports.samples import CSV, SGLANG_ADDITIVE, SGLANG_SAMPLES, TENSORRT_LLM
-from treeopt.engines.setting import setting
-from treeopt.engines.source import Source
+from tests.engines.reports.samples import CSV, SGLANG_ADDITIVE, SGLANG_SAMPLES, TENSORRT_LLM
+from tests.engines.settings.named import engine_named
+from treeopt.engines.reports import read_latency
+from treeopt.engines.settings.setting import setting
+from treeopt.engines.settings.source import Source
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
-from treeopt.imports import read_latency
 
 
 def read(tmp_path, content, **options):

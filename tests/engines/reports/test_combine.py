@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from tests.cli.invented import call, invented, solved_json
-from tests.imports.samples import ACCEPTANCE_FILES, LATENCY_FILES
+from tests.engines.reports.samples import ACCEPTANCE_FILES, LATENCY_FILES
 from treeopt import planner
+from treeopt.engines.reports import imported_profile, read_acceptance, read_latency, step_latencies, with_imported
 from treeopt.errors import InfeasibleError, InvalidValueError, TreeoptError
-from treeopt.imports import imported_profile, read_acceptance, read_latency, step_latencies, with_imported
 from treeopt.planner import plan
 from treeopt.records.profile import INCLUDED, Imported, Profile
 

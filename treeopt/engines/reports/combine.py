@@ -5,8 +5,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from treeopt import __version__
+from treeopt.engines.reports.imported_latency import ImportedLatency
 from treeopt.errors import InfeasibleError, InvalidValueError
-from treeopt.imports.imported_latency import ImportedLatency
 from treeopt.records.latency import Timing
 from treeopt.records.profile import (
     IMPORTED,

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
+from treeopt.engines.reports.content import read_json
+from treeopt.engines.reports.imported_latency import ImportedLatency
+from treeopt.engines.reports.latency_csv import read_csv
+from treeopt.engines.reports.latency_tables import TABLES
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.files.whole_files import read_text
-from treeopt.imports.content import read_json
-from treeopt.imports.imported_latency import ImportedLatency
-from treeopt.imports.latency_csv import read_csv
-from treeopt.imports.latency_tables import TABLES
 from treeopt.records.profile import LATENCY_PARTS
 
 MAX_BYTES = 4_000_000

@@ -8,7 +8,8 @@ Chains only:
     --spec-synth-rates = chances that a step accepts at least 1, 2, … draft tokens
 """
 
-from treeopt.engines.common import (
+from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile
+from treeopt.engines.settings.common import (
     RATE_DECIMALS,
     Checked,
     chain_length,
@@ -18,7 +19,6 @@ from treeopt.engines.common import (
     rounded_rates,
     with_flags,
 )
-from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile
 from treeopt.trees.dynamic_tree import DynamicTree
 
 TITLE = "llama.cpp"

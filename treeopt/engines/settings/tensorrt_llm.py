@@ -14,7 +14,8 @@ Before 1.3 the draft model was named `speculative_model_dir` (later releases sti
 
 import yaml
 
-from treeopt.engines.common import (
+from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile, Json
+from treeopt.engines.settings.common import (
     Checked,
     asked_version,
     chain_length,
@@ -23,7 +24,6 @@ from treeopt.engines.common import (
     unchecked_version,
     varying_schedule,
 )
-from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile, Json
 from treeopt.errors import InfeasibleError
 
 TITLE = "TensorRT-LLM"

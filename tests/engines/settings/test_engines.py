@@ -5,9 +5,10 @@ import shlex
 import pytest
 import yaml
 
-from tests.engines.named import engine_named
-from treeopt.engines import (
-    ENGINES,
+from tests.engines.settings.named import engine_named
+from treeopt.engines import ENGINES
+from treeopt.engines.engine import Asked, BatchLength, VerifyTime
+from treeopt.engines.settings import (
     eagle,
     exllamav3,
     hf,
@@ -19,8 +20,7 @@ from treeopt.engines import (
     tensorrt_llm,
     vllm,
 )
-from treeopt.engines.common import rounded_rates, varying_schedule, version_numbers
-from treeopt.engines.engine import Asked, BatchLength, VerifyTime
+from treeopt.engines.settings.common import rounded_rates, varying_schedule, version_numbers
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.trees.dynamic_tree import DynamicTree
 

@@ -7,8 +7,15 @@ Checked against openvino-genai 2026.4.1: its type stubs, the messages in its lib
     tree_depth <= num_assistant_tokens <= branching_factor² (tree_depth - 1) + branching_factor
 """
 
-from treeopt.engines.common import Checked, chain_length, json_text, one_length, refuse_method, unchecked_version
 from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile, Json
+from treeopt.engines.settings.common import (
+    Checked,
+    chain_length,
+    json_text,
+    one_length,
+    refuse_method,
+    unchecked_version,
+)
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
 
 TITLE = "OpenVINO GenAI"

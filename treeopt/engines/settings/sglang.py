@@ -10,7 +10,8 @@ Checked against `arg_groups/speculative_hook.py`, `speculative/adaptive_spec_par
     adaptive: {smallest batch: {"candidate_steps": [K]}, …}; the largest key up to the batch counts, 0 is plain decoding
 """
 
-from treeopt.engines.common import (
+from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile
+from treeopt.engines.settings.common import (
     Checked,
     chosen_method,
     flag_line,
@@ -20,7 +21,6 @@ from treeopt.engines.common import (
     varying_schedule,
     with_flags,
 )
-from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
 
 TITLE = "SGLang"

@@ -7,7 +7,7 @@ from typing import Any
 
 from treeopt import __version__
 from treeopt.engines.engine import Engine
-from treeopt.engines.setting import Setting
+from treeopt.engines.settings.setting import Setting
 from treeopt.files.marks import checksum
 from treeopt.records.profile import Profile, all_imported
 from treeopt.trees import TokenTree, TreeFile

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.engines.named import engine_named
-from tests.imports.samples import LOG, METRICS
+from tests.engines.reports.samples import LOG, METRICS
+from tests.engines.settings.named import engine_named
 from tests.support.drawn import examples
-from treeopt.engines.setting import setting
-from treeopt.engines.source import Source
+from treeopt.engines.reports import read_acceptance
+from treeopt.engines.reports.acceptance_tables import table_of_counts, table_of_rates, vector_of_ranks
+from treeopt.engines.settings.setting import setting
+from treeopt.engines.settings.source import Source
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
-from treeopt.imports import read_acceptance
-from treeopt.imports.acceptance_tables import table_of_counts, table_of_rates, vector_of_ranks
 from treeopt.trees import chain
 
-SEQUOIA = Path(__file__).resolve().parents[3] / "shared" / "data" / "sequoia"
+SEQUOIA = Path(__file__).resolve().parents[4] / "shared" / "data" / "sequoia"
 shared = pytest.mark.skipif(not SEQUOIA.is_dir(), reason="Sequoia's published files are not here")
 
 

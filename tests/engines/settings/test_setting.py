@@ -7,8 +7,8 @@ import pytest
 from tests.cli.invented import COUNTS, TABLE, invented, verify_s
 from tests.planner.drafts import InventedDraft, invented_text, recorded
 from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile
-from treeopt.engines.setting import setting
-from treeopt.engines.source import Source
+from treeopt.engines.settings.setting import setting
+from treeopt.engines.settings.source import Source
 from treeopt.errors import InfeasibleError
 from treeopt.planner import step_model
 from treeopt.planner.chains import fastest_length

@@ -7,8 +7,8 @@ Checked against `eagle/model/cnets.py` of commit 148042c (Li et al., 2024 and 20
     total_token = nodes, the root counted; total_token - 1 <= top_k + depth top_k²
 """
 
-from treeopt.engines.common import Checked, flag_line, json_text, one_length, refuse_method, with_flags
 from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile, Json
+from treeopt.engines.settings.common import Checked, flag_line, json_text, one_length, refuse_method, with_flags
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
 
 TITLE = "EAGLE"

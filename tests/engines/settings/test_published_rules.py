@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.engines import published_rules as rules
-from tests.engines.named import engine_named
+from tests.engines.settings import published_rules as rules
+from tests.engines.settings.named import engine_named
 from tests.support.drawn import examples
 from treeopt.engines import ENGINES
 from treeopt.engines.engine import Asked, BatchLength, VerifyTime

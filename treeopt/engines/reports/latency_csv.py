@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from treeopt.engines.reports.content import source_text
+from treeopt.engines.reports.imported_latency import MOST_S, ImportedLatency, curve
 from treeopt.errors import FormatError, InvalidValueError
-from treeopt.imports.content import source_text
-from treeopt.imports.imported_latency import MOST_S, ImportedLatency, curve
 from treeopt.records.latency import Timing
 from treeopt.records.profile import LATENCY_PARTS
 

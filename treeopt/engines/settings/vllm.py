@@ -10,7 +10,8 @@ schedule, and where between the two it and the replay came is not known: they ar
 Gaps and the batch sizes beyond the last inherit the K before them.
 """
 
-from treeopt.engines.common import (
+from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile, Json
+from treeopt.engines.settings.common import (
     Checked,
     asked_version,
     chain_length,
@@ -22,7 +23,6 @@ from treeopt.engines.common import (
     varying_schedule,
     version_numbers,
 )
-from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile, Json
 
 TITLE = "vLLM"
 OLDEST, NEWEST = "0.23.0", "0.33.0"

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
+from treeopt.engines.reports.content import source_text
+from treeopt.engines.reports.imported_latency import ImportedLatency, curve
 from treeopt.files.fields import Fields
-from treeopt.imports.content import source_text
-from treeopt.imports.imported_latency import ImportedLatency, curve
 
 MAX_TIMES = 100_000
 """Token counts times batch sizes."""

@@ -1,0 +1,16 @@
+"""Curves and acceptance measured elsewhere: other programs' tables read into records, and into a profile."""
+
+from treeopt.engines.reports.acceptance import KINDS, read_acceptance
+from treeopt.engines.reports.combine import imported_profile, step_latencies, with_imported
+from treeopt.engines.reports.imported_latency import ImportedLatency
+from treeopt.engines.reports.latency import read_latency
+
+__all__ = [
+    "KINDS",
+    "ImportedLatency",
+    "imported_profile",
+    "read_acceptance",
+    "read_latency",
+    "step_latencies",
+    "with_imported",
+]

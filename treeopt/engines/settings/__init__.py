@@ -1,0 +1,1 @@
+"""Settings: a profile and a plan as the files of other programs, one module each."""
