@@ -29,7 +29,7 @@ import transformers
 from conditions import bar, conditions
 
 import treeopt
-from treeopt import pair as bundle
+from treeopt import bundled as bundle
 from treeopt.cli.options import PairOptions, file, load_profile, pair_options
 from treeopt.planner import Candidate, fastest_drafted_tree
 from treeopt.profiler import Journal, Measured, Measurement, Settings, bench, clock_for

@@ -7,7 +7,7 @@ from functools import partial
 
 from conditions import bar, conditions, say
 
-from treeopt import pair as bundle
+from treeopt import bundled as bundle
 from treeopt.profiler.trials import TimedSteps, decoded_text
 from treeopt.runtime import DraftingDecoder, Transformer, growing
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter

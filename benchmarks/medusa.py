@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from conditions import bar, conditions, say
 
-from treeopt import pair as bundle
+from treeopt import bundled as bundle
 from treeopt import solve
 from treeopt.profiler.medusa import medusa_acceptance
 from treeopt.records.sampling import Sampling

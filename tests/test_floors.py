@@ -23,7 +23,7 @@ BASE = {
     "treeopt.files",
     "treeopt.figure_labels",
     "treeopt.figure_style",
-    "treeopt.pair",
+    "treeopt.bundled",
     "treeopt.compiling",
     "treeopt.arrays",
 }

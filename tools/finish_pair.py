@@ -1,6 +1,6 @@
 """Add to the bundled pair what is not trained: the byte tokenizer and the held-out prompts.
 
-python tools/finish_pair.py --pair treeopt/pair
+python tools/finish_pair.py --pair treeopt/bundled
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Print what docs/bundled-pair.md says of the bundled pair: sizes and held-out losses.
 
-Run it as `python tools/report_pair.py --pair treeopt/pair`.
+Run it as `python tools/report_pair.py --pair treeopt/bundled`.
 """
 
 import argparse

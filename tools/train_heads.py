@@ -1,6 +1,6 @@
 """Train Medusa's heads on the bundled target (Cai et al., 2024).
 
-    OMP_NUM_THREADS=1 python tools/train_heads.py --target treeopt/pair/target --output treeopt/pair/medusa
+    OMP_NUM_THREADS=1 python tools/train_heads.py --target treeopt/bundled/target --output treeopt/bundled/medusa
 
 Head i reads the target's last hidden state h at a token and guesses the token 1 + i places behind it: the target's own
 output layer on h + silu(W h + b).  The target stays as it is.  A head learns the target's law at the place that it

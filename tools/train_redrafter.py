@@ -1,6 +1,6 @@
 """Train the recurrent head of the bundled target (ReDrafter: Zhang et al., 2024).
 
-    OMP_NUM_THREADS=1 python tools/train_redrafter.py --target treeopt/pair/target --output treeopt/pair/redrafter
+    OMP_NUM_THREADS=1 python tools/train_redrafter.py --target treeopt/bundled/target --output treeopt/bundled/redrafter
 
 The target stays as it is.  From every token of a text the head is unrolled over the next ones, and at every step its
 law is pulled to what the target says there (distillation).

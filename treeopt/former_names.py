@@ -11,6 +11,7 @@ from types import ModuleType
 
 MOVED: dict[str, dict[str, str]] = {
     "": {
+        "": ("pair=bundled"),
         "engines": ("imports=reports"),
         "files": ("arrays_file fields figure_file=picture_file json_file marks pipes"),
         "records": (

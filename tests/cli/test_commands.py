@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from treeopt import Profile, __version__, pair
+from treeopt import Profile, __version__, bundled
 from treeopt.cli.main import main
 from treeopt.trees import chain, load, load_file
 
@@ -160,14 +160,14 @@ class TestRun:
         assert len(texts[0]) == len("import os\n") + 60 + 1
 
     def test_the_end_token_counts_and_is_not_printed(self, tree: Path, tmp_path: Path) -> None:
-        model = Path(shutil.copytree(pair.TARGET, tmp_path / "target"))
+        model = Path(shutil.copytree(bundled.TARGET, tmp_path / "target"))
         config = json.loads((model / "config.json").read_text("utf-8"))
         (model / "config.json").write_text(json.dumps(config | {"eos_token_id": ord("\n")}), "utf-8")
         command = ("run", tree, "--prompt", "import", "--max-new-tokens", 60)
         whole = call(*command).stdout
         first_line = whole[: whole.index("\n")]
 
-        ended = call(*command, "--target", model, "--draft", pair.DRAFT)
+        ended = call(*command, "--target", model, "--draft", bundled.DRAFT)
 
         assert ended.stdout == first_line + "\n"  # that of the terminal
         assert ended.stderr.splitlines()[-1].startswith(f"{len(first_line) - len('import') + 1} tokens in ")
@@ -257,17 +257,17 @@ class TestBadInput:
         assert time.perf_counter() - start_s < 2
 
     def test_draft_of_another_vocabulary_is_refused(self, tmp_path: Path) -> None:
-        from treeopt import pair
+        from treeopt import bundled
 
         draft = tmp_path / "draft"
         draft.mkdir()
-        for file in pair.DRAFT.iterdir():
+        for file in bundled.DRAFT.iterdir():
             (draft / file.name).write_bytes(file.read_bytes())
         tokenizer = json.loads((draft / "tokenizer.json").read_text())
         vocabulary = tokenizer["model"]["vocab"]
         vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
         (draft / "tokenizer.json").write_text(json.dumps(tokenizer))
-        result = call("profile", "--target", pair.TARGET, "--draft", draft, "--output", tmp_path / "p.yaml")
+        result = call("profile", "--target", bundled.TARGET, "--draft", draft, "--output", tmp_path / "p.yaml")
 
         assert result.exit_code == 1
         assert "vocabulary" in result.stderr

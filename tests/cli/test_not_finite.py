@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.cli.invented import call
-from treeopt import pair
+from treeopt import bundled
 from treeopt.trees import chain
 
 LITTLE = ("--max-tokens", "4", "--rounds", "1", "--positions", "240", "--context-tokens", "16")
@@ -30,7 +30,7 @@ def broken(folder):
 
 
 def test_of_a_draft_run_says_one_line_and_writes_the_targets_text(broken):
-    models = ("--target", pair.TARGET, "--draft", broken(pair.DRAFT))
+    models = ("--target", bundled.TARGET, "--draft", broken(bundled.DRAFT))
     arguments = ("run", "tree.json", "--prompt", "def ", "--max-new-tokens", "8", "--threads", "1")
     found, whole = call(*arguments, *models), call(*arguments)
     assert found.exit_code == 0
@@ -42,7 +42,7 @@ def test_of_a_draft_run_says_one_line_and_writes_the_targets_text(broken):
 
 
 def test_a_draft_is_refused_by_profile(broken):
-    models = ("--target", pair.TARGET, "--draft", broken(pair.DRAFT), "--threads", "1")
+    models = ("--target", bundled.TARGET, "--draft", broken(bundled.DRAFT), "--threads", "1")
     refused = call("profile", *models, *LITTLE, "-o", "p.yaml")
     assert refused.exit_code == 1
     assert refused.stderr.splitlines()[-1].startswith("Error: broken-draft: expected a draft model whose logits are")
@@ -53,7 +53,7 @@ def test_a_draft_is_refused_by_profile(broken):
 )
 @pytest.mark.parametrize("temperature", ["0", "0.7"])
 def test_a_target_is_an_error_that_names_it(broken, command, temperature):
-    models = ("--target", broken(pair.TARGET), "--draft", pair.DRAFT, "--threads", "1")
+    models = ("--target", broken(bundled.TARGET), "--draft", bundled.DRAFT, "--threads", "1")
     found = call(*command, "--temperature", temperature, *models)
     assert found.exit_code == 1
     last = found.stderr.splitlines()[-1]

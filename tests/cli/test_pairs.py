@@ -10,7 +10,7 @@ import pytest
 from safetensors import torch as safetensors
 
 from tests.cli.invented import call, invented
-from treeopt import pair as bundle
+from treeopt import bundled as bundle
 from treeopt.profiler.machine import describe_machine
 from treeopt.records.profile import Profile
 from treeopt.runtime.folder import ModelFolder

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invented import TABLE, call, invented
-from treeopt import __version__, pair
+from treeopt import __version__
+from treeopt import bundled as pair
 from treeopt.records.profile import Pair
 from treeopt.systems import running
 from treeopt.systems.bench import Row

@@ -14,7 +14,7 @@ import torch
 transformers = pytest.importorskip("transformers", reason="needs the hf extra")
 
 from tests.support.slow import slow
-from treeopt import pair
+from treeopt import bundled
 from treeopt.texts.prompts import load_prompts
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 
@@ -34,7 +34,7 @@ def example():
 @pytest.fixture(scope="module")
 def models():
     load = transformers.AutoModelForCausalLM.from_pretrained
-    return [load(folder, dtype=torch.float32) for folder in (pair.TARGET, pair.DRAFT)]
+    return [load(folder, dtype=torch.float32) for folder in (bundled.TARGET, bundled.DRAFT)]
 
 
 @pytest.fixture(scope="module", params=[2, *slow([5])], ids="{} texts".format)
@@ -149,7 +149,7 @@ class TestMistakes:
 
 class TestCommand:
     def printed(self, tmp_path, *options):
-        command = [sys.executable, str(PATH), "--target", str(pair.TARGET), "--draft", str(pair.DRAFT), *options]
+        command = [sys.executable, str(PATH), "--target", str(bundled.TARGET), "--draft", str(bundled.DRAFT), *options]
         environment = os.environ | {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
         return done.stdout, done.stderr.splitlines()[-1]

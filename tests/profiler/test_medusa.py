@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from treeopt import pair as bundle
+from treeopt import bundled as bundle
 from treeopt import solve
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.profiler.medusa import HeadText, generated, head_counts, medusa_acceptance

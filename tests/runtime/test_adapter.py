@@ -8,7 +8,7 @@ import torch
 
 transformers = pytest.importorskip("transformers", reason="needs the hf extra")
 
-from treeopt import pair
+from treeopt import bundled
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.runtime import Decoder, load_model
 from treeopt.runtime.adapter import Placement, load_adapter
@@ -251,8 +251,8 @@ def test_a_decoder_gives_the_plain_text_up_to_the_last_position(folders, name):
 @pytest.mark.slow
 def test_adapter_and_built_in_models_stand_beside_one_another():
     """The same folder, run by each: as target and as drafter."""
-    built_in, adapter = load_model(pair.TARGET), load_adapter(pair.TARGET)
-    draft = load_model(pair.DRAFT)
+    built_in, adapter = load_model(bundled.TARGET), load_adapter(bundled.TARGET)
+    draft = load_model(bundled.DRAFT)
     assert adapter.parameters == built_in.parameters
     prompt = list(b"class Parser:\n    def __init__")
     texts = [

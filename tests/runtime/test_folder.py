@@ -7,7 +7,7 @@ import pytest
 from safetensors.torch import load_file
 
 import treeopt.runtime
-from treeopt import pair
+from treeopt import bundled
 from treeopt.files import json_file
 from treeopt.runtime import load_model
 from treeopt.runtime.folder import ModelFolder
@@ -32,7 +32,7 @@ def read(monkeypatch):
 
     monkeypatch.setattr(tokenizer, "FastTokenizer", Counted)
     monkeypatch.setattr(json_file, "read_text", read_text)
-    return lambda: Counter(Path(name).relative_to(pair.FOLDER).as_posix() for name in names)
+    return lambda: Counter(Path(name).relative_to(bundled.FOLDER).as_posix() for name in names)
 
 
 def test_a_pair_reads_each_file_once(read):
@@ -43,7 +43,7 @@ def test_a_pair_reads_each_file_once(read):
 
 def test_the_same_count_finds_what_is_read_again(read):
     for _ in range(2):
-        folder = ModelFolder(pair.TARGET)
+        folder = ModelFolder(bundled.TARGET)
         _ = folder.content, folder.config, folder.content
     assert read() == {"target/config.json": 2}
 
@@ -54,8 +54,8 @@ def test_no_module_of_the_runtime_has_a_reader_of_its_own():
 
 
 def test_a_model_is_the_same_from_a_path_and_from_a_folder():
-    folder = ModelFolder(pair.DRAFT)
-    models = [load_model(source) for source in (folder, pair.DRAFT, str(pair.DRAFT))]
+    folder = ModelFolder(bundled.DRAFT)
+    models = [load_model(source) for source in (folder, bundled.DRAFT, str(bundled.DRAFT))]
     assert [model.config for model in models] == [folder.config] * 3
     assert len({model.name for model in models}) == 1
-    assert folder.weight_files.keys() == load_file(pair.DRAFT / "model.safetensors").keys()
+    assert folder.weight_files.keys() == load_file(bundled.DRAFT / "model.safetensors").keys()

@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers", reason="needs the hf extra")
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from tests.support.slow import first_fast, slow
-from treeopt import pair
+from treeopt import bundled
 from treeopt.engines.settings.custom_generate import NAME, custom_generate_files
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError, TreeoptWarning
 from treeopt.runtime import huggingface, load_model
@@ -32,17 +32,17 @@ def loaded(folder):
 
 @pytest.fixture(scope="module")
 def target():
-    return loaded(pair.TARGET)
+    return loaded(bundled.TARGET)
 
 
 @pytest.fixture(scope="module")
 def draft():
-    return loaded(pair.DRAFT)
+    return loaded(bundled.DRAFT)
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return transformers.AutoTokenizer.from_pretrained(pair.TARGET)
+    return transformers.AutoTokenizer.from_pretrained(bundled.TARGET)
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +114,8 @@ class TestFolder:
         assert used == trees
 
     def test_a_model_folder_may_hold_it(self, draft, prompts, tmp_path):
-        plain = loaded(pair.TARGET).generate(**prompts[0], max_new_tokens=NEW)
-        for file in pair.TARGET.iterdir():
+        plain = loaded(bundled.TARGET).generate(**prompts[0], max_new_tokens=NEW)
+        for file in bundled.TARGET.iterdir():
             (tmp_path / file.name).symlink_to(file)
         folder_of(custom_generate_files(TREE, "sequoia"), tmp_path)
         model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32, trust_remote_code=True)
@@ -316,7 +316,7 @@ class TestRefusals:
 
 
 class TestConversion:
-    @pytest.mark.parametrize("folder", [pair.TARGET, pair.DRAFT], ids=["target", "draft"])
+    @pytest.mark.parametrize("folder", [bundled.TARGET, bundled.DRAFT], ids=["target", "draft"])
     def test_logits_equal_those_of_the_folder(self, folder, logits_after):
         ours, theirs = load_model(folder), huggingface.from_transformers(loaded(folder))
         assert theirs.config == ours.config

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from tests.runtime.decoding import PROMPT, TREES, joined
 from tests.runtime.toy_law import LAWS, ToyLaw, first_children
-from treeopt import pair as bundle
+from treeopt import bundled as bundle
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
 from treeopt.runtime import DraftingDecoder, Sampling, load_model
 from treeopt.runtime import drafting_decoder as decoder_module

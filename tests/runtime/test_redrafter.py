@@ -12,7 +12,7 @@ from tests.runtime.slow_growth import paths_of
 from tests.runtime.slow_redrafter import SlowHead, beginnings, slow_beams
 from tests.runtime.toy_law import FEW, LAWS, MANY, ToyLaw, first_children
 from tests.support.slow import slow
-from treeopt import pair as bundle
+from treeopt import bundled as bundle
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
 from treeopt.runtime import DraftingDecoder, Sampling, load_model
 from treeopt.runtime import drafting_decoder as decoder_module

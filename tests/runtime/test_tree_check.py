@@ -5,7 +5,7 @@ import torch
 
 transformers = pytest.importorskip("transformers", reason="needs the hf extra")
 
-from treeopt import pair
+from treeopt import bundled
 from treeopt.errors import TreeoptError
 from treeopt.runtime.adapter import load_adapter
 from treeopt.runtime.adapter.cache import AdapterCache
@@ -93,7 +93,7 @@ class TestNegativeControls:
 
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-5), (torch.float16, 0.01), (torch.bfloat16, 0.03)])
 def test_a_trained_model_in_every_dtype(dtype, most):
-    model = transformers.AutoModelForCausalLM.from_pretrained(pair.TARGET, dtype=dtype)
+    model = transformers.AutoModelForCausalLM.from_pretrained(bundled.TARGET, dtype=dtype)
     assert check_tree_mask(AdapterModel(model, name="bundled"), tolerance=ROUNDED) < most
 
 

@@ -12,7 +12,7 @@ from tokenizers.models import BPE, WordLevel
 from tokenizers.pre_tokenizers import Metaspace, Whitespace
 from tokenizers.processors import TemplateProcessing
 
-from treeopt import pair
+from treeopt import bundled
 from treeopt.errors import FormatError, TreeoptError
 from treeopt.texts.tokenizer import Tokenizer
 
@@ -55,13 +55,13 @@ class TestFast:
 
     @pytest.mark.parametrize("text", ["aé", "€ and ∑", "a🌳b", "🌳🌳", "é€🌳"])
     def test_a_stream_shows_whole_characters_as_soon_as_they_are_there(self, text):
-        tokenizer = Tokenizer(pair.TARGET)
+        tokenizer = Tokenizer(bundled.TARGET)
         tokens = tokenizer.encode_inner(text)
         assert len(tokens) > len(text)  # a character is several tokens
         assert list(tokenizer.stream(iter(tokens))) == list(text)
 
     def test_half_a_character_at_the_end_is_shown_for_what_it_is(self):
-        tokenizer = Tokenizer(pair.TARGET)
+        tokenizer = Tokenizer(bundled.TARGET)
         assert list(tokenizer.stream(tokenizer.encode_inner("a🌳")[:-1])) == ["a", "\ufffd"]
 
     def test_added_tokens_are_in_the_vocabulary(self, tmp_path):
@@ -97,7 +97,7 @@ class TestStream:
 class TestThroughTransformers:
     @pytest.fixture
     def folder(self, tmp_path):
-        content = json.loads((pair.TARGET / "tokenizer.json").read_text("utf-8"))
+        content = json.loads((bundled.TARGET / "tokenizer.json").read_text("utf-8"))
         (tmp_path / "vocab.json").write_text(json.dumps(content["model"]["vocab"]), "utf-8")
         (tmp_path / "merges.txt").write_text("#version: 0.2\n", "utf-8")
         (tmp_path / "config.json").write_text('{"model_type": "gpt2"}', "utf-8")
@@ -108,7 +108,7 @@ class TestThroughTransformers:
         pytest.importorskip("transformers", reason="needs the hf extra")
         tokenizer, text = Tokenizer(folder), "def é(x): …"
         ids = tokenizer.vocabulary
-        assert all(ids[token] == index for token, index in Tokenizer(pair.TARGET).vocabulary.items())
+        assert all(ids[token] == index for token, index in Tokenizer(bundled.TARGET).vocabulary.items())
         assert tokenizer.encode(text) == tokenizer.encode_inner(text) == list(text.encode())
         assert tokenizer.decode(text.encode()) == text
 
@@ -153,6 +153,6 @@ class TestChat:
 
     def test_the_bundled_pair_has_none(self, tmp_path):
         pytest.importorskip("transformers", reason="needs the hf extra")
-        folder = shutil.copytree(pair.TARGET, tmp_path / "target")
+        folder = shutil.copytree(bundled.TARGET, tmp_path / "target")
         with pytest.raises(TreeoptError, match="no chat template"):
             Tokenizer(folder).chat("hello")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from treeopt import pair as bundle
+from treeopt import bundled as bundle
 from treeopt.errors import InvalidValueError
 from treeopt.records.profile import Pair
 from treeopt.runtime.folder import ModelFolder

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from treeopt import pair as bundle
+from treeopt import bundled as bundle
 from treeopt.errors import InfeasibleError
 from treeopt.planner import StepModel, fastest_tree, kind_of
 from treeopt.planner.condition import condition

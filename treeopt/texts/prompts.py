@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from treeopt import pair as bundle
+from treeopt import bundled as bundle
 from treeopt.errors import FormatError, TreeoptError
 from treeopt.files.json_file import parse_json
 from treeopt.files.whole_files import read_bytes
