@@ -11,9 +11,9 @@ from treeopt.cli.plan_text import subject
 from treeopt.cli.text import milliseconds
 
 if TYPE_CHECKING:
+    from treeopt.methods.grid import GridRow
     from treeopt.planner import Plan
     from treeopt.records.profile import MeasuredAcceptance, Profile
-    from treeopt.systems.grid import GridRow
 
 CHOSEN, OTHER = "* ", "  "
 MUCH = 0.05
@@ -25,7 +25,7 @@ def bench_grid(asked: BenchOptions, *, same_prompts: bool) -> None:
     profile = load_profile(asked.profile_path)
     found = _plan(profile, asked)
     models = load_fitting(asked, profile)
-    from treeopt.systems.grid import measured_grid
+    from treeopt.methods.grid import measured_grid
     from treeopt.texts.prompts import bench_prompts, profile_prompts
 
     prompts = (profile_prompts if same_prompts else bench_prompts)(asked.prompts.load(models.tokenizer))
@@ -43,7 +43,7 @@ def bench_grid(asked: BenchOptions, *, same_prompts: bool) -> None:
         json.dumps(report(rows, plain_s, found.model.acceptance), indent=2) + "\n",
     )
     if asked.plot is not None:
-        from treeopt.systems.grid_figure import save_grid_figure
+        from treeopt.methods.grid_figure import save_grid_figure
 
         decoded = "the prompts of the profile" if same_prompts else "held-out prompts"
         save_grid_figure(rows, asked.plot, title=subject(profile), subtitle=f"{found.conditions}, {decoded}")
@@ -68,7 +68,7 @@ def table(rows: "Sequence[GridRow]", plain_s: float, *, plain_is_fastest: bool =
         plain_s: seconds of a plain step, as predicted.
         plain_is_fastest: whether plain decoding is the choice.
     """
-    from treeopt.systems.grid import summary
+    from treeopt.methods.grid import summary
 
     width = max(len(row.predicted.shape) for row in rows)
     group = f"{'predicted':>10}{'measured':>10}{'error':>8}"

@@ -15,10 +15,10 @@ from treeopt.cli.text import milliseconds
 from treeopt.errors import InvalidValueError
 
 if TYPE_CHECKING:
+    from treeopt.methods.bench import Row
+    from treeopt.methods.method import NotRun
+    from treeopt.methods.running import Effort
     from treeopt.records.profile import Profile
-    from treeopt.systems.bench import Row
-    from treeopt.systems.running import Effort
-    from treeopt.systems.system import NotRun
 
 TEMPERATURES = (0.0, 0.6)
 """Where none is asked for and no profile is named."""
@@ -29,7 +29,7 @@ def bench_systems(systems: str, asked: BenchOptions) -> None:
     names = _names(systems)
     profile = load_profile(asked.profile_path) if asked.profile_named else None
     models = load_fitting(asked, profile)
-    from treeopt.systems.running import run_contest
+    from treeopt.methods.running import run_contest
     from treeopt.texts.prompts import bench_prompts, profile_prompts
 
     prompts = asked.prompts.load(models.tokenizer)
@@ -45,8 +45,8 @@ def bench_systems(systems: str, asked: BenchOptions) -> None:
     )
     asked.publish(table(rows), report(rows))
     if asked.plot is not None:
+        from treeopt.methods.figure import save_systems_figure
         from treeopt.profiler.machine import describe_machine
-        from treeopt.systems.figure import save_systems_figure
 
         machine = describe_machine(models.target.device)
         save_systems_figure(rows, asked.plot, title=models_and_machine(models.described, machine))
@@ -54,7 +54,7 @@ def bench_systems(systems: str, asked: BenchOptions) -> None:
 
 def _names(given: str) -> list[str]:
     """Return the names of systems; click.UsageError for one that is none."""
-    from treeopt.systems.contest import checked_names
+    from treeopt.methods.contest import checked_names
 
     names = [name.strip() for name in given.split(",")]
     try:
@@ -72,7 +72,7 @@ def _temperatures(asked: BenchOptions, profile: "Profile | None") -> tuple[float
 
 
 def _effort(asked: BenchOptions) -> "Effort":
-    from treeopt.systems.running import Effort
+    from treeopt.methods.running import Effort
 
     effort = Effort()
     return replace(
@@ -90,7 +90,7 @@ def report(rows: "Sequence[Row | NotRun]") -> str:
 
 def table(rows: "Sequence[Row | NotRun]") -> str:
     """Return one line per system, temperature by temperature, and below them what predictions assume."""
-    from treeopt.systems.bench import Row
+    from treeopt.methods.bench import Row
 
     blocks = []
     for temperature in dict.fromkeys(row.temperature for row in rows):

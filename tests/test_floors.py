@@ -35,7 +35,7 @@ SOLVER = {"treeopt.solver"}
 PLANNER = {"treeopt.planner", "treeopt.engines"}
 RUNTIME = {"treeopt.runtime"}
 PROFILER = {"treeopt.profiler"}
-SYSTEMS = {"treeopt.systems"}
+SYSTEMS = {"treeopt.methods"}
 IMPORTS = {"treeopt.engines.reports"}
 
 MAY_IMPORT = {
@@ -52,7 +52,7 @@ MAY_IMPORT = {
     | TEXTS
     | TREES,
     # between 4 and 5: all ways of speculating, measured, planned and run
-    "treeopt.systems": PROFILER | RUNTIME | PLANNER | SOLVER | RECORDS | TEXTS | TREES,
+    "treeopt.methods": PROFILER | RUNTIME | PLANNER | SOLVER | RECORDS | TEXTS | TREES,
     # floor 4: measuring
     "treeopt.profiler": RUNTIME | RECORDS | TEXTS | TREES,
     # floor 3: executing

@@ -11,7 +11,7 @@ from types import ModuleType
 
 MOVED: dict[str, dict[str, str]] = {
     "": {
-        "": ("pair=bundled"),
+        "": ("pair=bundled systems=methods"),
         "engines": ("imports=reports"),
         "files": ("arrays_file fields figure_file=picture_file json_file marks pipes"),
         "records": (
@@ -27,6 +27,9 @@ MOVED: dict[str, dict[str, str]] = {
     },
     "runtime": {
         "texts": ("dataset_folder=datasets prompts stopping=stop tokenizer"),
+    },
+    "systems": {
+        "methods": ("drafted=dynamic_tree draftless=no_draft headed=heads static=static_tree system=method"),
     },
 }
 """Package of former names: package of today's: modules and packages, `former=today` where they are called otherwise."""

@@ -9,11 +9,11 @@ import pytest
 from tests.cli.invented import TABLE, call, invented
 from treeopt import __version__
 from treeopt import bundled as pair
+from treeopt.methods import running
+from treeopt.methods.bench import Row
+from treeopt.methods.method import NotRun
+from treeopt.methods.running import Effort
 from treeopt.records.profile import Pair
-from treeopt.systems import running
-from treeopt.systems.bench import Row
-from treeopt.systems.running import Effort
-from treeopt.systems.system import NotRun
 from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
 
 KEYS = (

@@ -6,12 +6,12 @@ import pytest
 from tests.pictures import box, common, drawn
 from tests.planner.machines import profile_of, seconds
 from treeopt.errors import InvalidValueError
+from treeopt.methods.grid import grid_rows, summary
+from treeopt.methods.grid_figure import save_grid_figure
 from treeopt.planner import plan
 from treeopt.planner.grid import grid
 from treeopt.profiler import Measured
 from treeopt.records.latency import Estimate
-from treeopt.systems.grid import grid_rows, summary
-from treeopt.systems.grid_figure import save_grid_figure
 
 MACHINE = seconds(lambda n: 0.9 + 0.06 * n, lambda w: 0.15 + 0.004 * w, 0.05)
 

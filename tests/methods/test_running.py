@@ -2,9 +2,9 @@
 
 import pytest
 
-from treeopt.systems.contest import NAMES
-from treeopt.systems.running import Effort, run_contest
-from treeopt.systems.system import NotRun
+from treeopt.methods.contest import NAMES
+from treeopt.methods.method import NotRun
+from treeopt.methods.running import Effort, run_contest
 from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
 
 SMALL = Effort(

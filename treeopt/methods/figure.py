@@ -20,8 +20,8 @@ from treeopt.figure_style import (
     wrapped,
 )
 from treeopt.files.picture_file import save_drawing
-from treeopt.systems.bench import Row
-from treeopt.systems.system import NotRun
+from treeopt.methods.bench import Row
+from treeopt.methods.method import NotRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

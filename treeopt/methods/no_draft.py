@@ -2,10 +2,10 @@
 
 from functools import partial
 
+from treeopt.methods.method import Grounds, System
+from treeopt.methods.tried import Choice, fastest_choice
 from treeopt.runtime.drafters.lookahead import LOOKAHEAD_SETTINGS, LookaheadDrafter
 from treeopt.runtime.drafters.prompt_lookup import PROMPT_LOOKUP_SETTINGS, PromptLookupDrafter
-from treeopt.systems.system import Grounds, System
-from treeopt.systems.tried import Choice, fastest_choice
 
 
 def prompt_lookup(grounds: Grounds) -> System:

@@ -8,9 +8,9 @@ from matplotlib.text import Annotation
 
 from tests.pictures import Picture, box, common, drawn
 from treeopt.figure_style import INK, SERIES
-from treeopt.systems.bench import Row
-from treeopt.systems.figure import save_systems_figure
-from treeopt.systems.system import NotRun
+from treeopt.methods.bench import Row
+from treeopt.methods.figure import save_systems_figure
+from treeopt.methods.method import NotRun
 
 TITLE = "a-target-with-a-long-name-instruct-v0.3 + a-draft-with-a-long-name on NVIDIA H100 80GB HBM3"
 REASON = "its heads are of another target. Train some for this one, or leave it out. " * 4

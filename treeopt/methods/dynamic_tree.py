@@ -3,6 +3,8 @@
 from dataclasses import asdict
 from functools import partial
 
+from treeopt.methods.method import REST_ASSUMED, Grounds, System
+from treeopt.methods.tried import Choice, fastest_choice
 from treeopt.planner.calibration import calibration, specexec_settings
 from treeopt.planner.dynamic import fastest_dynamic_tree
 from treeopt.planner.replay import Replay
@@ -11,8 +13,6 @@ from treeopt.records.draft_record import DraftRecord
 from treeopt.runtime import DynamicDecoder
 from treeopt.runtime.decode_loop import trained_tokens
 from treeopt.runtime.drafters.specexec import SpecExecDrafter
-from treeopt.systems.system import REST_ASSUMED, Grounds, System
-from treeopt.systems.tried import Choice, fastest_choice
 
 RECORD = RecordSize(top_k=8, depth=8)
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import asdict
 
+from treeopt.methods.method import Grounds, System
 from treeopt.planner import Candidate, StepModel, kind_of, largest_pass, plan
 from treeopt.planner.chains import fastest_chain
 from treeopt.runtime import Decoder
-from treeopt.systems.system import Grounds, System
 from treeopt.trees import TokenTree, chain, chains
 
 MAX_SEQUENCES = 8

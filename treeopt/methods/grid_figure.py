@@ -10,7 +10,7 @@ from treeopt.arrays import Float64
 from treeopt.figure_labels import label_points
 from treeopt.figure_style import CHAIN, CHOICE, MUTED, PALE, POINTS, TREE, WHITE, Heading, legend_below, name_axes
 from treeopt.files.picture_file import save_drawing
-from treeopt.systems.grid import GridRow
+from treeopt.methods.grid import GridRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

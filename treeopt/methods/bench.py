@@ -9,12 +9,12 @@ import numpy as np
 from tqdm import tqdm
 
 from treeopt.errors import TreeoptError
+from treeopt.methods.method import NotRun, System
 from treeopt.profiler.losslessness import Losslessness, greedy_losslessness, sampled_losslessness
 from treeopt.profiler.trials import TimedSteps, decoded_text
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.decode_loop import DecodeLoop
 from treeopt.runtime.model import LanguageModel
-from treeopt.systems.system import NotRun, System
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,11 @@ import pytest
 
 from tests.cli.invented import COUNTS, invented
 from treeopt.errors import InfeasibleError
+from treeopt.methods.method import Grounds
+from treeopt.methods.tried import Choice, fastest_choice
 from treeopt.planner import step_model
 from treeopt.records.latency import Timing
 from treeopt.records.trial import Trial
-from treeopt.systems.system import Grounds
-from treeopt.systems.tried import Choice, fastest_choice
 
 LARGEST = COUNTS[-1]
 """Tokens of the largest pass that was timed."""
@@ -36,7 +36,7 @@ def chosen(monkeypatch):
             one = np.array([1])
             return Trial(tokens=size * one, steps=one, pass_tokens=size * one, passes=one, draft=Timing([1e-3]))
 
-        monkeypatch.setattr("treeopt.systems.tried.run_trial", trial)
+        monkeypatch.setattr("treeopt.methods.tried.run_trial", trial)
         choices = [Choice(f"of {size}", lambda size=size: SimpleNamespace(max_nodes=size)) for size in sizes]
         found = fastest_choice("drafter", grounds, choices)
         assert found.make(3) == int(found.setting.removeprefix("of "))

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from treeopt.methods.method import REST_ASSUMED, Grounds, System
 from treeopt.planner.trials import fastest_trial, predicted_speedup
 from treeopt.profiler.trials import run_trial
 from treeopt.records.trial import Trial
 from treeopt.runtime.drafting import Drafter
-from treeopt.systems.system import REST_ASSUMED, Grounds, System
 
 
 @dataclass(frozen=True, slots=True)

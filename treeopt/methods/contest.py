@@ -7,8 +7,8 @@ from functools import cache
 from tqdm import tqdm
 
 from treeopt.errors import InvalidValueError, TreeoptError
-from treeopt.systems import drafted, draftless, headed, static
-from treeopt.systems.system import Grounds, NotRun, System
+from treeopt.methods import dynamic_tree, heads, no_draft, static_tree
+from treeopt.methods.method import Grounds, NotRun, System
 
 NAMES = (
     *("plain", "prompt-lookup", "chain", "k-sequences", "top-k-tree", "medusa", "redrafter"),
@@ -33,19 +33,19 @@ def planned_systems(grounds: Grounds, names: Sequence[str], *, show_progress: bo
 
     `treeopt` is the one of the others, and of the best tree under the best rule, that promises most.
     """
-    recorded = cache(lambda: drafted.record(grounds))
+    recorded = cache(lambda: dynamic_tree.record(grounds))
     makers: dict[str, Callable[[], System]] = {
-        "plain": lambda: static.plain(grounds),
-        "prompt-lookup": lambda: draftless.prompt_lookup(grounds),
-        "chain": lambda: static.one_chain(grounds),
-        "k-sequences": lambda: static.k_sequences(grounds),
-        "top-k-tree": lambda: static.top_k_tree(grounds),
-        "medusa": lambda: headed.medusa(grounds),
-        "redrafter": lambda: headed.redrafter(grounds),
-        "lookahead": lambda: draftless.lookahead(grounds),
-        "specexec": lambda: drafted.specexec(grounds, recorded()),
-        "eagle2": lambda: drafted.eagle2(grounds, recorded()),
-        "sequoia": lambda: static.sequoia(grounds),
+        "plain": lambda: static_tree.plain(grounds),
+        "prompt-lookup": lambda: no_draft.prompt_lookup(grounds),
+        "chain": lambda: static_tree.one_chain(grounds),
+        "k-sequences": lambda: static_tree.k_sequences(grounds),
+        "top-k-tree": lambda: static_tree.top_k_tree(grounds),
+        "medusa": lambda: heads.medusa(grounds),
+        "redrafter": lambda: heads.redrafter(grounds),
+        "lookahead": lambda: no_draft.lookahead(grounds),
+        "specexec": lambda: dynamic_tree.specexec(grounds, recorded()),
+        "eagle2": lambda: dynamic_tree.eagle2(grounds, recorded()),
+        "sequoia": lambda: static_tree.sequoia(grounds),
     }
     hidden = None if show_progress else True
     found: list[System | NotRun] = []
@@ -59,7 +59,7 @@ def planned_systems(grounds: Grounds, names: Sequence[str], *, show_progress: bo
             found.append(NotRun(system=name, temperature=grounds.sampling.temperature, reason=str(error)))
     if "treeopt" in names:
         able = [each for each in found if isinstance(each, System)]
-        best = max([static.best_rule(grounds), *able], key=lambda system: system.predicted.value)
+        best = max([static_tree.best_rule(grounds), *able], key=lambda system: system.predicted.value)
         setting = best.setting if best.name in ("treeopt", "sequoia") else f"{best.name}: {best.setting}"
         found.append(replace(best, name="treeopt", setting=setting))
     return found

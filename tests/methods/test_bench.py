@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from treeopt.errors import InvalidValueError
+from treeopt.methods.bench import bench_systems
+from treeopt.methods.contest import NAMES, checked_names
+from treeopt.methods.method import System
 from treeopt.profiler.trials import TimedSteps, decoded_text, run_trial
 from treeopt.records.latency import Estimate
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, DraftingDecoder, DynamicDecoder
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
-from treeopt.systems.bench import bench_systems
-from treeopt.systems.contest import NAMES, checked_names
-from treeopt.systems.system import System
 from treeopt.texts.prompts import bench_prompts, load_prompts
 from treeopt.trees import chain, k_ary
 from treeopt.trees.dynamic_tree import DynamicTree

@@ -6,18 +6,18 @@ import pytest
 import torch
 
 from tests.cli.invented import TABLE, invented
-from tests.systems.toys import LITTLE, pair_of
+from tests.methods.toys import LITTLE, pair_of
 from treeopt.errors import InfeasibleError, InvalidValueError
+from treeopt.methods import running
+from treeopt.methods.bench import Row, bench_systems
+from treeopt.methods.contest import NAMES
+from treeopt.methods.method import NotRun, System
+from treeopt.methods.running import run_contest
 from treeopt.planner import step_model
 from treeopt.planner.chains import fastest_chain
 from treeopt.records.latency import Estimate
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
-from treeopt.systems import running
-from treeopt.systems.bench import Row, bench_systems
-from treeopt.systems.contest import NAMES
-from treeopt.systems.running import run_contest
-from treeopt.systems.system import NotRun, System
 from treeopt.trees import chain
 
 

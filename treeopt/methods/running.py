@@ -4,6 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from treeopt.errors import InvalidValueError
+from treeopt.methods.bench import Row, bench_systems
+from treeopt.methods.contest import checked_names, planned_systems
+from treeopt.methods.method import Grounds, NotRun
 from treeopt.planner import fastest_drafted_tree
 from treeopt.profiler import Journal, Measurement, Settings, clock_for
 from treeopt.profiler.passes import ROOM_TOKENS
@@ -11,9 +14,6 @@ from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.decode_loop import trained_tokens
 from treeopt.runtime.pair import ModelPair
-from treeopt.systems.bench import Row, bench_systems
-from treeopt.systems.contest import checked_names, planned_systems
-from treeopt.systems.system import Grounds, NotRun
 
 RULES = ("sequoia", "specinfer", "target", "traversal")
 """Measured above temperature 0; at temperature 0 all are one."""

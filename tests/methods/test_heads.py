@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from tests.cli.invented import invented, verify_s
-from tests.systems.toys import pair_of
+from tests.methods.toys import pair_of
 from treeopt.errors import InfeasibleError
+from treeopt.methods import heads as headed
+from treeopt.methods.method import Grounds
 from treeopt.records.latency import Timing
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.medusa import MedusaHeads
-from treeopt.systems import headed
-from treeopt.systems.system import Grounds
 from treeopt.trees import chain, k_ary
 
 OVERHEAD_S = 2e-4

@@ -4,6 +4,8 @@ from functools import partial
 
 from treeopt import bundled as bundle
 from treeopt.errors import InfeasibleError
+from treeopt.methods.method import REST_ASSUMED, Grounds, System
+from treeopt.methods.tried import Choice, fastest_choice
 from treeopt.planner import StepModel, fastest_tree, kind_of
 from treeopt.planner.condition import condition
 from treeopt.planner.model import at_once_model
@@ -14,8 +16,6 @@ from treeopt.runtime.drafters.redrafter import REDRAFTER_SETTINGS, RedrafterDraf
 from treeopt.runtime.folder import ModelFolder
 from treeopt.runtime.transformer import Transformer
 from treeopt.solver import solve
-from treeopt.systems.system import REST_ASSUMED, Grounds, System
-from treeopt.systems.tried import Choice, fastest_choice
 from treeopt.trees import chain
 
 TIMED_PROMPTS = 2
