@@ -62,7 +62,7 @@ def diagram_width(*, err: bool = False) -> int:
     Args:
         err: whether the diagram goes to standard error.
     """
-    from treeopt.trees.text_drawing import LEAST_WIDTH, WIDTH
+    from treeopt.trees.text_diagram import LEAST_WIDTH, WIDTH
 
     stream = sys.stderr if err else sys.stdout
     try:

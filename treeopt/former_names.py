@@ -31,6 +31,9 @@ MOVED: dict[str, dict[str, str]] = {
     "systems": {
         "methods": ("drafted=dynamic_tree draftless=no_draft headed=heads static=static_tree system=method"),
     },
+    "trees": {
+        "trees": ("text_drawing=text_diagram"),
+    },
 }
 """Package of former names: package of today's: modules and packages, `former=today` where they are called otherwise."""
 FORMER = {

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from treeopt.trees.figure import save_figure
 from treeopt.trees.headline import headline
 from treeopt.trees.shapes import chain, chains, k_ary, level_widths
-from treeopt.trees.text_drawing import draw_text
+from treeopt.trees.text_diagram import draw_text
 from treeopt.trees.token_tree import TokenTree
 from treeopt.trees.tree_file import Provenance, TreeFile
 

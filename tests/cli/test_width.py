@@ -16,7 +16,7 @@ import pytest
 from tests.cli.invented import call, invented, solved
 from treeopt.cli.text import diagram_width
 from treeopt.trees import TreeFile, chain
-from treeopt.trees.text_drawing import LEAST_WIDTH, WIDTH
+from treeopt.trees.text_diagram import LEAST_WIDTH, WIDTH
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from treeopt.arrays import Float64
 from treeopt.errors import InvalidValueError
 from treeopt.trees import TokenTree, chain, k_ary
-from treeopt.trees.text_drawing import LEAST_ROWS, LEAST_WIDTH, WIDTH, draw_text, percent
+from treeopt.trees.text_diagram import LEAST_ROWS, LEAST_WIDTH, WIDTH, draw_text, percent
 
 ACCEPTANCE = (0.73, 0.12, 0.05, 0.03, 0.02, 0.01, 0.008, 0.006)
 
