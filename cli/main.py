@@ -60,7 +60,7 @@ def show_version(context: click.Context, parameter: click.Parameter, asked: bool
     """Print the version and end; it is looked up only here, because that takes longer than all else of --help."""
     del parameter
     if asked and not context.resilient_parsing:
-        from treeopt import __version__
+        from treeopt.version import __version__
 
         click.echo(f"treeopt, version {__version__}")
         context.exit()

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import click
 
-from treeopt import __version__
 from treeopt.errors import TreeoptError
 from treeopt.files.marks import written_by_treeopt
 from treeopt.files.whole_files import STANDARD_STREAM, check_writable, is_stream, write_text
+from treeopt.version import __version__
 
 TOOL = f"treeopt {__version__}"
 """What JSON of treeopt's begins with, so that it is known for its own."""

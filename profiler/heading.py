@@ -8,9 +8,9 @@ import re
 from pathlib import Path
 from zlib import crc32
 
-from treeopt import __version__
 from treeopt.errors import TreeoptError
 from treeopt.profiler.passes import PROBE_TREES
+from treeopt.version import __version__
 
 JOURNAL_VERSION = 2
 MAX_HEADING_BYTES = 1_000_000

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
-from treeopt import __version__
 from treeopt.records.profile import Machine, Pair
 from treeopt.runtime.model import LanguageModel
+from treeopt.version import __version__
 
 
 def describe_machine(device: torch.device) -> Machine:

@@ -14,10 +14,7 @@ MOVED: dict[str, dict[str, str]] = {
         "": ("pair=bundled systems=methods"),
         "engines": ("imports=reports"),
         "files": ("arrays_file fields figure_file=picture_file json_file marks pipes"),
-        "records": (
-            "acceptance counts draft_record identity latency outcomes profile profile_file rules sampling "
-            "steadiness trial"
-        ),
+        "records": ("acceptance counts draft_record identity latency outcomes profile rules sampling steadiness trial"),
     },
     "engines": {
         "engines.settings": (

@@ -6,7 +6,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from treeopt import __version__
 from treeopt.arguments import flag, instance, number, text, whole
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InvalidValueError
@@ -21,6 +20,7 @@ from treeopt.records.profile import Profile
 from treeopt.records.rules import LOSSY_RULES, rule_label
 from treeopt.solver import Solution
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain
+from treeopt.version import __version__
 
 OBJECTIVES = ("speed", "tokens")
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from treeopt import __version__
 from treeopt.engines.reports.imported_latency import ImportedLatency
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.records.latency import Timing
@@ -20,6 +19,7 @@ from treeopt.records.profile import (
     Profile,
     StepLatency,
 )
+from treeopt.version import __version__
 
 NO_OVERHEAD = Timing([0.0], allow_negative=True)
 

@@ -3,10 +3,10 @@
 import json
 import textwrap
 
-from treeopt import __version__
 from treeopt.engines.engine import EngineFile
 from treeopt.records.rules import LOSSY_RULES, check_rule
 from treeopt.trees import TokenTree
+from treeopt.version import __version__
 
 NAME = "custom_generate/generate.py"
 """Where transformers looks for the function, below a model's folder or any other."""

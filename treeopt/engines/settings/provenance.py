@@ -5,13 +5,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from treeopt import __version__
 from treeopt.engines.engine import Engine
 from treeopt.engines.settings.setting import Setting
 from treeopt.files.marks import checksum
 from treeopt.records.profile import Profile, all_imported
 from treeopt.trees import TokenTree, TreeFile
 from treeopt.trees.formats.topology import TopologyFormat
+from treeopt.version import __version__
 
 Json = dict[str, Any]
 
