@@ -12,7 +12,6 @@ from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.files.fields import Fields, check_format
 from treeopt.files.record_form import in_file, read_record, written_record
 from treeopt.files.whole_files import read_text, write_text
-from treeopt.files.yaml_file import parse_yaml, yaml_text
 from treeopt.records.acceptance import SUMS_ROUNDING, AcceptanceTable, TextSums
 from treeopt.records.machine import Machine, Pair
 from treeopt.records.outcomes import Outcomes
@@ -167,12 +166,16 @@ class Profile(ShortRepr):
 
         Raises FormatError naming the file, the field and the reason, TreeoptError when it cannot be read.
         """
+        from treeopt.files.yaml_file import parse_yaml  # here, because yaml is slow to import
+
         fields = Fields(path, parse_yaml(path, read_text(path, limit_bytes=MAX_BYTES), kind="a profile"))
         check_format(fields, FORMAT, VERSION)
         return read_record(fields, cls)
 
     def save(self, path: Path | str) -> None:
         """Write the profile file whole or not at all; '-' is standard output."""
+        from treeopt.files.yaml_file import yaml_text
+
         write_text(path, yaml_text({"format": FORMAT, "version": VERSION, **written_record(self)}))
 
     def latency(self, *, context_tokens: int | None = None, batch_size: int = 1) -> StepLatency:
