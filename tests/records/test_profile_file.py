@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tests.support.drawn import examples
 from treeopt.errors import FormatError, InfeasibleError, InvalidValueError, TreeoptError, printable
-from treeopt.files.whole_files import yaml_file
+from treeopt.files import yaml_file
 from treeopt.files.yaml_file import MAX_NESTING
 from treeopt.records.acceptance import AcceptanceTable, TextSums
 from treeopt.records.latency import LatencyTable, Timing
