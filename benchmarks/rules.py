@@ -28,7 +28,7 @@ from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, Verifier
 from treeopt.runtime.pair import ModelPair, load_pair
 from treeopt.runtime.rules import rule_named
-from treeopt.runtime.sampling import law
+from treeopt.runtime.rules.distributions import law
 from treeopt.solver import solve
 from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
 from treeopt.trees import TokenTree, chain

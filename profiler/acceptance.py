@@ -16,12 +16,12 @@ from torch import Tensor
 from treeopt.arrays import Float64, Int64
 from treeopt.records.counts import REJECTED, TextCounts, conditional_counts
 from treeopt.records.sampling import Sampling, draft_law
-from treeopt.runtime.drawing import likeliest, places
 from treeopt.runtime.finite import check_logits
 from treeopt.runtime.model import LanguageModel, TextCache
 from treeopt.runtime.rules import rule_named
-from treeopt.runtime.sampling import law
-from treeopt.runtime.verification import Verifier
+from treeopt.runtime.rules.distributions import law
+from treeopt.runtime.rules.sample_children import likeliest, places
+from treeopt.runtime.rules.verify import Verifier
 from treeopt.trees import level_widths
 
 

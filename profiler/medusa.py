@@ -21,7 +21,7 @@ from treeopt.runtime import Transformer
 from treeopt.runtime.drafters.medusa import MedusaHeads
 from treeopt.runtime.drafting_decoder import sampled
 from treeopt.runtime.finite import check_logits, not_finite_error
-from treeopt.runtime.sampling import law
+from treeopt.runtime.rules.distributions import law
 
 
 class HeadText(NamedTuple):

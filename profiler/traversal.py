@@ -21,7 +21,7 @@ from treeopt.runtime.decode_loop import trained_tokens
 from treeopt.runtime.finite import all_finite, not_finite_error
 from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.rules import rule_named
-from treeopt.runtime.sampling import law
+from treeopt.runtime.rules.distributions import law
 from treeopt.trees import TokenTree
 
 LEAST_REACHED = 20.0

@@ -23,6 +23,10 @@ MOVED: dict[str, dict[str, str]] = {
         ),
     },
     "runtime": {
+        "runtime.rules": (
+            "drawing=sample_children families=sibling_groups judging=verifier sampling=distributions selection "
+            "verification=verify"
+        ),
         "texts": ("dataset_folder=datasets prompts stopping=stop tokenizer"),
     },
     "systems": {

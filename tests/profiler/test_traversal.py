@@ -17,7 +17,7 @@ from treeopt.records.acceptance import TextSums
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, Verifier
 from treeopt.runtime.rules import RULES
-from treeopt.runtime.sampling import law
+from treeopt.runtime.rules.distributions import law
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 
 WARM = Sampling(1.0)

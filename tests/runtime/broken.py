@@ -8,9 +8,9 @@ from dataclasses import replace
 import torch
 
 from tests.runtime.enumeration import ORDERS
-from treeopt.runtime.drawing import LAST, Places, likeliest, places
 from treeopt.runtime.rules import RULES
-from treeopt.runtime.selection import TopDown
+from treeopt.runtime.rules.sample_children import LAST, Places, likeliest, places
+from treeopt.runtime.rules.selection import TopDown
 
 LEAST = 1e-300
 

@@ -14,9 +14,9 @@ import torch
 from tests.runtime import broken
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.runtime import Decoder
-from treeopt.runtime.judging import DeviceJudging
 from treeopt.runtime.rules import RULES
-from treeopt.runtime.selection import TopDown
+from treeopt.runtime.rules.selection import TopDown
+from treeopt.runtime.rules.verifier import DeviceJudging
 from treeopt.trees import TokenTree
 
 pytestmark = pytest.mark.slow
@@ -97,6 +97,6 @@ def test_the_lossy_rule_is_found(pair, prompt, law):
     ids=["the likeliest children in the place of drawn ones", "the target's likeliest token accepted"],
 )
 def test_a_mistake_is_found(pair, prompt, law, changes, monkeypatch):
-    monkeypatch.setattr("treeopt.runtime.verification.HostJudging", DeviceJudging)
+    monkeypatch.setattr("treeopt.runtime.rules.verify.HostJudging", DeviceJudging)
     monkeypatch.setitem(RULES, "traversal", replace(RULES["traversal"], **changes))
     assert excess(law, decoded(pair, prompt, "traversal")) > REJECTED

@@ -17,7 +17,7 @@ from treeopt import bundled
 from treeopt.engines.settings.custom_generate import NAME, custom_generate_files
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError, TreeoptWarning
 from treeopt.runtime import huggingface, load_model
-from treeopt.runtime.sampling import law
+from treeopt.runtime.rules.distributions import law
 from treeopt.texts.prompts import load_prompts
 from treeopt.trees import TokenTree, chain, level_widths
 

@@ -17,9 +17,9 @@ from tests.runtime.markov import STATES, Markov, random_transitions, states
 from tests.support.slow import first_fast
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.runtime import Decoder, Sampling, Verifier
-from treeopt.runtime.judging import DeviceJudging
 from treeopt.runtime.rules import RULES
-from treeopt.runtime.selection import TopDown
+from treeopt.runtime.rules.selection import TopDown
+from treeopt.runtime.rules.verifier import DeviceJudging
 from treeopt.trees import TokenTree, chain
 
 TOKENS, FEWER = 6000, 3500
@@ -84,7 +84,7 @@ def test_top_k_top_p_and_the_drafts_own_sampling_leave_the_law_as_it_is(rule, sa
 
 @one_rule
 def test_so_does_one_that_is_judged_with_tensors(rule, monkeypatch):
-    monkeypatch.setattr("treeopt.runtime.verification.HostJudging", DeviceJudging)
+    monkeypatch.setattr("treeopt.runtime.rules.verify.HostJudging", DeviceJudging)
     assert excess(rule) < ALLOWED
 
 
@@ -166,7 +166,7 @@ class TestWhatMustBeRejected:
     @pytest.mark.slow
     def test_the_targets_likeliest_token_accepted(self, rule, use, monkeypatch):
         use(rule, judge=broken.argmax_accepted, by_level=False, selection=TopDown())
-        monkeypatch.setattr("treeopt.runtime.verification.HostJudging", DeviceJudging)
+        monkeypatch.setattr("treeopt.runtime.rules.verify.HostJudging", DeviceJudging)
         assert excess(rule) > REJECTED
 
     @both_drafts

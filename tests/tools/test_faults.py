@@ -294,5 +294,5 @@ class TestCaches:
         files = [str(path.relative_to(ROOT)) for path in (ROOT / "treeopt").rglob("*.py") if "trees" not in path.parts]
         needed = tools[3].compiled_files(ROOT, files)
         host = needed["treeopt/runtime/rules/on_host.py"]
-        assert {"treeopt/runtime/drawing.py", "treeopt/runtime/rules/typical.py"} <= host
+        assert {"treeopt/runtime/rules/sample_children.py", "treeopt/runtime/rules/typical.py"} <= host
         assert "treeopt/solver/kernels.py" in needed["treeopt/solver/kernels.py"]

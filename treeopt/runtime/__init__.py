@@ -11,9 +11,9 @@ from treeopt.runtime.checkpoint import load_model
 from treeopt.runtime.decoder import Decoder
 from treeopt.runtime.drafting_decoder import DraftingDecoder
 from treeopt.runtime.dynamic import DynamicDecoder, DynamicDrafter
-from treeopt.runtime.sampling import law
+from treeopt.runtime.rules.distributions import law
+from treeopt.runtime.rules.verify import Verdict, Verifier, draw, verify, verify_greedy
 from treeopt.runtime.transformer import Transformer
-from treeopt.runtime.verification import Verdict, Verifier, draw, verify, verify_greedy
 
 __all__ = [
     "Decoder",

@@ -14,7 +14,7 @@ from treeopt.records.sampling import Sampling
 from treeopt.runtime.finite import draft_warning, not_finite_error
 from treeopt.runtime.memory import check_decoder
 from treeopt.runtime.model import LanguageModel
-from treeopt.runtime.verification import Verdict
+from treeopt.runtime.rules.verify import Verdict
 from treeopt.texts.stop import Stopping
 from treeopt.trees import TokenTree
 

@@ -15,9 +15,9 @@ from treeopt.runtime.finite import all_finite, on_host
 from treeopt.runtime.graphs import passes_over, pool_for
 from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.rules import rule_named
-from treeopt.runtime.sampling import law
+from treeopt.runtime.rules.distributions import law
+from treeopt.runtime.rules.verify import Verdict, Verifier, verify_greedy
 from treeopt.runtime.tree_pass import PassNodes
-from treeopt.runtime.verification import Verdict, Verifier, verify_greedy
 from treeopt.trees import TokenTree
 
 

@@ -12,11 +12,18 @@ from torch import Tensor
 
 from treeopt.arrays import Integers
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.drawing import Places, fill_speeds, first_arrivals, likeliest_scored, places, without_replacement
 from treeopt.runtime.graphs import GraphPool, passes_over
 from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.rules import Rule
-from treeopt.runtime.sampling import law
+from treeopt.runtime.rules.distributions import law
+from treeopt.runtime.rules.sample_children import (
+    Places,
+    fill_speeds,
+    first_arrivals,
+    likeliest_scored,
+    places,
+    without_replacement,
+)
 from treeopt.runtime.tree_pass import Pass, PassNodes
 from treeopt.trees import TokenTree, chain
 

@@ -16,9 +16,9 @@ from treeopt.runtime.drafting import Drafter, Extra, Outcome, Proposal
 from treeopt.runtime.finite import all_finite, on_host
 from treeopt.runtime.model import LanguageModel
 from treeopt.runtime.rules import Rule, rule_named
-from treeopt.runtime.sampling import law
+from treeopt.runtime.rules.distributions import law
+from treeopt.runtime.rules.verify import Verdict, Verifier, verify_greedy
 from treeopt.runtime.tree_pass import Read, TreePass
-from treeopt.runtime.verification import Verdict, Verifier, verify_greedy
 from treeopt.trees import TokenTree
 
 

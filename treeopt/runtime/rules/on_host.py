@@ -16,7 +16,7 @@ from numba import njit
 
 from treeopt.arrays import Float64, Floats, Int64
 from treeopt.compiling import watch
-from treeopt.runtime.drawing import LAST
+from treeopt.runtime.rules.sample_children import LAST
 from treeopt.runtime.rules.typical import ENTROPY_SHARE, LEAST_PROBABILITY
 
 watch()

@@ -6,7 +6,7 @@ What is left of a law is not normalised but kept beside its sum: on few numbers 
 import torch
 from torch import Tensor
 
-from treeopt.runtime.families import Families
+from treeopt.runtime.rules.sibling_groups import Families
 
 
 def sequoia(families: Families, tokens: Tensor, draft: Tensor, target: Tensor, acceptance: Tensor) -> None:

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from treeopt.records.rules import LOSSY_RULES, check_rule
-from treeopt.runtime.drawing import Drawing, likeliest, with_replacement, without_replacement
-from treeopt.runtime.families import Families, families
 from treeopt.runtime.rules.rejection import sampled_target, sequoia, specinfer
+from treeopt.runtime.rules.sample_children import Drawing, likeliest, with_replacement, without_replacement
+from treeopt.runtime.rules.selection import LeavesFirst, Longest, Selection, TopDown
+from treeopt.runtime.rules.sibling_groups import Families, families
 from treeopt.runtime.rules.traversal import traversal
 from treeopt.runtime.rules.typical import typical
-from treeopt.runtime.selection import LeavesFirst, Longest, Selection, TopDown
 from treeopt.trees import TokenTree
 
 Judge = Callable[[Families, Tensor, Tensor, Tensor, Tensor], None]

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from treeopt.runtime.families import Families
 from treeopt.runtime.rules.rejection import probability
+from treeopt.runtime.rules.sibling_groups import Families
 
 TINY = torch.finfo(torch.float64).tiny
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from treeopt.runtime.families import Families
+from treeopt.runtime.rules.sibling_groups import Families
 
 LEAST_PROBABILITY = 0.3
 """Tokens likelier than this are kept whatever the law."""

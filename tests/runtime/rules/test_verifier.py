@@ -6,8 +6,8 @@ import torch
 
 from tests.runtime.enumeration import CPU
 from treeopt.runtime import Verifier
-from treeopt.runtime.judging import DeviceJudging, HostJudging
 from treeopt.runtime.rules import RULES
+from treeopt.runtime.rules.verifier import DeviceJudging, HostJudging
 from treeopt.trees import level_widths
 
 JUDGINGS = (HostJudging, DeviceJudging)

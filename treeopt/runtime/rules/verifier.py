@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from treeopt.runtime.drawing import LAST
 from treeopt.runtime.rules import Rule
+from treeopt.runtime.rules.sample_children import LAST
 from treeopt.trees import TokenTree
 
 

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from treeopt.arrays import Float64
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.drawing import check_counts, check_finite, places
 from treeopt.runtime.finite import all_finite
-from treeopt.runtime.judging import DeviceJudging, HostJudging
 from treeopt.runtime.rules import Rule, rule_named
-from treeopt.runtime.selection import Walk
+from treeopt.runtime.rules.sample_children import check_counts, check_finite, places
+from treeopt.runtime.rules.selection import Walk
+from treeopt.runtime.rules.verifier import DeviceJudging, HostJudging
 from treeopt.trees import TokenTree
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.runtime.enumeration import CPU, outcomes
-from tests.runtime.twins import TWINS, block
+from tests.runtime.rules.twins import TWINS, block
 from treeopt.runtime import Verifier, draw, verify
 from treeopt.runtime.rules import RULES
 from treeopt.trees import TokenTree, chain

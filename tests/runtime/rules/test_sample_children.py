@@ -11,8 +11,8 @@ from tests.runtime.enumeration import CPU, ORDERS
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder, Sampling, draw, law, load_model
 from treeopt.runtime.drafting_decoder import sampled
-from treeopt.runtime.drawing import fill_speeds, likeliest, places
 from treeopt.runtime.rules import RULES
+from treeopt.runtime.rules.sample_children import fill_speeds, likeliest, places
 from treeopt.trees import level_widths
 
 DRAWS = 20_000
@@ -218,7 +218,7 @@ class TestNoise:
             kinds.append(speeds.dtype)
             fill_speeds(speeds, generator)
 
-        monkeypatch.setattr("treeopt.runtime.drawing.fill_speeds", seen)
+        monkeypatch.setattr("treeopt.runtime.rules.sample_children.fill_speeds", seen)
         for dtype in self.DTYPES:
             draw("sequoia", torch.full((1, 4), 0.25, dtype=dtype), torch.tensor([count]))
         assert kinds == [torch.float64] * len(self.DTYPES)

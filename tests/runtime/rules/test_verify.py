@@ -14,9 +14,9 @@ from tests.support.slow import slow
 from treeopt.errors import InvalidValueError
 from treeopt.records.rules import LOSSY_RULES, check_rule
 from treeopt.runtime import Verifier, draw, verify, verify_greedy
-from treeopt.runtime.judging import DeviceJudging
 from treeopt.runtime.rules import RULES
-from treeopt.runtime.selection import TopDown
+from treeopt.runtime.rules.selection import TopDown
+from treeopt.runtime.rules.verifier import DeviceJudging
 from treeopt.trees import TokenTree, chain, level_widths
 
 SPARSE = TokenTree([-1, 0, 0, 0, 1, 1, 2])  # 3 children, of which 2, 1 and 0 below
@@ -70,7 +70,7 @@ class TestSampledSteps:
         ],
     )
     def test_the_same_test_finds_a_mistake(self, rule, changes, samples, chi_squared, monkeypatch):
-        monkeypatch.setattr("treeopt.runtime.verification.HostJudging", DeviceJudging)
+        monkeypatch.setattr("treeopt.runtime.rules.verify.HostJudging", DeviceJudging)
         monkeypatch.setitem(RULES, rule, replace(RULES[rule], **changes))
         assert chi_squared(self.sampled(rule, seed=1, samples=samples), self.TEXT.target_law()) < 1e-6
 

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from treeopt.runtime.selection import LeavesFirst, Longest, TopDown, Walk
+from treeopt.runtime.rules.selection import LeavesFirst, Longest, TopDown, Walk
 from treeopt.trees import TokenTree, chain, level_widths
 
 TREES = [
