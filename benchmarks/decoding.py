@@ -38,7 +38,7 @@ from treeopt.profiler.machine import describe_machine, describe_pair
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
-from treeopt.runtime.pair import DTYPES, ModelPair
+from treeopt.runtime.models.pair import DTYPES, ModelPair
 from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
 from treeopt.trees import TokenTree, chain
 

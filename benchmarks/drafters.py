@@ -17,7 +17,7 @@ from treeopt.runtime.drafters.redrafter import RedrafterDrafter, RedrafterHead, 
 from treeopt.runtime.drafters.specexec import SpecExecDrafter, SpecExecSetting
 from treeopt.runtime.drafting import Drafter
 from treeopt.runtime.dynamic import DynamicDrafter
-from treeopt.runtime.pair import ModelPair, load_pair
+from treeopt.runtime.models.pair import ModelPair, load_pair
 from treeopt.texts.prompts import bench_prompts, load_prompts
 from treeopt.trees import level_widths
 from treeopt.trees.dynamic_tree import DynamicTree

@@ -22,7 +22,7 @@ from treeopt.profiler import Recording, RecordSize, Settings, TextFiles
 from treeopt.profiler.record import joined
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import DynamicDecoder
-from treeopt.runtime.pair import load_pair
+from treeopt.runtime.models.pair import load_pair
 from treeopt.texts.prompts import load_prompts, profile_prompts
 from treeopt.trees.dynamic_tree import DynamicTree
 

@@ -2,7 +2,7 @@
 
     python benchmarks/linear.py
 
-Prints microseconds per product for the shapes of the bundled target, and their ratio; `treeopt.runtime.linear` takes
+Prints microseconds per product for the shapes of the bundled target, and their ratio; `treeopt.runtime.models.linear` takes
 the reordered product for large weights and the general one for small.
 """
 
@@ -14,7 +14,7 @@ import torch
 from conditions import bar, conditions, say
 from torch import Tensor
 
-from treeopt.runtime.linear import reordered, reordered_product
+from treeopt.runtime.models.linear import reordered, reordered_product
 
 SHAPES = ((512, 256), (256, 256), (1408, 256), (256, 704))
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)

@@ -16,7 +16,7 @@ from treeopt.profiler.medusa import medusa_acceptance
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import DraftingDecoder, Transformer
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
-from treeopt.runtime.pair import load_pair
+from treeopt.runtime.models.pair import load_pair
 from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
 from treeopt.trees import TokenTree
 from treeopt.trees.formats import read_tree

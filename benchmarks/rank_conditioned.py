@@ -22,7 +22,7 @@ from treeopt.records.acceptance import AcceptanceTable, TextSums
 from treeopt.records.counts import LEAST_COUNT, TextCounts, conditional_counts, rank_conditioned_counts, text_sums
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
-from treeopt.runtime.pair import ModelPair, load_pair
+from treeopt.runtime.models.pair import ModelPair, load_pair
 from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 

@@ -26,7 +26,7 @@ from treeopt.records.acceptance import TextSums
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, Verifier
-from treeopt.runtime.pair import ModelPair, load_pair
+from treeopt.runtime.models.pair import ModelPair, load_pair
 from treeopt.runtime.rules import rule_named
 from treeopt.runtime.rules.distributions import law
 from treeopt.solver import solve

@@ -11,7 +11,7 @@ from conditions import conditions
 from tqdm import tqdm
 
 from treeopt.runtime import Decoder
-from treeopt.runtime.pair import load_pair
+from treeopt.runtime.models.pair import load_pair
 from treeopt.texts.prompts import load_prompts, profile_prompts
 from treeopt.trees import chain, level_widths
 

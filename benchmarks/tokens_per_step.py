@@ -17,7 +17,7 @@ from treeopt.runtime.decode_loop import DecodeLoop
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.runtime.drafting import Drafter
-from treeopt.runtime.pair import load_pair
+from treeopt.runtime.models.pair import load_pair
 from treeopt.texts.prompts import bench_prompts, load_prompts
 from treeopt.trees import chain
 

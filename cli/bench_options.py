@@ -30,7 +30,7 @@ from treeopt.files.whole_files import STANDARD_STREAM, write_text
 
 if TYPE_CHECKING:
     from treeopt.records.profile import Profile
-    from treeopt.runtime.pair import ModelPair
+    from treeopt.runtime.models.pair import ModelPair
     from treeopt.trees import TreeFile
 
 TREE, GRID, SYSTEMS = "TREE", "--grid", "--systems"

@@ -11,7 +11,7 @@ from treeopt.errors import TreeoptError
 if TYPE_CHECKING:
     from treeopt.records.identity import Identity
     from treeopt.records.profile import Profile
-    from treeopt.runtime.pair import ModelPair
+    from treeopt.runtime.models.pair import ModelPair
     from treeopt.trees import Provenance
 
 BUNDLED = "leave out --target and --draft"

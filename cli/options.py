@@ -17,7 +17,7 @@ from treeopt.records.rules import check_rule
 
 if TYPE_CHECKING:
     from treeopt.records.profile import Profile
-    from treeopt.runtime.pair import ModelPair
+    from treeopt.runtime.models.pair import ModelPair
     from treeopt.texts.tokenizer import Tokenizer
     from treeopt.trees import TreeFile
 
@@ -55,11 +55,11 @@ class PairOptions:
 
         A pair that cannot take a text of `text_tokens` is refused before its weights are loaded, where that is known.
         """
-        from treeopt.runtime.pair import load_pair
+        from treeopt.runtime.models.pair import load_pair
 
         placement = None
         if self.offload is not None or self.max_memory:
-            from treeopt.runtime.adapter.loading import Placement
+            from treeopt.runtime.models.hf.loading import Placement
 
             placement = Placement(max_memory=self.max_memory, offload_folder=self.offload)
         pair = load_pair(

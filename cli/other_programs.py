@@ -8,7 +8,7 @@ import click
 
 if TYPE_CHECKING:
     from treeopt.profiler.programs import Sight
-    from treeopt.runtime.model import LanguageModel
+    from treeopt.runtime.models.model import LanguageModel
 
 TELL_S = 5.0
 """How long waiting goes on without a word."""

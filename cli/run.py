@@ -30,7 +30,7 @@ from treeopt.records.rules import LOSSY_RULES
 from treeopt.records.sampling import Sampling
 
 if TYPE_CHECKING:
-    from treeopt.runtime.pair import ModelPair
+    from treeopt.runtime.models.pair import ModelPair
 
 NEW_TOKENS = 256
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from treeopt.arrays import Float64, Int64
 from treeopt.records.counts import REJECTED, TextCounts, conditional_counts
 from treeopt.records.sampling import Sampling, draft_law
-from treeopt.runtime.finite import check_logits
-from treeopt.runtime.model import LanguageModel, TextCache
+from treeopt.runtime.models.finite import check_logits
+from treeopt.runtime.models.model import LanguageModel, TextCache
 from treeopt.runtime.rules import rule_named
 from treeopt.runtime.rules.distributions import law
 from treeopt.runtime.rules.sample_children import likeliest, places

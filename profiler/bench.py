@@ -15,8 +15,8 @@ from treeopt.records.profile import MeasuredAcceptance
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.decode_loop import trained_tokens
-from treeopt.runtime.model import LanguageModel
-from treeopt.runtime.pair import ModelPair
+from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.pair import ModelPair
 from treeopt.trees import TokenTree, chain
 
 BOOTSTRAP_DRAWS = 2000

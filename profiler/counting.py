@@ -18,7 +18,7 @@ from treeopt.records.counts import TextCounts, text_sums
 from treeopt.records.outcomes import Outcomes
 from treeopt.records.profile import MeasuredAcceptance, Profile
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees import TokenTree
 
 FastestTree = Callable[[Profile], TokenTree]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from treeopt.runtime.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel
 
 NEAR_TIE_ULPS = 4
 """Rounding steps of the larger logit, in the model's number format, that a near-tie may span."""

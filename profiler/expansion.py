@@ -10,10 +10,10 @@ from treeopt.arrays import Bool, Float32, Int64
 from treeopt.profiler.settings import RecordSize
 from treeopt.records.draft_record import NOT_DRAFTED
 from treeopt.runtime.dynamic_growth import Children, falling, visible_below
-from treeopt.runtime.finite import not_finite_error
 from treeopt.runtime.growing import feed
-from treeopt.runtime.model import LanguageModel
-from treeopt.runtime.tree_pass import PassNodes
+from treeopt.runtime.models.finite import not_finite_error
+from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.passes import PassNodes
 
 ROOTS_AT_ONCE = 64
 """Roots that one pass feeds; their masks and logits take memory."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from treeopt.profiler.divergence import divergence
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import law
-from treeopt.runtime.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel
 
 BINS = 20
 SURE = 0.95

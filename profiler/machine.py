@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from treeopt.records.profile import Machine, Pair
-from treeopt.runtime.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel
 from treeopt.version import __version__
 
 

@@ -19,8 +19,8 @@ from treeopt.profiler.settings import Settings
 from treeopt.profiler.surface import Surface
 from treeopt.records.profile import MeasuredAcceptance, Pair, Profile, StepLatency
 from treeopt.runtime.decode_loop import trained_tokens
-from treeopt.runtime.finite import check_logits
-from treeopt.runtime.model import LanguageModel
+from treeopt.runtime.models.finite import check_logits
+from treeopt.runtime.models.model import LanguageModel
 
 POSITIONS = "positions"
 """The journal's entry of how many positions of each text a time budget allowed."""

@@ -20,7 +20,7 @@ from treeopt.records.sampling import Sampling
 from treeopt.runtime import Transformer
 from treeopt.runtime.drafters.medusa import MedusaHeads
 from treeopt.runtime.drafting_decoder import sampled
-from treeopt.runtime.finite import check_logits, not_finite_error
+from treeopt.runtime.models.finite import check_logits, not_finite_error
 from treeopt.runtime.rules.distributions import law
 
 

@@ -10,12 +10,12 @@ from torch import Tensor
 from treeopt.profiler.clock import Work
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
-from treeopt.runtime.graphs import passes_over, pool_for
-from treeopt.runtime.model import LanguageModel
+from treeopt.runtime.models.graphs import passes_over, pool_for
+from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.passes import PassNodes
 from treeopt.runtime.rules import Rule
 from treeopt.runtime.rules.distributions import law
 from treeopt.runtime.rules.sample_children import likeliest, places
-from treeopt.runtime.tree_pass import PassNodes
 from treeopt.trees import TokenTree, chain, level_widths
 
 PROBE_TREES = (

@@ -21,7 +21,7 @@ from treeopt.profiler.settings import RecordSize, Settings
 from treeopt.records.draft_record import DraftRecord
 from treeopt.runtime import Decoder
 from treeopt.runtime.decode_loop import trained_tokens
-from treeopt.runtime.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees import chain
 
 

@@ -10,7 +10,7 @@ from treeopt.profiler.machine import describe_machine, describe_pair
 from treeopt.records.profile import Pair
 from treeopt.records.rules import check_rule
 from treeopt.records.sampling import GREEDY, Sampling, draft_law
-from treeopt.runtime.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.profile import RuleOverhead, RuleSteps, TimedTree
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
-from treeopt.runtime.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees import TokenTree
 
 

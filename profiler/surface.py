@@ -16,7 +16,7 @@ from treeopt.profiler.settings import Settings
 from treeopt.profiler.sweep import Step, first_points
 from treeopt.profiler.times import TimedCondition, Times
 from treeopt.records.profile import StepLatency
-from treeopt.runtime.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel
 
 
 class Surface:

@@ -20,7 +20,7 @@ from treeopt.records.profile import StepLatency
 from treeopt.records.sampling import Sampling, draft_law
 from treeopt.records.steadiness import FEWEST_SAMPLES
 from treeopt.runtime import Decoder
-from treeopt.runtime.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.rules import rule_named
 from treeopt.trees import chain
 

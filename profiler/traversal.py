@@ -18,8 +18,8 @@ from treeopt.records.acceptance import TextSums
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, Verifier
 from treeopt.runtime.decode_loop import trained_tokens
-from treeopt.runtime.finite import all_finite, not_finite_error
-from treeopt.runtime.model import LanguageModel
+from treeopt.runtime.models.finite import all_finite, not_finite_error
+from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.rules import rule_named
 from treeopt.runtime.rules.distributions import law
 from treeopt.trees import TokenTree

@@ -70,7 +70,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 @pytest.fixture(scope="session")
 def bundled_pair():
     """Return the bundled pair, which tests must leave as it is."""
-    from treeopt.runtime.pair import load_pair
+    from treeopt.runtime.models.pair import load_pair
 
     return load_pair(threads=1)
 

@@ -11,9 +11,9 @@ from scipy import stats
 
 from treeopt.profiler import CudaClock, Journal, Measurement, Settings, bench
 from treeopt.runtime import Decoder, Sampling, draw, verify
-from treeopt.runtime.graphs import GraphPool, PassGraphs
-from treeopt.runtime.pair import load_pair
-from treeopt.runtime.tree_pass import PassNodes, TreePasses
+from treeopt.runtime.models.graphs import GraphPool, PassGraphs
+from treeopt.runtime.models.pair import load_pair
+from treeopt.runtime.models.passes import PassNodes, TreePasses
 from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
 from treeopt.trees import chain, k_ary, level_widths
 

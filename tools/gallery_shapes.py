@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from treeopt.runtime import Transformer
-from treeopt.runtime.checkpoint import build_model
-from treeopt.runtime.config import ModelConfig
+from treeopt.runtime.models.config import ModelConfig
+from treeopt.runtime.models.weights import build_model
 
 DEVIATION = 0.02
 """Of all weights but those of norms, which are 1."""

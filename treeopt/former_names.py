@@ -23,6 +23,11 @@ MOVED: dict[str, dict[str, str]] = {
         ),
     },
     "runtime": {
+        "runtime.decoding": ("huggingface=hf_generate"),
+        "runtime.models": (
+            "adapter=hf cache=kv_cache checkpoint=weights config digest finite folder graphs hub linear "
+            "loading=load mask memory model pair rotary transformer tree_pass=passes vocabulary weight_files"
+        ),
         "runtime.rules": (
             "drawing=sample_children families=sibling_groups judging=verifier sampling=distributions selection "
             "verification=verify"

@@ -1,7 +1,7 @@
 """A tree that does not fit into memory is one line, and nothing is printed before it."""
 
 from tests.cli.invented import call
-from treeopt.runtime import memory
+from treeopt.runtime.models import memory
 from treeopt.trees import k_ary
 
 

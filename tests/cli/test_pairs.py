@@ -13,8 +13,8 @@ from tests.cli.invented import call, invented
 from treeopt import bundled as bundle
 from treeopt.profiler.machine import describe_machine
 from treeopt.records.profile import Profile
-from treeopt.runtime.folder import ModelFolder
-from treeopt.runtime.pair import load_pair
+from treeopt.runtime.models.folder import ModelFolder
+from treeopt.runtime.models.pair import load_pair
 from treeopt.trees import Provenance, TreeFile, chain, load_file
 
 OWN = ("--target", "my models/t", "--draft", "my models/d")

@@ -66,7 +66,7 @@ def test_what_is_assumed_is_said_apart(rows):
 @pytest.mark.slow
 def test_a_target_that_transformers_run_has_rows_too(tmp_path):
     transformers = pytest.importorskip("transformers", reason="needs the hf extra")
-    from treeopt.runtime.adapter.loading import load_adapter
+    from treeopt.runtime.models.hf.loading import load_adapter
 
     def model(layers, name):
         torch.manual_seed(layers)

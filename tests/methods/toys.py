@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from treeopt.methods.running import Effort
 from treeopt.records.profile import Pair
-from treeopt.runtime.pair import ModelPair
+from treeopt.runtime.models.pair import ModelPair
 
 LITTLE = Effort(max_tokens=24, rounds=1, positions=120, trial_prompts=2, trial_positions=8, bench_tokens=10, repeats=1)
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from treeopt.runtime import Transformer
-from treeopt.runtime.config import ModelConfig
-from treeopt.runtime.linear import Linear
-from treeopt.runtime.transformer import Layer, Weights
+from treeopt.runtime.models.config import ModelConfig
+from treeopt.runtime.models.linear import Linear
+from treeopt.runtime.models.transformer import Layer, Weights
 
 CONFIG = ModelConfig(
     vocabulary=23,

@@ -7,7 +7,7 @@ import torch
 from treeopt.profiler import bench
 from treeopt.profiler.divergence import NEAR_TIE_ULPS, divergence
 from treeopt.runtime import Decoder, Verdict, verify_greedy
-from treeopt.runtime.pair import load_pair
+from treeopt.runtime.models.pair import load_pair
 from treeopt.texts.prompts import bench_prompts, load_prompts
 from treeopt.trees import chain, level_widths
 

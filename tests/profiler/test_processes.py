@@ -141,7 +141,7 @@ def shares(folder, case, processes):
 
 def splits(folder, processes):
     """Measure a target that both share, by clocks of which only that of process 0 goes by seconds."""
-    from treeopt.runtime.adapter import load_adapter
+    from treeopt.runtime.models.hf import load_adapter
 
     target, draft = (load_adapter(folder / "llama", tensor_parallel=split) for split in (True, False))
     text = torch.arange(20)[None] % 7
@@ -362,7 +362,7 @@ class TestSplitting:
         assert {seconds for timing in latency.verify.timings for seconds in timing.samples_s} == {1.0}
 
     def test_acceptance_is_that_of_the_whole_target(self, split):
-        from treeopt.runtime.adapter import load_adapter
+        from treeopt.runtime.models.hf import load_adapter
 
         folder, _ = split
         model = load_adapter(folder / "llama")

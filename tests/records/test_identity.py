@@ -7,7 +7,7 @@ import pytest
 from tests.records.test_profile_file import GOLDEN
 from treeopt.engines.reports.combine import UNKNOWN
 from treeopt.records.identity import Identity
-from treeopt.runtime.digest import SAMPLES, model_digest
+from treeopt.runtime.models.digest import SAMPLES, model_digest
 from treeopt.trees import Provenance
 
 HERE = Identity.of(GOLDEN.pair, GOLDEN.machine)

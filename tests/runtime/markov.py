@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from tests.runtime.slow_law import slow_law
-from treeopt.runtime.config import ModelConfig
+from treeopt.runtime.models.config import ModelConfig
 
 VOCABULARY, STATES = 1024, 6
 TAIL = VOCABULARY - STATES + 1

@@ -20,7 +20,7 @@ from treeopt.runtime.drafter import ModelDrafter
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads
 from treeopt.runtime.drafters.redrafter import Affine, RedrafterDrafter, RedrafterHead
 from treeopt.runtime.drafters.specexec import SpecExecDrafter, SpecExecSetting
-from treeopt.runtime.linear import Linear
+from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.rules import RULES as RUNTIME_RULES
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 from treeopt.trees.dynamic_tree import DynamicTree

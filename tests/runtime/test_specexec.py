@@ -15,11 +15,11 @@ from tests.support.slow import slow
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import DraftingDecoder, Sampling, load_model
 from treeopt.runtime import drafting_decoder as decoder_module
-from treeopt.runtime.cache import KVCache
 from treeopt.runtime.drafters.specexec import SpecExecDrafter, SpecExecSetting
 from treeopt.runtime.drafters.specexec_growth import BestFirstGrowth
 from treeopt.runtime.drafting import Outcome
 from treeopt.runtime.dynamic_growth import Children
+from treeopt.runtime.models.kv_cache import KVCache
 
 EVEN = Sampling(1.0)
 

@@ -13,7 +13,8 @@ import sys, treeopt
 assert "torch" not in sys.modules
 treeopt.runtime
 assert "treeopt.texts.prompts" not in sys.modules and "transformers" not in sys.modules
-print(len(treeopt.texts.prompts.load_prompts()), treeopt.runtime.pair.load_pair().target.name)
+print(len(treeopt.runtime.prompts.load_prompts()), treeopt.runtime.pair.load_pair().target.name)
+assert treeopt.runtime.models.pair is treeopt.runtime.pair
 """
 
 

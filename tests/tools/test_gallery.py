@@ -14,7 +14,7 @@ from treeopt import Profile, plan
 from treeopt.errors import FormatError
 from treeopt.planner.comparison import compare
 from treeopt.records.latency import LatencyTable, Timing
-from treeopt.runtime.graphs import GraphPool
+from treeopt.runtime.models.graphs import GraphPool
 from treeopt.trees import TokenTree, TreeFile, chain, level_widths
 
 ROOT = Path(__file__).resolve().parents[2]

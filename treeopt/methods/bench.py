@@ -14,7 +14,7 @@ from treeopt.profiler.losslessness import Losslessness, greedy_losslessness, sam
 from treeopt.profiler.trials import TimedSteps, decoded_text
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.decode_loop import DecodeLoop
-from treeopt.runtime.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

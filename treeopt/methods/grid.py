@@ -9,7 +9,7 @@ from treeopt.planner import Candidate, Plan
 from treeopt.planner.grid import grid
 from treeopt.profiler import Measured
 from treeopt.profiler.bench import bench_as_measured
-from treeopt.runtime.pair import ModelPair
+from treeopt.runtime.models.pair import ModelPair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ from treeopt.profiler.medusa import medusa_acceptance
 from treeopt.profiler.trials import run_trial
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
 from treeopt.runtime.drafters.redrafter import REDRAFTER_SETTINGS, RedrafterDrafter, load_redrafter
-from treeopt.runtime.folder import ModelFolder
-from treeopt.runtime.transformer import Transformer
+from treeopt.runtime.models.folder import ModelFolder
+from treeopt.runtime.models.transformer import Transformer
 from treeopt.solver import solve
 from treeopt.trees import chain
 

@@ -10,7 +10,7 @@ from treeopt.records.sampling import Sampling
 from treeopt.runtime import DraftingDecoder
 from treeopt.runtime.decode_loop import DecodeLoop
 from treeopt.runtime.drafting import Drafter
-from treeopt.runtime.pair import ModelPair
+from treeopt.runtime.models.pair import ModelPair
 
 REST_ASSUMED = "a step takes as long beside its passes as with a draft model's tree under rule target"
 

@@ -13,7 +13,7 @@ from treeopt.profiler.passes import ROOM_TOKENS
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.decode_loop import trained_tokens
-from treeopt.runtime.pair import ModelPair
+from treeopt.runtime.models.pair import ModelPair
 
 RULES = ("sequoia", "specinfer", "target", "traversal")
 """Measured above temperature 0; at temperature 0 all are one."""

@@ -39,7 +39,7 @@ class Pair(ShortRepr):
     """What the target was loaded from: a folder as it was given, or a name on the hub; None for the bundled one."""
     draft_source: str | None = None
     target_digest: str | None = None
-    """What its files hold, see `treeopt.runtime.digest`; equal models have equal digests wherever they lie."""
+    """What its files hold, see `treeopt.runtime.models.digest`; equal models have equal digests wherever they lie."""
     draft_digest: str | None = None
 
     @property

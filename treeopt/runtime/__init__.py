@@ -1,19 +1,19 @@
 """Executing trees: models, caches, drafting, verification, the decode loop.
 
-Submodules come by attribute too, `treeopt.runtime.pair`, and are imported when they are first used (PEP 562).
+Submodules come by attribute too, `treeopt.runtime.models.pair`, and are imported when they are first used (PEP 562).
 """
 
 from importlib import import_module
 from types import ModuleType
 
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.checkpoint import load_model
 from treeopt.runtime.decoder import Decoder
 from treeopt.runtime.drafting_decoder import DraftingDecoder
 from treeopt.runtime.dynamic import DynamicDecoder, DynamicDrafter
+from treeopt.runtime.models.transformer import Transformer
+from treeopt.runtime.models.weights import load_model
 from treeopt.runtime.rules.distributions import law
 from treeopt.runtime.rules.verify import Verdict, Verifier, draw, verify, verify_greedy
-from treeopt.runtime.transformer import Transformer
 
 __all__ = [
     "Decoder",
@@ -35,18 +35,20 @@ SUBMODULES = frozenset(
     {
         "adapter",
         "config",
+        "decoding",
         "drafters",
         "drafting",
         "folder",
         "huggingface",
         "memory",
+        "models",
         "pair",
         "prompts",
         "rules",
         "tokenizer",
     }
 )
-"""Those that a user of the library may want; the others are parts of the decoders."""
+"""Those that a user of the library may want, under former names too; the others are parts of the decoders."""
 
 
 def __getattr__(name: str) -> ModuleType:

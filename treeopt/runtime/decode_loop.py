@@ -11,9 +11,9 @@ from torch import Tensor
 
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.finite import draft_warning, not_finite_error
-from treeopt.runtime.memory import check_decoder
-from treeopt.runtime.model import LanguageModel
+from treeopt.runtime.models.finite import draft_warning, not_finite_error
+from treeopt.runtime.models.memory import check_decoder
+from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.rules.verify import Verdict
 from treeopt.texts.stop import Stopping
 from treeopt.trees import TokenTree

@@ -11,13 +11,13 @@ from treeopt.errors import InvalidValueError
 from treeopt.records.sampling import Sampling, draft_law
 from treeopt.runtime.decode_loop import DecodeLoop
 from treeopt.runtime.drafter import Draft, ModelDrafter
-from treeopt.runtime.finite import all_finite, on_host
-from treeopt.runtime.graphs import passes_over, pool_for
-from treeopt.runtime.model import LanguageModel
+from treeopt.runtime.models.finite import all_finite, on_host
+from treeopt.runtime.models.graphs import passes_over, pool_for
+from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.passes import PassNodes
 from treeopt.runtime.rules import rule_named
 from treeopt.runtime.rules.distributions import law
 from treeopt.runtime.rules.verify import Verdict, Verifier, verify_greedy
-from treeopt.runtime.tree_pass import PassNodes
 from treeopt.trees import TokenTree
 
 

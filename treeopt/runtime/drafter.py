@@ -12,8 +12,9 @@ from torch import Tensor
 
 from treeopt.arrays import Integers
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.graphs import GraphPool, passes_over
-from treeopt.runtime.model import LanguageModel
+from treeopt.runtime.models.graphs import GraphPool, passes_over
+from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.passes import Pass, PassNodes
 from treeopt.runtime.rules import Rule
 from treeopt.runtime.rules.distributions import law
 from treeopt.runtime.rules.sample_children import (
@@ -24,7 +25,6 @@ from treeopt.runtime.rules.sample_children import (
     places,
     without_replacement,
 )
-from treeopt.runtime.tree_pass import Pass, PassNodes
 from treeopt.trees import TokenTree, chain
 
 

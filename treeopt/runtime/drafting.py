@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 from treeopt.arrays import Bool, Int64
-from treeopt.runtime.finite import Scores
+from treeopt.runtime.models.finite import Scores
 from treeopt.trees import TokenTree
 
 

@@ -13,12 +13,12 @@ from treeopt.errors import InvalidValueError
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.decode_loop import DecodeLoop
 from treeopt.runtime.drafting import Drafter, Extra, Outcome, Proposal
-from treeopt.runtime.finite import all_finite, on_host
-from treeopt.runtime.model import LanguageModel
+from treeopt.runtime.models.finite import all_finite, on_host
+from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.passes import Read, TreePass
 from treeopt.runtime.rules import Rule, rule_named
 from treeopt.runtime.rules.distributions import law
 from treeopt.runtime.rules.verify import Verdict, Verifier, verify_greedy
-from treeopt.runtime.tree_pass import Read, TreePass
 from treeopt.trees import TokenTree
 
 

@@ -5,8 +5,8 @@ from treeopt.runtime.decode_loop import check_vocabularies, text_limit, trained_
 from treeopt.runtime.drafting_decoder import DraftingDecoder
 from treeopt.runtime.dynamic_growth import Children, Grown, Growth
 from treeopt.runtime.growing import GrowingDrafter
-from treeopt.runtime.memory import new_cache
-from treeopt.runtime.model import LanguageModel
+from treeopt.runtime.models.memory import new_cache
+from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees.dynamic_tree import DynamicTree
 
 

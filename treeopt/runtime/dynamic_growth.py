@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from treeopt.arrays import Bool, Float32, Int64
-from treeopt.runtime.tree_pass import PassNodes
+from treeopt.runtime.models.passes import PassNodes
 from treeopt.trees import TokenTree
 from treeopt.trees.dynamic_tree import DynamicTree
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from treeopt.arrays import Int64
 from treeopt.runtime.drafting import Outcome, Proposal
 from treeopt.runtime.dynamic_growth import Children, Grown
-from treeopt.runtime.finite import Scores
-from treeopt.runtime.model import LanguageModel, TextCache
-from treeopt.runtime.tree_pass import PassNodes, TreePass
+from treeopt.runtime.models.finite import Scores
+from treeopt.runtime.models.model import LanguageModel, TextCache
+from treeopt.runtime.models.passes import PassNodes, TreePass
 from treeopt.trees import TokenTree
 
 

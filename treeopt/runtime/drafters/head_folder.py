@@ -8,7 +8,7 @@ from torch import Tensor
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
 from treeopt.files.fields import Fields
 from treeopt.files.json_file import read_object
-from treeopt.runtime.transformer import Transformer
+from treeopt.runtime.models.transformer import Transformer
 
 
 class HeadFolder:

@@ -16,9 +16,9 @@ from torch.nn import functional as F
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.head_folder import HeadFolder
 from treeopt.runtime.drafting import Outcome, Proposal
-from treeopt.runtime.finite import Scores
-from treeopt.runtime.linear import Linear
-from treeopt.runtime.transformer import Transformer
+from treeopt.runtime.models.finite import Scores
+from treeopt.runtime.models.linear import Linear
+from treeopt.runtime.models.transformer import Transformer
 from treeopt.trees import TokenTree
 
 

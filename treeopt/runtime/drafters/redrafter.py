@@ -19,9 +19,9 @@ from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.beams import beam_search, merged
 from treeopt.runtime.drafters.head_folder import HeadFolder
 from treeopt.runtime.drafting import Outcome, Proposal
-from treeopt.runtime.finite import Scores
-from treeopt.runtime.linear import Linear
-from treeopt.runtime.transformer import Transformer
+from treeopt.runtime.models.finite import Scores
+from treeopt.runtime.models.linear import Linear
+from treeopt.runtime.models.transformer import Transformer
 from treeopt.trees import TokenTree
 
 LEAST_MEAN_SQUARE = 1e-9

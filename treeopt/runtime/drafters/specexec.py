@@ -4,8 +4,8 @@ from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.specexec_growth import BestFirstGrowth
 from treeopt.runtime.dynamic_growth import Children, Grown
 from treeopt.runtime.growing import GrowingDrafter
-from treeopt.runtime.memory import new_cache
-from treeopt.runtime.model import LanguageModel, TextCache
+from treeopt.runtime.models.memory import new_cache
+from treeopt.runtime.models.model import LanguageModel, TextCache
 from treeopt.trees.specexec import SpecExecSetting
 
 __all__ = ["SpecExecDrafter", "SpecExecSetting"]

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from treeopt.runtime.dynamic_growth import Beams, Children, Grown, falling, in_level_order
-from treeopt.runtime.tree_pass import PassNodes
+from treeopt.runtime.models.passes import PassNodes
 from treeopt.trees.specexec import SpecExecSetting
 
 NOT_FED = -1

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from treeopt.arrays import Float64
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.finite import all_finite
+from treeopt.runtime.models.finite import all_finite
 from treeopt.runtime.rules import Rule, rule_named
 from treeopt.runtime.rules.sample_children import check_counts, check_finite, places
 from treeopt.runtime.rules.selection import Walk

@@ -1,0 +1,446 @@
+"""The bundled pair is what it says, any other pair runs as well, and one that cannot is refused before it is loaded."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import click
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
+
+from tests.support.slow import slow
+from treeopt import bundled
+from treeopt.cli.main import main
+from treeopt.cli.options import PairOptions, PromptOptions, pair_options, prompt_options
+from treeopt.errors import FormatError, InvalidValueError, TreeoptError
+from treeopt.runtime import Decoder, load_model
+from treeopt.runtime.models.pair import ModelPair, load_pair
+from treeopt.texts.prompts import bench_prompts, load_prompts
+from treeopt.texts.tokenizer import Tokenizer
+from treeopt.trees import chain, level_widths
+
+MOST_BYTES = 16_000_000
+
+
+@pytest.mark.parametrize("folder", [bundled.TARGET, bundled.DRAFT], ids=["target", "draft"])
+def test_transformers_loads_the_same_folder_and_gives_the_same_logits(folder) -> None:
+    transformers = pytest.importorskip("transformers", reason="needs the hf extra")
+    text = load_prompts()[0]
+    tokens = torch.tensor(Tokenizer(folder).encode(text))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    ours = load_model(folder)
+    cache = ours.new_cache(len(tokens))
+    causal = torch.full((len(tokens), len(tokens)), float("-inf")).triu(1)
+    with torch.inference_mode():
+        expected = theirs(tokens[None]).logits[0]
+    logits = ours.forward(tokens, torch.arange(len(tokens)), cache, causal)
+
+    assert tokenizer(text, add_special_tokens=False)["input_ids"] == tokens.tolist()
+    torch.testing.assert_close(logits, expected, atol=2e-3, rtol=1e-4)
+    assert torch.equal(logits.argmax(-1), expected.argmax(-1))
+
+
+def test_all_files_together_are_small() -> None:
+    total = sum(
+        file.stat().st_size for file in bundled.FOLDER.rglob("*") if file.is_file() and "__pycache__" not in file.parts
+    )
+
+    assert total <= MOST_BYTES
+
+
+def test_tokens_are_bytes() -> None:
+    text = "def é(x):\n\t…\x00"
+
+    tokenizer = load_pair().tokenizer
+
+    assert tokenizer.encode(text) == list(text.encode())
+    assert tokenizer.decode(text.encode()) == text
+    assert "".join(tokenizer.stream(text.encode())) == text
+
+
+def test_stream_never_yields_half_a_character() -> None:
+    pieces = list(load_pair().tokenizer.stream("aé…".encode()))
+
+    assert pieces == ["a", "é", "…"]
+
+
+def test_prompts_are_from_files_that_training_held_out() -> None:
+    entries = json.loads(bundled.PROMPTS.read_text())
+
+    import zlib
+
+    assert len(entries) == 32
+    assert all(zlib.crc32(entry["source"].encode()) < 2**32 / 32 for entry in entries)
+
+
+@pytest.mark.parametrize("prompts", [3, *slow([8])])
+def test_draft_agrees_with_the_target_on_its_own_text(bundled_pair: ModelPair, prompts: int) -> None:
+    models = bundled_pair
+    decoder = Decoder(models.target, models.draft, level_widths([1, 1, 1]), temperature=0)
+    steps = [
+        len(tokens)
+        for prompt in bench_prompts(load_prompts())[:prompts]
+        for tokens in decoder.steps(models.tokenizer.encode(prompt), 64)
+    ]
+
+    assert sum(steps) / len(steps) > 2.0
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(bundled.TARGET, tmp_path / "target"))
+
+
+@pytest.fixture
+def draft(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(bundled.DRAFT, tmp_path / "draft"))
+
+
+@pytest.fixture
+def nothing_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "treeopt.runtime.models.pair.load_language_model", lambda *_, **__: pytest.fail("a model was loaded")
+    )
+
+
+def change(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | changes), "utf-8")
+
+
+def pad(folder: Path, columns: int) -> None:
+    """Add so many logit columns, larger than all others, behind the tokens."""
+    change(folder / "config.json", vocab_size=256 + columns)
+    tensors = load_file(folder / "model.safetensors")
+    for name in {"model.embed_tokens.weight", "lm_head.weight"} & tensors.keys():
+        more = 30 * torch.randn((columns, tensors[name].shape[1]), generator=torch.Generator().manual_seed(0))
+        tensors[name] = torch.cat([tensors[name], more.to(tensors[name].dtype)])
+    save_file(tensors, folder / "model.safetensors")
+
+
+def swap_tokens(folder: Path) -> None:
+    content = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    vocabulary = content["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    (folder / "tokenizer.json").write_text(json.dumps(content), "utf-8")
+
+
+def refusal(target: Path | str, draft: Path | str, **options: str) -> str:
+    with pytest.raises(TreeoptError) as caught:
+        load_pair(target, draft, **options)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def decoded(models: object, count: int = 40) -> list[int]:
+    assert isinstance(models, type(load_pair()))
+    decoder = Decoder(models.target, models.draft, level_widths([2, 1]), temperature=0, max_text_tokens=100)
+    return list(decoder.generate(models.tokenizer.encode("import os\n"), count))
+
+
+class TestFolders:
+    def test_a_pair_of_ones_own(self, target: Path, draft: Path) -> None:
+        models = load_pair(str(target), draft)
+
+        assert (models.target.name, models.draft.name, models.notes) == ("target", "draft", ())
+        assert decoded(models) == decoded(load_pair())
+
+    def test_padded_columns_are_left_out_and_told(self, target: Path, draft: Path) -> None:
+        pad(target, 24)
+        pad(draft, 8)
+
+        models = load_pair(target, draft)
+
+        assert models.notes == (
+            "The target has 280 logits and the draft 264: the first 264 are used, which are those of all tokens.",
+        )
+        assert models.target.config.vocabulary == models.draft.config.vocabulary == 264
+
+    @pytest.mark.parametrize("which", ["target", "draft"])
+    def test_a_pair_of_which_one_is_padded_writes_the_same_text(self, target: Path, draft: Path, which: str) -> None:
+        pad({"target": target, "draft": draft}[which], 24)
+
+        assert decoded(load_pair(target, draft)) == decoded(load_pair())
+
+    @pytest.mark.usefixtures("nothing_is_loaded")
+    def test_a_draft_with_two_tokens_swapped(self, target: Path, draft: Path) -> None:
+        swap_tokens(draft)
+
+        assert "4 entries differ, the first is 'a' as token 97: choose a draft" in refusal(target, draft)
+
+    @pytest.mark.usefixtures("nothing_is_loaded")
+    def test_a_draft_without_a_column_for_every_token(self, target: Path, draft: Path) -> None:
+        change(draft / "config.json", vocab_size=250)
+
+        assert refusal(target, draft).startswith("draft: expected logits for every token, up to 255. Got 250, and")
+
+    @pytest.mark.usefixtures("nothing_is_loaded")
+    @pytest.mark.parametrize(
+        ("file", "message"),
+        [
+            ("config.json", "no config.json. Expected a model folder"),
+            ("tokenizer.json", "tokenizer.json: no such file"),
+            ("model.safetensors", "no model.safetensors"),
+        ],
+    )
+    def test_a_file_is_missing(self, target: Path, draft: Path, file: str, message: str) -> None:
+        (draft / file).unlink()
+
+        assert message in refusal(target, draft)
+
+    @pytest.mark.usefixtures("nothing_is_loaded")
+    def test_an_architecture_that_nobody_knows(self, target: Path, draft: Path) -> None:
+        pytest.importorskip("transformers", reason="needs the hf extra")
+        (target / "model.safetensors").unlink()
+        change(target / "config.json", architectures=["NewForCausalLM"], model_type="brand-new")
+
+        text = refusal(target, draft)
+
+        assert text.startswith(f"{target / 'config.json'}: architectures: expected one that treeopt or transformers ")
+        assert text.endswith("Got NewForCausalLM.")
+
+    @pytest.mark.usefixtures("nothing_is_loaded")
+    def test_an_architecture_for_transformers_without_them(
+        self, target: Path, draft: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "transformers", None)
+        change(target / "config.json", architectures=["GPT2LMHeadModel"], model_type="gpt2")
+
+        assert "Got ['GPT2LMHeadModel']). Install treeopt[hf], and transformers will." in refusal(target, draft)
+
+    @pytest.mark.usefixtures("nothing_is_loaded")
+    @pytest.mark.parametrize("content", ["", "[]", "5", "{", "\x00"])
+    def test_a_broken_configuration(self, target: Path, draft: Path, content: str) -> None:
+        (draft / "config.json").write_text(content, "utf-8")
+
+        with pytest.raises(FormatError, match=r"config.json: content: expected"):
+            load_pair(target, draft)
+
+    def test_only_one_model(self, target: Path) -> None:
+        with pytest.raises(InvalidValueError, match="expected both models, or neither"):
+            load_pair(target)
+
+    @pytest.mark.parametrize("device", ["cuda:77", "nowhere"])
+    def test_no_such_device(self, device: str) -> None:
+        with pytest.raises(InvalidValueError, match="device: expected one that is there, such as cpu"):
+            load_pair(device=device)
+
+
+class TestThroughTransformers:
+    @pytest.fixture
+    def other(self, tmp_path: Path) -> Path:
+        transformers = pytest.importorskip("transformers", reason="needs the hf extra")
+        sizes = {"vocab_size": 260, "n_positions": 128, "n_embd": 32, "n_layer": 1, "n_head": 2}
+        config = transformers.GPT2Config(**sizes, bos_token_id=None, eos_token_id=None)
+        transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "other")
+        shutil.copy(bundled.TARGET / "tokenizer.json", tmp_path / "other")
+        return tmp_path / "other"
+
+    def test_a_draft_of_another_architecture_leaves_the_text_as_it_is(self, target: Path, other: Path) -> None:
+        models = load_pair(target, other)
+
+        assert [note.partition(":")[0] for note in models.notes] == [
+            "The draft runs through transformers",
+            "The target has 256 logits and the draft 260",
+        ]
+        assert decoded(models) == decoded(load_pair())
+
+    def test_a_placement_is_for_the_target(
+        self, target: Path, draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from treeopt.runtime.models.hf import loading
+
+        placements, adapted = [], loading.load_adapter
+
+        def load_adapter(folder: Path, **options: object) -> object:
+            placements.append((Path(folder).name, options["placement"]))
+            return adapted(folder, dtype=torch.float32)
+
+        monkeypatch.setattr(loading, "load_adapter", load_adapter)
+        options = PairOptions(
+            target=target,
+            draft=draft,
+            device="cpu",
+            dtype="float32",
+            threads=None,
+            offload=tmp_path,
+            max_memory=(("cpu", "4GB"),),
+        )
+
+        models = options.load()
+
+        assert placements == [("target", loading.Placement(max_memory=(("cpu", "4GB"),), offload_folder=tmp_path))]
+        assert decoded(models, 20) == decoded(load_pair(), 20)
+
+
+class TestHub:
+    """Names of the hub, which is a folder here."""
+
+    @pytest.fixture
+    def hub(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+        hub = SimpleNamespace(calls=[], cached=set(), online=True)
+
+        def snapshot_download(
+            name: str, *, allow_patterns: list[str], ignore_patterns: list[str], local_files_only: bool
+        ) -> str:
+            assert "consolidated*" in ignore_patterns
+            whole = "*.safetensors" in allow_patterns
+            hub.calls.append((name, "whole" if whole else "settings", "cache" if local_files_only else "network"))
+            folder = tmp_path / "hub" / name / "snapshots" / "0f1e2d"
+            if local_files_only:
+                if name not in hub.cached:
+                    raise FileNotFoundError("not in the cache")
+            elif not hub.online:
+                raise OSError("the network is away\nin two lines")
+            else:
+                source = {"org/target": bundled.TARGET, "org/draft": bundled.DRAFT}[name]
+                ignored = shutil.ignore_patterns() if whole else shutil.ignore_patterns("*.safetensors")
+                shutil.copytree(source, folder, dirs_exist_ok=True, ignore=ignored)
+                hub.cached.add(name)
+            return str(folder)
+
+        module = SimpleNamespace(snapshot_download=snapshot_download)
+        monkeypatch.setitem(sys.modules, "huggingface_hub", module)
+        monkeypatch.chdir(tmp_path)
+        return hub
+
+    def test_weights_are_fetched_once_everything_else_fits(self, hub: SimpleNamespace) -> None:
+        models = load_pair("org/target", Path("org/draft"))
+
+        assert (models.target.name, models.draft.name) == ("org/target", "org/draft")
+        assert [call[:2] for call in hub.calls if call[2] == "network"] == [
+            ("org/target", "settings"),
+            ("org/draft", "settings"),
+            ("org/target", "whole"),
+            ("org/draft", "whole"),
+        ]
+
+    def test_what_is_in_the_cache_needs_no_network(self, hub: SimpleNamespace) -> None:
+        load_pair("org/target", "org/draft")
+        hub.online = False
+        hub.calls.clear()
+
+        assert load_pair("org/target", "org/draft").target.name == "org/target"
+        assert {call[2] for call in hub.calls} == {"cache"}
+
+    @pytest.mark.usefixtures("nothing_is_loaded")
+    def test_a_pair_that_does_not_fit_is_refused_without_its_weights(self, hub: SimpleNamespace, draft: Path) -> None:
+        swap_tokens(draft)
+
+        assert "4 entries differ" in refusal("org/target", draft)
+        assert all(kind == "settings" for _, kind, _ in hub.calls)
+
+    def test_no_network(self, hub: SimpleNamespace) -> None:
+        hub.online = False
+
+        assert refusal("org/target", "org/draft") == (
+            "org/target: no such folder, and it cannot be had from the Hugging Face hub (the network is away). "
+            "Check the name, the network and the access rights."
+        )
+
+    def test_no_hub(self, hub: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+
+        assert refusal("org/target", "org/draft") == (
+            "org/target: no such folder. To take it from the Hugging Face hub, install treeopt[hf]."
+        )
+        assert hub.calls == []
+
+    @pytest.mark.parametrize("name", ["/no/such", "./name", "../name", "name", "a/b/c"])
+    def test_other_names_are_folders(self, hub: SimpleNamespace, name: str) -> None:
+        assert "no such folder. Expected a model folder" in refusal(name, "org/draft")
+        assert hub.calls == []
+
+
+class TestCommands:
+    def test_notes_are_told_on_standard_error(self, target: Path, draft: Path, tmp_path: Path) -> None:
+        pad(target, 24)
+        chain(2).save(tmp_path / "tree.json")
+        command = ["run", str(tmp_path / "tree.json"), "--prompt", "def f", "--max-new-tokens", "30"]
+
+        padded = CliRunner().invoke(main, [*command, "--target", str(target), "--draft", str(draft)])
+
+        assert padded.stdout == CliRunner().invoke(main, command).stdout
+        assert padded.stderr.startswith("The target has 280 logits and the draft 256: the first 256 are used")
+
+    def test_a_text_longer_than_the_models_know(self, tmp_path: Path) -> None:
+        chain(2).save(tmp_path / "tree.json")
+
+        result = CliRunner().invoke(
+            main, ["run", str(tmp_path / "tree.json"), "--prompt", "x", "--max-new-tokens", "1024"]
+        )
+
+        assert result.exit_code == 1
+        assert "--max-new-tokens: expected at most 1023 after a prompt of 1 tokens" in result.stderr
+
+    @pytest.mark.parametrize(
+        ("limits", "expected"),
+        [
+            ("cpu=4GB,0=20GiB", (("cpu", "4GB"), ("0", "20GiB"))),
+            ("cpu=500MiB", (("cpu", "500MiB"),)),
+            (None, ()),
+        ],
+    )
+    def test_limits_of_memory(self, limits: str | None, expected: tuple[tuple[str, str], ...]) -> None:
+        seen: list[PairOptions] = []
+        command = click.command()(pair_options(lambda pair: seen.append(pair)))
+
+        result = CliRunner().invoke(command, [] if limits is None else ["--max-memory", limits])
+
+        assert result.exit_code == 0, result.output
+        assert [each.max_memory for each in seen] == [expected]
+
+    @pytest.mark.parametrize(
+        "limits", ["", "4GB", "cpu=4", "cpu=4Gb", "gpu=4GB", "00=4GB", "cpu=4GB,cpu=5GB", "0=-1GB"]
+    )
+    def test_wrong_limits_are_usage_errors(self, limits: str) -> None:
+        result = CliRunner().invoke(main, ["run", "tree.json", "--prompt", "x", "--max-memory", limits])
+
+        assert result.exit_code == 2
+        assert "Invalid value for '--max-memory': expected" in result.stderr
+
+    def test_prompts_are_chosen_and_told(self, tmp_path: Path) -> None:
+        (tmp_path / "a.txt").write_text("one\ntwo\nthree\n" + "é" * 600, "utf-8")
+        seen: list[PromptOptions] = []
+        command = click.command()(prompt_options(lambda prompts: seen.append(prompts)))
+
+        assert CliRunner().invoke(command, []).exit_code == 0
+        assert CliRunner().invoke(command, ["--prompts", str(tmp_path / "a.txt"), "--max-prompts", "5"]).exit_code == 0
+
+        assert seen[0] == PromptOptions(path=None, chat=False, most=64)
+        assert len(seen[0].load(Tokenizer(bundled.TARGET))) == 32
+        prompts = seen[1].load(Tokenizer(bundled.TARGET))
+        assert [bytes(tokens).decode() for tokens in prompts] == ["one", "two", "three", "é" * 256]
+
+    def test_prompts_in_a_chat_template(self, target: Path, tmp_path: Path) -> None:
+        pytest.importorskip("transformers", reason="needs the hf extra")
+        (target / "chat_template.jinja").write_text("<{{ messages[0]['content'] }}>", "utf-8")
+        (tmp_path / "a.txt").write_text("one\ntwo\n" + "x" * 600, "utf-8")
+
+        prompts = PromptOptions(path=tmp_path / "a.txt", chat=True, most=5).load(Tokenizer(target))
+
+        assert [bytes(tokens).decode() for tokens in prompts] == ["<one>", "<two>", f"<{'x' * 512}>"]
+
+    def test_an_answer_is_printed_without_the_message(self, target: Path, draft: Path, tmp_path: Path) -> None:
+        pytest.importorskip("transformers", reason="needs the hf extra")
+        (target / "chat_template.jinja").write_text("def {{ messages[0]['content'] }}(", "utf-8")
+        chain(2).save(tmp_path / "tree.json")
+        command = ["run", str(tmp_path / "tree.json"), "--target", str(target), "--draft", str(draft)]
+
+        plain = CliRunner().invoke(main, [*command, "--max-new-tokens", "9", "--prompt", "def f("]).stdout
+        chat = CliRunner().invoke(main, [*command, "--max-new-tokens", "9", "--prompt", "f", "--chat"])
+
+        assert chat.exit_code == 0, chat.output
+        assert plain == "def f(" + chat.stdout
+
+
+def test_a_placed_target_says_where_it_lies(tmp_path):
+    pytest.importorskip("transformers", reason="needs the hf extra")
+    from treeopt.runtime.models.hf import Placement
+
+    placement = Placement(max_memory=(("cpu", "12MB"),), offload_folder=tmp_path)
+    assert load_pair(placement=placement).target.name == "bundled target over cpu, disk"

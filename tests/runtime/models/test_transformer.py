@@ -1,0 +1,202 @@
+"""The transformer's logits are those of transformers, for texts and for every path of a tree."""
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.drawn import examples
+from treeopt.runtime import load_model
+from treeopt.runtime.models.linear import LEAST_REORDERED, Linear
+from treeopt.runtime.models.mask import TreeMask
+from treeopt.trees import TokenTree, k_ary, level_widths
+
+assert_close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
+
+CHECKPOINTS = {
+    "tied, grouped queries": {"tie_word_embeddings": True},
+    "untied, grouped queries": {"tie_word_embeddings": False},
+    "as many keys as queries": {"num_key_value_heads": 4},
+    "one key for all queries": {"num_key_value_heads": 1, "tie_word_embeddings": True},
+    "heads wider than hidden / heads": {"head_dim": 16},
+    "large enough for reordered weights": {
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "head_dim": 64,
+        "num_hidden_layers": 1,
+        "initializer_range": 0.08,
+    },
+    "one layer, other epsilon": {"num_hidden_layers": 1, "rms_norm_eps": 1e-2},
+    "other rotary base": {"rope_parameters": {"rope_type": "default", "rope_theta": 200.0}},
+    "stored as float16": {"stored_dtype": torch.float16},
+    "stored as bfloat16, tied": {"stored_dtype": torch.bfloat16, "tie_word_embeddings": True},
+    "in several files": {"max_shard_size": "20KB"},
+}
+
+
+@pytest.fixture(scope="module", params=CHECKPOINTS.values(), ids=CHECKPOINTS.keys())
+def folder(request, make_checkpoint):
+    return make_checkpoint(seed=3, **request.param)
+
+
+def random_text(length, *, seed=0, vocabulary=23):
+    return np.random.default_rng(seed).integers(vocabulary, size=length).tolist()
+
+
+def reference(folder):
+    """Return the function from a text to the logits (n, V) that transformers computes."""
+    from transformers import LlamaForCausalLM
+
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+    @torch.inference_mode()
+    def logits(tokens):
+        return model(torch.tensor([tokens])).logits[0]
+
+    return logits
+
+
+def forward(model, cache, tokens, positions, visible, start=0):
+    mask = TreeMask(torch.from_numpy(visible.copy()), cache.capacity, dtype=model.dtype, device=model.device)
+    return model.forward(torch.tensor(tokens), torch.tensor(positions), cache, mask.behind(cache.length), start=start)
+
+
+def forward_tree(model, text, tree, tokens):
+    """Return the logits (n, V) after each node of a tree behind a text."""
+    cache = model.new_cache(len(text) + tree.nodes)
+    model.prefill(torch.tensor(text), cache)
+    return forward(model, cache, tokens, tree.positions + len(text), tree.ancestor_mask)
+
+
+def test_a_prompt_and_then_token_by_token(folder):
+    model, tokens = load_model(folder), random_text(40)
+    expected = reference(folder)(tokens)
+    cache = model.new_cache(40)
+    model.prefill(torch.tensor(tokens[:17]), cache)
+    for position in range(17, 40):
+        logits = model.forward(torch.tensor(tokens[position : position + 1]), torch.tensor([position]), cache, None)
+        assert logits.dtype == torch.float32
+        assert_close(logits[0], expected[position])
+        cache.length += 1
+
+
+@pytest.mark.parametrize("prompt", [0, 1, 11])
+def test_many_tokens_at_once_under_a_causal_mask(folder, prompt):
+    model, tokens = load_model(folder), random_text(30, seed=1)
+    cache = model.new_cache(30)
+    model.prefill(torch.tensor(tokens[:prompt], dtype=torch.int64), cache)
+    causal = np.tril(np.ones((30 - prompt, 30 - prompt), np.bool_))
+    logits = forward(model, cache, tokens[prompt:], np.arange(prompt, 30), causal)
+    assert_close(logits, reference(folder)(tokens)[prompt:])
+    assert cache.length == prompt
+
+
+@pytest.mark.parametrize("tree", [k_ary(2, 3), level_widths([4, 3, 2, 2])])
+def test_each_path_of_a_tree_is_a_text_of_its_own(folder, tree):
+    assert_paths_are_texts(load_model(folder), reference(folder), random_text(9), tree, random_text(tree.nodes))
+
+
+@settings(max_examples=examples(25), deadline=None, derandomize=True)
+@given(st.lists(st.integers(0, 11), max_size=11), st.integers(0, 20), st.integers(0, 1000))
+def test_each_path_of_any_tree_is_a_text_of_its_own(target, target_reference, picks, prompt, seed):
+    tree = TokenTree.ordered([-1, *(pick % (node + 1) for node, pick in enumerate(picks))])
+    text, tokens = random_text(prompt, seed=seed), random_text(tree.nodes, seed=seed + 1)
+    assert_paths_are_texts(target, target_reference, text, tree, tokens)
+
+
+@pytest.fixture(scope="session")
+def target_reference(target_folder):
+    return reference(target_folder)
+
+
+def assert_paths_are_texts(model, reference, text, tree, tokens):
+    logits = forward_tree(model, text, tree, tokens)
+    for padded in tree.leaf_paths:
+        path = padded[padded >= 0].tolist()
+        expected = reference([*text, *(tokens[node] for node in path)])
+        assert_close(logits[path], expected[len(text) :])
+
+
+def test_a_tree_fed_level_by_level_equals_one_pass(target):
+    tree, text = level_widths([3, 4, 5]), random_text(6)
+    tokens = random_text(tree.nodes, seed=5)
+    expected = forward_tree(target, text, tree, tokens)
+    cache = target.new_cache(len(text) + tree.nodes)
+    target.prefill(torch.tensor(text), cache)
+    for level in tree.levels:
+        visible = tree.ancestor_mask[level, : level.stop]
+        positions = tree.positions[level] + len(text)
+        logits = forward(target, cache, tokens[level], positions, visible, start=level.start)
+        assert_close(logits, expected[level])
+
+
+def test_siblings_do_not_see_each_other(target):
+    tree, text = level_widths([3, 3]), random_text(5)
+    tokens = random_text(tree.nodes)
+    changed = [*tokens[:2], (tokens[2] + 1) % 23, *tokens[3:]]
+    before, after = (forward_tree(target, text, tree, each) for each in (tokens, changed))
+    same = [node for node in range(tree.nodes) if not tree.ancestor_mask[node, 2]]
+    assert_close(after[same], before[same])
+    assert (after[2] - before[2]).abs().max() > 0.1
+
+
+def test_the_last_position_that_was_trained(target, target_reference):
+    tokens = random_text(128, seed=7)
+    cache = target.new_cache(128)
+    target.prefill(torch.tensor(tokens[:-1]), cache)
+    logits = target.forward(torch.tensor(tokens[-1:]), torch.tensor([127]), cache, None)
+    assert_close(logits[0], target_reference(tokens)[-1])
+
+
+def test_a_config_of_older_transformers(target_folder, tmp_path):
+    for path in target_folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["rope_parameters"], config["head_dim"]
+    (tmp_path / "config.json").write_text(json.dumps(config | {"rope_theta": 300.0, "rope_scaling": None}))
+    model, tokens = load_model(tmp_path), random_text(20)
+    cache = model.new_cache(20)
+    model.prefill(torch.tensor(tokens[:-1]), cache)
+    logits = model.forward(torch.tensor(tokens[-1:]), torch.tensor([19]), cache, None)
+    assert_close(logits[0], reference(tmp_path)(tokens)[-1])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_weights_are_cast_to_the_dtype_asked_for(target_folder, dtype):
+    model, tree, tokens = load_model(target_folder, dtype=dtype), level_widths([2, 2]), random_text(5)
+    logits = forward_tree(model, random_text(6), tree, tokens)
+    assert logits.dtype == model.dtype == model.new_cache(1).layers[0][0].dtype == dtype
+    exact = forward_tree(load_model(target_folder), random_text(6), tree, tokens)
+    assert (logits.float() - exact).norm() < 0.05 * exact.norm()
+
+
+@pytest.mark.parametrize("inputs", [32, 256])
+@pytest.mark.parametrize("rows", [1, 2, 7, 64])
+def test_products_small_and_reordered(inputs, rows):
+    generator = torch.Generator().manual_seed(0)
+    weight, x = (torch.randn((size, inputs), generator=generator) for size in (512, rows))
+    assert (weight.numel() >= LEAST_REORDERED) == (inputs == 256)
+    assert_close(Linear(weight)(x), x @ weight.t())
+    bias = torch.randn(512, generator=generator)
+    assert_close(Linear(weight, bias)(x), x @ weight.t() + bias)
+    assert Linear(weight, bias).parameters == Linear(weight).parameters + 512
+
+
+def test_parameters_are_counted_once(folder):
+    from transformers import LlamaForCausalLM
+
+    assert load_model(folder).parameters == LlamaForCausalLM.from_pretrained(folder).num_parameters()
+
+
+def test_one_model_serves_several_caches(target, logits_after):
+    texts = [random_text(8, seed=seed) for seed in range(3)]
+    caches = [target.new_cache(8) for _ in texts]
+    for text, cache in zip(texts, caches, strict=True):
+        target.prefill(torch.tensor(text[:-1]), cache)
+    for text, cache in zip(texts, caches, strict=True):
+        logits = target.forward(torch.tensor(text[-1:]), torch.tensor([7]), cache, None)
+        assert_close(logits[0], logits_after(target, text))

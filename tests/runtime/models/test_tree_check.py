@@ -1,0 +1,162 @@
+"""The check at load lets the right models through and refuses whatever would change a text."""
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers", reason="needs the hf extra")
+
+from treeopt import bundled
+from treeopt.errors import TreeoptError
+from treeopt.runtime.models.hf import load_adapter
+from treeopt.runtime.models.hf.cache import AdapterCache
+from treeopt.runtime.models.hf.model import AdapterModel
+from treeopt.runtime.models.hf.tree_check import EXACT, ROUNDED, check_tree_mask
+
+SIZES = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 96,
+    "initializer_range": 0.3,
+}
+LLAMA = transformers.LlamaConfig(**SIZES)
+GPT2 = transformers.GPT2Config(vocab_size=61, n_embd=32, n_layer=2, n_head=4, initializer_range=0.3)
+GEMMA2 = transformers.Gemma2Config(**SIZES, num_key_value_heads=2, head_dim=8)
+
+
+def random_model(config):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return transformers.AutoModelForCausalLM.from_config(config)
+
+
+class WithoutMask(AdapterModel):
+    def forward(self, tokens, positions, cache, _, *, start=0):
+        return super().forward(tokens, positions, cache, None, start=start)
+
+
+class WithCausalMask(AdapterModel):
+    """What becomes of a mask that a model ignores."""
+
+    def forward(self, tokens, positions, cache, _, *, start=0):
+        count, seen = len(tokens), cache.length + start
+        causal = torch.full((count, seen + count), float("-inf"), dtype=self.dtype).triu(seen + 1)
+        return super().forward(tokens, positions, cache, causal, start=start)
+
+
+class WithoutPositions(AdapterModel):
+    def forward(self, tokens, _, cache, mask, *, start=0):
+        first = cache.length + start
+        return super().forward(tokens, torch.arange(first, first + len(tokens)), cache, mask, start=start)
+
+
+class WithWrongKeep(AdapterModel):
+    def new_cache(self, capacity, batch_size=1):
+        return KeepsTheFirstNodes(capacity, batch_size)
+
+
+class KeepsTheFirstNodes(AdapterCache):
+    def keep(self, path):
+        super().keep(range(len(path)))
+
+
+class WithWrongStart(AdapterModel):
+    """Writes every part of a tree to the same slots."""
+
+    def forward(self, tokens, positions, cache, mask, **_):
+        mask = None if mask is None else mask[:, : cache.length + len(tokens)]
+        return super().forward(tokens, positions, cache, mask)
+
+
+class WithNaN(AdapterModel):
+    def forward(self, tokens, positions, cache, mask, *, start=0):
+        return super().forward(tokens, positions, cache, mask, start=start) * float("nan")
+
+
+@pytest.mark.parametrize("config", [LLAMA, GPT2, GEMMA2], ids=["llama", "gpt2", "gemma2"])
+class TestNegativeControls:
+    @pytest.mark.parametrize(
+        "wrong", [WithoutMask, WithCausalMask, WithoutPositions, WithWrongKeep, WithWrongStart, WithNaN]
+    )
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+    def test_a_wrong_adapter_is_refused(self, config, wrong, dtype):
+        model = wrong(random_model(config).to(dtype), name="wrong one")
+        with pytest.raises(TreeoptError, match=r"^wrong one: cannot take a tree mask: .*%"):
+            check_tree_mask(model, tolerance=EXACT if dtype == torch.float32 else ROUNDED)
+
+    def test_the_right_one_is_not(self, config):
+        assert check_tree_mask(AdapterModel(random_model(config), name="right"), tolerance=EXACT) < 1e-5
+        assert check_tree_mask(AdapterModel(random_model(config).bfloat16(), name="right"), tolerance=ROUNDED) < 0.1
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-5), (torch.float16, 0.01), (torch.bfloat16, 0.03)])
+def test_a_trained_model_in_every_dtype(dtype, most):
+    model = transformers.AutoModelForCausalLM.from_pretrained(bundled.TARGET, dtype=dtype)
+    assert check_tree_mask(AdapterModel(model, name="bundled"), tolerance=ROUNDED) < most
+
+
+def test_a_vocabulary_smaller_than_the_trial():
+    config = transformers.LlamaConfig(**{**SIZES, "vocab_size": 5})
+    assert check_tree_mask(AdapterModel(random_model(config), name="small"), tolerance=EXACT) < 1e-5
+
+
+def test_tokens_that_a_model_never_says():
+    class Silent(AdapterModel):
+        def forward(self, *args, **options):
+            return self.silenced(super().forward(*args, **options))
+
+        def text_logits(self, texts):
+            return self.silenced(super().text_logits(texts))
+
+        def silenced(self, logits):
+            logits[..., 50:] = float("-inf")
+            return logits
+
+    assert check_tree_mask(Silent(random_model(LLAMA), name="silent"), tolerance=EXACT) < 1e-5
+
+
+def test_a_model_that_does_not_read_its_text_tells_nothing():
+    model = random_model(LLAMA)
+    for layer in model.model.layers:
+        torch.nn.init.zeros_(layer.self_attn.o_proj.weight)
+    with pytest.raises(TreeoptError, match=r"^blind: cannot tell whether it takes a tree mask"):
+        check_tree_mask(AdapterModel(model, name="blind"), tolerance=EXACT)
+
+
+def test_whatever_a_model_raises_is_named():
+    class Raising(AdapterModel):
+        def forward(self, *_, **__):
+            raise KeyError("some\nthing")
+
+    with pytest.raises(TreeoptError, match=r"^odd: cannot take a tree mask: its trial ended with KeyError: .*some"):
+        check_tree_mask(Raising(random_model(LLAMA), name="odd"), tolerance=EXACT)
+
+
+SHORT = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2}
+REFUSED = {
+    "bloom": ("Bloom", {"vocab_size": 61, "hidden_size": 32, "n_layer": 2, "n_head": 4}, "ALiBi"),
+    "falcon": ("Falcon", {**SIZES, "alibi": True}, "ALiBi"),
+    "mpt": ("Mpt", {"vocab_size": 61, "d_model": 32, "n_layers": 2, "n_heads": 4, "initializer_range": 0.3}, "%"),
+    "mamba": ("Mamba", {**SHORT, "state_size": 4}, "state"),
+    "gpt_neo": (
+        "GPTNeo",
+        {**SHORT, "num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]]},
+        "place in the cache",
+    ),
+    "jamba": ("Jamba", {**SIZES, "num_key_value_heads": 2, "num_hidden_layers": 4, "num_experts": 2}, "state"),
+    "falcon_h1": ("FalconH1", {**SIZES, "num_key_value_heads": 2}, "state"),
+    "lfm2": ("Lfm2", {**SIZES, "num_key_value_heads": 2, "layer_types": ["conv", "full_attention"]}, "Error"),
+    "bert": ("Bert", {**SIZES, "pad_token_id": 0}, "(%|Error)"),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:transformers", "ignore::FutureWarning:transformers")
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_architecture_that_cannot_take_a_tree_is_refused_in_one_line(name, tmp_path):
+    kind, sizes, word = REFUSED[name]
+    random_model(getattr(transformers, f"{kind}Config")(**sizes)).save_pretrained(tmp_path / name)
+    with pytest.raises(TreeoptError, match=rf"^{name}: cannot take a tree mask: .*{word}") as caught:
+        load_adapter(tmp_path / name)
+    assert "\n" not in str(caught.value)

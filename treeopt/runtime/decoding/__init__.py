@@ -1,0 +1,1 @@
+"""Decoding: draft, verify, accept, commit."""

@@ -1,0 +1,1 @@
+"""Models: loading, their forward passes over trees, caches."""

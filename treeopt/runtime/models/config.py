@@ -1,0 +1,186 @@
+"""The architecture of a checkpoint of the Llama family, read from its `config.json`."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from treeopt.errors import FormatError
+from treeopt.files.fields import Fields
+from treeopt.files.json_file import read_object
+from treeopt.runtime.models.rotary import RopeScaling, parse_rope
+
+ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+CONFIG = "config.json"
+GENERATION = "generation_config.json"
+LAYER_KINDS = ("full_attention", "sliding_attention")
+
+# what transformers takes where config.json leaves a field out
+KEY_VALUE_HEADS = {"MistralForCausalLM": 8, "Qwen2ForCausalLM": 32, "Qwen3ForCausalLM": 32}
+HEAD_SIZE = {"Qwen3ForCausalLM": 128}
+SLIDING_WINDOW = 4096
+FULL_LAYERS = 28
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Sizes of a decoder-only transformer with grouped-query attention and rotary positions."""
+
+    vocabulary: int
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    key_value_heads: int
+    head_size: int
+    norm_epsilon: float
+    rope_base: float
+    rope_scaling: RopeScaling | None = None
+    max_positions: int
+    """Longest text the model was trained on, or its sliding window; the runtime refuses to go past it."""
+    sliding_window: int | None = None
+    """Tokens, itself included, that one sees in layers of sliding attention: as long as a text, they see all of it."""
+    query_key_value_bias: bool = False
+    output_bias: bool = False
+    """Whether the product after attention has a bias."""
+    mlp_bias: bool = False
+    head_norms: bool = False
+    """Whether each head of queries and keys is normed before its rotation."""
+    tied_head: bool
+    end_tokens: tuple[int, ...]
+    """Tokens that end a text; empty when the model has none."""
+
+
+def load_config(folder: Path | str) -> ModelConfig:
+    """Return the configuration of a model folder in Hugging Face layout.
+
+    The end tokens of `config.json` come first, then those that `generation_config.json`, where it is there, adds: chat
+    models end a message with a token that only the latter lists.
+
+    Raises TreeoptError when `config.json` is missing, FormatError naming the field that is wrong or not supported.
+    """
+    folder = Path(folder)
+    beside = folder / GENERATION
+    return config_of(folder, read_object(folder / CONFIG), read_object(beside) if beside.exists() else None)
+
+
+def config_of(folder: Path, content: dict[str, Any], generation: dict[str, Any] | None) -> ModelConfig:
+    """Return the configuration of a folder, given what its two files hold; None stands for no second one.
+
+    Raises FormatError naming the file and the field that is wrong or not supported.
+    """
+    config = parse_config(folder / CONFIG, content)
+    if generation is None:
+        return config
+    added = _end_tokens(Fields(folder / GENERATION, generation), generation.get("eos_token_id"))
+    return replace(config, end_tokens=tuple(dict.fromkeys([*config.end_tokens, *added])))
+
+
+def why_not_built_in(content: object) -> str | None:
+    """Return why the built-in transformer cannot run the model of a parsed `config.json`, or None where it can."""
+    try:
+        parse_config("config.json", content)
+    except FormatError as error:
+        return f"{error.field}: {error.reason}"
+    return None
+
+
+def parse_config(source: Path | str, content: object) -> ModelConfig:
+    """Return the configuration that a parsed `config.json` holds.
+
+    Raises FormatError naming `source` and the field that is wrong or not supported.
+    """
+    fields = Fields(source, content)
+    assert isinstance(content, dict)  # Fields refuses anything else
+    architecture = _architecture(fields, content)
+    _refuse_unsupported(fields, content)
+    heads, hidden = fields.integer("num_attention_heads"), fields.integer("hidden_size")
+    layers, longest = fields.integer("num_hidden_layers"), fields.integer("max_position_embeddings")
+    window = _sliding_window(fields, content, architecture, layers)
+    attention_bias = bool(content.get("attention_bias")) and architecture in ("LlamaForCausalLM", "Qwen3ForCausalLM")
+    base, scaling = parse_rope(fields, content, longest)
+    return ModelConfig(
+        vocabulary=fields.integer("vocab_size"),
+        hidden=hidden,
+        intermediate=fields.integer("intermediate_size"),
+        layers=layers,
+        heads=heads,
+        key_value_heads=_key_value_heads(fields, content, KEY_VALUE_HEADS.get(architecture, heads), heads),
+        head_size=_head_size(fields, content, HEAD_SIZE.get(architecture, hidden // heads)),
+        norm_epsilon=fields.number("rms_norm_eps"),
+        rope_base=base,
+        rope_scaling=scaling,
+        max_positions=longest if window is None else min(longest, window),
+        sliding_window=window,
+        query_key_value_bias=attention_bias or architecture == "Qwen2ForCausalLM",
+        output_bias=attention_bias,
+        mlp_bias=bool(content.get("mlp_bias")) and architecture == "LlamaForCausalLM",
+        head_norms=architecture == "Qwen3ForCausalLM",
+        tied_head=bool(content.get("tie_word_embeddings", False)),
+        end_tokens=_end_tokens(fields, content.get("eos_token_id")),
+    )
+
+
+def _architecture(fields: Fields, content: dict[str, object]) -> str:
+    listed = content.get("architectures")
+    for name in ARCHITECTURES:
+        if isinstance(listed, list) and name in listed:
+            return name
+    raise fields.error("architectures", f"expected one of {', '.join(ARCHITECTURES)}. Got {listed}.")
+
+
+def _refuse_unsupported(fields: Fields, content: dict[str, object]) -> None:
+    if content.get("quantization_config") is not None:
+        raise fields.error("quantization_config", "expected none: this version runs weights that are not quantised.")
+    activation = content.get("hidden_act", "silu")
+    if activation not in ("silu", "swish"):
+        raise fields.error("hidden_act", f"expected 'silu'. Got {activation!r}.")
+
+
+def _key_value_heads(fields: Fields, content: dict[str, object], default: int, heads: int) -> int:
+    if "num_key_value_heads" not in fields:
+        count = default
+    else:
+        count = heads if content["num_key_value_heads"] is None else fields.integer("num_key_value_heads")
+    if heads % count:
+        raise fields.error("num_key_value_heads", f"expected a divisor of {heads} heads. Got {count}.")
+    return count
+
+
+def _head_size(fields: Fields, content: dict[str, object], default: int) -> int:
+    size = fields.integer("head_dim") if content.get("head_dim") else default
+    if size % 2 or size == 0:
+        raise fields.error("head_dim", f"expected an even number, for rotary positions. Got {size}.")
+    return size
+
+
+def _end_tokens(fields: Fields, end: object) -> tuple[int, ...]:
+    """Return the end tokens: none, one, or a list of them, as in Llama 3."""
+    tokens = end if isinstance(end, list) else [] if end is None else [end]
+    if not all(type(token) is int for token in tokens):
+        raise fields.error("eos_token_id", f"expected a token id or a list of them. Got {end!r}.")
+    return tuple(tokens)
+
+
+def _sliding_window(fields: Fields, content: dict[str, object], architecture: str, layers: int) -> int | None:
+    """Return how many tokens the layers of sliding attention see, None where no layer has it."""
+    used = architecture != "LlamaForCausalLM" and content.get("sliding_window", SLIDING_WINDOW) is not None
+    if architecture in ("Qwen2ForCausalLM", "Qwen3ForCausalLM"):
+        used = used and bool(content.get("use_sliding_window"))
+        slides = _some_layer_slides(fields, content, layers, by_default=used)
+        if slides and not used:
+            raise fields.error("layer_types", "expected no sliding attention without use_sliding_window.")
+        used = slides
+    if not used:
+        return None
+    return fields.integer("sliding_window") if "sliding_window" in fields else SLIDING_WINDOW
+
+
+def _some_layer_slides(fields: Fields, content: dict[str, object], layers: int, *, by_default: bool) -> bool:
+    """Whether a layer of a Qwen model has sliding attention: as listed, or by default those behind the first few."""
+    kinds = content.get("layer_types")
+    if kinds is None:
+        full = fields.integer("max_window_layers", least=0) if "max_window_layers" in fields else FULL_LAYERS
+        return by_default and layers > full
+    if not isinstance(kinds, list) or not all(kind in LAYER_KINDS for kind in kinds):
+        raise fields.error("layer_types", f"expected a list of {' and '.join(LAYER_KINDS)}. Got {kinds!r}.")
+    return "sliding_attention" in kinds

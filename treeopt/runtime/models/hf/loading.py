@@ -1,0 +1,160 @@
+"""Loading any causal language model of transformers: whole, quantised, offloaded or split over devices."""
+
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from treeopt.errors import InvalidValueError, TreeoptError
+from treeopt.runtime.models.hf.tree_check import EXACT, ROUNDED, check_tree_mask
+
+if TYPE_CHECKING:
+    from treeopt.runtime.models.hf.model import AdapterModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where a model that does not fit on one device goes: layer by layer, the first devices first."""
+
+    max_memory: tuple[tuple[str, str], ...]
+    """Pairs of a device and what it may hold, such as ("0", "20GiB") and ("cpu", "60GiB"); the rest goes to disk."""
+    offload_folder: Path | None = None
+    """Where what fits in no memory is read from at every pass."""
+
+
+def load_adapter(
+    folder: Path | str,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    placement: Placement | None = None,
+    tensor_parallel: bool = False,
+) -> "AdapterModel":
+    """Return the model of a folder in Hugging Face layout, or of a name on the hub, checked with a small tree.
+
+    Args:
+        folder: the folder, or the name.
+        dtype: what the weights are cast to; a quantised checkpoint keeps its own.
+        device: where the model goes.
+        placement: where its parts go instead.
+        tensor_parallel: split every layer over the processes of a `torchrun`.
+
+    Raises TreeoptError in one line for whatever keeps the model from being loaded or from taking a tree mask.
+    """
+    if placement is not None and tensor_parallel:
+        raise InvalidValueError("placement, tensor_parallel: expected one of them at most. Got both.")
+    local = Path(folder).is_dir()
+    if not local and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(folder)):
+        raise TreeoptError(f"{folder}: no such folder. Expected a model folder in Hugging Face layout.")
+    name = Path(folder).resolve().name if local else str(folder)
+    with _quiet(_transformers()):
+        try:
+            model, quantised = _load(str(folder), local, dtype, _where(device, placement, tensor_parallel))
+        except TreeoptError:
+            raise
+        except Exception as error:  # whatever transformers, accelerate and quantisers raise
+            raise TreeoptError(f"{folder}: {_one_line(error)}") from error
+        from treeopt.runtime.models.hf.model import AdapterModel
+
+        adapter = AdapterModel(model, name=name)
+        exact = adapter.dtype in (torch.float32, torch.float64) and not quantised
+        check_tree_mask(adapter, tolerance=EXACT if exact else ROUNDED)
+    return adapter
+
+
+def _load(source: str, local: bool, dtype: torch.dtype, where: dict[str, Any]) -> tuple[Any, bool]:
+    """Return a `PreTrainedModel` and whether it is quantised."""
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig
+
+    content, _ = PretrainedConfig.get_config_dict(source, local_files_only=local)
+    if "auto_map" in content and content.get("model_type") not in CONFIG_MAPPING:
+        raise TreeoptError(
+            f"{source}: needs code of its own (auto_map in config.json), which is not run. "
+            "Expected an architecture that transformers has."
+        )
+    quantisation = content.get("quantization_config")
+
+    def load(attention: str) -> Any:
+        return AutoModelForCausalLM.from_pretrained(
+            source,
+            dtype="auto" if quantisation else dtype,
+            attn_implementation=attention,
+            local_files_only=local,
+            trust_remote_code=False,
+            output_loading_info=True,
+            **where,
+        )
+
+    try:
+        model, report = load("sdpa" if not content.get("attn_logit_softcapping") else "eager")
+    except ImportError as error:
+        if quantisation is None:
+            raise
+        method = quantisation.get("quant_method", "quantised")
+        raise TreeoptError(
+            f"{source}: its {method} weights need a package that is not installed. {_one_line(error)}"
+        ) from error
+    except ValueError:  # architectures without it say so before they read any weight
+        model, report = load("eager")
+    if report["missing_keys"]:
+        missing = sorted(report["missing_keys"])
+        raise TreeoptError(f"{source}: {missing[0]}: missing, as are {len(missing) - 1} other weights.")
+    return model, quantisation is not None
+
+
+def _where(device: torch.device | str, placement: Placement | None, tensor_parallel: bool) -> dict[str, Any]:
+    """Return what `from_pretrained` is told of places."""
+    if tensor_parallel:
+        from transformers.distributed.configuration_utils import DistributedConfig
+
+        if hasattr(DistributedConfig, "tp_plan"):
+            return {"distributed_config": DistributedConfig(tp_plan="auto")}
+        return {"tp_plan": "auto"}  # older transformers
+    if placement is not None:
+        memory = {int(place) if place.isdigit() else place: size for place, size in placement.max_memory}
+        offload = {} if placement.offload_folder is None else {"offload_folder": str(placement.offload_folder)}
+        return {"device_map": "auto", "max_memory": memory, **offload}
+    return {} if torch.device(device).type == "cpu" else {"device_map": {"": torch.device(device)}}
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise TreeoptError(
+            'transformers: not installed. Install it with `pip install "treeopt[hf]"` for models that treeopt does not '
+            "run itself."
+        ) from None
+    return transformers
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Keep loading bars and notes off a standard error that no one watches."""
+    logs = transformers.utils.logging
+    if sys.stderr.isatty():
+        yield
+        return
+    verbosity, bars = logs.get_verbosity(), logs.is_progress_bar_enabled()
+    placing = logging.getLogger("accelerate")
+    level = placing.level
+    logs.set_verbosity_error()
+    placing.setLevel(logging.ERROR)
+    logs.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logs.set_verbosity(verbosity)
+        placing.setLevel(level)
+        if bars:
+            logs.enable_progress_bar()
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:400] or type(error).__name__

@@ -1,0 +1,105 @@
+"""A causal language model of transformers, run with a tree mask, positions and a cache of slots."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from treeopt.runtime.models.hf.cache import AdapterCache
+from treeopt.runtime.models.hf.sizes import sizes_of
+
+PREFILL_TOKENS = 2048
+"""Most tokens of a text that one prefill pass reads."""
+
+
+class AdapterModel:
+    """Any `PreTrainedModel` with a language head as a `treeopt.runtime.models.model.LanguageModel`.
+
+    It is set to evaluation and otherwise left as it is: quantised, offloaded or split over devices.
+
+    Args:
+        model: the loaded model; `treeopt.runtime.models.hf.tree_check` tells whether it can take a tree mask.
+        name: what it is called in reports and errors.
+
+    Raises TreeoptError for a model that cannot go back to an earlier text or whose longest text is not known.
+    """
+
+    def __init__(self, model: Any, *, name: str) -> None:
+        self.name = name
+        self.config = sizes_of(model, name)
+        self.parameters = self.config.parameters
+        self.dtype: torch.dtype = model.dtype
+        self.device = _input_device(model)
+        self._model = model.eval()
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Where its weights lie, such as `cpu` and `disk`; empty where nobody placed them."""
+        return tuple(dict.fromkeys(str(place) for place in getattr(self._model, "hf_device_map", {}).values()))
+
+    def new_cache(self, capacity: int, batch_size: int = 1) -> AdapterCache:
+        """Return an empty cache for `capacity` tokens of each text, tree nodes included."""
+        return AdapterCache(capacity, batch_size)
+
+    def cache_bytes(self, capacity: int, batch_size: int = 1) -> int:
+        """Return the bytes of keys and values in a cache for `capacity` tokens of each text."""
+        return self.dtype.itemsize * self.config.cached_numbers * capacity * batch_size
+
+    def pass_bytes(self, tokens: int) -> int:  # noqa: ARG002
+        """Return 0: what a pass takes is not known."""
+        return 0
+
+    @torch.inference_mode()
+    def prefill(self, tokens: Tensor, cache: AdapterCache) -> Tensor | None:
+        """Commit a text, int64 (n,) or (batch, n), to an empty cache; return None, for no hidden state is told."""
+        if tokens.numel() == 0:
+            return None
+        for part in tokens.view(-1, tokens.shape[-1]).split(PREFILL_TOKENS, dim=1):
+            cache.seek()
+            places = torch.arange(cache.length, cache.length + part.shape[1], device=self.device)
+            self._model.base_model(  # without the head
+                input_ids=part, position_ids=places.expand_as(part), past_key_values=cache, use_cache=True
+            )
+            cache.length += part.shape[1]
+        return None
+
+    @torch.inference_mode()
+    def forward(
+        self, tokens: Tensor, positions: Tensor, cache: AdapterCache, mask: Tensor | None, *, start: int = 0
+    ) -> Tensor:
+        """Return logits, tokens.shape + (V,), of tokens that stand behind the committed ones.
+
+        Args:
+            tokens: int64 (n,) or (batch, n).
+            positions: int64 (n,), place of each token in the text; those past the longest text count as its last one.
+            cache: keys and values are written to slots length + start …; its length does not change.
+            mask: (n, length + start + n) to add to the attention scores, or None when each token sees every slot.
+            start: tree nodes that were fed before in this step.
+        """
+        rows = tokens.view(-1, tokens.shape[-1])
+        count = rows.shape[1]
+        if mask is None and count > 1:  # a model left to itself would hide later tokens from earlier ones
+            mask = torch.zeros((count, cache.length + start + count), dtype=self.dtype, device=self.device)
+        cache.seek(start)
+        logits: Tensor = self._model(
+            input_ids=rows,
+            attention_mask=None if mask is None else mask.expand(len(rows), 1, -1, -1),
+            position_ids=positions.clamp(max=self.config.max_positions - 1).expand_as(rows),
+            past_key_values=cache,
+            use_cache=True,
+            return_dict=True,
+        ).logits
+        return logits.to(self.device).view(*tokens.shape, -1)
+
+    @torch.inference_mode()
+    def text_logits(self, texts: Tensor) -> Tensor:
+        """Return logits (batch, n, V) of texts, int64 (batch, n), as the model computes them with no mask or cache."""
+        logits: Tensor = self._model(input_ids=texts, use_cache=False, return_dict=True).logits
+        return logits.to(self.device)
+
+
+def _input_device(model: Any) -> torch.device:
+    """Return where tokens go in: the device of the input embeddings, or the one they are brought to when offloaded."""
+    embeddings = model.get_input_embeddings()
+    offloaded = embeddings.weight.device.type == "meta"
+    return torch.device(embeddings._hf_hook.execution_device if offloaded else embeddings.weight.device)

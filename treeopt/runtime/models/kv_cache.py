@@ -1,0 +1,54 @@
+"""Keys and values of texts, preallocated, with the tree's nodes behind them and the accepted path moved in place."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from treeopt.runtime.models.config import ModelConfig
+from treeopt.runtime.models.rotary import Rotations
+
+
+class KVCache:
+    """Keys and values of all layers, for as many texts of one length as the batch has.
+
+        slot:   0 … length-1        length … length+n-1
+        holds:  committed tokens    tree nodes of the step, in the order they were fed
+
+    `keep(path)` moves the accepted nodes' entries to length, length+1, … and makes them committed; the rest of the
+    tree is forgotten because the next step writes over it.
+    """
+
+    def __init__(
+        self, config: ModelConfig, capacity: int, batch_size: int, *, rotations: Rotations, dtype: torch.dtype
+    ) -> None:
+        shape = (2, config.layers, batch_size, config.key_value_heads, capacity, config.head_size)
+        self._store = torch.zeros(shape, dtype=dtype, device=rotations.device)
+        self.layers: list[tuple[Tensor, Tensor]] = list(zip(self._store[0], self._store[1], strict=True))
+        """One (keys, values) pair a layer, each (batch, key_value_heads, capacity, head_size)."""
+        # held here, because a captured graph reads them where they lie; a tree may be as deep as its text is long
+        self.rotations = rotations.up_to(min(capacity, 2 * config.max_positions))
+        """complex64 (positions, 1, head_size / 2), of every position that a token in the cache can have."""
+        self.batch_size = batch_size
+        self.capacity = capacity
+        self.length = 0
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Commit the tree nodes at the offsets `path` from `length`, rising from 0, and drop the others, in all texts.
+
+        With 2 committed tokens A B and nodes r x y z behind them, keep([0, 2]) leaves A B r y.
+        """
+        count = len(path)
+        if path[-1] != count - 1:  # otherwise they already stand where they belong
+            offsets = torch.tensor(path).to(self._store.device, non_blocking=True)
+            moved = self._store.index_select(4, self.length + offsets)
+            self._store[:, :, :, :, self.length : self.length + count] = moved
+        self.length += count
+
+    def wipe(self) -> None:
+        """Set what stands behind the committed tokens to 0, where a pass left something that is not finite."""
+        self._store[:, :, :, :, self.length :] = 0
+
+    def clear(self) -> None:
+        """Forget every token."""
+        self.length = 0

@@ -1,0 +1,143 @@
+"""The memory that a decoder needs, worked out before any of it is taken.
+
+For a tree of n nodes, m of which have children, texts of up to L tokens, a vocabulary of V and numbers of b bytes:
+
+    kept for the target    cache(L + n)  +  b n (L + n) mask  +  8 m V residuals (twice on a device)
+    kept for the draft     cache(L + n)  +  b w (L + fed) mask of every level  +  4 n V probabilities  +  8 m V noise
+    for a moment           n^2 + m^2 while masks are made; activations; b n V logits  +  8 n V probabilities
+
+Of what is needed for a moment only the most counts.  Residuals, probabilities and noise are needed above temperature 0
+only.  Not counted are the prompt's own pass, Python's lists (some 300 bytes a node), and what a device's libraries take
+for themselves.
+"""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import psutil
+import torch
+
+from treeopt.errors import OutOfMemoryError
+from treeopt.records.sampling import Sampling
+from treeopt.runtime.models.model import LanguageModel, SizedModel, TextCache
+from treeopt.trees import TokenTree
+
+SORTING = 20
+"""Bytes for each of n V entries that top-p sorts: tokens, their order, sums."""
+CGROUP = Path("/sys/fs/cgroup")
+"""Where Linux tells what a container may use."""
+
+
+def decoder_bytes(
+    target: LanguageModel,
+    draft: LanguageModel | None,
+    tree: TokenTree | None,
+    *,
+    text_tokens: int,
+    max_nodes: int,
+    sampling: Sampling,
+) -> Counter[torch.device]:
+    """Return the bytes that a decoder takes on each device; see the formula above.
+
+    Args:
+        target: the model that verifies.
+        draft: the model that drafts, None where nothing or something else does.
+        tree: what is drafted; None where it is not known, or another may come.
+        text_tokens: longest text, L.
+        max_nodes: nodes of the largest tree, n.
+        sampling: of the target.
+    """
+    n, vocabulary, width = max_nodes, target.config.vocabulary, target.dtype.itemsize
+    parents = n if tree is None else int(np.count_nonzero(tree.child_counts))
+    sampled_entries = 0 if sampling.greedy else vocabulary
+    mask = width * n * (text_tokens + n) if n > 1 else 0
+    residuals = 8 * parents * sampled_entries * (1 if target.device.type == "cpu" else 2)
+    probabilities = n * sampled_entries * (8 if sampling.top_p == 1 else 8 + SORTING)
+    moment = max(pass_bytes(target, n), width * n * vocabulary + probabilities)
+    needed = Counter({target.device: cache_bytes(target, text_tokens + n) + mask + residuals})
+    if draft is not None and n > 1:
+        moment = max(moment, n**2 + parents**2)
+        needed[draft.device] += cache_bytes(draft, text_tokens + n) + (4 * n + 8 * parents) * sampled_entries
+        needed[draft.device] += draft.dtype.itemsize * _level_mask_entries(tree, n, text_tokens)
+    needed[target.device] += moment
+    return needed
+
+
+def check_decoder(
+    target: LanguageModel,
+    draft: LanguageModel | None,
+    tree: TokenTree | None,
+    *,
+    text_tokens: int,
+    max_nodes: int,
+    sampling: Sampling,
+) -> None:
+    """Raise OutOfMemoryError where a decoder needs more memory than is free; arguments as for `decoder_bytes`."""
+    needed = decoder_bytes(target, draft, tree, text_tokens=text_tokens, max_nodes=max_nodes, sampling=sampling)
+    for device, size in needed.items():
+        check_room(device, size, f"a decoder of trees of {max_nodes} nodes and texts of {text_tokens} tokens")
+
+
+def new_cache(model: LanguageModel, capacity: int) -> TextCache:
+    """Return a model's cache for so many tokens; raises OutOfMemoryError where it does not fit into what is free."""
+    check_room(model.device, cache_bytes(model, capacity), f"{model.name}'s cache of {capacity} tokens")
+    return model.new_cache(capacity)
+
+
+def check_room(device: torch.device, needed_bytes: int, what: str) -> None:
+    """Raise OutOfMemoryError, naming what needs the memory, where a device has less of it free."""
+    free = free_bytes(device)
+    if free is not None and needed_bytes > free:
+        raise OutOfMemoryError(
+            f"memory: expected room for {what}, {_gigabytes(needed_bytes)}. Got {_gigabytes(free)} free on {device}: "
+            "take a smaller tree, or a shorter text (--max-new-tokens, in Python max_text_tokens)."
+        )
+
+
+def free_bytes(device: torch.device) -> float | None:
+    """Return the bytes that are free on a device; None where it does not say."""
+    if device.type == "cpu":
+        return min(psutil.virtual_memory().available, _container_bytes())
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cached
+    return None
+
+
+def cache_bytes(model: LanguageModel, capacity: int) -> int:
+    """Return the bytes of a model's cache for so many tokens; 0 where the model does not say."""
+    return model.cache_bytes(capacity) if isinstance(model, SizedModel) else 0
+
+
+def pass_bytes(model: LanguageModel, tokens: int) -> int:
+    """Return the bytes of the activations of a pass over so many tokens; 0 where the model does not say."""
+    return model.pass_bytes(tokens) if isinstance(model, SizedModel) else 0
+
+
+def _level_mask_entries(tree: TokenTree | None, nodes: int, text_tokens: int) -> int:
+    """Return the entries of the masks of all draft levels; a level of one node below one of each needs none."""
+    if tree is None:
+        return nodes * (text_tokens + nodes)
+    widths = tree.draft_widths.astype(np.int64)
+    fed = widths.cumsum()
+    masked = fed > np.arange(1, len(widths) + 1)
+    return int((widths * (text_tokens + fed))[masked].sum())
+
+
+def _container_bytes() -> float:
+    """Return what is left of the limit that a container was given, infinity where there is none."""
+    try:
+        limit, used = ((CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        return max(0, int(limit) - int(used))
+    except (OSError, ValueError):  # no Linux, no container, or "max"
+        return float("inf")
+
+
+def _gigabytes(size: float) -> str:
+    """Return a size in GB of 10^9 bytes.
+
+    >>> _gigabytes(23_900_000_000), _gigabytes(12_000_000)
+    ('23.9 GB', '0.01 GB')
+    """
+    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e9:.2f} GB"

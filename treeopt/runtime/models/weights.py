@@ -1,0 +1,142 @@
+"""Model folders in Hugging Face layout: `config.json`, safetensors and `tokenizer.json`."""
+
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from treeopt.errors import FormatError
+from treeopt.runtime.models.config import ModelConfig
+from treeopt.runtime.models.folder import ModelFolder
+from treeopt.runtime.models.linear import Linear
+from treeopt.runtime.models.transformer import Layer, Transformer, Weights
+from treeopt.runtime.models.weight_files import opened
+
+STORED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def load_model(
+    folder: ModelFolder | Path | str, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
+) -> Transformer:
+    """Return the model of a folder, its weights cast to `dtype` on `device`.
+
+    Raises TreeoptError when something is missing, FormatError naming the tensor that is missing or misshapen.
+    """
+    found = ModelFolder.of(folder)
+    files = found.weight_files
+    return build_model(found.config, _Folder(found.path, files, dtype, torch.device(device)), name=found.path.name)
+
+
+def check_folder(folder: Path | str) -> None:
+    """Check that the weights of a folder are all there, reading no more than the header of each file.
+
+    Raises TreeoptError without weights, FormatError naming the file that is missing, cut off or not as the index says.
+    """
+    _ = ModelFolder(folder).weight_files
+
+
+class Tensors(Protocol):
+    """A model's weights by the names that Hugging Face gives them, on one device and in one dtype."""
+
+    def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Return one weight; raises FormatError naming it when it is missing or has another shape."""
+
+
+def build_model(config: ModelConfig, tensors: Tensors, *, name: str) -> Transformer:
+    """Return the model of these weights; raises what `tensors` raises."""
+    size = (config.vocabulary, config.hidden)
+    embedding = tensors.get("model.embed_tokens.weight", size)
+    weights = Weights(
+        embedding=embedding,
+        layers=tuple(_layer(tensors, config, f"model.layers.{index}") for index in range(config.layers)),
+        norm=tensors.get("model.norm.weight", (config.hidden,)),
+        head=Linear(embedding if config.tied_head else tensors.get("lm_head.weight", size)),
+    )
+    return Transformer(config, weights, name=name)
+
+
+def _layer(tensors: Tensors, config: ModelConfig, prefix: str) -> Layer:
+    hidden, inner, attention = config.hidden, config.intermediate, f"{prefix}.self_attn"
+    return Layer(
+        attention_norm=tensors.get(f"{prefix}.input_layernorm.weight", (hidden,)),
+        query_key_value=Linear(
+            _query_key_value(tensors, config, attention, "weight", hidden),
+            _query_key_value(tensors, config, attention, "bias") if config.query_key_value_bias else None,
+        ),
+        head_norms=_head_norms(tensors, config, attention) if config.head_norms else None,
+        attention_output=Linear(
+            tensors.get(f"{attention}.o_proj.weight", (hidden, config.heads * config.head_size)),
+            tensors.get(f"{attention}.o_proj.bias", (hidden,)) if config.output_bias else None,
+        ),
+        mlp_norm=tensors.get(f"{prefix}.post_attention_layernorm.weight", (hidden,)),
+        gate_up=Linear(
+            _gate_up(tensors, f"{prefix}.mlp", "weight", inner, hidden),
+            _gate_up(tensors, f"{prefix}.mlp", "bias", inner) if config.mlp_bias else None,
+        ),
+        down=Linear(
+            tensors.get(f"{prefix}.mlp.down_proj.weight", (hidden, inner)),
+            tensors.get(f"{prefix}.mlp.down_proj.bias", (hidden,)) if config.mlp_bias else None,
+        ),
+    )
+
+
+def _query_key_value(tensors: Tensors, config: ModelConfig, prefix: str, kind: str, *columns: int) -> Tensor:
+    """Return the weights or the biases, which have no columns, of three products below one another."""
+    key_size = config.key_value_heads * config.head_size
+    query = tensors.get(f"{prefix}.q_proj.{kind}", (config.heads * config.head_size, *columns))
+    key = tensors.get(f"{prefix}.k_proj.{kind}", (key_size, *columns))
+    value = tensors.get(f"{prefix}.v_proj.{kind}", (key_size, *columns))
+    return torch.cat([_pairs_together(query, config), _pairs_together(key, config), value])
+
+
+def _gate_up(tensors: Tensors, prefix: str, kind: str, *shape: int) -> Tensor:
+    return torch.cat([tensors.get(f"{prefix}.{name}.{kind}", shape) for name in ("gate_proj", "up_proj")])
+
+
+def _head_norms(tensors: Tensors, config: ModelConfig, prefix: str) -> Tensor:
+    """Return the weights (heads + key_value_heads, head_size) of the norms of each query and key."""
+    query, key = (
+        _pairs_together(tensors.get(f"{prefix}.{name}.weight", (config.head_size,)), config)
+        for name in ("q_norm", "k_norm")
+    )
+    return torch.cat([query.expand(config.heads, -1), key.expand(config.key_value_heads, -1)])
+
+
+def _pairs_together(rows: Tensor, config: ModelConfig) -> Tensor:
+    """Reorder each head's rows so that the two numbers that rotate together, i and i + head_size/2, are neighbours.
+
+    Queries and keys are reordered alike, so their products do not change.
+    """
+    halves = rows.view(-1, 2, config.head_size // 2, *rows.shape[1:])
+    return halves.transpose(1, 2).reshape(rows.shape)
+
+
+class _Folder:
+    """The tensors of a folder by name, from one file or several."""
+
+    def __init__(self, folder: Path, files: dict[str, Path], dtype: torch.dtype, device: torch.device) -> None:
+        self._dtype = dtype
+        self._device = device
+        self._folder = folder
+        self._file_of = files
+        self._path: Path | None = None
+
+    def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Return one tensor, which must have `shape`."""
+        path = self._file_of.get(name)
+        if path is None:
+            raise FormatError(self._folder, name, "this weight is missing from the safetensors files.")
+        if path != self._path:  # one file stays open, since neighbours lie in the same
+            self._file, self._path = opened(path, str(self._device)), path
+        try:
+            tensor: Tensor = self._file.get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            raise FormatError(path, name, f"cannot be read ({error}).") from None
+        if tuple(tensor.shape) != shape:
+            raise FormatError(path, name, f"expected shape {shape}. Got {tuple(tensor.shape)}.")
+        if tensor.dtype not in STORED:
+            raise FormatError(path, name, f"expected float32, bfloat16 or float16. Got {tensor.dtype}.")
+        # on a CPU it is a view of the mapped file, all of which would stay mapped for one norm
+        return tensor.to(self._dtype, copy=tensor.device.type == "cpu", memory_format=torch.contiguous_format)
