@@ -33,7 +33,7 @@ from treeopt import bundled as bundle
 from treeopt.cli.options import PairOptions, file, load_profile, pair_options
 from treeopt.planner import Candidate, fastest_drafted_tree
 from treeopt.profiler import Journal, Measured, Measurement, Settings, bench, clock_for
-from treeopt.profiler.divergence import divergence
+from treeopt.profiler.bench.divergence import divergence
 from treeopt.profiler.machine import describe_machine, describe_pair
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling

@@ -8,7 +8,7 @@ from functools import partial
 from conditions import bar, conditions, say
 
 from treeopt import bundled as bundle
-from treeopt.profiler.trials import TimedSteps, decoded_text
+from treeopt.profiler.bench.timed_steps import TimedSteps, decoded_text
 from treeopt.runtime import DraftingDecoder, Transformer, growing
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa

@@ -19,7 +19,7 @@ from treeopt.planner import step_model
 from treeopt.planner.dynamic import fastest_dynamic_tree, predict_dynamic
 from treeopt.planner.replay import Replay
 from treeopt.profiler import Recording, RecordSize, Settings, TextFiles
-from treeopt.profiler.record import joined
+from treeopt.profiler.acceptance.draft_record import joined
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import DynamicDecoder
 from treeopt.runtime.models.pair import load_pair

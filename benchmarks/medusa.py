@@ -12,7 +12,7 @@ from conditions import bar, conditions, say
 
 from treeopt import bundled as bundle
 from treeopt import solve
-from treeopt.profiler.medusa import medusa_acceptance
+from treeopt.profiler.acceptance.heads import medusa_acceptance
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import DraftingDecoder, Transformer
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa

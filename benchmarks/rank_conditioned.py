@@ -17,7 +17,7 @@ from conditions import bar, conditions
 
 import treeopt
 from treeopt.arrays import Float64
-from treeopt.profiler.acceptance import AcceptanceText, TextPositions
+from treeopt.profiler.acceptance.positions import AcceptanceText, TextPositions
 from treeopt.records.acceptance import AcceptanceTable, TextSums
 from treeopt.records.counts import LEAST_COUNT, TextCounts, conditional_counts, rank_conditioned_counts, text_sums
 from treeopt.records.sampling import Sampling

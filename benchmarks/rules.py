@@ -21,7 +21,7 @@ from treeopt.cli.values import TEMPERATURES
 from treeopt.planner import fastest_drafted_tree, plan, step_model
 from treeopt.planner.smoothing import smooth
 from treeopt.profiler import Journal, Measurement, Settings, bench, clock_for
-from treeopt.profiler.traversal import ReachSums, count_reach, gained, until_no_gain
+from treeopt.profiler.acceptance.traversal import ReachSums, count_reach, gained, until_no_gain
 from treeopt.records.acceptance import TextSums
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling

@@ -25,7 +25,7 @@ def bench_tree(tree: Path, asked: BenchOptions) -> None:
     model = _model(profile, planned, asked)
     predicted = model.predict("tree", planned.tree)
     models = load_fitting(asked, profile, tree=tree, planned=planned)
-    from treeopt.profiler.bench import bench_as_measured
+    from treeopt.profiler.bench.compare import bench_as_measured
     from treeopt.texts.prompts import bench_prompts
 
     held_out = bench_prompts(asked.prompts.load(models.tokenizer))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from treeopt.profiler.programs import Sight
+    from treeopt.profiler.latency.programs import Sight
     from treeopt.runtime.models.model import LanguageModel
 
 TELL_S = 5.0
@@ -25,8 +25,8 @@ def warn_of_other_programs(
         several: whether this is one of several processes with one launcher, which are no others.
         otherwise: what to do beside closing them.
     """
-    from treeopt.profiler.busy import threads_on
-    from treeopt.profiler.programs import look, wait_for_quiet
+    from treeopt.profiler.latency.busy import threads_on
+    from treeopt.profiler.latency.programs import look, wait_for_quiet
 
     told_s = -TELL_S
 

@@ -210,11 +210,11 @@ def _measured(
     from treeopt.engines.reports import step_latencies, with_imported
     from treeopt.planner import fastest_drafted_tree
     from treeopt.profiler import Journal, Measurement, Recording, RecordSize, Settings, TextFiles, clock_for
-    from treeopt.profiler.busy import ProcessorTimes
-    from treeopt.profiler.distributed import local_device, processes_for
     from treeopt.profiler.heading import check_edition
-    from treeopt.profiler.measure import check_measurable
-    from treeopt.profiler.passes import ROOM_TOKENS
+    from treeopt.profiler.latency.busy import ProcessorTimes
+    from treeopt.profiler.latency.passes import ROOM_TOKENS
+    from treeopt.profiler.processes.distributed import local_device, processes_for
+    from treeopt.profiler.profile_run import check_measurable
     from treeopt.texts.prompts import profile_prompts
 
     try:

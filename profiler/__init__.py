@@ -1,10 +1,10 @@
 """Measuring: times of passes and steps, acceptance, draft records, decoding with a tree beside plain decoding."""
 
-from treeopt.profiler.bench import Measured, bench, bench_trees
+from treeopt.profiler.acceptance.draft_record import Recording, TextFiles
+from treeopt.profiler.bench.compare import Measured, bench, bench_trees
 from treeopt.profiler.clock import Clock, CudaClock, MonotonicClock, clock_for
 from treeopt.profiler.journal import Journal
-from treeopt.profiler.measure import Measurement
-from treeopt.profiler.record import Recording, TextFiles
+from treeopt.profiler.profile_run import Measurement
 from treeopt.profiler.settings import RecordSize, Settings
 
 __all__ = [

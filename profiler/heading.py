@@ -9,7 +9,7 @@ from pathlib import Path
 from zlib import crc32
 
 from treeopt.errors import TreeoptError
-from treeopt.profiler.passes import PROBE_TREES
+from treeopt.profiler.latency.passes import PROBE_TREES
 from treeopt.version import __version__
 
 JOURNAL_VERSION = 2

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from treeopt.errors import FormatError, TreeoptError
 from treeopt.files.whole_files import read_text
-from treeopt.profiler.processes import OneProcess, Processes, what_is_kept
+from treeopt.profiler.processes.processes import OneProcess, Processes, what_is_kept
 
 MAX_BYTES = 64_000_000
 

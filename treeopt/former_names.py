@@ -22,6 +22,13 @@ MOVED: dict[str, dict[str, str]] = {
             "setting sglang source tensorrt_llm vllm"
         ),
     },
+    "profiler": {
+        "profiler": ("measure=profile_run"),
+        "profiler.acceptance": ("counting=per_prompt expansion medusa=heads record=draft_record traversal"),
+        "profiler.bench": ("divergence losslessness trials=timed_steps"),
+        "profiler.latency": ("busy curve effort memory passes programs steps surface sweep times watch"),
+        "profiler.processes": ("distributed last_words=exit_reasons"),
+    },
     "runtime": {
         "runtime.decoding": ("huggingface=hf_generate"),
         "runtime.models": (

@@ -22,11 +22,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @contextmanager
 def no_other_programs() -> Iterator[None]:
     """Let nothing depend on what else computes, other tests above all."""
-    from treeopt.profiler.busy import ProcessorTimes
-    from treeopt.profiler.programs import Sight
+    from treeopt.profiler.latency.busy import ProcessorTimes
+    from treeopt.profiler.latency.programs import Sight
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("treeopt.profiler.programs.look", lambda *_, **__: Sight(None, ()))
+        patch.setattr("treeopt.profiler.latency.programs.look", lambda *_, **__: Sight(None, ()))
         patch.setattr(ProcessorTimes, "others", lambda _: None)
         yield
 

@@ -140,7 +140,7 @@ class TestKilled:
     """A profile that is killed at any moment and resumed is the profile that was not."""
 
     def start(self, folder: Path, *more: str) -> "subprocess.Popen[bytes]":
-        quiet = "from treeopt.profiler.busy import ProcessorTimes; ProcessorTimes.others = lambda _: None"
+        quiet = "from treeopt.profiler.latency.busy import ProcessorTimes; ProcessorTimes.others = lambda _: None"
         code = f"{quiet}; from treeopt.cli.main import main; main()"
         command = [sys.executable, "-c", code, "profile", "--temperature", "0,0.8", *LITTLE, *more]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -12,9 +12,9 @@ from tests.cli.invented import call
 from treeopt import Profile
 from treeopt.cli import other_programs
 from treeopt.errors import TreeoptError
-from treeopt.profiler import programs
-from treeopt.profiler.busy import Load, ProcessorTimes
-from treeopt.profiler.programs import Program, Sight
+from treeopt.profiler.latency import programs
+from treeopt.profiler.latency.busy import Load, ProcessorTimes
+from treeopt.profiler.latency.programs import Program, Sight
 from treeopt.records.profile import Disturbance, StepLatency
 
 LITTLE = ("--max-tokens", "4", "--rounds", "2", "--positions", "240", "--context-tokens", "16")

@@ -55,7 +55,7 @@ class TestRecord:
 @pytest.mark.slow
 class TestInterruption:
     def test_a_record_goes_on_where_it_stopped(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        from treeopt.profiler.expansion import Expander, Expansion
+        from treeopt.profiler.acceptance.expansion import Expander, Expansion
 
         expand, calls = Expander.expand, []
 

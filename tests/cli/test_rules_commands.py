@@ -7,7 +7,7 @@ import pytest
 from click.testing import Result
 
 from tests.cli.invented import call
-from tests.profiler.test_divergence import accept_the_second_likeliest
+from tests.profiler.bench.test_divergence import accept_the_second_likeliest
 from treeopt import Profile
 from treeopt.planner import step_model
 from treeopt.trees import Provenance, TokenTree, TreeFile, load_file

@@ -9,7 +9,7 @@ from treeopt.errors import InvalidValueError
 from treeopt.methods.bench import bench_systems
 from treeopt.methods.contest import NAMES, checked_names
 from treeopt.methods.method import System
-from treeopt.profiler.trials import TimedSteps, decoded_text, run_trial
+from treeopt.profiler.bench.timed_steps import TimedSteps, decoded_text, run_trial
 from treeopt.records.latency import Estimate
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, DraftingDecoder, DynamicDecoder

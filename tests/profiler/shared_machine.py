@@ -4,7 +4,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from tests.profiler.pretended import Machine
-from treeopt.profiler.busy import Load
+from treeopt.profiler.latency.busy import Load
 
 SLOWER = 9.0
 BLOCK_CALLS = 10

@@ -5,9 +5,10 @@ import json
 import pytest
 
 from treeopt.errors import TreeoptError
-from treeopt.profiler import Journal, Measurement, MonotonicClock, Settings, heading, passes, steps
+from treeopt.profiler import Journal, Measurement, MonotonicClock, Settings, heading
 from treeopt.profiler.heading import check_edition, edition
-from treeopt.profiler.steps import step_key
+from treeopt.profiler.latency import passes, steps
+from treeopt.profiler.latency.steps import step_key
 from treeopt.records.rules import RULES
 from treeopt.trees import chain
 

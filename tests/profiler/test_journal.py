@@ -9,7 +9,7 @@ import pytest
 
 from treeopt.errors import FormatError, TreeoptError
 from treeopt.profiler import Journal
-from treeopt.profiler.processes import OneProcess
+from treeopt.profiler.processes.processes import OneProcess
 
 HEADING = "machine A, rounds 3, größe 1"
 

@@ -8,10 +8,10 @@ import torch
 from tests.profiler.pretended import FakeClock
 from treeopt.errors import TreeoptError, TreeoptWarning
 from treeopt.profiler import Journal, Measurement, Settings, bench
-from treeopt.profiler.acceptance import AcceptanceText
-from treeopt.profiler.medusa import medusa_acceptance
-from treeopt.profiler.record import Recording, RecordSize, TextFiles
-from treeopt.profiler.traversal import count_reach
+from treeopt.profiler.acceptance.draft_record import Recording, RecordSize, TextFiles
+from treeopt.profiler.acceptance.heads import medusa_acceptance
+from treeopt.profiler.acceptance.positions import AcceptanceText
+from treeopt.profiler.acceptance.traversal import count_reach
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime import Transformer
 from treeopt.runtime.drafters.medusa import MedusaHeads

@@ -8,7 +8,9 @@ import pytest
 
 from tests.profiler.pretended import FakeClock
 from treeopt.errors import InvalidValueError, TreeoptError
-from treeopt.profiler import Journal, Measurement, Settings, counting, steps
+from treeopt.profiler import Journal, Measurement, Settings
+from treeopt.profiler.acceptance import per_prompt
+from treeopt.profiler.latency import steps
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.trees import TokenTree, chain
@@ -164,13 +166,13 @@ class TestResuming:
         [
             (FakeClock, "time_s", 3),
             (FakeClock, "time_s", TIMED - 3),
-            (counting, "texts_together", 0),
-            (counting, "texts_together", 4),
-            (counting, "count_reach", 0),
-            (counting, "count_reach", 3),
-            (counting, "count_reach", 6),
-            (counting, "count_reach", 10),
-            (counting, "count_reach", 17),
+            (per_prompt, "texts_together", 0),
+            (per_prompt, "texts_together", 4),
+            (per_prompt, "count_reach", 0),
+            (per_prompt, "count_reach", 3),
+            (per_prompt, "count_reach", 6),
+            (per_prompt, "count_reach", 10),
+            (per_prompt, "count_reach", 17),
         ],
     )
     def test_a_resumed_profile_equals_a_whole_one(
@@ -183,7 +185,7 @@ class TestResuming:
             with pytest.raises(KeyboardInterrupt):
                 measured(target, draft, prompts, journal=Journal(path, conditions))
         with monkeypatch.context() as patch:
-            places = ((FakeClock, "time_s"), (counting, "texts_together"), (counting, "count_reach"))
+            places = ((FakeClock, "time_s"), (per_prompt, "texts_together"), (per_prompt, "count_reach"))
             made = {each[1]: interrupted_call(patch, *each, -1) for each in places}
             resumed = measured(target, draft, prompts, journal=Journal(path, conditions, resume=True))
         assert content(resumed, tmp_path) == content(profile, tmp_path)

@@ -10,8 +10,8 @@ from tqdm import tqdm
 
 from treeopt.errors import TreeoptError
 from treeopt.methods.method import NotRun, System
-from treeopt.profiler.losslessness import Losslessness, greedy_losslessness, sampled_losslessness
-from treeopt.profiler.trials import TimedSteps, decoded_text
+from treeopt.profiler.bench.losslessness import Losslessness, greedy_losslessness, sampled_losslessness
+from treeopt.profiler.bench.timed_steps import TimedSteps, decoded_text
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.decode_loop import DecodeLoop
 from treeopt.runtime.models.model import LanguageModel

@@ -8,7 +8,7 @@ import numpy as np
 from treeopt.planner import Candidate, Plan
 from treeopt.planner.grid import grid
 from treeopt.profiler import Measured
-from treeopt.profiler.bench import bench_as_measured
+from treeopt.profiler.bench.compare import bench_as_measured
 from treeopt.runtime.models.pair import ModelPair
 
 

@@ -9,8 +9,8 @@ from treeopt.methods.tried import Choice, fastest_choice
 from treeopt.planner import StepModel, fastest_tree, kind_of
 from treeopt.planner.condition import condition
 from treeopt.planner.model import at_once_model
-from treeopt.profiler.medusa import medusa_acceptance
-from treeopt.profiler.trials import run_trial
+from treeopt.profiler.acceptance.heads import medusa_acceptance
+from treeopt.profiler.bench.timed_steps import run_trial
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
 from treeopt.runtime.drafters.redrafter import REDRAFTER_SETTINGS, RedrafterDrafter, load_redrafter
 from treeopt.runtime.models.folder import ModelFolder

@@ -9,7 +9,7 @@ from treeopt.methods.contest import checked_names, planned_systems
 from treeopt.methods.method import Grounds, NotRun
 from treeopt.planner import fastest_drafted_tree
 from treeopt.profiler import Journal, Measurement, Settings, clock_for
-from treeopt.profiler.passes import ROOM_TOKENS
+from treeopt.profiler.latency.passes import ROOM_TOKENS
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.decode_loop import trained_tokens

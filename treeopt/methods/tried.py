@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from treeopt.methods.method import REST_ASSUMED, Grounds, System
 from treeopt.planner.trials import fastest_trial, predicted_speedup
-from treeopt.profiler.trials import run_trial
+from treeopt.profiler.bench.timed_steps import run_trial
 from treeopt.records.trial import Trial
 from treeopt.runtime.drafting import Drafter
 

@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 from tests.runtime.decoding import PROMPT
 from tests.runtime.table_model import Table
 from treeopt.errors import OutOfMemoryError, TreeoptError
-from treeopt.profiler.memory import out_of_memory
+from treeopt.profiler.latency.memory import out_of_memory
 from treeopt.runtime import Decoder, DynamicDecoder, Sampling, load_model
 from treeopt.runtime.models import memory
 from treeopt.runtime.models.hf import load_adapter

@@ -1,0 +1,195 @@
+"""The acceptance of a profile: every rule and sampling on every prompt, kept text by text."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from treeopt.arrays import Float64, Int64
+from treeopt.profiler.acceptance.positions import AcceptanceText, texts_together
+from treeopt.profiler.acceptance.traversal import ReachSums, count_reach, gained, until_no_gain
+from treeopt.profiler.journal import Journal
+from treeopt.profiler.latency.sweep import Step
+from treeopt.profiler.processes.processes import Processes
+from treeopt.profiler.settings import Settings
+from treeopt.records.acceptance import TextSums
+from treeopt.records.counts import TextCounts, text_sums
+from treeopt.records.outcomes import Outcomes
+from treeopt.records.profile import MeasuredAcceptance, Profile
+from treeopt.records.sampling import Sampling
+from treeopt.runtime.models.model import LanguageModel
+from treeopt.trees import TokenTree
+
+FastestTree = Callable[[Profile], TokenTree]
+"""From a profile of one acceptance to its fastest tree: the planner's, which the caller gives."""
+Numbers = tuple[float, ...]
+STANDS_FOR = {"traversal": "sequoia"}
+"""Rules that are measured on trees, and the rule on whose counts their acceptance is built."""
+
+
+def counted_rule(rule: str, sampling: Sampling) -> str:
+    """Return the rule whose counts the acceptance of a rule is made from: its own, but for those measured on trees."""
+    return rule if sampling.greedy else STANDS_FOR.get(rule, rule)
+
+
+class CountedText(NamedTuple):
+    """What is kept of one text under one rule and sampling."""
+
+    counts: TextCounts
+    ranks: Int64
+    """int64 (positions,): the rank accepted at each position."""
+
+
+class Counting:
+    """Counts on prompts, shared among processes; every prompt has its own seed and is counted as if it were alone.
+
+    So a resumed profile equals a whole one, and so do counts by one process and by several.
+    """
+
+    def __init__(
+        self,
+        target: LanguageModel,
+        draft: LanguageModel,
+        prompts: Sequence[Sequence[int]],
+        settings: Settings,
+        *,
+        journal: Journal,
+        processes: Processes,
+    ) -> None:
+        self._target, self._draft = target, draft
+        self._prompts = prompts
+        self._settings = settings
+        self._journal = journal
+        self._processes = processes
+        self._counted = tuple(dict.fromkeys((counted_rule(rule, law), law) for rule, law in settings.asked))
+
+    def measure(self, positions: int, step: Step) -> tuple[MeasuredAcceptance, ...]:
+        """Return the acceptance of what is counted on positions: all that is asked for, but for rules on trees."""
+        texts = self._by_prompt("acceptance", lambda number: self._count(number, positions), step)
+        measured = []
+        rows = [self._rows(numbers) for numbers in texts]
+        for place, (rule, sampling) in enumerate(self._counted):
+            sums = text_sums([row[place].counts for row in rows])
+            outcomes = Outcomes([row[place].ranks for row in rows])
+            measured.append(self._acceptance(rule, sampling, sums, outcomes))
+        return tuple(measured)
+
+    def on_trees(
+        self, profile: Profile, positions: int, fastest_tree: FastestTree, step: Step
+    ) -> tuple[MeasuredAcceptance, ...]:
+        """Return all that is asked for, in that order, given a profile that holds what `measure` returned."""
+        found = []
+        for rule, sampling in self._settings.asked:
+            counted = counted_rule(rule, sampling)
+            base = profile.acceptance(rule=counted, temperature=sampling.temperature)
+            if counted != rule:
+                base = self._from_the_leaves(profile, base, sampling, positions, fastest_tree, step)
+            found.append(base)
+        return tuple(found)
+
+    def _count(self, number: int, positions: int) -> Numbers:
+        """Return the sums of one prompt under every rule and sampling, one after the other."""
+        settings = self._settings
+        texts = [
+            AcceptanceText(
+                self._target,
+                self._draft,
+                rule=rule,
+                sampling=sampling,
+                draft_sampling=settings.own_draft_sampling(sampling),
+                branching=min(settings.branching, self._target.config.vocabulary),
+                depth=settings.depth,
+                seed=number,
+            )
+            for rule, sampling in self._counted
+        ]
+        generated = texts_together(self._target, self._draft, texts, self._prompts[number], positions)
+        return tuple(
+            value
+            for text, each in zip(texts, generated, strict=True)
+            for value in (*text.counts(each).numbers, len(each.accepted_rank), *each.accepted_rank.tolist())
+        )
+
+    def _rows(self, numbers: Numbers) -> list[CountedText]:
+        """Return what `_count` gave as one row: for every rule and sampling its sums, and the ranks behind their number."""
+        depth = self._settings.depth
+        sums = depth * (1 + min(self._settings.branching, self._target.config.vocabulary))
+        values, rows = np.array(numbers), []
+        while len(values):
+            ranks = values[sums + 1 : sums + 1 + int(values[sums])]
+            rows.append(CountedText(TextCounts.from_numbers(values[:sums], depth), ranks.astype(np.int64)))
+            values = values[sums + 1 + len(ranks) :]
+        return rows
+
+    def _by_prompt(self, kind: str, count: Callable[[int], Numbers], step: Step) -> list[Numbers]:
+        """Return the numbers of every prompt, counting those that the journals do not hold."""
+        done = {entry.key: entry.values for entry in self._journal.entries(kind)}
+        for number in range(len(self._prompts)):
+            if number not in done and self._processes.owns(number):
+                done[number] = count(number)
+                self._journal.append(kind, number, done[number])
+            step()
+        together = self._processes.together(done)
+        return [together[number] for number in range(len(self._prompts))]
+
+    def _acceptance(
+        self, rule: str, sampling: Sampling, sums: TextSums, outcomes: Outcomes | None
+    ) -> MeasuredAcceptance:
+        return MeasuredAcceptance(
+            rule=rule,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            prompts=len(sums.reached),
+            positions=int(sums.reached[:, 0].sum()),
+            table=sums.table(),
+            texts=sums,
+            top_k=sampling.top_k,
+            draft_sampling=self._settings.own_draft_sampling(sampling),
+            outcomes=outcomes,
+        )
+
+    def _from_the_leaves(
+        self,
+        profile: Profile,
+        base: MeasuredAcceptance,
+        sampling: Sampling,
+        positions: int,
+        fastest_tree: FastestTree,
+        step: Step,
+    ) -> MeasuredAcceptance:
+        """Return the acceptance of `traversal`: solve and measure take turns until the fastest tree is a measured one."""
+        sums = base.texts
+        assert sums is not None
+        _, depths, ranks = sums.accepted.shape
+
+        def acceptance(gain: Float64) -> MeasuredAcceptance:
+            return self._acceptance("traversal", sampling, gained(sums, gain), base.outcomes)
+
+        def fastest(gain: Float64) -> TokenTree:
+            return fastest_tree(replace(profile, acceptances=(acceptance(gain),)))
+
+        def measure(turn: int, tree: TokenTree) -> ReachSums:
+            return self._reach(f"reach {sampling.temperature:g} {turn}", tree, sampling, positions, step)
+
+        return acceptance(until_no_gain(fastest, measure, depths, ranks))
+
+    def _reach(self, kind: str, tree: TokenTree, sampling: Sampling, positions: int, step: Step) -> ReachSums:
+        """Return the reach of a tree's nodes on all prompts."""
+
+        def count(number: int) -> Numbers:
+            reach = count_reach(
+                self._target,
+                self._draft,
+                tree,
+                self._prompts[number],
+                positions,
+                sampling=sampling,
+                draft_sampling=self._settings.draft_sampling,
+                seed=number,
+            )
+            return tuple(reach.ravel().tolist())
+
+        texts = self._by_prompt(f"{kind} {tree.parents.tolist()}", count, step)
+        traversal, sequoia = np.array(texts).sum(axis=0).reshape(2, tree.nodes)
+        return ReachSums(tree, traversal, sequoia)

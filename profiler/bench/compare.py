@@ -1,0 +1,279 @@
+"""Tree decoding beside plain decoding, timed in turn on the same prompts."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from treeopt.errors import InvalidValueError
+from treeopt.profiler.bench.divergence import Divergence, divergence
+from treeopt.records.latency import Estimate
+from treeopt.records.profile import MeasuredAcceptance
+from treeopt.records.sampling import Sampling
+from treeopt.runtime import Decoder
+from treeopt.runtime.decode_loop import trained_tokens
+from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.pair import ModelPair
+from treeopt.trees import TokenTree, chain
+
+BOOTSTRAP_DRAWS = 2000
+SEED = 0
+DEFAULT_NEW_TOKENS = 256
+"""Where a profile does not say how long its texts were."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What decoding with a tree really did, beside plain decoding by the same runtime."""
+
+    speedup: Estimate
+    """Tokens per second over those of plain decoding; the interval is a bootstrap over prompts."""
+    tokens_per_step: float
+    step_s: float
+    plain_step_s: float
+    """Seconds of a plain step, one token."""
+    divergences: tuple[Divergence, ...] | None
+    """Where texts differ from plain decoding's; None above temperature 0, where they differ by chance."""
+    tokens: int
+    """Tokens decoded with the tree in one pass over the prompts, the last step of each text to its end."""
+    prompts: int
+    """Prompts decoded; fewer than asked for after an interruption."""
+
+    @property
+    def identical(self) -> bool | None:
+        """Whether every token equals plain decoding's; None above temperature 0."""
+        return None if self.divergences is None else not self.divergences
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One text decoded."""
+
+    tokens: list[int]
+    steps: int
+    seconds: float
+
+
+def bench(
+    target: LanguageModel,
+    draft: LanguageModel,
+    tree: TokenTree,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    repeats: int = 3,
+    rule: str = "sequoia",
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    top_k: int = 0,
+    draft_sampling: Sampling | None = None,
+    lossy: bool = False,
+    now_s: Callable[[], float] = time.perf_counter,
+    show_progress: bool = True,
+) -> Measured:
+    """Decode every prompt with the tree and plainly, in turn, `repeats` times, and compare; see `bench_trees`."""
+    (measured,) = bench_trees(
+        target,
+        draft,
+        [tree],
+        prompts,
+        max_new_tokens=max_new_tokens,
+        repeats=repeats,
+        rule=rule,
+        sampling=Sampling(temperature, top_p, top_k),
+        draft_sampling=draft_sampling,
+        lossy=lossy,
+        now_s=now_s,
+        show_progress=show_progress,
+    )
+    return measured
+
+
+def bench_trees(
+    target: LanguageModel,
+    draft: LanguageModel,
+    trees: Sequence[TokenTree],
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    repeats: int = 3,
+    rule: str = "sequoia",
+    sampling: Sampling,
+    draft_sampling: Sampling | None = None,
+    lossy: bool = False,
+    now_s: Callable[[], float] = time.perf_counter,
+    show_progress: bool = True,
+) -> tuple[Measured, ...]:
+    """Decode every prompt plainly and with each of some trees, in turn, `repeats` times, and compare.
+
+    A text ends with the step that brings its `max_new_tokens`-th token, and all of that step counts.  Of the repeats of
+    one prompt the median time counts.  Filling the cache with the prompt is not timed.
+    Ctrl-C ends it early: the prompts begun so far are the result, unless there is none.
+
+    Raises InvalidValueError without trees or prompts, or where the decoder refuses a prompt.
+    """
+    if not trees or not prompts or max_new_tokens < 1 or repeats < 1:
+        raise InvalidValueError(
+            "trees, prompts, max_new_tokens, repeats: expected at least one of each. "
+            f"Got {len(trees)}, {len(prompts)}, {max_new_tokens}, {repeats}."
+        )
+    trained = trained_tokens(target, draft)
+    max_depth = max(tree.max_depth for tree in trees)
+    plain, drafting = (
+        Decoder(
+            target,
+            draft,
+            max(shapes, key=lambda tree: tree.nodes),
+            rule=rule,
+            **asdict(sampling),
+            draft_sampling=draft_sampling,
+            lossy=lossy,
+            max_text_tokens=min(trained, max(map(len, prompts)) + max_new_tokens + max_depth),
+        )
+        for shapes in ([chain(0)], trees)
+    )
+
+    def run(tree: TokenTree | None, prompt: Sequence[int], tokens: int) -> Run:
+        if tree is None:
+            return _decode(plain, prompt, tokens, now_s)
+        drafting.change_tree(tree)
+        return _decode(drafting, prompt, tokens, now_s)
+
+    ways = [None, *trees]
+    for way in ways:  # the first calls of every size are slower
+        run(way, prompts[0], min(32, max_new_tokens))
+    rows: list[list[list[Run]]] = []
+    hidden = None if show_progress else True
+    with tqdm(total=len(prompts) * repeats, desc="bench     ", unit="text", disable=hidden) as bar:
+        try:
+            for prompt in prompts:
+                rows.append([])
+                for _ in range(repeats):
+                    rows[-1].append([run(way, prompt, max_new_tokens) for way in ways])
+                    bar.update()
+        except KeyboardInterrupt:
+            if not any(rows):
+                raise
+    rows = [row for row in rows if row]
+    compared = [[[(each[0], each[place]) for each in row] for row in rows] for place in range(1, len(ways))]
+    return tuple(
+        _measured(runs, _divergences(target, prompts, runs, max_new_tokens) if sampling.greedy else None)
+        for runs in compared
+    )
+
+
+def text_tokens(acceptance: MeasuredAcceptance) -> int:
+    """Return how many tokens a prompt is continued by: as many as the profile measured, since later text is easier."""
+    if acceptance.positions is None or acceptance.prompts is None:
+        return DEFAULT_NEW_TOKENS
+    return max(1, acceptance.positions // acceptance.prompts)
+
+
+def bench_as_measured(
+    pair: ModelPair,
+    trees: Sequence[TokenTree],
+    prompts: Sequence[Sequence[int]],
+    acceptance: MeasuredAcceptance,
+    *,
+    max_new_tokens: int | None = None,
+    repeats: int = 3,
+    lossy: bool = False,
+    show_progress: bool = True,
+) -> tuple[Measured, ...]:
+    """Decode with trees as an acceptance was measured, so that what it promises can be put beside it; see `bench_trees`.
+
+    Args:
+        pair: the models.
+        trees: each decoded with, in turn.
+        prompts: token ids.
+        acceptance: its rule and its sampling are decoded by.
+        max_new_tokens: of each prompt; by default `text_tokens` of the acceptance.
+        repeats: times each prompt is decoded.
+        lossy: allow rules that change the text's distribution.
+        show_progress: whether a bar goes to standard error.
+    """
+    return bench_trees(
+        pair.target,
+        pair.draft,
+        trees,
+        prompts,
+        max_new_tokens=max_new_tokens or text_tokens(acceptance),
+        repeats=repeats,
+        rule=acceptance.rule,
+        sampling=acceptance.sampling,
+        draft_sampling=acceptance.draft_sampling,
+        lossy=lossy,
+        show_progress=show_progress,
+    )
+
+
+def _decode(decoder: Decoder, prompt: Sequence[int], max_new_tokens: int, now_s: Callable[[], float]) -> Run:
+    """Decode whole steps until there are so many tokens: one cut short would count as a step of few."""
+    room = decoder.max_text_tokens - len(prompt)
+    most = max(max_new_tokens, min(max_new_tokens + decoder.tree.max_depth, room))
+    steps = decoder.steps(prompt, most)  # fills the caches
+    tokens: list[int] = []
+    count = 0
+    if decoder.target.device.type == "cuda":
+        torch.cuda.synchronize()
+    start_s = now_s()
+    for committed in steps:
+        tokens.extend(committed)
+        count += 1
+        if len(tokens) >= max_new_tokens:
+            break
+    return Run(tokens, count, now_s() - start_s)
+
+
+def _divergences(
+    target: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    runs: Sequence[Sequence[tuple[Run, Run]]],
+    max_new_tokens: int,
+) -> tuple[Divergence, ...]:
+    """Return, prompt by prompt, where the first repeat whose texts differ does so."""
+    found: list[Divergence] = []
+    for number, (prompt, row) in enumerate(zip(prompts, runs, strict=False)):
+        differing = (
+            divergence(target, number, prompt, plain.tokens[:max_new_tokens], tree.tokens[:max_new_tokens])
+            for plain, tree in row
+        )
+        found += [each for each in differing if each is not None][:1]
+    return tuple(found)
+
+
+def _measured(runs: Sequence[Sequence[tuple[Run, Run]]], divergences: tuple[Divergence, ...] | None) -> Measured:
+    """Return the comparison of all runs, one row per prompt."""
+    plain_s, plain_tokens, tree_s, tree_tokens, tree_steps = np.array(
+        [
+            [
+                np.median([plain.seconds for plain, _ in row]),
+                np.mean([len(plain.tokens) for plain, _ in row]),
+                np.median([tree.seconds for _, tree in row]),
+                np.mean([len(tree.tokens) for _, tree in row]),
+                np.mean([tree.steps for _, tree in row]),
+            ]
+            for row in runs
+        ]
+    ).T
+    picks = np.random.default_rng(SEED).integers(len(runs), size=(BOOTSTRAP_DRAWS, len(runs)))
+
+    def speedup(
+        rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
+    ) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        plain_rate = plain_tokens[rows].sum(-1) / plain_s[rows].sum(-1)
+        return np.asarray(tree_tokens[rows].sum(-1) / tree_s[rows].sum(-1) / plain_rate)
+
+    low, high = np.quantile(speedup(picks), [0.025, 0.975])
+    return Measured(
+        speedup=Estimate(float(speedup(np.arange(len(runs)))), float(low), float(high)),
+        tokens_per_step=float(tree_tokens.sum() / tree_steps.sum()),
+        step_s=float(tree_s.sum() / tree_steps.sum()),
+        plain_step_s=float(plain_s.sum() / plain_tokens.sum()),
+        divergences=divergences,
+        tokens=int(tree_tokens.sum()),
+        prompts=len(runs),
+    )

@@ -1,0 +1,137 @@
+"""Whether texts follow the target's law: at temperature 0 token by token, above it by tests of what was sampled.
+
+Three tests share the blame.  Surprise: log p(x) of a token drawn from a law p has the mean and variance that p says; over
+all tokens the sum of the differences, divided by its standard deviation, is standard normal (a martingale's central limit
+theorem).  Place, twice: P(tokens before x) + U p(x), with U uniform, is uniform on [0, 1), whatever the order of the tokens
+(the randomised probability integral transform: Brockwell, 2007); it is looked at where the law leaves a choice, with tokens
+ordered by their probability and by their number.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from treeopt.profiler.bench.divergence import divergence
+from treeopt.records.sampling import Sampling
+from treeopt.runtime import law
+from treeopt.runtime.models.model import LanguageModel
+
+BINS = 20
+SURE = 0.95
+"""Where a token is more probable than this, its law leaves no choice to speak of."""
+LEAST_PROBABILITY = 1e-12
+LEAST_DEVIATION = 1e-6
+SIGNIFICANCE = 1e-4
+"""A text of the right law fails with this probability."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Losslessness:
+    """What a test of texts came to."""
+
+    lossless: bool
+    evidence: str
+    """In words."""
+
+
+def greedy_losslessness(
+    target: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    plain: Sequence[Sequence[int]],
+    texts: Sequence[Sequence[int]],
+) -> Losslessness:
+    """Compare texts with plain decoding's, as far as both go; near-ties of the two top logits are no fault."""
+    parted = []
+    for number, (prompt, ours, theirs) in enumerate(zip(prompts, plain, texts, strict=True)):
+        common = min(len(ours), len(theirs))
+        found = divergence(target, number, prompt, ours[:common], theirs[:common])
+        if found is not None:
+            parted.append(found)
+    faults = [each for each in parted if not each.near_tie]
+    if faults:
+        return Losslessness(lossless=False, evidence=f"{len(faults)} of {len(texts)} texts differ")
+    ties = f", {len(parted)} at near-ties" if parted else ""
+    return Losslessness(lossless=True, evidence=f"{len(texts)} texts are plain decoding's{ties}")
+
+
+def sampled_losslessness(
+    target: LanguageModel,
+    prompts: Sequence[Sequence[int]],
+    texts: Sequence[Sequence[int]],
+    sampling: Sampling,
+    *,
+    seed: int = 0,
+) -> Losslessness:
+    """Test whether every token of the texts was drawn from the target's law after the text before it."""
+    generator = torch.Generator(target.device).manual_seed(seed)
+    found = [
+        _numbers(target, prompt, text, sampling, generator)
+        for prompt, text in zip(prompts, texts, strict=True)
+        if len(text) > 0
+    ]
+    surprise, variance, open_choice, *places = torch.cat(found, dim=1)
+    chosen = open_choice > 0
+    p_values = [normal_p_value(float(surprise.sum() / variance.sum().sqrt().clamp(min=LEAST_DEVIATION)))]
+    p_values += [uniform_p_value(each[chosen]) for each in places if chosen.any()]
+    p_value = min(1.0, len(p_values) * min(p_values))
+    evidence = f"{len(surprise)} tokens, p = {p_value:.2g}"
+    return Losslessness(lossless=p_value > SIGNIFICANCE, evidence=evidence)
+
+
+def normal_p_value(statistic: float) -> float:
+    """Return how probable a standard normal number is to lie as far from 0 or farther.
+
+    >>> round(normal_p_value(1.959964), 4)
+    0.05
+    """
+    return math.erfc(abs(statistic) / math.sqrt(2))
+
+
+def uniform_p_value(places: Tensor) -> float:
+    """Return how probable a sample, float64 (n,), of the uniform law on [0, 1) is to be spread as unevenly or more.
+
+    >>> uniform_p_value(torch.arange(1000, dtype=torch.float64) / 1000)
+    1.0
+    """
+    counts = torch.histc(places, bins=BINS, min=0.0, max=1.0).double()
+    expected = len(places) / BINS
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    freedom = torch.tensor((BINS - 1) / 2, dtype=torch.float64)
+    return float(torch.special.gammaincc(freedom, statistic.cpu() / 2))
+
+
+@torch.inference_mode()
+def _numbers(
+    target: LanguageModel, prompt: Sequence[int], text: Sequence[int], sampling: Sampling, generator: torch.Generator
+) -> Tensor:
+    """Return float64 (5, tokens): surprise, its variance, whether there was a choice, place by probability and by number."""
+    laws = law(_logits_along(target, [*prompt, *text[:-1]])[-len(text) :], sampling).double()
+    drawn = torch.tensor(text, device=target.device)[:, None]
+    own = laws.gather(1, drawn)
+    noise = torch.rand(own.shape, dtype=torch.float64, device=target.device, generator=generator)
+    likelier = torch.where(laws > own, laws, 0.0).sum(1, keepdim=True)
+    before = laws.cumsum(1).gather(1, drawn) - own
+    log_laws = laws.clamp(min=LEAST_PROBABILITY).log()
+    mean = (laws * log_laws).sum(1, keepdim=True)
+    variance = (laws * (log_laws - mean) ** 2).sum(1, keepdim=True)
+    open_choice = (laws.amax(1, keepdim=True) < SURE).double()
+    columns = [
+        log_laws.gather(1, drawn) - mean,
+        variance,
+        open_choice,
+        (likelier + noise * own).clamp(0, 1),
+        (before + noise * own).clamp(0, 1),
+    ]
+    return torch.cat(columns, dim=1).T
+
+
+def _logits_along(target: LanguageModel, tokens: Sequence[int]) -> Tensor:
+    """Return the target's logits (n, V) after every token of a text, by one causal pass."""
+    count = len(tokens)
+    cache = target.new_cache(count)
+    mask = torch.full((count, count), float("-inf"), dtype=target.dtype, device=target.device).triu(1)
+    ids = torch.tensor(tokens, device=target.device)
+    return target.forward(ids, torch.arange(count, device=target.device), cache, mask)

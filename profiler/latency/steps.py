@@ -1,0 +1,132 @@
+"""Whole steps under every rule, and what of them their passes do not explain."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from zlib import crc32
+
+from treeopt.profiler.clock import Clock
+from treeopt.profiler.journal import Journal
+from treeopt.profiler.latency.passes import PROBE_TREES, ROOM_TOKENS, StepTimer
+from treeopt.profiler.latency.sweep import Step, sweep
+from treeopt.profiler.latency.watch import Watched
+from treeopt.profiler.settings import Settings
+from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.profile import RuleOverhead, RuleSteps, TimedTree
+from treeopt.records.sampling import Sampling
+from treeopt.runtime import Decoder
+from treeopt.runtime.models.model import LanguageModel
+from treeopt.trees import TokenTree
+
+
+def step_key(rule: str, tree: TokenTree) -> int:
+    """Return the number of a step in the journal, a checksum: steps of another rule or tree have another."""
+    return crc32(f"{rule} {tree.parents.tolist()}".encode())
+
+
+class Steps:
+    """Times the steps of the probe trees that are no larger than the largest pass, under every rule.
+
+    Args:
+        target, draft: the pair.
+        context: tokens in the cache.
+        sampling: how tokens are sampled.
+        settings: the rules, and the largest pass.
+        kind: the steps' name in the journal.
+        clock: what times the steps.
+        journal: where samples are kept; those already there count.
+        step: called after every sample.
+        watched: tells which samples other programs disturbed.
+    """
+
+    def __init__(
+        self,
+        target: LanguageModel,
+        draft: LanguageModel,
+        context: Sequence[int],
+        sampling: Sampling,
+        settings: Settings,
+        *,
+        kind: str,
+        clock: Clock,
+        journal: Journal,
+        step: Step,
+        watched: Watched,
+    ) -> None:
+        self._kind = kind
+        self._clock, self._journal, self._step = clock, journal, step
+        self._watched = watched
+        self._rules = settings.rules[:1] if sampling.greedy else settings.rules  # at temperature 0 all are one
+        self._trees = [tree for tree in PROBE_TREES if tree.nodes <= settings.max_tokens]
+        timers = [
+            StepTimer(
+                Decoder(
+                    target,
+                    draft,
+                    self._trees[0],
+                    rule=rule,
+                    **asdict(sampling),
+                    draft_sampling=settings.own_draft_sampling(sampling),
+                    lossy=settings.lossy,
+                    max_text_tokens=len(context) + ROOM_TOKENS,
+                    max_nodes=max(tree.nodes for tree in self._trees),
+                    cuda_graphs=settings.cuda_graphs,
+                ),
+                context,
+            )
+            for rule in self._rules
+        ]
+        self._steps = {
+            step_key(rule, tree): (timer, tree)
+            for rule, timer in zip(self._rules, timers, strict=True)
+            for tree in self._trees
+        }
+
+    @property
+    def fewest_undisturbed(self) -> int:
+        """Undisturbed samples of the step that has the fewest."""
+        return self._watched.fewest(self._kind, self._steps)
+
+    def sample(self, rounds: int) -> None:
+        """Time every tree under every rule until it has so many samples, in one random order, to compare rules by."""
+        self._sweep(rounds)
+
+    def sample_again(self, rounds: int) -> None:
+        """Time every tree under every rule until it has so many samples that nothing disturbed."""
+        self._sweep(rounds, self._watched.undisturbed(self._kind))
+
+    def _sweep(self, rounds: int, counted: Mapping[int, Sequence[float]] | None = None) -> None:
+        works = {key: timer.step for key, (timer, _) in self._steps.items()}
+        sweep(self._kind, works, rounds, self._clock, self._journal, self._step, prepare=self._prepare, counted=counted)
+
+    def _prepare(self, key: int) -> None:
+        timer, tree = self._steps[key]
+        timer.prepare(tree)
+
+    def timed(self) -> tuple[RuleSteps, ...]:
+        """Return the samples of every rule and tree."""
+        samples = self._watched.kept(self._kind)
+        return tuple(
+            RuleSteps(
+                rule=rule,
+                trees=tuple(TimedTree(tree=tree, steps=Timing(samples[step_key(rule, tree)])) for tree in self._trees),
+            )
+            for rule in self._rules
+        )
+
+    def overheads(self, verify: LatencyTable, draft: LatencyTable) -> tuple[RuleOverhead, ...]:
+        """Return, rule by rule, what the passes of the timed steps do not explain."""
+        samples = self._watched.kept(self._kind)
+        return tuple(
+            RuleOverhead(
+                rule=rule,
+                overhead=Timing(
+                    [
+                        seconds - float(verify.seconds(tree.nodes)) - float(draft.seconds(tree.draft_widths).sum())
+                        for tree in self._trees
+                        for seconds in samples.get(step_key(rule, tree), [])
+                    ],
+                    allow_negative=True,
+                ),
+            )
+            for rule in self._rules
+        )

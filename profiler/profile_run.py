@@ -1,0 +1,163 @@
+"""A whole profile: times under every condition, then acceptance under every rule and sampling."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from tqdm import tqdm
+
+from treeopt.errors import InvalidValueError
+from treeopt.profiler.acceptance.per_prompt import Counting, FastestTree, counted_rule
+from treeopt.profiler.bench.divergence import logits_after
+from treeopt.profiler.clock import Clock
+from treeopt.profiler.journal import Journal
+from treeopt.profiler.latency.busy import LoadReader
+from treeopt.profiler.latency.passes import ROOM_TOKENS
+from treeopt.profiler.latency.surface import Surface
+from treeopt.profiler.machine import describe_machine, describe_pair, now, tool
+from treeopt.profiler.processes.processes import OneProcess, Processes
+from treeopt.profiler.settings import Settings
+from treeopt.records.profile import MeasuredAcceptance, Pair, Profile, StepLatency
+from treeopt.runtime.decode_loop import trained_tokens
+from treeopt.runtime.models.finite import check_logits
+from treeopt.runtime.models.model import LanguageModel
+
+POSITIONS = "positions"
+"""The journal's entry of how many positions of each text a time budget allowed."""
+LEAST_POSITIONS = 16
+"""Positions of each text that are counted, however small the time budget."""
+
+
+class Measurement:
+    """One profile in the making.
+
+    Args:
+        target, draft: models with one vocabulary, on the device to be measured.
+        prompts: token ids that the target continues; at least two.
+        settings: what to measure.
+        clock: what times the calls.
+        load: makes a reader that tells what other programs use from then on; by default nobody looks.
+        journal: where every measurement is kept at once.
+        fastest_tree: what the rule `traversal` is measured on; other rules do not need it.
+        processes: those that measure together; by default this one alone.
+        pair: what the models are and were loaded from; by default what they tell of themselves.
+
+    Raises InvalidValueError when prompts are missing, a context does not fit the models, or `fastest_tree` is missing.
+    """
+
+    def __init__(
+        self,
+        target: LanguageModel,
+        draft: LanguageModel,
+        prompts: Sequence[Sequence[int]],
+        settings: Settings,
+        *,
+        clock: Clock,
+        load: Callable[[], LoadReader] | None = None,
+        journal: Journal,
+        fastest_tree: FastestTree | None = None,
+        processes: Processes | None = None,
+        pair: Pair | None = None,
+    ) -> None:
+        check_measurable(target, draft, prompts, settings)
+        self._on_trees = any(counted_rule(rule, sampling) != rule for rule, sampling in settings.asked)
+        if self._on_trees and fastest_tree is None:
+            raise InvalidValueError(
+                "fastest_tree: expected a planner, since `traversal` is measured on trees. Got None."
+            )
+        self._target, self._draft = target, draft
+        self._pair = pair or describe_pair(target, draft)
+        self._prompts = prompts
+        self._settings = settings
+        self._journal = journal
+        self._fastest_tree = fastest_tree
+        text = np.concatenate([np.asarray(prompt) for prompt in prompts])
+        self._processes = processes or OneProcess()
+        self._surface = Surface(target, draft, text.tolist(), settings, clock=clock, journal=journal, load=load)
+        self._counting = Counting(target, draft, prompts, settings, journal=journal, processes=self._processes)
+
+    def profile(
+        self,
+        *,
+        latencies: tuple[StepLatency, ...] | None = None,
+        acceptances: tuple[MeasuredAcceptance, ...] | None = None,
+        show_progress: bool = True,
+    ) -> Profile:
+        """Measure everything that is neither given nor in the journal yet; bars go to standard error.
+
+        Args:
+            latencies: times that were measured elsewhere.
+            acceptances: acceptance that was measured elsewhere.
+            show_progress: whether bars are drawn.
+
+        Raises TreeoptError naming a model whose logits are not finite, before anything is timed where they never are.
+        """
+        for model, role in ((self._target, "target"), (self._draft, "draft model")):
+            check_logits(model, role, logits_after(model, self._prompts[0]))
+        hidden = None if show_progress else True  # None: hidden where standard error is not a terminal
+        times = latencies or self._latencies(hidden)
+        positions = self._processes.from_first(lambda: self._positions(times[0]))
+        profile = Profile(
+            created=now(),
+            tool=tool(),
+            machine=describe_machine(self._target.device),
+            pair=self._pair,
+            latencies=times,
+            acceptances=acceptances or self._acceptances(positions, hidden),
+        )
+        if not self._on_trees or acceptances:
+            return profile
+        assert self._fastest_tree is not None
+        with tqdm(desc="traversal ", unit="text", disable=hidden) as bar:
+            judged = self._counting.on_trees(profile, positions, self._fastest_tree, bar.update)
+        return replace(profile, acceptances=judged)
+
+    def _latencies(self, hidden: bool | None) -> tuple[StepLatency, ...]:
+        with tqdm(total=self._surface.calls, desc="times     ", unit="call", disable=hidden) as bar:
+            return self._processes.from_first(lambda: self._surface.measure(bar.update))
+
+    def _acceptances(self, positions: int, hidden: bool | None) -> tuple[MeasuredAcceptance, ...]:
+        with tqdm(total=len(self._prompts), desc="acceptance", unit="text", disable=hidden) as bar:
+            return self._counting.measure(positions, bar.update)
+
+    def _positions(self, latency: StepLatency) -> int:
+        """Return how many positions of each text are counted: as asked for, or as a time budget allows."""
+        settings, texts = self._settings, len(self._prompts)
+        if settings.time_budget_s is None:
+            return settings.text_positions(texts)
+        kept = [entry.values[0] for entry in self._journal.entries(POSITIONS)]
+        if not kept:
+            rows = min(len(settings.asked), latency.verify.max_tokens)
+            position_s = float(latency.verify.seconds(rows) + latency.draft.seconds(rows))
+            own_texts = -(-texts // self._processes.count)
+            allowed = int(settings.time_budget_s / 2 / position_s / own_texts)
+            kept = [max(LEAST_POSITIONS, min(allowed, _room_tokens(self._target, self._draft, self._prompts)))]
+            self._journal.append(POSITIONS, 0, (kept[0],))
+        return int(kept[0])
+
+
+def _room_tokens(target: LanguageModel, draft: LanguageModel, prompts: Sequence[Sequence[int]]) -> int:
+    """Return how many tokens every prompt can be continued by."""
+    return trained_tokens(target, draft) - max(map(len, prompts))
+
+
+def check_measurable(
+    target: LanguageModel, draft: LanguageModel, prompts: Sequence[Sequence[int]], settings: Settings
+) -> None:
+    """Raise InvalidValueError where prompts are missing, or a context or the positions do not fit the models."""
+    trained = trained_tokens(target, draft)
+    if len(prompts) < 2 or min(map(len, prompts)) == 0:
+        raise InvalidValueError(f"prompts: expected at least two, none empty. Got {len(prompts)}.")
+    if max(settings.context_tokens) + ROOM_TOKENS > trained:
+        raise InvalidValueError(
+            f"context_tokens: expected at most {trained - ROOM_TOKENS}, since the models were trained on "
+            f"{trained} tokens and the timed steps need {ROOM_TOKENS}. Got {max(settings.context_tokens)}."
+        )
+    longest, room = max(map(len, prompts)), _room_tokens(target, draft, prompts)
+    least = LEAST_POSITIONS if settings.time_budget_s is not None else settings.text_positions(len(prompts))
+    if least > room:
+        raise InvalidValueError(
+            f"positions: expected at most {max(0, room) * len(prompts)}, since {len(prompts)} prompts of up "
+            f"to {longest} tokens are continued and the models were trained on {trained}. "
+            f"Got {settings.positions}: ask for fewer, or give more prompts."
+        )

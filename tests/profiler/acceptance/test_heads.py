@@ -1,0 +1,214 @@
+"""Acceptance of Medusa's heads: counted as a slow loop would, and what decoding really does."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from treeopt import bundled as bundle
+from treeopt import solve
+from treeopt.errors import InvalidValueError, TreeoptError
+from treeopt.profiler.acceptance.heads import HeadText, generated, head_counts, medusa_acceptance
+from treeopt.records.sampling import GREEDY, Sampling
+from treeopt.runtime import DraftingDecoder, law
+from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
+from treeopt.texts.prompts import load_prompts, profile_prompts
+from treeopt.trees import chain, level_widths
+
+LAW = [0.5, 0.25, 0.125, 0.0625, 0.0625]
+
+
+def untrained(target, heads=3):
+    """Return heads that say what the target says of the next token."""
+    size = target.config.hidden
+    return MedusaHeads(target, torch.zeros(heads, size, size), torch.zeros(heads, size))
+
+
+def random_heads(target, heads=3, seed=0):
+    generator, size = torch.Generator().manual_seed(seed), target.config.hidden
+    return MedusaHeads(target, 0.4 * torch.randn(heads, size, size, generator=generator), torch.zeros(heads, size))
+
+
+def new_generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def fresh_pass(target, text):
+    """Return the hidden state before the last token and the logits after it, from a pass over nothing but this text."""
+    cache = target.new_cache(len(text))
+    hidden = target.prefill(torch.tensor(text[:-1], dtype=torch.int64), cache)
+    return hidden, target.forward(torch.tensor(text[-1:]), torch.tensor([len(text) - 1]), cache, None)
+
+
+def slow_counts(guesses, laws, tokens):
+    """Follow every root down for as long as the text goes on with a guess."""
+    depth, branching = guesses.shape[1:]
+    reached, accepted = np.zeros(depth), np.zeros((depth, branching))
+    for root in range(len(tokens)):
+        for level in range(depth):
+            place = root + level
+            if place == len(tokens):
+                break
+            reached[level] += 1
+            for rank in range(branching):
+                accepted[level, rank] += laws[place, guesses[root, level, rank]]
+            if tokens[place] not in guesses[root, level].tolist():
+                break
+    return reached, accepted
+
+
+class TestCounting:
+    @pytest.mark.parametrize("places", [0, 1, 2, 3, 4, 60])
+    @pytest.mark.parametrize("branching", [1, 3, 5])
+    def test_it_counts_what_a_slow_loop_counts(self, places, branching):
+        generator = np.random.default_rng(places)
+        guesses = np.argsort(generator.random((places, 3, 5)))
+        laws = torch.from_numpy(generator.dirichlet(np.ones(5), places))
+        tokens = torch.from_numpy(generator.integers(5, size=places))
+        heads = SimpleNamespace(
+            heads=3, likeliest=lambda _, count: (torch.zeros(guesses.shape), torch.from_numpy(guesses)[..., :count])
+        )
+        counts = head_counts(heads, HeadText(torch.zeros(places, 1), laws, tokens), branching)
+        reached, accepted = slow_counts(guesses[..., :branching], laws.numpy(), tokens.numpy())
+        assert counts.reached.tolist() == reached.tolist()
+        np.testing.assert_allclose(counts.accepted, accepted, rtol=1e-12)
+        if places == 60:
+            assert 0 < reached[2] <= 58
+
+    def test_a_head_is_never_asked_for_more_than_the_vocabulary(self, target):
+        text = generated(target, [1, 2, 3], 10, GREEDY, new_generator())
+        assert head_counts(untrained(target), text, 99).accepted.shape == (3, 23)
+
+
+class TestText:
+    @pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.8, top_p=0.7), Sampling(0.8, top_k=3)])
+    def test_every_place_has_the_state_before_and_the_law_after_its_root(self, target, sampling):
+        text, known = generated(target, [3, 14, 15, 9], 12, sampling, new_generator()), [3, 14, 15, 9]
+        assert len(text.hidden) == len(text.laws) == len(text.tokens) == 12
+        for place, token in enumerate(text.tokens.tolist()):
+            hidden, logits = fresh_pass(target, known)
+            torch.testing.assert_close(text.hidden[place : place + 1], hidden, rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(text.laws[place : place + 1], law(logits, sampling), rtol=1e-3, atol=1e-5)
+            assert text.laws[place, token] > 0
+            known.append(token)
+
+    @pytest.mark.parametrize("prompt", [[3], [3, 14], [3, 14, 15, 9]])
+    def test_at_temperature_zero_too_and_after_a_single_token(self, target, prompt):
+        text, known = generated(target, prompt, 12, GREEDY, new_generator()), list(prompt)
+        if len(prompt) == 1:  # no state stands before it: the next token is the first root
+            known.append(int(fresh_pass(target, prompt)[1].argmax()))
+        assert len(known) + len(text.tokens) == len(prompt) + 12
+        for place, token in enumerate(text.tokens.tolist()):
+            hidden, logits = fresh_pass(target, known)
+            torch.testing.assert_close(text.hidden[place : place + 1], hidden, rtol=1e-4, atol=1e-4)
+            assert token == int(logits.argmax())
+            assert text.laws[place].tolist() == [float(each == token) for each in range(23)]
+            known.append(token)
+
+    def test_tokens_are_accepted_as_often_as_expected(self, target, prompts):
+        expected, happened = np.zeros(4), np.zeros(4)
+        variance = np.zeros(4)
+        for seed, prompt in enumerate(prompts):
+            text = generated(target, prompt, 100, Sampling(1.0), new_generator(seed))
+            children = random_heads(target).likeliest(text.hidden, 4)[1][:, 0]
+            p = text.laws.gather(1, children).double().numpy()
+            expected, variance = expected + p.sum(0), variance + (p * (1 - p)).sum(0)
+            happened = happened + (children == text.tokens[:, None]).double().numpy().sum(0)
+        assert np.all(np.abs(happened - expected) < 4 * np.sqrt(variance))
+        assert np.all(happened > 5)
+
+    def test_the_end_token_ends_the_text(self, make_model):
+        text = generated(make_model(seed=1), [3, 14], 25, GREEDY, new_generator()).tokens.tolist()
+        end = text[7]
+        target = make_model(seed=1, end_tokens=(end,))
+        assert generated(target, [3, 14], 25, GREEDY, new_generator()).tokens.tolist() == text[: text.index(end) + 1]
+
+    def test_a_text_that_ends_at_once_counts_nothing(self, make_model):
+        end = int(fresh_pass(make_model(seed=1), [3])[1].argmax())
+        target = make_model(seed=1, end_tokens=(end,))
+        counts = head_counts(untrained(target), generated(target, [3], 25, GREEDY, new_generator()), 4)
+        assert counts.reached.tolist() == [0, 0, 0]
+
+
+class TestTable:
+    def test_of_a_law_that_never_changes_it_is_the_law(self, make_markov):
+        target = make_markov(np.log(LAW))
+        found = medusa_acceptance(
+            target, untrained(target), [[0, 1], [2, 3, 4]], sampling=Sampling(1.0), positions=200, branching=3
+        )
+        np.testing.assert_allclose(found.table.p, np.tile(LAW[:3], (3, 1)), rtol=1e-6)
+        assert (found.rule, found.temperature, found.prompts, found.positions) == ("target", 1.0, 2, 200)
+        assert found.table.counts[0] == 200
+        assert 0.75 * 190 < found.table.counts[1] < 200
+
+    def test_decoding_yields_the_tokens_that_it_expects(self, make_markov):
+        target, tree = make_markov(np.log(LAW), max_positions=2000), level_widths([3, 4, 2])
+        heads = untrained(target)
+        found = medusa_acceptance(target, heads, [[0, 1], [2, 3]], sampling=Sampling(1.0), positions=400)
+        decoder = DraftingDecoder(target, MedusaDrafter(heads, tree), temperature=1.0, seed=5)
+        lengths = [len(step) for step in decoder.steps([0, 1], 1500)]
+        error = np.std(lengths) / np.sqrt(len(lengths))
+        assert abs(np.mean(lengths) - found.table.expected_tokens(tree)) < 4 * error
+        assert error < 0.06
+
+    def test_the_same_call_gives_the_same_table(self, target, prompts):
+        first, second = (
+            medusa_acceptance(target, random_heads(target), prompts, sampling=Sampling(0.9), positions=120)
+            for _ in range(2)
+        )
+        assert first.table.p.tolist() == second.table.p.tolist()
+        assert first.texts is not None
+
+
+@pytest.fixture(scope="module")
+def bundled(bundled_pair):
+    """Return the bundled target, its heads and prompts of profiles."""
+    prompts = [bundled_pair.tokenizer.encode(text) for text in profile_prompts(load_prompts())[:12]]
+    heads = load_medusa(bundle.MEDUSA, bundled_pair.target)
+    return SimpleNamespace(target=bundled_pair.target, heads=heads, prompts=prompts)
+
+
+class TestBundled:
+    @pytest.mark.slow
+    def test_decoding_yields_the_tokens_that_the_table_expects(self, bundled):
+        positions = 110
+        found = medusa_acceptance(
+            bundled.target, bundled.heads, bundled.prompts, sampling=GREEDY, positions=12 * positions
+        )
+        assert found.table.p.shape == (5, 16)
+        assert np.all(np.diff(found.table.p[:, 0]) < 0)  # every head is worse than the one before
+        for tree in (chain(2), solve(found.table, max_nodes=16, max_depth=5).tree(nodes=16, depth=5)):
+            decoder = DraftingDecoder(bundled.target, MedusaDrafter(bundled.heads, tree), temperature=0.0)
+            steps = [list(decoder.steps(prompt, positions)) for prompt in bundled.prompts]
+            tokens = np.array([sum(map(len, text)) for text in steps])
+            counts = np.array([len(text) for text in steps])
+            rate = tokens.sum() / counts.sum()
+            error = np.sqrt(((tokens - rate * counts) ** 2).sum()) / counts.sum()
+            assert abs(rate - found.table.expected_tokens(tree)) < 3 * error
+            assert error < 0.1 * rate
+
+    def test_hidden_states_one_place_off_are_found(self, bundled):
+        text = generated(bundled.target, bundled.prompts[0], 150, GREEDY, new_generator())
+        right = head_counts(bundled.heads, text, 4)
+        wrong = head_counts(bundled.heads, text._replace(hidden=text.hidden.roll(1, 0)), 4)
+        assert wrong.accepted[0, 0] < 0.8 * right.accepted[0, 0]
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("prompts", "positions", "reason"),
+        [
+            ([[1, 2]], 10, r"prompts: expected at least two, none empty. Got 1"),
+            ([[1, 2], []], 10, r"prompts: expected at least two, none empty. Got 2"),
+            ([[1, 2], [3]], 0, r"positions: expected 1 to 252.*Got 0"),
+            ([[1, 2], [3]], 253, r"positions: expected 1 to 252, since 2 prompts are continued.*128 tokens. Got 253"),
+        ],
+    )
+    def test_what_cannot_be_measured(self, target, prompts, positions, reason):
+        with pytest.raises(InvalidValueError, match=reason):
+            medusa_acceptance(target, untrained(target), prompts, sampling=GREEDY, positions=positions)
+
+    def test_too_little_text(self, target, prompts):
+        with pytest.raises(TreeoptError, match="20 positions in all"):
+            medusa_acceptance(target, untrained(target), prompts, sampling=GREEDY, positions=6)
