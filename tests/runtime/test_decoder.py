@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.runtime.decoding import PROMPT, TREES, joined, random_tree
+from tests.runtime.decoded import PROMPT, TREES, joined, random_tree
 from treeopt.records.rules import RULES
 from treeopt.runtime import Decoder
 from treeopt.trees import chain, k_ary, level_widths

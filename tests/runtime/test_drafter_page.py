@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.decoding import PROMPT, joined
+from tests.runtime.decoded import PROMPT, joined
 from tests.runtime.toy_law import LAWS, ToyLaw, first_children
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import DraftingDecoder

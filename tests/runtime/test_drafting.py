@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.runtime.decoding import PROMPT, TREES
+from tests.runtime.decoded import PROMPT, TREES
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.runtime import Decoder, Sampling, law
 from treeopt.runtime.rules import RULES

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.runtime.decoding import PROMPT, joined
+from tests.runtime.decoded import PROMPT, joined
 from treeopt.runtime import DraftingDecoder
 from treeopt.runtime.drafting import Proposal
 from treeopt.trees import TokenTree, chain, level_widths

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.runtime.decoding import PROMPT, joined, with_end
+from tests.runtime.decoded import PROMPT, joined, with_end
 from tests.runtime.slow_growth import children_of, own, paths_of, slow_tree
 from tests.runtime.toy_law import LAWS, ToyLaw, first_children
 from tests.support.slow import slow

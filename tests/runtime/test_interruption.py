@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.runtime.decoding import PROMPT, joined, random_tree
+from tests.runtime.decoded import PROMPT, joined, random_tree
 from treeopt.errors import TreeoptError
 from treeopt.records.rules import RULES
 from treeopt.runtime import Decoder

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.runtime.decoding import PROMPT, joined
+from tests.runtime.decoded import PROMPT, joined
 from tests.runtime.slow_lookahead import SlowLookahead
 from tests.runtime.toy_law import EVEN, LAWS, LENGTH, ToyLaw, first_children
 from treeopt.errors import InvalidValueError

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.runtime.decoding import PROMPT, TREES, joined
+from tests.runtime.decoded import PROMPT, TREES, joined
 from tests.runtime.toy_law import LAWS, ToyLaw, first_children
 from treeopt import bundled as bundle
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.runtime.decoding import PROMPT
+from tests.runtime.decoded import PROMPT
 from tests.runtime.enumeration import ORDERS, drafts, outcomes
 from tests.runtime.table_model import INF, NAN, NOT_FINITE, Table, counted
 from tests.runtime.texts import Text, dirichlet

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.runtime.decoding import PROMPT, joined
+from tests.runtime.decoded import PROMPT, joined
 from tests.runtime.toy_law import EVEN, LAWS, LENGTH, ToyLaw, first_children
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import DraftingDecoder

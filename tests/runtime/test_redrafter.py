@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.runtime.decoding import PROMPT, joined
+from tests.runtime.decoded import PROMPT, joined
 from tests.runtime.slow_growth import paths_of
 from tests.runtime.slow_redrafter import SlowHead, beginnings, slow_beams
 from tests.runtime.toy_law import FEW, LAWS, MANY, ToyLaw, first_children

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.runtime.decoding import PROMPT
+from tests.runtime.decoded import PROMPT
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder, Sampling, load_model
 from treeopt.trees import chain, level_widths

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.runtime.decoding import PROMPT, joined, with_end
+from tests.runtime.decoded import PROMPT, joined, with_end
 from tests.runtime.slow_best_first import best_paths, enumerated, slow_tree
 from tests.runtime.slow_growth import children_of, own, paths_of
 from tests.runtime.toy_law import LAWS, SAMPLINGS, ToyLaw, first_children

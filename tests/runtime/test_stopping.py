@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tests.runtime.decoding import PROMPT, TREES, joined, with_end
+from tests.runtime.decoded import PROMPT, TREES, joined, with_end
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder
 from treeopt.texts.stop import Stopping

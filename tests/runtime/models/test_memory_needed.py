@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from tests.runtime.decoding import PROMPT
+from tests.runtime.decoded import PROMPT
 from tests.runtime.table_model import Table
 from treeopt.errors import OutOfMemoryError, TreeoptError
 from treeopt.profiler.latency.memory import out_of_memory
