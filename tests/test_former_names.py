@@ -28,6 +28,32 @@ SHOWN = [
     "treeopt.profile.origins",
     "treeopt.rules.RULES",
     "treeopt.rules.rule_label",
+    "treeopt.engines.setting.setting",
+    "treeopt.engines.vllm.emit",
+    "treeopt.engines.source.Source",
+    "treeopt.imports.read_latency",
+    "treeopt.imports.content.read_json",
+    "treeopt.pair.TARGET",
+    "treeopt.pair.MEDUSA",
+    "treeopt.systems.running.run_contest",
+    "treeopt.systems.bench.Row",
+    "treeopt.systems.headed.medusa",
+    "treeopt.trees.text_drawing.draw_text",
+    "treeopt.runtime.adapter.load_adapter",
+    "treeopt.runtime.checkpoint.build_model",
+    "treeopt.runtime.config.ModelConfig",
+    "treeopt.runtime.huggingface.generate",
+    "treeopt.runtime.pair.load_pair",
+    "treeopt.runtime.prompts.load_prompts",
+    "treeopt.runtime.sampling.law",
+    "treeopt.runtime.verification.Verifier",
+    "treeopt.runtime.tokenizer.Tokenizer",
+    "treeopt.profiler.measure.Measurement",
+    "treeopt.profiler.medusa.medusa_acceptance",
+    "treeopt.profiler.record.joined",
+    "treeopt.profiler.surface.Surface",
+    "treeopt.profiler.sweep.next_point",
+    "treeopt.profiler.trials.TimedSteps",
     "treeopt.sampling.GREEDY",
     "treeopt.sampling.Sampling",
     "treeopt.steadiness.precision",
@@ -43,6 +69,24 @@ def test_a_name_that_was_shown_is_still_there(shown):
     assert today is not None
     assert getattr(importlib.import_module(module), name) is getattr(importlib.import_module(today), name)
     assert importlib.import_module(module) is importlib.import_module(today)
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "treeopt.files.read_text",
+        "treeopt.profiler.acceptance.AcceptanceText",
+        "treeopt.profiler.bench.Measured",
+        "treeopt.profiler.processes.Processes",
+        "treeopt.profile.TimedTree",
+        "treeopt.profile.Machine",
+        "treeopt.trees.tree_file.Provenance",
+        "treeopt.solver.solution.Certificate",
+    ],
+)
+def test_so_is_one_whose_module_is_a_package_now_or_gave_it_away(shown):
+    module, _, name = shown.rpartition(".")
+    assert hasattr(importlib.import_module(module), name)
 
 
 def test_every_former_name_leads_to_a_module_that_is_there():
