@@ -42,7 +42,6 @@ SHOWN = [
     "treeopt.runtime.adapter.load_adapter",
     "treeopt.runtime.checkpoint.build_model",
     "treeopt.runtime.config.ModelConfig",
-    "treeopt.runtime.huggingface.generate",
     "treeopt.runtime.pair.load_pair",
     "treeopt.runtime.prompts.load_prompts",
     "treeopt.runtime.sampling.law",
