@@ -57,7 +57,7 @@ def given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
 
         steps = staticmethod(stop_there)
 
-    monkeypatch.setattr(import_module("treeopt.profiler.bench"), "bench_trees", stop_there)
+    monkeypatch.setattr(import_module("treeopt.profiler.bench.compare"), "bench_trees", stop_there)
     monkeypatch.setattr(runtime, "Decoder", Decoder)
     return seen
 
