@@ -17,15 +17,10 @@ FOLDERS = {"treeopt": "treeopt", "trees": "treeopt.trees", "profiler": "treeopt.
 BASE = {
     "treeopt.version",
     "treeopt.errors",
+    "treeopt.former_names",
     "treeopt.arguments",
     "treeopt.array_record",
     "treeopt.files",
-    "treeopt.files.pipes",
-    "treeopt.files.marks",
-    "treeopt.files.fields",
-    "treeopt.files.json_file",
-    "treeopt.files.arrays_file",
-    "treeopt.files.picture_file",
     "treeopt.figure_labels",
     "treeopt.figure_style",
     "treeopt.bundled",
@@ -33,20 +28,8 @@ BASE = {
     "treeopt.arrays",
 }
 """The version, errors, reading and writing files, and where the bundled pair lies: everyone may import them."""
-RECORDS = {
-    "treeopt.records.rules",
-    "treeopt.records.sampling",
-    "treeopt.records.acceptance",
-    "treeopt.records.counts",
-    "treeopt.records.outcomes",
-    "treeopt.records.latency",
-    "treeopt.records.steadiness",
-    "treeopt.records.profile",
-    "treeopt.records.identity",
-    "treeopt.profile_file",
-    "treeopt.records.draft_record",
-    "treeopt.records.trial",
-}
+RECORDS = {"treeopt.records"}
+TEXTS = {"treeopt.texts"}
 TREES = {"treeopt.trees"}
 SOLVER = {"treeopt.solver"}
 PLANNER = {"treeopt.planner", "treeopt.engines"}
@@ -63,13 +46,24 @@ MAY_IMPORT = {
     "treeopt.__main__": {"treeopt.cli"},
     # floor 5: one command per module
     "treeopt.cli": {"treeopt.any_tree"}
-    | (SYSTEMS | PROFILER | RUNTIME | REPORT | RESULTS | WARNINGS | PLANNER | IMPORTS | SOLVER | RECORDS | TREES),
+    | SYSTEMS
+    | PROFILER
+    | RUNTIME
+    | REPORT
+    | RESULTS
+    | WARNINGS
+    | PLANNER
+    | IMPORTS
+    | SOLVER
+    | RECORDS
+    | TEXTS
+    | TREES,
     # between 4 and 5: all ways of speculating, measured, planned and run
-    "treeopt.methods": PROFILER | RUNTIME | RESULTS | PLANNER | SOLVER | RECORDS | TREES,
+    "treeopt.methods": PROFILER | RUNTIME | RESULTS | PLANNER | SOLVER | RECORDS | TEXTS | TREES,
     # floor 4: measuring
-    "treeopt.profiler": RUNTIME | RESULTS | RECORDS | TREES,
+    "treeopt.profiler": RUNTIME | RESULTS | RECORDS | TEXTS | TREES,
     # floor 3: executing
-    "treeopt.runtime": RECORDS | TREES,
+    "treeopt.runtime": RECORDS | TEXTS | TREES,
     # between 2 and 3: plans, profiles, settings and benches as texts, JSON and pictures, without torch
     "treeopt.report.results": RECORDS,
     "treeopt.report.warnings": set(),
@@ -85,12 +79,13 @@ MAY_IMPORT = {
     "treeopt.solver": RECORDS | TREES,
     # floor 1: records, which may hold one another
     **dict.fromkeys(RECORDS, RECORDS | TREES),
+    # floor 0: texts and tokens without a model
+    "treeopt.texts": set(),
     # floor 0: what a tree is
     "treeopt.trees": set(),
     # below all floors
     **dict.fromkeys(BASE, BASE),
 }
-ANYONE_MAY_TAKE_FROM_TREEOPT = {"__version__"}
 
 ONLY_IN = {
     "torch": RUNTIME | PROFILER,
@@ -100,13 +95,17 @@ ONLY_IN = {
     "click": {"treeopt.cli"},
 }
 """Packages that only some rooms may import, wherever in a module."""
-TORCH_IN_FUNCTIONS = {"treeopt.trees.formats.sequoia", "treeopt.engines.reports.torch_vector"}
-"""Modules below the runtime that may import torch where they need it: Sequoia's trees and vectors are torch files."""
+IN_FUNCTIONS = {
+    "torch": {"treeopt.trees.formats.sequoia", "treeopt.engines.reports.torch_vector"},
+    "transformers": {"treeopt.texts.tokenizer"},
+}
+"""Modules of other rooms that may import them where they need it: for Sequoia's files, and for slow tokenizers."""
 
 
 def room_of(module: str) -> str | None:
     """Return the room that a module lies in, None when the table has none for it."""
-    return next((room for room in MAY_IMPORT if module == room or module.startswith(f"{room}.")), None)
+    found = [room for room in MAY_IMPORT if module == room or module.startswith(f"{room}.")]
+    return max(found, key=len, default=None)
 
 
 def imports(tree: ast.AST, *, lazy: bool = False, typing: bool = False) -> Iterator[tuple[ast.stmt, str, bool, bool]]:
@@ -143,20 +142,18 @@ def outer_fault(module: str, room: str, name: str, *, lazy: bool) -> str | None:
     package = name.split(".")[0]
     if name.startswith("."):
         return "relative import"
-    if package == "torch" and module in TORCH_IN_FUNCTIONS:
-        return None if lazy else "torch is for functions only: it is slow to import"
+    if module in IN_FUNCTIONS.get(package, ()):
+        return None if lazy else f"{package} is for functions only: it is slow to import"
     if room not in ONLY_IN.get(package, {room}):
         return f"{package} is for {', '.join(sorted(ONLY_IN[package]))} only"
     if package == "scipy" and not lazy:
         return "scipy is for functions only: it is slow to import, and not every plan needs it"
-    if package == "matplotlib" and not (lazy and "figure" in module.rpartition(".")[2]):
-        return "matplotlib is for functions and types of modules named *figure* only"
+    if package == "matplotlib" and not (lazy and re.search(r"figure|picture", module.rpartition(".")[2])):
+        return "matplotlib is for functions and types of modules named *figure* or *picture* only"
     return None
 
 
 def inner_fault(room: str, name: str) -> str | None:
-    if name.removeprefix("treeopt.") in ANYONE_MAY_TAKE_FROM_TREEOPT:
-        return None
     target = room_of(name)
     if target is None:
         return "name the module it comes from, so that its floor can be seen"
@@ -189,6 +186,62 @@ def test_imports_go_down():
     assert [fault for module, path in modules() for fault in faults(module, path.read_text("utf-8"))] == []
 
 
+def reached(sources: dict[str, str]) -> dict[str, set[str]]:
+    """Return the modules that each module imports: at its top, in functions and for types alike."""
+    return {
+        module: {named_module(name, sources) for _, name, _, _ in imports(ast.parse(source))} & set(sources) - {module}
+        for module, source in sources.items()
+    }
+
+
+def named_module(name: str, sources: dict[str, str]) -> str:
+    """Return the module that a dotted name is, or is in."""
+    while name not in sources and name:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def cycles(graph: dict[str, set[str]]) -> list[str]:
+    """Return the modules that reach themselves: what is left when those that import none of the rest are taken away."""
+    left = dict(graph)
+    while free := [module for module, others in left.items() if not others & set(left)]:
+        for module in free:
+            del left[module]
+    while ends := [module for module in left if not any(module in others for others in left.values())]:
+        for module in ends:
+            del left[module]
+    return sorted(left)
+
+
+def test_no_two_modules_reach_one_another():
+    sources = {module: path.read_text("utf-8") for module, path in modules()}
+    sources["treeopt"] = (ROOT / "treeopt/__init__.py").read_text("utf-8")
+    assert cycles(reached(sources)) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from treeopt.records.profile import Profile",
+        "from treeopt.records import profile",
+        "def f():\n    import treeopt.records.profile",
+        "if TYPE_CHECKING:\n    from treeopt.records.profile import Profile",
+    ],
+)
+def test_modules_that_reach_one_another_are_found(source):
+    """Negative control, over a third module; what only leads into the circle is not named."""
+    sources = {
+        "treeopt.records": "",
+        "treeopt.records.acceptance": source,
+        "treeopt.records.outcomes": "from treeopt.records.acceptance import AcceptanceTable",
+        "treeopt.records.profile": "import numpy\nfrom treeopt.records.outcomes import Outcomes",
+        "treeopt.cli.run": "from treeopt.records.profile import Profile",
+    }
+    assert cycles(reached(sources)) == [f"treeopt.records.{name}" for name in ("acceptance", "outcomes", "profile")]
+    sources["treeopt.records.acceptance"] = ""
+    assert cycles(reached(sources)) == []
+
+
 def test_every_folder_is_checked():
     names = {name for name, _ in modules()}
     rooms = {"treeopt.trees.token_tree", "treeopt.planner.costs", "treeopt.cli", "treeopt.profiler"}
@@ -206,7 +259,7 @@ def test_every_folder_is_checked():
         ("treeopt.trees.formats.sequoia", "def write():\n    import torch"),
         (
             "treeopt.records.profile",
-            "from treeopt import latency\nfrom treeopt.records.acceptance import AcceptanceTable",
+            "from treeopt.records import latency\nfrom treeopt.records.acceptance import AcceptanceTable",
         ),
         ("treeopt.solver.kernels", "from numba import njit"),
         ("treeopt.solver.width_limits", "def solve():\n    from scipy.optimize import milp"),
@@ -220,7 +273,7 @@ def test_every_folder_is_checked():
             "treeopt.engines.reports.combine",
             "from treeopt.records.profile import Profile\nfrom treeopt.trees.tree_file import load",
         ),
-        ("treeopt.engines.settings.vllm", "from treeopt.planner import Plan\nfrom treeopt import __version__"),
+        ("treeopt.engines.settings.vllm", "from treeopt.planner import Plan\nfrom treeopt.version import __version__"),
         ("treeopt.runtime.decoder", "import torch.nn\nfrom treeopt.trees import TokenTree"),
         ("treeopt.profiler.latency.sweep", "import treeopt.runtime.decoder"),
         ("treeopt.cli.main", "import click\nfrom treeopt import planner, profiler, solver"),
@@ -238,7 +291,7 @@ def test_a_good_import_is_let_through(module, source):
         (
             "treeopt.trees.shapes",
             "from treeopt.records.acceptance import AcceptanceTable",
-            "may not import treeopt.records.acceptance",
+            "may not import treeopt.records",
         ),
         ("treeopt.trees.shapes", "def f():\n    import treeopt.cli.main", "line 2: .*may not import treeopt.cli"),
         ("treeopt.trees.shapes", "try:\n    import torch\nexcept ImportError:\n    pass", "torch is for"),
@@ -272,8 +325,10 @@ def test_a_good_import_is_let_through(module, source):
         ("treeopt.profiler.latency.sweep", "from treeopt import planner", "may not import treeopt.planner"),
         ("treeopt.profiler.latency.sweep", "import click", "click is for treeopt.cli only"),
         ("treeopt.cli.run", "import torch", "torch is for"),
+        ("treeopt.texts.tokenizer", "def f():\n    import torch", "torch is for"),
         ("treeopt.cli.run", "import treeopt", "name the module"),
         ("treeopt.cli.run", "from treeopt import plan", "name the module"),
+        ("treeopt.cli.run", "from treeopt import __version__", "name the module"),
         ("treeopt.files", "from treeopt.trees import load", "may not import treeopt.trees"),
         ("treeopt.profiles", "", "belongs to no room"),
     ],

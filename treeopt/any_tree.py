@@ -70,9 +70,9 @@ def out_of_solution(path: Path, data: bytes, nodes: int | None = None, depth: in
 
     Raises FormatError as `Solution.load` does, InvalidValueError for more nodes or levels than were solved.
     """
-    from treeopt.solver import solution_file
+    from treeopt.solver import Solution
 
-    solution = solution_file.parse(path, data)
+    solution = Solution.parse(path, data)
     for name, asked, most in (("max_nodes", nodes, solution.max_nodes), ("max_depth", depth, solution.max_depth)):
         if asked is not None and asked > most:
             raise InvalidValueError(

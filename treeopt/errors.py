@@ -22,7 +22,16 @@ class FormatError(TreeoptError):
 
 
 class InvalidValueError(TreeoptError, ValueError):
-    """A value outside its range, given by a caller or read from a file."""
+    """A value outside its range, given by a caller or read from a file.
+
+    Args:
+        message: what was expected, what came and what to do.
+        field: the field of a file's record that is to blame, where a record says so of itself.
+    """
+
+    def __init__(self, message: str, *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class InfeasibleError(TreeoptError):

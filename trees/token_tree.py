@@ -4,16 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
 from treeopt.arrays import Bool, Float64, Int32, Integers
 from treeopt.errors import InvalidValueError
-
-if TYPE_CHECKING:
-    from treeopt.trees.tree_file import Provenance
-
+from treeopt.files.whole_files import write_text
+from treeopt.trees.provenance import Provenance
+from treeopt.trees.tree_text import check_size, checked_reach, tree_text
 
 SHOWN_WIDTHS = 16
 """Levels whose widths a tree's text lists, the first ones."""
@@ -143,11 +142,11 @@ class TokenTree:
                 node = int(self.parents[node])
         return paths
 
-    def save(self, path: Path | str, *, reach: Float64 | None = None, provenance: "Provenance | None" = None) -> None:
+    def save(self, path: Path | str, *, reach: Float64 | None = None, provenance: Provenance | None = None) -> None:
         """Write the tree file; see `treeopt.trees.tree_file`."""
-        from treeopt.trees.tree_file import TreeFile
-
-        TreeFile(tree=self, reach=reach, provenance=provenance).save(path)
+        check_size(self.nodes)
+        checked = None if reach is None else checked_reach(self.parents, reach)
+        write_text(path, tree_text(self.parents, checked, provenance))
 
     def __len__(self) -> int:
         return self.nodes

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.drawn import examples
-from treeopt import profile_file
 from treeopt.errors import FormatError, InfeasibleError, InvalidValueError, TreeoptError, printable
-from treeopt.profile_file import MAX_BYTES, MAX_NESTING
+from treeopt.files import yaml_file
+from treeopt.files.yaml_file import MAX_NESTING
 from treeopt.records.acceptance import AcceptanceTable, TextSums
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.outcomes import Outcomes
@@ -27,6 +27,7 @@ from treeopt.records.profile import (
     ACCEPTANCE,
     INCLUDED,
     LATENCY_PARTS,
+    MAX_BYTES,
     Disturbance,
     Imported,
     Machine,
@@ -193,7 +194,7 @@ class TestGoldenFile:
         assert (tmp_path / "p.yaml").read_bytes() == GOLDEN_FILE.read_bytes()
 
     def test_the_same_bytes_without_the_c_library(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(profile_file, "_Dumper", yaml.SafeDumper)
+        monkeypatch.setattr(yaml_file, "_Dumper", yaml.SafeDumper)
         GOLDEN.save(tmp_path / "p.yaml")
         assert (tmp_path / "p.yaml").read_bytes() == GOLDEN_FILE.read_bytes()
 

@@ -12,8 +12,9 @@ BY_ATTRIBUTE = """
 import sys, treeopt
 assert "torch" not in sys.modules
 treeopt.runtime
-assert "treeopt.runtime.prompts" not in sys.modules and "transformers" not in sys.modules
+assert "treeopt.texts.prompts" not in sys.modules and "transformers" not in sys.modules
 print(len(treeopt.runtime.prompts.load_prompts()), treeopt.runtime.pair.load_pair().target.name)
+assert treeopt.runtime.models.pair is treeopt.runtime.pair
 """
 
 

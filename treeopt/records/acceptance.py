@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -9,7 +10,9 @@ from treeopt.arguments import instance, numbers, whole
 from treeopt.array_record import ArrayRecord
 from treeopt.arrays import Float64, Floats
 from treeopt.errors import InfeasibleError, InvalidValueError
-from treeopt.trees import TokenTree
+from treeopt.files.fields import Fields
+from treeopt.files.record_form import rounded
+from treeopt.trees.token_tree import TokenTree
 
 Numbers = Sequence[float] | Sequence[Sequence[float]] | Sequence[Sequence[Sequence[float]]] | Floats
 
@@ -56,6 +59,19 @@ class AcceptanceTable(ArrayRecord):
         object.__setattr__(self, "p", table)
         object.__setattr__(self, "counts", _like("counts", counts, table.shape[:-1] or (1,)))
         object.__setattr__(self, "standard_error", _like("standard_error", standard_error, table.shape))
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> "AcceptanceTable":
+        """Return the table of a file's `p`, with `counts` and `standard_error` where it has them; raises FormatError."""
+        p = fields.nested_numbers("p")
+        known = {name: fields.nested_numbers(name) for name in ("counts", "standard_error") if name in fields}
+        return fields.build("p", cls, p, **known)
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return the fields that it stands as; probabilities need more digits, to keep sums of 1 at 1."""
+        known = {"counts": self.counts, "standard_error": self.standard_error}
+        rest = {name: rounded(values) for name, values in known.items() if values is not None}
+        return {"p": rounded(self.p, digits=10)} | rest
 
     @property
     def position_invariant(self) -> bool:
@@ -148,6 +164,15 @@ class TextSums(ArrayRecord):
         object.__setattr__(self, "accepted", _numbers("accepted", accepted, shape))
         object.__setattr__(self, "reached", _numbers("reached", reached, shape[:2]))
         self._check()
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> "TextSums":
+        """Return the sums of a file's `reached` and `accepted`; raises FormatError."""
+        return fields.build("accepted", cls, fields.rows("reached"), fields.lists_of_rows("accepted"))
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return the fields that they stand as."""
+        return {"reached": rounded(self.reached), "accepted": rounded(self.accepted)}
 
     def _check(self) -> None:
         with np.errstate(over="ignore"):  # infinite sums are refused below

@@ -7,8 +7,9 @@ both side by side has to be told.
 import shlex
 from dataclasses import dataclass, fields
 
-from treeopt.records.profile import IMPORTED, UNKNOWN, Machine, Pair
-from treeopt.trees import Provenance
+from treeopt.records.machine import Machine, Pair
+from treeopt.records.profile import IMPORTED, UNKNOWN
+from treeopt.trees.provenance import Provenance
 
 CONDITIONS = ("machine", "device", "dtype", "threads")
 """What times depend on beside the models."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -10,6 +10,11 @@ from treeopt.arguments import instance, items, numbers, shown, whole_numbers
 from treeopt.array_record import ArrayRecord, ShortRepr
 from treeopt.arrays import Float64, Int64, Integers
 from treeopt.errors import InfeasibleError, InvalidValueError
+from treeopt.files.fields import Fields
+from treeopt.files.record_form import rounded
+
+MOST_S = 1e6
+"""Seconds above this, of either sign, are a wrong unit or a broken file."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -46,6 +51,16 @@ class Timing(ArrayRecord):
         samples.flags.writeable = False
         object.__setattr__(self, "samples_s", samples)
 
+    @classmethod
+    def from_fields(cls, fields: Fields, *, allow_negative: bool = False) -> "Timing":
+        """Return the samples of a file's `samples_s`; raises FormatError, for times that nobody waited for too."""
+        samples_s = fields.numbers("samples_s")
+        return fields.build("samples_s", _timing, samples_s, allow_negative=allow_negative)
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return the fields that they stand as."""
+        return {"samples_s": rounded(self.samples_s)}
+
     @property
     def median_s(self) -> float:
         """The middle sample: unlike the mean, one interruption does not move it."""
@@ -65,6 +80,13 @@ class Timing(ArrayRecord):
     def estimate(self) -> Estimate:
         """The median with its interval, in seconds."""
         return Estimate(self.median_s, *self.interval_s)
+
+
+def _timing(samples_s: list[float], *, allow_negative: bool = False) -> Timing:
+    longest_s = max(samples_s, key=abs, default=0.0)
+    if abs(longest_s) > MOST_S:
+        raise InvalidValueError(f"expected at most {MOST_S:g} seconds. Got {longest_s:g}: is it another unit?")
+    return Timing(samples_s, allow_negative=allow_negative)
 
 
 def _left_out(count: int) -> int:
@@ -113,6 +135,17 @@ class LatencyTable(ArrayRecord):
         object.__setattr__(self, "tokens", counts)
         object.__setattr__(self, "timings", tuple(timings))
         object.__setattr__(self, "medians_s", medians)
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> "LatencyTable":
+        """Return the table of a file's `tokens` and `samples_s`; raises FormatError."""
+        tokens, samples = fields.integers("tokens"), fields.rows("samples_s")
+        timings = [fields.build(f"samples_s[{i}]", _timing, row) for i, row in enumerate(samples)]
+        return fields.build("tokens", cls, tokens, timings)
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return the fields that it stands as."""
+        return {"tokens": self.tokens.tolist(), "samples_s": [rounded(timing.samples_s) for timing in self.timings]}
 
     @property
     def max_tokens(self) -> int:

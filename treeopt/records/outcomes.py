@@ -18,7 +18,7 @@ from treeopt.arrays import Int64
 from treeopt.errors import InvalidValueError
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.counts import REJECTED, conditional_counts
-from treeopt.trees import TokenTree
+from treeopt.trees.token_tree import TokenTree
 
 
 class Replayed(NamedTuple):

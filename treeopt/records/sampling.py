@@ -1,9 +1,10 @@
 """How tokens are sampled from a model's logits: temperature, top-p and top-k."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from treeopt.arguments import number, whole
 from treeopt.errors import InvalidValueError
+from treeopt.files.record_form import in_file
 
 LEAST_TEMPERATURE = 1e-6
 """Below it logits divided by the temperature leave the range of float32."""
@@ -18,9 +19,9 @@ class Sampling:
 
     temperature: float = 0.0
     """0 takes the likeliest token."""
-    top_p: float = 1.0
+    top_p: float = field(default=1.0, metadata=in_file(most=1.0))
     """Share of the law that is kept, above 0 and at most 1."""
-    top_k: int = 0
+    top_k: int = field(default=0, metadata=in_file(least=0))
     """Tokens that are kept, the likeliest; 0 keeps all."""
 
     def __post_init__(self) -> None:

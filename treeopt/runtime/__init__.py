@@ -40,13 +40,14 @@ SUBMODULES = frozenset(
         "folder",
         "huggingface",
         "memory",
+        "models",
         "pair",
         "prompts",
         "rules",
         "tokenizer",
     }
 )
-"""Those that a user of the library may want; the others are parts of the decoders."""
+"""Those that a user of the library may want, under former names too; the others are parts of the decoders."""
 
 
 def __getattr__(name: str) -> ModuleType:

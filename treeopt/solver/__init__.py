@@ -1,6 +1,7 @@
 """Acceptance table to optimal trees, for every budget and every depth."""
 
-from treeopt.solver.solution import BEST_FIRST, DYNAMIC_PROGRAM, INTEGER_PROGRAM, Certificate, Solution, solve
+from treeopt.solver.certificate import BEST_FIRST, DYNAMIC_PROGRAM, INTEGER_PROGRAM, Certificate
+from treeopt.solver.solution import Solution, solve
 
 __all__ = ["BEST_FIRST", "DYNAMIC_PROGRAM", "INTEGER_PROGRAM", "Certificate", "Solution", "solve"]
 

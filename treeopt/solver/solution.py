@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,60 +13,16 @@ from treeopt.array_record import ArrayRecord
 from treeopt.arrays import Float64, Int32
 from treeopt.errors import InvalidValueError
 from treeopt.records.acceptance import AcceptanceTable
+from treeopt.solver import solution_file
 from treeopt.solver.best_first import NestedTrees, grow
+from treeopt.solver.certificate import BEST_FIRST, DYNAMIC_PROGRAM, INTEGER_PROGRAM, MAX_CELLS, Certificate, Trees
 from treeopt.solver.dynamic_program import solve_values
 from treeopt.solver.width_limits import solve_limited
-from treeopt.trees import TokenTree
+from treeopt.trees.token_tree import TokenTree
 
 DEFAULT_MAX_DEPTH = 32
-MAX_CELLS = 60_000_000
-"""Values of the largest problem: 480 MB, and on the best-first path some times as much while it is solved."""
-
 WORTH = 1e-13
 """A node that adds a smaller share of the tokens than this is taken for rounding, and left out."""
-
-BEST_FIRST, DYNAMIC_PROGRAM, INTEGER_PROGRAM = "best-first", "dynamic-program", "integer-program"
-STATEMENTS = {
-    BEST_FIRST: "no row rises, so no node outside a tree weighs more than the lightest one inside",
-    DYNAMIC_PROGRAM: "every way to share nodes out was compared, or ruled out because concave envelopes bound it",
-    INTEGER_PROGRAM: "an integer program's dual bound leaves no room for a better tree",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Certificate:
-    """Why no tree is better: which method ran, and what it weighed and ruled out; see docs/solver.md."""
-
-    method: str
-    """`best-first`, `dynamic-program` or `integer-program`."""
-    compared: int
-    """Nodes weighed (best-first), splits compared (dynamic program), programs solved (integer program)."""
-    ruled_out: int
-    """Splits that a proven bound excluded; together with those compared they are all there are."""
-    gap_tokens: float
-    """The most by which any value may lie below its optimum; 0 but for rounding where the method is exact."""
-
-    @property
-    def statement(self) -> str:
-        """The reason in one sentence."""
-        return STATEMENTS[self.method]
-
-
-class Trees(Protocol):
-    """What every method leaves behind: values, and trees on demand."""
-
-    @property
-    def expected_tokens(self) -> Float64:
-        """float64 (D + 1, N + 1)."""
-        ...
-
-    def parents(self, nodes: int, depth: int) -> list[int]:
-        """Return the parents of one tree, each before its children, siblings in rank order."""
-        ...
-
-    def draft_widths(self, depth: int) -> Int32:
-        """Return int32 (N + 1, D), the internal nodes at each depth of the trees of one depth limit."""
-        ...
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -155,16 +111,17 @@ class Solution(ArrayRecord):
 
     def save(self, path: Path | str) -> None:
         """Write the solution file, from which any tree can be taken without solving again; docs/solver.md."""
-        from treeopt.solver import solution_file
-
-        solution_file.save(self, path)
+        solution_file.save(path, self.table, self.trees, self.certificate)
 
     @classmethod
     def load(cls, path: Path | str) -> "Solution":
         """Read a solution file.  Raises FormatError naming the file, the field and the reason."""
-        from treeopt.solver import solution_file
+        return solution_file.load(path, cls)
 
-        return solution_file.load(path)
+    @classmethod
+    def parse(cls, path: Path | str, data: bytes) -> "Solution":
+        """Return the solution of a solution file's bytes; raises FormatError as `load` does."""
+        return solution_file.parse(path, data, cls)
 
 
 def solve(

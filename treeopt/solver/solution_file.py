@@ -7,6 +7,7 @@ It is read without pickle, so nothing in it is executed, and every index is chec
 import io
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -15,52 +16,53 @@ from treeopt.files.arrays_file import Arrays
 from treeopt.files.whole_files import read_bytes, write_bytes
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.solver.best_first import NestedTrees
-from treeopt.solver.dynamic_program import ValueTrees
-from treeopt.solver.solution import (
+from treeopt.solver.certificate import (
     BEST_FIRST,
     DYNAMIC_PROGRAM,
     INTEGER_PROGRAM,
     MAX_CELLS,
     STATEMENTS,
     Certificate,
-    Solution,
     Trees,
 )
+from treeopt.solver.dynamic_program import ValueTrees
 from treeopt.solver.width_limits import LimitedTrees
+
+T = TypeVar("T")
+Make = Callable[[AcceptanceTable, Trees, Certificate], T]
 
 FORMAT = "treeopt-solution"
 VERSION = 1
 MAX_BYTES = 8 * MAX_CELLS
 
 
-def save(solution: Solution, path: Path | str) -> None:
+def save(path: Path | str, table: AcceptanceTable, trees: Trees, certificate: Certificate) -> None:
     """Write the solution file whole or not at all."""
-    certificate = solution.certificate
     arrays: dict[str, Array] = {
         "format": np.array(FORMAT),
         "version": np.array(VERSION),
-        "p": solution.table.p,
+        "p": table.p,
         "method": np.array(certificate.method),
         "compared": np.array(certificate.compared),
         "ruled_out": np.array(certificate.ruled_out),
         "gap_tokens": np.array(certificate.gap_tokens),
-        **_arrays(solution.trees),
+        **_arrays(trees),
     }
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
     write_bytes(path, buffer.getvalue())
 
 
-def load(path: Path | str) -> Solution:
-    """Return the solution of a file.
+def load(path: Path | str, make: Make[T]) -> T:
+    """Return what `make` makes of a file: of the table, of the trees, and of why they are the best.
 
     Raises FormatError naming the file, the array and the reason, TreeoptError when it cannot be read.
     """
-    return parse(path, read_bytes(path, limit_bytes=MAX_BYTES))
+    return parse(path, read_bytes(path, limit_bytes=MAX_BYTES), make)
 
 
-def parse(path: Path | str, data: bytes) -> Solution:
-    """Return the solution of a file's bytes; raises FormatError as `load` does."""
+def parse(path: Path | str, data: bytes, make: Make[T]) -> T:
+    """Return what `make` makes of a file's bytes; raises FormatError as `load` does."""
     arrays = Arrays.read(path, data, limit_bytes=2 * MAX_BYTES)
     if arrays.text("format") != FORMAT:
         raise arrays.error("format", f"expected {FORMAT!r}. Is it another kind of file?")
@@ -77,7 +79,7 @@ def parse(path: Path | str, data: bytes) -> Solution:
         ruled_out=arrays.integer("ruled_out"),
         gap_tokens=float(arrays.take("gap_tokens", "f", 0)),
     )
-    return arrays.build("values", Solution, table, trees, certificate)
+    return arrays.build("values", make, table, trees, certificate)
 
 
 def _arrays(trees: Trees) -> dict[str, Array]:

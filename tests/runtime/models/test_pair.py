@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
 from tests.support.slow import slow
-from treeopt import bundled as pair
+from treeopt import bundled
 from treeopt.cli.main import main
 from treeopt.cli.options.pair import PairOptions, pair_options
 from treeopt.cli.options.prompts import PromptOptions
@@ -28,7 +28,7 @@ from treeopt.trees import chain, level_widths
 MOST_BYTES = 16_000_000
 
 
-@pytest.mark.parametrize("folder", [pair.TARGET, pair.DRAFT], ids=["target", "draft"])
+@pytest.mark.parametrize("folder", [bundled.TARGET, bundled.DRAFT], ids=["target", "draft"])
 def test_transformers_loads_the_same_folder_and_gives_the_same_logits(folder) -> None:
     transformers = pytest.importorskip("transformers", reason="needs the hf extra")
     text = load_prompts()[0]
@@ -49,7 +49,7 @@ def test_transformers_loads_the_same_folder_and_gives_the_same_logits(folder) ->
 
 def test_all_files_together_are_small() -> None:
     total = sum(
-        file.stat().st_size for file in pair.FOLDER.rglob("*") if file.is_file() and "__pycache__" not in file.parts
+        file.stat().st_size for file in bundled.FOLDER.rglob("*") if file.is_file() and "__pycache__" not in file.parts
     )
 
     assert total <= MOST_BYTES
@@ -72,7 +72,7 @@ def test_stream_never_yields_half_a_character() -> None:
 
 
 def test_prompts_are_from_files_that_training_held_out() -> None:
-    entries = json.loads(pair.PROMPTS.read_text())
+    entries = json.loads(bundled.PROMPTS.read_text())
 
     import zlib
 
@@ -95,12 +95,12 @@ def test_draft_agrees_with_the_target_on_its_own_text(bundled_pair: ModelPair, p
 
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(pair.TARGET, tmp_path / "target"))
+    return Path(shutil.copytree(bundled.TARGET, tmp_path / "target"))
 
 
 @pytest.fixture
 def draft(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(pair.DRAFT, tmp_path / "draft"))
+    return Path(shutil.copytree(bundled.DRAFT, tmp_path / "draft"))
 
 
 @pytest.fixture
@@ -239,7 +239,7 @@ class TestThroughTransformers:
         sizes = {"vocab_size": 260, "n_positions": 128, "n_embd": 32, "n_layer": 1, "n_head": 2}
         config = transformers.GPT2Config(**sizes, bos_token_id=None, eos_token_id=None)
         transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "other")
-        shutil.copy(pair.TARGET / "tokenizer.json", tmp_path / "other")
+        shutil.copy(bundled.TARGET / "tokenizer.json", tmp_path / "other")
         return tmp_path / "other"
 
     def test_a_draft_of_another_architecture_leaves_the_text_as_it_is(self, target: Path, other: Path) -> None:
@@ -299,7 +299,7 @@ class TestHub:
             elif not hub.online:
                 raise OSError("the network is away\nin two lines")
             else:
-                source = {"org/target": pair.TARGET, "org/draft": pair.DRAFT}[name]
+                source = {"org/target": bundled.TARGET, "org/draft": bundled.DRAFT}[name]
                 ignored = shutil.ignore_patterns() if whole else shutil.ignore_patterns("*.safetensors")
                 shutil.copytree(source, folder, dirs_exist_ok=True, ignore=ignored)
                 hub.cached.add(name)
@@ -414,8 +414,8 @@ class TestCommands:
         assert CliRunner().invoke(command, ["--prompts", str(tmp_path / "a.txt"), "--max-prompts", "5"]).exit_code == 0
 
         assert seen[0] == PromptOptions(path=None, chat=False, most=64)
-        assert len(seen[0].load(Tokenizer(pair.TARGET))) == 32
-        prompts = seen[1].load(Tokenizer(pair.TARGET))
+        assert len(seen[0].load(Tokenizer(bundled.TARGET))) == 32
+        prompts = seen[1].load(Tokenizer(bundled.TARGET))
         assert [bytes(tokens).decode() for tokens in prompts] == ["one", "two", "three", "é" * 256]
 
     def test_prompts_in_a_chat_template(self, target: Path, tmp_path: Path) -> None:

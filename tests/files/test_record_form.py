@@ -1,0 +1,106 @@
+"""A record stands in a file as its annotations say: written and read again it is equal, and each wrong field is named."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from treeopt.errors import FormatError, InvalidValueError
+from treeopt.files.fields import Fields
+from treeopt.files.record_form import in_file, read_record, written_record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    x: float = field(default=0.0, metadata=in_file(least=-1.0, most=1.0))
+    count: int | None
+
+    def __post_init__(self) -> None:
+        if self.count == 13:
+            raise InvalidValueError("expected another.", field="count")
+        if self.x == 0.5:
+            raise InvalidValueError("expected another.")
+
+
+class Row:
+    """Says itself how it stands in a file."""
+
+    def __init__(self, values: list[float]) -> None:
+        self.values = values
+
+    @classmethod
+    def from_fields(cls, fields: Fields) -> "Row":
+        return cls(fields.numbers("values"))
+
+    def to_fields(self) -> dict[str, list[float]]:
+        return {"values": self.values}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Row) and self.values == other.values
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    name: str
+    best: Point | None = None
+    points: tuple[Point, ...] = ()
+    row: Row
+    beside: Row = field(metadata=in_file(inline=True))
+    closed: bool | None = None
+    width: int = field(default=3, metadata=in_file("breadth", least=0, optional=True))
+    sign: int = field(default=1, metadata=in_file(read=lambda fields, name: -fields.integer(name), write=lambda x: -x))
+
+
+LEAST = Drawing(name="a", row=Row([1.0]), beside=Row([2.0]), sign=-1)
+FULL = Drawing(
+    name="a",
+    best=Point(x=1.0, count=None),
+    points=(Point(count=1), Point(x=-1.0, count=2)),
+    row=Row([1.0]),
+    beside=Row([]),
+    closed=True,
+    width=0,
+    sign=-7,
+)
+
+
+@pytest.mark.parametrize("drawing", [LEAST, FULL])
+def test_what_is_written_is_read(drawing):
+    assert read_record(Fields("file", written_record(drawing)), Drawing) == drawing
+
+
+def test_what_stands_in_the_file():
+    assert written_record(LEAST) == {"name": "a", "row": {"values": [1.0]}, "values": [2.0], "sign": 1}
+    assert list(written_record(FULL)) == ["name", "best", "points", "row", "values", "closed", "breadth", "sign"]
+    assert written_record(FULL)["points"] == [{"x": 0.0, "count": 1}, {"x": -1.0, "count": 2}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "wrong"),
+    [
+        ({"name": None}, "name: is missing"),
+        ({"row": None}, "row: is missing"),
+        ({"sign": None}, "sign: is missing"),
+        ({"best": {"count": 1}}, "best.x: is missing"),
+        ({"best": {"x": 2, "count": 1}}, "best.x: expected a number from -1 to 1"),
+        ({"points": [{"x": 0.0}, {"x": 0.0, "count": 0}]}, r"points\[1\].count: expected a whole number of at least 1"),
+        ({"points": []}, "points: expected a list of at least one"),
+        ({"best": {"x": 0.0, "count": 13}}, "best.count: expected another"),
+        ({"best": {"x": 0.5}}, "best.x: expected another"),
+        ({"row": {"values": [], "more": 1}}, "row.more: unknown field"),
+        ({"more": 1}, "more: unknown field"),
+        ({"breadth": -1}, "breadth: expected a whole number of at least 0"),
+        ({"closed": False}, "closed: expected true"),
+        ({"name": "\x1b"}, "name: expected printable text"),
+    ],
+)
+def test_each_wrong_field_is_named(changes, wrong):
+    content = {name: value for name, value in (written_record(LEAST) | changes).items() if value is not None}
+    with pytest.raises(FormatError, match=f"^file: {wrong}"):
+        read_record(Fields("file", content), Drawing)
+
+
+def test_text_is_written_without_what_no_file_may_hold():
+    assert written_record(Drawing(name="\x1b", row=Row([]), beside=Row([])))["name"] == "\\x1b"

@@ -1,0 +1,32 @@
+"""Files of every version so far, read and written again, are the same bytes."""
+
+from pathlib import Path
+
+import pytest
+
+import treeopt
+from treeopt.trees import load_file
+
+ROOT = Path(__file__).resolve().parents[2]
+PROFILES = [*sorted((ROOT / "docs/profiles").glob("*.yaml")), ROOT / "tests/data/profile-golden.yaml"]
+TREES = sorted((ROOT / "tests/data").glob("tree-*.json"))
+
+
+def test_there_are_some():
+    assert len(PROFILES) > 5
+    assert len(TREES) >= 3
+
+
+@pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.name)
+def test_a_profile_written_again_is_the_same(path, tmp_path):
+    treeopt.Profile.load(path).save(tmp_path / "again.yaml")
+    assert (tmp_path / "again.yaml").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("path", TREES, ids=lambda path: path.name)
+def test_a_tree_written_again_is_the_same(path, tmp_path):
+    file = load_file(path)
+    file.save(tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
+    file.tree.save(tmp_path / "tree.json", reach=file.reach, provenance=file.provenance)
+    assert (tmp_path / "tree.json").read_bytes() == path.read_bytes()

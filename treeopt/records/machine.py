@@ -1,0 +1,48 @@
+"""Which machine and which pair of models something was measured with."""
+
+from dataclasses import dataclass
+
+from treeopt.array_record import ShortRepr
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Machine(ShortRepr):
+    """What the times were measured on."""
+
+    device: str
+    """`cpu`, `cuda:0`, …"""
+    processor: str
+    """Model name of the processor or accelerator."""
+    threads: int | None
+    """Threads that torch used; None where nothing was timed here."""
+    system: str
+    """Operating system and its release."""
+    python: str
+    torch: str
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Pair(ShortRepr):
+    """The models that were measured."""
+
+    target: str
+    """Name or folder of the target model."""
+    draft: str
+    """Name or folder of the draft model."""
+    dtype: str
+    """Number format that both ran in, such as `float32`."""
+    vocabulary: int | None = None
+    """Tokens in the shared vocabulary; this and the next two are None where no model was looked at."""
+    target_parameters: int | None = None
+    draft_parameters: int | None = None
+    target_source: str | None = None
+    """What the target was loaded from: a folder as it was given, or a name on the hub; None for the bundled one."""
+    draft_source: str | None = None
+    target_digest: str | None = None
+    """What its files hold, see `treeopt.runtime.models.digest`; equal models have equal digests wherever they lie."""
+    draft_digest: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Target and draft model in words."""
+        return f"{self.target} + {self.draft}"

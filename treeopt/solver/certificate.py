@@ -1,0 +1,51 @@
+"""What a method of the solver leaves behind, and why no tree is better than those in it."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from treeopt.arrays import Float64, Int32
+
+MAX_CELLS = 60_000_000
+"""Values of the largest problem: 480 MB, and on the best-first path some times as much while it is solved."""
+BEST_FIRST, DYNAMIC_PROGRAM, INTEGER_PROGRAM = "best-first", "dynamic-program", "integer-program"
+STATEMENTS = {
+    BEST_FIRST: "no row rises, so no node outside a tree weighs more than the lightest one inside",
+    DYNAMIC_PROGRAM: "every way to share nodes out was compared, or ruled out because concave envelopes bound it",
+    INTEGER_PROGRAM: "an integer program's dual bound leaves no room for a better tree",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """Why no tree is better: which method ran, and what it weighed and ruled out; see docs/solver.md."""
+
+    method: str
+    """`best-first`, `dynamic-program` or `integer-program`."""
+    compared: int
+    """Nodes weighed (best-first), splits compared (dynamic program), programs solved (integer program)."""
+    ruled_out: int
+    """Splits that a proven bound excluded; together with those compared they are all there are."""
+    gap_tokens: float
+    """The most by which any value may lie below its optimum; 0 but for rounding where the method is exact."""
+
+    @property
+    def statement(self) -> str:
+        """The reason in one sentence."""
+        return STATEMENTS[self.method]
+
+
+class Trees(Protocol):
+    """What every method leaves behind: values, and trees on demand."""
+
+    @property
+    def expected_tokens(self) -> Float64:
+        """float64 (D + 1, N + 1)."""
+        ...
+
+    def parents(self, nodes: int, depth: int) -> list[int]:
+        """Return the parents of one tree, each before its children, siblings in rank order."""
+        ...
+
+    def draft_widths(self, depth: int) -> Int32:
+        """Return int32 (N + 1, D), the internal nodes at each depth of the trees of one depth limit."""
+        ...
