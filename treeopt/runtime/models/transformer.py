@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,6 +39,20 @@ class Weights:
     layers: tuple[Layer, ...]
     norm: Tensor
     head: Linear
+
+
+class _Place(NamedTuple):
+    """Where the tokens of a pass stand, and what they see."""
+
+    rotations: Tensor
+    """Of each token's position."""
+    slots: slice | Tensor
+    """Where keys and values are written."""
+    extent: int
+    """Slots that may be seen, from the first."""
+    mask: Tensor | None = None
+    causal: bool = False
+    """Whether each token sees those before it, and no other."""
 
 
 class Transformer:
@@ -84,7 +99,7 @@ class Transformer:
         if length == 0:
             return None
         slots = slice(0, length)
-        found = self._layers(tokens, cache.rotations[slots], cache, slots, length, None, wants, causal=True)
+        found = self._layers(tokens, cache, _Place(cache.rotations[slots], slots, length, causal=True), wants)
         cache.length = length
         rows = slice(None) if wants.whole_text else slice(-1, None)
         return self._states([each[..., rows, :] for each in found], wants)
@@ -113,7 +128,7 @@ class Transformer:
         first = cache.length + start
         slots = slice(first, first + tokens.shape[-1])
         return self._output(
-            self._layers(tokens, cache.rotations[positions], cache, slots, slots.stop, mask, wants), wants
+            self._layers(tokens, cache, _Place(cache.rotations[positions], slots, slots.stop, mask), wants), wants
         )
 
     @torch.inference_mode()
@@ -141,7 +156,8 @@ class Transformer:
             mask: (n, extent) to add to the attention scores of the first `extent` slots.
             wants: hidden states.
         """
-        found = self._layers(tokens, cache.rotations[positions], cache, slots, mask.shape[1], mask, wants)
+        place = _Place(cache.rotations[positions], slots, mask.shape[1], mask)
+        found = self._layers(tokens, cache, place, wants)
         return self._output(found, wants)
 
     def _output(self, found: Sequence[Tensor], wants: Wants) -> Output:
@@ -158,22 +174,8 @@ class Transformer:
             return None
         return States(tuple(boundaries), self._norm(after_all, self.weights.norm) if wants.last else None)
 
-    def _layers(
-        self,
-        tokens: Tensor,
-        rotations: Tensor,
-        cache: KVCache,
-        slots: slice | Tensor,
-        extent: int,
-        mask: Tensor | None,
-        wants: Wants,
-        *,
-        causal: bool = False,
-    ) -> list[Tensor]:
-        """Return the residual stream of tokens that are written to `slots` and see the first `extent`.
-
-        That is at every boundary wanted, and last after all layers.
-        """
+    def _layers(self, tokens: Tensor, cache: KVCache, place: _Place, wants: Wants) -> list[Tensor]:
+        """Return the residual stream of tokens at every boundary wanted, and last after all layers."""
         check_boundaries(wants, self.config.layers, self.name)
         batch, rows = cache.batch_size, tokens.shape[-1]
         if tokens.numel() != batch * rows:
@@ -183,15 +185,15 @@ class Transformer:
         hidden = F.embedding(tokens.reshape(-1), self.weights.embedding)  # (batch * rows, hidden)
         at = {0: hidden}
         for number, (layer, (keys, values)) in enumerate(zip(self.weights.layers, cache.layers, strict=True), start=1):
-            query, key, value = self._project(layer, hidden, rotations, batch)
-            keys[:, :, slots] = key
-            values[:, :, slots] = value
+            query, key, value = self._project(layer, hidden, place.rotations, batch)
+            keys[:, :, place.slots] = key
+            values[:, :, place.slots] = value
             attended = F.scaled_dot_product_attention(
                 query,
-                keys[:, :, :extent],
-                values[:, :, :extent],
-                attn_mask=mask,
-                is_causal=causal,
+                keys[:, :, : place.extent],
+                values[:, :, : place.extent],
+                attn_mask=place.mask,
+                is_causal=place.causal,
                 enable_gqa=True,
             )
             hidden = hidden + layer.attention_output(attended.transpose(1, 2).reshape(batch * rows, -1))
