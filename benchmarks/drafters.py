@@ -10,7 +10,7 @@ from conditions import bar, conditions, say
 from treeopt import bundled as bundle
 from treeopt.profiler.bench.timed_steps import TimedSteps, decoded_text
 from treeopt.runtime import Decoder, Transformer
-from treeopt.runtime.drafters import growing
+from treeopt.runtime.drafters import expanding_drafter
 from treeopt.runtime.drafters.best_first import SpecExecDrafter, SpecExecSetting
 from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.dynamic_tree import DynamicDrafter
@@ -28,7 +28,7 @@ PASSES: dict[object, tuple[str, ...]] = {
     Transformer: ("forward", "logits"),
     MedusaHeads: ("likeliest",),
     RedrafterHead: ("advance", "log_probs"),
-    growing: ("feed", "likeliest_children"),
+    expanding_drafter: ("feed", "likeliest_children"),
 }
 """What is a model pass, as profiles time it: a drafted level's children included; one may call another."""
 

@@ -20,7 +20,13 @@ from treeopt.arrays import Float64
 from treeopt.profiler.acceptance.positions import AcceptanceText, TextPositions
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.acceptance import AcceptanceTable, TextSums
-from treeopt.records.counts import LEAST_COUNT, TextCounts, conditional_counts, rank_conditioned_counts, text_sums
+from treeopt.records.acceptance_counts import (
+    LEAST_COUNT,
+    TextCounts,
+    conditional_counts,
+    rank_conditioned_counts,
+    text_sums,
+)
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.pair import ModelPair, load_pair

@@ -15,7 +15,7 @@ from treeopt.cli.options.record import options
 from treeopt.cli.terminal import warn
 from treeopt.cli.waiting import patience
 from treeopt.files.whole_files import STANDARD_STREAM, is_stream
-from treeopt.report.warnings import Caution, FormatCaution
+from treeopt.records.warnings import Caution, FormatCaution
 
 if TYPE_CHECKING:
     from treeopt.engines.engine import Engine

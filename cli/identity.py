@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from treeopt.cli.terminal import warn
 from treeopt.errors import TreeoptError
-from treeopt.report.warnings import OtherConditions, OtherPair
+from treeopt.records.warnings import OtherConditions, OtherPair
 
 if TYPE_CHECKING:
     from treeopt.records.identity import Identity

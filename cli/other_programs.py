@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from treeopt.cli.terminal import warn
-from treeopt.report.warnings import OtherPrograms
+from treeopt.records.warnings import OtherPrograms
 
 if TYPE_CHECKING:
     from treeopt.profiler.latency.programs import Sight

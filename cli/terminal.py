@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from treeopt.errors import TreeoptWarning
-from treeopt.report.warnings import Caution
+from treeopt.records.warnings import Caution
 
 
 def diagram_width(*, err: bool = False) -> int:

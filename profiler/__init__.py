@@ -7,7 +7,7 @@ from treeopt.profiler.decoding import Decoding
 from treeopt.profiler.journal import Journal
 from treeopt.profiler.profile_run import Measurement
 from treeopt.profiler.settings import RecordSize, Settings
-from treeopt.report.results import Measured
+from treeopt.records.results import Measured
 
 __all__ = [
     "Clock",

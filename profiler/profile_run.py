@@ -12,8 +12,8 @@ from treeopt.profiler.bench.divergence import logits_after
 from treeopt.profiler.clock import Clock
 from treeopt.profiler.journal import Journal
 from treeopt.profiler.latency.busy import LoadReader
+from treeopt.profiler.latency.grid import Surface
 from treeopt.profiler.latency.passes import ROOM_TOKENS
-from treeopt.profiler.latency.surface import Surface
 from treeopt.profiler.machine import describe_machine, describe_pair, now
 from treeopt.profiler.processes.processes import OneProcess, Processes
 from treeopt.profiler.settings import Settings

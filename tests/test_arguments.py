@@ -16,9 +16,9 @@ from treeopt import AcceptanceTable, InvalidValueError, LatencyTable, Profile, T
 from treeopt.arguments import instance, numbers, whole, whole_numbers
 from treeopt.planner import plan, schedule
 from treeopt.records.acceptance import TextSums
+from treeopt.records.accepted_ranks import Outcomes
 from treeopt.records.draft_record import DraftRecord
 from treeopt.records.latency import Timing
-from treeopt.records.outcomes import Outcomes
 from treeopt.records.sampling import Sampling
 from treeopt.solver import Solution, solve
 from treeopt.trees.dynamic_tree import DynamicTree

@@ -21,8 +21,8 @@ BASE = {
     "treeopt.arguments",
     "treeopt.array_record",
     "treeopt.files",
-    "treeopt.figure_labels",
-    "treeopt.figure_style",
+    "treeopt.pictures.labels",
+    "treeopt.pictures.style",
     "treeopt.bundled",
     "treeopt.compiling",
     "treeopt.arrays",
@@ -38,8 +38,8 @@ PROFILER = {"treeopt.profiler"}
 SYSTEMS = {"treeopt.methods"}
 IMPORTS = {"treeopt.engines.reports"}
 REPORT = {"treeopt.report"}
-WARNINGS = {"treeopt.report.warnings"}
-RESULTS = {"treeopt.report.results"}
+WARNINGS = {"treeopt.records.warnings"}
+RESULTS = {"treeopt.records.results"}
 """What was measured, as records: those who measure give them, and the reports are made from them."""
 
 MAY_IMPORT = {
@@ -65,8 +65,8 @@ MAY_IMPORT = {
     # floor 3: executing
     "treeopt.runtime": RECORDS | TEXTS | TREES,
     # between 2 and 3: plans, profiles, settings and benches as texts, JSON and pictures, without torch
-    "treeopt.report.results": RECORDS,
-    "treeopt.report.warnings": set(),
+    "treeopt.records.results": RECORDS,
+    "treeopt.records.warnings": set(),
     "treeopt.report": RESULTS | WARNINGS | PLANNER | SOLVER | RECORDS | TREES,
     # floor 2: from a profile to a plan, from a plan to an engine's settings
     "treeopt.engines": {"treeopt.planner"} | WARNINGS | SOLVER | RECORDS | TREES,
@@ -233,8 +233,8 @@ def test_modules_that_reach_one_another_are_found(source):
     sources = {
         "treeopt.records": "",
         "treeopt.records.acceptance": source,
-        "treeopt.records.outcomes": "from treeopt.records.acceptance import AcceptanceTable",
-        "treeopt.records.profile": "import numpy\nfrom treeopt.records.outcomes import Outcomes",
+        "treeopt.records.accepted_ranks": "from treeopt.records.acceptance import AcceptanceTable",
+        "treeopt.records.profile": "import numpy\nfrom treeopt.records.accepted_ranks import Outcomes",
         "treeopt.cli.run": "from treeopt.records.profile import Profile",
     }
     assert cycles(reached(sources)) == [f"treeopt.records.{name}" for name in ("acceptance", "outcomes", "profile")]
@@ -275,7 +275,7 @@ def test_every_folder_is_checked():
         ),
         ("treeopt.engines.settings.vllm", "from treeopt.planner import Plan\nfrom treeopt.version import __version__"),
         ("treeopt.runtime.decoder", "import torch.nn\nfrom treeopt.trees import TokenTree"),
-        ("treeopt.profiler.latency.sweep", "import treeopt.runtime.decoder"),
+        ("treeopt.profiler.latency.rounds", "import treeopt.runtime.decoder"),
         ("treeopt.cli.main", "import click\nfrom treeopt import planner, profiler, solver"),
         ("treeopt.trees.tree", "if TYPE_CHECKING:\n    from treeopt.planner import Plan"),
         ("treeopt.files", "from treeopt.errors import TreeoptError"),
@@ -316,14 +316,14 @@ def test_a_good_import_is_let_through(module, source):
         ("treeopt.planner.smoothing", "from scipy.optimize import isotonic_regression", "scipy is for functions only"),
         ("treeopt.planner.planning", "def draw():\n    import matplotlib", "matplotlib is for"),
         (
-            "treeopt.profiler.latency.sweep",
+            "treeopt.profiler.latency.rounds",
             "def f():\n    import scipy.stats",
             "scipy is for treeopt.planner, treeopt.solver only",
         ),
         ("treeopt.runtime.decoder", "from treeopt.solver import solve", "may not import treeopt.solver"),
         ("treeopt.runtime.decoder", "from treeopt.profiler import clock", "may not import treeopt.profiler"),
-        ("treeopt.profiler.latency.sweep", "from treeopt import planner", "may not import treeopt.planner"),
-        ("treeopt.profiler.latency.sweep", "import click", "click is for treeopt.cli only"),
+        ("treeopt.profiler.latency.rounds", "from treeopt import planner", "may not import treeopt.planner"),
+        ("treeopt.profiler.latency.rounds", "import click", "click is for treeopt.cli only"),
         ("treeopt.cli.run", "import torch", "torch is for"),
         ("treeopt.texts.tokenizer", "def f():\n    import torch", "torch is for"),
         ("treeopt.cli.run", "import treeopt", "name the module"),

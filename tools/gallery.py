@@ -25,8 +25,8 @@ from treeopt.engines.reports.content import read_json
 from treeopt.files.fields import Fields
 from treeopt.files.whole_files import read_text, write_text
 from treeopt.profiler import Journal, Settings, clock_for
+from treeopt.profiler.latency.grid import Surface
 from treeopt.profiler.latency.memory import give_back_memory
-from treeopt.profiler.latency.surface import Surface
 from treeopt.profiler.machine import describe_machine, describe_pair, now
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.profile import ACCEPTANCE, Imported, Machine, MeasuredAcceptance, Profile, StepLatency

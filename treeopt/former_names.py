@@ -14,6 +14,7 @@ MOVED: dict[str, dict[str, str]] = {
         "": ("pair=bundled systems=methods"),
         "engines": ("imports=reports"),
         "files": ("arrays_file fields figure_file=picture_file json_file marks pipes"),
+        "pictures": ("figure_labels=labels figure_style=style"),
         "records": ("acceptance counts draft_record identity latency outcomes profile rules sampling steadiness trial"),
     },
     "engines": {
@@ -22,6 +23,12 @@ MOVED: dict[str, dict[str, str]] = {
             "setting sglang source tensorrt_llm vllm"
         ),
     },
+    "methods": {
+        "methods": ("tried=fastest_setting"),
+    },
+    "planner": {
+        "planner": ("trials=decode_speedup uncertainty=draws"),
+    },
     "profiler": {
         "profiler": ("measure=profile_run"),
         "profiler.acceptance": ("counting=per_prompt expansion medusa=heads record=draft_record traversal"),
@@ -29,17 +36,32 @@ MOVED: dict[str, dict[str, str]] = {
         "profiler.latency": ("busy curve effort memory passes programs steps surface sweep times watch"),
         "profiler.processes": ("distributed last_words=exit_reasons"),
     },
+    "profiler.latency": {
+        "profiler.latency": ("surface=grid sweep=rounds times=condition"),
+    },
+    "records": {
+        "records": ("counts=acceptance_counts outcomes=accepted_ranks trial=decode_stats"),
+    },
+    "report": {
+        "records": ("results warnings"),
+    },
     "runtime": {
         "runtime.decoding": ("huggingface=hf_generate"),
         "runtime.models": (
             "adapter=hf cache=kv_cache checkpoint=weights config digest finite folder graphs hub linear "
-            "loading=load mask memory model pair rotary transformer tree_pass=passes vocabulary weight_files"
+            "loading=load mask memory model pair rotary text_lengths transformer tree_pass=passes vocabulary "
+            "weight_files"
         ),
         "runtime.rules": (
             "drawing=sample_children families=sibling_groups judging=verifier sampling=distributions selection "
             "verification=verify"
         ),
         "texts": ("dataset_folder=datasets prompts stopping=stop tokenizer"),
+    },
+    "runtime.drafters": {
+        "runtime.drafters": (
+            "best_first_growth=best_first_expansion dynamic_growth=beam_expansion growing=expanding_drafter"
+        ),
     },
     "systems": {
         "methods": ("drafted=dynamic_tree draftless=no_draft headed=heads static=static_tree system=method"),

@@ -7,8 +7,8 @@ import numpy as np
 
 from treeopt.arguments import instance
 from treeopt.arrays import Float64
-from treeopt.figure_style import BLUE, INK, LINE, MUTED, PALE, POINTS, REACH_MAP, WHITE, text_width
 from treeopt.files.picture_file import checked_suffix, save_drawing
+from treeopt.pictures.style import BLUE, INK, LINE, MUTED, PALE, POINTS, REACH_MAP, WHITE, text_width
 from treeopt.trees.figure_sheet import Sheet, sheet
 from treeopt.trees.text_diagram import percent
 from treeopt.trees.token_tree import TokenTree

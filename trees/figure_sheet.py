@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from treeopt.arrays import Float64
-from treeopt.figure_style import Heading
+from treeopt.pictures.style import Heading
 from treeopt.trees.layout import layout
 from treeopt.trees.token_tree import TokenTree
 

@@ -9,8 +9,8 @@ import torch
 from treeopt.arrays import Bool, Float32, Int64
 from treeopt.profiler.settings import RecordSize
 from treeopt.records.draft_record import NOT_DRAFTED
+from treeopt.runtime.drafters.beam_expansion import Children, falling, visible_below
 from treeopt.runtime.drafters.draft_model import feed
-from treeopt.runtime.drafters.dynamic_growth import Children, falling, visible_below
 from treeopt.runtime.models.finite import not_finite_error
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.passes import PassNodes

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from treeopt.errors import InvalidValueError
-from treeopt.records.counts import TextCounts, text_sums
+from treeopt.records.acceptance_counts import TextCounts, text_sums
 from treeopt.records.profile import MeasuredAcceptance
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Transformer

@@ -11,12 +11,12 @@ from treeopt.profiler.acceptance.positions import AcceptanceText, texts_together
 from treeopt.profiler.acceptance.traversal import ReachSums, count_reach, gained, until_no_gain
 from treeopt.profiler.decoding import Decoding
 from treeopt.profiler.journal import Journal
-from treeopt.profiler.latency.sweep import Step
+from treeopt.profiler.latency.rounds import Step
 from treeopt.profiler.processes.processes import Processes
 from treeopt.profiler.settings import Settings
 from treeopt.records.acceptance import TextSums
-from treeopt.records.counts import TextCounts, text_sums
-from treeopt.records.outcomes import Outcomes
+from treeopt.records.acceptance_counts import TextCounts, text_sums
+from treeopt.records.accepted_ranks import Outcomes
 from treeopt.records.profile import MeasuredAcceptance, Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.models.model import LanguageModel

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from treeopt.arrays import Float64, Int64
 from treeopt.profiler.decoding import Decoding
-from treeopt.records.counts import REJECTED, TextCounts, conditional_counts
+from treeopt.records.acceptance_counts import REJECTED, TextCounts, conditional_counts
 from treeopt.records.sampling import draft_law
 from treeopt.runtime.models.finite import check_logits
 from treeopt.runtime.models.model import LanguageModel, TextCache

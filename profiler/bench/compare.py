@@ -13,8 +13,8 @@ from treeopt.profiler.bench.divergence import divergence
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.latency import Estimate
 from treeopt.records.profile import MeasuredAcceptance
+from treeopt.records.results import Divergence, Measured
 from treeopt.records.sampling import Sampling
-from treeopt.report.results import Divergence, Measured
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.limits import trained_tokens
 from treeopt.runtime.models.model import LanguageModel

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from treeopt.report.results import Divergence
+from treeopt.records.results import Divergence
 from treeopt.runtime.models.model import LanguageModel
 
 NEAR_TIE_ULPS = 4

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
+from treeopt.records.decode_stats import Trial
 from treeopt.records.latency import Timing
-from treeopt.records.trial import Trial
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.drafter import Step
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from treeopt.profiler.clock import Work
 from treeopt.profiler.latency.memory import give_back_memory, out_of_memory
-from treeopt.profiler.latency.sweep import first_points, next_point, sweep
+from treeopt.profiler.latency.rounds import first_points, next_point, sweep
 from treeopt.profiler.latency.watch import Watched
 from treeopt.profiler.recorder import Recorder
 from treeopt.records.latency import LatencyTable, Timing

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from zlib import crc32
 
 from treeopt.profiler.latency.passes import PROBE_TREES, ROOM_TOKENS, StepTimer
-from treeopt.profiler.latency.sweep import sweep
+from treeopt.profiler.latency.rounds import sweep
 from treeopt.profiler.latency.watch import Watched
 from treeopt.profiler.recorder import Recorder
 from treeopt.profiler.settings import Settings

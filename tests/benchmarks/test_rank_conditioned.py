@@ -5,7 +5,7 @@ import pytest
 
 from tests.scripts import ROOT, script
 from treeopt.errors import TreeoptError
-from treeopt.records.counts import LEAST_COUNT, REJECTED, TextCounts, rank_conditioned_counts, text_sums
+from treeopt.records.acceptance_counts import LEAST_COUNT, REJECTED, TextCounts, rank_conditioned_counts, text_sums
 
 rank_conditioned_table = script(ROOT / "benchmarks" / "rank_conditioned.py").rank_conditioned_table
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.invented import COUNTS, TABLE, call, draft_s, invented, saved, verify_s
 from tests.engines.settings import published_rules as rules
-from tests.planner.drafts import InventedDraft, invented_text, recorded
+from tests.support.invented_drafts import InventedDraft, invented_text, recorded
 from treeopt import Profile
 from treeopt.engines import ENGINES
 from treeopt.planner import plan, step_model

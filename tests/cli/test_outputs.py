@@ -11,8 +11,8 @@ from tests.cli.invented import call, invented, saved
 from treeopt.cli.outputs import Named, check_outputs
 from treeopt.errors import TreeoptError
 from treeopt.files.marks import written_by_treeopt
+from treeopt.records.results import NotRun
 from treeopt.report.methods_bench import methods_json
-from treeopt.report.results import NotRun
 from treeopt.trees import TokenTree, save_figure
 
 FOREIGN = "the only copy of somebody's work\n"

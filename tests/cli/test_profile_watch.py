@@ -15,7 +15,7 @@ from treeopt.profiler.latency import programs
 from treeopt.profiler.latency.busy import Load, ProcessorTimes
 from treeopt.profiler.latency.programs import Program, Sight
 from treeopt.records.profile import Disturbance, StepLatency
-from treeopt.report.warnings import OtherPrograms
+from treeopt.records.warnings import OtherPrograms
 
 LITTLE = ("--max-tokens", "4", "--rounds", "2", "--positions", "240", "--context-tokens", "16")
 BUSY = Sight(Load(1.9, 2, 2), (Program("python", 123, 1.0), Program("cc1", 77, 0.9)))

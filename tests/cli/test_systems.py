@@ -12,7 +12,7 @@ from treeopt import bundled as pair
 from treeopt.methods import running
 from treeopt.methods.running import Effort
 from treeopt.records.profile import Pair
-from treeopt.report.results import NotRun, Row
+from treeopt.records.results import NotRun, Row
 from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
 
 KEYS = (

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from tests.contracts.drafters import CASES
-from tests.runtime.decoded import PROMPT, joined, with_end
-from tests.runtime.toy_law import LAWS, LENGTH, SAMPLINGS, ToyLaw, first_children
+from tests.support.decoded import PROMPT, joined, with_end
+from tests.support.toy_distribution import LAWS, LENGTH, SAMPLINGS, ToyLaw, first_children
 from treeopt.errors import TreeoptError
 from treeopt.runtime import Decoder, Transformer, load_model
 from treeopt.runtime.decoding import acceptance

@@ -17,8 +17,8 @@ from treeopt.planner import step_model
 from treeopt.planner.chains import fastest_chain
 from treeopt.profiler.bench.compare import Workload
 from treeopt.records.latency import Estimate
+from treeopt.records.results import NotRun, Row
 from treeopt.records.sampling import Sampling
-from treeopt.report.results import NotRun, Row
 from treeopt.runtime import Decoder
 from treeopt.trees import chain
 

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests.planner import oracles
-from tests.planner.machines import DEPTH, MACHINES, NODES, TABLES, acceptance, latency, profile, timing
+from tests.support import planner_oracles
+from tests.support.invented_machines import DEPTH, MACHINES, NODES, TABLES, acceptance, latency, profile, timing
 from treeopt.planner import fastest_tree, plan
 from treeopt.planner.condition import condition
 from treeopt.planner.model import at_once_model
@@ -37,7 +37,9 @@ def free_levels(machine):
 def test_the_fastest_tree_is_that_of_every_tree_there_is(name, shape):
     model = model_of(MACHINES[name], TABLES[shape], Timing([PASS_S] * 9))
     found = fastest_tree(solve(model.acceptance.table, NODES, DEPTH), model.costs)
-    best = oracles.every_speedup(model.acceptance.table.p.tolist(), free_levels(MACHINES[name]), NODES, DEPTH).max()
+    best = planner_oracles.every_speedup(
+        model.acceptance.table.p.tolist(), free_levels(MACHINES[name]), NODES, DEPTH
+    ).max()
     assert found.speedup == pytest.approx(best, rel=1e-9)
     assert model.speedup(found.tree) == pytest.approx(best, rel=1e-9)
 

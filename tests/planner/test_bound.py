@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from tests.planner.machines import NODES, drawn_seconds, drawn_table
-from tests.planner.oracles import every_speedup
 from tests.planner.test_fastest import costs_of
 from tests.solver.oracles import catalogue
+from tests.support.invented_machines import NODES, drawn_seconds, drawn_table
+from tests.support.planner_oracles import every_speedup
 from treeopt.planner.bound import Box, BoxBound, bounded
 from treeopt.planner.fastest import NODES_PRICED
 from treeopt.planner.prices import ListedNodes

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.cli.invented import invented
-from tests.planner.drafts import InventedDraft, beams, invented_text, recorded
+from tests.support.invented_drafts import InventedDraft, beams, invented_text, recorded
 from treeopt.planner import step_model
 from treeopt.planner.calibration import BIN, Calibration, calibration, least_log_prob, specexec_settings
 from treeopt.planner.costs import StepCosts

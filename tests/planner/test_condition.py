@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.planner.machines import acceptance, latency, profile, seconds
+from tests.support.invented_machines import acceptance, latency, profile, seconds
 from treeopt.errors import InfeasibleError
 from treeopt.planner import plan
 from treeopt.planner.condition import Condition

@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tests.planner.machines import NODES, Seconds, acceptance, drawn_seconds, latency, profile, seconds
-from tests.planner.oracles import least_from_here, smoothed, step_s
 from tests.solver.oracles import paths_of
+from tests.support.invented_machines import NODES, Seconds, acceptance, drawn_seconds, latency, profile, seconds
+from tests.support.planner_oracles import least_from_here, smoothed, step_s
 from treeopt.errors import InfeasibleError
 from treeopt.planner.condition import Condition, condition
 from treeopt.planner.costs import StepCosts

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tests.planner.machines import Seconds, acceptance_of, profile, seconds
-from tests.planner.oracles import step_s, tokens
 from tests.solver.oracles import paths_of
+from tests.support.invented_machines import Seconds, acceptance_of, profile, seconds
+from tests.support.planner_oracles import step_s, tokens
 from tests.support.slow import slow
 from treeopt.planner import Candidate, fastest_tree, step_model
 from treeopt.records.acceptance import TextSums

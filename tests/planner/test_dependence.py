@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.planner.machines import MACHINES, profile_of
+from tests.support.invented_machines import MACHINES, profile_of
 from tests.support.slow import slow
 from treeopt.planner import plan, step_model
 from treeopt.planner.dependence import Dependence
 from treeopt.records.acceptance import TextSums
-from treeopt.records.counts import REJECTED, conditional_counts
-from treeopt.records.outcomes import Outcomes
+from treeopt.records.acceptance_counts import REJECTED, conditional_counts
+from treeopt.records.accepted_ranks import Outcomes
 from treeopt.records.profile import MeasuredAcceptance
 from treeopt.trees import chain, level_widths
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.cli.invented import draft_s, invented, verify_s
-from tests.planner.drafts import InventedDraft, decoded_steps, invented_text, recorded
+from tests.support.invented_drafts import InventedDraft, decoded_steps, invented_text, recorded
 from treeopt.errors import InfeasibleError
 from treeopt.planner import step_model
 from treeopt.planner.dynamic import fastest_dynamic_tree, predict_dynamic

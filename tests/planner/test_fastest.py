@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.planner.machines import DEPTH, FALLING, MACHINES, NODES, TABLES, Seconds, drawn_seconds, drawn_table
-from tests.planner.oracles import every_speedup, fastest_of_most_tokens, least_from_here, speedup
 from tests.solver.oracles import Table
+from tests.support.invented_machines import DEPTH, FALLING, MACHINES, NODES, TABLES, Seconds, drawn_seconds, drawn_table
+from tests.support.planner_oracles import every_speedup, fastest_of_most_tokens, least_from_here, speedup
 from tests.support.slow import first_fast, slow
 from treeopt.planner import Fastest, bound, fastest_tree, prices
 from treeopt.planner.costs import StepCosts

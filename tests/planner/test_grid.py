@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.planner.machines import profile_of, seconds
+from tests.support.invented_machines import profile_of, seconds
 from treeopt.planner import plan
 from treeopt.planner.grid import CHAIN_DEPTHS, DEPTHS, NODES, grid
 from treeopt.planner.model import kind_of

@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from tests.planner.machines import DEPTH, MACHINES, TABLES, acceptance, latency, profile, profile_of, seconds
-from tests.planner.oracles import speedup, step_s, tokens
 from tests.solver.oracles import paths_of
+from tests.support.invented_machines import DEPTH, MACHINES, TABLES, acceptance, latency, profile, profile_of, seconds
+from tests.support.planner_oracles import speedup, step_s, tokens
 from treeopt.planner import Candidate, step_model
 from treeopt.trees import TokenTree, chain, chains, k_ary, level_widths
 

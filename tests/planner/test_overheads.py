@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.planner.machines import MACHINES, profile_of
+from tests.support.invented_machines import MACHINES, profile_of
 from treeopt.planner import step_model
 from treeopt.planner.overheads import branches, fitted
 from treeopt.records.latency import Timing

@@ -7,7 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from tests.planner.machines import (
+from tests.solver.oracles import by_enumeration, catalogue, paths_of, rows_of, weight
+from tests.support.invented_machines import (
     DEPTH,
     FALLING,
     MACHINES,
@@ -21,8 +22,7 @@ from tests.planner.machines import (
     profile_of,
     seconds,
 )
-from tests.planner.oracles import every_speedup, speedup, step_s, tokens
-from tests.solver.oracles import by_enumeration, catalogue, paths_of, rows_of, weight
+from tests.support.planner_oracles import every_speedup, speedup, step_s, tokens
 from treeopt import __version__
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner import Candidate, Plan, plan, step_model, tree_file

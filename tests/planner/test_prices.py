@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.planner.machines import DEPTH, NODES, drawn_table
 from tests.solver.oracles import catalogue, rows_of, weight
+from tests.support.invented_machines import DEPTH, NODES, drawn_table
 from treeopt.planner import prices
 from treeopt.planner.prices import ListedNodes, priced
 from treeopt.records.acceptance import AcceptanceTable

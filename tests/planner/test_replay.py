@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.planner.drafts import InventedDraft, decoded_steps, invented_text, recorded
+from tests.support.invented_drafts import InventedDraft, decoded_steps, invented_text, recorded
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner.replay import Replay
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes

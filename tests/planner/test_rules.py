@@ -6,7 +6,7 @@ import functools
 import numpy as np
 import pytest
 
-from tests.planner.machines import (
+from tests.support.invented_machines import (
     Seconds,
     acceptance,
     drawn_seconds,
@@ -15,7 +15,7 @@ from tests.planner.machines import (
     profile,
     seconds,
 )
-from tests.planner.oracles import every_speedup
+from tests.support.planner_oracles import every_speedup
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner import Plan, plan, schedule, step_model, tree_file
 from treeopt.records.profile import Profile

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from tests.planner.machines import Seconds, acceptance, latency, profile, seconds
-from tests.planner.oracles import speedup
 from tests.solver.oracles import Table
+from tests.support.invented_machines import Seconds, acceptance, latency, profile, seconds
+from tests.support.planner_oracles import speedup
 from tests.support.slow import first_fast
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner import Candidate, Schedule, Segment, plan, schedule

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from tests.planner.machines import MACHINES, acceptance, acceptance_of, latency, profile
-from tests.planner.oracles import smoothed
+from tests.support.invented_machines import MACHINES, acceptance, acceptance_of, latency, profile
+from tests.support.planner_oracles import smoothed
 from treeopt.planner import Smoothing, plan, step_model
 from treeopt.planner.smoothing import pooled, pooling, smooth
 from treeopt.records.acceptance import TextSums

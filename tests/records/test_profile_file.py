@@ -21,8 +21,8 @@ from treeopt.errors import FormatError, InfeasibleError, InvalidValueError, Tree
 from treeopt.files import yaml_file
 from treeopt.files.yaml_file import MAX_NESTING
 from treeopt.records.acceptance import AcceptanceTable, TextSums
+from treeopt.records.accepted_ranks import Outcomes
 from treeopt.records.latency import LatencyTable, Timing
-from treeopt.records.outcomes import Outcomes
 from treeopt.records.profile import (
     ACCEPTANCE,
     INCLUDED,

@@ -16,12 +16,12 @@ from treeopt.planner import plan, schedule, step_model
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.curves import Curve
 from treeopt.records.acceptance import AcceptanceTable, TextSums
-from treeopt.records.counts import TextCounts
+from treeopt.records.acceptance_counts import TextCounts
+from treeopt.records.accepted_ranks import Outcomes
+from treeopt.records.decode_stats import Trial
 from treeopt.records.draft_record import DraftRecord
 from treeopt.records.latency import LatencyTable, Timing
-from treeopt.records.outcomes import Outcomes
 from treeopt.records.profile import MeasuredAcceptance, Profile
-from treeopt.records.trial import Trial
 from treeopt.solver import solve
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain
 

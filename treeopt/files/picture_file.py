@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treeopt.errors import InvalidValueError
-from treeopt.figure_style import FONT
 from treeopt.files.whole_files import file_path, write_bytes
+from treeopt.pictures.style import FONT
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,8 +13,8 @@ from treeopt.methods.method import System
 from treeopt.profiler.bench.compare import Workload
 from treeopt.profiler.bench.losslessness import Losslessness, greedy_losslessness, sampled_losslessness
 from treeopt.profiler.bench.timed_steps import TimedSteps, decoded_text
+from treeopt.records.results import NotRun, Row
 from treeopt.records.sampling import Sampling
-from treeopt.report.results import NotRun, Row
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.model import LanguageModel
 

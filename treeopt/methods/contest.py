@@ -9,7 +9,7 @@ from tqdm import tqdm
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.methods import dynamic_tree, heads, no_draft, static_tree
 from treeopt.methods.method import Grounds, System
-from treeopt.report.results import NotRun
+from treeopt.records.results import NotRun
 
 NAMES = (
     *("plain", "prompt-lookup", "chain", "k-sequences", "top-k-tree", "medusa", "redrafter"),

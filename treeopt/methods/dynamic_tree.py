@@ -2,8 +2,8 @@
 
 from functools import partial
 
+from treeopt.methods.fastest_setting import Choice, fastest_choice
 from treeopt.methods.method import REST_ASSUMED, Grounds, System
-from treeopt.methods.tried import Choice, fastest_choice
 from treeopt.planner.calibration import calibration, specexec_settings
 from treeopt.planner.dynamic import fastest_dynamic_tree
 from treeopt.planner.replay import Replay

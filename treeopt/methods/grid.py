@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from treeopt.planner import Candidate, Plan
 from treeopt.planner.grid import grid
 from treeopt.profiler.bench.compare import Workload, bench_as_measured
-from treeopt.report.results import GridRow, Measured
+from treeopt.records.results import GridRow, Measured
 from treeopt.runtime.models.pair import ModelPair
 
 

@@ -4,8 +4,8 @@ from functools import partial
 
 from treeopt import bundled as bundle
 from treeopt.errors import InfeasibleError
+from treeopt.methods.fastest_setting import Choice, fastest_choice
 from treeopt.methods.method import REST_ASSUMED, Grounds, System
-from treeopt.methods.tried import Choice, fastest_choice
 from treeopt.planner import StepModel, fastest_tree, kind_of
 from treeopt.planner.condition import condition
 from treeopt.planner.model import at_once_model

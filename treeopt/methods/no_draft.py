@@ -2,8 +2,8 @@
 
 from functools import partial
 
+from treeopt.methods.fastest_setting import Choice, fastest_choice
 from treeopt.methods.method import Grounds, System
-from treeopt.methods.tried import Choice, fastest_choice
 from treeopt.runtime.drafters.lookahead import LOOKAHEAD_SETTINGS, LookaheadDrafter
 from treeopt.runtime.drafters.prompt_lookup import PROMPT_LOOKUP_SETTINGS, PromptLookupDrafter
 

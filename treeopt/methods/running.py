@@ -12,8 +12,8 @@ from treeopt.profiler import Journal, Measurement, Settings, clock_for
 from treeopt.profiler.bench.compare import Workload
 from treeopt.profiler.latency.passes import ROOM_TOKENS
 from treeopt.records.profile import Profile
+from treeopt.records.results import NotRun, Row
 from treeopt.records.sampling import Sampling
-from treeopt.report.results import NotRun, Row
 from treeopt.runtime.decoding.limits import trained_tokens
 from treeopt.runtime.models.pair import ModelPair
 

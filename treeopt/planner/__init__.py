@@ -1,5 +1,6 @@
 """Profile to plan: which rule and tree are fastest, where, by how much, and how sure that is."""
 
+from treeopt.planner.draws import Confidence
 from treeopt.planner.fastest import Fastest, fastest_tree
 from treeopt.planner.model import Candidate, StepModel, kind_of, requested_model, step_model
 from treeopt.planner.planning import (
@@ -14,7 +15,6 @@ from treeopt.planner.request import OBJECTIVES, PlanRequest, Where
 from treeopt.planner.rule_choice import RuleChoice
 from treeopt.planner.scheduling import Schedule, Segment, requested_schedule, schedule
 from treeopt.planner.smoothing import Smoothing
-from treeopt.planner.uncertainty import Confidence
 
 __all__ = [
     "OBJECTIVES",

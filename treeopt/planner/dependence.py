@@ -14,7 +14,7 @@ import numpy as np
 
 from treeopt.arrays import Float64
 from treeopt.records.acceptance import AcceptanceTable
-from treeopt.records.outcomes import Outcomes
+from treeopt.records.accepted_ranks import Outcomes
 from treeopt.trees import TokenTree
 
 LEAST_STEPS = 100

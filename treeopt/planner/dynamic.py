@@ -12,9 +12,9 @@ import numpy as np
 
 from treeopt.arrays import Float64, Int64
 from treeopt.errors import InfeasibleError
+from treeopt.planner.draws import draw_ratios, estimate
 from treeopt.planner.model import StepModel
 from treeopt.planner.replay import Replay
-from treeopt.planner.uncertainty import draw_ratios, estimate
 from treeopt.records.latency import Estimate
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
 

@@ -17,10 +17,10 @@ from treeopt.arrays import Float64
 from treeopt.planner.condition import Condition, condition
 from treeopt.planner.costs import StepCosts, sizes, step_costs
 from treeopt.planner.dependence import Dependence
+from treeopt.planner.draws import TokenDraws, Worlds, draw_tokens, draw_worlds, estimates
 from treeopt.planner.overheads import branches
 from treeopt.planner.request import PlanRequest, Where
 from treeopt.planner.smoothing import Smoothing, smooth
-from treeopt.planner.uncertainty import TokenDraws, Worlds, draw_tokens, draw_worlds, estimates
 from treeopt.records.latency import Estimate, Timing
 from treeopt.records.profile import MeasuredAcceptance, Profile
 from treeopt.trees import TokenTree

@@ -9,12 +9,12 @@ import numpy as np
 from treeopt.arguments import instance
 from treeopt.array_record import ShortRepr
 from treeopt.planner.condition import Condition, condition
+from treeopt.planner.draws import Confidence, confidence
 from treeopt.planner.fastest import Fastest, speeds
 from treeopt.planner.model import Candidate, StepModel, token_model
 from treeopt.planner.request import PlanRequest, Where
 from treeopt.planner.rule_choice import RuleChoice, planned_acceptances
 from treeopt.planner.rule_trees import RuleTrees
-from treeopt.planner.uncertainty import Confidence, confidence
 from treeopt.records.identity import Identity
 from treeopt.records.profile import Profile
 from treeopt.records.rules import LOSSY_RULES, rule_label

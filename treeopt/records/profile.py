@@ -13,8 +13,8 @@ from treeopt.files.fields import Fields, check_format
 from treeopt.files.record_form import in_file, read_record, written_record
 from treeopt.files.whole_files import read_text, write_text
 from treeopt.records.acceptance import SUMS_ROUNDING, AcceptanceTable, TextSums
+from treeopt.records.accepted_ranks import Outcomes
 from treeopt.records.machine import Machine, Pair
-from treeopt.records.outcomes import Outcomes
 from treeopt.records.sampling import Sampling
 from treeopt.records.step_latency import (
     LATENCY_PARTS,

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from treeopt.records.latency import Estimate
 from treeopt.records.profile import MeasuredAcceptance
+from treeopt.records.results import GridRow, summary
+from treeopt.records.warnings import PlainSpeedChanged, TextsDiffer
 from treeopt.report.json_text import json_text
-from treeopt.report.results import GridRow, summary
 from treeopt.report.text import milliseconds
-from treeopt.report.warnings import PlainSpeedChanged, TextsDiffer
 from treeopt.version import TOOL
 
 CHOSEN, OTHER = "* ", "  "

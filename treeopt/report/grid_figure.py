@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from treeopt.arrays import Float64
-from treeopt.figure_labels import label_points
-from treeopt.figure_style import CHAIN, CHOICE, MUTED, PALE, POINTS, TREE, WHITE, Heading, legend_below, name_axes
 from treeopt.files.picture_file import save_drawing
-from treeopt.report.results import GridRow
+from treeopt.pictures.labels import label_points
+from treeopt.pictures.style import CHAIN, CHOICE, MUTED, PALE, POINTS, TREE, WHITE, Heading, legend_below, name_axes
+from treeopt.records.results import GridRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

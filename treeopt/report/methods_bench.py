@@ -3,8 +3,8 @@
 import json
 from collections.abc import Sequence
 
+from treeopt.records.results import NotRun, Row
 from treeopt.report.json_text import json_line
-from treeopt.report.results import NotRun, Row
 from treeopt.report.text import milliseconds
 from treeopt.version import TOOL
 

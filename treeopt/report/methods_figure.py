@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treeopt.figure_style import (
+from treeopt.files.picture_file import save_drawing
+from treeopt.pictures.style import (
     INK,
     MUTED,
     PALE,
@@ -19,8 +20,7 @@ from treeopt.figure_style import (
     text_width,
     wrapped,
 )
-from treeopt.files.picture_file import save_drawing
-from treeopt.report.results import NotRun, Row
+from treeopt.records.results import NotRun, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

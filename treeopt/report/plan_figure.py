@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from treeopt.figure_style import (
+from treeopt.files.picture_file import save_drawing
+from treeopt.pictures.style import (
     DEPTH_MAP,
     MUTED,
     POINTS,
@@ -16,7 +17,6 @@ from treeopt.figure_style import (
     plain_numbers,
     whole_numbers,
 )
-from treeopt.files.picture_file import save_drawing
 from treeopt.planner.planning import Plan
 from treeopt.records.profile import Profile
 from treeopt.report.plan_figure_map import draw_map

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from treeopt.arrays import Bool, Float64
-from treeopt.figure_style import (
+from treeopt.pictures.style import (
     CHAIN,
     CHOICE,
     INK,

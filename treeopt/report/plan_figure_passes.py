@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from treeopt.arrays import Float64
-from treeopt.figure_style import CHAIN, MUTED, TREE, legend_below, name_axes, plain_numbers, wrapped
+from treeopt.pictures.style import CHAIN, MUTED, TREE, legend_below, name_axes, plain_numbers, wrapped
 from treeopt.planner.condition import Condition
 from treeopt.planner.costs import step_costs
 from treeopt.planner.planning import Plan

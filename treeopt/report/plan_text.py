@@ -4,10 +4,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from treeopt.report.schedule_text import schedule_table
-from treeopt.report.table import Column, aligned
-from treeopt.report.text import counted, rule_name, spread
-from treeopt.report.warnings import (
+from treeopt.records.warnings import (
     BeyondLargestPass,
     Caution,
     ImportedWithoutErrors,
@@ -15,6 +12,9 @@ from treeopt.report.warnings import (
     UnsureChoice,
     sureness,
 )
+from treeopt.report.schedule_text import schedule_table
+from treeopt.report.table import Column, aligned
+from treeopt.report.text import counted, rule_name, spread
 
 if TYPE_CHECKING:
     from treeopt.planner import Candidate, Plan, Schedule

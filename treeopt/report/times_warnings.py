@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from treeopt.records.profile import StepLatency
 from treeopt.records.steadiness import drift, spread
-from treeopt.report.warnings import Caution, DisturbedTimes, ScatteredTimes, SpeedChanged
+from treeopt.records.warnings import Caution, DisturbedTimes, ScatteredTimes, SpeedChanged
 
 MUCH_DRIFT = 0.05
 MUCH_SPREAD = 0.25

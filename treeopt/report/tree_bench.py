@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 from treeopt.records.latency import Estimate
 from treeopt.records.profile import MeasuredAcceptance
+from treeopt.records.results import Divergence, Measured
 from treeopt.records.rules import LOSSY_RULES
+from treeopt.records.warnings import TextDiffers
 from treeopt.report.json_text import json_text
-from treeopt.report.results import Divergence, Measured
 from treeopt.report.text import milliseconds
-from treeopt.report.warnings import TextDiffers
 from treeopt.version import TOOL
 
 if TYPE_CHECKING:

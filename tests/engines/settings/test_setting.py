@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.cli.invented import COUNTS, TABLE, invented, verify_s
-from tests.planner.drafts import InventedDraft, invented_text, recorded
+from tests.support.invented_drafts import InventedDraft, invented_text, recorded
 from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile
 from treeopt.engines.settings.setting import setting
 from treeopt.engines.settings.source import Source

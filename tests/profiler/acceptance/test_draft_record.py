@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.runtime.slow_growth import best
 from tests.support.slow import first_fast
+from tests.support.slow_beam_expansion import best
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.planner.replay import Replay
 from treeopt.profiler import Journal, Recording, RecordSize, Settings, TextFiles

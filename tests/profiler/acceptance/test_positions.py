@@ -11,7 +11,7 @@ from tests.support.slow import slow
 from treeopt.errors import TreeoptError
 from treeopt.profiler.acceptance.positions import AcceptanceText, texts_together
 from treeopt.profiler.decoding import Decoding
-from treeopt.records.counts import (
+from treeopt.records.acceptance_counts import (
     LEAST_COUNT,
     REJECTED,
     TextCounts,

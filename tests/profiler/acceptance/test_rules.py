@@ -7,10 +7,10 @@ import pytest
 import torch
 from scipy import stats
 
-from tests.runtime.slow_law import slow_law
+from tests.support.slow_distribution import slow_law
 from treeopt.profiler.acceptance.positions import AcceptanceText
 from treeopt.profiler.decoding import Decoding
-from treeopt.records.counts import REJECTED
+from treeopt.records.acceptance_counts import REJECTED
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.trees import level_widths

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.profiler.pretended import FakeClock
-from tests.runtime.enumeration import expected_reach
-from tests.runtime.texts import Text
 from tests.support.drawn import examples
+from tests.support.enumeration import expected_reach
+from tests.support.invented_texts import Text
 from tests.support.slow import slow
 from treeopt.profiler import Journal, Measurement, Settings
 from treeopt.profiler.acceptance.traversal import (

@@ -11,7 +11,7 @@ from tests.profiler.pretended import FakeClock
 from tests.support.drawn import examples
 from treeopt.profiler import Journal
 from treeopt.profiler.latency.curve import PILOT_ROUNDS, Curve
-from treeopt.profiler.latency.sweep import first_points
+from treeopt.profiler.latency.rounds import first_points
 from treeopt.profiler.recorder import Recorder
 from treeopt.records.steadiness import line_errors
 

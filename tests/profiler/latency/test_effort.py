@@ -9,11 +9,11 @@ from tests.profiler.pretended import NO_WARM_UP, faults, machine_and_pair
 from treeopt.errors import InvalidValueError
 from treeopt.profiler import Journal, Measurement, Settings
 from treeopt.profiler.clock import WarmUp
+from treeopt.profiler.latency.condition import WIDTHS_BEFORE
 from treeopt.profiler.latency.effort import ROUNDS_PER_BLOCK, FixedEffort, TimeBudget
+from treeopt.profiler.latency.grid import Surface
 from treeopt.profiler.latency.passes import PROBE_TREES
-from treeopt.profiler.latency.surface import Surface
-from treeopt.profiler.latency.sweep import first_points
-from treeopt.profiler.latency.times import WIDTHS_BEFORE
+from treeopt.profiler.latency.rounds import first_points
 from treeopt.profiler.profile_run import LEAST_POSITIONS, POSITIONS
 
 CONTEXTS, MOST = (30, 400), 160

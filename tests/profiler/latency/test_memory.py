@@ -7,7 +7,7 @@ from tests.profiler.pretended import FakeClock
 from treeopt.profiler import Journal
 from treeopt.profiler.latency.curve import LIMIT, Curve
 from treeopt.profiler.latency.memory import out_of_memory
-from treeopt.profiler.latency.sweep import first_points
+from treeopt.profiler.latency.rounds import first_points
 from treeopt.profiler.recorder import Recorder
 
 ROUNDS, MOST, KIND = 4, 128, "verify 8x1 greedy"

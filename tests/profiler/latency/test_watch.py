@@ -9,8 +9,8 @@ from tests.profiler.shared_machine import ALL, BLOCK_CALLS, NONE, shared_machine
 from treeopt.errors import TreeoptError
 from treeopt.profiler import Journal, Settings
 from treeopt.profiler.latency.busy import Load
+from treeopt.profiler.latency.grid import Surface
 from treeopt.profiler.latency.passes import PROBE_TREES
-from treeopt.profiler.latency.surface import Surface
 from treeopt.profiler.latency.watch import OTHERS, Sample, Watch, Watched, samples_of
 from treeopt.records.profile import Disturbance
 from treeopt.records.steadiness import FEWEST_SAMPLES

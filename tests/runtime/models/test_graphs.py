@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.runtime.decoded import decoded_step
+from tests.support.decoded import decoded_step
 from tests.support.drawn import examples
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder, Sampling, law

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from tests.runtime.decoded import PROMPT
+from tests.support.decoded import PROMPT
 from treeopt.runtime import Decoder
 from treeopt.trees import k_ary
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from tests.runtime.decoded import PROMPT
-from tests.runtime.table_model import Table
+from tests.support.decoded import PROMPT
+from tests.support.table_model import Table
 from treeopt.errors import OutOfMemoryError, TreeoptError
 from treeopt.profiler.latency.memory import out_of_memory
 from treeopt.runtime import Decoder, DynamicDecoder, Sampling, load_model

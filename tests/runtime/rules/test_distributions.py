@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.runtime.slow_law import slow_law
+from tests.support.slow_distribution import slow_law
 from treeopt.records.sampling import LEAST_TEMPERATURE
 from treeopt.runtime import Sampling, law
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.runtime.enumeration import error, expected_reach
-from tests.runtime.texts import Text, adversarial, dirichlet, with_zeros
+from tests.support.enumeration import error, expected_reach
+from tests.support.invented_texts import Text, adversarial, dirichlet, with_zeros
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.runtime.rules import RULES
 from treeopt.trees import TokenTree, chain, k_ary, level_widths

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.runtime.broken import half_precision_draw
-from tests.runtime.enumeration import CPU, ORDERS
+from tests.support.broken import half_precision_draw
+from tests.support.enumeration import CPU, ORDERS
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder, Sampling, draw, law, load_model
 from treeopt.runtime.decoding.acceptance import sampled

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.runtime.enumeration import CPU, outcomes
-from tests.runtime.rules.twins import TWINS, block
+from tests.support.enumeration import CPU, outcomes
+from tests.support.twins import TWINS, block
 from treeopt.runtime import Verifier, draw, verify
 from treeopt.runtime.rules import RULES
 from treeopt.trees import TokenTree, chain

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.runtime.enumeration import CPU
+from tests.support.enumeration import CPU
 from treeopt.runtime import Verifier
 from treeopt.runtime.rules import RULES
 from treeopt.runtime.rules.verifier import DeviceJudging, HostJudging

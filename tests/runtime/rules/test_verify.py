@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from tests.runtime.broken import argmax_accepted, rejection
-from tests.runtime.enumeration import CPU, one_after_the_other
-from tests.runtime.texts import Text, adversarial, dirichlet
+from tests.support.broken import argmax_accepted, rejection
+from tests.support.enumeration import CPU, one_after_the_other
+from tests.support.invented_texts import Text, adversarial, dirichlet
 from tests.support.slow import slow
 from treeopt.errors import InvalidValueError
 from treeopt.records.rules import LOSSY_RULES, check_rule

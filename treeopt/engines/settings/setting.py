@@ -14,7 +14,7 @@ from treeopt.planner.dynamic import fastest_dynamic_tree
 from treeopt.planner.replay import Replay
 from treeopt.records.profile import Profile
 from treeopt.records.rules import LOSSY_RULES
-from treeopt.report.warnings import (
+from treeopt.records.warnings import (
     Caution,
     FormatCaution,
     NamedDraft,

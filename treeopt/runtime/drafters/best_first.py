@@ -4,9 +4,9 @@ from collections.abc import Callable
 from functools import partial
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.drafters.best_first_growth import BestFirstGrowth
-from treeopt.runtime.drafters.dynamic_growth import Beams, Children, Grown
-from treeopt.runtime.drafters.growing import GrowingDrafter
+from treeopt.runtime.drafters.beam_expansion import Beams, Children, Grown
+from treeopt.runtime.drafters.best_first_expansion import BestFirstGrowth
+from treeopt.runtime.drafters.expanding_drafter import GrowingDrafter
 from treeopt.runtime.models.memory import new_cache
 from treeopt.runtime.models.model import LanguageModel, TextCache
 from treeopt.trees.specexec import SpecExecSetting

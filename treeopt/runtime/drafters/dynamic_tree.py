@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from functools import partial
 
-from treeopt.runtime.drafters.dynamic_growth import Beams, Children, Grown, Growth
-from treeopt.runtime.drafters.growing import GrowingDrafter
+from treeopt.runtime.drafters.beam_expansion import Beams, Children, Grown, Growth
+from treeopt.runtime.drafters.expanding_drafter import GrowingDrafter
 from treeopt.runtime.models.memory import new_cache
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees.dynamic_tree import DynamicTree

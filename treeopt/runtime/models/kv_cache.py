@@ -7,7 +7,7 @@ from torch import Tensor
 
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.rotary import Rotations
-from treeopt.runtime.text_lengths import TextLengths
+from treeopt.runtime.models.text_lengths import TextLengths
 
 
 class KVCache(TextLengths):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from treeopt.runtime.text_lengths import TextLengths
+from treeopt.runtime.models.text_lengths import TextLengths
 
 
 class LayerSlots(CacheLayerMixin):

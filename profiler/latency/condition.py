@@ -1,0 +1,219 @@
+"""The times of a profile under one condition: passes of every size, and whole steps under every rule."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+
+import numpy as np
+
+from treeopt.profiler.clock import Work
+from treeopt.profiler.latency.busy import LoadReader, threads_on
+from treeopt.profiler.latency.curve import Curve
+from treeopt.profiler.latency.effort import ROUNDS_PER_BLOCK, Effort, FixedEffort, TimeBudget
+from treeopt.profiler.latency.passes import ROOM_TOKENS, PassTimer, StepTimer
+from treeopt.profiler.latency.rounds import Step
+from treeopt.profiler.latency.steps import Steps
+from treeopt.profiler.latency.watch import Watch, Watched
+from treeopt.profiler.recorder import Recorder
+from treeopt.profiler.settings import Settings
+from treeopt.records.profile import StepLatency
+from treeopt.records.sampling import Sampling, draft_law
+from treeopt.records.steadiness import FEWEST_SAMPLES
+from treeopt.runtime import Decoder
+from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.rules import rule_named
+from treeopt.trees import chain
+
+WIDTHS_BEFORE = (1, 2, 1)
+"""Draft passes between a verification and the next, which leave the hardware's caches as decoding finds them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedCondition:
+    """Behind what, for how many texts, and for which sampling times are taken."""
+
+    context_tokens: int
+    batch_size: int
+    sampling: Sampling
+
+    def kind(self, what: str) -> str:
+        """Return the name that samples of `verify`, `draft` or `step` have in the journal."""
+        way = "greedy" if self.sampling.greedy else "sampled"
+        return f"{what} {self.context_tokens}x{self.batch_size} {way}"
+
+
+class Times:
+    """Times the passes and steps of one pair under one condition.
+
+    Args:
+        models: the target and the draft.
+        text: the context, and ROOM_TOKENS behind it.
+        condition: see `TimedCondition`.
+        settings: how much to measure.
+        recorder: what times the calls, and where samples go.
+        budget_s: seconds to measure for, or None for the rounds of the settings.
+        load: tells what other programs use meanwhile; None where nobody looks.
+    """
+
+    def __init__(
+        self,
+        models: tuple[LanguageModel, LanguageModel],
+        text: Sequence[int],
+        condition: TimedCondition,
+        settings: Settings,
+        recorder: Recorder,
+        *,
+        budget_s: float | None,
+        load: LoadReader | None = None,
+    ) -> None:
+        self._models = models
+        self._text = text
+        self._context = text[: condition.context_tokens]
+        self._condition = condition
+        self._settings = settings
+        self._clock, self._journal = recorder.clock, recorder.journal
+        self._kinds = [condition.kind(what) for what in ("verify", "draft", "step")]
+        self._watch = None if load is None else Watch(self._journal, self._kinds, load)
+        self._watched = Watched(
+            self._journal, threads=threads_on(models[0].device), enough=min(FEWEST_SAMPLES, settings.rounds)
+        )
+        self._recorder = replace(recorder, tick=partial(self._after_call, recorder.tick), watched=self._watched)
+        self._effort: Effort = FixedEffort(settings.rounds) if budget_s is None else TimeBudget(budget_s, self._spent_s)
+
+    def measure(self, single: StepLatency | None = None) -> StepLatency:
+        """Time all that the journal does not hold yet.
+
+        Args:
+            single: the same condition for one text, whose overhead a batch takes over; None for a batch of one.
+        """
+        verify, draft = curves = self._curves()
+        self._pilot(curves)
+        steps = None if single else self._steps()
+        timed: list[Curve | Steps] = [verify, draft, *([steps] if steps else [])]
+        rounds = 0
+        while (more := self._effort.next_rounds(rounds)) is not None:
+            rounds = more  # verify, draft and steps in turn, so that drift hits all alike
+            for curve in curves if self._effort.adds_points else []:
+                curve.bend(rounds, least_error=self._effort.least_error)
+            for each in timed:
+                each.sample(rounds)
+        self._time_again(timed, rounds)
+        tables = verify.table(), draft.table()
+        own = steps.overheads(*tables) if steps else ()
+        return StepLatency(
+            context_tokens=self._condition.context_tokens,
+            batch_size=self._condition.batch_size,
+            verify=tables[0],
+            draft=tables[1],
+            overhead=single.overhead if single else own[0].overhead,
+            rule_overheads=single.rule_overheads if single else own if len(own) > 1 else (),
+            sampled=not self._condition.sampling.greedy,
+            limit_tokens=verify.limit_tokens,
+            steps=steps.timed() if steps else (),
+            disturbance=self._watched.disturbance(self._kinds),
+        )
+
+    def _pilot(self, curves: Sequence[Curve]) -> None:
+        """Find out roughly how the curves run, and add counts where they bend."""
+        for number, curve in enumerate(curves, start=1):
+            curve.pilot(self._settings.rounds)
+            share = number / len(curves)
+            while self._effort.wants_point(curve.added, share):
+                if not curve.bend(self._settings.rounds, least_error=self._effort.least_error):
+                    break
+
+    def _time_again(self, timed: Sequence[Curve | Steps], rounds: int) -> None:
+        """Time again what other programs disturbed, as long as there are quiet moments to do so."""
+        extra_rounds, known = self._effort.extra_rounds, 0
+        for had in range(0, extra_rounds, ROUNDS_PER_BLOCK):
+            quiet, fewest = self._watched.quiet_calls(self._kinds), min(each.fewest_undisturbed for each in timed)
+            if quiet == known or fewest >= rounds:
+                return
+            known = quiet
+            for each in timed:
+                each.sample_again(min(fewest + ROUNDS_PER_BLOCK, fewest + extra_rounds - had, rounds))
+
+    def _after_call(self, step: Step) -> None:
+        if self._watch is not None:
+            self._watch.look()
+        step()
+
+    def _curves(self) -> tuple[Curve, Curve]:
+        settings, condition = self._settings, self._condition
+        rule = rule_named(settings.rules[0], lossy=True)
+        drawn_by = draft_law(condition.sampling, settings.own_draft_sampling(condition.sampling))
+        target, draft = (
+            PassTimer(model, self._text, condition.batch_size, settings.max_tokens, cuda_graphs=settings.cuda_graphs)
+            for model in self._models
+        )
+        plain = self._plain_steps() if condition.batch_size == 1 else None
+        draft_work = cache(lambda width: draft.draft(width, drawn_by, rule))
+        drafted = [draft_work(width) for width in WIDTHS_BEFORE if width <= settings.max_tokens]
+
+        def verify_work(nodes: int) -> Work:
+            return plain.step if plain and nodes == 1 else target.verify(nodes, condition.sampling)
+
+        def prepare(nodes: int) -> None:
+            if plain and nodes == 1:
+                plain.prepare(chain(0))
+
+        def draft_some(nodes: int) -> None:
+            for work in drafted if nodes > 1 else []:
+                work()
+
+        return (
+            self._curve("verify", verify_work, prepare=prepare, between=draft_some),
+            self._curve("draft", draft_work),
+        )
+
+    def _plain_steps(self) -> StepTimer:
+        """Return whole steps of plain decoding, which the first count of a single text's curve is timed by."""
+        decoder = Decoder(
+            self._models[0],
+            None,
+            chain(0),
+            sampling=self._condition.sampling,
+            max_text_tokens=len(self._context) + ROOM_TOKENS,
+            cuda_graphs=self._settings.cuda_graphs,
+        )
+        return StepTimer(decoder, self._context)
+
+    def _curve(
+        self,
+        what: str,
+        make_work: Callable[[int], Work],
+        *,
+        prepare: Callable[[int], object] = lambda _: None,
+        between: Callable[[int], object] = lambda _: None,
+    ) -> Curve:
+        return Curve(
+            self._condition.kind(what),
+            make_work,
+            self._settings.max_tokens,
+            self._recorder,
+            prepare=prepare,
+            between=between,
+        )
+
+    def _steps(self) -> Steps:
+        return Steps(
+            *self._models,
+            self._context,
+            self._condition.sampling,
+            self._settings,
+            kind=self._condition.kind("step"),
+            recorder=self._recorder,
+        )
+
+    def _spent_s(self) -> float:
+        """Return the seconds that the timed calls of this condition took, and the untimed ones before them."""
+        lead_calls = self._clock.warm_up.lead_calls
+        first_calls = 1 + self._clock.warm_up.first_calls  # a trial, and those that warm up
+        verify, draft, steps = (
+            self._journal.samples(self._condition.kind(what)) for what in ("verify", "draft", "step")
+        )
+        between_s = sum(float(np.median(draft[width])) for width in WIDTHS_BEFORE if width in draft)
+        drafted_s = between_s * sum(lead_calls(each) * len(each) for tokens, each in verify.items() if tokens > 1)
+        times = [samples for kind in (verify, draft, steps) for samples in kind.values()]
+        timed_s = sum((1 + lead_calls(each)) * sum(each) + first_calls * float(np.median(each)) for each in times)
+        return timed_s + drafted_s

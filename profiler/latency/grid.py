@@ -1,0 +1,121 @@
+"""Times over token count, context length and batch size: one condition after the other."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from treeopt.errors import TreeoptError
+from treeopt.profiler.clock import Clock
+from treeopt.profiler.journal import Journal
+from treeopt.profiler.latency.busy import LoadReader
+from treeopt.profiler.latency.condition import TimedCondition, Times
+from treeopt.profiler.latency.curve import LIMIT
+from treeopt.profiler.latency.effort import EXTRA_POINTS
+from treeopt.profiler.latency.memory import give_back_memory, out_of_memory
+from treeopt.profiler.latency.passes import PROBE_TREES, ROOM_TOKENS
+from treeopt.profiler.latency.rounds import Step, first_points
+from treeopt.profiler.recorder import Recorder
+from treeopt.profiler.settings import Settings
+from treeopt.records.profile import StepLatency
+from treeopt.runtime.models.model import LanguageModel
+
+
+class Surface:
+    """The times of a pair under every condition asked for.
+
+    Args:
+        target, draft: the pair.
+        text: token ids that contexts are made of.
+        settings: the conditions, and how much to measure.
+        clock: what times the calls.
+        journal: where every sample is kept at once.
+        load: makes a reader that tells what other programs use from then on; None where nobody looks.
+    """
+
+    def __init__(
+        self,
+        target: LanguageModel,
+        draft: LanguageModel,
+        text: Sequence[int],
+        settings: Settings,
+        *,
+        clock: Clock,
+        journal: Journal,
+        load: Callable[[], LoadReader] | None = None,
+    ) -> None:
+        self._target, self._draft = target, draft
+        self._text = np.asarray(text)
+        self._settings = settings
+        self._clock, self._journal = clock, journal
+        self._load = load
+
+    @property
+    def calls(self) -> int | None:
+        """How many calls are timed in all; None where a time budget says when to stop."""
+        settings, conditions = self._settings, self._conditions()
+        if settings.time_budget_s is not None:
+            return None
+        passes = 2 * min(settings.max_tokens, len(first_points(settings.max_tokens)) + EXTRA_POINTS)
+        probes = sum(tree.nodes <= settings.max_tokens for tree in PROBE_TREES)
+        rules = sum(1 if each.sampling.greedy else len(settings.rules) for each in conditions if each.batch_size == 1)
+        return settings.rounds * (len(conditions) * passes + rules * probes)
+
+    def measure(self, step: Step) -> tuple[StepLatency, ...]:
+        """Return the times under every condition that fits the memory, measuring what the journal does not hold.
+
+        Raises TreeoptError where not even the first fits.
+        """
+        found: list[StepLatency] = []
+        for condition in self._conditions():
+            single = next((each for each in found if _same_but_for_the_batch(each, condition)), None)
+            if condition.batch_size > 1 and single is None:
+                continue  # one text did not fit, so more do not
+            try:
+                found.append(self._times(condition, step).measure(single))
+            except Exception as error:
+                if not out_of_memory(error):
+                    raise
+                self._journal.append(LIMIT + condition.kind("verify"), 1, ())
+            give_back_memory()
+        if not found:
+            raise TreeoptError(
+                "times: memory ran out before a single token was timed. Use a smaller --context-tokens, or --offload."
+            )
+        return tuple(found)
+
+    def _times(self, condition: TimedCondition, step: Step) -> Times:
+        settings = self._settings
+        text: list[int] = np.resize(self._text, condition.context_tokens + ROOM_TOKENS).tolist()
+        budget_s = None if settings.time_budget_s is None else settings.time_budget_s / 2 / len(self._conditions())
+        return Times(
+            (self._target, self._draft),
+            text,
+            condition,
+            settings,
+            Recorder(self._clock, self._journal, step),
+            budget_s=budget_s,
+            load=None if self._load is None else self._load(),
+        )
+
+    def _conditions(self) -> list[TimedCondition]:
+        """Return the conditions not known to be beyond memory: single texts before batches, which build on them."""
+        settings = self._settings
+        ways = {each.greedy: each for each in reversed(settings.samplings)}  # the first sampling of either kind
+        all_of_them = [
+            TimedCondition(context_tokens=context, batch_size=batch, sampling=sampling)
+            for sampling in dict.fromkeys(ways[each.greedy] for each in settings.samplings)
+            for context in settings.context_tokens
+            for batch in sorted(settings.batch_sizes)
+        ]
+        return [each for each in all_of_them if not self._beyond_memory(each)]
+
+    def _beyond_memory(self, condition: TimedCondition) -> bool:
+        return any(entry.key == 1 for entry in self._journal.entries(LIMIT + condition.kind("verify")))
+
+
+def _same_but_for_the_batch(latency: StepLatency, condition: TimedCondition) -> bool:
+    return (
+        latency.batch_size == 1 < condition.batch_size
+        and latency.context_tokens == condition.context_tokens
+        and latency.sampled is not condition.sampling.greedy
+    )

@@ -1,0 +1,56 @@
+"""Labels find room: against crowds of points, at corners, along lines."""
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from tests.pictures import box, drawn
+from treeopt.files.picture_file import save_drawing
+from treeopt.pictures.labels import Box, label_points
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "crosses"),
+    [
+        ((-9, 0), (9, 0), True),
+        ((-9, 1.5), (9, 1.5), False),
+        ((-9, 1), (9, 1), False),
+        ((-9, 0), (-3, 0), False),
+        ((0, 0), (0.1, 0.1), True),
+        ((-3, -2), (3, 2), True),
+        ((-3, 0), (0, 9), False),
+        ((-2, -9), (-2, 9), False),
+    ],
+)
+def test_lines_cross_boxes(start: tuple[float, float], end: tuple[float, float], crosses: bool) -> None:
+    assert Box(0, 0, 4, 2).crossed_by(np.array(start), np.array(end)) is crosses
+    assert Box(7, 7, 4, 2).crossed_by(np.array(start) + 7, np.array(end) + 7) is crosses
+
+
+@pytest.mark.parametrize(("shift", "meets"), [((3.9, 0), True), ((4, 0), False), ((0, 2), False), ((3, 1.9), True)])
+def test_boxes_meet(shift: tuple[float, float], meets: bool) -> None:
+    assert Box(0, 0, 4, 2).meets(Box(*shift, 4, 2)) is meets
+    assert Box(*shift, 4, 2).meets(Box(0, 0, 4, 2)) is meets
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_crowd_of_points_is_labelled_without_covering_anything(tmp_path, seed) -> None:
+    rng = np.random.default_rng(seed)
+    points = np.concatenate([rng.normal(0.5, 0.04, (12, 2)), rng.uniform(0, 1, (12, 2)), [[0, 0], [1, 1], [0, 1]]])
+    names = [f"number {i}" for i in range(len(points))]
+
+    def crowd() -> Figure:
+        figure = Figure(figsize=(6, 6))
+        axes = figure.add_axes((0.1, 0.1, 0.8, 0.8), xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xticks=[], yticks=[])
+        label_points(axes, points, names)
+        return figure
+
+    found = drawn(lambda path: save_drawing(crowd, path), tmp_path / "crowd.png")
+    assert sorted(found.words) == sorted(names)
+    assert found.overlapping() == []
+    axes = found.figure.axes[0]
+    for text in found.texts:
+        at = box(text)
+        assert not any(at.contains(*point) for point in axes.transData.transform(points))
+        assert axes.bbox.x0 - 1 <= at.x0 < at.x1 <= axes.bbox.x1 + 1
+        assert axes.bbox.y0 - 1 <= at.y0 < at.y1 <= axes.bbox.y1 + 1

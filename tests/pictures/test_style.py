@@ -1,0 +1,104 @@
+"""What pictures share: colours for every kind of colour vision, text that fits and that every file format takes."""
+
+import numpy as np
+import pytest
+
+from treeopt.pictures import style
+from treeopt.pictures.style import Heading, shown, text_width, wrapped
+
+# Machado, Oliveira and Fernandes (2009), severity 1: linear RGB as seen without red and without green receptors.
+VISIONS = {
+    "all": np.eye(3),
+    "protanopia": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    ),
+    "deuteranopia": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    ),
+}
+APART = 17.0
+"""Distance in CIE L*a*b* from which colours of small things are told apart at a glance; 2.3 is just noticed."""
+
+
+def linear(colour: str) -> np.ndarray:
+    values = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+
+
+def lab(rgb: np.ndarray) -> np.ndarray:
+    to_xyz = [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+    xyz = np.array(to_xyz) @ np.clip(rgb, 0, 1) / [0.95047, 1, 1.08883]
+    f = np.where(xyz > 216 / 24389, np.cbrt(xyz), (24389 / 27 * xyz + 16) / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+def distance(one: str, other: str) -> float:
+    """Return the least distance of two colours over all kinds of vision."""
+    return min(
+        float(np.linalg.norm(lab(vision @ linear(one)) - lab(vision @ linear(other)))) for vision in VISIONS.values()
+    )
+
+
+def closest(colours: tuple[str, ...]) -> float:
+    return min(distance(one, other) for i, one in enumerate(colours) for other in colours[:i])
+
+
+def test_colours_that_stand_together_are_told_apart_without_red_and_green() -> None:
+    assert closest(style.SERIES) > APART
+    assert closest((style.TREE, style.CHAIN, style.PLAIN, style.WHITE)) > APART
+    for bar in style.SERIES:  # what is marked on bars is dark with a white rim
+        assert distance(style.INK, bar) > APART
+        assert distance(style.WHITE, bar) > APART
+
+
+def test_the_choice_is_seen_on_the_map_of_speedups() -> None:
+    import matplotlib as mpl
+    from matplotlib.colors import to_hex
+
+    for value in np.linspace(0.45, 0.9, 10):  # from a little slower than plain decoding on
+        assert distance(style.CHOICE, to_hex(mpl.colormaps[style.SPEEDUP_MAP](value))) > 30
+
+
+@pytest.mark.parametrize(
+    "colours", [("#0f5a54", "#b0702a", "#6b7fae", "#8a5a8c"), ("#c8102e", "#6b8e23"), ("#d62728", "#2ca02c")]
+)
+def test_colours_that_are_not_told_apart_fail(colours: tuple[str, ...]) -> None:
+    assert closest(colours) < APART
+
+
+def test_no_other_module_has_colours_of_its_own() -> None:
+    import re
+    from pathlib import Path
+
+    import treeopt
+
+    root = Path(treeopt.__file__).parent
+    sources = {path for path in root.glob("**/*figure*.py") if path.name != "figure_style.py"}
+    found = [path.name for path in sources if re.search(r"#[0-9a-fA-F]{6}\b", path.read_text())]
+    assert len(sources) >= 4
+    assert found == []
+
+
+@pytest.mark.parametrize("text", ["one two three four five six seven", "a" * 60, "short", "a " + "b" * 50 + " c"])
+def test_wrapped_text_is_whole_and_fits(text: str) -> None:
+    lines = wrapped(text, 90, 9)
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+    assert max(text_width(line, 9) for line in lines) <= 90
+    assert all(lines)
+
+
+def test_bold_letters_take_more_room() -> None:
+    assert text_width("mmm", 10, bold=True) > text_width("mmm", 10) == pytest.approx(0.5 * text_width("mmm", 20))
+
+
+def test_what_no_picture_can_hold_is_replaced() -> None:
+    assert shown("a\x1b[31m\x00b\ud800\nc\td") == "a\ufffd[31m\ufffdb\ufffd c d"
+    assert shown("模型 + größe, 0.5\u2009%") == "\ufffd\ufffd + größe, 0.5\u2009%"
+
+
+def test_a_heading_takes_the_room_of_its_lines() -> None:
+    heights = [
+        Heading.fitting(title, subtitle, width=200).height
+        for title, subtitle in (("", ""), ("a", ""), ("a", "b"), ("a " * 60, "b"), ("a " * 60, "b " * 60))
+    ]
+    assert heights == sorted(set(heights))

@@ -1,0 +1,274 @@
+"""Draws of what the measurements leave open: their laws, worked out on other ways, and what follows for a choice."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.solver.oracles import paths_of, rows_of, weight
+from tests.support.invented_machines import (
+    DEPTH,
+    MACHINES,
+    TABLES,
+    acceptance,
+    acceptance_of,
+    latency,
+    profile,
+    profile_of,
+    seconds,
+)
+from tests.support.planner_oracles import tokens
+from treeopt.planner import Confidence, StepModel, step_model
+from treeopt.planner import draws as uncertainty
+from treeopt.planner.draws import TokenDraws, confidence, draw_acceptance, draw_medians, draw_text_noise, estimate
+from treeopt.records.acceptance import TextSums
+from treeopt.records.latency import Timing
+from treeopt.trees import TokenTree, chain, chains, k_ary, level_widths
+
+TREES = [
+    chain(0),
+    chain(1),
+    chain(5),
+    chains(2, 4),
+    k_ary(2, 3),
+    level_widths([4, 3, 5, 2, 1]),
+    TokenTree([-1, *[0] * 6]),
+]
+COSTS = step_model(profile_of(MACHINES["nodes cost"], [0.5])).costs
+
+
+def drawn(texts: TextSums, draws: int, monkeypatch: pytest.MonkeyPatch, seed: int = 0) -> TokenDraws:
+    """Return so many draws of a table."""
+    monkeypatch.setattr(uncertainty, "DRAWS", draws)
+    generator = np.random.default_rng(seed)
+    noise = draw_text_noise(len(texts.reached), generator)
+    return TokenDraws(p=draw_acceptance(acceptance_of(texts), generator, noise))
+
+
+class TestTokens:
+    @pytest.mark.parametrize("tree", TREES, ids=repr)
+    @pytest.mark.parametrize("table", TABLES)
+    def test_without_noise_every_draw_is_the_expected_number(self, table, tree):
+        model = step_model(profile_of(MACHINES["nodes cost"], TABLES[table]), raw=True)
+        found = model.worlds.tokens(tree)
+        assert found.shape == (uncertainty.DRAWS,)
+        assert found.tolist() == pytest.approx([tokens(paths_of(tree.parents.tolist()), TABLES[table])] * len(found))
+
+    @pytest.mark.parametrize("table", ["falling", "better below a later child", "one row for every depth"])
+    def test_every_draw_is_what_its_own_table_yields(self, table):
+        rows = np.array(rows_of(TABLES[table], DEPTH if table != "one row for every depth" else 1))
+        p = rows + np.random.default_rng(0).normal(0, 0.1, (20, *rows.shape))
+        for tree in TREES:
+            paths = paths_of(tree.parents.tolist())
+            one_row = table == "one row for every depth"
+            expected = [
+                sum(weight(path, (draw.tolist() * DEPTH if one_row else draw.tolist())) for path in paths) for draw in p
+            ]
+            assert TokenDraws(p=p).tokens(tree).tolist() == pytest.approx(expected)
+
+
+def uneven_texts(seed: int = 3, texts: int = 60, depth: int = 4) -> TextSums:
+    """Return sums over texts some of which the draft follows far better than others, at every depth."""
+    rng = np.random.default_rng(seed)
+    reached, accepted = np.zeros((texts, depth)), np.zeros((texts, depth, 2))
+    for text in range(texts):
+        first, left = rng.uniform(0.4, 0.8), float(rng.integers(60, 140))
+        for d in range(depth):
+            reached[text, d] = left
+            accepted[text, d] = rng.multinomial(int(left), [first, 0.1, 0.9 - first])[:2]
+            left = max(1.0, accepted[text, d].sum())
+    return TextSums(reached, accepted)
+
+
+def delta_method_variance(texts: TextSums, tree: TokenTree, correlated: bool = True) -> float:
+    """Return the variance of F(T): its gradient, and covariances of sums over clusters, all worked out anew."""
+    paths = paths_of(tree.parents.tolist())
+    total = texts.reached.sum(axis=0)
+    p = texts.accepted.sum(axis=0) / total[:, None]
+
+    def expected(flat: np.ndarray) -> float:
+        return tokens(paths, flat.reshape(p.shape).tolist())
+
+    step = 1e-6
+    gradient = [
+        (expected(p.ravel() + step * unit) - expected(p.ravel() - step * unit)) / (2 * step) for unit in np.eye(p.size)
+    ]
+    residual = np.array(
+        [(texts.accepted[j] - p * texts.reached[j][:, None]) / total[:, None] for j in range(len(texts.reached))]
+    )
+    residual = residual.reshape(len(residual), -1)
+    covariance = residual.T @ residual * len(residual) / (len(residual) - 1)
+    if not correlated:
+        covariance = np.diag(np.diag(covariance))
+    return float(gradient @ covariance @ gradient)
+
+
+class TestAcceptance:
+    @pytest.mark.parametrize("tree", [chain(4), k_ary(2, 4), chains(2, 3)], ids=repr)
+    def test_errors_go_together_from_depth_to_depth(self, tree, monkeypatch):
+        texts = uneven_texts()
+        found = drawn(texts, 40_000, monkeypatch).tokens(tree)
+        count = len(texts.reached)
+        wider = (count - 1) / (count - 3)  # of Student's t
+        assert found.var() == pytest.approx(wider * delta_method_variance(texts, tree), rel=0.04)
+        assert found.mean() == pytest.approx(acceptance_of(texts).table.expected_tokens(tree), rel=0.01)
+
+    def test_had_they_not_the_variance_would_be_another(self):
+        texts = uneven_texts()
+        apart, together = (delta_method_variance(texts, chain(4), correlated) for correlated in (False, True))
+        assert apart < 0.6 * together
+
+    def test_few_texts_are_known_to_be_few(self, monkeypatch):
+        """Each entry follows Student's t law with one degree of freedom less than there are texts."""
+        for count in (2, 4, 9):
+            texts = uneven_texts(texts=count)
+            measured = acceptance_of(texts)
+            found = drawn(texts, 60_000, monkeypatch, seed=count).p[:, 0, 0, 0]
+            t = (found - measured.table.p[0, 0]) / measured.table.standard_error[0, 0]
+            for share in (0.025, 0.1, 0.5, 0.9, 0.975):
+                assert stats.t.cdf(np.quantile(t, share), count - 1) == pytest.approx(share, abs=0.006)
+
+    def test_without_texts_every_entry_varies_by_its_own_error(self, monkeypatch):
+        monkeypatch.setattr(uncertainty, "DRAWS", 40_000)
+        error = [[0.01, 0.02], [0.03, 0.0]]
+        measured = acceptance([[0.5, 0.2], [0.4, 0.1]], standard_error=error)
+        found = draw_acceptance(measured, np.random.default_rng(0), None).reshape(-1, 4)
+        np.testing.assert_allclose(found.mean(axis=0), [0.5, 0.2, 0.4, 0.1], atol=6e-4)
+        np.testing.assert_allclose(found.std(axis=0), np.ravel(error), rtol=0.02, atol=1e-9)
+        assert np.abs(np.corrcoef(found[:, :3].T) - np.eye(3)).max() < 0.02
+
+    def test_draws_are_not_cut_off_at_0(self, monkeypatch):
+        """A rank accepted in 1 of 100 positions: cut off, its mean would lie above what was measured."""
+        monkeypatch.setattr(uncertainty, "DRAWS", 40_000)
+        measured = acceptance([[0.01]], standard_error=[[0.01]])
+        assert draw_acceptance(measured, np.random.default_rng(0), None).mean() == pytest.approx(0.01, abs=2e-4)
+
+    @pytest.mark.parametrize("p", [[0.5, 0.2], [[0.5, 0.2]] * 3, [[[0.5], [0.2]]] * 2], ids=str)
+    def test_a_table_without_errors_does_not_vary(self, p):
+        found = draw_acceptance(acceptance(p), np.random.default_rng(0), None)
+        depths, ranks = (1, 1) if np.ndim(p) == 1 else (len(p), 1 if np.ndim(p) == 2 else len(p[0]))
+        assert found.shape == (uncertainty.DRAWS, depths, ranks, np.shape(p)[-1])
+        assert np.ptp(found, axis=0).max() == 0
+
+
+class TestMedians:
+    @pytest.mark.parametrize("samples", [9, 25, 100])
+    def test_95_percent_of_the_draws_hold_the_true_median(self, samples):
+        """Of samples of a skewed law: most passes take the least time, few take far longer."""
+        rng = np.random.default_rng(samples)
+        true = stats.gamma.median(2)
+        trials = 1500
+        held = 0
+        for _ in range(trials):
+            found = draw_medians((Timing(rng.gamma(2, size=samples)),), rng)
+            low, high = np.quantile(found[:, 0], [0.025, 0.975])
+            held += low <= true <= high
+        assert held / trials == pytest.approx(0.95, abs=0.02)
+
+    def test_none_is_below_the_least_sample_and_one_sample_is_taken_for_certain(self):
+        timing = Timing([0.3, 0.1, 0.7, 0.2, 0.9])
+        found = draw_medians((timing, Timing([0.5])), np.random.default_rng(0))
+        assert found.shape == (uncertainty.DRAWS, 2)
+        assert (found[:, 0].min(), found[:, 0].max()) >= (0.1, 0.1)
+        assert np.median(found[:, 0]) == pytest.approx(0.3, abs=0.03)
+        assert set(found[:, 1]) == {0.5}
+
+    def test_the_order_of_samples_does_not_matter(self):
+        samples = np.random.default_rng(0).gamma(2, size=25)
+        first, second = (draw_medians((Timing(each),), np.random.default_rng(1)) for each in (samples, samples[::-1]))
+        np.testing.assert_array_equal(first, second)
+
+
+class TestEstimate:
+    def test_ends_hold_95_percent(self):
+        found = estimate(500.0, np.random.default_rng(0).permutation(1001).astype(float))
+        assert (found.value, found.low, found.high) == (500, 25, 975)
+
+    @pytest.mark.parametrize("value", [-3.0, 0.5, 8.0])
+    def test_it_contains_the_value_itself(self, value):
+        found = estimate(value, np.linspace(0, 1, 101))
+        assert found.low <= value <= found.high
+        assert found.low <= 0.025 + 1e-12
+        assert found.high >= 0.975 - 1e-12
+
+
+NOISY = profile([latency(MACHINES["nodes cost"], noise=0.2)], [acceptance_of(uneven_texts())])
+
+
+class TestWorlds:
+    def test_the_same_draws_at_every_call(self):
+        first, second = step_model(NOISY).worlds, step_model(NOISY).worlds
+        assert first is not second
+        for tree in TREES[:2]:
+            np.testing.assert_array_equal(first.speedup(tree), second.speedup(tree))
+
+    def test_all_trees_are_seen_in_the_same_worlds(self):
+        """In each, trees of as many nodes are apart by the one level that the deeper drafts more."""
+        worlds = step_model(NOISY).worlds
+        apart_s = worlds.step_s(chain(3)) - worlds.step_s(TokenTree([-1, 0, 1, 1]))
+        np.testing.assert_allclose(apart_s, worlds.costs.draft_s[:, 1], rtol=1e-9)
+        assert worlds.costs.draft_s[:, 1].std() > 0
+        assert np.corrcoef(worlds.tokens(chain(2)), worlds.tokens(chain(3)))[0, 1] > 0.9
+
+    def test_speed_is_tokens_over_seconds(self):
+        worlds = step_model(NOISY).worlds
+        tree = k_ary(2, 2)
+        np.testing.assert_allclose(
+            worlds.speedup(tree), worlds.tokens(tree) / worlds.step_s(tree) * worlds.step_s(chain(0)), rtol=1e-12
+        )
+
+    def test_plain_decoding_is_never_faster_than_itself(self):
+        assert set(step_model(NOISY).worlds.speedup(chain(0))) == {1.0}
+
+
+def sure_of(model: StepModel, *trees: TokenTree) -> Confidence:
+    known = np.array([model.tokens_per_step(tree) for tree in trees])
+    return confidence(model.worlds, known, model.costs, trees)
+
+
+SPEED = seconds(lambda n: 1.0 + 0.1 * n, lambda _: 0.1, 0.1)
+"""With every draft accepted at 0.4, a chain of one and a chain of two tokens are about as fast."""
+
+
+class TestConfidence:
+    def test_nothing_uncertain_is_certain(self):
+        model = step_model(profile_of(MACHINES["nodes almost free"], TABLES["falling"]))
+        found = sure_of(model, k_ary(2, 2), chain(1), chain(2))
+        assert (found.probability, found.without_weakest) == (1, 1)
+
+    def test_the_slower_of_two_is_certainly_wrong(self):
+        model = step_model(profile_of(MACHINES["nodes almost free"], TABLES["falling"]))
+        assert sure_of(model, chain(1), k_ary(2, 2)).probability == 0
+
+    def test_a_tree_without_rivals(self):
+        model = step_model(NOISY)
+        assert sure_of(model, chain(2)).probability == 1
+
+    @pytest.mark.parametrize(("faster", "probability"), [(1.009, 1), (1.012, 0)])
+    def test_as_good_is_nearly_as_fast(self, faster, probability):
+        """A rival that is faster by 0.9 % is no reason to doubt; one that is faster by 1.2 % is."""
+        model = step_model(profile_of(seconds(lambda _: 1.0, lambda _: 0.2), [1.2 * faster - 1]))
+        assert model.speedup(chain(1)) == pytest.approx(faster)
+        assert sure_of(model, chain(0), chain(1)).probability == probability
+
+    def test_nearly_tied_trees_and_much_noise(self):
+        def probability(noise: float) -> float:
+            measured = acceptance([[0.62, 0.1], [0.62, 0.1]], standard_error=np.full((2, 2), noise))
+            model = step_model(profile([latency(SPEED)], [measured]))
+            assert model.speedup(chain(1)) == pytest.approx(model.speedup(chain(2)), rel=0.2)
+            best, other = sorted((chain(1), chain(2)), key=model.speedup, reverse=True)
+            return sure_of(model, best, other).probability
+
+        assert 1 == probability(0.001) > probability(0.2) > 0.3
+
+    @pytest.mark.parametrize("source", ["acceptance", "verify", "draft", "overhead"])
+    def test_the_weakest_source_is_named(self, source):
+        """Plain decoding and chains are about as fast; what is noisy decides, and were it known, all would be."""
+        noise = dict.fromkeys(("verify", "draft", "overhead", "acceptance"), 0.0005) | {source: 0.4}
+        measured = acceptance([[0.83]] * 3, standard_error=np.full((3, 1), 0.83 * noise["acceptance"]))
+        machine = seconds(lambda n: 0.7 + 0.3 * n, lambda w: 0.3 * w, 0.3)
+        model = step_model(profile([latency(machine, noise=noise)], [measured]))
+        best_first = sorted((chain(0), chain(1), chain(2)), key=model.speedup, reverse=True)
+        found = sure_of(model, *best_first)
+        assert found.weakest == source
+        assert found.probability < 0.97
+        assert found.without_weakest == 1

@@ -1,0 +1,162 @@
+"""Times over token count, context and batch: a profile by a pretended clock is the surface that the clock pretends."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.profiler.pretended import draft_s, faults, machine_and_pair, verify_s
+from treeopt.errors import TreeoptError
+from treeopt.profiler import Journal, Settings
+from treeopt.profiler.latency.grid import Surface
+from treeopt.records.sampling import GREEDY, Sampling
+
+CONTEXTS, BATCHES = (30, 400), (1, 3)
+SETTINGS = Settings(context_tokens=CONTEXTS, batch_sizes=BATCHES, max_tokens=160, rounds=4)
+WARM = Sampling(0.8)
+
+
+def exchanged(context):
+    return CONTEXTS[1 - CONTEXTS.index(context)]
+
+
+def measured(make_model, settings=SETTINGS, journal=None, **machine):
+    clock, target, draft = machine_and_pair(make_model, CONTEXTS, **machine)
+    surface = Surface(target, draft, [1, 2, 3], settings, clock=clock, journal=journal or Journal(None, ""))
+    return clock, surface.measure(lambda: None)
+
+
+@pytest.fixture(scope="module")
+def latencies(make_model):
+    return measured(make_model)[1]
+
+
+class TestSurface:
+    def test_every_condition_is_there_once(self, latencies):
+        places = [(each.context_tokens, each.batch_size, each.sampled) for each in latencies]
+        assert sorted(places) == [(30, 1, False), (30, 3, False), (400, 1, False), (400, 3, False)]
+
+    def test_it_is_exact_where_measured_and_within_its_interval_everywhere(self, latencies):
+        assert faults(latencies, verify_s, draft_s) == []
+
+    def test_counts_were_added_on_both_sides_of_a_step(self, latencies):
+        tokens = latencies[0].verify.tokens.tolist()
+        assert {64, 128} <= set(tokens)
+        around = [min(count for count in tokens if count > edge) - edge for edge in (64, 128)]
+        assert min(around) <= 4
+
+    def test_a_machine_with_exchanged_contexts_is_found_out(self, make_model):
+        _, wrong = measured(
+            make_model,
+            verify=lambda tokens, context, batch: verify_s(tokens, exchanged(context), batch),
+            draft=lambda width, context, batch: draft_s(width, exchanged(context), batch),
+        )
+        found = faults(wrong, verify_s, draft_s)
+        assert {fault[:3] for fault in found} == {
+            (name, context, batch) for name in ("verify", "draft") for context in CONTEXTS for batch in BATCHES
+        }
+
+    def test_a_step_that_is_not_on_the_surface_is_found_out(self, latencies):
+        found = faults(latencies, lambda *place: verify_s(*place) + 5e-4 * (place[0] > 7), draft_s)
+        assert min(fault[3] for fault in found) == 8
+
+    def test_with_noise_the_interval_covers_the_true_median(self, make_model):
+        _, noisy = measured(make_model, replace(SETTINGS, rounds=15), sigma=0.05, seed=3)
+        covered, halves = [], []
+        for latency in noisy:
+            place = (latency.context_tokens, latency.batch_size)
+            for table, seconds in ((latency.verify, verify_s), (latency.draft, draft_s)):
+                truth = np.array([seconds(count, *place) for count in table.tokens.tolist()])
+                low, high = table.interval_s(table.tokens)
+                covered += ((low <= truth) & (truth <= high)).tolist()
+                halves += ((high - low) / 2 / truth).tolist()
+        assert len(covered) > 150
+        assert np.mean(covered) >= 0.9
+        assert np.median(halves) < 0.06  # not by being wide
+
+    def test_passes_are_made_for_the_batch_and_behind_the_context(self, make_model):
+        clock, _ = measured(make_model, replace(SETTINGS, max_tokens=4, rounds=1))
+        places = {(name, context, batch) for name, _, context, batch in clock.used}
+        assert len(places) == 8
+
+    def test_a_batch_takes_over_the_overhead_of_one_text(self, latencies):
+        overheads = {(each.context_tokens, each.batch_size): each.overhead for each in latencies}
+        for context in CONTEXTS:
+            assert overheads[context, 3] is overheads[context, 1]
+        assert overheads[30, 1] is not overheads[400, 1]
+
+    def test_what_passes_explain_is_no_overhead(self, latencies):
+        assert all(abs(latency.overhead.median_s) < 2e-5 for latency in latencies)  # of steps of 1.2 ms and more
+
+
+class TestWays:
+    def test_greedy_and_sampled_times_are_separate(self, make_model):
+        settings = replace(SETTINGS, samplings=(WARM, GREEDY, Sampling(1.2)), max_tokens=4, batch_sizes=(1,), rounds=2)
+        journal = Journal(None, "")
+        _, found = measured(make_model, settings, journal)
+        assert [(each.sampled, each.context_tokens) for each in found] == [
+            (True, 30),
+            (True, 400),
+            (False, 30),
+            (False, 400),
+        ]
+        for way in ("greedy", "sampled"):
+            assert len(journal.samples(f"verify 30x1 {way}")[4]) == 2
+            assert len(journal.samples(f"step 400x1 {way}")) == 2
+
+    def test_what_is_in_the_journal_is_not_timed_again(self, make_model):
+        settings, journal = replace(SETTINGS, max_tokens=12), Journal(None, "")
+        _, first = measured(make_model, settings, journal)
+        clock, again = measured(make_model, settings, journal, verify=lambda *_: 9.0, draft=lambda *_: 9.0)
+        assert clock.timed == 0
+        assert [each.verify.medians_s.tolist() for each in again] == [each.verify.medians_s.tolist() for each in first]
+
+
+def batches_behind_400(caches):
+    return {batch for capacity, batch in caches if capacity > 400}
+
+
+class TestMemory:
+    """Memory ends between batches and contexts: a cache of more tokens than `room` cannot be made."""
+
+    def limited(self, make_model, room, settings, journal, tried):
+        clock, target, draft = machine_and_pair(make_model, CONTEXTS)
+        new_cache = target.new_cache
+
+        def limited_cache(capacity, batch_size=1):
+            tried.append((capacity, batch_size))
+            if capacity * batch_size > room:
+                raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+            return new_cache(capacity, batch_size)
+
+        target.new_cache = limited_cache
+        return Surface(target, draft, [1], settings, clock=clock, journal=journal).measure(lambda: None)
+
+    def test_a_condition_that_does_not_fit_is_left_out_and_not_tried_again(self, make_model):
+        settings, journal, tried = replace(SETTINGS, max_tokens=4, rounds=2), Journal(None, ""), []
+        found = self.limited(make_model, 1000, settings, journal, tried)
+        assert [(each.context_tokens, each.batch_size) for each in found] == [(30, 1), (30, 3), (400, 1)]
+        assert faults(found, verify_s, draft_s) == []
+        assert 3 in batches_behind_400(tried)
+        tried.clear()
+        again = self.limited(make_model, 1000, settings, journal, tried)
+        assert [each.verify.medians_s.tolist() for each in again] == [each.verify.medians_s.tolist() for each in found]
+        assert batches_behind_400(tried) == {1}
+
+    def test_where_one_text_does_not_fit_more_are_not_tried(self, make_model):
+        tried = []
+        found = self.limited(make_model, 300, replace(SETTINGS, max_tokens=4, rounds=1), Journal(None, ""), tried)
+        assert [(each.context_tokens, each.batch_size) for each in found] == [(30, 1), (30, 3)]
+        assert batches_behind_400(tried) == {1}
+
+    def test_where_nothing_fits_there_is_one_clear_error(self, make_model):
+        settings, journal = replace(SETTINGS, max_tokens=4, rounds=1), Journal(None, "")
+        for _ in range(2):
+            with pytest.raises(TreeoptError, match=r"memory ran out before a single token was timed\. Use a smaller"):
+                self.limited(make_model, 10, settings, journal, [])
+
+    def test_another_error_is_passed_on(self, make_model):
+        clock, target, draft = machine_and_pair(make_model, CONTEXTS)
+        target.new_cache = lambda *_: (_ for _ in ()).throw(RuntimeError("shapes differ"))
+        with pytest.raises(RuntimeError, match="shapes differ"):
+            Surface(target, draft, [1], SETTINGS, clock=clock, journal=Journal(None, "")).measure(lambda: None)

@@ -1,0 +1,118 @@
+"""Replaying trees along measured outcomes, against walking them node by node."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.slow import slow
+from treeopt.errors import InvalidValueError
+from treeopt.records.acceptance import AcceptanceTable
+from treeopt.records.accepted_ranks import Outcomes
+from treeopt.trees import TokenTree, chain, k_ary, level_widths
+
+TREES = [chain(0), chain(1), chain(5), k_ary(2, 3), level_widths([4, 3, 5]), TokenTree([-1, 0, 0, 1, 1, 2])]
+MISS = -1
+
+
+def walked(tree, ranks):
+    """Decode one text again as a decoder would, step after step; return tokens and whole steps."""
+    children = {
+        node: [child for child in range(tree.nodes) if tree.parents[child] == node] for node in range(tree.nodes)
+    }
+    position = steps = 0
+    while position + tree.max_depth < len(ranks):
+        node = 0
+        while True:
+            rank = ranks[position]
+            position += 1  # the token that is accepted, or sampled in place of what was rejected, or after a leaf
+            if rank == MISS or rank >= len(children[node]):
+                break
+            node = children[node][rank]
+        steps += 1
+    return position, steps
+
+
+texts = st.lists(st.lists(st.integers(MISS, 4), max_size=40), min_size=1, max_size=3)
+
+
+@given(texts)
+@pytest.mark.parametrize("tree", TREES, ids=repr)
+def test_a_replay_walks_every_text(tree, ranks):
+    found = Outcomes(ranks).replay(tree)
+    assert [tuple(each) for each in zip(*map(np.ndarray.tolist, found), strict=True)] == [
+        walked(tree, r) for r in ranks
+    ]
+
+
+def test_trees_with_equally_wide_levels_are_walked_each_by_itself():
+    """Replays are kept: what one tree came to must not be told of another."""
+    ranks = [[1, 0, 0, 1, 0, MISS, 0, 0, 1, 0] * 3]
+    outcomes, trees = Outcomes(ranks), [TokenTree([-1, 0, 0, 1, 1]), TokenTree([-1, 0, 0, 2, 2])]
+    found = [tuple(int(each[0]) for each in outcomes.replay(tree)) for tree in trees]
+    assert found == [walked(tree, ranks[0]) for tree in trees]
+    assert found[0] != found[1]
+
+
+def test_a_perfect_draft_accepts_every_level():
+    tokens, steps = Outcomes([[0] * 60, [0] * 30]).replay(chain(4))
+    assert (tokens / steps).tolist() == [5.0, 5.0]
+    assert steps.tolist() == [12, 6]
+
+
+def test_plain_decoding_yields_one_token():
+    tokens, steps = Outcomes([[3, MISS, 0]]).replay(chain(0))
+    assert (tokens.tolist(), steps.tolist()) == ([3], [3])
+
+
+def test_a_text_shorter_than_the_tree_has_no_whole_step():
+    tokens, steps = Outcomes([[0] * 5]).replay(chain(5))
+    assert (tokens.tolist(), steps.tolist()) == ([0], [0])
+
+
+@pytest.mark.parametrize("texts", [8_000, *slow([20_000])])
+def test_steps_that_begin_late_are_not_cut_short(texts):
+    """Counting a step that the text's end cut off would make every other step seem longer or shorter."""
+    rng = np.random.default_rng(0)
+    ranks = [np.where(rng.random(12) < 0.8, 0, MISS) for _ in range(texts)]
+    tokens, steps = Outcomes(ranks).replay(chain(8))
+    expected = AcceptanceTable([0.8]).expected_tokens(chain(8))
+    assert tokens.sum() / steps.sum() == pytest.approx(expected, rel=0.01)
+    with_cut_steps = sum(map(len, ranks)) / sum(len(starts(chain(8), each)) for each in ranks)
+    assert with_cut_steps < 0.95 * expected
+
+
+def starts(tree, ranks):
+    position, found = 0, []
+    while position < len(ranks):
+        found.append(position)
+        depth = 0
+        while position < len(ranks) and depth < tree.max_depth and ranks[position] != MISS:
+            position, depth = position + 1, depth + 1
+        position += 1
+    return found
+
+
+@given(texts)
+def test_the_table_counts_every_position_as_a_root(ranks):
+    depths, branching = 3, 4
+    reached, accepted = np.zeros(depths), np.zeros((depths, branching))
+    for text in ranks:
+        for root in range(len(text)):
+            for depth in range(depths):
+                if root + depth >= len(text):
+                    break
+                reached[depth] += 1
+                rank = text[root + depth]
+                if 0 <= rank < branching:
+                    accepted[depth, rank] += 1
+                if rank == MISS:
+                    break
+    found = Outcomes(ranks).table(depths, branching)
+    np.testing.assert_allclose(found.p, accepted / np.maximum(reached, 1)[:, None])
+
+
+@pytest.mark.parametrize("ranks", [[], [[0, -2]], [[[0]]], [0, 1]], ids=str)
+def test_what_are_no_ranks(ranks):
+    with pytest.raises(InvalidValueError, match="ranks: expected a list of ranks of at least -1 for every text"):
+        Outcomes(ranks)

@@ -1,0 +1,99 @@
+"""Every warning says what was found and what to do, and only the command line makes lines of warnings."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from treeopt.records import warnings
+from treeopt.records.warnings import Caution, FormatCaution
+
+ROOT = Path(__file__).parents[2]
+WHERE = "256 tokens of context, batch 1"
+TEXTS = {
+    warnings.OutsideMeasured(
+        300, 2
+    ): "context 300 tokens x batch 2 lies outside what was measured; its times are guesses "
+    "on straight lines. Profile there before you rely on them.",
+    warnings.BeyondLargestPass(64, 128): "passes were measured up to 64 tokens; times beyond are guesses on straight "
+    "lines. Profile with --max-tokens 128 before you rely on them.",
+    warnings.ImportedWithoutErrors(("acceptance", "draft time")): "imported without errors: acceptance, draft time. "
+    "Intervals and certainty take them for exact: import several samples of each time, and counts in place of rates.",
+    warnings.UnsureChoice(0.5, 0.75, "draft time", "--rounds"): "that the choice is within 1 % of the fastest is only "
+    "50 % certain. It would be 75 %, were draft time known exactly. Profile with more --rounds.",
+    warnings.UnsureChoice(
+        0.5, 0.75, "draft time", None, "target"
+    ): "that the choice is within 1 % of the fastest under "
+    "target is only 50 % certain. It would be 75 %, were draft time known exactly. Import more samples of it.",
+    warnings.OtherPair("t was planned for", "a + b", "c + d", "add --target a"): "t was planned for a + b, and this is "
+    "c + d: what was promised does not hold. For the promised pair add --target a.",
+    warnings.OtherConditions(
+        "t was planned for", ("2 threads, not 1", "cpu, not cuda")
+    ): "t was planned for 2 threads, not 1; cpu, not cuda: times differ. Give the same options, or profile again here.",
+    warnings.OtherPrograms(
+        "1.5 of 2 processors", "cpu", "wait longer"
+    ): "other programs use 1.5 of 2 processors. Times taken beside them are too long: close them, or wait longer.",
+    warnings.OtherPrograms("1.5 of 2 processors", "cuda", "wait longer"): "other programs use 1.5 of 2 processors. The "
+    "host may start the device's work too late: close them, or wait longer.",
+    warnings.DisturbedTimes(
+        WHERE, 0.5, 0.25, 0.125
+    ): f"{WHERE}: other programs used 50% of the processors during 25% of "
+    "the timed calls: 12% of the samples are from then, and too long. Close them, or wait for quiet with --wait 10m, and "
+    "profile again without --resume.",
+    warnings.SpeedChanged(
+        WHERE, -0.2
+    ): f"{WHERE}: the machine became 20% faster while it was timed. It may be throttling, "
+    "or shared: let it cool, close other programs, and profile again without --resume.",
+    warnings.ScatteredTimes(
+        WHERE, 0.4
+    ): f"{WHERE}: single calls vary by 40%. Close other programs, set --threads to the "
+    "cores that are free, or ask for more --rounds.",
+    warnings.PlainSpeedChanged(): "the machine's speed is not what it was when it was profiled: profile again right before "
+    "this, or trust speedups more than times",
+    warnings.TextsDiffer(3): "the text of 3 trees DIFFERS from plain decoding's. Look with treeopt bench TREE",
+    warnings.TextDiffers(): "the text DIFFERS from plain decoding's. Report it, with --output",
+    warnings.NamedDraft("small", "vLLM"): "the draft model is given as 'small', which is a name and no model that vLLM "
+    "could load. Name one with --draft-model.",
+    warnings.WithoutRecord(
+        "SGLang"
+    ): "SGLang takes dynamic trees, but without a draft record only chains can be planned. "
+    "Run treeopt profile --record, and name it with --record.",
+    warnings.SmallBatchesUnmeasured(
+        4
+    ): "batch sizes below 4 were not measured; the schedule treats them like 4. Profile them.",
+    warnings.WithoutProfile(
+        "vLLM", branched=False
+    ): "without a profile nothing is predicted. Run treeopt profile, or name one with --profile.",
+    warnings.WithoutProfile(
+        "vLLM", branched=True
+    ): "without a profile nothing is predicted, and the length is the depth "
+    "of the tree, whose branches vLLM cannot be given. Run treeopt profile, or name one with --profile.",
+    FormatCaution("Heads are few. It fails. Check the model."): "Heads are few. It fails. Check the model.",
+}
+
+
+def test_every_kind_of_warning_has_its_text_here() -> None:
+    kinds = [each for each in vars(warnings).values() if isinstance(each, type) and issubclass(each, Caution)]
+    assert {type(each) for each in TEXTS} | {Caution} == set(kinds)
+    for caution, text in TEXTS.items():
+        assert str(caution) == text
+
+
+def test_every_warning_is_a_value_that_ends_in_what_to_do() -> None:
+    for caution in TEXTS:
+        assert caution.found.endswith((".", ":")), caution
+        assert len(caution.action.split()) > 1, caution
+        assert str(caution).endswith(caution.action)
+        assert caution == dataclasses.replace(caution)
+        for each in dataclasses.fields(caution):
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                setattr(caution, each.name, None)
+
+
+@pytest.mark.source
+def test_nobody_else_writes_warnings() -> None:
+    """A line that begins with `Warning: ` is made in one place, by an argument that is one of these."""
+    makes = re.compile(r"""f?["']Warning: """)
+    found = [path.name for path in sorted((ROOT / "cli").rglob("*.py")) for _ in makes.findall(path.read_text("utf-8"))]
+    assert found == ["terminal.py", "terminal.py"]  # these, and Python's own warnings of treeopt's category

@@ -1,0 +1,123 @@
+"""What a decoder refuses, by one clear error before any model runs."""
+
+import pytest
+
+from tests.support.decoded import PROMPT
+from treeopt.errors import InvalidValueError
+from treeopt.runtime import Decoder, Sampling, load_model
+from treeopt.trees import chain, level_widths
+
+
+class Untouchable:
+    """A model whose attributes can be read, but that must not run."""
+
+    def __init__(self, model):
+        self.config, self.device, self.dtype, self.name = model.config, model.device, model.dtype, model.name
+        self.new_cache = model.new_cache
+
+    def prefill(self, *_):
+        raise AssertionError("a model ran")
+
+    forward = prefill
+
+
+class TestTexts:
+    @pytest.mark.parametrize(
+        ("prompt", "count", "reason"),
+        [
+            ([], 5, r"token_ids: expected at least one token. Got an empty prompt"),
+            ([1, 23], 5, r"token_ids: expected tokens from 0 to 22"),
+            ([-1, 2], 5, r"token_ids: expected tokens from 0 to 22"),
+            ([1] * 100, 29, r"max_new_tokens: expected 0 to 28 after a prompt of 100.*texts of 128 tokens. Got 29"),
+            ([1] * 129, 0, r"token_ids: expected at most 128 tokens, the longest text. Got 129: give a shorter prompt"),
+            ([1] * 500, 5, r"token_ids: expected at most 128 tokens, the longest text. Got 500: give a shorter prompt"),
+            ([1], -1, r"max_new_tokens: expected 0 to 127.*Got -1"),
+        ],
+    )
+    @pytest.mark.parametrize("call", ["generate", "steps"])
+    def test_a_text_that_cannot_be_decoded(self, target, draft, call, prompt, count, reason):
+        decoder = Decoder(Untouchable(target), Untouchable(draft), chain(2))
+        with pytest.raises(InvalidValueError, match=reason):
+            getattr(decoder, call)(prompt, count)
+
+    def test_a_refused_text_leaves_the_one_before_and_its_noise_alone(self, target, draft):
+        decoder, other = (Decoder(target, draft, chain(2), seed=4) for _ in range(2))
+        text, expected = decoder.generate(PROMPT, 20), list(other.generate(PROMPT, 20))
+        begun = [next(text) for _ in range(5)]
+        for refused in ({"token_ids": []}, {"token_ids": [1], "stop": [[]]}, {"token_ids": [99], "seed": 3}):
+            with pytest.raises(InvalidValueError):
+                decoder.generate(**refused, max_new_tokens=3)
+        assert [*begun, *text] == expected
+
+
+class TestDecoders:
+    @pytest.mark.parametrize(
+        ("changes", "reason"),
+        [
+            (
+                {"temperature": -0.1},
+                r"temperature: expected 0, which is greedy, or a finite number of at least 1e-06. Got -0.1",
+            ),
+            ({"temperature": float("nan")}, r"temperature: .*Got nan"),
+            ({"temperature": float("inf")}, r"temperature: .*Got inf"),
+            ({"top_p": 0.0}, r"top_p: expected a number above 0 and at most 1. Got 0"),
+            ({"top_p": 1.01}, r"top_p: .*Got 1.01"),
+            ({"top_p": float("nan")}, r"top_p: .*Got nan"),
+            ({"top_k": -1}, r"top_k: expected 0, which keeps all tokens, or more. Got -1"),
+            ({"rule": "eagle"}, r"rule: expected one of sequoia.*Got 'eagle'"),
+            ({"rule": "eagle", "lossy": True}, r"rule: expected one of sequoia.*Got 'eagle'"),
+            ({"rule": "typical"}, r"rule: expected a lossless one. Got 'typical'.*lossy=True"),
+            ({"rule": "typical", "temperature": 0.0}, r"rule: expected a lossless one. Got 'typical'"),
+            ({"draft_sampling": Sampling(0.0)}, r"draft_sampling: expected a temperature above 0. Got 0"),
+            (
+                {"temperature": 0.0, "draft_sampling": Sampling(0.5)},
+                r"draft_sampling: expected a temperature of 0, as the target has. Got 0.5",
+            ),
+            ({"max_text_tokens": 129}, r"max_text_tokens: expected 1 to 128, the trained length. Got 129"),
+            ({"max_text_tokens": 0}, r"max_text_tokens: expected 1 to 128, the trained length. Got 0"),
+            ({"max_text_tokens": -5}, r"max_text_tokens: expected 1 to 128, the trained length. Got -5"),
+            ({"tree": level_widths([24])}, r"tree: expected at most 23 children per node, the vocabulary. Got 24"),
+            ({"tree": chain(129)}, r"tree: expected a depth of at most 128, the trained length. Got 129"),
+            ({"drafter": None}, r"drafter: expected a draft model for a tree of 3 nodes. Got None"),
+        ],
+    )
+    def test_a_decoder_that_cannot_be_made(self, target, draft, changes, reason):
+        arguments = {"drafter": Untouchable(draft), "tree": chain(2)} | changes
+        with pytest.raises(InvalidValueError, match=reason):
+            Decoder(Untouchable(target), **arguments)
+
+    def test_models_with_different_vocabularies(self, target, make_checkpoint):
+        other = load_model(make_checkpoint(seed=9, vocab_size=24))
+        with pytest.raises(InvalidValueError, match=r"drafter: expected the target's vocabulary of 23 tokens. Got 24"):
+            Decoder(target, other, chain(1))
+
+    def test_the_model_trained_on_shorter_texts_sets_the_limit(self, target, make_checkpoint):
+        short = load_model(make_checkpoint(seed=9, max_position_embeddings=32))
+        assert Decoder(target, short, chain(1)).max_text_tokens == 32
+        with pytest.raises(InvalidValueError, match=r"max_text_tokens: expected 1 to 32"):
+            Decoder(target, short, chain(1), max_text_tokens=33)
+
+    def test_as_many_children_as_tokens_are_allowed(self, target, draft):
+        steps = list(Decoder(target, draft, level_widths([23]), temperature=1.0).steps(PROMPT, 10))
+        assert [len(step) for step in steps] == [2] * 5
+
+    def test_the_lossy_rule_once_it_is_allowed(self, target, draft):
+        decoder = Decoder(target, draft, chain(2), rule="typical", lossy=True)
+        assert len(list(decoder.generate(PROMPT, 7))) == 7
+
+
+class TestSamplings:
+    @pytest.mark.parametrize(
+        ("values", "reason"),
+        [
+            ((-0.1,), r"temperature: expected 0, which is greedy, or a finite number of at least 1e-06. Got -0.1"),
+            ((1e-7,), r"temperature: .*Got 1e-07"),
+            ((float("nan"),), r"temperature: .*Got nan"),
+            ((1.0, 0.0), r"top_p: expected a number above 0 and at most 1. Got 0"),
+            ((1.0, 1.5), r"top_p: .*Got 1.5"),
+            ((1.0, 1.0, -2), r"top_k: .*Got -2"),
+        ],
+    )
+    def test_one_that_no_law_can_be_made_with(self, values, reason):
+        with pytest.raises(InvalidValueError, match=reason):
+            Sampling(*values)

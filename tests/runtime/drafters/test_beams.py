@@ -1,0 +1,163 @@
+"""Beam search against all texts and against a slow twin; merging against the set of all beginnings."""
+
+import doctest
+from itertools import pairwise, product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support.slow_beam_expansion import paths_of
+from tests.support.slow_redrafter import beginnings, slow_beams
+from treeopt.runtime.drafters.beams import Merged, beam_search, largest, merged
+from treeopt.trees import TokenTree
+
+PAGE = Path(__file__).parents[3] / "docs" / "drafters" / "redrafter.md"
+
+
+class Table:
+    """A model whose law after every text is made up anew; its state is the text's number in base `vocabulary` + 1."""
+
+    def __init__(self, seed, vocabulary, *, coarse=False):
+        self.seed, self.vocabulary, self.coarse = seed, vocabulary, coarse
+
+    def log_probs_after(self, path):
+        generator = np.random.default_rng([self.seed, *path, 77])
+        if self.coarse:  # sums of these are exact, so that most comparisons are between equals
+            return (-0.5 * generator.integers(3, size=self.vocabulary)).tolist()
+        return np.log(generator.dirichlet(np.ones(self.vocabulary))).astype(np.float32).tolist()
+
+    def score(self, states):
+        return torch.tensor([self.log_probs_after(self._path(int(state))) for state in states])
+
+    def advance(self, states, tokens):
+        return states * (self.vocabulary + 1) + tokens[:, None] + 1
+
+    def beams(self, width, length):
+        start = torch.zeros((1, 1), dtype=torch.int64)
+        return beam_search(start, self.score, self.advance, width=width, length=length)
+
+    def _path(self, state):
+        path = []
+        while state:
+            state, digit = divmod(state, self.vocabulary + 1)
+            path.insert(0, digit - 1)
+        return path
+
+
+class TestBeamSearch:
+    @pytest.mark.parametrize("seed", range(10))
+    @pytest.mark.parametrize(("vocabulary", "length", "width"), [(5, 1, 3), (5, 2, 5), (3, 4, 27), (2, 6, 32)])
+    def test_beams_wide_enough_are_the_likeliest_of_all_texts(self, seed, vocabulary, length, width):
+        table = Table(seed, vocabulary)
+
+        def log_prob(text):
+            return sum(table.log_probs_after(text[:place])[token] for place, token in enumerate(text))
+
+        texts = sorted(product(range(vocabulary), repeat=length), key=log_prob, reverse=True)
+        assert [tuple(beam) for beam in table.beams(width, length).tolist()] == texts[:width]
+
+    @pytest.mark.parametrize("coarse", [False, True])
+    @pytest.mark.parametrize("seed", range(30))
+    def test_beams_of_any_width_are_those_of_the_slow_twin(self, seed, coarse):
+        generator = np.random.default_rng(seed)
+        vocabulary, length = int(generator.integers(2, 7)), int(generator.integers(1, 5))
+        width = int(generator.integers(1, vocabulary + 1))
+        table = Table(seed, vocabulary, coarse=coarse)
+        beams = table.beams(width, length)
+        assert beams.dtype == torch.int64
+        assert [tuple(beam) for beam in beams.tolist()] == slow_beams(table.log_probs_after, width, length)
+
+    def test_a_narrow_beam_misses_the_likeliest_text(self):
+        differ = sum(
+            Table(seed, 5).beams(1, 3).tolist() != Table(seed, 5).beams(25, 3)[:1].tolist() for seed in range(20)
+        )
+        assert differ > 3
+
+    def test_there_are_no_more_beams_than_texts(self):
+        assert len(Table(0, 2).beams(9, 2)) == 4
+
+    def test_equals_that_do_not_come_in_order_are_found(self, monkeypatch):
+        def last_first(scores, count):
+            return len(scores) - 1 - largest(scores.flip(0), count)
+
+        monkeypatch.setattr("treeopt.runtime.drafters.beams.largest", last_first)
+        tables = [Table(seed, 4, coarse=True) for seed in range(10)]
+        found = [[tuple(beam) for beam in table.beams(3, 3).tolist()] for table in tables]
+        assert found != [slow_beams(table.log_probs_after, 3, 3) for table in tables]
+
+    @pytest.mark.parametrize("seed", range(20))
+    def test_the_largest_are_those_of_a_stable_sort(self, seed):
+        generator = np.random.default_rng(seed)
+        scores = generator.integers(6, size=int(generator.integers(1, 40))).astype(np.float32)
+        order = np.argsort(-scores, kind="stable").tolist()
+        for count in range(1, len(scores) + 1):
+            assert largest(torch.from_numpy(scores), count).tolist() == order[:count]
+
+
+def random_beams(seed):
+    """Return beams of few tokens, so that many begin alike; none twice, as a beam search leaves them."""
+    generator = np.random.default_rng(seed)
+    vocabulary, length = int(generator.integers(2, 5)), int(generator.integers(1, 6))
+    texts = np.array(list(product(range(vocabulary), repeat=length)))
+    return generator.permutation(texts)[: generator.integers(1, 12)]
+
+
+def is_their_tree(made, beams):
+    """Tell whether a tree holds every beginning of some beams once and nothing else, best beam first."""
+    return paths_of(made.tree, [0, *made.tokens]) == beginnings([tuple(beam) for beam in beams.tolist()])
+
+
+def side_by_side(beams):
+    """Return beams as a tree that shares nothing but the root."""
+    width, length = beams.shape
+    parents = [-1, *[0] * width, *range(1, 1 + width * (length - 1))]
+    return Merged(TokenTree(parents), beams.T.ravel())
+
+
+class TestMerging:
+    @pytest.mark.parametrize("seed", range(40))
+    def test_every_beginning_is_one_node(self, seed):
+        beams = random_beams(seed)
+        made = merged(beams)
+        paths = paths_of(made.tree, [0, *made.tokens])
+        assert made.tokens.dtype == np.int64
+        assert len(set(paths)) == made.tree.nodes == 1 + len(made.tokens)
+        assert set(paths) == {tuple(beam[:end]) for beam in beams.tolist() for end in range(beams.shape[1] + 1)}
+        assert is_their_tree(made, beams)
+
+    @pytest.mark.parametrize("seed", range(40))
+    def test_siblings_stand_in_the_order_of_their_best_beams(self, seed):
+        beams = random_beams(seed)
+        made = merged(beams)
+        paths = paths_of(made.tree, [0, *made.tokens])
+
+        def best(node):
+            path = list(paths[node])
+            return next(rank for rank, beam in enumerate(beams.tolist()) if beam[: len(path)] == path)
+
+        for node in range(made.tree.nodes):
+            assert all(best(one) < best(other) for one, other in pairwise(made.tree.children(node)))
+
+    def test_one_beam_is_a_chain(self):
+        made = merged(np.array([[4, 4, 2]]))
+        assert made.tree.parents.tolist() == [-1, 0, 1, 2]
+        assert made.tokens.tolist() == [4, 4, 2]
+
+    def test_beams_that_share_nothing_stay_side_by_side(self):
+        beams = np.array([[1, 2], [3, 2], [0, 2]])
+        assert is_their_tree(side_by_side(beams), beams)
+        assert merged(beams).tree == side_by_side(beams).tree
+
+    def test_merging_that_shares_no_beginning_is_found(self):
+        beams = np.array([[1, 2], [1, 0], [0, 2]])
+        assert is_their_tree(merged(beams), beams)
+        assert not is_their_tree(side_by_side(beams), beams)
+
+    def test_merging_in_the_order_of_the_tokens_is_found(self):
+        beams = np.array([[1, 2], [0, 2]])
+        assert not is_their_tree(merged(beams[::-1]), beams)
+
+    def test_the_page_says_what_merging_does(self):
+        assert doctest.testfile(str(PAGE), module_relative=False) == (0, 5)

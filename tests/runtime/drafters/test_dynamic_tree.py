@@ -1,0 +1,184 @@
+"""Dynamic trees: grown as EAGLE-2 grows them, and verified so that the text is the target's own."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support.decoded import PROMPT, accepted, begun, joined, proposed
+from tests.support.slow import slow
+from tests.support.slow_beam_expansion import children_of, own, paths_of, slow_tree
+from treeopt.errors import InvalidValueError
+from treeopt.runtime import DynamicDecoder, DynamicDrafter, Sampling, load_model
+from treeopt.runtime.drafters.beam_expansion import Children, Growth
+from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
+
+EVEN = Sampling(1.0)
+
+
+def dynamic(top_k, depth, nodes):
+    return DynamicTree(top_k=top_k, depth=depth, nodes=nodes)
+
+
+def whole_pool(top_k, depth):
+    return dynamic(top_k, depth, 1 + pool_nodes(top_k, depth))
+
+
+TREES = [
+    dynamic(1, 1, 2),
+    dynamic(1, 4, 5),
+    dynamic(1, 4, 3),
+    dynamic(3, 1, 2),
+    whole_pool(3, 1),
+    dynamic(2, 6, 2),
+    whole_pool(2, 3),
+    dynamic(3, 3, 8),
+    dynamic(4, 4, 16),
+    whole_pool(4, 3),
+    dynamic(8, 5, 32),
+    dynamic(23, 2, 40),
+]
+all_trees = pytest.mark.parametrize("tree", TREES, ids=lambda tree: f"{tree.top_k}-{tree.depth}-{tree.nodes}")
+
+
+@pytest.fixture(scope="module")
+def precise(make_checkpoint):
+    """Return a draft model in float64, whose scores as float32 do not depend on how passes are put together."""
+    return load_model(make_checkpoint(seed=2, tie_word_embeddings=True, num_hidden_layers=1), dtype=torch.float64)
+
+
+def path_to(tree, node):
+    return [int(above) for above in np.flatnonzero(tree.ancestor_mask[node])]
+
+
+class TestDrafting:
+    @all_trees
+    def test_the_tree_is_that_of_the_slow_twin_wherever_the_text_goes_on(self, precise, tree, logits_after):
+        drafter, generator = DynamicDrafter(precise, tree, capacity=128), np.random.default_rng(1)
+        text = list(PROMPT)
+        begun(drafter, text)
+        for _ in range(5):
+            drafted = proposed(drafter)
+            assert drafted.tokens.dtype == torch.int64
+            assert drafted.tokens.tolist()[0] == text[-1]
+            assert drafted.tree.nodes == tree.nodes
+            expected = slow_tree(children_of(precise, text, tree.top_k, logits_after), tree)
+            assert paths_of(drafted.tree, drafted.tokens) == expected
+            path = path_to(drafted.tree, int(generator.integers(tree.nodes)))
+            committed = [*(int(drafted.tokens[node]) for node in path[1:]), int(generator.integers(23))]
+            accepted(drafter, path, committed)
+            text += committed
+
+    def test_the_likeliest_text_is_a_chain(self, precise, greedy_text):
+        drafter = DynamicDrafter(precise, DynamicTree.chain(5), capacity=128)
+        begun(drafter, PROMPT)
+        assert proposed(drafter).tokens.tolist()[1:] == greedy_text(precise, PROMPT, 5)
+
+    def test_beams_by_their_own_probability_are_found(self, precise, logits_after):
+        tree, differ = dynamic(4, 4, 16), 0
+        for prompt in (PROMPT, PROMPT[1:], PROMPT[2:]):
+            children = children_of(precise, prompt, tree.top_k, logits_after)
+            differ += slow_tree(children, tree) != slow_tree(children, tree, own)
+        assert differ == 3
+
+    @all_trees
+    def test_a_level_is_one_pass_over_its_beams(self, target, draft, tree, monkeypatch):
+        fed, forward = [], draft.forward
+        monkeypatch.setattr(
+            draft, "forward", lambda tokens, *a, **k: fed.append(len(tokens)) or forward(tokens, *a, **k)
+        )
+        decoder = DynamicDecoder(target, draft, tree, temperature=0.8)
+        decoder.start(PROMPT)
+        for _ in range(8):
+            fed.clear()
+            decoder.step()
+            assert fed[0] in (1, 2)
+            assert fed[1:] == list(tree.draft_widths[1:])
+
+
+class TestTies:
+    """Scores on a coarse grid, certainty among them, so that most comparisons are between equals."""
+
+    @pytest.mark.parametrize("seed", range(40))
+    def test_the_earlier_in_the_pool_comes_first(self, seed):
+        generator = np.random.default_rng(seed)
+        top_k, depth = int(generator.integers(1, 5)), int(generator.integers(1, 5))
+        tree = dynamic(top_k, depth, int(generator.integers(2, pool_nodes(top_k, depth) + 2)))
+        laws = {}
+
+        def children_after(path):
+            if path not in laws:
+                steps = np.random.default_rng([seed, *path, 77]).integers(3, size=top_k)
+                laws[path] = -np.cumsum(np.where(steps == 2, 0.5, 0.0)).astype(np.float32)
+            return laws[path], list(range(top_k))
+
+        def children(paths):
+            found = [children_after(path) for path in paths]
+            return Children(*(np.array(part) for part in zip(*found, strict=True)))
+
+        growth, paths = Growth(tree, children([()])), [()]
+        for _ in range(depth - 1):
+            beams = growth.beams()
+            rows = beams.nodes.visible[:, beams.nodes.start - len(paths) : beams.nodes.start].argmax(1)
+            paths = [(*paths[row], int(token)) for row, token in zip(rows, beams.tokens, strict=True)]
+            growth.add(children(paths))
+        grown = growth.best()
+        assert paths_of(grown.tree, [0, *grown.tokens]) == slow_tree(children_after, tree)
+
+    def test_a_child_as_likely_as_its_parent_stands_behind_it(self):
+        certain = Children(np.array([[0.0, -20.0]], np.float32), np.array([[3, 4]]))
+        growth = Growth(dynamic(2, 2, 3), certain)
+        growth.beams()
+        growth.add(Children(np.array([[0.0, -20.0]] * 2, np.float32), np.array([[5, 6]] * 2)))
+        grown = growth.best()
+        assert grown.tree.parents.tolist() == [-1, 0, 1]
+        assert grown.tokens.tolist() == [3, 5]
+        assert grown.fed.tolist() == [0, 1, -1]
+
+
+class TestTemperatureZero:
+    @all_trees
+    @pytest.mark.parametrize("drafts_like_target", [False, True])
+    def test_the_text_is_that_of_plain_decoding(self, target, draft, tree, drafts_like_target, greedy_text):
+        decoder = DynamicDecoder(target, target if drafts_like_target else draft, tree, temperature=0.0)
+        for prompt in (PROMPT, [1], PROMPT[:3] * 4):
+            steps = list(decoder.steps(prompt, 30))
+            assert joined(steps) == greedy_text(target, prompt, 30)
+            assert all(1 <= len(step) <= tree.depth + 1 for step in steps)
+            assert {type(token) for token in joined(steps)} == {int}
+
+    def test_a_draft_like_the_target_is_accepted_as_deep_as_the_tree(self, target):
+        steps = list(DynamicDecoder(target, target, whole_pool(2, 3), temperature=0.0).steps(PROMPT, 24))
+        assert [len(step) for step in steps] == [4] * 6
+
+    @pytest.mark.parametrize("tree", [dynamic(4, 4, 16), *slow([dynamic(1, 4, 5), dynamic(10, 6, 60)])], ids=str)
+    def test_the_bundled_pair(self, bundled_pair, bundled_texts, tree):
+        decoder = DynamicDecoder(bundled_pair.target, bundled_pair.draft, tree, temperature=0.0)
+        steps = [list(decoder.steps(prompt, 50)) for prompt, _ in bundled_texts]
+        assert [joined(each) for each in steps] == [text[:50] for _, text in bundled_texts]
+        assert sum(map(len, steps)) < 150 / 2
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("changes", "reason"),
+        [
+            ({"tree": dynamic(24, 1, 5)}, r"tree: expected a top_k of at most 23, the vocabulary. Got 24"),
+            ({"tree": dynamic(1, 129, 5)}, r"tree: expected a depth of at most 128, the trained length. Got 129"),
+            ({"temperature": -1.0}, r"temperature: .*Got -1"),
+            ({"top_p": 0.0}, r"top_p: .*Got 0"),
+            ({"max_text_tokens": 129}, r"max_text_tokens: expected 1 to 128"),
+        ],
+    )
+    def test_a_decoder_that_cannot_be_made(self, target, draft, changes, reason):
+        arguments = {"tree": dynamic(2, 2, 4), "temperature": 0.0} | changes
+        with pytest.raises(InvalidValueError, match=reason):
+            DynamicDecoder(target, draft, **arguments)
+
+    def test_models_with_different_vocabularies(self, target, make_checkpoint):
+        other = load_model(make_checkpoint(seed=9, vocab_size=24))
+        with pytest.raises(InvalidValueError, match=r"drafter: expected the target's vocabulary of 23 tokens. Got 24"):
+            DynamicDecoder(target, other, dynamic(2, 2, 4), temperature=0.0)
+
+    def test_a_text_that_cannot_be_decoded(self, target, draft):
+        with pytest.raises(InvalidValueError, match="token_ids: expected at least one token"):
+            DynamicDecoder(target, draft, dynamic(2, 2, 4), temperature=0.0).generate([], 5)

@@ -1,0 +1,83 @@
+"""What is drafted and scored within the decode loop: every token and law is that of a fresh pass over its text."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support.decoded import PROMPT, TREES, decoded_step
+from treeopt.records.rules import LOSSY_RULES
+from treeopt.runtime import Decoder, Sampling, law
+from treeopt.runtime.rules import RULES
+from treeopt.trees import level_widths
+
+all_trees = pytest.mark.parametrize("tree", TREES.values(), ids=TREES.keys())
+
+
+class TestDrafting:
+    @all_trees
+    def test_the_drafter_is_fed_internal_nodes_only(self, target, draft, tree, monkeypatch):
+        fed = []
+        forward = draft.forward
+        monkeypatch.setattr(
+            draft, "forward", lambda tokens, *a, **k: fed.append(len(tokens)) or forward(tokens, *a, **k)
+        )
+        decoder = Decoder(target, draft, tree, temperature=0.8)
+        decoder.start(PROMPT)
+        pending = 1
+        for _ in range(12):
+            fed.clear()
+            drafted = decoder.draft()
+            assert fed == ([pending, *tree.draft_widths[1:].tolist()] if tree.max_depth else [])
+            step = decoder.accept(drafted, decoder.verify(drafted))
+            decoder.commit(step)
+            pending = 2 if tree.child_counts[step.path[-1]] == 0 else 1
+
+    @pytest.mark.parametrize("drafts_like_target", [False, True])
+    @pytest.mark.parametrize("rule", [rule for rule in RULES if RULES[rule].random_drafts])
+    @all_trees
+    def test_every_law_is_that_of_a_fresh_pass(self, target, draft, tree, rule, drafts_like_target, logits_after):
+        model = target if drafts_like_target else draft
+        sampling = Sampling(0.9, top_p=0.95, top_k=20)
+        decoder = Decoder(target, model, tree, rule=rule, temperature=0.7, draft_sampling=sampling, seed=4)
+        decoder.start(PROMPT)
+        text = list(PROMPT)
+        for _ in range(4):
+            drafted = decoder.draft()
+            output = decoder.verify(drafted)
+            tokens, logits = drafted.tokens.tolist(), output.logits
+            assert tokens[0] == text[-1]
+            for node in range(tree.nodes):
+                path = [tokens[above] for above in np.flatnonzero(tree.ancestor_mask[node])]
+                fresh = logits_after(target, [*text[:-1], *path])
+                torch.testing.assert_close(logits[node], fresh, rtol=1e-4, atol=1e-4)
+                children = tree.children(node)
+                assert rule == "specinfer" or len({tokens[child] for child in children}) == len(children)
+                if len(children) > 0:
+                    expected = law(logits_after(model, [*text[:-1], *path])[None], sampling)[0]
+                    torch.testing.assert_close(drafted.probs[node], expected, rtol=1e-3, atol=1e-5)
+            text += decoded_step(decoder, drafted, output)
+
+    def test_the_law_defaults_to_the_targets_temperature_and_all_tokens(self, target, draft, logits_after):
+        decoder = Decoder(target, draft, TREES["chain of 1"], temperature=0.7, top_p=0.5, top_k=3)
+        decoder.start(PROMPT)
+        expected = law(logits_after(draft, PROMPT)[None], Sampling(0.7))[0]
+        torch.testing.assert_close(decoder.draft().probs[0], expected, rtol=1e-3, atol=1e-5)
+
+    @pytest.mark.parametrize(
+        ("rule", "temperature"),
+        [("sequoia", 0.0), ("specinfer", 0.0), ("target", 0.7), ("target", 0.0), ("typical", 0.7)],
+    )
+    def test_where_nothing_is_drawn_children_are_the_likeliest(self, target, draft, rule, temperature, logits_after):
+        tree = level_widths([3, 4, 2])
+        decoder = Decoder(target, draft, tree, rule=rule, temperature=temperature, lossy=rule in LOSSY_RULES)
+        decoder.start(PROMPT)
+        text = list(PROMPT)
+        for _ in range(8):
+            drafted = decoder.draft()
+            assert drafted.probs is None
+            tokens = drafted.tokens.tolist()
+            for node in range(tree.nodes):
+                path = [tokens[above] for above in np.flatnonzero(tree.ancestor_mask[node])]
+                wanted = logits_after(draft, [*text[:-1], *path]).topk(len(tree.children(node))).indices.tolist()
+                assert [tokens[child] for child in tree.children(node)] == wanted
+            text += decoded_step(decoder, drafted)

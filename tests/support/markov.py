@@ -1,0 +1,157 @@
+"""A toy target whose texts are Markov chains of known law, and how far decoded texts are from it.
+
+Of 1024 tokens, 0 to 4 are a state each; all others are one state, a tail of about a quarter of the law in which every
+token has about a four-thousandth, so that noise of few bits shows.  The next token depends on the state only.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import torch
+
+from tests.support.slow_distribution import slow_law
+from treeopt.runtime.models.config import ModelConfig
+from treeopt.runtime.models.model import NOTHING, Output
+
+VOCABULARY, STATES = 1024, 6
+TAIL = VOCABULARY - STATES + 1
+LAGS = np.arange(1, 21)
+CHAINS = 200
+
+
+class Cache:
+    """As much of `KVCache` as a model without memory needs, its arguments checked."""
+
+    def __init__(self, capacity):
+        self.capacity, self.length, self.fed = capacity, 0, 0
+
+    def keep(self, _, path):
+        assert list(path) == sorted(set(path))
+        assert path[0] == 0
+        assert path[-1] < self.fed
+        self.length, self.fed = self.length + len(path), 0
+
+    def clear(self):
+        self.length = self.fed = 0
+
+
+class Markov:
+    """A model with the parts of `Transformer` that decoding uses; its logits are log P[state of the token]."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, transitions, *, dtype=torch.float32, max_positions=40_000):
+        self.dtype = dtype
+        self.name = "toy"
+        self.config = ModelConfig(
+            vocabulary=VOCABULARY,
+            hidden=1,
+            intermediate=1,
+            layers=1,
+            heads=1,
+            key_value_heads=1,
+            head_size=2,
+            norm_epsilon=1e-5,
+            rope_base=1e4,
+            max_positions=max_positions,
+            tied_head=False,
+            end_tokens=(),
+        )
+        self.logits = torch.from_numpy(np.log(token_laws(transitions))).to(dtype)
+        """(STATES, V), after a token of each state."""
+
+    def chain(self, sampling):
+        """Return the chain of states that direct sampling from this model follows."""
+        laws = np.array([slow_law(row.tolist(), sampling) for row in self.logits])
+        return Chain(np.column_stack([laws[:, : STATES - 1], laws[:, STATES - 1 :].sum(1)]))
+
+    def new_cache(self, capacity):
+        return Cache(capacity)
+
+    def prefill(self, tokens, cache, wants=NOTHING):  # noqa: ARG002
+        assert cache.length == 0
+        cache.length = len(tokens)
+
+    def forward(self, tokens, positions, cache, mask, *, start=0, wants=NOTHING):  # noqa: ARG002
+        width = cache.length + start + len(tokens)
+        assert len(tokens) == len(positions)
+        assert positions.min() >= cache.length
+        assert mask is None or mask.shape == (len(tokens), width)
+        assert width <= cache.capacity
+        cache.fed = start + len(tokens)
+        return Output(self.logits[tokens.clamp(max=STATES - 1)])
+
+
+def token_laws(transitions):
+    """Return the laws of tokens, (states, V), whose states have the laws `transitions`, (states, states)."""
+    tail = np.repeat(transitions[:, -1:] / TAIL, TAIL, axis=1)
+    return np.concatenate([transitions[:, :-1], tail], axis=1)
+
+
+def random_transitions(seed, tail=0.25):
+    """Return laws of the next state after each, all with about the same tail."""
+    generator = np.random.default_rng(seed)
+    tails = tail * generator.uniform(0.8, 1.2, (STATES, 1))
+    return np.concatenate([generator.dirichlet(np.ones(STATES - 1), STATES) * (1 - tails), tails], axis=1)
+
+
+def states(tokens):
+    return np.minimum(tokens, STATES - 1)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The exact law of a Markov chain of states in the long run, and distances from it."""
+
+    transitions: np.ndarray
+
+    @property
+    def stationary(self):
+        return np.linalg.matrix_power(self.transitions, 500)[0]
+
+    def ngrams(self, n):
+        """Return the law of n states in a row, flat."""
+        law = self.stationary
+        for _ in range(n - 1):
+            law = (law.reshape(-1, STATES)[:, :, None] * self.transitions).ravel()
+        return law
+
+    def agreement(self):
+        """Return the probability of the same state at each of the lags."""
+        powers = (np.linalg.matrix_power(self.transitions, lag) for lag in LAGS)
+        return np.array([self.stationary @ np.diag(power) for power in powers])
+
+    def sampled(self, count):
+        """Return texts sampled directly, states (CHAINS, count)."""
+        generator = np.random.default_rng(0)
+        below = self.transitions.cumsum(1)[:, :-1]
+        found = np.zeros((CHAINS, count), np.int64)
+        noise = generator.random((count, CHAINS, 1))
+        for step in range(1, count):
+            found[:, step] = (noise[step] >= below[found[:, step - 1]]).sum(1)
+        return found
+
+    def distances(self, text):
+        """Return how far a text, states (count,), is from the law.
+
+        The total variation of its 1-, 2- and 3-grams, and its largest error in the agreement of states at a lag.
+        """
+        count, found = len(text), []
+        for n in (1, 2, 3):
+            code = sum(text[i : count - n + 1 + i] * STATES ** (n - 1 - i) for i in range(n))
+            share = np.bincount(code, minlength=STATES**n) / len(code)
+            found.append(np.abs(share - self.ngrams(n)).sum() / 2)
+        agreement = np.array([np.mean(text[lag:] == text[:-lag]) for lag in LAGS])
+        return np.array([*found, np.abs(agreement - self.agreement()).max()])
+
+    def excess(self, text):
+        """Return the largest distance of a text in units of the noise floor."""
+        return float((self.distances(text) / noise_floor(self.transitions.tobytes(), len(text))).max())
+
+
+@cache
+def noise_floor(transitions, count):
+    """Return the largest distances among CHAINS texts of so many states that were sampled directly."""
+    law = Chain(np.frombuffer(transitions).reshape(STATES, STATES))
+    return np.max([law.distances(direct) for direct in law.sampled(count)], axis=0)

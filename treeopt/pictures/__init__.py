@@ -1,0 +1,1 @@
+"""What pictures share: colours, fonts, headings, labels that do not overlap."""

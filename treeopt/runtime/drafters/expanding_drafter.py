@@ -1,0 +1,95 @@
+"""The part that drafters share whose trees grow anew in every step out of a draft model's probabilities."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from treeopt.runtime.drafters.beam_expansion import Beams, Children, Grown
+from treeopt.runtime.drafters.draft_model import DraftModel, feed, likeliest_children
+from treeopt.runtime.drafters.drafter import NOTHING, Proposal, Scores, States, Step
+from treeopt.runtime.drafters.recurring import ROOT_ALONE
+from treeopt.runtime.drafters.texts import Texts
+from treeopt.runtime.models.model import LanguageModel, TextCache
+from treeopt.runtime.models.passes import TreePasses
+
+NOT_GROWN = Grown(ROOT_ALONE, np.empty(0, np.int64), np.zeros(1, np.int64))
+
+
+@dataclass(slots=True)
+class _Growing:
+    """One text's draft model, and the nodes that it was fed in this step."""
+
+    draft: DraftModel
+    fed: list[int] = field(default_factory=list)
+
+
+class GrowingDrafter(ABC):
+    """A `Drafter` with a draft model; the classes below say how a tree grows.
+
+    Args:
+        model: the draft model; its probabilities are those of temperature 1, whatever the target's.
+        new_cache: makes a cache of one text, with room for the longest and all nodes fed in a step.
+        capacity: longest text.
+        children: tokens wanted after each node.
+        max_nodes: most nodes of a tree.
+    """
+
+    sampled = False
+    wants = NOTHING
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        new_cache: Callable[[], TextCache],
+        *,
+        capacity: int,
+        children: int,
+        max_nodes: int,
+    ) -> None:
+        self.model = model
+        self.max_tokens = max_nodes
+        self._new_cache = new_cache
+        self._capacity = capacity
+        self._children = children
+        self._texts = Texts(self._new_text)
+
+    def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:  # noqa: ARG002
+        """See `Drafter`."""
+        self._texts.begin(text).draft.begin(tokens)
+
+    @torch.inference_mode()
+    def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
+        """Return the trees below the roots; the root alone where a distribution on the way is not finite."""
+        return [self._propose(self._texts[text]) for text in texts]
+
+    def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
+        """See `Drafter`."""
+        for text, step in zip(texts, steps, strict=True):
+            growing = self._texts[text]
+            growing.draft.accept(step.path, step.tokens, growing.fed)
+
+    def end(self, text: int) -> None:
+        """See `Drafter`."""
+        self._texts.end(text)
+
+    @abstractmethod
+    def _grow(self, root: Children, feed: Callable[[Beams], Children]) -> Grown | None:
+        """Return the tree of a step, given the children of the root; None where those of a node are not finite."""
+
+    def _propose(self, growing: _Growing) -> Proposal:
+        def feed_beams(beams: Beams) -> Children:
+            return feed(self.model, growing.draft.cache, beams.tokens, beams.nodes, children=self._children)
+
+        root = likeliest_children(growing.draft.feed_root(), self._children)
+        grown = self._grow(root, feed_beams) if root.finite else None
+        found = NOT_GROWN if grown is None else grown
+        growing.fed = found.fed.tolist()
+        tokens = torch.from_numpy(np.concatenate([[growing.draft.root], found.tokens]))
+        return Proposal(found.tree, tokens, scores=Scores.missing(self.model.name) if grown is None else None)
+
+    def _new_text(self) -> _Growing:
+        cache = self._new_cache()
+        return _Growing(DraftModel(self.model, cache, TreePasses(self.model, cache, self._capacity)))
