@@ -3,7 +3,7 @@
     python benchmarks/decoding.py
 
 At each temperature a profile is measured first, unless a file is named, and the tree that `treeopt.plan` finds in it is
-decoded.  All systems decode the same held-out prompts in turn; of the repeats of a prompt the median time counts.
+decoded.  All methods decode the same held-out prompts in turn; of the repeats of a prompt the median time counts.
 Tokens per second are those of whole calls, prefill included, whoever decodes.  Predictions leave prefill out, so what
 stands beside them is measured without it, by `treeopt.profiler.bench`.  transformers runs as it comes, its assisted
 generation with the fixed number of drafted tokens that is fastest on the first of the prompts that are then measured.
@@ -51,7 +51,7 @@ REST_GOAL = {"cpu": 10.0, "cuda": 5.0}
 
 
 @dataclass(frozen=True, slots=True)
-class System:
+class Method:
     """One way to decode: from a prompt and a number of tokens to the new tokens."""
 
     name: str
@@ -60,7 +60,7 @@ class System:
 
 @dataclass(frozen=True, slots=True)
 class Raced:
-    """What a system did with all prompts; the texts are those of the first repeat."""
+    """What a method did with all prompts; the texts are those of the first repeat."""
 
     name: str
     tokens_per_s: float
@@ -83,22 +83,28 @@ class Transformers:
             num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0
         )
 
-    def system(self, temperature: float, draft_tokens: int = 0) -> System:
+    def method(self, temperature: float, draft_tokens: int = 0) -> Method:
         """Return plain generation or, with `draft_tokens`, assisted generation with always so many."""
         sampling = {"do_sample": True, "top_k": 0} if temperature > 0 else {}
         config = transformers.GenerationConfig(eos_token_id=self._target.config.eos_token_id, **sampling)
         # a temperature in the config would be applied twice to what is drafted, and less of it accepted
-        law = transformers.LogitsProcessorList([transformers.TemperatureLogitsWarper(temperature)] if sampling else [])
+        distribution = transformers.LogitsProcessorList(
+            [transformers.TemperatureLogitsWarper(temperature)] if sampling else []
+        )
 
         def generate(prompt: Sequence[int], max_new_tokens: int) -> list[int]:
             config.max_new_tokens = max_new_tokens
             self._draft.generation_config.num_assistant_tokens = draft_tokens
             tokens = torch.tensor([list(prompt)], device=self._target.device)
-            how = {"generation_config": config, "logits_processor": law, "attention_mask": torch.ones_like(tokens)}
+            how = {
+                "generation_config": config,
+                "logits_processor": distribution,
+                "attention_mask": torch.ones_like(tokens),
+            }
             text = self._target.generate(tokens, assistant_model=self._draft if draft_tokens else None, **how)
             return list(text[0, len(prompt) :].tolist())
 
-        return System(f"transformers, {draft_tokens} drafted" if draft_tokens else "transformers, plain", generate)
+        return Method(f"transformers, {draft_tokens} drafted" if draft_tokens else "transformers, plain", generate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +118,9 @@ class Setup:
     repeats: int
     positions: int
 
-    def ours(self, name: str, tree: TokenTree, rule: str, temperature: float) -> System:
+    def ours(self, name: str, tree: TokenTree, rule: str, temperature: float) -> Method:
         decoder = Decoder(self.models.target, self.models.draft, tree, rule=rule, temperature=temperature)
-        return System(f"treeopt, {name}", lambda prompt, tokens: list(decoder.generate(prompt, tokens)))
+        return Method(f"treeopt, {name}", lambda prompt, tokens: list(decoder.generate(prompt, tokens)))
 
     def plan(self, profile: Profile | None, rule: str, temperature: float) -> Candidate:
         """Return what is fastest under a profile, measured now where none is given."""
@@ -166,22 +172,22 @@ class Stopwatch:
         return event
 
 
-def race(systems: Sequence[System], setup: Setup) -> list[Raced]:
-    """Decode every prompt `repeats` times with each system in turn; the first text of each is not timed."""
-    for system in systems:
-        system.generate(setup.prompts[0], setup.max_new_tokens)
-    seconds = np.zeros((len(systems), len(setup.prompts), setup.repeats))
+def race(methods: Sequence[Method], setup: Setup) -> list[Raced]:
+    """Decode every prompt `repeats` times with each method in turn; the first text of each is not timed."""
+    for method in methods:
+        method.generate(setup.prompts[0], setup.max_new_tokens)
+    seconds = np.zeros((len(methods), len(setup.prompts), setup.repeats))
     tokens = np.zeros_like(seconds)
-    texts: list[list[list[int]]] = [[] for _ in systems]
+    texts: list[list[list[int]]] = [[] for _ in methods]
     for place in bar(list(np.ndindex(seconds.shape[1:])), "race"):
-        for number, system in enumerate(systems):
+        for number, method in enumerate(methods):
             start_s = time.perf_counter()
-            text = system.generate(setup.prompts[place[0]], setup.max_new_tokens)  # on the host: the device is done
+            text = method.generate(setup.prompts[place[0]], setup.max_new_tokens)  # on the host: the device is done
             seconds[number, *place], tokens[number, *place] = time.perf_counter() - start_s, len(text)
             if place[1] == 0:
                 texts[number].append(text)
     rates = tokens.mean(-1).sum(-1) / np.median(seconds, axis=-1).sum(-1)
-    return [Raced(*each) for each in zip([system.name for system in systems], rates.tolist(), texts, strict=True)]
+    return [Raced(*each) for each in zip([method.name for method in methods], rates.tolist(), texts, strict=True)]
 
 
 def split(setup: Setup, tree: TokenTree, rule: str, temperature: float) -> Milliseconds:
@@ -209,7 +215,7 @@ def split(setup: Setup, tree: TokenTree, rule: str, temperature: float) -> Milli
 def best_length(setup: Setup, temperature: float) -> int:
     """Return the draft tokens with which assisted generation is fastest; print what was tried."""
     few = replace(setup, prompts=setup.prompts[:TRIAL_PROMPTS])
-    rates = [each.tokens_per_s for each in race([setup.theirs.system(temperature, n) for n in DRAFT_TOKENS], few)]
+    rates = [each.tokens_per_s for each in race([setup.theirs.method(temperature, n) for n in DRAFT_TOKENS], few)]
     row = ", ".join(f"{length}: {rate:.0f}" for length, rate in zip(DRAFT_TOKENS, rates, strict=True))
     print(f"  assisted generation, tokens drafted: tokens/s on {len(few.prompts)} prompts\n    {row}")
     return DRAFT_TOKENS[int(np.argmax(rates))]
@@ -262,7 +268,7 @@ def compare(setup: Setup, profile: Profile | None, rule: str, temperature: float
     shapes = (("plain", chain(0)), (choice.shape, choice.tree))
     ours = [setup.ours(name, tree, rule, temperature) for name, tree in shapes]
     lengths = (0, best_length(setup, temperature))
-    raced = race([*ours, *(setup.theirs.system(temperature, length) for length in lengths)], setup)
+    raced = race([*ours, *(setup.theirs.method(temperature, length) for length in lengths)], setup)
     for other in raced[1:] if temperature == 0 else []:
         show_differences(raced[0], other, setup)
     target, draft = setup.models.target, setup.models.draft

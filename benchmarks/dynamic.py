@@ -1,7 +1,7 @@
 """Dynamic trees: what replaying a draft record says beside running the same rule for real, on the bundled pair.
 
 At temperature 0 both walk the same texts.  Above it texts are drawn anew each time, so the same is shown twice: on texts
-of the same law, with errors, and along the very texts that the decoder drew, where no error is left.
+of the same distribution, with errors, and along the very texts that the decoder drew, where no error is left.
 """
 
 import argparse

@@ -22,7 +22,7 @@ from treeopt.profiler.decoding import Decoding
 from treeopt.records.acceptance import AcceptanceTable, TextSums
 from treeopt.records.acceptance_counts import (
     LEAST_COUNT,
-    TextCounts,
+    AcceptanceCounts,
     conditional_counts,
     rank_conditioned_counts,
     text_sums,
@@ -65,7 +65,7 @@ def tables(texts: Sequence[TextPositions]) -> Tables:
     return text_sums(plain).table(), rank_conditioned_table(by_rank)
 
 
-def rank_conditioned_table(texts: Sequence[TextCounts]) -> AcceptanceTable:
+def rank_conditioned_table(texts: Sequence[AcceptanceCounts]) -> AcceptanceTable:
     """Return the table in which acceptance also depends on the parent's rank, with standard errors over texts.
 
     A rank of the parent that fewer than `LEAST_COUNT` positions reached at a depth takes the plain row of that depth,
@@ -76,7 +76,7 @@ def rank_conditioned_table(texts: Sequence[TextCounts]) -> AcceptanceTable:
 
     Raises TreeoptError when too little text was measured.
     """
-    plain = text_sums([TextCounts(text.reached.sum(axis=1), text.accepted.sum(axis=1)) for text in texts]).table()
+    plain = text_sums([AcceptanceCounts(text.reached.sum(axis=1), text.accepted.sum(axis=1)) for text in texts]).table()
     reached = np.array([text.reached[: len(plain.p)] for text in texts])
     accepted = np.array([text.accepted[: len(plain.p)] for text in texts])
     total = reached.sum(axis=0)

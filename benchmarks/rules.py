@@ -1,4 +1,4 @@
-"""Which rule is fastest, and what judging from the leaves up wins: every rule through its own best tree.
+"""Which rule is fastest, and what testing from the leaves up wins: every rule through its own best tree.
 
     python benchmarks/rules.py
 
@@ -28,7 +28,7 @@ from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, Verifier
 from treeopt.runtime.models.pair import ModelPair, load_pair
 from treeopt.runtime.rules import rule_named
-from treeopt.runtime.rules.distributions import law
+from treeopt.runtime.rules.distributions import distribution
 from treeopt.solver import solve
 from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
 from treeopt.trees import TokenTree, chain
@@ -102,9 +102,9 @@ def reach_at(pair: ModelPair, tree: TokenTree, texts: list[list[list[int]]], sam
         for text in starts:
             decoder.start(text)
             proposal = decoder.draft()
-            target_probs = law(decoder.verify(proposal).logits, sampling)
+            target_probs = distribution(decoder.verify(proposal).logits, sampling)
             for row, verifier in zip(sums, verifiers, strict=True):
-                verifier.judge(proposal.tokens, proposal.probs, target_probs)
+                verifier.test(proposal.tokens, proposal.probs, target_probs)
                 row += verifier.reach()
     return reach
 

@@ -26,8 +26,8 @@ DRAFTERS: dict[str, dict[str, Callable[[], Drafter]]] = {
         for ngram, length in ((2, 4), (4, 4), (8, 4), (8, 8), (8, 16))
     },
     "lookahead: W, N, G": {
-        f"{window:>3}{ngram:>3}{guesses:>3}": partial(LookaheadDrafter, window, ngram, guesses)
-        for window, ngram, guesses in ((1, 3, 1), (1, 4, 4), (4, 4, 4), (8, 4, 8), (8, 5, 8), (15, 5, 15))
+        f"{window:>3}{ngram:>3}{candidates:>3}": partial(LookaheadDrafter, window, ngram, candidates)
+        for window, ngram, candidates in ((1, 3, 1), (1, 4, 4), (4, 4, 4), (8, 4, 8), (8, 5, 8), (15, 5, 15))
     },
 }
 

@@ -20,7 +20,7 @@ TEMPERATURES = (0.0, 0.6)
 
 
 def bench_systems(systems: str, asked: BenchOptions) -> None:
-    """Profile, plan and run systems, print the table and write the JSON."""
+    """Profile, plan and run methods, print the table and write the JSON."""
     names = _names(systems)
     profile = load_profile(asked.profile_path) if asked.profile_named else None
     models = load_fitting(asked, profile)
@@ -39,14 +39,14 @@ def bench_systems(systems: str, asked: BenchOptions) -> None:
     asked.publish(methods_table(rows), methods_json(rows))
     if asked.plot is not None:
         from treeopt.profiler.machine import describe_machine
-        from treeopt.report.methods_figure import save_systems_figure
+        from treeopt.report.methods_figure import save_methods_figure
 
         machine = describe_machine(models.target.device)
-        save_systems_figure(rows, asked.plot, title=models_and_machine(models.described, machine))
+        save_methods_figure(rows, asked.plot, title=models_and_machine(models.described, machine))
 
 
 def _names(given: str) -> list[str]:
-    """Return the names of systems; click.UsageError for one that is none."""
+    """Return the names of methods; click.UsageError for one that is none."""
     from treeopt.methods.contest import checked_names
 
     names = [name.strip() for name in given.split(",")]

@@ -74,8 +74,8 @@ def run(asked: RunOptions) -> None:
     """Generate a text with a tree.
 
     It is printed as it is generated: the prompt and how it goes on, with --chat the answer to a message.
-    The text is what the target alone would write: at temperature 0 the same, above it of the same law.  Only with
-    --lossy, and a lossy rule, it is not.
+    The text is what the target alone would write: at temperature 0 the same, above it of the same distribution.  Only
+        with --lossy, and a lossy rule, it is not.
     """
     if "" in asked.stop:
         raise click.UsageError("--stop: expected a text. Got an empty one.")
@@ -92,7 +92,7 @@ def run(asked: RunOptions) -> None:
         click.echo(asked.prompt, nl=False)
     told = _print_text(models, steps, after=tokens)
     if rule in LOSSY_RULES and not asked.how.sampling.greedy:
-        click.echo(f"Rule {rule} is lossy: this text does not follow the target's law.", err=True)
+        click.echo(f"Rule {rule} is lossy: this text does not follow the target's distribution.", err=True)
     click.echo(told, err=True)
 
 

@@ -1,8 +1,8 @@
 """Greedy decoding with a speculation tree, on nothing but torch and transformers: a decoder to port from.
 
 It needs `parents` of a tree file alone (docs/tree-file.md) and gives the text of `model.generate`. A step has four
-parts: the draft model guesses the tree level by level, the target reads all of it in one pass, the longest path of
-right guesses is accepted, and both caches keep the entries of this path alone.
+parts: the draft model proposals the tree level by level, the target reads all of it in one pass, the longest path of
+right proposals is accepted, and both caches keep the entries of this path alone.
 """
 
 import argparse
@@ -89,8 +89,8 @@ def generate(
                 logits = draft(unread, past_key_values=draft_cache).logits[0, -1:]
             else:
                 fed += level
-                guesses, positions = [tokens[node] for node in level], [root + depth[node] for node in level]
-                logits = read(draft, draft_cache, guesses, positions, mask[level][:, fed])
+                proposals, positions = [tokens[node] for node in level], [root + depth[node] for node in level]
+                logits = read(draft, draft_cache, proposals, positions, mask[level][:, fed])
             for node, row in zip(level, logits, strict=True):
                 for child, token in zip(children[node], row.topk(len(children[node])).indices.tolist(), strict=True):
                     tokens[child] = token

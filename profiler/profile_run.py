@@ -12,7 +12,7 @@ from treeopt.profiler.bench.divergence import logits_after
 from treeopt.profiler.clock import Clock
 from treeopt.profiler.journal import Journal
 from treeopt.profiler.latency.busy import LoadReader
-from treeopt.profiler.latency.grid import Surface
+from treeopt.profiler.latency.grid import LatencyGrid
 from treeopt.profiler.latency.passes import ROOM_TOKENS
 from treeopt.profiler.machine import describe_machine, describe_pair, now
 from treeopt.profiler.processes.processes import OneProcess, Processes
@@ -74,7 +74,7 @@ class Measurement:
         self._fastest_tree = fastest_tree
         text = np.concatenate([np.asarray(prompt) for prompt in prompts])
         self._processes = processes or OneProcess()
-        self._surface = Surface(target, draft, text.tolist(), settings, clock=clock, journal=journal, load=load)
+        self._surface = LatencyGrid(target, draft, text.tolist(), settings, clock=clock, journal=journal, load=load)
         self._counting = Counting(target, draft, prompts, settings, journal=journal, processes=self._processes)
 
     def profile(
@@ -110,8 +110,8 @@ class Measurement:
             return profile
         assert self._fastest_tree is not None
         with tqdm(desc="traversal ", unit="text", disable=hidden) as bar:
-            judged = self._counting.on_trees(profile, positions, self._fastest_tree, bar.update)
-        return replace(profile, acceptances=judged)
+            tested = self._counting.on_trees(profile, positions, self._fastest_tree, bar.update)
+        return replace(profile, acceptances=tested)
 
     def _latencies(self, hidden: bool | None) -> tuple[StepLatency, ...]:
         with tqdm(total=self._surface.calls, desc="times     ", unit="call", disable=hidden) as bar:

@@ -9,7 +9,7 @@ from treeopt.profiler.heading import edition
 from treeopt.profiler.machine import describe_machine, describe_pair
 from treeopt.records.profile import Pair
 from treeopt.records.rules import check_rule
-from treeopt.records.sampling import GREEDY, Sampling, draft_law
+from treeopt.records.sampling import GREEDY, Sampling, draft_sampling_of
 from treeopt.runtime.models.model import LanguageModel
 
 
@@ -41,11 +41,11 @@ class Settings:
     rules: tuple[str, ...] = ("sequoia",)
     """Verification rules, each with an acceptance and an overhead of its own; at temperature 0 all are one."""
     lossy: bool = False
-    """Allow rules that change the text's law."""
+    """Allow rules that change the text's distribution."""
     samplings: tuple[Sampling, ...] = (GREEDY,)
-    """How the target's tokens are sampled: one or more laws, all measured in one pass over the prompts."""
+    """How the target's tokens are sampled: one or more distributions, all measured in one pass over the prompts."""
     draft_sampling: Sampling | None = None
-    """The law that children are drawn from; by default the target's temperature and all tokens."""
+    """The distribution that children are sampled from; by default the target's temperature and all tokens."""
     context_tokens: tuple[int, ...] = (256,)
     """Tokens in the cache while times are taken: one length or more."""
     batch_sizes: tuple[int, ...] = (1,)
@@ -80,7 +80,7 @@ class Settings:
                 "measure them at a temperature above 0."
             )
         for sampling in [each for each in self.samplings if not each.greedy] or self.samplings:
-            draft_law(sampling, self.draft_sampling)  # refuse now what cannot be drawn
+            draft_sampling_of(sampling, self.draft_sampling)  # refuse now what cannot be sampled
         for name, value in {"max_tokens": 2, "rounds": 1, "positions": 1, "branching": 1, "depth": 1}.items():
             if getattr(self, name) < value:
                 raise InvalidValueError(f"{name}: expected at least {value}. Got {getattr(self, name)}.")
@@ -99,7 +99,7 @@ class Settings:
         return self.samplings[0]
 
     def own_draft_sampling(self, sampling: Sampling) -> Sampling | None:
-        """Return the law of its own that the draft has beside one of the samplings: none where that is greedy."""
+        """Return how the draft samples beside one of the samplings, if otherwise: None where that is greedy."""
         return None if sampling.greedy else self.draft_sampling
 
     @property

@@ -16,7 +16,7 @@ from treeopt import AcceptanceTable, InvalidValueError, LatencyTable, Profile, T
 from treeopt.arguments import instance, numbers, whole, whole_numbers
 from treeopt.planner import plan, schedule
 from treeopt.records.acceptance import TextSums
-from treeopt.records.accepted_ranks import Outcomes
+from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.draft_record import DraftRecord
 from treeopt.records.latency import Timing
 from treeopt.records.sampling import Sampling
@@ -97,7 +97,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str, str]] = {
     "latencies of one number": (lambda: LatencyTable([1], 3), "timings: expected a list", "3"),
     "latencies at half a token": (lambda: LatencyTable([1.5], [SECOND]), "tokens: expected whole numbers", "1.5"),
     "latencies at a text": (lambda: LatencyTable("ab", [SECOND]), "tokens: expected whole numbers", "'ab'"),
-    "ranks of floats": (lambda: Outcomes([[0.5]]), "ranks: expected", "0.5"),
+    "ranks of floats": (lambda: AcceptedRanks([[0.5]]), "ranks: expected", "0.5"),
     "a tree of a text": (lambda: TokenTree("ab"), "parents: expected one integer per node", "<U2"),
     "a tree of nothing": (lambda: TokenTree(None), "parents: expected one integer per node", "object"),
     "a tree with a boolean": (lambda: TokenTree([-1, False]), "parents: expected one integer per node", "boolean"),

@@ -176,19 +176,21 @@ def test_a_greedy_step_waits_for_the_device_no_more_than_three_times(models) -> 
 
 
 @pytest.mark.parametrize("rule", ["sequoia", "specinfer", "target", "traversal"])
-def test_two_tokens_follow_the_law_of_the_target(rule) -> None:
+def test_two_tokens_follow_the_distribution_of_the_target(rule) -> None:
     device, steps, vocabulary, tree = torch.device("cuda"), 3000, 4, level_widths([2, 2])
     noise = np.random.default_rng(1)
     target, draft = noise.dirichlet(np.ones(vocabulary), size=(2, vocabulary))
-    target_laws, draft_laws = (torch.tensor(laws, device=device) for laws in (target, draft))
+    target_distributions, draft_distributions = (
+        torch.tensor(distributions, device=device) for distributions in (target, draft)
+    )
     generator = torch.Generator(device).manual_seed(2)
     counts: Counter[tuple[int, ...]] = Counter()
     for _ in range(steps):
         tokens = torch.zeros(tree.nodes, dtype=torch.int64, device=device)
         for level, below in zip(tree.levels[:-1], tree.levels[1:], strict=True):
             children = torch.tensor(tree.child_counts[level], dtype=torch.int64, device=device)
-            tokens[below] = draw(rule, draft_laws[tokens[level]], children, generator)
-        verdict = verify(rule, tree, tokens, draft_laws[tokens], target_laws[tokens], generator)
+            tokens[below] = draw(rule, draft_distributions[tokens[level]], children, generator)
+        verdict = verify(rule, tree, tokens, draft_distributions[tokens], target_distributions[tokens], generator)
         text = [*tokens[verdict.path[1:].to(device)].tolist(), verdict.bonus]
         if len(text) == 1:
             text.append(int(noise.choice(vocabulary, p=target[text[0]])))

@@ -21,8 +21,7 @@ BASE = {
     "treeopt.arguments",
     "treeopt.array_record",
     "treeopt.files",
-    "treeopt.pictures.labels",
-    "treeopt.pictures.style",
+    "treeopt.pictures",
     "treeopt.bundled",
     "treeopt.compiling",
     "treeopt.arrays",
@@ -35,23 +34,18 @@ SOLVER = {"treeopt.solver"}
 PLANNER = {"treeopt.planner", "treeopt.engines"}
 RUNTIME = {"treeopt.runtime"}
 PROFILER = {"treeopt.profiler"}
-SYSTEMS = {"treeopt.methods"}
+METHODS = {"treeopt.methods"}
 IMPORTS = {"treeopt.engines.reports"}
 REPORT = {"treeopt.report"}
-WARNINGS = {"treeopt.records.warnings"}
-RESULTS = {"treeopt.records.results"}
-"""What was measured, as records: those who measure give them, and the reports are made from them."""
 
 MAY_IMPORT = {
     "treeopt.__main__": {"treeopt.cli"},
     # floor 5: one command per module
     "treeopt.cli": {"treeopt.any_tree"}
-    | SYSTEMS
+    | METHODS
     | PROFILER
     | RUNTIME
     | REPORT
-    | RESULTS
-    | WARNINGS
     | PLANNER
     | IMPORTS
     | SOLVER
@@ -59,17 +53,15 @@ MAY_IMPORT = {
     | TEXTS
     | TREES,
     # between 4 and 5: all ways of speculating, measured, planned and run
-    "treeopt.methods": PROFILER | RUNTIME | RESULTS | PLANNER | SOLVER | RECORDS | TEXTS | TREES,
+    "treeopt.methods": PROFILER | RUNTIME | PLANNER | SOLVER | RECORDS | TEXTS | TREES,
     # floor 4: measuring
-    "treeopt.profiler": RUNTIME | RESULTS | RECORDS | TEXTS | TREES,
+    "treeopt.profiler": RUNTIME | RECORDS | TEXTS | TREES,
     # floor 3: executing
     "treeopt.runtime": RECORDS | TEXTS | TREES,
     # between 2 and 3: plans, profiles, settings and benches as texts, JSON and pictures, without torch
-    "treeopt.records.results": RECORDS,
-    "treeopt.records.warnings": set(),
-    "treeopt.report": RESULTS | WARNINGS | PLANNER | SOLVER | RECORDS | TREES,
+    "treeopt.report": PLANNER | SOLVER | RECORDS | TREES,
     # floor 2: from a profile to a plan, from a plan to an engine's settings
-    "treeopt.engines": {"treeopt.planner"} | WARNINGS | SOLVER | RECORDS | TREES,
+    "treeopt.engines": {"treeopt.planner"} | SOLVER | RECORDS | TREES,
     "treeopt.planner": SOLVER | RECORDS | TREES,
     # floor 2, beside them: a tree out of any file, solutions included; `treeopt.trees` offers it by name
     "treeopt.any_tree": SOLVER | RECORDS | TREES,
@@ -148,7 +140,7 @@ def outer_fault(module: str, room: str, name: str, *, lazy: bool) -> str | None:
         return f"{package} is for {', '.join(sorted(ONLY_IN[package]))} only"
     if package == "scipy" and not lazy:
         return "scipy is for functions only: it is slow to import, and not every plan needs it"
-    if package == "matplotlib" and not (lazy and re.search(r"figure|picture", module.rpartition(".")[2])):
+    if package == "matplotlib" and not (lazy and re.search(r"figure|picture", ".".join(module.split(".")[-2:]))):
         return "matplotlib is for functions and types of modules named *figure* or *picture* only"
     return None
 
@@ -234,10 +226,12 @@ def test_modules_that_reach_one_another_are_found(source):
         "treeopt.records": "",
         "treeopt.records.acceptance": source,
         "treeopt.records.accepted_ranks": "from treeopt.records.acceptance import AcceptanceTable",
-        "treeopt.records.profile": "import numpy\nfrom treeopt.records.accepted_ranks import Outcomes",
+        "treeopt.records.profile": "import numpy\nfrom treeopt.records.accepted_ranks import AcceptedRanks",
         "treeopt.cli.run": "from treeopt.records.profile import Profile",
     }
-    assert cycles(reached(sources)) == [f"treeopt.records.{name}" for name in ("acceptance", "outcomes", "profile")]
+    assert cycles(reached(sources)) == [
+        f"treeopt.records.{name}" for name in ("acceptance", "accepted_ranks", "profile")
+    ]
     sources["treeopt.records.acceptance"] = ""
     assert cycles(reached(sources)) == []
 

@@ -3,6 +3,7 @@
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -59,6 +60,12 @@ SHOWN = [
     "treeopt.trial.Trial",
 ]
 """Names that docs, examples, benchmarks and tools showed under these names."""
+
+
+@pytest.mark.parametrize("shown", (Path(__file__).parent / "data" / "public-names.txt").read_text().split())
+def test_public_names_of_packages_are_still_there(shown):
+    module, _, name = shown.rpartition(".")
+    assert hasattr(importlib.import_module(module), name)
 
 
 @pytest.mark.parametrize("shown", SHOWN)

@@ -45,7 +45,7 @@ def solved():
     return found
 
 
-def judged():
+def verified():
     """Return what every rule makes of random distributions on a tree with wide and narrow levels."""
     from treeopt.runtime.rules import on_host
 
@@ -62,7 +62,7 @@ def judged():
     return found
 
 
-WORK = {"treeopt.solver.kernels": solved, "treeopt.runtime.rules.on_host": judged}
+WORK = {"treeopt.solver.kernels": solved, "treeopt.runtime.rules.on_host": verified}
 """For each module with compiled loops, what all of them are called for."""
 
 

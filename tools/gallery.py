@@ -25,7 +25,7 @@ from treeopt.engines.reports.content import read_json
 from treeopt.files.fields import Fields
 from treeopt.files.whole_files import read_text, write_text
 from treeopt.profiler import Journal, Settings, clock_for
-from treeopt.profiler.latency.grid import Surface
+from treeopt.profiler.latency.grid import LatencyGrid
 from treeopt.profiler.latency.memory import give_back_memory
 from treeopt.profiler.machine import describe_machine, describe_pair, now
 from treeopt.records.acceptance import AcceptanceTable
@@ -155,7 +155,7 @@ def times(target: Transformer, draft: Transformer, settings: Settings) -> tuple[
     """Return the times of a pair under every condition, behind a text of all tokens in turn."""
     text = range(target.config.vocabulary)
     clock = clock_for(target.device)
-    return Surface(target, draft, text, settings, clock=clock, journal=Journal(None, "")).measure(lambda: None)
+    return LatencyGrid(target, draft, text, settings, clock=clock, journal=Journal(None, "")).measure(lambda: None)
 
 
 def acceptances(path: Path, *, temperature: float) -> tuple[MeasuredAcceptance, ...]:

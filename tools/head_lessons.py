@@ -24,7 +24,7 @@ class Lessons(NamedTuple):
     """Texts with what the target thinks at each of their tokens."""
 
     hidden: torch.Tensor
-    """float16 (N, T, hidden): the target's last hidden states, normed, at each token; its head gives the law after it."""
+    """float16 (N, T, hidden): the target's last hidden states, normed, at each token; its head gives the distribution after it."""
     tokens: torch.Tensor
     """int64 (N, T)."""
 

@@ -1,4 +1,4 @@
-"""How heads learn the target's laws, whatever the heads are like."""
+"""How heads learn the target's distributions, whatever the heads are like."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ TEXTS_PER_STEP = 4
 
 def fit(
     heads: nn.Module,
-    guesses: Callable[[Tensor], Pairs],
+    proposals: Callable[[Tensor], Pairs],
     texts: int,
     *,
     weight: float,
@@ -27,7 +27,7 @@ def fit(
 
     Args:
         heads: what is trained.
-        guesses: from texts, int64 (m,), to what is given and wanted on them.
+        proposals: from texts, int64 (m,), to what is given and wanted on them.
         texts: how many there are.
         weight: of a place's loss beside that of the one before.
         steps: of the optimizer, each on a few texts.
@@ -42,7 +42,7 @@ def fit(
             optimizer.param_groups[0]["lr"] = rate * schedule((step + 1) / steps)
         chosen = torch.randint(texts, (TEXTS_PER_STEP,), generator=generator)
         with torch.autocast("cpu", torch.bfloat16):
-            pairs = guesses(chosen)
+            pairs = proposals(chosen)
         weights = [weight**place for place in range(len(pairs))]
         loss = torch.stack([w * divergence(*pair) for w, pair in zip(weights, pairs, strict=True)]).sum() / sum(weights)
         loss.backward()

@@ -4,7 +4,7 @@
 
 It took about a quarter of an hour on two cores, more than half of it for what the target writes and says.  The draft
 learns from the corpus and from texts that the target writes itself, because that is what it will be asked to draft: the
-loss is the divergence of the draft's law from the target's at every position.
+loss is the divergence of the draft's distribution from the target's at every position.
 """
 
 import argparse

@@ -2,9 +2,9 @@
 
     OMP_NUM_THREADS=1 python tools/train_heads.py --target treeopt/bundled/target --output treeopt/bundled/medusa
 
-Head i reads the target's last hidden state h at a token and guesses the token 1 + i places behind it: the target's own
-output layer on h + silu(W h + b).  The target stays as it is.  A head learns the target's law at the place that it
-guesses, which it cannot see: on average over texts that is the law of the token, given h.
+Head i reads the target's last hidden state h at a token and predicts the token 1 + i places behind it: the target's own
+output layer on h + silu(W h + b).  The target stays as it is.  A head learns the target's distribution at the place
+that it proposals, which it cannot see: on average over texts that is the distribution of the token, given h.
 """
 
 import argparse
@@ -47,12 +47,12 @@ class Heads(nn.Module):
         return [(hidden + silu(layer(hidden))) @ self.output.T for layer in self.layers]
 
 
-def guesses(heads: Heads, hidden: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Return each head's logits and the target's at the places it guesses, (texts, places, V) each.
+def proposals(heads: Heads, hidden: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Return each head's logits and the target's at the places it predicts, (texts, places, V) each.
 
     Args:
         heads: what is trained.
-        hidden: (texts, T, hidden) of the target at each token; at t it gives the law of the token at t + 1.
+        hidden: (texts, T, hidden) of the target at each token; at t it gives the distribution of the token at t + 1.
     """
     places = hidden.shape[1] - HEADS
     wanted = hidden @ heads.output.T
@@ -86,7 +86,7 @@ def main() -> None:
     learnt = hidden[:-HELD_OUT_TEXTS]
     head_training.fit(
         heads,
-        lambda texts: guesses(heads, learnt[texts].float()),
+        lambda texts: proposals(heads, learnt[texts].float()),
         len(learnt),
         weight=HEAD_WEIGHT,
         steps=options.steps,
@@ -94,7 +94,7 @@ def main() -> None:
         title="heads",
     )
     with torch.no_grad():
-        head_training.report(guesses(heads, hidden[-HELD_OUT_TEXTS:].float()), (1, 5, 10))
+        head_training.report(proposals(heads, hidden[-HELD_OUT_TEXTS:].float()), (1, 5, 10))
     save(heads, options.output)
     minutes = (time.perf_counter() - start_s) / 60
     print(f"{minutes:.1f} minutes, {lessons_s / 60:.1f} of them for lessons")

@@ -3,7 +3,7 @@
     OMP_NUM_THREADS=1 python tools/train_redrafter.py --target treeopt/bundled/target --output treeopt/bundled/redrafter
 
 The target stays as it is.  From every token of a text the head is unrolled over the next ones, and at every step its
-law is pulled to what the target says there (distillation).
+distribution is pulled to what the target says there (distillation).
 """
 
 import argparse
@@ -123,8 +123,8 @@ def main() -> None:
         title="redrafter",
     )
     with torch.no_grad():
-        laws = unrolled(head, hidden[-HELD_OUT_TEXTS:].float(), tokens[-HELD_OUT_TEXTS:])
-    head_training.report(laws, (1, 5))
+        distributions = unrolled(head, hidden[-HELD_OUT_TEXTS:].float(), tokens[-HELD_OUT_TEXTS:])
+    head_training.report(distributions, (1, 5))
     save(head, options.output)
     minutes = (time.perf_counter() - start_s) / 60
     print(f"{minutes:.1f} minutes, {lessons_s / 60:.1f} of them for lessons")

@@ -15,7 +15,10 @@ MOVED: dict[str, dict[str, str]] = {
         "engines": ("imports=reports"),
         "files": ("arrays_file fields figure_file=picture_file json_file marks pipes"),
         "pictures": ("figure_labels=labels figure_style=style"),
-        "records": ("acceptance counts draft_record identity latency outcomes profile rules sampling steadiness trial"),
+        "records": (
+            "acceptance counts=acceptance_counts draft_record identity latency outcomes=accepted_ranks profile "
+            "rules sampling steadiness trial=decode_stats"
+        ),
     },
     "engines": {
         "engines.settings": (
@@ -28,28 +31,23 @@ MOVED: dict[str, dict[str, str]] = {
     },
     "planner": {
         "planner": ("trials=decode_speedup uncertainty=draws"),
+        "report": ("figure=plan_figure figure_map=plan_figure_map figure_passes=plan_figure_passes"),
     },
     "profiler": {
         "profiler": ("measure=profile_run"),
         "profiler.acceptance": ("counting=per_prompt expansion medusa=heads record=draft_record traversal"),
         "profiler.bench": ("divergence losslessness trials=timed_steps"),
-        "profiler.latency": ("busy curve effort memory passes programs steps surface sweep times watch"),
+        "profiler.latency": (
+            "busy curve effort memory passes programs steps surface=grid sweep=rounds times=condition watch"
+        ),
         "profiler.processes": ("distributed last_words=exit_reasons"),
     },
-    "profiler.latency": {
-        "profiler.latency": ("surface=grid sweep=rounds times=condition"),
-    },
-    "records": {
-        "records": ("counts=acceptance_counts outcomes=accepted_ranks trial=decode_stats"),
-    },
-    "report": {
-        "records": ("results warnings"),
-    },
     "runtime": {
-        "runtime.decoding": ("huggingface=hf_generate"),
+        "runtime.decoding": ("decoder drafting_decoder=earlier_names dynamic=earlier_names huggingface=hf_generate"),
+        "runtime.drafters": ("drafter dynamic_growth=beam_expansion growing=expanding_drafter"),
         "runtime.models": (
             "adapter=hf cache=kv_cache checkpoint=weights config digest finite folder graphs hub linear "
-            "loading=load mask memory model pair rotary text_lengths transformer tree_pass=passes vocabulary "
+            "loading=load mask memory model pair rotary transformer tree_pass=passes vocabulary "
             "weight_files"
         ),
         "runtime.rules": (
@@ -59,12 +57,11 @@ MOVED: dict[str, dict[str, str]] = {
         "texts": ("dataset_folder=datasets prompts stopping=stop tokenizer"),
     },
     "runtime.drafters": {
-        "runtime.drafters": (
-            "best_first_growth=best_first_expansion dynamic_growth=beam_expansion growing=expanding_drafter"
-        ),
+        "runtime.drafters": ("specexec=best_first specexec_growth=best_first_expansion"),
     },
     "systems": {
         "methods": ("drafted=dynamic_tree draftless=no_draft headed=heads static=static_tree system=method"),
+        "report": ("figure=methods_figure grid_figure"),
     },
     "trees": {
         "trees": ("text_drawing=text_diagram"),
@@ -78,6 +75,25 @@ FORMER = {
     for former, _, today in (name.partition("=") for name in names.split())
 }
 """Former name to today's, in full; what was in a package is in the package of today."""
+RENAMED = {
+    "treeopt.engines.engine": "Asked=SettingRequest Emitted=SettingFiles",
+    "treeopt.methods.bench": "bench_systems=bench_methods",
+    "treeopt.methods.contest": "planned_systems=planned_methods",
+    "treeopt.methods.method": "Grounds=Inputs System=Method",
+    "treeopt.planner.decode_speedup": "fastest_trial=fastest_setting",
+    "treeopt.planner.draws": "Worlds=Draws draw_worlds=condition_draws",
+    "treeopt.profiler.bench.timed_steps": "run_trial=decode_stats",
+    "treeopt.profiler.latency.grid": "Surface=LatencyGrid",
+    "treeopt.profiler.latency.rounds": "sweep=timed_rounds",
+    "treeopt.records.acceptance_counts": "TextCounts=AcceptanceCounts",
+    "treeopt.records.accepted_ranks": "Outcomes=AcceptedRanks",
+    "treeopt.records.decode_stats": "Trial=DecodeStats",
+    "treeopt.records.sampling": "draft_law=draft_sampling_of",
+    "treeopt.report.methods_figure": "save_systems_figure=save_methods_figure",
+    "treeopt.runtime.rules.distributions": "law=distribution",
+    "treeopt.runtime.rules.sibling_groups": "Families=SiblingGroups families=sibling_groups",
+}
+"""Module of today: `former=today` of what is in it; a module has these too once it is imported by a former name."""
 
 
 def name_today(name: str) -> str | None:
@@ -107,7 +123,10 @@ class FormerNames:
         """Put the module of today where the one of the former name is looked for."""
         today = name_today(module.__name__)
         assert today is not None
-        sys.modules[module.__name__] = import_module(today)
+        found = import_module(today)
+        for former, _, name in (each.partition("=") for each in RENAMED.get(today, "").split()):
+            setattr(found, former, getattr(found, name))
+        sys.modules[module.__name__] = found
 
 
 def install() -> None:

@@ -40,7 +40,7 @@ class Provenance(ShortRepr):
     rule: str | None = None
     """Verification rule whose acceptance was used."""
     lossy: bool | None = None
-    """True where the text no longer follows the target's law under that rule; False is not said."""
+    """True where the text no longer follows the target's distribution under that rule; False is not said."""
     temperature: float | None = None
     """Sampling temperature of that acceptance."""
     tokens_per_step: float | None = None

@@ -23,9 +23,9 @@ REFUSED = {
     },
     GRID: {},
     SYSTEMS: {
-        "same_prompts": "all systems decode prompts that none was measured on. Leave it out.",
-        "rule": "each system verifies by a rule of its own. Leave it out, or name systems of that rule.",
-        "lossy": "only systems that keep the target's distribution are compared. Leave it out.",
+        "same_prompts": "all methods decode prompts that none was measured on. Leave it out.",
+        "rule": "each method verifies by a rule of its own. Leave it out, or name methods of that rule.",
+        "lossy": "only methods that keep the target's distribution are compared. Leave it out.",
     },
 }
 """Options that a mode has no use for, and what to do instead; all others are honoured."""

@@ -66,12 +66,14 @@ class PlanOptions:
     )
     raw: bool = field(metadata=RAW)
     lossy: bool = field(
-        metadata=option("--lossy", is_flag=True, help="Consider lossy rules too, under which the text's law changes.")
+        metadata=option(
+            "--lossy", is_flag=True, help="Consider lossy rules too, under which the text's distribution changes."
+        )
     )
 
     def __post_init__(self) -> None:
         if self.rule in LOSSY_RULES and not self.lossy:
-            raise click.UsageError(f"--rule {self.rule}: it changes the text's law. Allow that with --lossy.")
+            raise click.UsageError(f"--rule {self.rule}: it changes the text's distribution. Allow that with --lossy.")
 
     @property
     def request(self) -> "PlanRequest":

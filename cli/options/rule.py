@@ -12,7 +12,7 @@ from treeopt.records.rules import check_rule
 if TYPE_CHECKING:
     from treeopt.trees import TreeFile
 
-LOSSY = option("--lossy", is_flag=True, help="Allow rules that change the text's law.")
+LOSSY = option("--lossy", is_flag=True, help="Allow rules that change the text's distribution.")
 
 
 def measured_rule(help_text: str) -> Metadata:

@@ -117,11 +117,11 @@ class Recording:
 
         Args:
             prompt: token ids; its last token is the first root.
-            generated: what follows; beyond `roots` tokens only outcomes are taken from it.
+            generated: what follows; beyond `roots` tokens only accepted ranks are taken from it.
             roots: positions.
         """
         expansions = self._expander.expand([*prompt, *generated[: roots - 1]], roots)
-        outcomes = [each.outcome(generated[root:], self._size.depth) for root, each in enumerate(expansions)]
+        accepted_ranks = [each.outcome(generated[root:], self._size.depth) for root, each in enumerate(expansions)]
         sampling = self._settings.sampling
         return DraftRecord(
             pair=f"{self._target.name} + {self._draft.name}",
@@ -135,7 +135,7 @@ class Recording:
             parent=np.concatenate([each.parent for each in expansions]).astype(np.int32),
             rank=np.concatenate([each.rank for each in expansions]).astype(np.int32),
             log_probs=np.concatenate([each.log_probs for each in expansions]),
-            outcome=np.array(outcomes, np.int32),
+            outcome=np.array(accepted_ranks, np.int32),
         )
 
     def _text(self, number: int) -> DraftRecord:

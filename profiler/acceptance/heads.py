@@ -1,7 +1,7 @@
 """Counting the acceptance of Medusa's heads, depth by depth, on text that the target itself generates.
 
 The children that a head gives are the same whatever is decided above them, so a text is generated plainly, and every
-position of it is taken as a root once: the heads guess from the hidden state before it, and the text says how far a
+position of it is taken as a root once: the heads predict from the hidden state before it, and the text says how far a
 step would have come.
 """
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from treeopt.errors import InvalidValueError
-from treeopt.records.acceptance_counts import TextCounts, text_sums
+from treeopt.records.acceptance_counts import AcceptanceCounts, text_sums
 from treeopt.records.profile import MeasuredAcceptance
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Transformer
@@ -22,7 +22,7 @@ from treeopt.runtime.decoding.acceptance import sampled
 from treeopt.runtime.drafters.medusa import MedusaHeads
 from treeopt.runtime.models.finite import check_logits, not_finite_error
 from treeopt.runtime.models.model import Wants
-from treeopt.runtime.rules.distributions import law
+from treeopt.runtime.rules.distributions import distribution
 
 
 class HeadText(NamedTuple):
@@ -30,7 +30,7 @@ class HeadText(NamedTuple):
 
     hidden: Tensor
     """(n, hidden): the target's last hidden state before each root, which the heads read."""
-    laws: Tensor
+    distributions: Tensor
     """float32 (n, V): the target's, after each root; at temperature 0 all on one token."""
     tokens: Tensor
     """int64 (n,): what was sampled of them."""
@@ -89,7 +89,7 @@ def generated(
     before = target.prefill(torch.tensor(prompt[:-1], dtype=torch.int64, device=target.device), cache, wants)
     token = torch.tensor(prompt[-1:], device=target.device)
     hidden = [] if before is None or before.last is None else [before.last]
-    laws, tokens = [], []
+    distributions, tokens = [], []
     for _ in range(positions):
         place = torch.tensor([cache.length], device=target.device)
         logits, states = target.forward(token, place, cache, None, wants=wants)
@@ -98,39 +98,39 @@ def generated(
         hidden.append(states.last)
         cache.length += 1
         check_logits(target, "target", logits)
-        laws.append(_law(logits, sampling))
-        token = sampled(laws[-1], generator)
+        distributions.append(_distribution(logits, sampling))
+        token = sampled(distributions[-1], generator)
         tokens.append(token)
         if int(token) in target.config.end_tokens:
             break
     first = 1 if before is None else 0
-    return HeadText(torch.cat(hidden)[:-1], torch.cat(laws)[first:], torch.cat(tokens)[first:])
+    return HeadText(torch.cat(hidden)[:-1], torch.cat(distributions)[first:], torch.cat(tokens)[first:])
 
 
-def head_counts(heads: MedusaHeads, text: HeadText, branching: int) -> TextCounts:
+def head_counts(heads: MedusaHeads, text: HeadText, branching: int) -> AcceptanceCounts:
     """Return the sums per depth, (D,) and (D, B), every place of a text taken as a root once.
 
     Root s counts for depth d when the tokens behind it were among the B likeliest of heads 1 … d - 1, and there with
     the target's probability of each of head d's.
     """
-    logits, guesses = heads.likeliest(text.hidden, min(branching, text.laws.shape[1]))
+    logits, proposals = heads.likeliest(text.hidden, min(branching, text.distributions.shape[1]))
     if not bool(logits[..., 0].isfinite().all()):
         raise not_finite_error(heads.name, "draft model")
-    reached, accepted = np.zeros(heads.heads), np.zeros(guesses.shape[1:])
-    reach = torch.ones(len(guesses), dtype=torch.float64, device=guesses.device)  # 1 where root s came to depth d
-    for d in range(min(heads.heads, len(guesses))):
-        reach, children = reach[: len(guesses) - d], guesses[: len(guesses) - d, d]
+    reached, accepted = np.zeros(heads.heads), np.zeros(proposals.shape[1:])
+    reach = torch.ones(len(proposals), dtype=torch.float64, device=proposals.device)  # 1 where root s came to depth d
+    for d in range(min(heads.heads, len(proposals))):
+        reach, children = reach[: len(proposals) - d], proposals[: len(proposals) - d, d]
         reached[d] = float(reach.sum())
-        accepted[d] = (reach @ text.laws[d:].gather(1, children).double()).cpu().numpy()
+        accepted[d] = (reach @ text.distributions[d:].gather(1, children).double()).cpu().numpy()
         reach = reach * (children == text.tokens[d:, None]).any(1)
-    return TextCounts(reached, accepted)
+    return AcceptanceCounts(reached, accepted)
 
 
-def _law(logits: Tensor, sampling: Sampling) -> Tensor:
+def _distribution(logits: Tensor, sampling: Sampling) -> Tensor:
     """Return float32 (n, V): what tokens are sampled from, at temperature 0 all on the likeliest."""
     if sampling.greedy:
         return F.one_hot(logits.argmax(-1), logits.shape[-1]).float()
-    return law(logits, sampling)
+    return distribution(logits, sampling)
 
 
 def _positions_of_each(target: Transformer, prompts: Sequence[Sequence[int]], positions: int) -> int:

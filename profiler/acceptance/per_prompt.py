@@ -15,8 +15,8 @@ from treeopt.profiler.latency.rounds import Step
 from treeopt.profiler.processes.processes import Processes
 from treeopt.profiler.settings import Settings
 from treeopt.records.acceptance import TextSums
-from treeopt.records.acceptance_counts import TextCounts, text_sums
-from treeopt.records.accepted_ranks import Outcomes
+from treeopt.records.acceptance_counts import AcceptanceCounts, text_sums
+from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.profile import MeasuredAcceptance, Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.models.model import LanguageModel
@@ -37,7 +37,7 @@ def counted_rule(rule: str, sampling: Sampling) -> str:
 class CountedText(NamedTuple):
     """What is kept of one text under one rule and sampling."""
 
-    counts: TextCounts
+    counts: AcceptanceCounts
     ranks: Int64
     """int64 (positions,): the rank accepted at each position."""
 
@@ -63,7 +63,9 @@ class Counting:
         self._settings = settings
         self._journal = journal
         self._processes = processes
-        self._counted = tuple(dict.fromkeys((counted_rule(rule, law), law) for rule, law in settings.asked))
+        self._counted = tuple(
+            dict.fromkeys((counted_rule(rule, distribution), distribution) for rule, distribution in settings.asked)
+        )
 
     def measure(self, positions: int, step: Step) -> tuple[MeasuredAcceptance, ...]:
         """Return the acceptance of what is counted on positions: all that is asked for, but for rules on trees."""
@@ -72,8 +74,8 @@ class Counting:
         rows = [self._rows(numbers) for numbers in texts]
         for place, (rule, sampling) in enumerate(self._counted):
             sums = text_sums([row[place].counts for row in rows])
-            outcomes = Outcomes([row[place].ranks for row in rows])
-            measured.append(self._acceptance(rule, sampling, sums, outcomes))
+            accepted_ranks = AcceptedRanks([row[place].ranks for row in rows])
+            measured.append(self._acceptance(rule, sampling, sums, accepted_ranks))
         return tuple(measured)
 
     def on_trees(
@@ -117,7 +119,7 @@ class Counting:
         values, rows = np.array(numbers), []
         while len(values):
             ranks = values[sums + 1 : sums + 1 + int(values[sums])]
-            rows.append(CountedText(TextCounts.from_numbers(values[:sums], depth), ranks.astype(np.int64)))
+            rows.append(CountedText(AcceptanceCounts.from_numbers(values[:sums], depth), ranks.astype(np.int64)))
             values = values[sums + 1 + len(ranks) :]
         return rows
 
@@ -133,7 +135,7 @@ class Counting:
         return [together[number] for number in range(len(self._prompts))]
 
     def _acceptance(
-        self, rule: str, sampling: Sampling, sums: TextSums, outcomes: Outcomes | None
+        self, rule: str, sampling: Sampling, sums: TextSums, accepted_ranks: AcceptedRanks | None
     ) -> MeasuredAcceptance:
         return MeasuredAcceptance(
             rule=rule,
@@ -145,7 +147,7 @@ class Counting:
             texts=sums,
             top_k=sampling.top_k,
             draft_sampling=self._settings.own_draft_sampling(sampling),
-            outcomes=outcomes,
+            accepted_ranks=accepted_ranks,
         )
 
     def _from_the_leaves(
@@ -163,7 +165,7 @@ class Counting:
         _, depths, ranks = sums.accepted.shape
 
         def acceptance(gain: Float64) -> MeasuredAcceptance:
-            return self._acceptance("traversal", sampling, gained(sums, gain), base.outcomes)
+            return self._acceptance("traversal", sampling, gained(sums, gain), base.accepted_ranks)
 
         def fastest(gain: Float64) -> TokenTree:
             return fastest_tree(replace(profile, acceptances=(acceptance(gain),)))

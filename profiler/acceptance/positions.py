@@ -1,9 +1,9 @@
 """Counting acceptance per depth and rank on text that the target itself generates.
 
-At every position of a text the draft's children are drawn, `branching` of them, the rule is asked how likely it is to
+At every position of a text the draft's children are sampled, `branching` of them, the rule is asked how likely it is to
 accept each, and the text goes on with what the rule then samples.  Because the rule is lossless the text follows the
-target's law, and because it is the rule's own outcome it is known at every position whether a step that started
-earlier would have come this far, and through which ranks.
+target's distribution, and because it is the rule's own outcome it is known at every position whether a step that
+started earlier would have come this far, and through which ranks.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from torch import Tensor
 
 from treeopt.arrays import Float64, Int64
 from treeopt.profiler.decoding import Decoding
-from treeopt.records.acceptance_counts import REJECTED, TextCounts, conditional_counts
-from treeopt.records.sampling import draft_law
+from treeopt.records.acceptance_counts import REJECTED, AcceptanceCounts, conditional_counts
+from treeopt.records.sampling import draft_sampling_of
 from treeopt.runtime.models.finite import check_logits
 from treeopt.runtime.models.model import LanguageModel, TextCache
 from treeopt.runtime.rules import rule_named
-from treeopt.runtime.rules.distributions import law
+from treeopt.runtime.rules.distributions import distribution
 from treeopt.runtime.rules.sample_children import likeliest, places
 from treeopt.runtime.rules.verify import Verifier
 from treeopt.trees import level_widths
@@ -41,7 +41,7 @@ class AcceptanceText:
 
     Args:
         decoding: the rule, lossy ones included, and how target and draft sample.
-        branching: children drawn per position, B.
+        branching: children sampled per position, B.
         depth: depths counted, D.
     """
 
@@ -58,17 +58,17 @@ class AcceptanceText:
         self._target, self._draft = target, draft
         self._rule = rule_named(decoding.rule, lossy=True)
         self._sampling = decoding.sampling
-        self._draft_sampling = draft_law(decoding.sampling, decoding.draft_sampling)
+        self._draft_sampling = draft_sampling_of(decoding.sampling, decoding.draft_sampling)
         self._children = places([branching], target.device)
         self._verifier = Verifier(self._rule, level_widths([branching]), target.config.vocabulary, target.device)
         self._depth = depth
         self._generator = torch.Generator(target.device).manual_seed(seed)
 
-    def count(self, prompt: Sequence[int], positions: int) -> TextCounts:
+    def count(self, prompt: Sequence[int], positions: int) -> AcceptanceCounts:
         """Generate `positions` tokens after a prompt and count their acceptance."""
         return self.counts(self.positions(prompt, positions))
 
-    def counts(self, text: TextPositions) -> TextCounts:
+    def counts(self, text: TextPositions) -> AcceptanceCounts:
         """Return the sums over the positions of a text."""
         return conditional_counts(text.expected, text.accepted_rank, self._depth)
 
@@ -85,10 +85,10 @@ class AcceptanceText:
             wanted = int(target_logits.argmax())
             expected = (likeliest(draft_logits, self._children) == wanted).double().cpu().numpy()
             return expected, int(expected.argmax()) if expected.any() else REJECTED, wanted
-        draft_probs = law(draft_logits, self._draft_sampling)
+        draft_probs = distribution(draft_logits, self._draft_sampling)
         children = self._rule.draw(draft_probs, self._children, self._generator)
         tokens = torch.cat([children.new_tensor([token]), children])
-        self._verifier.judge(tokens, draft_probs, law(target_logits, self._sampling))
+        self._verifier.test(tokens, draft_probs, distribution(target_logits, self._sampling))
         node, uniform = self._verifier.last_node(self._generator)
         following = int(tokens[node]) if node else self._verifier.token_after(0, uniform)
         return self._verifier.reach()[1:], node - 1 if node else REJECTED, following

@@ -1,10 +1,10 @@
-"""What judging whole paths from the leaves up gains over judging token by token, on the same drafts.
+"""What testing whole paths from the leaves up gains over testing token by token, on the same drafts.
 
 Acceptance under `traversal` is not counted position by position: how probable a path is to be accepted hangs on the
-target's laws along all of it, and only drafted trees show them.  So texts are decoded with a tree, and every step tells,
-given its drafts, how probable each node is to be reached under `traversal` and how probable under `sequoia`, which
-draws its children in the same way.  The ratio of the two acceptances, from the same drafts, has little noise; times the
-acceptance counted for `sequoia` it is that of `traversal`.
+target's distributions along all of it, and only drafted trees show them.  So texts are decoded with a tree, and every
+step tells, given its drafts, how probable each node is to be reached under `traversal` and how probable under
+`sequoia`, which draws its children in the same way.  The ratio of the two acceptances, from the same drafts, has little
+noise; times the acceptance counted for `sequoia` it is that of `traversal`.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from treeopt.runtime.drafters.drafter import Step
 from treeopt.runtime.models.finite import all_finite, not_finite_error
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.rules import rule_named
-from treeopt.runtime.rules.distributions import law
+from treeopt.runtime.rules.distributions import distribution
 from treeopt.trees import TokenTree
 
 LEAST_REACHED = 20.0
@@ -98,9 +98,9 @@ def count_reach(
         if proposal.scores is not None and not all_finite(proposal.scores.values.tolist()):
             raise not_finite_error(draft.name, "draft model")
         output = decoder.verify(proposal)
-        target_probs = law(output.logits, sampling)
+        target_probs = distribution(output.logits, sampling)
         for verifier, row in zip(verifiers, reach, strict=True):
-            verifier.judge(proposal.tokens, proposal.probs, target_probs)
+            verifier.test(proposal.tokens, proposal.probs, target_probs)
             row += verifier.reach()
         found = decoder.accepted(proposal.tokens.tolist(), verifiers[0].verdict(generator), output)
         decoder.commit(found)

@@ -12,11 +12,13 @@ from treeopt.profiler.bench.compare import (
     text_tokens,
     workload_as_measured,
 )
+from treeopt.records.results import Measured
 
 __all__ = [
     "BOOTSTRAP_DRAWS",
     "DEFAULT_NEW_TOKENS",
     "SEED",
+    "Measured",
     "Run",
     "Workload",
     "bench",

@@ -1,10 +1,10 @@
-"""Whether texts follow the target's law: at temperature 0 token by token, above it by tests of what was sampled.
+"""Whether texts follow the target's distribution: at temperature 0 token by token, above it by three tests.
 
-Three tests share the blame.  Surprise: log p(x) of a token drawn from a law p has the mean and variance that p says; over
-all tokens the sum of the differences, divided by its standard deviation, is standard normal (a martingale's central limit
-theorem).  Place, twice: P(tokens before x) + U p(x), with U uniform, is uniform on [0, 1), whatever the order of the tokens
-(the randomised probability integral transform: Brockwell, 2007); it is looked at where the law leaves a choice, with tokens
-ordered by their probability and by their number.
+The tests share the chance of a false alarm.  Surprise: log p(x) of a token sampled from a distribution p has the mean and variance that
+p says; over all tokens the sum of the differences, divided by its standard deviation, is standard normal (a
+martingale's central limit theorem).  Place, twice: P(tokens before x) + U p(x), with U uniform, is uniform on [0, 1),
+whatever the order of the tokens (the randomised probability integral transform: Brockwell, 2007); it is looked at where
+the distribution leaves a choice, with tokens ordered by their probability and by their number.
 """
 
 import math
@@ -16,16 +16,16 @@ from torch import Tensor
 
 from treeopt.profiler.bench.divergence import divergence
 from treeopt.records.sampling import Sampling
-from treeopt.runtime import law
+from treeopt.runtime import distribution
 from treeopt.runtime.models.model import LanguageModel
 
 BINS = 20
 SURE = 0.95
-"""Where a token is more probable than this, its law leaves no choice to speak of."""
+"""Where a token is more probable than this, its distribution leaves no choice to speak of."""
 LEAST_PROBABILITY = 1e-12
 LEAST_DEVIATION = 1e-6
 SIGNIFICANCE = 1e-4
-"""A text of the right law fails with this probability."""
+"""A text of the right distribution fails with this probability."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ def sampled_losslessness(
     *,
     seed: int = 0,
 ) -> Losslessness:
-    """Test whether every token of the texts was drawn from the target's law after the text before it."""
+    """Test whether every token of the texts was sampled from the target's distribution after the text before it."""
     generator = torch.Generator(target.device).manual_seed(seed)
     found = [
         _numbers(target, prompt, text, sampling, generator)
@@ -91,7 +91,7 @@ def normal_p_value(statistic: float) -> float:
 
 
 def uniform_p_value(places: Tensor) -> float:
-    """Return how probable a sample, float64 (n,), of the uniform law on [0, 1) is to be spread as unevenly or more.
+    """Return how probable it is that n samples of the uniform distribution on [0, 1) are spread as unevenly or more.
 
     >>> uniform_p_value(torch.arange(1000, dtype=torch.float64) / 1000)
     1.0
@@ -108,18 +108,18 @@ def _numbers(
     target: LanguageModel, prompt: Sequence[int], text: Sequence[int], sampling: Sampling, generator: torch.Generator
 ) -> Tensor:
     """Return float64 (5, tokens): surprise, its variance, whether there was a choice, place by probability and by number."""
-    laws = law(_logits_along(target, [*prompt, *text[:-1]])[-len(text) :], sampling).double()
-    drawn = torch.tensor(text, device=target.device)[:, None]
-    own = laws.gather(1, drawn)
+    distributions = distribution(_logits_along(target, [*prompt, *text[:-1]])[-len(text) :], sampling).double()
+    sampled = torch.tensor(text, device=target.device)[:, None]
+    own = distributions.gather(1, sampled)
     noise = torch.rand(own.shape, dtype=torch.float64, device=target.device, generator=generator)
-    likelier = torch.where(laws > own, laws, 0.0).sum(1, keepdim=True)
-    before = laws.cumsum(1).gather(1, drawn) - own
-    log_laws = laws.clamp(min=LEAST_PROBABILITY).log()
-    mean = (laws * log_laws).sum(1, keepdim=True)
-    variance = (laws * (log_laws - mean) ** 2).sum(1, keepdim=True)
-    open_choice = (laws.amax(1, keepdim=True) < SURE).double()
+    likelier = torch.where(distributions > own, distributions, 0.0).sum(1, keepdim=True)
+    before = distributions.cumsum(1).gather(1, sampled) - own
+    log_distributions = distributions.clamp(min=LEAST_PROBABILITY).log()
+    mean = (distributions * log_distributions).sum(1, keepdim=True)
+    variance = (distributions * (log_distributions - mean) ** 2).sum(1, keepdim=True)
+    open_choice = (distributions.amax(1, keepdim=True) < SURE).double()
     columns = [
-        log_laws.gather(1, drawn) - mean,
+        log_distributions.gather(1, sampled) - mean,
         variance,
         open_choice,
         (likelier + noise * own).clamp(0, 1),

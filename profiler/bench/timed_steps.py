@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from treeopt.records.decode_stats import Trial
+from treeopt.records.decode_stats import DecodeStats
 from treeopt.records.latency import Timing
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.drafter import Step
@@ -55,18 +55,18 @@ def decoded_text(steps: TimedSteps, decoder: Decoder, prompt: Sequence[int], pos
     return [step.tokens for step in decoder.whole_steps(prompt, positions, steps.step)]
 
 
-def run_trial(
+def decode_stats(
     decoder: Decoder,
     prompts: Sequence[Sequence[int]],
     positions: int,
     *,
     now_s: Callable[[], float] = time.perf_counter,
-) -> Trial:
+) -> DecodeStats:
     """Decode every prompt for so many positions and return what the steps came to."""
     steps = TimedSteps(decoder, now_s)
     texts = [decoded_text(steps, decoder, prompt, positions) for prompt in prompts]
     sizes, counts = np.unique(steps.pass_tokens, return_counts=True)
-    return Trial(
+    return DecodeStats(
         tokens=np.array([sum(map(len, text)) for text in texts], np.int64),
         steps=np.array([len(text) for text in texts], np.int64),
         pass_tokens=sizes.astype(np.int64),

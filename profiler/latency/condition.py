@@ -17,7 +17,7 @@ from treeopt.profiler.latency.watch import Watch, Watched
 from treeopt.profiler.recorder import Recorder
 from treeopt.profiler.settings import Settings
 from treeopt.records.profile import StepLatency
-from treeopt.records.sampling import Sampling, draft_law
+from treeopt.records.sampling import Sampling, draft_sampling_of
 from treeopt.records.steadiness import FEWEST_SAMPLES
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.model import LanguageModel
@@ -141,7 +141,7 @@ class Times:
     def _curves(self) -> tuple[Curve, Curve]:
         settings, condition = self._settings, self._condition
         rule = rule_named(settings.rules[0], lossy=True)
-        drawn_by = draft_law(condition.sampling, settings.own_draft_sampling(condition.sampling))
+        drawn_by = draft_sampling_of(condition.sampling, settings.own_draft_sampling(condition.sampling))
         target, draft = (
             PassTimer(model, self._text, condition.batch_size, settings.max_tokens, cuda_graphs=settings.cuda_graphs)
             for model in self._models
@@ -208,7 +208,7 @@ class Times:
     def _spent_s(self) -> float:
         """Return the seconds that the timed calls of this condition took, and the untimed ones before them."""
         lead_calls = self._clock.warm_up.lead_calls
-        first_calls = 1 + self._clock.warm_up.first_calls  # a trial, and those that warm up
+        first_calls = 1 + self._clock.warm_up.first_calls  # one to see how long it takes, and those that warm up
         verify, draft, steps = (
             self._journal.samples(self._condition.kind(what)) for what in ("verify", "draft", "step")
         )

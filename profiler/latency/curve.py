@@ -6,7 +6,7 @@ import numpy as np
 
 from treeopt.profiler.clock import Work
 from treeopt.profiler.latency.memory import give_back_memory, out_of_memory
-from treeopt.profiler.latency.rounds import first_points, next_point, sweep
+from treeopt.profiler.latency.rounds import first_points, next_point, timed_rounds
 from treeopt.profiler.latency.watch import Watched
 from treeopt.profiler.recorder import Recorder
 from treeopt.records.latency import LatencyTable, Timing
@@ -25,7 +25,7 @@ class Curve:
         make_work: from a token count to the pass that is timed.
         most: largest count.
         recorder: what times the calls, and where samples go.
-        prepare: called with the count, untimed, before its passes; see `sweep`.
+        prepare: called with the count, untimed, before its passes; see `timed_rounds`.
         between: called with the count, untimed, after an untimed pass and before the timed one.
     """
 
@@ -116,7 +116,7 @@ class Curve:
 
     def _sweep(self, works: dict[int, Work], rounds: int, counted: Mapping[int, Sequence[float]] | None = None) -> None:
         try:
-            sweep(
+            timed_rounds(
                 self._kind,
                 works,
                 rounds,

@@ -20,7 +20,7 @@ from treeopt.records.profile import StepLatency
 from treeopt.runtime.models.model import LanguageModel
 
 
-class Surface:
+class LatencyGrid:
     """The times of a pair under every condition asked for.
 
     Args:

@@ -14,7 +14,7 @@ from treeopt.runtime.models.graphs import passes_over, pool_for
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.passes import PassNodes
 from treeopt.runtime.rules import Rule
-from treeopt.runtime.rules.distributions import law
+from treeopt.runtime.rules.distributions import distribution
 from treeopt.runtime.rules.sample_children import likeliest, places
 from treeopt.trees import TokenTree, chain, level_widths
 
@@ -77,7 +77,7 @@ class PassTimer:
             logits = run(tokens).logits
             if sampling.greedy:
                 return logits.argmax(-1).tolist()
-            return law(logits.flatten(0, -2), sampling)[-1, -1].item()
+            return distribution(logits.flatten(0, -2), sampling)[-1, -1].item()
 
         return work
 
@@ -97,7 +97,7 @@ class PassTimer:
             logits = run(tokens).logits.flatten(0, -2)
             if sampling.greedy or not rule.random_drafts:
                 return likeliest(logits, wanted)
-            return rule.draw(law(logits, sampling), wanted, generator)
+            return rule.draw(distribution(logits, sampling), wanted, generator)
 
         return work
 

@@ -36,7 +36,7 @@ def next_point(tokens: Sequence[int], seconds: Sequence[float]) -> int | None:
     return int((tokens[widest] + tokens[widest + 1]) // 2)
 
 
-def sweep(
+def timed_rounds(
     kind: str,
     works: Mapping[int, Work],
     rounds: int,

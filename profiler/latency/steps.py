@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from zlib import crc32
 
 from treeopt.profiler.latency.passes import PROBE_TREES, ROOM_TOKENS, StepTimer
-from treeopt.profiler.latency.rounds import sweep
+from treeopt.profiler.latency.rounds import timed_rounds
 from treeopt.profiler.latency.watch import Watched
 from treeopt.profiler.recorder import Recorder
 from treeopt.profiler.settings import Settings
@@ -88,7 +88,7 @@ class Steps:
 
     def _sweep(self, rounds: int, counted: Mapping[int, Sequence[float]] | None = None) -> None:
         works = {key: timer.step for key, (timer, _) in self._steps.items()}
-        sweep(self._kind, works, rounds, self._recorder, prepare=self._prepare, counted=counted)
+        timed_rounds(self._kind, works, rounds, self._recorder, prepare=self._prepare, counted=counted)
 
     def _prepare(self, key: int) -> None:
         timer, tree = self._steps[key]

@@ -1,6 +1,6 @@
 """Several processes under `torchrun`: prompts dealt out among them, or one target split over all of them.
 
-They meet at collectives of torch.distributed; `last_words` says which of them ended before the others.
+They meet at collectives of torch.distributed; `exit_reasons` says which of them ended before the others.
 """
 
 import time
@@ -17,7 +17,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.profiler.clock import Clock, WarmUp, Work
-from treeopt.profiler.processes.exit_reasons import LastWords
+from treeopt.profiler.processes.exit_reasons import ExitReasons
 from treeopt.profiler.processes.processes import Numbers, OneProcess, Processes
 
 Result = TypeVar("Result")
@@ -54,7 +54,7 @@ def processes_for(environ: Mapping[str, str], *, tensor_parallel: bool, device: 
             "Start them with torchrun."
         ) from error
     kind = TensorParallel if tensor_parallel else DataParallel
-    return kind(LastWords(rank, count, PrefixStore("last words", store)))
+    return kind(ExitReasons(rank, count, PrefixStore("last words", store)))
 
 
 def local_device(name: str, environ: Mapping[str, str]) -> torch.device:
@@ -83,10 +83,10 @@ class DataParallel:
     conditions = ""
     keeps_journal = True
 
-    def __init__(self, last_words: LastWords) -> None:
-        self.rank, self.count = last_words.rank, last_words.count
+    def __init__(self, exit_reasons: ExitReasons) -> None:
+        self.rank, self.count = exit_reasons.rank, exit_reasons.count
         self._group = dist.new_group(backend="gloo", timeout=PATIENCE)
-        self._last_words = last_words
+        self._exit_reasons = exit_reasons
 
     def owns(self, number: int) -> bool:
         """Return whether a prompt is this process's: they are dealt out one after the other."""
@@ -107,7 +107,7 @@ class DataParallel:
     @contextmanager
     def watched(self, kept: Path | None) -> Iterator[None]:
         """See `Processes`; afterwards they are processes no longer."""
-        with self._last_words.heard(kept):
+        with self._exit_reasons.watched(kept):
             yield
         dist.destroy_process_group()
 
@@ -141,8 +141,8 @@ class TensorParallel(DataParallel):
     All count the same prompts with the same seeds, and take what process 0 measures and decides.
     """
 
-    def __init__(self, last_words: LastWords) -> None:
-        super().__init__(last_words)
+    def __init__(self, exit_reasons: ExitReasons) -> None:
+        super().__init__(exit_reasons)
         self.conditions = f", target split over {self.count} processes"
         self.keeps_journal = self.rank == 0
 

@@ -26,7 +26,7 @@ INTERRUPTED = "interrupted"
 KILLED = "killed, or cut off"
 
 
-class LastWords:
+class ExitReasons:
     """The reasons of all processes.
 
     Args:
@@ -40,7 +40,7 @@ class LastWords:
         self._store = store
 
     @contextmanager
-    def heard(self, kept: Path | None) -> Iterator[None]:
+    def watched(self, kept: Path | None) -> Iterator[None]:
         """End this process when another ends, with a TreeoptError that names that one; see `Processes.watched`.
 
         Of several processes that would say the same the first does, and the rest exit with 1.  After an error the
@@ -70,9 +70,9 @@ class LastWords:
         if (own == FOLLOWED and self.rank != min(alike)) or (everyone and self.rank != 0):
             return SystemExit(1)
         found = f"{kept}*" if kept is not None and kept.exists() else None
-        return TreeoptError(f"{own if everyone else self._story(reasons)}. {what_is_kept(found)}")
+        return TreeoptError(f"{own if everyone else self._message(reasons)}. {what_is_kept(found)}")
 
-    def _story(self, reasons: Mapping[int, str | None]) -> str:
+    def _message(self, reasons: Mapping[int, str | None]) -> str:
         """Return which processes ended for reasons of their own."""
         own = {rank: each for rank, each in reasons.items() if each not in (None, FOLLOWED)}
         ended = own or {rank: KILLED for rank, each in reasons.items() if each is None}

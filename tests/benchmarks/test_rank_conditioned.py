@@ -5,7 +5,13 @@ import pytest
 
 from tests.scripts import ROOT, script
 from treeopt.errors import TreeoptError
-from treeopt.records.acceptance_counts import LEAST_COUNT, REJECTED, TextCounts, rank_conditioned_counts, text_sums
+from treeopt.records.acceptance_counts import (
+    LEAST_COUNT,
+    REJECTED,
+    AcceptanceCounts,
+    rank_conditioned_counts,
+    text_sums,
+)
 
 rank_conditioned_table = script(ROOT / "benchmarks" / "rank_conditioned.py").rank_conditioned_table
 
@@ -33,7 +39,7 @@ class TestRankConditionedTable:
         for depth in (1, 2):
             assert np.all(np.abs(table.p[depth] - p) < 4 * table.standard_error[depth])
         assert 0 < table.standard_error[1:].max() < 0.03
-        plain = text_sums([TextCounts(t.reached.sum(axis=1), t.accepted.sum(axis=1)) for t in texts]).table()
+        plain = text_sums([AcceptanceCounts(t.reached.sum(axis=1), t.accepted.sum(axis=1)) for t in texts]).table()
         assert not np.any(np.abs(plain.p[1, 0] - p[:, 0]) < 4 * plain.standard_error[1, 0])  # it knows no ranks
 
     def test_ranks_that_few_positions_reached_take_the_plain_row(self):
@@ -41,7 +47,7 @@ class TestRankConditionedTable:
         reached = np.array([[40.0, 0.0, 0.0], [30.0, few - 1, few], [few - 1, 0.0, 1.0]])
         accepted = np.array([[[20.0], [0.0], [0.0]], [[15.0], [1.0], [8.0]], [[3.0], [0.0], [1.0]]])
         other = accepted + np.array([[[2.0], [0.0], [0.0]], [[1.0], [0.0], [1.0]], [[0.0], [0.0], [0.0]]])
-        table = rank_conditioned_table([TextCounts(reached, accepted), TextCounts(reached, other)])
+        table = rank_conditioned_table([AcceptanceCounts(reached, accepted), AcceptanceCounts(reached, other)])
         assert table.p.shape == (2 + 1, 3, 1)
         plain = (15 + 1 + 8 + 16 + 1 + 9) / (2 * (30 + 19))
         np.testing.assert_allclose(table.p[0, :, 0], 42 / 80)
@@ -54,4 +60,4 @@ class TestRankConditionedTable:
 
     def test_too_few_positions(self):
         with pytest.raises(TreeoptError, match="20 positions in all"):
-            rank_conditioned_table([TextCounts(np.array([[9.0, 0.0]]), np.array([[[2.0], [0.0]]]))] * 2)
+            rank_conditioned_table([AcceptanceCounts(np.array([[9.0, 0.0]]), np.array([[[2.0], [0.0]]]))] * 2)

@@ -55,7 +55,7 @@ class TestProfile:
 
         for rule in ("sequoia", "target", "traversal"):
             assert f"acceptance, {rule} at temperature 0.6, 48" in said
-        assert "acceptance, typical (lossy: the text's law changes) at temperature 0.6" in said
+        assert "acceptance, typical (lossy: the text's distribution changes) at temperature 0.6" in said
         overhead = next(line for line in said.splitlines() if line.startswith("overhead of a step"))
         assert all(f"{rule} " in overhead for rule in ("sequoia", "target", "traversal", "typical"))
 
@@ -154,7 +154,7 @@ class TestRun:
         assert refused.exit_code == 2
         assert "--lossy" in refused.stderr
         assert refused.stdout == ""
-        assert "Rule typical is lossy: this text does not follow the target's law." in warm.stderr
+        assert "Rule typical is lossy: this text does not follow the target's distribution." in warm.stderr
         assert "lossy" not in warm.stdout
         assert greedy.exit_code == 0
         assert "lossy" not in greedy.stderr
@@ -217,7 +217,7 @@ class TestBench:
         assert allowed.exit_code == 0, allowed.output
         report = json.loads(path.read_text())
         assert (report["rule"], report["lossy"]) == ("typical", True)
-        assert "rule typical is lossy: they do not follow the target's law" in allowed.stdout
+        assert "rule typical is lossy: they do not follow the target's distribution" in allowed.stdout
 
     def test_a_rule_that_was_not_measured_is_refused(self, profile: Path, tmp_path: Path) -> None:
         result = bench(tree_for(tmp_path, None), "--profile", profile, "--rule", "specinfer")
@@ -240,10 +240,10 @@ class TestBench:
     def test_a_text_that_differs_is_shouted(
         self, greedy_profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from treeopt.runtime import Decoder
+        from treeopt.runtime.decoding.acceptance import AcceptLikeliest
 
         path = tmp_path / "bench.json"
-        monkeypatch.setattr(Decoder, "judge", accept_the_second_likeliest)
+        monkeypatch.setattr(AcceptLikeliest, "__call__", accept_the_second_likeliest)
         result = bench(tree_for(tmp_path, None), "--profile", greedy_profile, "--output", path)
 
         report = json.loads(path.read_text())

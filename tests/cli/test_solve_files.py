@@ -96,7 +96,7 @@ class TestFiles:
             (("--depth", "5"), 1, "measured to depth 4"),
             (("--budget", "64"), 1, "--max-tokens"),
             (("--rule", "target"), 1, "target"),
-            (("--rule", "typical"), 2, "--rule typical: it changes the text's law. Allow that with --lossy."),
+            (("--rule", "typical"), 2, "--rule typical: it changes the text's distribution. Allow that with --lossy."),
             (("--rule", "typical", "--lossy"), 1, "rule typical was not measured. Measured: sequoia at 0."),
         ],
         ids=str,

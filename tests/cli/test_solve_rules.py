@@ -61,7 +61,7 @@ class TestLossy:
     def test_it_is_chosen_with_leave_only_and_labelled_everywhere(self, folder: Path) -> None:
         without, leave = solved(folder, WITH_LOSSY), solved(folder, WITH_LOSSY, "--lossy")
 
-        label = "typical (lossy: the text's law changes) at temperature 0"
+        label = "typical (lossy: the text's distribution changes) at temperature 0"
         assert "typical" not in without
         assert label in leave.splitlines()[0]
         assert rows(leave)[1].startswith("* typical (lossy) ")

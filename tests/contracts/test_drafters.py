@@ -8,7 +8,7 @@ import torch
 
 from tests.contracts.drafters import CASES
 from tests.support.decoded import PROMPT, joined, with_end
-from tests.support.toy_distribution import LAWS, LENGTH, SAMPLINGS, ToyLaw, first_children
+from tests.support.toy_distribution import DISTRIBUTIONS, LENGTH, SAMPLINGS, ToyDistribution, first_children
 from treeopt.errors import TreeoptError
 from treeopt.runtime import Decoder, Transformer, load_model
 from treeopt.runtime.decoding import acceptance
@@ -39,19 +39,19 @@ def toys(make_checkpoint):
 @pytest.fixture
 def p_value(toys, logits_after, chi_squared):
     """Return the function that decodes texts of a drafter, and tells how probable their first tokens are."""
-    law = ToyLaw(None, logits_after, chi_squared)
+    distribution = ToyDistribution(None, logits_after, chi_squared)
 
     def p_value(name, texts, sampling=SAMPLINGS[0], kind=Decoder):
         numbers = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
         decoder = decoder_of(name, *toys, kind=kind, seed=1, **numbers)
-        return law.of(decoder, toys[0], TOY_PROMPT, texts, sampling)
+        return distribution.of(decoder, toys[0], TOY_PROMPT, texts, sampling)
 
     return p_value
 
 
 class TestDistribution:
     @every_drafter
-    @pytest.mark.parametrize(("texts", "sampling"), LAWS, ids=str)
+    @pytest.mark.parametrize(("texts", "sampling"), DISTRIBUTIONS, ids=str)
     def test_several_steps_follow_the_target(self, p_value, name, texts, sampling):
         found, tokens_per_step = p_value(name, texts, sampling)
         assert found > 1e-3

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from treeopt.errors import InvalidValueError
-from treeopt.methods.bench import bench_systems
+from treeopt.methods.bench import bench_methods
 from treeopt.methods.contest import NAMES, checked_names
-from treeopt.methods.method import System
+from treeopt.methods.method import Method
 from treeopt.profiler.bench.compare import Workload
-from treeopt.profiler.bench.timed_steps import TimedSteps, decoded_text, run_trial
+from treeopt.profiler.bench.timed_steps import TimedSteps, decode_stats, decoded_text
 from treeopt.records.latency import Estimate
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, DraftingDecoder, DynamicDecoder
@@ -43,7 +43,7 @@ def prompts(pair):
     return [pair.tokenizer.encode(text)[:40] for text in bench_prompts(load_prompts())][:3]
 
 
-def system(pair, name, tree=None, *, sampling=GREEDY, rule="sequoia", **options) -> System:
+def method(pair, name, tree=None, *, sampling=GREEDY, rule="sequoia", **options) -> Method:
     def make(seed):
         return Decoder(
             pair.target,
@@ -55,15 +55,15 @@ def system(pair, name, tree=None, *, sampling=GREEDY, rule="sequoia", **options)
             **options,
         )
 
-    return System(name=name, rule=rule, setting=str(tree), predicted=Estimate(1.5, 1.4, 1.6), make=make)
+    return Method(name=name, rule=rule, setting=str(tree), predicted=Estimate(1.5, 1.4, 1.6), make=make)
 
 
-def systems(pair, **options):
-    return [system(pair, "plain", chain(0), **options), system(pair, "tree", k_ary(2, 2), **options)]
+def methods(pair, **options):
+    return [method(pair, "plain", chain(0), **options), method(pair, "tree", k_ary(2, 2), **options)]
 
 
 def rows(pair, prompts, made, sampling=GREEDY, repeats=1, **options):
-    return bench_systems(
+    return bench_methods(
         made,
         pair.target,
         Workload(prompts=prompts, max_new_tokens=24, repeats=repeats),
@@ -86,7 +86,7 @@ def test_times_of_a_step_are_told_apart(pair, prompts):
 
 
 def test_rows_are_sums_of_these_times(pair, prompts):
-    plain, tree = rows(pair, prompts, systems(pair), now_s=Clock())
+    plain, tree = rows(pair, prompts, methods(pair), now_s=Clock())
     for row in (plain, tree):
         assert row.step_s == pytest.approx(row.draft_s + row.verify_s + row.rest_s)
         assert row.tokens_per_s == pytest.approx(row.tokens_per_step / row.step_s)
@@ -98,42 +98,42 @@ def test_rows_are_sums_of_these_times(pair, prompts):
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM])
 def test_lossless_systems_are_told_so(pair, prompts, sampling):
-    found = rows(pair, prompts, systems(pair, sampling=sampling), sampling)
+    found = rows(pair, prompts, methods(pair, sampling=sampling), sampling)
     assert [row.lossless for row in found] == [True, True]
 
 
 @pytest.mark.slow
 def test_another_models_text_is_no_lossless_one(pair, prompts):
-    """Negative control: the table would say so, were a system to change the text."""
-    other = System(
+    """Negative control: the table would say so, were a method to change the text."""
+    other = Method(
         name="draft",
         rule="none",
         setting="the draft model's own text",
         predicted=Estimate(1.0, 1.0, 1.0),
         make=lambda seed: Decoder(pair.draft, None, chain(0), temperature=WARM.temperature, seed=seed),
     )
-    plain = system(pair, "plain", chain(0), sampling=WARM)
+    plain = method(pair, "plain", chain(0), sampling=WARM)
     assert [row.lossless for row in rows(pair, prompts, [plain, other], WARM, repeats=3)] == [True, False]
     greedy = replace(other, make=lambda _: Decoder(pair.draft, None, chain(0), temperature=0.0))
-    found = rows(pair, prompts[:1], [systems(pair)[0], greedy])
+    found = rows(pair, prompts[:1], [methods(pair)[0], greedy])
     assert [row.lossless for row in found] == [True, False]
     assert "texts differ" in found[1].evidence
 
 
 def test_a_trial_counts_tokens_steps_and_passes(pair, prompts):
     decoder = DraftingDecoder(pair.target, PromptLookupDrafter(3, 4), temperature=0.0)
-    trial = run_trial(decoder, prompts, 20, now_s=Clock())
-    assert len(trial.tokens) == len(prompts)
-    assert np.all(trial.tokens >= 20)
-    assert trial.passes.sum() == trial.steps.sum()
-    assert set(trial.pass_tokens) <= set(range(1, 6))
-    assert trial.draft.samples_s.min() == 2.0
+    stats = decode_stats(decoder, prompts, 20, now_s=Clock())
+    assert len(stats.tokens) == len(prompts)
+    assert np.all(stats.tokens >= 20)
+    assert stats.passes.sum() == stats.steps.sum()
+    assert set(stats.pass_tokens) <= set(range(1, 6))
+    assert stats.draft.samples_s.min() == 2.0
 
 
 def test_a_dynamic_trees_passes_are_as_large_as_it_is(pair, prompts):
     decoder = DynamicDecoder(pair.target, pair.draft, DynamicTree(top_k=2, depth=3, nodes=6), temperature=0.0)
-    trial = run_trial(decoder, prompts[:1], 12)
-    assert trial.pass_tokens.tolist() == [6]
+    stats = decode_stats(decoder, prompts[:1], 12)
+    assert stats.pass_tokens.tolist() == [6]
 
 
 def test_names_stand_in_the_order_of_the_table():

@@ -8,9 +8,9 @@ import pytest
 from tests.cli.invented import COUNTS, invented
 from treeopt.errors import InfeasibleError
 from treeopt.methods.fastest_setting import Choice, fastest_choice
-from treeopt.methods.method import Grounds
+from treeopt.methods.method import Inputs
 from treeopt.planner import step_model
-from treeopt.records.decode_stats import Trial
+from treeopt.records.decode_stats import DecodeStats
 from treeopt.records.latency import Timing
 
 LARGEST = COUNTS[-1]
@@ -24,25 +24,25 @@ def chosen(monkeypatch):
     Drafters accept more the larger they are, and passes cost hardly more.
     """
     profile = invented(verify=lambda n, *_: 1.0 + 1e-4 * n)
-    grounds = SimpleNamespace(prompts=[[1]], positions=9, model=lambda _: step_model(profile))
-    grounds.decoder = lambda drafter, _: drafter.max_tokens
+    inputs = SimpleNamespace(prompts=[[1]], positions=9, model=lambda _: step_model(profile))
+    inputs.decoder = lambda drafter, _: drafter.max_tokens
 
     def chosen(sizes):
         tried = []
 
-        def trial(size, prompts, positions):
-            assert (prompts, positions) == (grounds.prompts, grounds.positions)
+        def stats(size, prompts, positions):
+            assert (prompts, positions) == (inputs.prompts, inputs.positions)
             tried.append(size)
             one = np.array([1])
-            return Trial(tokens=size * one, steps=one, pass_tokens=size * one, passes=one, draft=Timing([1e-3]))
+            return DecodeStats(tokens=size * one, steps=one, pass_tokens=size * one, passes=one, draft=Timing([1e-3]))
 
-        monkeypatch.setattr("treeopt.methods.fastest_setting.run_trial", trial)
+        monkeypatch.setattr("treeopt.methods.fastest_setting.decode_stats", stats)
         choices = [Choice(f"of {size}", lambda size=size: SimpleNamespace(max_tokens=size)) for size in sizes]
-        found = fastest_choice("drafter", grounds, choices)
+        found = fastest_choice("drafter", inputs, choices)
         assert found.make(3) == int(found.setting.removeprefix("of "))
         return found.setting, tried
 
-    assert set(vars(grounds)) <= {*Grounds.__dataclass_fields__, "model", "decoder"}
+    assert set(vars(inputs)) <= {*Inputs.__dataclass_fields__, "model", "decoder"}
     return chosen
 
 
@@ -52,5 +52,5 @@ def test_the_fastest_of_those_whose_passes_were_timed_is_taken(chosen):
 
 
 def test_where_none_was_timed_there_is_one_clear_error(chosen):
-    with pytest.raises(InfeasibleError, match="trials: expected at least one setting to have been tried"):
+    with pytest.raises(InfeasibleError, match="settings: expected decode stats of at least one"):
         chosen((LARGEST + 1,))

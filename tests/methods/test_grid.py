@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 
-from tests.pictures import box, common, drawn
 from tests.support.invented_machines import profile_of, seconds
+from tests.support.pictures import box, common, drawn
 from treeopt.errors import InvalidValueError
 from treeopt.methods.grid import grid_rows
 from treeopt.planner import plan
-from treeopt.planner.grid import grid
+from treeopt.planner.grid import grid, summary
 from treeopt.profiler import Measured
 from treeopt.records.latency import Estimate
-from treeopt.records.results import summary
 from treeopt.report.grid_figure import save_grid_figure
 
 MACHINE = seconds(lambda n: 0.9 + 0.06 * n, lambda w: 0.15 + 0.004 * w, 0.05)

@@ -7,7 +7,7 @@ from tests.cli.invented import invented, verify_s
 from tests.methods.toys import pair_of
 from treeopt.errors import InfeasibleError
 from treeopt.methods import heads as headed
-from treeopt.methods.method import Grounds
+from treeopt.methods.method import Inputs
 from treeopt.records.latency import Timing
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
@@ -18,8 +18,8 @@ OVERHEAD_S = 2e-4
 
 
 @pytest.fixture
-def grounds(target, draft, prompts):
-    return Grounds(
+def inputs(target, draft, prompts):
+    return Inputs(
         pair=pair_of(target, draft),
         profile=invented(overhead_s=OVERHEAD_S),
         sampling=Sampling(0.0),
@@ -47,12 +47,12 @@ def timed(monkeypatch):
     return found
 
 
-def test_no_profile_and_no_number_is_invented(grounds, heads, timed, monkeypatch):
+def test_no_profile_and_no_number_is_invented(inputs, heads, timed, monkeypatch):
     def never(_):
         raise AssertionError("a profile was made that nobody measured")
 
     monkeypatch.setattr(Profile, "__post_init__", never)
-    model = headed.medusa_model(grounds, grounds.pair.target, heads)
+    model = headed.medusa_model(inputs, inputs.pair.target, heads)
     assert timed == [model.drafted_at_once], "the one timing is of the heads' pass"
     assert len(timed[0].samples_s) > 2
     assert timed[0].samples_s.min() > 1e-8
@@ -63,7 +63,7 @@ def test_no_profile_and_no_number_is_invented(grounds, heads, timed, monkeypatch
     assert model.acceptance.table.max_depth == 3
 
 
-def test_the_bundled_heads_are_the_bundled_targets(grounds):
-    for system in (headed.medusa, headed.redrafter):
+def test_the_bundled_heads_are_the_bundled_targets(inputs):
+    for method in (headed.medusa, headed.redrafter):
         with pytest.raises(InfeasibleError, match="Got large: train heads on it, or do without"):
-            system(grounds)
+            method(inputs)

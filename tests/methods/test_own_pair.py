@@ -1,4 +1,4 @@
-"""All systems on a pair of the user's own: those that cannot run there are rows that say why, and the others run."""
+"""All methods on a pair of the user's own: those that cannot run there are rows that say why, and the others run."""
 
 from dataclasses import replace
 
@@ -9,9 +9,9 @@ from tests.cli.invented import TABLE, invented
 from tests.methods.toys import LITTLE, pair_of
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.methods import running
-from treeopt.methods.bench import bench_systems
+from treeopt.methods.bench import bench_methods
 from treeopt.methods.contest import NAMES
-from treeopt.methods.method import System
+from treeopt.methods.method import Method
 from treeopt.methods.running import ContestRequest, run_contest
 from treeopt.planner import step_model
 from treeopt.planner.chains import fastest_chain
@@ -102,20 +102,20 @@ def test_a_system_that_refuses_a_prompt_while_it_decodes_is_a_row_and_the_others
         decoder.start = counted
         return decoder
 
-    def system(name, **options):
+    def method(name, **options):
         one = Estimate(1.0, 1.0, 1.0)
-        return System(name=name, rule="none", setting="", predicted=one, make=lambda seed: make(seed, **options))
+        return Method(name=name, rule="none", setting="", predicted=one, make=lambda seed: make(seed, **options))
 
-    made = [system("plain"), system("late", fault_after=2), system("early", fault_after=0), system("other")]
-    found = bench_systems(
+    made = [method("plain"), method("late", fault_after=2), method("early", fault_after=0), method("other")]
+    found = bench_methods(
         made, target, Workload(prompts=prompts[:3], max_new_tokens=4, repeats=1), Sampling(0.0), show_progress=False
     )
     assert [row.system for row in found] == ["plain", "late", "early", "other"]
     assert found[1] == NotRun(system="late", temperature=0.0, reason="cache: no room for this prompt")
     assert [isinstance(row, Row) for row in found] == [True, False, True, True]
     with pytest.raises(InfeasibleError, match="no room"):
-        bench_systems(
-            [system("plain", fault_after=1)],
+        bench_methods(
+            [method("plain", fault_after=1)],
             target,
             Workload(prompts=prompts[:3], max_new_tokens=4, repeats=1),
             Sampling(0.0),
@@ -144,7 +144,7 @@ def test_a_profile_that_is_given_is_planned_from_and_none_is_measured(target, dr
     assert "rule specinfer" in rows[5].reason
 
 
-def test_a_profile_without_the_temperature_or_with_another_draft_law_is_refused(target, draft, prompts):
+def test_a_profile_without_the_temperature_or_with_another_draft_distribution_is_refused(target, draft, prompts):
     def asked(profile, temperature):
         return run_contest(
             pair_of(target, draft),

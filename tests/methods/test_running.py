@@ -1,4 +1,4 @@
-"""The whole contest with the bundled pair, as small as it can be: every system, both temperatures."""
+"""The whole contest with the bundled pair, as small as it can be: every method, both temperatures."""
 
 import pytest
 

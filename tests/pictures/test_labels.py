@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from tests.pictures import box, drawn
+from tests.support.pictures import box, drawn
 from treeopt.files.picture_file import save_drawing
 from treeopt.pictures.labels import Box, label_points
 

@@ -1,4 +1,4 @@
-"""Drafters whose one pass guesses all levels: levels are free, the pass is measured, and no number is invented."""
+"""Drafters whose one pass predicts all levels: levels are free, the pass is measured, and no number is invented."""
 
 import dataclasses
 

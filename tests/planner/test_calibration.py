@@ -1,4 +1,4 @@
-"""What a draft's probabilities are worth, and which threshold is fastest: against texts of known laws."""
+"""What a draft's probabilities are worth, and which threshold is fastest: against texts of known distributions."""
 
 import math
 from collections import Counter
@@ -28,13 +28,13 @@ def distorted(sharpness: float) -> DraftRecord:
     Below 1 the draft is too sure of itself, above it not sure enough.  Every path down to DEPTH is recorded.
     """
     rng = np.random.default_rng(3)
-    laws = -np.sort(-rng.dirichlet(np.full(TOP_K + 1, 0.5), (ROOTS, EXPANDED)) - 1e-6, axis=-1)
-    laws /= laws.sum(axis=-1, keepdims=True)
+    distributions = -np.sort(-rng.dirichlet(np.full(TOP_K + 1, 0.5), (ROOTS, EXPANDED)) - 1e-6, axis=-1)
+    distributions /= distributions.sum(axis=-1, keepdims=True)
     outcome = np.full((ROOTS, DEPTH), -1, np.int32)
     for root in range(ROOTS):
         node = 0
         for depth in range(DEPTH):
-            rank = int(rng.choice(TOP_K + 1, p=laws[root, node]))
+            rank = int(rng.choice(TOP_K + 1, p=distributions[root, node]))
             if rank == TOP_K:
                 break
             outcome[root, depth] = rank
@@ -51,7 +51,7 @@ def distorted(sharpness: float) -> DraftRecord:
         node_starts=np.arange(ROOTS + 1) * EXPANDED,
         parent=np.tile(np.where(node == 0, -1, (node - 1) // TOP_K), ROOTS).astype(np.int32),
         rank=np.tile((node - 1) % TOP_K * (node > 0), ROOTS).astype(np.int32),
-        log_probs=(sharpness * np.log(laws[..., :TOP_K])).reshape(-1, TOP_K).astype(np.float32),
+        log_probs=(sharpness * np.log(distributions[..., :TOP_K])).reshape(-1, TOP_K).astype(np.float32),
         outcome=outcome,
     )
 

@@ -11,7 +11,7 @@ from treeopt.planner import plan, step_model
 from treeopt.planner.dependence import Dependence
 from treeopt.records.acceptance import TextSums
 from treeopt.records.acceptance_counts import REJECTED, conditional_counts
-from treeopt.records.accepted_ranks import Outcomes
+from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.profile import MeasuredAcceptance
 from treeopt.trees import chain, level_widths
 
@@ -34,7 +34,7 @@ def sticky_texts(texts, positions, rng):
 
 
 def measured(ranks, *, depth=DEPTH):
-    """Return the acceptance that would be measured at temperature 0 on texts with these outcomes."""
+    """Return the acceptance that would be measured at temperature 0 on texts with these accepted ranks."""
     counts = [conditional_counts((each[:, None] == np.arange(BRANCHING)).astype(float), each, depth) for each in ranks]
     sums = TextSums([each.reached for each in counts], [each.accepted for each in counts])
     return MeasuredAcceptance(
@@ -45,7 +45,7 @@ def measured(ranks, *, depth=DEPTH):
         positions=sum(map(len, ranks)),
         table=sums.table(),
         texts=sums,
-        outcomes=Outcomes(ranks),
+        accepted_ranks=AcceptedRanks(ranks),
     )
 
 
@@ -75,7 +75,7 @@ def ranks():
 def test_at_temperature_0_the_prediction_is_what_decoding_yields(ranks, tree):
     acceptance = measured(ranks)
     exact = decoded(ranks, tree)
-    assert Dependence(acceptance.table, acceptance.outcomes).tokens(tree) == pytest.approx(exact, rel=1e-9)
+    assert Dependence(acceptance.table, acceptance.accepted_ranks).tokens(tree) == pytest.approx(exact, rel=1e-9)
 
 
 def test_without_outcomes_it_is_off(ranks):
@@ -106,7 +106,7 @@ def test_above_temperature_0_the_replay_says_by_which_share_the_table_is_off(ran
     """There the table counts expected acceptance and not what happened: the luck of the texts must not come back."""
     rng = np.random.default_rng(3)
     lucky = [np.where((each == REJECTED) & (rng.random(len(each)) < 0.1), 0, each) for each in ranks]
-    calm, replayed = measured(ranks).table, Outcomes(lucky)
+    calm, replayed = measured(ranks).table, AcceptedRanks(lucky)
     for tree in TREES:
         share = decoded(lucky, tree) / measured(lucky).table.expected_tokens(tree)
         expected = calm.expected_tokens(tree) * share
@@ -117,7 +117,9 @@ def test_above_temperature_0_the_replay_says_by_which_share_the_table_is_off(ran
 def test_texts_too_short_for_a_step_leave_the_table_alone():
     acceptance = measured([np.array([0, 0, 1]), np.array([0, 1, 0])] * 3, depth=3)
     deep = chain(3)
-    assert Dependence(acceptance.table, acceptance.outcomes).tokens(deep) == acceptance.table.expected_tokens(deep)
+    assert Dependence(acceptance.table, acceptance.accepted_ranks).tokens(deep) == acceptance.table.expected_tokens(
+        deep
+    )
     profile = replace(profile_of(MACHINES["nodes cost"], acceptance.table.p), acceptances=(acceptance,))
     predicted = step_model(profile, raw=True).predict("chain", deep).tokens_per_step
     assert predicted.low < predicted.value == acceptance.table.expected_tokens(deep) < predicted.high
@@ -131,5 +133,5 @@ def test_a_plan_takes_what_the_replay_says_is_fastest(ranks):
     assert found.tree.tokens_per_step.value == pytest.approx(decoded(ranks, found.tree.tree), rel=1e-9)
     for rival in (found.fastest.tree, *(each.tree for each in found.budgets)):
         assert model.speedup(found.tree.tree) >= model.speedup(rival)
-    table_only = replace(profile, acceptances=(replace(acceptance, outcomes=None),))
+    table_only = replace(profile, acceptances=(replace(acceptance, accepted_ranks=None),))
     assert plan(table_only, 9, raw=True).tree.tree == found.fastest.tree

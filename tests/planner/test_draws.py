@@ -1,4 +1,4 @@
-"""Draws of what the measurements leave open: their laws, worked out on other ways, and what follows for a choice."""
+"""Draws of what the measurements leave open: their distributions, worked out on other ways, and what follows for a choice."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ class TestTokens:
     @pytest.mark.parametrize("table", TABLES)
     def test_without_noise_every_draw_is_the_expected_number(self, table, tree):
         model = step_model(profile_of(MACHINES["nodes cost"], TABLES[table]), raw=True)
-        found = model.worlds.tokens(tree)
+        found = model.draws.tokens(tree)
         assert found.shape == (uncertainty.DRAWS,)
         assert found.tolist() == pytest.approx([tokens(paths_of(tree.parents.tolist()), TABLES[table])] * len(found))
 
@@ -118,7 +118,7 @@ class TestAcceptance:
         assert apart < 0.6 * together
 
     def test_few_texts_are_known_to_be_few(self, monkeypatch):
-        """Each entry follows Student's t law with one degree of freedom less than there are texts."""
+        """Each entry follows Student's t distribution with one degree of freedom less than there are texts."""
         for count in (2, 4, 9):
             texts = uneven_texts(texts=count)
             measured = acceptance_of(texts)
@@ -153,7 +153,7 @@ class TestAcceptance:
 class TestMedians:
     @pytest.mark.parametrize("samples", [9, 25, 100])
     def test_95_percent_of_the_draws_hold_the_true_median(self, samples):
-        """Of samples of a skewed law: most passes take the least time, few take far longer."""
+        """Of samples of a skewed distribution: most passes take the least time, few take far longer."""
         rng = np.random.default_rng(samples)
         true = stats.gamma.median(2)
         trials = 1500
@@ -196,33 +196,33 @@ NOISY = profile([latency(MACHINES["nodes cost"], noise=0.2)], [acceptance_of(une
 
 class TestWorlds:
     def test_the_same_draws_at_every_call(self):
-        first, second = step_model(NOISY).worlds, step_model(NOISY).worlds
+        first, second = step_model(NOISY).draws, step_model(NOISY).draws
         assert first is not second
         for tree in TREES[:2]:
             np.testing.assert_array_equal(first.speedup(tree), second.speedup(tree))
 
     def test_all_trees_are_seen_in_the_same_worlds(self):
         """In each, trees of as many nodes are apart by the one level that the deeper drafts more."""
-        worlds = step_model(NOISY).worlds
-        apart_s = worlds.step_s(chain(3)) - worlds.step_s(TokenTree([-1, 0, 1, 1]))
-        np.testing.assert_allclose(apart_s, worlds.costs.draft_s[:, 1], rtol=1e-9)
-        assert worlds.costs.draft_s[:, 1].std() > 0
-        assert np.corrcoef(worlds.tokens(chain(2)), worlds.tokens(chain(3)))[0, 1] > 0.9
+        draws = step_model(NOISY).draws
+        apart_s = draws.step_s(chain(3)) - draws.step_s(TokenTree([-1, 0, 1, 1]))
+        np.testing.assert_allclose(apart_s, draws.costs.draft_s[:, 1], rtol=1e-9)
+        assert draws.costs.draft_s[:, 1].std() > 0
+        assert np.corrcoef(draws.tokens(chain(2)), draws.tokens(chain(3)))[0, 1] > 0.9
 
     def test_speed_is_tokens_over_seconds(self):
-        worlds = step_model(NOISY).worlds
+        draws = step_model(NOISY).draws
         tree = k_ary(2, 2)
         np.testing.assert_allclose(
-            worlds.speedup(tree), worlds.tokens(tree) / worlds.step_s(tree) * worlds.step_s(chain(0)), rtol=1e-12
+            draws.speedup(tree), draws.tokens(tree) / draws.step_s(tree) * draws.step_s(chain(0)), rtol=1e-12
         )
 
     def test_plain_decoding_is_never_faster_than_itself(self):
-        assert set(step_model(NOISY).worlds.speedup(chain(0))) == {1.0}
+        assert set(step_model(NOISY).draws.speedup(chain(0))) == {1.0}
 
 
 def sure_of(model: StepModel, *trees: TokenTree) -> Confidence:
     known = np.array([model.tokens_per_step(tree) for tree in trees])
-    return confidence(model.worlds, known, model.costs, trees)
+    return confidence(model.draws, known, model.costs, trees)
 
 
 SPEED = seconds(lambda n: 1.0 + 0.1 * n, lambda _: 0.1, 0.1)

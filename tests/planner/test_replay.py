@@ -1,4 +1,4 @@
-"""Replaying a record is decoding: the same steps as growing every tree token by token."""
+"""Replaying a record is decoding: the same steps as expanding every tree token by token."""
 
 from dataclasses import replace
 

@@ -27,7 +27,7 @@ EVEN, STEEP = [[0.45, 0.45]] * DEPTH, [[0.66, 0.02]] * DEPTH
 """The first accepts more at each node; the second more along a chain."""
 NODES_DEAR = seconds(lambda n: 0.7 + 0.3 * n, lambda _: 0.02, 0.05, nodes=NODES)
 NODES_FREE = seconds(lambda n: 1.0 + 1e-4 * n, lambda _: 0.02, 0.05, nodes=NODES)
-LOSSY = "typical (lossy: the text's law changes)"
+LOSSY = "typical (lossy: the text's distribution changes)"
 
 
 def measured(machine: Seconds, *, overheads: dict[str, float] | None = None, **tables: object) -> Profile:
@@ -126,7 +126,7 @@ class TestBest:
             [latency(NODES_FREE, noise={"overhead": 0.5}, overheads={"typical": 0.4})],
             [acceptance(EVEN), acceptance(EVEN, rule="typical")],
         )
-        common, own = (step_model(made, rule=each.rule).worlds.costs for each in made.acceptances)
+        common, own = (step_model(made, rule=each.rule).draws.costs for each in made.acceptances)
         assert np.median(common.overhead_s) == pytest.approx(0.05, rel=0.05)
         assert np.median(own.overhead_s) == pytest.approx(0.4, rel=0.05)
         assert own.overhead_s.std() > 5 * common.overhead_s.std() > 0

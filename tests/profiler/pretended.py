@@ -91,7 +91,7 @@ def machine_and_pair(make_model, contexts, **machine):
 
 
 def faults(latencies, verify: Seconds, draft: Seconds) -> list[tuple[object, ...]]:
-    """Return where measured times are not those of a surface: off at a measured count, outside the interval between."""
+    """Return where measured times are not those of a latency grid: off at a measured count, outside the interval between."""
     found: list[tuple[object, ...]] = []
     for latency in latencies:
         place = (latency.context_tokens, latency.batch_size)

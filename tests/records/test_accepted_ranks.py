@@ -1,4 +1,4 @@
-"""Replaying trees along measured outcomes, against walking them node by node."""
+"""Replaying trees along measured accepted ranks, against walking them node by node."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.support.slow import slow
 from treeopt.errors import InvalidValueError
 from treeopt.records.acceptance import AcceptanceTable
-from treeopt.records.accepted_ranks import Outcomes
+from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 
 TREES = [chain(0), chain(1), chain(5), k_ary(2, 3), level_widths([4, 3, 5]), TokenTree([-1, 0, 0, 1, 1, 2])]
@@ -39,7 +39,7 @@ texts = st.lists(st.lists(st.integers(MISS, 4), max_size=40), min_size=1, max_si
 @given(texts)
 @pytest.mark.parametrize("tree", TREES, ids=repr)
 def test_a_replay_walks_every_text(tree, ranks):
-    found = Outcomes(ranks).replay(tree)
+    found = AcceptedRanks(ranks).replay(tree)
     assert [tuple(each) for each in zip(*map(np.ndarray.tolist, found), strict=True)] == [
         walked(tree, r) for r in ranks
     ]
@@ -48,25 +48,25 @@ def test_a_replay_walks_every_text(tree, ranks):
 def test_trees_with_equally_wide_levels_are_walked_each_by_itself():
     """Replays are kept: what one tree came to must not be told of another."""
     ranks = [[1, 0, 0, 1, 0, MISS, 0, 0, 1, 0] * 3]
-    outcomes, trees = Outcomes(ranks), [TokenTree([-1, 0, 0, 1, 1]), TokenTree([-1, 0, 0, 2, 2])]
-    found = [tuple(int(each[0]) for each in outcomes.replay(tree)) for tree in trees]
+    accepted_ranks, trees = AcceptedRanks(ranks), [TokenTree([-1, 0, 0, 1, 1]), TokenTree([-1, 0, 0, 2, 2])]
+    found = [tuple(int(each[0]) for each in accepted_ranks.replay(tree)) for tree in trees]
     assert found == [walked(tree, ranks[0]) for tree in trees]
     assert found[0] != found[1]
 
 
 def test_a_perfect_draft_accepts_every_level():
-    tokens, steps = Outcomes([[0] * 60, [0] * 30]).replay(chain(4))
+    tokens, steps = AcceptedRanks([[0] * 60, [0] * 30]).replay(chain(4))
     assert (tokens / steps).tolist() == [5.0, 5.0]
     assert steps.tolist() == [12, 6]
 
 
 def test_plain_decoding_yields_one_token():
-    tokens, steps = Outcomes([[3, MISS, 0]]).replay(chain(0))
+    tokens, steps = AcceptedRanks([[3, MISS, 0]]).replay(chain(0))
     assert (tokens.tolist(), steps.tolist()) == ([3], [3])
 
 
 def test_a_text_shorter_than_the_tree_has_no_whole_step():
-    tokens, steps = Outcomes([[0] * 5]).replay(chain(5))
+    tokens, steps = AcceptedRanks([[0] * 5]).replay(chain(5))
     assert (tokens.tolist(), steps.tolist()) == ([0], [0])
 
 
@@ -75,7 +75,7 @@ def test_steps_that_begin_late_are_not_cut_short(texts):
     """Counting a step that the text's end cut off would make every other step seem longer or shorter."""
     rng = np.random.default_rng(0)
     ranks = [np.where(rng.random(12) < 0.8, 0, MISS) for _ in range(texts)]
-    tokens, steps = Outcomes(ranks).replay(chain(8))
+    tokens, steps = AcceptedRanks(ranks).replay(chain(8))
     expected = AcceptanceTable([0.8]).expected_tokens(chain(8))
     assert tokens.sum() / steps.sum() == pytest.approx(expected, rel=0.01)
     with_cut_steps = sum(map(len, ranks)) / sum(len(starts(chain(8), each)) for each in ranks)
@@ -108,11 +108,11 @@ def test_the_table_counts_every_position_as_a_root(ranks):
                     accepted[depth, rank] += 1
                 if rank == MISS:
                     break
-    found = Outcomes(ranks).table(depths, branching)
+    found = AcceptedRanks(ranks).table(depths, branching)
     np.testing.assert_allclose(found.p, accepted / np.maximum(reached, 1)[:, None])
 
 
 @pytest.mark.parametrize("ranks", [[], [[0, -2]], [[[0]]], [0, 1]], ids=str)
 def test_what_are_no_ranks(ranks):
     with pytest.raises(InvalidValueError, match="ranks: expected a list of ranks of at least -1 for every text"):
-        Outcomes(ranks)
+        AcceptedRanks(ranks)

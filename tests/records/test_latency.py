@@ -95,7 +95,7 @@ class TestTable:
         assert table([3], [0.5]).seconds(3) == 0.5
 
     @pytest.mark.parametrize("tokens", [1, 9, np.array([2, 9]), np.array([1, 8])], ids=str)
-    def test_what_was_not_measured_is_not_guessed(self, tokens):
+    def test_what_was_not_measured_is_not_invented(self, tokens):
         found = table([2, 8], [1.0, 2.0])
         for ask in (found.seconds, found.interval_s):
             with pytest.raises(InfeasibleError, match=r"measured for 2 to 8 tokens\. Got [19]: ask for fewer"):

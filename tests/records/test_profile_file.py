@@ -21,7 +21,7 @@ from treeopt.errors import FormatError, InfeasibleError, InvalidValueError, Tree
 from treeopt.files import yaml_file
 from treeopt.files.yaml_file import MAX_NESTING
 from treeopt.records.acceptance import AcceptanceTable, TextSums
-from treeopt.records.accepted_ranks import Outcomes
+from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.profile import (
     ACCEPTANCE,
@@ -123,7 +123,7 @@ GOLDEN = Profile(
             table=PER_DEPTH,
             texts=TEXTS,
             imported=(Imported(what="acceptance", source="metrics.txt (vLLM metrics)"),),
-            outcomes=Outcomes([[0, 0, -1, 2, 0], [-1, 0, 1]]),
+            accepted_ranks=AcceptedRanks([[0, 0, -1, 2, 0], [-1, 0, 1]]),
         ),
         MeasuredAcceptance(
             rule="typical", temperature=0.0, top_p=0.9, prompts=1, positions=1, table=AcceptanceTable([0.8, 0.1])
@@ -169,7 +169,7 @@ def check_same(found: Profile, expected: Profile) -> None:
 
 
 def ranks_of(acceptance: MeasuredAcceptance) -> list[list[int]] | None:
-    return acceptance.outcomes and [ranks.tolist() for ranks in acceptance.outcomes.ranks]
+    return acceptance.accepted_ranks and [ranks.tolist() for ranks in acceptance.accepted_ranks.ranks]
 
 
 def close(found: np.ndarray, expected: np.ndarray) -> None:
@@ -314,7 +314,7 @@ ACCEPTANCES_OF_TEXTS = st.builds(
         acceptance,
         table=texts.table(),
         texts=texts,
-        outcomes=Outcomes((ranks * len(texts.reached))[: len(texts.reached)]) if ranks else None,
+        accepted_ranks=AcceptedRanks((ranks * len(texts.reached))[: len(texts.reached)]) if ranks else None,
     ),
     ACCEPTANCES,
     text_sums(),
@@ -511,13 +511,21 @@ WRONG_SHAPE = {
         "latency[0].steps[0].trees",
         "at least one",
     ),
-    "outcomes below -1": (spoiled(*FIRST, "outcomes", value=[[0], [-2]]), "acceptance[0].outcomes", "at least -1"),
+    "outcomes below -1": (
+        spoiled(*FIRST, "outcomes", value=[[0], [-2]]),
+        "acceptance[0].outcomes",
+        "at least -1",
+    ),
     "outcomes not whole": (
         spoiled(*FIRST, "outcomes", value=[[0], [0.5]]),
         "acceptance[0].outcomes[1]",
         "whole numbers",
     ),
-    "outcomes flat": (spoiled(*FIRST, "outcomes", value=[0, 1]), "acceptance[0].outcomes[0]", "whole numbers"),
+    "outcomes flat": (
+        spoiled(*FIRST, "outcomes", value=[0, 1]),
+        "acceptance[0].outcomes[0]",
+        "whole numbers",
+    ),
     "unknown field": (spoiled("note", value="hello"), "note", "unknown field"),
     "unknown field of the machine": (spoiled("machine", "owner", value="me"), "machine.owner", "unknown field"),
     "unknown field of latency": (spoiled("latency", 0, "note", value="x"), "latency[0].note", "unknown field"),

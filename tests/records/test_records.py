@@ -16,9 +16,9 @@ from treeopt.planner import plan, schedule, step_model
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.curves import Curve
 from treeopt.records.acceptance import AcceptanceTable, TextSums
-from treeopt.records.acceptance_counts import TextCounts
-from treeopt.records.accepted_ranks import Outcomes
-from treeopt.records.decode_stats import Trial
+from treeopt.records.acceptance_counts import AcceptanceCounts
+from treeopt.records.accepted_ranks import AcceptedRanks
+from treeopt.records.decode_stats import DecodeStats
 from treeopt.records.draft_record import DraftRecord
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.profile import MeasuredAcceptance, Profile
@@ -59,13 +59,13 @@ MAKERS: dict[str, Callable[[], Any]] = {
         np.full((16, 32), 0.01), counts=np.full(16, 9.0), standard_error=np.full((16, 32), 0.001)
     ),
     "TextSums": lambda: TextSums(np.full((24, 16), 9.0), np.full((24, 16, 32), 0.1)),
-    "TextCounts": lambda: TextCounts(np.full(16, 9.0), np.full((16, 32), 0.1)),
+    "AcceptanceCounts": lambda: AcceptanceCounts(np.full(16, 9.0), np.full((16, 32), 0.1)),
     "Timing": lambda: Timing(np.linspace(0.1, 0.2, 99)),
     "Timing of differences": lambda: Timing([-0.1, 0.2], allow_negative=True),
     "LatencyTable": counts,
-    "Outcomes": lambda: Outcomes([[0, 1, -1] * 50, [2] * 90]),
+    "AcceptedRanks": lambda: AcceptedRanks([[0, 1, -1] * 50, [2] * 90]),
     "DraftRecord": big_record,
-    "Trial": lambda: Trial(
+    "DecodeStats": lambda: DecodeStats(
         tokens=np.array([9, 8]),
         steps=np.array([4, 4]),
         pass_tokens=np.array([5]),
@@ -164,7 +164,7 @@ def test_the_text_says_what_it_is_of_and_how_large():
         "TextSums": ["(24, 16, 32)"],
         "Timing": ["(99,)", "median_s=0.15"],
         "LatencyTable": ["(167,)", "1 ... 499", "0.013 ... 0.511"],
-        "Outcomes": ["<2 int64 arrays, 240 entries>"],
+        "AcceptedRanks": ["<2 int64 arrays, 240 entries>"],
         "DraftRecord": ["roots=200", "texts=2", "top_k=4", "depth=3", "a folder"],
         "Profile": ["bundled target", "bundled draft", "StepLatency", "MeasuredAcceptance"],
         "Plan": ["sequoia at temperature 0", "speedup", "tree of"],
@@ -194,7 +194,7 @@ def test_other_values_are_not_equal():
         (Timing([1.0, 2.0]), Timing([2.0, 1.0])),
         (LatencyTable([1, 2], [Timing([1.0]), Timing([2.0])]), LatencyTable([1, 3], [Timing([1.0]), Timing([2.0])])),
         (LatencyTable([1], [Timing([1.0, 1.0])]), LatencyTable([1], [Timing([1.0])])),
-        (Outcomes([[0], [1]]), Outcomes([[0, 1]])),
+        (AcceptedRanks([[0], [1]]), AcceptedRanks([[0, 1]])),
         (TextSums([[9.0], [9.0]], [[[1.0]], [[1.0]]]), TextSums([[9.0], [9.0]], [[[1.0]], [[2.0]]])),
         (solve(AcceptanceTable([0.7, 0.12]), 64, 8), solve(AcceptanceTable([0.7, 0.12]), 64, 7)),
         (curve, dataclasses.replace(curve, knots=curve.knots * 2)),
@@ -206,20 +206,23 @@ def test_other_values_are_not_equal():
 
 
 def test_zeros_of_either_sign_are_one_value():
-    one, other = TextCounts(np.array([0.0]), np.zeros((1, 1))), TextCounts(np.array([-0.0]), np.zeros((1, 1)))
+    one, other = (
+        AcceptanceCounts(np.array([0.0]), np.zeros((1, 1))),
+        AcceptanceCounts(np.array([-0.0]), np.zeros((1, 1))),
+    )
     assert one == other
     assert hash(one) == hash(other)
 
 
 def test_what_is_kept_to_save_time_is_no_part_of_the_value():
-    asked, fresh = Outcomes([[0, 1, -1] * 50]), Outcomes([[0, 1, -1] * 50])
+    asked, fresh = AcceptedRanks([[0, 1, -1] * 50]), AcceptedRanks([[0, 1, -1] * 50])
     asked.replay(TokenTree([-1, 0]))
     assert asked == fresh
     assert len(pickle.dumps(asked)) == len(pickle.dumps(fresh))
     assert pickle.loads(pickle.dumps(asked)).replay(TokenTree([-1, 0])).steps == asked.replay(TokenTree([-1, 0])).steps
     model = step_model(invented())
     before = len(pickle.dumps(model))
-    model.worlds  # noqa: B018 (drawn once, and kept)
+    model.draws  # noqa: B018 (drawn once, and kept)
     assert len(pickle.dumps(model)) == before
 
 

@@ -12,11 +12,11 @@ from treeopt.records.warnings import Caution, FormatCaution
 ROOT = Path(__file__).parents[2]
 WHERE = "256 tokens of context, batch 1"
 TEXTS = {
-    warnings.OutsideMeasured(
-        300, 2
-    ): "context 300 tokens x batch 2 lies outside what was measured; its times are guesses "
-    "on straight lines. Profile there before you rely on them.",
-    warnings.BeyondLargestPass(64, 128): "passes were measured up to 64 tokens; times beyond are guesses on straight "
+    warnings.OutsideMeasured(300, 2): "context 300 tokens x batch 2 lies outside what was measured; its times are "
+    "extrapolated along straight lines. Profile there before you rely on them.",
+    warnings.BeyondLargestPass(
+        64, 128
+    ): "passes were measured up to 64 tokens; times beyond are extrapolated along straight "
     "lines. Profile with --max-tokens 128 before you rely on them.",
     warnings.ImportedWithoutErrors(("acceptance", "draft time")): "imported without errors: acceptance, draft time. "
     "Intervals and certainty take them for exact: import several samples of each time, and counts in place of rates.",

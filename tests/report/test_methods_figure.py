@@ -6,10 +6,10 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from matplotlib.text import Annotation
 
-from tests.pictures import Picture, box, common, drawn
+from tests.support.pictures import Picture, box, common, drawn
 from treeopt.pictures.style import INK, SERIES
 from treeopt.records.results import NotRun, Row
-from treeopt.report.methods_figure import save_systems_figure
+from treeopt.report.methods_figure import save_methods_figure
 
 TITLE = "a-target-with-a-long-name-instruct-v0.3 + a-draft-with-a-long-name on NVIDIA H100 80GB HBM3"
 REASON = "its heads are of another target. Train some for this one, or leave it out. " * 4
@@ -45,7 +45,7 @@ ROWS = [
 
 
 def picture(rows: list[Row | NotRun], path: Path) -> Picture:
-    return drawn(lambda at: save_systems_figure(rows, at, title=TITLE), path)
+    return drawn(lambda at: save_methods_figure(rows, at, title=TITLE), path)
 
 
 def test_every_row_is_told_and_nothing_is_covered_or_cut(tmp_path: Path) -> None:
@@ -97,6 +97,6 @@ def test_equal_rows_give_equal_bytes_and_control_characters_a_readable_file(tmp_
 
     rows = [row("pl\x1bain", 0.0, 1.0, 1.0, rule="\x00"), NotRun(system="heads", temperature=0.0, reason="no\x07pe")]
     for name in ("a.svg", "b.svg"):
-        save_systems_figure(rows, tmp_path / name, title="\x1b[2J")
+        save_methods_figure(rows, tmp_path / name, title="\x1b[2J")
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     assert minidom.parse(str(tmp_path / "a.svg")).documentElement.tagName == "svg"

@@ -13,7 +13,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 
 from tests.cli.invented import COUNTS, FOUR_CONDITIONS, TABLE, invented
-from tests.pictures import Picture, common, drawn
+from tests.support.pictures import Picture, common, drawn
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.planner import Plan, plan
 from treeopt.planner.fastest import speeds

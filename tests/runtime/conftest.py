@@ -16,7 +16,7 @@ SIZES = {
     "num_key_value_heads": 2,
     "head_dim": 8,
     "max_position_embeddings": 128,
-    "initializer_range": 0.3,  # large enough for laws that are peaked and depend on the whole text
+    "initializer_range": 0.3,  # large enough for distributions that are peaked and depend on the whole text
     "bos_token_id": None,
     "eos_token_id": None,
 }
@@ -82,10 +82,10 @@ def greedy_text(logits_after):
 
 @pytest.fixture(scope="session")
 def chi_squared():
-    """Return the function from counts and the law they should follow to a p-value, rare cells taken together."""
+    """Return the function from counts and the distribution they should follow to a p-value, rare cells taken together."""
 
-    def p_value(counts, law):
-        counts, expected = np.asarray(counts, np.float64).ravel(), np.asarray(law, np.float64).ravel()
+    def p_value(counts, distribution):
+        counts, expected = np.asarray(counts, np.float64).ravel(), np.asarray(distribution, np.float64).ravel()
         assert abs(expected.sum() - 1) < 1e-9
         if counts[expected == 0].any():
             return 0.0

@@ -1,7 +1,7 @@
-"""The exact law of a step: every draft with its probability, and for each draft every outcome of the verifier.
+"""The exact distribution of a step: every draft with its probability, and for each draft every outcome of the verifier.
 
 What a step yields is completed by the target to max_depth + 1 tokens, so that it can be held against the target's joint
-law of as many.
+distribution of as many.
 """
 
 from itertools import permutations, product
@@ -14,25 +14,28 @@ from treeopt.runtime import Verifier
 CPU = torch.device("cpu")
 
 
-def one_after_the_other(law, count):
-    """Return every order of tokens drawn without replacement, uniformly once nothing is left, with its probability."""
+def one_after_the_other(distribution, count):
+    """Return every order of tokens sampled without replacement, uniformly once nothing is left, with its probability."""
     found = []
-    for order in permutations(range(len(law)), count):
-        probability, untried = 1.0, list(range(len(law)))
+    for order in permutations(range(len(distribution)), count):
+        probability, untried = 1.0, list(range(len(distribution)))
         for token in order:
-            left = sum(law[x] for x in untried)
-            probability *= law[token] / left if left > 0 else 1 / len(untried)
+            left = sum(distribution[x] for x in untried)
+            probability *= distribution[token] / left if left > 0 else 1 / len(untried)
             untried.remove(token)
         found.append((order, probability))
     return found
 
 
-def independent(law, count):
-    return [(drawn, float(np.prod([law[x] for x in drawn]))) for drawn in product(range(len(law)), repeat=count)]
+def independent(distribution, count):
+    return [
+        (sampled, float(np.prod([distribution[x] for x in sampled])))
+        for sampled in product(range(len(distribution)), repeat=count)
+    ]
 
 
-def the_likeliest(law, count):
-    return [(tuple(np.argsort(-np.asarray(law), kind="stable")[:count].tolist()), 1.0)]
+def the_likeliest(distribution, count):
+    return [(tuple(np.argsort(-np.asarray(distribution), kind="stable")[:count].tolist()), 1.0)]
 
 
 ORDERS = {
@@ -42,7 +45,7 @@ ORDERS = {
     "traversal": one_after_the_other,
     "typical": the_likeliest,
 }
-"""How the children of one node are drawn: orders(law, count) -> [(tokens, probability)]."""
+"""How the children of one node are sampled: orders(distribution, count) -> [(tokens, probability)]."""
 
 
 def drafts(tree, text, orders):
@@ -51,51 +54,51 @@ def drafts(tree, text, orders):
     for node in range(tree.nodes):
         if count := len(tree.children(node)):
             found = [
-                ((*nodes, *((*nodes[node], token) for token in drawn)), weight * probability)
+                ((*nodes, *((*nodes[node], token) for token in sampled)), weight * probability)
                 for nodes, weight in found
-                for drawn, probability in orders(text.draft[text.row[nodes[node]]].tolist(), count)
+                for sampled, probability in orders(text.draft[text.row[nodes[node]]].tolist(), count)
                 if weight * probability > 0
             ]
     return found
 
 
-def judged(rule, tree, text, orders=None, *, on_host=True):
-    """Yield, for every draft, its nodes' texts, its probability, and a verifier that has judged it."""
+def verified(rule, tree, text, orders=None, *, on_host=True):
+    """Yield, for every draft, its nodes' texts, its probability, and a verifier that has tested it."""
     verifier = Verifier(rule, tree, text.vocabulary, CPU, on_host=on_host)
     draft, target = torch.from_numpy(text.draft), torch.from_numpy(text.target)
     for nodes, weight in drafts(tree, text, orders or ORDERS[rule.name]):
         rows = torch.tensor([text.row[node] for node in nodes])
         tokens = torch.tensor([0, *(node[-1] for node in nodes[1:])])
-        verifier.judge(tokens, draft[rows], target[rows])
+        verifier.test(tokens, draft[rows], target[rows])
         yield nodes, weight, verifier
 
 
-def outcomes(verifier, tree):
+def end_probabilities(verifier, tree):
     """Return float64 (n, V): how probable it is that the path ends at a node and a token follows."""
     ends = verifier.reach().copy()
     np.subtract.at(ends, tree.parents[1:], ends[1:].copy())
     assert ends.min() > -1e-12
-    laws = np.stack([verifier.law_after(node).double().numpy() for node in range(tree.nodes)])
-    return ends[:, None] * laws / np.where(laws.sum(1) > 0, laws.sum(1), 1.0)[:, None]
+    distributions = np.stack([verifier.distribution_after(node).double().numpy() for node in range(tree.nodes)])
+    return ends[:, None] * distributions / np.where(distributions.sum(1) > 0, distributions.sum(1), 1.0)[:, None]
 
 
-def step_law(rule, tree, text, orders=None, *, on_host=True):
-    """Return the joint law of the next max_depth + 1 tokens when a step comes first and the target samples the rest."""
+def step_distribution(rule, tree, text, orders=None, *, on_host=True):
+    """Return the joint distribution of the next max_depth + 1 tokens when a step comes first and the target samples the rest."""
     after = {}
-    for nodes, weight, verifier in judged(rule, tree, text, orders, on_host=on_host):
-        for node, law in zip(nodes, weight * outcomes(verifier, tree), strict=True):
-            after[node] = after.get(node, 0.0) + law
+    for nodes, weight, verifier in verified(rule, tree, text, orders, on_host=on_host):
+        for node, distribution in zip(nodes, weight * end_probabilities(verifier, tree), strict=True):
+            after[node] = after.get(node, 0.0) + distribution
     joint = np.zeros((text.vocabulary,) * (text.depth + 1))
-    for node, law in after.items():
-        joint[node] += text.completed(node, law)
+    for node, distribution in after.items():
+        joint[node] += text.completed(node, distribution)
     return joint
 
 
 def error(rule, tree, text, orders=None, *, on_host=True):
-    """Return by how much the law of a step differs from the target's, at most."""
-    return np.abs(step_law(rule, tree, text, orders, on_host=on_host) - text.target_law()).max()
+    """Return by how much the distribution of a step differs from the target's, at most."""
+    return np.abs(step_distribution(rule, tree, text, orders, on_host=on_host) - text.target_distribution()).max()
 
 
 def expected_reach(rule, tree, text, *, on_host=True):
     """Return float64 (n,): how probable it is, over all drafts, that the accepted path holds a node."""
-    return sum(weight * verifier.reach() for _, weight, verifier in judged(rule, tree, text, on_host=on_host))
+    return sum(weight * verifier.reach() for _, weight, verifier in verified(rule, tree, text, on_host=on_host))

@@ -9,7 +9,7 @@ Path = tuple[int, ...]
 
 
 class InventedDraft:
-    """Laws that hang on the whole text; some are certain of one token, some have exact ties."""
+    """Distributions that hang on the whole text; some are certain of one token, some have exact ties."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -23,14 +23,14 @@ class InventedDraft:
                 logits[rng.integers(VOCABULARY)] += 80  # rounds to a probability of 1
             if rng.random() < 0.2:
                 logits[:2] = logits.max()
-            law = logits - logits.max()
-            law = law - np.log(np.exp(law).sum())
-            self._known[text] = list(np.minimum(law, 0).astype(np.float32))
+            distribution = logits - logits.max()
+            distribution = distribution - np.log(np.exp(distribution).sum())
+            self._known[text] = list(np.minimum(distribution, 0).astype(np.float32))
         return self._known[text]
 
     def ranked(self, text: Path) -> list[int]:
-        law = self.log_probs(text)
-        return sorted(range(VOCABULARY), key=lambda token: (-law[token], token))
+        distribution = self.log_probs(text)
+        return sorted(range(VOCABULARY), key=lambda token: (-distribution[token], token))
 
 
 def beams(
@@ -42,10 +42,10 @@ def beams(
     for _ in range(depth):
         level = []
         for path in fed[-1]:
-            law = draft.log_probs(text + path)
+            distribution = draft.log_probs(text + path)
             for token in draft.ranked(text + path)[:top_k]:
                 child = (*path, token)
-                scores[child] = np.float32(scores[path] + law[token])
+                scores[child] = np.float32(scores[path] + distribution[token])
                 level.append(child)
         pool += level
         fed.append(sorted(level, key=lambda path: -scores[path])[:top_k])  # sorted() keeps the order of equals

@@ -1,4 +1,4 @@
-"""Invented laws of a target and a draft after every short text, adversarial ones among them."""
+"""Invented distributions of a target and a draft after every short text, adversarial ones among them."""
 
 from itertools import product
 
@@ -19,37 +19,37 @@ def one_hot(seed, vocabulary):
 
 
 def with_zeros(seed, vocabulary, zeros):
-    def law(text):
+    def distribution(text):
         generator = noise(seed, text)
         weights = generator.dirichlet(np.ones(vocabulary))
         weights[generator.permutation(vocabulary)[:zeros]] = 0
         return weights / weights.sum()
 
-    return law
+    return distribution
 
 
 def part(vocabulary, tokens):
-    """Return the law that is even over some tokens, whatever the text."""
-    law = np.isin(np.arange(vocabulary), tokens) / len(tokens)
-    return lambda _: law
+    """Return the distribution that is even over some tokens, whatever the text."""
+    distribution = np.isin(np.arange(vocabulary), tokens) / len(tokens)
+    return lambda _: distribution
 
 
 def far_apart(seed, vocabulary):
-    """Return laws of which a format with 8 bits of exponent keeps one token: the others are e^-94, e^-96 and so on."""
+    """Return distributions of which a format with 8 bits of exponent keeps one token: the others are e^-94, e^-96 and so on."""
 
-    def law(text):
+    def distribution(text):
         logits = np.append(0.0, -92.0 - 2.0 * np.arange(1, vocabulary))
         weights = np.exp(noise(seed, text).permutation(logits))
         return weights / weights.sum()
 
-    return law
+    return distribution
 
 
-def cut_to(law, kept):
-    """Return the laws with all but the likeliest tokens cut, as top-k and top-p do."""
+def cut_to(distribution, kept):
+    """Return the distributions with all but the likeliest tokens cut, as top-k and top-p do."""
 
     def after(text):
-        weights = law(text)
+        weights = distribution(text)
         weights = np.where(weights >= np.sort(weights)[-kept], weights, 0.0)
         return weights / weights.sum()
 
@@ -57,7 +57,7 @@ def cut_to(law, kept):
 
 
 def adversarial(size):
-    """Return pairs of laws, target and draft, over `size` tokens, by name."""
+    """Return pairs of distributions, target and draft, over `size` tokens, by name."""
     upper, lower = list(range(size // 2, size)), list(range(size // 2))
     return {
         "random": (dirichlet(1, size), dirichlet(2, size)),
@@ -83,21 +83,21 @@ def adversarial(size):
 
 
 class Text:
-    """Laws of target and draft after every text of up to `depth` tokens."""
+    """Distributions of target and draft after every text of up to `depth` tokens."""
 
     def __init__(self, target, draft, vocabulary, depth):
         self.vocabulary, self.depth = vocabulary, depth
         texts = [text for length in range(depth + 1) for text in product(range(vocabulary), repeat=length)]
         self.row = {text: row for row, text in enumerate(texts)}
-        self.target, self.draft = (np.stack([law(text) for text in texts]) for law in (target, draft))
+        self.target, self.draft = (np.stack([distribution(text) for text in texts]) for distribution in (target, draft))
 
-    def completed(self, text, law):
-        """Return the joint law of the tokens from a text up to depth + 1, the first by `law`, the rest by the target."""
+    def completed(self, text, distribution):
+        """Return the joint distribution of the tokens from a text up to depth + 1, the first by `distribution`, the rest by the target."""
         if len(text) == self.depth:
-            return law
-        after = [self.target_law((*text, token)) for token in range(self.vocabulary)]
-        return np.stack([p * below for p, below in zip(law, after, strict=True)])
+            return distribution
+        after = [self.target_distribution((*text, token)) for token in range(self.vocabulary)]
+        return np.stack([p * below for p, below in zip(distribution, after, strict=True)])
 
-    def target_law(self, text=()):
-        """Return the joint law of the tokens from a text up to depth + 1."""
+    def target_distribution(self, text=()):
+        """Return the joint distribution of the tokens from a text up to depth + 1."""
         return self.completed(text, self.target[self.row[text]])

@@ -1,7 +1,8 @@
-"""A toy target whose texts are Markov chains of known law, and how far decoded texts are from it.
+"""A toy target whose texts are Markov chains of known distribution, and how far decoded texts are from it.
 
-Of 1024 tokens, 0 to 4 are a state each; all others are one state, a tail of about a quarter of the law in which every
-token has about a four-thousandth, so that noise of few bits shows.  The next token depends on the state only.
+Of 1024 tokens, 0 to 4 are a state each; all others are one state, a tail of about a quarter of the distribution in
+which every token has about a four-thousandth, so that noise of few bits shows.  The next token depends on the state
+only.
 """
 
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from functools import cache
 import numpy as np
 import torch
 
-from tests.support.slow_distribution import slow_law
+from tests.support.slow_distribution import slow_distribution
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.model import NOTHING, Output
 
@@ -58,13 +59,13 @@ class Markov:
             tied_head=False,
             end_tokens=(),
         )
-        self.logits = torch.from_numpy(np.log(token_laws(transitions))).to(dtype)
+        self.logits = torch.from_numpy(np.log(token_distributions(transitions))).to(dtype)
         """(STATES, V), after a token of each state."""
 
     def chain(self, sampling):
         """Return the chain of states that direct sampling from this model follows."""
-        laws = np.array([slow_law(row.tolist(), sampling) for row in self.logits])
-        return Chain(np.column_stack([laws[:, : STATES - 1], laws[:, STATES - 1 :].sum(1)]))
+        distributions = np.array([slow_distribution(row.tolist(), sampling) for row in self.logits])
+        return Chain(np.column_stack([distributions[:, : STATES - 1], distributions[:, STATES - 1 :].sum(1)]))
 
     def new_cache(self, capacity):
         return Cache(capacity)
@@ -83,14 +84,14 @@ class Markov:
         return Output(self.logits[tokens.clamp(max=STATES - 1)])
 
 
-def token_laws(transitions):
-    """Return the laws of tokens, (states, V), whose states have the laws `transitions`, (states, states)."""
+def token_distributions(transitions):
+    """Return the distributions of tokens, (states, V), whose states have the distributions `transitions`, (states, states)."""
     tail = np.repeat(transitions[:, -1:] / TAIL, TAIL, axis=1)
     return np.concatenate([transitions[:, :-1], tail], axis=1)
 
 
 def random_transitions(seed, tail=0.25):
-    """Return laws of the next state after each, all with about the same tail."""
+    """Return distributions of the next state after each, all with about the same tail."""
     generator = np.random.default_rng(seed)
     tails = tail * generator.uniform(0.8, 1.2, (STATES, 1))
     return np.concatenate([generator.dirichlet(np.ones(STATES - 1), STATES) * (1 - tails), tails], axis=1)
@@ -102,7 +103,7 @@ def states(tokens):
 
 @dataclass(frozen=True)
 class Chain:
-    """The exact law of a Markov chain of states in the long run, and distances from it."""
+    """The exact distribution of a Markov chain of states in the long run, and distances from it."""
 
     transitions: np.ndarray
 
@@ -111,11 +112,11 @@ class Chain:
         return np.linalg.matrix_power(self.transitions, 500)[0]
 
     def ngrams(self, n):
-        """Return the law of n states in a row, flat."""
-        law = self.stationary
+        """Return the distribution of n states in a row, flat."""
+        distribution = self.stationary
         for _ in range(n - 1):
-            law = (law.reshape(-1, STATES)[:, :, None] * self.transitions).ravel()
-        return law
+            distribution = (distribution.reshape(-1, STATES)[:, :, None] * self.transitions).ravel()
+        return distribution
 
     def agreement(self):
         """Return the probability of the same state at each of the lags."""
@@ -133,7 +134,7 @@ class Chain:
         return found
 
     def distances(self, text):
-        """Return how far a text, states (count,), is from the law.
+        """Return how far a text, states (count,), is from the distribution.
 
         The total variation of its 1-, 2- and 3-grams, and its largest error in the agreement of states at a lag.
         """
@@ -153,5 +154,5 @@ class Chain:
 @cache
 def noise_floor(transitions, count):
     """Return the largest distances among CHAINS texts of so many states that were sampled directly."""
-    law = Chain(np.frombuffer(transitions).reshape(STATES, STATES))
-    return np.max([law.distances(direct) for direct in law.sampled(count)], axis=0)
+    distribution = Chain(np.frombuffer(transitions).reshape(STATES, STATES))
+    return np.max([distribution.distances(direct) for direct in distribution.sampled(count)], axis=0)

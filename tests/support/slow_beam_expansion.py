@@ -1,4 +1,4 @@
-"""The growth of an EAGLE-2 tree in plain Python, path by path: no cache, no masks, no arrays of nodes."""
+"""The expansion of an EAGLE-2 tree in plain Python, path by path: no cache, no masks, no arrays of nodes."""
 
 import numpy as np
 import torch

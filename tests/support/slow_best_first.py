@@ -1,4 +1,4 @@
-"""SpecExec's growth in plain Python, path by path: no cache, no masks, no arrays of nodes."""
+"""SpecExec's expansion in plain Python, path by path: no cache, no masks, no arrays of nodes."""
 
 from heapq import heappop, heappush
 from itertools import product

@@ -1,11 +1,11 @@
-"""Lookahead decoding in plain Python: every guess by a pass over nothing but the text that its token claims to see."""
+"""Lookahead decoding in plain Python: every proposal by a pass over nothing but the text that its token claims to see."""
 
 
 class SlowLookahead:
     """Window and pool as lists of tokens; `likeliest(text)` returns the token that a model finds likeliest after it."""
 
-    def __init__(self, likeliest, window, ngram, guesses):
-        self.likeliest, self.window, self.ngram, self.guesses = likeliest, window, ngram, guesses
+    def __init__(self, likeliest, window, ngram, candidates):
+        self.likeliest, self.window, self.ngram, self.candidates = likeliest, window, ngram, candidates
 
     def start(self, text):
         self.text, self.pool = [], {}
@@ -22,14 +22,14 @@ class SlowLookahead:
 
     def found(self):
         """Return the pool's continuations of the root, the newest first."""
-        return self.pool.get(self.text[-1], [])[: self.guesses]
+        return self.pool.get(self.text[-1], [])[: self.candidates]
 
     def remember(self, ngram):
         kept = self.pool.setdefault(ngram[0], [])
         if ngram[1:] in kept:
             kept.remove(ngram[1:])
         kept.insert(0, ngram[1:])
-        del kept[self.guesses :]
+        del kept[self.candidates :]
 
     def step(self, committed):
         last, before = len(self.levels) - 1, self.text[:-1]

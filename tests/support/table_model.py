@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from tests.support.markov import Cache
-from treeopt.runtime import law
+from treeopt.runtime import distribution
 from treeopt.runtime.models.model import NOTHING, Output
 
 NAN, INF = float("nan"), float("inf")
@@ -60,7 +60,7 @@ class Table:
 
     def joint(self, root, length, sampling):
         """Return the joint distribution of the next tokens after one, (V,) * length."""
-        probs = law(self.logits, sampling).double().numpy()
+        probs = distribution(self.logits, sampling).double().numpy()
         probs = probs / probs.sum(1, keepdims=True)
         found = probs[root]
         for _ in range(length - 1):

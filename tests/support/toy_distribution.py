@@ -1,4 +1,4 @@
-"""The joint law of the first tokens that a drafter's decoder gives after a prompt, on a random model of few tokens."""
+"""The joint distribution of the first tokens that a drafter's decoder gives after a prompt, on a random model of few tokens."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,18 +6,18 @@ from typing import Any
 import numpy as np
 
 from tests.support.slow import slow
-from treeopt.runtime import DraftingDecoder, Sampling, Transformer, Verdict, law, load_model
+from treeopt.runtime import DraftingDecoder, Sampling, Transformer, Verdict, distribution, load_model
 
 VOCABULARY, LENGTH = 5, 4
 EVEN = Sampling(1.0)
 SAMPLINGS = [EVEN, Sampling(0.7, top_p=0.8), Sampling(0.8, top_k=3)]
 FEW, MANY = 200, 500
 """Texts of a fast run and of a slow one."""
-LAWS = [(FEW, SAMPLINGS[1]), *slow((MANY, sampling) for sampling in SAMPLINGS)]
+DISTRIBUTIONS = [(FEW, SAMPLINGS[1]), *slow((MANY, sampling) for sampling in SAMPLINGS)]
 
 
 @dataclass(frozen=True)
-class ToyLaw:
+class ToyDistribution:
     """Compares what is decoded with fresh passes over every text; the fields are fixtures."""
 
     make_checkpoint: Any
@@ -32,12 +32,12 @@ class ToyLaw:
         found = np.ones((VOCABULARY,) * LENGTH)
         for done in range(LENGTH):
             for text in np.ndindex(*(VOCABULARY,) * done):
-                after = law(self.logits_after(model, [*prompt, *text])[None], sampling)[0].double().numpy()
+                after = distribution(self.logits_after(model, [*prompt, *text])[None], sampling)[0].double().numpy()
                 found[text] *= (after / after.sum()).reshape(VOCABULARY, *[1] * (LENGTH - done - 1))
         return found
 
     def p_value(self, drafter, prompt, texts, sampling=EVEN):
-        """Return how probable it is that texts of the right law lie as far from it, and tokens per step."""
+        """Return how probable it is that texts of the right distribution lie as far from it, and tokens per step."""
         model = self.model()
         decoder = DraftingDecoder(
             model,

@@ -1,7 +1,7 @@
 """Every rule once more: slow, in plain Python, from the papers' own recursions, sharing no code with treeopt.
 
 Each returns float64 (n, V): how probable it is that the accepted path of one draft ends at a node and a token follows.
-`tree` gives `nodes` and `children(node)`; tokens and laws are lists.
+`tree` gives `nodes` and `children(node)`; tokens and distributions are lists.
 """
 
 import math
@@ -21,10 +21,10 @@ def _scaled(values):
 def sequoia(tree, tokens, draft, target):
     """Chen et al., 2024, Algorithm 2."""
 
-    def after(law, tried):
-        left = [0.0 if x in tried else p for x, p in enumerate(law)]
+    def after(distribution, tried):
+        left = [0.0 if x in tried else p for x, p in enumerate(distribution)]
         if math.fsum(left) == 0:
-            left = [float(x not in tried) for x in range(len(law))]
+            left = [float(x not in tried) for x in range(len(distribution))]
         return _scaled(left)
 
     return _children_in_turn(tree, tokens, draft, target, after)
@@ -32,10 +32,10 @@ def sequoia(tree, tokens, draft, target):
 
 def specinfer(tree, tokens, draft, target):
     """Miao et al., 2024, Algorithm 2."""
-    return _children_in_turn(tree, tokens, draft, target, lambda law, _: law)
+    return _children_in_turn(tree, tokens, draft, target, lambda distribution, _: distribution)
 
 
-def _children_in_turn(tree, tokens, draft, target, draft_law_after):
+def _children_in_turn(tree, tokens, draft, target, draft_distribution_after):
     found = np.zeros(np.shape(target))
 
     def visit(node, weight):
@@ -50,7 +50,7 @@ def _children_in_turn(tree, tokens, draft, target, draft_law_after):
             p = _scaled(_positive(a - b for a, b in zip(p, q, strict=True)))
             tried.add(token)
             if len(tried) < len(q):
-                q = draft_law_after(q, tried)
+                q = draft_distribution_after(q, tried)
         found[node] += weight * np.array(_scaled(p))
 
     visit(0, 1.0)
@@ -78,7 +78,7 @@ def traversal(tree, tokens, draft, target):
     found = np.zeros(np.shape(target))
 
     def visit(node, path, weight):
-        """Judge all below a node and the node; return what is left of the weight where nothing was accepted."""
+        """Test all below a node and the node; return what is left of the weight where nothing was accepted."""
         big, small = list(target[node]), list(draft[node])
         for child in tree.children(node):
             token = tokens[child]
@@ -102,22 +102,22 @@ def traversal(tree, tokens, draft, target):
 def block(tree, tokens, draft, target):
     """Block verification of chains (Sun et al., 2024, Algorithm 2): the longest block whose own test succeeds."""
     length = tree.nodes - 1
-    path, tests, laws = 1.0, [], []
+    path, tests, distributions = 1.0, [], []
     for i in range(length + 1):
         if i:
             path = min(1.0, path * target[i - 1][tokens[i]] / draft[i - 1][tokens[i]])
         if i == length:
             tests.append(path)
-            laws.append(list(target[i]))
+            distributions.append(list(target[i]))
             break
         rest = _positive(path * b - s for b, s in zip(target[i], draft[i], strict=True))
         mass = math.fsum(rest)
         tests.append(mass / (mass + (1.0 - path)) if mass + (1.0 - path) > 0 else 0.0)
-        laws.append(_scaled(rest))
+        distributions.append(_scaled(rest))
     tests[0] = 1.0  # the empty block is accepted where no other is
     found = np.zeros(np.shape(target))
     for i in range(length + 1):
-        found[i] = tests[i] * math.prod(1.0 - test for test in tests[i + 1 :]) * np.array(laws[i])
+        found[i] = tests[i] * math.prod(1.0 - test for test in tests[i + 1 :]) * np.array(distributions[i])
     return found
 
 

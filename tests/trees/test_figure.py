@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.transforms import Bbox
 
-from tests.pictures import Picture, box, common, drawn
+from tests.support.pictures import Picture, box, common, drawn
 from tests.support.slow import slow
 from treeopt.arrays import Float64
 from treeopt.errors import InvalidValueError, TreeoptError

@@ -27,7 +27,7 @@ class VerifyTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SettingRequest:
     """What an engine is to be set to, in treeopt's words; the root counts as a node."""
 
     tree: DynamicTree
@@ -61,7 +61,7 @@ class EngineFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Emitted:
+class SettingFiles:
     """All files of a setting, the main one first, and what their user must know."""
 
     files: tuple[EngineFile, ...]
@@ -86,7 +86,7 @@ class Engine:
     """Whether it drafts dynamic trees; if not, chains only."""
     default: DynamicTree | None
     """What it does when it is told nothing but to speculate; None where a length must be given."""
-    emit: Callable[[Asked], Emitted]
+    emit: Callable[[SettingRequest], SettingFiles]
     """Raises InfeasibleError naming the field, what was expected and what came, for settings that it cannot take."""
     static: bool = False
     """Whether it can be handed treeopt's own decoder, and so any static tree."""

@@ -1,4 +1,4 @@
-"""All systems on the same prompts, in turn, so that drift of the machine hits all alike."""
+"""All methods on the same prompts, in turn, so that drift of the machine hits all alike."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ import numpy as np
 from tqdm import tqdm
 
 from treeopt.errors import TreeoptError
-from treeopt.methods.method import System
+from treeopt.methods.method import Method
 from treeopt.profiler.bench.compare import Workload
 from treeopt.profiler.bench.losslessness import Losslessness, greedy_losslessness, sampled_losslessness
 from treeopt.profiler.bench.timed_steps import TimedSteps, decoded_text
@@ -21,15 +21,15 @@ from treeopt.runtime.models.model import LanguageModel
 
 @dataclass(slots=True)
 class _Runner:
-    system: System
+    method: Method
     decoder: Decoder
     steps: TimedSteps
     texts: list[list[int]]
     counts: list[int]
 
 
-def bench_systems(
-    systems: Sequence[System | NotRun],
+def bench_methods(
+    methods: Sequence[Method | NotRun],
     target: LanguageModel,
     workload: Workload,
     sampling: Sampling,
@@ -37,21 +37,21 @@ def bench_systems(
     now_s: Callable[[], float] = time.perf_counter,
     show_progress: bool = True,
 ) -> tuple[Row | NotRun, ...]:
-    """Decode every prompt of the workload with every system in turn and return a row for each, in the order given.
+    """Decode every prompt of the workload with every method in turn and return a row for each, in the order given.
 
-    The first system must be plain decoding, which all are compared with.  Losslessness is tested on what was decoded.
+    The first method must be plain decoding, which all are compared with.  Losslessness is tested on what was decoded.
     Another whose drafter refuses the pair or a prompt becomes a row that says so; what plain decoding refuses is raised.
     """
     prompts, repeats = workload.prompts, workload.repeats
-    runners = [_started(system, prompts[0], sampling, now_s) for system in systems]
+    runners = [_started(method, prompts[0], sampling, now_s) for method in methods]
     hidden = None if show_progress else True
-    with tqdm(total=len(prompts) * repeats, desc="systems   ", unit="text", disable=hidden) as bar:
+    with tqdm(total=len(prompts) * repeats, desc="methods   ", unit="text", disable=hidden) as bar:
         for _ in range(repeats):
             for prompt in prompts:
                 for place, runner in enumerate(runners):
                     if isinstance(runner, _Runner):
                         work = partial(_decode, runner, prompt, workload.max_new_tokens)
-                        runners[place] = _attempt(work, runner.system, sampling)
+                        runners[place] = _attempt(work, runner.method, sampling)
                 bar.update()
     all_prompts, plain = list(prompts) * repeats, runners[0]
     assert isinstance(plain, _Runner)  # what it refuses is raised
@@ -65,27 +65,27 @@ def bench_systems(
 
 
 def _started(
-    system: System | NotRun, prompt: Sequence[int], sampling: Sampling, now_s: Callable[[], float]
+    method: Method | NotRun, prompt: Sequence[int], sampling: Sampling, now_s: Callable[[], float]
 ) -> _Runner | NotRun:
-    if isinstance(system, NotRun):
-        return system
-    return _attempt(partial(_runner, system, prompt, now_s), system, sampling)
+    if isinstance(method, NotRun):
+        return method
+    return _attempt(partial(_runner, method, prompt, now_s), method, sampling)
 
 
-def _attempt(work: Callable[[], _Runner], system: System, sampling: Sampling) -> _Runner | NotRun:
-    """Return what some work comes to, or why the system cannot do it."""
+def _attempt(work: Callable[[], _Runner], method: Method, sampling: Sampling) -> _Runner | NotRun:
+    """Return what some work comes to, or why the method cannot do it."""
     try:
         return work()
     except TreeoptError as error:
-        if system.name == "plain":
+        if method.name == "plain":
             raise
-        return NotRun(system=system.name, temperature=sampling.temperature, reason=str(error))
+        return NotRun(system=method.name, temperature=sampling.temperature, reason=str(error))
 
 
-def _runner(system: System, prompt: Sequence[int], now_s: Callable[[], float]) -> _Runner:
-    decoder = system.make(1)
+def _runner(method: Method, prompt: Sequence[int], now_s: Callable[[], float]) -> _Runner:
+    decoder = method.make(1)
     decoded_text(TimedSteps(decoder, now_s), decoder, prompt, 16)  # the first calls of every size are slower
-    return _Runner(system, decoder, TimedSteps(decoder, now_s), [], [])
+    return _Runner(method, decoder, TimedSteps(decoder, now_s), [], [])
 
 
 def _decode(runner: _Runner, prompt: Sequence[int], max_new_tokens: int) -> _Runner:
@@ -117,10 +117,10 @@ def _row(runner: _Runner, plain_rate: float, tested: Losslessness, sampling: Sam
     draft_s, verify_s, rest_s = (float(np.sum(each)) / count for each in (steps.draft_s, steps.verify_s, steps.rest_s))
     rate = _rate(runner)
     return Row(
-        system=runner.system.name,
-        rule=runner.system.rule,
+        system=runner.method.name,
+        rule=runner.method.rule,
         temperature=sampling.temperature,
-        setting=runner.system.setting,
+        setting=runner.method.setting,
         tokens_per_step=sum(map(len, runner.texts)) / count,
         step_s=draft_s + verify_s + rest_s,
         draft_s=draft_s,
@@ -128,8 +128,8 @@ def _row(runner: _Runner, plain_rate: float, tested: Losslessness, sampling: Sam
         rest_s=rest_s,
         tokens_per_s=rate,
         speedup=rate / plain_rate,
-        predicted_speedup=runner.system.predicted.value,
+        predicted_speedup=runner.method.predicted.value,
         lossless=tested.lossless,
         evidence=tested.evidence,
-        assumed=runner.system.assumed,
+        assumed=runner.method.assumed,
     )

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from treeopt.planner import Candidate, Plan
-from treeopt.planner.grid import grid
+from treeopt.planner.grid import GridRow, grid
 from treeopt.profiler.bench.compare import Workload, bench_as_measured
-from treeopt.records.results import GridRow, Measured
+from treeopt.records.results import Measured
 from treeopt.runtime.models.pair import ModelPair
 
 

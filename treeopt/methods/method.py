@@ -1,4 +1,4 @@
-"""A system: one way to decode, set as well as its measurements allow."""
+"""A method: one way to decode, set as well as its measurements allow."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ REST_ASSUMED = "a step takes as long beside its passes as with a draft model's t
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class System:
+class Method:
     """One way to decode."""
 
     name: str
@@ -33,8 +33,8 @@ class System:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grounds:
-    """What systems are planned from, at one temperature."""
+class Inputs:
+    """What methods are planned from, at one temperature."""
 
     pair: ModelPair
     profile: Profile
@@ -42,10 +42,10 @@ class Grounds:
     prompts: Sequence[Sequence[int]]
     """Token ids of the prompts that may be measured on; benchmarks take others."""
     positions: int
-    """New tokens of a text in a trial or a record."""
+    """New tokens of a text that is decoded to compare settings, or recorded."""
 
     def decoder(self, drafter: Drafter, seed: int) -> Decoder:
-        """Return a decoder with a drafter, sampling as the grounds do."""
+        """Return a decoder with a drafter, sampling as the inputs do."""
         return Decoder(self.pair.target, drafter, sampling=self.sampling, seed=seed)
 
     def model(self, rule: str | None = None) -> StepModel:

@@ -1,12 +1,12 @@
-"""A whole contest: profile, plan and run all systems, temperature by temperature."""
+"""A whole contest: profile, plan and run all methods, temperature by temperature."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from treeopt.errors import InvalidValueError
-from treeopt.methods.bench import bench_systems
-from treeopt.methods.contest import checked_names, planned_systems
-from treeopt.methods.method import Grounds
+from treeopt.methods.bench import bench_methods
+from treeopt.methods.contest import checked_names, planned_methods
+from treeopt.methods.method import Inputs
 from treeopt.planner import fastest_drafted_tree
 from treeopt.profiler import Journal, Measurement, Settings, clock_for
 from treeopt.profiler.bench.compare import Workload
@@ -38,16 +38,16 @@ class Effort:
     trial_positions: int = 96
     """New tokens of each."""
     bench_tokens: int = 192
-    """New tokens of each held-out prompt, all of which are decoded with every system."""
+    """New tokens of each held-out prompt, all of which are decoded with every method."""
     repeats: int = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContestRequest:
-    """Which systems are compared, where, from what and how thoroughly."""
+    """Which methods are compared, where, from what and how thoroughly."""
 
     names: Sequence[str]
-    """Of systems, or `all`."""
+    """Of methods, or `all`."""
     temperatures: Sequence[float]
     """Of the target."""
     effort: Effort
@@ -64,13 +64,13 @@ def run_contest(
     announce: Callable[[str], None] = lambda _: None,
     show_progress: bool = True,
 ) -> tuple[Row | NotRun, ...]:
-    """Return a row for every system and temperature; of a system that cannot run on the pair, the reason.
+    """Return a row for every method and temperature; of a method that cannot run on the pair, the reason.
 
     Args:
         pair: the models.
         measured_prompts: what is profiled and tried on, token ids.
         held_out_prompts: what is decoded for the table.
-        request: which systems, where, from what and how thoroughly.
+        request: which methods, where, from what and how thoroughly.
         announce: told what begins.
         show_progress: whether bars go to standard error.
 
@@ -87,7 +87,7 @@ def run_contest(
         temperature = sampling.temperature
         if profile is None:
             announce(f"temperature {temperature:g}: profile")
-        grounds = Grounds(
+        inputs = Inputs(
             pair=pair,
             profile=profile or _profile(pair, measured_prompts, sampling, effort, show_progress),
             sampling=sampling,
@@ -95,10 +95,10 @@ def run_contest(
             positions=effort.trial_positions,
         )
         announce(f"temperature {temperature:g}: plans")
-        systems = planned_systems(grounds, wanted, show_progress=show_progress)
+        methods = planned_methods(inputs, wanted, show_progress=show_progress)
         announce(f"temperature {temperature:g}: decoding")
-        rows += bench_systems(
-            systems,
+        rows += bench_methods(
+            methods,
             pair.target,
             Workload(prompts=held_out_prompts, max_new_tokens=effort.bench_tokens, repeats=effort.repeats),
             sampling,
@@ -108,7 +108,7 @@ def run_contest(
 
 
 def sampling_of(profile: Profile, temperature: float) -> Sampling:
-    """Return how a profile's texts were sampled at a temperature, as all systems can sample.
+    """Return how a profile's texts were sampled at a temperature, as all methods can sample.
 
     Raises InfeasibleError where it was not measured there, InvalidValueError where the draft sampled otherwise.
     """

@@ -1,8 +1,8 @@
-"""Systems with a static tree that the draft model fills: plain decoding, chains, sequences, trees."""
+"""Methods with a static tree that the draft model fills: plain decoding, chains, sequences, trees."""
 
 from collections.abc import Iterator
 
-from treeopt.methods.method import Grounds, System
+from treeopt.methods.method import Inputs, Method
 from treeopt.planner import Candidate, PlanRequest, StepModel, kind_of, requested_plan
 from treeopt.planner.chains import fastest_chain
 from treeopt.runtime import Decoder
@@ -11,50 +11,50 @@ from treeopt.trees import TokenTree, chain, chains
 MAX_SEQUENCES = 8
 
 
-def plain(grounds: Grounds) -> System:
+def plain(inputs: Inputs) -> Method:
     """Return plain decoding."""
-    return _system("plain", grounds, grounds.model(), chain(0))
+    return _method("plain", inputs, inputs.model(), chain(0))
 
 
-def one_chain(grounds: Grounds) -> System:
+def one_chain(inputs: Inputs) -> Method:
     """Return the fastest single sequence, at least one token long (Leviathan et al., 2023)."""
-    model = grounds.model("sequoia")
+    model = inputs.model("sequoia")
     best = fastest_chain(model).tree
-    return _system("chain", grounds, model, best if best.nodes > 1 else chain(1))
+    return _method("chain", inputs, model, best if best.nodes > 1 else chain(1))
 
 
-def k_sequences(grounds: Grounds) -> System:
+def k_sequences(inputs: Inputs) -> Method:
     """Return the fastest of two and more independent sequences (Miao et al., 2024)."""
-    model = grounds.model("specinfer")
-    return _system("k-sequences", grounds, model, max(_sequences(model), key=model.speedup))
+    model = inputs.model("specinfer")
+    return _method("k-sequences", inputs, model, max(_sequences(model), key=model.speedup))
 
 
-def top_k_tree(grounds: Grounds) -> System:
+def top_k_tree(inputs: Inputs) -> Method:
     """Return the fastest tree of likeliest children, verified by the rule `target`."""
-    return _planned("top-k-tree", grounds, "target")
+    return _planned("top-k-tree", inputs, "target")
 
 
-def sequoia(grounds: Grounds) -> System:
+def sequoia(inputs: Inputs) -> Method:
     """Return the fastest tree of children drawn without replacement, by Sequoia's rule (Chen et al., 2024)."""
-    return _planned("sequoia", grounds, "sequoia")
+    return _planned("sequoia", inputs, "sequoia")
 
 
-def best_rule(grounds: Grounds) -> System:
+def best_rule(inputs: Inputs) -> Method:
     """Return the fastest tree under the best of the rules that were measured."""
-    temperature = grounds.sampling.temperature
-    found = requested_plan(grounds.profile, PlanRequest(temperature=temperature))
-    return _system("treeopt", grounds, found.model, found.choice.tree)
+    temperature = inputs.sampling.temperature
+    found = requested_plan(inputs.profile, PlanRequest(temperature=temperature))
+    return _method("treeopt", inputs, found.model, found.choice.tree)
 
 
-def _planned(name: str, grounds: Grounds, rule: str) -> System:
-    model = grounds.model(rule)
+def _planned(name: str, inputs: Inputs, rule: str) -> Method:
+    model = inputs.model(rule)
     acceptance = model.acceptance
     request = PlanRequest(
-        rule=acceptance.rule, temperature=grounds.sampling.temperature, max_nodes=model.costs.max_nodes
+        rule=acceptance.rule, temperature=inputs.sampling.temperature, max_nodes=model.costs.max_nodes
     )
-    found = requested_plan(grounds.profile, request)
+    found = requested_plan(inputs.profile, request)
     tree = found.tree.tree
-    return _system(name, grounds, model, tree if tree.nodes > 1 else chain(1))
+    return _method(name, inputs, model, tree if tree.nodes > 1 else chain(1))
 
 
 def _sequences(model: StepModel) -> Iterator[TokenTree]:
@@ -65,18 +65,18 @@ def _sequences(model: StepModel) -> Iterator[TokenTree]:
             yield chains(count, length)
 
 
-def _system(name: str, grounds: Grounds, model: StepModel, tree: TokenTree) -> System:
+def _method(name: str, inputs: Inputs, model: StepModel, tree: TokenTree) -> Method:
     candidate: Candidate = model.predict(kind_of(tree), tree)
-    rule, sampling = model.acceptance.rule, grounds.sampling
+    rule, sampling = model.acceptance.rule, inputs.sampling
 
     def make(seed: int) -> Decoder:
         return Decoder(
-            grounds.pair.target,
-            grounds.pair.draft if tree.nodes > 1 else None,
+            inputs.pair.target,
+            inputs.pair.draft if tree.nodes > 1 else None,
             tree,
             rule=rule,
             sampling=sampling,
             seed=seed,
         )
 
-    return System(name=name, rule=rule, setting=candidate.shape, predicted=candidate.speedup, make=make)
+    return Method(name=name, rule=rule, setting=candidate.shape, predicted=candidate.speedup, make=make)

@@ -1,4 +1,4 @@
-"""What a draft's probabilities are worth, and where growing a tree best first should end.
+"""What a draft's probabilities are worth, and where expanding a tree best first should end.
 
 A draft that gives a path the probability q is not accepted along it with probability q.  How often it is can be read off
 recorded texts: the share of paths of about this probability that the text went along, made monotone.  From it follows
@@ -110,7 +110,7 @@ def specexec_settings(model: StepModel, calibrated: Calibration) -> tuple[SpecEx
     """Return settings worth trying on a machine: its flat budgets, with the threshold that pays at each.
 
     Budgets double from 2 to where verification bends, a draft pass is as wide as is flat, and every budget stands with
-    few and with many passes.  Which is fastest, trials tell: how deep trees grow depends on the text.
+    few and with many passes.  Which is fastest, decoding with each tells: how deep trees grow depends on the text.
 
     Args:
         model: the condition whose curves count.

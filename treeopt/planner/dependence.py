@@ -2,9 +2,9 @@
 
     tokens(T) = F(T) * replayed(T) / F'(T)
 
-F is the table's, F' that of a table made of the same outcomes that are replayed: their quotient holds where steps begin
-and how acceptance goes on along a path, and little of the outcomes' noise.  At temperature 0, where F is F', this is the
-replay itself.
+F is the table's, F' that of a table made of the same accepted ranks that are replayed: their quotient holds where steps
+begin and how acceptance goes on along a path, and little of the accepted ranks' noise.  At temperature 0, where F is
+F', this is the replay itself.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ import numpy as np
 
 from treeopt.arrays import Float64
 from treeopt.records.acceptance import AcceptanceTable
-from treeopt.records.accepted_ranks import Outcomes
+from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.trees import TokenTree
 
 LEAST_STEPS = 100
@@ -23,21 +23,21 @@ LEAST_STEPS = 100
 
 @dataclass(frozen=True)
 class Dependence:
-    """The outcomes of some texts beside the table that is planned with."""
+    """The accepted ranks of some texts beside the table that is planned with."""
 
     table: AcceptanceTable
-    outcomes: Outcomes
+    accepted_ranks: AcceptedRanks
 
     def tells(self, tree: TokenTree) -> bool:
         """Return whether enough whole steps with a tree can be replayed to tell more than the table."""
-        return int(self.outcomes.replay(tree).steps.sum()) >= LEAST_STEPS
+        return int(self.accepted_ranks.replay(tree).steps.sum()) >= LEAST_STEPS
 
     def tokens(self, tree: TokenTree) -> float:
         """Return the tokens that a step with a tree yields: the table's where the replay does not tell more."""
         expected = self.table.expected_tokens(tree)
         if not self.tells(tree):
             return expected
-        tokens, steps = self.outcomes.replay(tree)
+        tokens, steps = self.accepted_ranks.replay(tree)
         return float(expected * (tokens.sum() / steps.sum()) / self._of_the_same.expected_tokens(tree))
 
     def deviations(self, tree: TokenTree) -> Float64:
@@ -45,11 +45,11 @@ class Dependence:
 
         Texts are clusters, because neighbouring steps of one text are alike (Cochran, 1977, section 6.3).
         """
-        tokens, steps = self.outcomes.replay(tree)
+        tokens, steps = self.accepted_ranks.replay(tree)
         texts, total = len(steps), tokens.sum()
         residual = tokens - steps * (total / steps.sum())
         return np.asarray(residual / total * np.sqrt(texts / (texts - 1)))
 
     @cached_property
     def _of_the_same(self) -> AcceptanceTable:
-        return self.outcomes.table(self.table.max_depth or 1, self.table.branching)
+        return self.accepted_ranks.table(self.table.max_depth or 1, self.table.branching)

@@ -71,7 +71,7 @@ class TokenDraws:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Worlds:
+class Draws:
     """Draws of an acceptance and of a condition's curves."""
 
     acceptance: TokenDraws
@@ -110,14 +110,14 @@ def draw_tokens(acceptance: MeasuredAcceptance, dependence: Dependence | None = 
     return TokenDraws(p=p, dependence=dependence, text_noise=noise, generator=generator)
 
 
-def draw_worlds(
+def condition_draws(
     acceptance: TokenDraws,
     condition: Condition,
     *,
     rule: str,
     max_nodes: int = 0,
     drafted_at_once: Timing | None = None,
-) -> Worlds:
+) -> Draws:
     """Return the draws of an acceptance with those of one condition, the same at every call; see `step_costs`."""
     generator = deepcopy(acceptance.generator)
     costs = step_costs(
@@ -127,23 +127,23 @@ def draw_worlds(
         reading=lambda timings: draw_medians(timings, generator),
         drafted_at_once=drafted_at_once,
     )
-    return Worlds(acceptance=acceptance, costs=costs)
+    return Draws(acceptance=acceptance, costs=costs)
 
 
-def confidence(worlds: Worlds, known: Float64, costs: StepCosts, trees: Sequence[TokenTree]) -> Confidence:
+def confidence(draws: Draws, known: Float64, costs: StepCosts, trees: Sequence[TokenTree]) -> Confidence:
     """Return how often the first of some trees is as good as the best of them, and what would make that surer.
 
     Args:
-        worlds: the draws.
+        draws: the draws.
         known: (trees,), the tokens per step of each as estimated.
         costs: the curves as estimated.
         trees: the chosen one and its rivals.
     """
-    tokens = np.stack([worlds.tokens(tree) for tree in trees], axis=-1)
+    tokens = np.stack([draws.tokens(tree) for tree in trees], axis=-1)
     nodes, widths = sizes(trees)
-    drawn, estimated = worlds.costs.parts(nodes, widths), costs.parts(nodes, widths)
-    rest_s = replace(worlds.costs, overhead_s=costs.overhead_s[None]).parts(nodes, widths).overhead
-    plain_s = worlds.costs.plain_s
+    drawn, estimated = draws.costs.parts(nodes, widths), costs.parts(nodes, widths)
+    rest_s = replace(draws.costs, overhead_s=costs.overhead_s[None]).parts(nodes, widths).overhead
+    plain_s = draws.costs.plain_s
     without = {
         "acceptance": _near_best(known, drawn, plain_s),
         "verify": _near_best(tokens, drawn._replace(verify=estimated.verify), costs.plain_s),
@@ -170,7 +170,7 @@ def estimates(values: Float64, draws: Float64) -> list[Estimate]:
 def draw_text_noise(texts: int, generator: np.random.Generator) -> Float64:
     """Return (draws, texts): normal noise, how much of each text's deviation a draw has.
 
-    Sums over few texts vary more than their own spread tells; the draws are widened as Student's t law is.
+    Sums over few texts vary more than their own spread tells; the draws are widened as Student's t distribution is.
     """
     noise = generator.standard_normal((DRAWS, texts))
     wider = np.sqrt((texts - 1) / generator.chisquare(texts - 1, DRAWS))

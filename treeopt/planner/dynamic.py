@@ -71,7 +71,7 @@ def predict_dynamic(replay: Replay, model: StepModel, tree: DynamicTree) -> Dyna
     tokens, nodes = texts.tokens_per_step, np.array([tree.nodes])
     widths = np.array([tree.draft_widths])
     step_s = model.costs.step_s(nodes, widths)
-    drawn = model.worlds.costs
+    drawn = model.draws.costs
     tokens_drawn, step_s_drawn = draw_ratios(texts.tokens[:, 0], texts.steps[:, 0]), drawn.step_s(nodes, widths)[..., 0]
     return DynamicCandidate(
         tree=tree,

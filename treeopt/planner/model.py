@@ -17,7 +17,7 @@ from treeopt.arrays import Float64
 from treeopt.planner.condition import Condition, condition
 from treeopt.planner.costs import StepCosts, sizes, step_costs
 from treeopt.planner.dependence import Dependence
-from treeopt.planner.draws import TokenDraws, Worlds, draw_tokens, draw_worlds, estimates
+from treeopt.planner.draws import Draws, TokenDraws, condition_draws, draw_tokens, estimates
 from treeopt.planner.overheads import branches
 from treeopt.planner.request import PlanRequest, Where
 from treeopt.planner.smoothing import Smoothing, smooth
@@ -71,7 +71,7 @@ class TokenModel(ArrayRecord):
     """What smoothing did; None where it was not asked for."""
 
     def tokens_per_step(self, tree: TokenTree) -> float:
-        """Return F(T), corrected by the replay of the measured texts where their outcomes are known."""
+        """Return F(T), corrected by the replay of the measured texts where their accepted ranks are known."""
         if tree not in self._tokens:
             known = self.acceptance.table.expected_tokens if self.dependence is None else self.dependence.tokens
             self._tokens[tree] = known(tree)
@@ -91,9 +91,9 @@ class TokenModel(ArrayRecord):
 
     @cached_property
     def dependence(self) -> Dependence | None:
-        """What the table leaves out; None where no outcomes are known."""
-        outcomes = self.acceptance.outcomes
-        return None if outcomes is None else Dependence(self.acceptance.table, outcomes)
+        """What the table leaves out; None where no accepted ranks are known."""
+        accepted_ranks = self.acceptance.accepted_ranks
+        return None if accepted_ranks is None else Dependence(self.acceptance.table, accepted_ranks)
 
     @cached_property
     def draws(self) -> TokenDraws:
@@ -134,13 +134,13 @@ class StepModel(ArrayRecord):
 
     @property
     def dependence(self) -> Dependence | None:
-        """What the acceptance table leaves out; None where no outcomes are known."""
+        """What the acceptance table leaves out; None where no accepted ranks are known."""
         return self.drafts.dependence
 
     @cached_property
-    def worlds(self) -> Worlds:
+    def draws(self) -> Draws:
         """What the measurements leave open."""
-        return draw_worlds(
+        return condition_draws(
             self.drafts.draws,
             self.condition,
             rule=self.acceptance.rule,
@@ -153,7 +153,7 @@ class StepModel(ArrayRecord):
         return float(self.costs.tree_s(tree))
 
     def tokens_per_step(self, tree: TokenTree) -> float:
-        """Return F(T), corrected by the replay of the measured texts where their outcomes are known."""
+        """Return F(T), corrected by the replay of the measured texts where their accepted ranks are known."""
         return self.drafts.tokens_per_step(tree)
 
     def speedup(self, tree: TokenTree) -> float:
@@ -173,13 +173,13 @@ class StepModel(ArrayRecord):
         """Return the predictions for some kinds and trees, each as by itself; raises as `predict` does."""
         trees = [tree for _, tree in ways]
         tokens = np.array([self.tokens_per_step(tree) for tree in trees])
-        tokens_drawn = np.stack([self.worlds.tokens(tree) for tree in trees], axis=-1)
-        step_s, drawn_s = self.costs.step_s(*sizes(trees)), self.worlds.costs.step_s(*sizes(trees))
+        tokens_drawn = np.stack([self.draws.tokens(tree) for tree in trees], axis=-1)
+        step_s, drawn_s = self.costs.step_s(*sizes(trees)), self.draws.costs.step_s(*sizes(trees))
         columns = zip(
             ways,
             estimates(tokens, tokens_drawn),
             estimates(step_s, drawn_s),
-            estimates(self.costs.speedup(tokens, step_s), self.worlds.costs.speedup(tokens_drawn, drawn_s)),
+            estimates(self.costs.speedup(tokens, step_s), self.draws.costs.speedup(tokens_drawn, drawn_s)),
             strict=True,
         )
         return tuple(
@@ -239,7 +239,7 @@ def token_model(acceptance: MeasuredAcceptance, *, raw: bool = False) -> TokenMo
 
 
 def at_once_model(where: Condition, acceptance: MeasuredAcceptance, drafted: Timing) -> StepModel:
-    """Return the model of steps whose drafter guesses all levels in one pass, as heads do (Cai et al., 2024).
+    """Return the model of steps whose drafter predicts all levels in one pass, as heads do (Cai et al., 2024).
 
     Args:
         where: whose verification counts, and whose overhead: a step is taken to cost as much beside its passes as with

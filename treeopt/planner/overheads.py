@@ -3,7 +3,7 @@
     overhead_s(T) = per_step_s + per_level_s * levels + per_node_s * nodes + branching_s where T branches
 
 The first level is drafted behind a verification and not behind another level, every level has its bookkeeping, every
-node is judged, and where a tree branches the accepted path's cache entries are moved.  The four numbers are fitted to
+node is tested, and where a tree branches the accepted path's cache entries are moved.  The four numbers are fitted to
 whole steps with trees that differ in all of this, by least squares relative to the steps' times.
 """
 

@@ -65,7 +65,7 @@ class Plan(ShortRepr):
 
     @property
     def lossy(self) -> bool:
-        """Whether the text no longer follows the target's law under that rule."""
+        """Whether the text no longer follows the target's distribution under that rule."""
         return self.rule in LOSSY_RULES
 
     @property
@@ -129,7 +129,7 @@ def plan(
         batch_size: sequences verified together.
         raw: take the acceptance as measured.
         extrapolate: go on beyond what was measured.
-        lossy: allow rules that change the text's law.
+        lossy: allow rules that change the text's distribution.
 
     Raises InvalidValueError for a budget below 1, an unknown objective or a lossy rule that is not allowed,
     InfeasibleError for conditions and sizes beyond what was measured.
@@ -188,7 +188,7 @@ def _plan_of(trees: RuleTrees, model: StepModel, objective: str) -> Plan:
     solution, chains, speedups = trees.solution, trees.chains, speeds(trees.solution, model.costs)
     fastest = trees.fastest(model.costs, speedups)
     rivals = [fastest.tree, *trees.rivals(speedups)]
-    # without outcomes the first is the fastest; with them what the table leaves out may put another before it
+    # without accepted ranks the first is the fastest; with them what the table leaves out may put another before it
     rivals = [rivals[place] for place in np.argsort(-model.speedups(rivals), kind="stable")]
     known = np.array([model.tokens_per_step(tree) for tree in rivals])
     if objective == "speed":
@@ -204,7 +204,7 @@ def _plan_of(trees: RuleTrees, model: StepModel, objective: str) -> Plan:
         budgets=tuple(budgets),
         objective=objective,
         fastest=fastest,
-        confidence=confidence(model.worlds, known, model.costs, rivals),
+        confidence=confidence(model.draws, known, model.costs, rivals),
         model=model,
         solution=solution,
     )

@@ -114,7 +114,7 @@ def priced(
         worth: (N - 1,), what a tree of 2, 3, … N nodes has to weigh; infinite for sizes that are not asked about.
         speed_of: from the excess over that, (N - 1,), to the bounds.
         fast_enough: bounds that are no larger need not be made tighter.
-        about: a guess at the size that has the largest bound.
+        about: an estimate of the size that has the largest bound.
     """
     lines, node_price = _Lines(at, at.weight(price), worth), at.hope_of(about)
     for _ in range(ROUNDS):

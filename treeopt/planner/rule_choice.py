@@ -16,7 +16,7 @@ class RuleChoice(ShortRepr):
 
     rule: str
     lossy: bool
-    """Whether the text no longer follows the target's law."""
+    """Whether the text no longer follows the target's distribution."""
     choice: Candidate
 
 
@@ -37,7 +37,7 @@ def planned_acceptances(profile: Profile, request: PlanRequest) -> tuple[Measure
         refused = ", ".join(dict.fromkeys(each.rule for each in first.values()))
         at = "" if temperature is None else f" at temperature {temperature:g}"
         raise InfeasibleError(
-            f"rule: only lossy ones were measured{at}, which change the text's law: {refused}. "
+            f"rule: only lossy ones were measured{at}, which change the text's distribution: {refused}. "
             "Profile a lossless one, or allow these with lossy=True, or --lossy on the command line."
         )
     return allowed

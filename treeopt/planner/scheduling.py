@@ -31,7 +31,7 @@ class Segment(ShortRepr):
 
     rule: str
     lossy: bool
-    """Whether the text no longer follows the target's law under that rule."""
+    """Whether the text no longer follows the target's distribution under that rule."""
     temperature: float
     batch_sizes: tuple[int, int]
     context_tokens: tuple[int, int]
@@ -73,7 +73,7 @@ def schedule(
         rule: only this one; by default the fastest, at each condition, of all that were measured.
         temperature: only this one; by default a schedule for each that was measured.
         raw: take the acceptance as measured.
-        lossy: allow rules that change the text's law.
+        lossy: allow rules that change the text's distribution.
         tick: called after every condition that was planned.
 
     Raises as `plan` does.

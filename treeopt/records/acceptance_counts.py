@@ -17,7 +17,7 @@ REJECTED = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class TextCounts(ArrayRecord):
+class AcceptanceCounts(ArrayRecord):
     """Sums over one text: how often each depth was reached, and how much of that each rank accepted."""
 
     reached: Float64
@@ -29,7 +29,7 @@ class TextCounts(ArrayRecord):
         freeze(self)
 
     @classmethod
-    def from_numbers(cls, numbers: Float64, depth: int) -> "TextCounts":
+    def from_numbers(cls, numbers: Float64, depth: int) -> "AcceptanceCounts":
         """Return the sums that `numbers` gave as one row, in shapes (D,) and (D, B)."""
         return cls(numbers[:depth], numbers[depth:].reshape(depth, -1))
 
@@ -39,7 +39,7 @@ class TextCounts(ArrayRecord):
         return (*self.reached.tolist(), *self.accepted.ravel().tolist())
 
 
-def conditional_counts(expected: Float64, accepted_rank: Int64, depth: int) -> TextCounts:
+def conditional_counts(expected: Float64, accepted_rank: Int64, depth: int) -> AcceptanceCounts:
     """Return the sums per depth, every position taken as a root once.
 
     Position s + d - 1 counts for depth d of root s when positions s … s + d - 2 all accepted a child.
@@ -50,10 +50,10 @@ def conditional_counts(expected: Float64, accepted_rank: Int64, depth: int) -> T
         depth: D.
     """
     counts = rank_conditioned_counts(expected, accepted_rank, depth, 1)
-    return TextCounts(counts.reached[:, 0], counts.accepted[:, 0])
+    return AcceptanceCounts(counts.reached[:, 0], counts.accepted[:, 0])
 
 
-def rank_conditioned_counts(expected: Float64, accepted_rank: Int64, depth: int, parent_ranks: int) -> TextCounts:
+def rank_conditioned_counts(expected: Float64, accepted_rank: Int64, depth: int, parent_ranks: int) -> AcceptanceCounts:
     """Return the sums per depth and rank of the parent, every position taken as a root once.
 
     Position s + d - 1 counts for depth d of root s when positions s … s + d - 2 all accepted a child, and there for
@@ -78,10 +78,10 @@ def rank_conditioned_counts(expected: Float64, accepted_rank: Int64, depth: int,
         accepted[d] = by_rank.T @ expected[d:]
         parent_rank = accepted_rank[d:-1]
         reach = reach[:-1] * (parent_rank != REJECTED)
-    return TextCounts(reached, accepted)
+    return AcceptanceCounts(reached, accepted)
 
 
-def text_sums(texts: Sequence[TextCounts]) -> TextSums:
+def text_sums(texts: Sequence[AcceptanceCounts]) -> TextSums:
     """Return the sums of all texts, without the depths that hardly any position reached.
 
     Args:

@@ -31,7 +31,7 @@ class Replayed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Outcomes(ArrayRecord):
+class AcceptedRanks(ArrayRecord):
     """The rank that the rule accepted at every position of J texts, `REJECTED` where it accepted no child.
 
     Whether a child is accepted does not depend on how many come after it, so that the ranks of many children tell what
@@ -61,7 +61,7 @@ class Outcomes(ArrayRecord):
         return self._replays[key]
 
     def table(self, depths: int, branching: int) -> AcceptanceTable:
-        """Return the table of the same outcomes, every position taken as a root once; what was never reached is 0."""
+        """Return the table of the same ranks, every position taken as a root once; what was never reached is 0."""
         reached, accepted = np.zeros(depths), np.zeros((depths, branching))
         for ranks in self.ranks:
             hits = ranks[:, None] == np.arange(branching)

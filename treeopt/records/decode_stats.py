@@ -1,4 +1,4 @@
-"""A trial: what decoding some texts in one way came to, in counts, so that any profile's times can be put to them."""
+"""Counts of decoding some texts in one way, to which any profile's times can be put."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from treeopt.records.latency import Timing
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
-class Trial(ArrayRecord):
+class DecodeStats(ArrayRecord):
     """Texts decoded in one way.
 
     Raises InvalidValueError where a text has no step, or passes and steps do not add up.

@@ -27,7 +27,7 @@ NOT_DRAFTED = -1
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class DraftRecord(ArrayRecord):
-    """Draft scores and target outcomes, at R positions (roots) of J texts that the target generated.
+    """Draft scores and target accepted ranks, at R positions (roots) of J texts that the target generated.
 
     Below each root a tree of draft nodes was expanded: all that a dynamic tree of any top-k up to `top_k` (K) and depth
     up to `depth` (D) expands.  Nodes of one root are contiguous, the root's own first, parents before children.
@@ -43,9 +43,9 @@ class DraftRecord(ArrayRecord):
     temperature: float
     """At which the target generated the texts; 0 is greedy."""
     top_p: float
-    """Share of the target's law that was kept."""
+    """Share of the target's distribution that was kept."""
     target_top_k: int
-    """Tokens of the target's law that were kept; 0 is all."""
+    """Tokens of the target's distribution that were kept; 0 is all."""
     depth: int
     """D: levels that were drafted."""
     text_starts: Int64

@@ -155,7 +155,7 @@ class LatencyTable(ArrayRecord):
     def seconds(self, tokens: Integers | int) -> Float64:
         """Return the median seconds at any count inside the measured range, the shape of `tokens`.
 
-        Raises InfeasibleError outside it: treeopt does not guess what was not measured.
+        Raises InfeasibleError outside it: treeopt does not invent what was not measured.
         """
         self._check_range(tokens)
         return np.asarray(np.interp(tokens, self.tokens, self.medians_s))

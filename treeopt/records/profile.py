@@ -13,7 +13,7 @@ from treeopt.files.fields import Fields, check_format
 from treeopt.files.record_form import in_file, read_record, written_record
 from treeopt.files.whole_files import read_text, write_text
 from treeopt.records.acceptance import SUMS_ROUNDING, AcceptanceTable, TextSums
-from treeopt.records.accepted_ranks import Outcomes
+from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.machine import Machine, Pair
 from treeopt.records.sampling import Sampling
 from treeopt.records.step_latency import (
@@ -66,12 +66,12 @@ INCLUDED = "included in the verify times"
 _IN_WORDS = {"verify": "verify times", "draft": "draft times", "overhead": "overhead", ACCEPTANCE: "acceptance"}
 
 
-def _outcomes(fields: Fields, name: str) -> Outcomes:
-    return fields.build(name, Outcomes, fields.integer_rows(name))
+def _accepted_ranks(fields: Fields, name: str) -> AcceptedRanks:
+    return fields.build(name, AcceptedRanks, fields.integer_rows(name))
 
 
-def _ranks(outcomes: Outcomes) -> list[list[int]]:
-    return [ranks.tolist() for ranks in outcomes.ranks]
+def _ranks(accepted_ranks: AcceptedRanks) -> list[list[int]]:
+    return [ranks.tolist() for ranks in accepted_ranks.ranks]
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -85,9 +85,9 @@ class MeasuredAcceptance(ShortRepr):
     temperature: float
     top_p: float = field(metadata=in_file(most=1.0))
     top_k: int = field(default=0, metadata=in_file(least=0, optional=True))
-    """Tokens of the target's law that sampling kept; 0 is all."""
+    """Tokens of the target's distribution that sampling kept; 0 is all."""
     draft_sampling: Sampling | None = None
-    """The law that children were drawn from; None is the target's temperature and all tokens."""
+    """The distribution that children were sampled from; None is the target's temperature and all tokens."""
     prompts: int | None
     """Prompts whose continuations were measured; None where an imported table does not say."""
     positions: int | None
@@ -95,8 +95,10 @@ class MeasuredAcceptance(ShortRepr):
     table: AcceptanceTable = field(metadata=in_file(inline=True))
     texts: TextSums | None = None
     """What the table was made of, text by text; None where only the table is known."""
-    outcomes: Outcomes | None = field(default=None, metadata=in_file(read=_outcomes, write=_ranks))
-    """What came of every position, text by text; for `traversal` of the counts that its table was built on."""
+    accepted_ranks: AcceptedRanks | None = field(
+        default=None, metadata=in_file(name="outcomes", read=_accepted_ranks, write=_ranks)
+    )
+    """Of every position, text by text; for `traversal` those that its table was built on."""
     imported: tuple[Imported, ...] = ()
     """Where `acceptance` was read from, if it was measured elsewhere."""
 
@@ -108,9 +110,9 @@ class MeasuredAcceptance(ShortRepr):
     def __post_init__(self) -> None:
         check_imported(self.imported, (ACCEPTANCE,))
         texts = 0 if self.texts is None else len(self.texts.reached)
-        if self.outcomes is not None and len(self.outcomes.ranks) != texts:
+        if self.accepted_ranks is not None and len(self.accepted_ranks.ranks) != texts:
             raise InvalidValueError(
-                f"outcomes: expected those of {texts} texts, as many as `texts` has. Got {len(self.outcomes.ranks)}.",
+                f"outcomes: expected those of {texts} texts, as many as `texts` has. Got {len(self.accepted_ranks.ranks)}.",
                 field="texts",
             )
         if self.texts is None:

@@ -1,13 +1,8 @@
-"""What benches measured, as records of numbers: of one tree, of a grid of trees, of many ways of speculating."""
+"""What benches measured, as records of numbers: of one tree, and of many ways of speculating."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from treeopt.records.latency import Estimate
-
-if TYPE_CHECKING:
-    from treeopt.planner import Candidate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,53 +43,8 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GridRow:
-    """One tree, as predicted and as measured."""
-
-    predicted: "Candidate"
-    measured: Measured
-
-    @property
-    def tokens_error(self) -> float:
-        """Predicted tokens per step over measured, less 1."""
-        return self.predicted.tokens_per_step.value / self.measured.tokens_per_step - 1
-
-    @property
-    def step_error(self) -> float:
-        """Predicted seconds of a step over measured, less 1."""
-        return self.predicted.step_s.value / self.measured.step_s - 1
-
-    @property
-    def speedup_error(self) -> float:
-        """Predicted speedup over measured, less 1."""
-        return self.predicted.speedup.value / self.measured.speedup.value - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GridSummary:
-    """What the rows come to; errors are means of absolute ones."""
-
-    tokens_error: float
-    step_error: float
-    speedup_error: float
-    chosen_over_best: float
-    """Measured speedup of the chosen tree over the best measured one."""
-
-
-def summary(rows: Sequence[GridRow]) -> GridSummary:
-    """Return what the rows come to; the first is the chosen tree's."""
-    best = max(row.measured.speedup.value for row in rows)
-    return GridSummary(
-        tokens_error=sum(abs(row.tokens_error) for row in rows) / len(rows),
-        step_error=sum(abs(row.step_error) for row in rows) / len(rows),
-        speedup_error=sum(abs(row.speedup_error) for row in rows) / len(rows),
-        chosen_over_best=rows[0].measured.speedup.value / best,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What one system came to, beside what was predicted."""
+    """What one method came to, beside what was predicted."""
 
     system: str
     rule: str
@@ -119,7 +69,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotRun:
-    """A system that cannot run on a pair or a profile, which is no reason not to run the others."""
+    """A method that cannot run on a pair or a profile, which is no reason not to run the others."""
 
     system: str
     """Its name."""

@@ -12,15 +12,15 @@ LEAST_TEMPERATURE = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How a law is made from logits.
+    """How a distribution is made from logits.
 
-    Raises InvalidValueError for values that no law can be made with.
+    Raises InvalidValueError for values that no distribution can be made with.
     """
 
     temperature: float = 0.0
     """0 takes the likeliest token."""
     top_p: float = field(default=1.0, metadata=in_file(most=1.0))
-    """Share of the law that is kept, above 0 and at most 1."""
+    """Share of the distribution that is kept, above 0 and at most 1."""
     top_k: int = field(default=0, metadata=in_file(least=0))
     """Tokens that are kept, the likeliest; 0 keeps all."""
 
@@ -46,8 +46,8 @@ class Sampling:
 GREEDY = Sampling()
 
 
-def draft_law(sampling: Sampling, own: Sampling | None) -> Sampling:
-    """Return how a draft's children are drawn: its own way, or by default the target's temperature and all tokens.
+def draft_sampling_of(sampling: Sampling, own: Sampling | None) -> Sampling:
+    """Return how a draft's children are sampled: its own way, or by default the target's temperature and all tokens.
 
     Raises InvalidValueError where one of both is greedy and the other is not.
     """

@@ -38,7 +38,7 @@ class OutsideMeasured(Caution):
         """The condition."""
         return (
             f"context {self.context_tokens} tokens x batch {self.batch_size} lies outside what was measured; its "
-            "times are guesses on straight lines."
+            "times are extrapolated along straight lines."
         )
 
     @property
@@ -57,7 +57,10 @@ class BeyondLargestPass(Caution):
     @property
     def found(self) -> str:
         """The largest pass that was timed."""
-        return f"passes were measured up to {self.measured_tokens} tokens; times beyond are guesses on straight lines."
+        return (
+            f"passes were measured up to {self.measured_tokens} tokens; times beyond are extrapolated along straight "
+            "lines."
+        )
 
     @property
     def action(self) -> str:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from treeopt.planner.grid import GridRow, summary
 from treeopt.records.latency import Estimate
 from treeopt.records.profile import MeasuredAcceptance
-from treeopt.records.results import GridRow, summary
 from treeopt.records.warnings import PlainSpeedChanged, TextsDiffer
 from treeopt.report.json_text import json_text
 from treeopt.report.text import milliseconds

@@ -10,7 +10,7 @@ from treeopt.arrays import Float64
 from treeopt.files.picture_file import save_drawing
 from treeopt.pictures.labels import label_points
 from treeopt.pictures.style import CHAIN, CHOICE, MUTED, PALE, POINTS, TREE, WHITE, Heading, legend_below, name_axes
-from treeopt.records.results import GridRow
+from treeopt.planner.grid import GridRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

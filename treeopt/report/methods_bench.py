@@ -10,13 +10,13 @@ from treeopt.version import TOOL
 
 
 def methods_json(rows: Sequence[Row | NotRun]) -> str:
-    """Return the rows as one JSON object, a row a line; seconds and tokens; of a system that did not run, the reason."""
+    """Return the rows as one JSON object, a row a line; seconds and tokens; of a method that did not run, the reason."""
     lines = ",\n".join(f"    {json_line(row)}" for row in rows)
     return f'{{\n  "tool": {json.dumps(TOOL)},\n  "rows": [\n{lines}\n  ]\n}}\n'
 
 
 def methods_table(rows: Sequence[Row | NotRun]) -> str:
-    """Return one line per system, temperature by temperature, and below them what predictions assume."""
+    """Return one line per method, temperature by temperature, and below them what predictions assume."""
     blocks = []
     for temperature in dict.fromkeys(row.temperature for row in rows):
         chosen = [row for row in rows if row.temperature == temperature]
@@ -26,7 +26,7 @@ def methods_table(rows: Sequence[Row | NotRun]) -> str:
             f"temperature {temperature:g}",
             "",
             (
-                f"{'system':<14}{'rule':<10}{'setting':<{width}}{'tokens':>8}{'step':>8}{'draft':>8}{'verify':>8}{'rest':>7}"
+                f"{'method':<14}{'rule':<10}{'setting':<{width}}{'tokens':>8}{'step':>8}{'draft':>8}{'verify':>8}{'rest':>7}"
                 f"{'tokens':>8}{'speedup':>9}{'predicted':>10}  lossless"
             ),
             f"{'':<24}{'':<{width}}{'/step':>8}{'ms':>8}{'ms':>8}{'ms':>8}{'ms':>7}{'/s':>8}",

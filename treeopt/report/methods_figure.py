@@ -1,4 +1,4 @@
-"""A contest as a picture: a bar per system and temperature, what was predicted marked on it."""
+"""A contest as a picture: a bar per method and temperature, what was predicted marked on it."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,11 +31,11 @@ _BAR, _LEAST_ROW = 12.0, 28.0
 _NAME_SIZE, _RULE_SIZE, _VALUE_SIZE, _REASON_SIZE = 9.0, 7.0, 7.5, 7.0
 
 
-def save_systems_figure(rows: Sequence[Row | NotRun], path: Path | str, *, title: str, subtitle: str = "") -> None:
-    """Draw the speedups of all systems into an SVG, PNG or PDF file; equal rows give equal bytes.
+def save_methods_figure(rows: Sequence[Row | NotRun], path: Path | str, *, title: str, subtitle: str = "") -> None:
+    """Draw the speedups of all methods into an SVG, PNG or PDF file; equal rows give equal bytes.
 
     Args:
-        rows: what to draw; a system that could not run has its reason in the place of a bar.
+        rows: what to draw; a method that could not run has its reason in the place of a bar.
         path: file to write, ending in .svg, .png or .pdf.
         title: the pair and the machine.
         subtitle: further conditions; rules and temperatures are written beside the bars.
@@ -46,7 +46,7 @@ def save_systems_figure(rows: Sequence[Row | NotRun], path: Path | str, *, title
 
 
 def _draw(rows: Sequence[Row | NotRun], *, title: str, subtitle: str = "") -> "Figure":
-    """Return the picture; arguments as for `save_systems_figure`."""
+    """Return the picture; arguments as for `save_methods_figure`."""
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(row.system for row in rows))
@@ -112,7 +112,7 @@ def _draw_bars(
 
 
 def _write_reason(axes: "Axes", place: float, row: NotRun, style: dict[str, Any]) -> None:
-    """Write why a system could not run, in one line that is cut where it has to be."""
+    """Write why a method could not run, in one line that is cut where it has to be."""
     room = size_of(axes)[0] - 16
     first, *others = wrapped(f"not run: {row.reason}", room, _REASON_SIZE)
     style = style | {"bbox": {"facecolor": WHITE, "edgecolor": "none", "pad": 1.0}}
@@ -137,5 +137,5 @@ def _name_rows(axes: "Axes", names: Sequence[str], ran: Sequence[Row]) -> None:
 
 
 def _rules(name: str, ran: Sequence[Row]) -> str:
-    """Return the rules of a system, each once."""
+    """Return the rules of a method, each once."""
     return shown(", ".join(dict.fromkeys(row.rule for row in ran if row.system == name)))

@@ -80,7 +80,7 @@ def tree_bench_table(predicted: "Candidate", measured: Measured, asked: Measured
 def _verdict(measured: Measured, rule: str) -> str:
     """Return in words whether the text is plain decoding's."""
     if measured.divergences is None:
-        lossy = f"; rule {rule} is lossy: they do not follow the target's law" if rule in LOSSY_RULES else ""
+        lossy = f"; rule {rule} is lossy: they do not follow the target's distribution" if rule in LOSSY_RULES else ""
         return f"above temperature 0 texts are not compared{lossy}"
     if not measured.divergences:
         return "the text is plain decoding's, token by token"

@@ -12,7 +12,7 @@ from treeopt.runtime.decoding.earlier_names import DraftingDecoder, DynamicDecod
 from treeopt.runtime.drafters.dynamic_tree import DynamicDrafter
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.runtime.models.weights import load_model
-from treeopt.runtime.rules.distributions import law
+from treeopt.runtime.rules.distributions import distribution
 from treeopt.runtime.rules.verify import Verdict, Verifier, draw, verify, verify_greedy
 
 __all__ = [
@@ -24,12 +24,15 @@ __all__ = [
     "Transformer",
     "Verdict",
     "Verifier",
+    "distribution",
     "draw",
-    "law",
     "load_model",
     "verify",
     "verify_greedy",
 ]
+
+law = distribution
+"""Its former name."""
 
 SUBMODULES = frozenset(
     {

@@ -7,7 +7,7 @@ import yaml
 
 from tests.engines.settings.named import engine_named
 from treeopt.engines import ENGINES
-from treeopt.engines.engine import Asked, BatchLength, VerifyTime
+from treeopt.engines.engine import BatchLength, SettingRequest, VerifyTime
 from treeopt.engines.settings import (
     eagle,
     exllamav3,
@@ -36,15 +36,15 @@ def schedule(*parts: tuple[int, int, int]) -> tuple[BatchLength, ...]:
 FALLING = schedule((1, 8, 3), (9, 16, 1), (17, 32, 1), (33, 64, 0))
 
 
-def asked(tree: DynamicTree = CHAIN, **more) -> Asked:
-    return Asked(**({"tree": tree, "draft_model": "drafts/small"} | more))
+def asked(tree: DynamicTree = CHAIN, **more) -> SettingRequest:
+    return SettingRequest(**({"tree": tree, "draft_model": "drafts/small"} | more))
 
 
-def texts(name: str, setting: Asked) -> dict[str, str]:
+def texts(name: str, setting: SettingRequest) -> dict[str, str]:
     return {file.name: file.text for file in engine_named(name).emit(setting).files}
 
 
-def warnings(name: str, setting: Asked) -> str:
+def warnings(name: str, setting: SettingRequest) -> str:
     return "\n".join(engine_named(name).emit(setting).warnings)
 
 

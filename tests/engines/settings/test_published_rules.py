@@ -10,7 +10,7 @@ from tests.engines.settings import published_rules as rules
 from tests.engines.settings.named import engine_named
 from tests.support.drawn import examples
 from treeopt.engines import ENGINES
-from treeopt.engines.engine import Asked, BatchLength, VerifyTime
+from treeopt.engines.engine import BatchLength, SettingRequest, VerifyTime
 from treeopt.errors import InfeasibleError
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
 
@@ -40,7 +40,7 @@ def dynamic_trees(draw) -> DynamicTree:
 
 
 @st.composite
-def chains(draw, *, scheduled: bool = True) -> Asked:
+def chains(draw, *, scheduled: bool = True) -> SettingRequest:
     """Return a chain with its survival, and where asked a schedule over batch sizes, from 1 on and without gaps."""
     length = draw(st.integers(1, 20))
     ranges = draw(st.lists(st.tuples(st.integers(1, 40), st.integers(0, length)), min_size=1, max_size=5))
@@ -59,7 +59,7 @@ def chains(draw, *, scheduled: bool = True) -> Asked:
         reach *= share
         survival.append(reach)
     times = draw(st.lists(st.integers(1, 999), min_size=1, max_size=6, unique=True).map(sorted))
-    return Asked(
+    return SettingRequest(
         tree=DynamicTree.chain(length),
         schedule=tuple(schedule),
         survival=tuple(survival) if draw(st.booleans()) else (),
@@ -68,17 +68,17 @@ def chains(draw, *, scheduled: bool = True) -> Asked:
     )
 
 
-def asked_tree(tree: DynamicTree) -> Asked:
-    return Asked(tree=tree, draft_model=MODEL)
+def asked_tree(tree: DynamicTree) -> SettingRequest:
+    return SettingRequest(tree=tree, draft_model=MODEL)
 
 
-def files(name: str, asked: Asked) -> dict[str, str]:
+def files(name: str, asked: SettingRequest) -> dict[str, str]:
     emitted = engine_named(name).emit(asked)
     assert emitted.files[0].name == ""
     return {each.name: each.text for each in emitted.files}
 
 
-def lengths(asked: Asked) -> dict[int, int]:
+def lengths(asked: SettingRequest) -> dict[int, int]:
     return {batch: each.length for each in asked.schedule for batch in range(each.first_batch, each.last_batch + 1)}
 
 

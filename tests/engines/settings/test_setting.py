@@ -6,7 +6,7 @@ import pytest
 
 from tests.cli.invented import COUNTS, TABLE, invented, verify_s
 from tests.support.invented_drafts import InventedDraft, invented_text, recorded
-from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile
+from treeopt.engines.engine import Engine, EngineFile, SettingFiles, SettingRequest
 from treeopt.engines.settings.setting import setting
 from treeopt.engines.settings.source import Source
 from treeopt.errors import InfeasibleError
@@ -24,13 +24,13 @@ CHAINS, TREES = (
         needs="nothing",
         dynamic=name == "trees",
         default=None,
-        emit=lambda _: Emitted(files=(EngineFile(name="", text=""),), usage=""),
+        emit=lambda _: SettingFiles(files=(EngineFile(name="", text=""),), usage=""),
     )
     for name in ("chains", "trees")
 )
 
 
-def asked(profile, **source) -> Asked:
+def asked(profile, **source) -> SettingRequest:
     return setting(CHAINS, Source(profile=profile, **source)).asked
 
 

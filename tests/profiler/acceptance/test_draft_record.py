@@ -227,10 +227,10 @@ class TestReplay:
         making = recording(pair.target, pair.draft, prompts, settings)
         for prompt in prompts:
             steps = list(decoder.steps(prompt, 46))
-            drawn = [token for committed in steps for token in committed]
+            sampled = [token for committed in steps for token in committed]
             begins = np.cumsum([0, *map(len, steps[:-1])])
-            roots = len(drawn) - tree.depth
-            record = making.along(prompt, drawn, roots)
+            roots = len(sampled) - tree.depth
+            record = making.along(prompt, sampled, roots)
             found = Replay(record).texts(tree.top_k, tree.depth, np.array([tree.nodes]))
             begun = [len(committed) for at, committed in zip(begins, steps, strict=True) if at < roots]
             assert (found.tokens.item(), found.steps.item()) == (sum(begun), len(begun))

@@ -11,13 +11,13 @@ from treeopt import solve
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.profiler.acceptance.heads import HeadText, generated, head_counts, medusa_acceptance
 from treeopt.records.sampling import GREEDY, Sampling
-from treeopt.runtime import DraftingDecoder, law
+from treeopt.runtime import DraftingDecoder, distribution
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
 from treeopt.runtime.models.model import Wants
 from treeopt.texts.prompts import load_prompts, profile_prompts
 from treeopt.trees import chain, level_widths
 
-LAW = [0.5, 0.25, 0.125, 0.0625, 0.0625]
+DISTRIBUTION = [0.5, 0.25, 0.125, 0.0625, 0.0625]
 
 
 def untrained(target, heads=3):
@@ -43,9 +43,9 @@ def fresh_pass(target, text):
     return states and states.last, logits
 
 
-def slow_counts(guesses, laws, tokens):
-    """Follow every root down for as long as the text goes on with a guess."""
-    depth, branching = guesses.shape[1:]
+def slow_counts(proposals, distributions, tokens):
+    """Follow every root down for as long as the text goes on with a proposal."""
+    depth, branching = proposals.shape[1:]
     reached, accepted = np.zeros(depth), np.zeros((depth, branching))
     for root in range(len(tokens)):
         for level in range(depth):
@@ -54,8 +54,8 @@ def slow_counts(guesses, laws, tokens):
                 break
             reached[level] += 1
             for rank in range(branching):
-                accepted[level, rank] += laws[place, guesses[root, level, rank]]
-            if tokens[place] not in guesses[root, level].tolist():
+                accepted[level, rank] += distributions[place, proposals[root, level, rank]]
+            if tokens[place] not in proposals[root, level].tolist():
                 break
     return reached, accepted
 
@@ -65,14 +65,14 @@ class TestCounting:
     @pytest.mark.parametrize("branching", [1, 3, 5])
     def test_it_counts_what_a_slow_loop_counts(self, places, branching):
         generator = np.random.default_rng(places)
-        guesses = np.argsort(generator.random((places, 3, 5)))
-        laws = torch.from_numpy(generator.dirichlet(np.ones(5), places))
+        proposals = np.argsort(generator.random((places, 3, 5)))
+        distributions = torch.from_numpy(generator.dirichlet(np.ones(5), places))
         tokens = torch.from_numpy(generator.integers(5, size=places))
         heads = SimpleNamespace(
-            heads=3, likeliest=lambda _, count: (torch.zeros(guesses.shape), torch.from_numpy(guesses)[..., :count])
+            heads=3, likeliest=lambda _, count: (torch.zeros(proposals.shape), torch.from_numpy(proposals)[..., :count])
         )
-        counts = head_counts(heads, HeadText(torch.zeros(places, 1), laws, tokens), branching)
-        reached, accepted = slow_counts(guesses[..., :branching], laws.numpy(), tokens.numpy())
+        counts = head_counts(heads, HeadText(torch.zeros(places, 1), distributions, tokens), branching)
+        reached, accepted = slow_counts(proposals[..., :branching], distributions.numpy(), tokens.numpy())
         assert counts.reached.tolist() == reached.tolist()
         np.testing.assert_allclose(counts.accepted, accepted, rtol=1e-12)
         if places == 60:
@@ -85,14 +85,16 @@ class TestCounting:
 
 class TestText:
     @pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.8, top_p=0.7), Sampling(0.8, top_k=3)])
-    def test_every_place_has_the_state_before_and_the_law_after_its_root(self, target, sampling):
+    def test_every_place_has_the_state_before_and_the_distribution_after_its_root(self, target, sampling):
         text, known = generated(target, [3, 14, 15, 9], 12, sampling, new_generator()), [3, 14, 15, 9]
-        assert len(text.hidden) == len(text.laws) == len(text.tokens) == 12
+        assert len(text.hidden) == len(text.distributions) == len(text.tokens) == 12
         for place, token in enumerate(text.tokens.tolist()):
             hidden, logits = fresh_pass(target, known)
             torch.testing.assert_close(text.hidden[place : place + 1], hidden, rtol=1e-4, atol=1e-4)
-            torch.testing.assert_close(text.laws[place : place + 1], law(logits, sampling), rtol=1e-3, atol=1e-5)
-            assert text.laws[place, token] > 0
+            torch.testing.assert_close(
+                text.distributions[place : place + 1], distribution(logits, sampling), rtol=1e-3, atol=1e-5
+            )
+            assert text.distributions[place, token] > 0
             known.append(token)
 
     @pytest.mark.parametrize("prompt", [[3], [3, 14], [3, 14, 15, 9]])
@@ -105,7 +107,7 @@ class TestText:
             hidden, logits = fresh_pass(target, known)
             torch.testing.assert_close(text.hidden[place : place + 1], hidden, rtol=1e-4, atol=1e-4)
             assert token == int(logits.argmax())
-            assert text.laws[place].tolist() == [float(each == token) for each in range(23)]
+            assert text.distributions[place].tolist() == [float(each == token) for each in range(23)]
             known.append(token)
 
     def test_tokens_are_accepted_as_often_as_expected(self, target, prompts):
@@ -114,7 +116,7 @@ class TestText:
         for seed, prompt in enumerate(prompts):
             text = generated(target, prompt, 100, Sampling(1.0), new_generator(seed))
             children = random_heads(target).likeliest(text.hidden, 4)[1][:, 0]
-            p = text.laws.gather(1, children).double().numpy()
+            p = text.distributions.gather(1, children).double().numpy()
             expected, variance = expected + p.sum(0), variance + (p * (1 - p)).sum(0)
             happened = happened + (children == text.tokens[:, None]).double().numpy().sum(0)
         assert np.all(np.abs(happened - expected) < 4 * np.sqrt(variance))
@@ -134,18 +136,18 @@ class TestText:
 
 
 class TestTable:
-    def test_of_a_law_that_never_changes_it_is_the_law(self, make_markov):
-        target = make_markov(np.log(LAW))
+    def test_of_a_distribution_that_never_changes_it_is_the_distribution(self, make_markov):
+        target = make_markov(np.log(DISTRIBUTION))
         found = medusa_acceptance(
             target, untrained(target), [[0, 1], [2, 3, 4]], sampling=Sampling(1.0), positions=200, branching=3
         )
-        np.testing.assert_allclose(found.table.p, np.tile(LAW[:3], (3, 1)), rtol=1e-6)
+        np.testing.assert_allclose(found.table.p, np.tile(DISTRIBUTION[:3], (3, 1)), rtol=1e-6)
         assert (found.rule, found.temperature, found.prompts, found.positions) == ("target", 1.0, 2, 200)
         assert found.table.counts[0] == 200
         assert 0.75 * 190 < found.table.counts[1] < 200
 
     def test_decoding_yields_the_tokens_that_it_expects(self, make_markov):
-        target, tree = make_markov(np.log(LAW), max_positions=2000), level_widths([3, 4, 2])
+        target, tree = make_markov(np.log(DISTRIBUTION), max_positions=2000), level_widths([3, 4, 2])
         heads = untrained(target)
         found = medusa_acceptance(target, heads, [[0, 1], [2, 3]], sampling=Sampling(1.0), positions=400)
         decoder = DraftingDecoder(target, MedusaDrafter(heads, tree), temperature=1.0, seed=5)

@@ -13,7 +13,7 @@ from treeopt.profiler.decoding import Decoding
 from treeopt.records.sampling import GREEDY, Sampling
 
 WARM, HOT = Sampling(0.6, 0.95), Sampling(1.3, 1.0, 12)
-OWN_LAW = Sampling(0.9, 0.9, 5)
+OWN_DISTRIBUTION = Sampling(0.9, 0.9, 5)
 SETTINGS = Settings(
     rules=("sequoia", "target"),
     samplings=(WARM, GREEDY, HOT),
@@ -40,7 +40,9 @@ def text_of(models, sampling, *, rule="sequoia", draft_sampling=None, seed=0):
 
 
 class TestTogether:
-    @pytest.mark.parametrize("draft_sampling", [None, OWN_LAW], ids=["target's law", "own law"])
+    @pytest.mark.parametrize(
+        "draft_sampling", [None, OWN_DISTRIBUTION], ids=["target's distribution", "own distribution"]
+    )
     def test_each_acceptance_is_the_one_measured_alone(self, target, draft, prompts, draft_sampling):
         settings = replace(SETTINGS, draft_sampling=draft_sampling)
         together = measured(target, draft, prompts, settings)
@@ -86,17 +88,19 @@ def models(make_model):
 class TestEnds:
     """Texts of one prompt that end at different positions."""
 
-    LAWS = (GREEDY, Sampling(0.7), Sampling(1.0), Sampling(1.6))
+    DISTRIBUTIONS = (GREEDY, Sampling(0.7), Sampling(1.0), Sampling(1.6))
 
-    def together(self, models, prompt, seed, laws=LAWS):
-        return texts_together(*models, [text_of(models, law, seed=seed) for law in laws], prompt, 40)
+    def together(self, models, prompt, seed, distributions=DISTRIBUTIONS):
+        return texts_together(
+            *models, [text_of(models, distribution, seed=seed) for distribution in distributions], prompt, 40
+        )
 
     def test_a_row_that_ended_does_not_touch_the_others(self, models, prompts):
         lengths = set()
         for seed, prompt in enumerate(prompts):
             found = self.together(models, prompt, seed)
-            for law, text in zip(self.LAWS, found, strict=True):
-                (alone,) = self.together(models, prompt, seed, (law,))
+            for distribution, text in zip(self.DISTRIBUTIONS, found, strict=True):
+                (alone,) = self.together(models, prompt, seed, (distribution,))
                 assert text.accepted_rank.tolist() == alone.accepted_rank.tolist()
                 np.testing.assert_allclose(text.expected, alone.expected, atol=1e-5)
             lengths.add(tuple(len(text.expected) for text in found))
@@ -111,11 +115,11 @@ class TestEnds:
             passes.append(1)
             return forward(*arguments, **keywords)
 
-        laws = [Sampling(1.6)] * 3
-        lengths = [len(text.expected) for text in self.together(models, prompts[0], 0, laws)]
+        distributions = [Sampling(1.6)] * 3
+        lengths = [len(text.expected) for text in self.together(models, prompts[0], 0, distributions)]
         models[0].forward = counted
         try:
-            self.together(models, prompts[0], 0, laws)
+            self.together(models, prompts[0], 0, distributions)
         finally:
             del models[0].forward
         assert len(set(lengths)) == 1  # one seed, one text
@@ -125,6 +129,8 @@ class TestEnds:
         logits = np.zeros(5)
         logits[2] = 50.0
         models = (make_markov(logits, end_tokens=(2,)), make_markov(logits, end_tokens=(2,)))
-        found = texts_together(*models, [text_of(models, law) for law in (GREEDY, Sampling(1.0))], [1, 4], 30)
+        found = texts_together(
+            *models, [text_of(models, distribution) for distribution in (GREEDY, Sampling(1.0))], [1, 4], 30
+        )
         assert [len(text.expected) for text in found] == [1, 1]
         assert [text.accepted_rank.tolist() for text in found] == [[0], [0]]

@@ -14,7 +14,7 @@ from treeopt.profiler.decoding import Decoding
 from treeopt.records.acceptance_counts import (
     LEAST_COUNT,
     REJECTED,
-    TextCounts,
+    AcceptanceCounts,
     conditional_counts,
     rank_conditioned_counts,
     text_sums,
@@ -107,9 +107,9 @@ class TestCounting:
         assert counts.accepted.tolist() == [[[1.875, 1.0], [0, 0]], [[0.125, 0.5], [1.0, 0.0]], [[0.125, 0.5], [0, 0]]]
 
     def test_numbers_of_one_row(self):
-        counts = TextCounts(np.array([3.0, 1.0]), np.array([[1.5, 0.5, 0.25], [1.0, 0.0, 0.0]]))
+        counts = AcceptanceCounts(np.array([3.0, 1.0]), np.array([[1.5, 0.5, 0.25], [1.0, 0.0, 0.0]]))
         assert counts.numbers == (3.0, 1.0, 1.5, 0.5, 0.25, 1.0, 0.0, 0.0)
-        again = TextCounts.from_numbers(np.array(counts.numbers), 2)
+        again = AcceptanceCounts.from_numbers(np.array(counts.numbers), 2)
         assert again.reached.tolist() == counts.reached.tolist()
         assert again.accepted.tolist() == counts.accepted.tolist()
 
@@ -127,7 +127,7 @@ class TestTable:
             for level in range(2):
                 accepted[level] = generator.multinomial(reached[level], [*rates[level], 1 - rates[level].sum()])[:2]
                 reached[min(level + 1, 1)] = accepted[0].sum() if level == 0 else reached[1]
-            return TextCounts(reached.astype(float), accepted)
+            return AcceptanceCounts(reached.astype(float), accepted)
 
         tables = [text_sums([text() for _ in range(60)]).table() for _ in range(400)]
         spread = np.std([table.p for table in tables], axis=0)
@@ -138,7 +138,7 @@ class TestTable:
 
     def test_depths_that_few_positions_reached_are_left_out(self):
         half = LEAST_COUNT / 2
-        texts = [TextCounts(np.array([30.0, half, half - 1, half]), np.full((4, 2), 2.0))] * 2
+        texts = [AcceptanceCounts(np.array([30.0, half, half - 1, half]), np.full((4, 2), 2.0))] * 2
         sums = text_sums(texts)
         assert sums.accepted.shape == (2, 2, 2)
         assert sums.reached.sum(axis=0).tolist() == [60, LEAST_COUNT]
@@ -146,11 +146,11 @@ class TestTable:
     @pytest.mark.parametrize("texts", [0, 1])
     def test_too_few_texts(self, texts):
         with pytest.raises(TreeoptError, match=r"acceptance: expected two texts or more.*Measure more"):
-            text_sums([TextCounts(np.array([50.0]), np.array([[20.0]]))] * texts)
+            text_sums([AcceptanceCounts(np.array([50.0]), np.array([[20.0]]))] * texts)
 
     def test_too_few_positions(self):
         with pytest.raises(TreeoptError, match="20 positions in all"):
-            text_sums([TextCounts(np.array([9.0]), np.array([[2.0]]))] * 2)
+            text_sums([AcceptanceCounts(np.array([9.0]), np.array([[2.0]]))] * 2)
 
 
 def text_of(target, draft, *, temperature, top_p=1.0, branching=3, depth=4, seed=0):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from tests.support.slow_distribution import slow_law
+from tests.support.slow_distribution import slow_distribution
 from treeopt.profiler.acceptance.positions import AcceptanceText
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.acceptance_counts import REJECTED
@@ -53,52 +53,52 @@ def generated(target, draft, prompts, monkeypatch):
         monkeypatch.undo()
         texts = [[*prompts[0][:-1], *fed[: position + 1]] for position in range(positions)]
         logits = [[logits_after(model, text) for text in texts] for model in (target, draft)]
-        laws = np.array([slow_law(each.tolist(), sampling) for each in logits[0]])
+        distributions = np.array([slow_distribution(each.tolist(), sampling) for each in logits[0]])
         children = np.array([each.topk(BRANCHING).indices.tolist() for each in logits[1]])
-        return found, laws, children, fed[1:]
+        return found, distributions, children, fed[1:]
 
     return generate
 
 
 @pytest.mark.parametrize(("sampling", "draft_sampling"), [(WARM, None), (CUT, Sampling(3.0))])
 def test_target_accepts_the_likeliest_children_as_often_as_the_target_samples_them(generated, sampling, draft_sampling):
-    found, laws, children, _ = generated("target", sampling=sampling, draft_sampling=draft_sampling)
-    np.testing.assert_allclose(found.expected, np.take_along_axis(laws, children, axis=1), atol=1e-6)
+    found, distributions, children, _ = generated("target", sampling=sampling, draft_sampling=draft_sampling)
+    np.testing.assert_allclose(found.expected, np.take_along_axis(distributions, children, axis=1), atol=1e-6)
     assert found.expected.sum(axis=1).min() < 0.5
 
 
 def test_target_goes_on_with_the_child_that_it_accepted(generated):
-    found, laws, children, following = generated("target", sampling=WARM)
-    for rank, tokens, law, token in zip(found.accepted_rank, children, laws, following, strict=False):
-        assert law[token] > 0
+    found, distributions, children, following = generated("target", sampling=WARM)
+    for rank, tokens, distribution, token in zip(found.accepted_rank, children, distributions, following, strict=False):
+        assert distribution[token] > 0
         assert (token == tokens[rank]) if rank != REJECTED else (token not in tokens)
     assert {REJECTED, 0, 1} <= set(found.accepted_rank.tolist())
 
 
 @pytest.mark.parametrize(("sampling", "counts"), [(WARM, {2, 3}), (CUT, {1, 2, 3}), (Sampling(0.15), {0, 1, 2})])
 def test_typical_accepts_the_likeliest_of_the_children_that_are_likely_enough(generated, sampling, counts):
-    found, laws, children, following = generated("typical", sampling=sampling)
+    found, distributions, children, following = generated("typical", sampling=sampling)
     kept_of = []
-    for expected, rank, law, tokens, token in zip(
-        found.expected, found.accepted_rank, laws, children, [*following, None], strict=True
+    for expected, rank, distribution, tokens, token in zip(
+        found.expected, found.accepted_rank, distributions, children, [*following, None], strict=True
     ):
-        entropy = -sum(p * np.log(p) for p in law if p > 0)
-        kept = [k for k, child in enumerate(tokens) if law[child] > min(0.3, 0.09 * np.exp(-entropy))]
+        entropy = -sum(p * np.log(p) for p in distribution if p > 0)
+        kept = [k for k, child in enumerate(tokens) if distribution[child] > min(0.3, 0.09 * np.exp(-entropy))]
         kept_of.append(len(kept))
-        best = max(kept, key=lambda k: law[tokens[k]], default=REJECTED)
+        best = max(kept, key=lambda k: distribution[tokens[k]], default=REJECTED)
         assert rank == best
         assert expected.tolist() == [float(k == best) for k in range(BRANCHING)]
         assert best == REJECTED or token in (None, tokens[best])
     assert set(kept_of) >= counts
 
 
-LAWS = np.array([0.1, 0.2, 0.3, 0.4]), np.array([0.35, 0.3, 0.25, 0.1])
+DISTRIBUTIONS = np.array([0.1, 0.2, 0.3, 0.4]), np.array([0.35, 0.3, 0.25, 0.1])
 """Of target and draft, after every text."""
 
 
 def in_turn(children, draft, *, replacement):
     """Return how probable each child is to be accepted when one after the other is tried."""
-    p, q = LAWS[0].copy(), draft.copy()
+    p, q = DISTRIBUTIONS[0].copy(), draft.copy()
     left, reach = 1.0, []
     for x in children:
         accept = min(1.0, p[x] / q[x])
@@ -132,10 +132,10 @@ def by_enumeration(draft, *, replacement):
 
 
 EXACT = {
-    "sequoia": by_enumeration(LAWS[1], replacement=False),
-    "specinfer": by_enumeration(LAWS[1], replacement=True),
-    "target": LAWS[0][np.argsort(-LAWS[1])[:BRANCHING]],
-    "traversal": by_enumeration(LAWS[1], replacement=False),
+    "sequoia": by_enumeration(DISTRIBUTIONS[1], replacement=False),
+    "specinfer": by_enumeration(DISTRIBUTIONS[1], replacement=True),
+    "target": DISTRIBUTIONS[0][np.argsort(-DISTRIBUTIONS[1])[:BRANCHING]],
+    "traversal": by_enumeration(DISTRIBUTIONS[1], replacement=False),
     "typical": np.array([0.0, 0.0, 1.0]),  # of 0.1, 0.2 and 0.3 all are likely enough, and 0.3 is the likeliest
 }
 """Acceptance of each rank."""
@@ -144,7 +144,7 @@ all_rules = pytest.mark.parametrize("rule", EXACT)
 
 @pytest.fixture(scope="module")
 def pair(make_markov):
-    return [make_markov(np.log(law)) for law in LAWS]
+    return [make_markov(np.log(distribution)) for distribution in DISTRIBUTIONS]
 
 
 @all_rules
@@ -158,7 +158,7 @@ def test_on_average_it_is_what_enumeration_says(pair, rule):
 
 @pytest.mark.parametrize(("rule", "replacement"), [("sequoia", False), ("specinfer", True)])
 def test_children_are_drawn_as_the_draft_is_asked_to_sample(pair, rule, replacement):
-    cooler = LAWS[1] ** 2 / (LAWS[1] ** 2).sum()
+    cooler = DISTRIBUTIONS[1] ** 2 / (DISTRIBUTIONS[1] ** 2).sum()
     exact = by_enumeration(cooler, replacement=replacement)
     text = text_of(*pair, rule, draft_sampling=Sampling(0.5))
     expected = np.concatenate([text.positions([0], 120).expected for _ in range(6)])
@@ -177,10 +177,10 @@ def test_decoding_accepts_each_rank_as_often(pair, rule):
             decoder.start([0])
         path = decoder.step().path
         counts[path[1] - 1 if len(path) == 2 else BRANCHING] += 1
-    law = np.append(EXACT[rule], 1 - EXACT[rule].sum())
-    there = law > 1e-12
+    distribution = np.append(EXACT[rule], 1 - EXACT[rule].sum())
+    there = distribution > 1e-12
     assert counts[~there].sum() == 0
-    assert there.sum() == 1 or stats.chisquare(counts[there], steps * law[there]).pvalue > 1e-3
+    assert there.sum() == 1 or stats.chisquare(counts[there], steps * distribution[there]).pvalue > 1e-3
 
 
 def test_the_tests_tell_the_rules_apart(pair):

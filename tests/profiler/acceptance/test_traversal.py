@@ -1,4 +1,4 @@
-"""What judging from the leaves up gains: counted as the rules say, exact where laws are known, right in the end."""
+"""What testing from the leaves up gains: counted as the rules say, exact where distributions are known, right in the end."""
 
 import numpy as np
 import pytest
@@ -25,31 +25,31 @@ from treeopt.records.acceptance import TextSums
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, Verifier
 from treeopt.runtime.rules import RULES
-from treeopt.runtime.rules.distributions import law
+from treeopt.runtime.rules.distributions import distribution
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 
 WARM = Sampling(1.0)
 COIN = np.array([1 / 3, 2 / 3]), np.array([2 / 3, 1 / 3])
-"""Laws of target and draft of which block verification gains much (Sun et al., 2024, section 2)."""
+"""Distributions of target and draft of which block verification gains much (Sun et al., 2024, section 2)."""
 DICE = np.array([0.1, 0.2, 0.3, 0.4]), np.array([0.4, 0.1, 0.3, 0.2])
 ROUGH = np.array([0.1, 0.2, 0.7]), np.array([0.6, 0.3, 0.1])
 SPARSE = TokenTree([-1, 0, 0, 1, 1, 2, 3])
 
 
-def exact_reach(rule, tree, laws):
-    """Return the probability of each node to be reached, by enumeration, where laws are the same after every text."""
-    target, draft = laws
+def exact_reach(rule, tree, distributions):
+    """Return the probability of each node to be reached, by enumeration, where distributions are the same after every text."""
+    target, draft = distributions
     return expected_reach(RULES[rule], tree, Text(lambda _: target, lambda _: draft, len(target), tree.max_depth))
 
 
-def exact_gain(tree, laws):
-    return ReachSums(tree, *(1e6 * exact_reach(rule, tree, laws) for rule in ("traversal", "sequoia")))
+def exact_gain(tree, distributions):
+    return ReachSums(tree, *(1e6 * exact_reach(rule, tree, distributions) for rule in ("traversal", "sequoia")))
 
 
 @pytest.fixture(scope="session")
 def make_pair(make_markov):
-    def make(laws):
-        return [make_markov(np.log(each), max_positions=4096) for each in laws]
+    def make(distributions):
+        return [make_markov(np.log(each), max_positions=4096) for each in distributions]
 
     return make
 
@@ -75,12 +75,12 @@ class TestCounting:
         while tokens < 40:
             drafted = decoder.draft()
             output = decoder.verify(drafted)
-            laws = law(output.logits, sampling)
-            judges = [Verifier(RULES[rule], tree, 23, target.device) for rule in ("traversal", "sequoia")]
-            for row, judge in zip(reach, judges, strict=True):
-                judge.judge(drafted.tokens, drafted.probs, laws)
-                row += judge.reach()
-            step = decoder.accepted(drafted.tokens.tolist(), judges[0].verdict(generator), output)
+            distributions = distribution(output.logits, sampling)
+            verifiers = [Verifier(RULES[rule], tree, 23, target.device) for rule in ("traversal", "sequoia")]
+            for row, verifier in zip(reach, verifiers, strict=True):
+                verifier.test(drafted.tokens, drafted.probs, distributions)
+                row += verifier.reach()
+            step = decoder.accepted(drafted.tokens.tolist(), verifiers[0].verdict(generator), output)
             decoder.commit(step)
             steps, tokens = steps + 1, tokens + len(step.tokens)
         np.testing.assert_allclose(found, reach, rtol=1e-12)
@@ -99,14 +99,14 @@ class TestCounting:
         steps = counted((target, draft), chain(2), prompts[0], 10_000)[0, 0]
         assert (128 - len(prompts[0])) / 3 <= steps <= 128 - len(prompts[0])
 
-    @pytest.mark.parametrize(("laws", "tree"), [(COIN, chain(3)), (DICE, SPARSE)], ids=["coin", "dice"])
-    def test_its_mean_is_the_exact_reach(self, make_pair, laws, tree):
-        models = make_pair(laws)
+    @pytest.mark.parametrize(("distributions", "tree"), [(COIN, chain(3)), (DICE, SPARSE)], ids=["coin", "dice"])
+    def test_its_mean_is_the_exact_reach(self, make_pair, distributions, tree):
+        models = make_pair(distributions)
         texts = np.array([counted(models, tree, [0], 250, seed=seed) for seed in range(12)])
         for row, rule in enumerate(("traversal", "sequoia")):
             rates = texts[:, row, 1:] / texts[:, row, :1]
             error = rates.std(axis=0, ddof=1) / len(texts) ** 0.5
-            assert np.all(np.abs(rates.mean(axis=0) - exact_reach(rule, tree, laws)[1:]) < 4 * error)
+            assert np.all(np.abs(rates.mean(axis=0) - exact_reach(rule, tree, distributions)[1:]) < 4 * error)
             assert 0 < error.max() < 0.03
 
 
@@ -140,12 +140,12 @@ class TestGain:
         assert np.isnan(gain[[0, 1, 1], [0, 0, 1]]).all()
 
     @pytest.mark.parametrize("tree", [chain(1), chain(3), k_ary(2, 2), SPARSE, TokenTree([-1, 0, 0, 0, 3, 4])])
-    @pytest.mark.parametrize("laws", [COIN, DICE], ids=["coin", "dice"])
-    def test_at_depth_1_there_is_none_in_expectation(self, laws, tree):
+    @pytest.mark.parametrize("distributions", [COIN, DICE], ids=["coin", "dice"])
+    def test_at_depth_1_there_is_none_in_expectation(self, distributions, tree):
         # the reach of a child does not depend on what is below it (Weng et al., 2025)
-        if tree.child_counts.max() > len(laws[0]):
+        if tree.child_counts.max() > len(distributions[0]):
             tree = chain(4)
-        np.testing.assert_allclose(exact_gain(tree, laws).gain(1, tree.child_counts[0])[0], 1, rtol=1e-12)
+        np.testing.assert_allclose(exact_gain(tree, distributions).gain(1, tree.child_counts[0])[0], 1, rtol=1e-12)
 
     def test_at_depth_1_the_measured_one_is_1_within_noise(self, target, draft, prompts):
         texts = np.array([counted((target, draft), SPARSE, prompts[i % 6], 110, seed=i) for i in range(24)])
@@ -243,7 +243,9 @@ class TestPrediction:
             if number % 500 == 0:  # the models were trained on 4096 tokens
                 decoder.start([0])
             lengths.append(len(decoder.step().tokens))
-        return np.mean(lengths), np.std(lengths) / steps**0.5  # laws are the same after every text: no clusters
+        return np.mean(lengths), np.std(
+            lengths
+        ) / steps**0.5  # distributions are the same after every text: no clusters
 
     def profile(self, models, tree, branching, positions):
         asked = Settings(
@@ -263,7 +265,7 @@ class TestPrediction:
         return measurement.profile(show_progress=False)
 
     @pytest.mark.parametrize(
-        ("laws", "tree", "branching", "steps"),
+        ("distributions", "tree", "branching", "steps"),
         [
             (ROUGH, SPARSE, 2, 300),
             *slow(
@@ -277,11 +279,11 @@ class TestPrediction:
         ],
         ids=["few steps", "chain", "chain, more ranks", "sparse", "later branching"],
     )
-    def test_with_the_gain_it_is_right_and_without_it_is_not(self, make_pair, laws, tree, branching, steps):
-        models = make_pair(laws)
+    def test_with_the_gain_it_is_right_and_without_it_is_not(self, make_pair, distributions, tree, branching, steps):
+        models = make_pair(distributions)
         profile = self.profile(models, tree, branching, 2 * steps)
         without, predicted = (each.table.expected_tokens(tree) for each in profile.acceptances)
-        exact = [exact_reach(rule, tree, laws).sum() for rule in ("sequoia", "traversal")]
+        exact = [exact_reach(rule, tree, distributions).sum() for rule in ("sequoia", "traversal")]
         assert exact[1] / exact[0] > 1.07
         assert predicted / without == pytest.approx(
             exact[1] / exact[0], rel=0.7 / steps**0.5

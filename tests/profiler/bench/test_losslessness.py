@@ -1,4 +1,4 @@
-"""The test of losslessness lets the right law through and finds wrong ones."""
+"""The test of losslessness lets the right distribution through and finds wrong ones."""
 
 from types import SimpleNamespace
 
@@ -8,7 +8,7 @@ import torch
 
 from treeopt.profiler.bench.losslessness import greedy_losslessness, sampled_losslessness, uniform_p_value
 from treeopt.records.sampling import Sampling
-from treeopt.runtime import Decoder, law
+from treeopt.runtime import Decoder, distribution
 from treeopt.texts.prompts import bench_prompts, load_prompts
 from treeopt.trees import chain, k_ary
 
@@ -45,7 +45,7 @@ class TestSampled:
         found = sampled_losslessness(pair.target, prompts, texts(pair, prompts, k_ary(2, 3), rule=rule), WARM)
         assert found.lossless, found.evidence
 
-    def test_plain_decoding_passes_with_a_share_of_the_law_cut_off(self, pair, prompts):
+    def test_plain_decoding_passes_with_a_share_of_the_distribution_cut_off(self, pair, prompts):
         sampling = Sampling(0.8, top_p=0.9)
         assert sampled_losslessness(pair.target, prompts, texts(pair, prompts, sampling=sampling), sampling).lossless
 
@@ -63,7 +63,7 @@ class TestSampled:
         other = [list(decoder.generate(prompt, 100)) for prompt in prompts]
         assert not sampled_losslessness(pair.target, prompts, other, WARM).lossless
 
-    def test_the_law_before_a_token_is_that_of_a_pass_of_its_own(self, pair, prompts):
+    def test_the_distribution_before_a_token_is_that_of_a_pass_of_its_own(self, pair, prompts):
         from treeopt.profiler.bench.losslessness import _logits_along
 
         prompt = (prompts[0] * 4)[:20]
@@ -71,7 +71,7 @@ class TestSampled:
         pair.target.prefill(torch.tensor(prompt[:-1]), cache)
         alone = pair.target.forward(torch.tensor(prompt[-1:]), torch.tensor([19]), cache, None).logits
         along = _logits_along(pair.target, prompt)[-1:]
-        assert torch.allclose(law(alone, WARM), law(along, WARM), atol=1e-5)
+        assert torch.allclose(distribution(alone, WARM), distribution(along, WARM), atol=1e-5)
 
 
 class TestUniform:

@@ -12,21 +12,21 @@ OPEN = np.array([0.301, 0.299, 0.181, 0.179, 0.021, 0.019])
 """After even tokens: pairs of tokens are nearly equally probable."""
 SURE = np.array([0.02, 0.952, 0.02, 0.003, 0.003, 0.002])
 """After odd tokens: no choice to speak of."""
-LAWS = np.array([OPEN, SURE] * 3)
+DISTRIBUTIONS = np.array([OPEN, SURE] * 3)
 
 
 @pytest.fixture(scope="module")
 def target(make_markov):
-    return make_markov(np.log(LAWS), max_positions=TOKENS + 2)
+    return make_markov(np.log(DISTRIBUTIONS), max_positions=TOKENS + 2)
 
 
-def sampled(laws, *, seed=0):
-    """Return texts of a Markov chain with the law of the next token after each token, float (V, V)."""
+def sampled(distributions, *, seed=0):
+    """Return texts of a Markov chain with the distribution of the next token after each token, float (V, V)."""
     rng, found = np.random.default_rng(seed), []
     for _ in range(TEXTS):
         text = [0]
         while len(text) <= TOKENS:
-            text.append(int(rng.choice(len(laws), p=laws[text[-1]])))
+            text.append(int(rng.choice(len(distributions), p=distributions[text[-1]])))
         found.append(text[1:])
     return found
 
@@ -36,8 +36,8 @@ def result_of(target, texts):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_texts_of_the_law_itself_pass(target, seed):
-    found = result_of(target, sampled(LAWS, seed=seed))
+def test_texts_of_the_distribution_itself_pass(target, seed):
+    found = result_of(target, sampled(DISTRIBUTIONS, seed=seed))
     assert found.lossless, found.evidence
 
 
@@ -48,12 +48,12 @@ def test_tokens_in_the_place_of_ones_as_probable_are_found(target):
 
 
 def test_a_choice_that_is_never_made_where_it_is_rare_is_found(target):
-    """Places are looked at where the law leaves a choice: only the surprise tells."""
+    """Places are looked at where the distribution leaves a choice: only the surprise tells."""
     assert not result_of(target, sampled(np.array([OPEN, np.eye(6)[1]] * 3))).lossless
 
 
 def test_a_text_that_ends_at_once_tells_nothing(target):
-    texts = sampled(LAWS)
+    texts = sampled(DISTRIBUTIONS)
     assert sampled_losslessness(target, [[0]] * 5, [*texts, []], EVEN) == result_of(target, texts)
 
 

@@ -11,7 +11,7 @@ from treeopt.profiler import Journal, Measurement, Settings
 from treeopt.profiler.clock import WarmUp
 from treeopt.profiler.latency.condition import WIDTHS_BEFORE
 from treeopt.profiler.latency.effort import ROUNDS_PER_BLOCK, FixedEffort, TimeBudget
-from treeopt.profiler.latency.grid import Surface
+from treeopt.profiler.latency.grid import LatencyGrid
 from treeopt.profiler.latency.passes import PROBE_TREES
 from treeopt.profiler.latency.rounds import first_points
 from treeopt.profiler.profile_run import LEAST_POSITIONS, POSITIONS
@@ -33,7 +33,7 @@ def measured(make_model, budget_s, *, journal=None, contexts=CONTEXTS, sigma=0.0
     pretended = {"verify": two_steps_s, "draft": straight_s, "sigma": sigma, "warm_up": warm_up}
     clock, target, draft = machine_and_pair(make_model, contexts, **pretended)
     settings = replace(SETTINGS, time_budget_s=budget_s, context_tokens=contexts)
-    surface = Surface(target, draft, [1, 2], settings, clock=clock, journal=journal or Journal(None, ""))
+    surface = LatencyGrid(target, draft, [1, 2], settings, clock=clock, journal=journal or Journal(None, ""))
     return clock, surface.measure(lambda: None)
 
 

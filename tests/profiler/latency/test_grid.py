@@ -8,7 +8,7 @@ import pytest
 from tests.profiler.pretended import draft_s, faults, machine_and_pair, verify_s
 from treeopt.errors import TreeoptError
 from treeopt.profiler import Journal, Settings
-from treeopt.profiler.latency.grid import Surface
+from treeopt.profiler.latency.grid import LatencyGrid
 from treeopt.records.sampling import GREEDY, Sampling
 
 CONTEXTS, BATCHES = (30, 400), (1, 3)
@@ -22,7 +22,7 @@ def exchanged(context):
 
 def measured(make_model, settings=SETTINGS, journal=None, **machine):
     clock, target, draft = machine_and_pair(make_model, CONTEXTS, **machine)
-    surface = Surface(target, draft, [1, 2, 3], settings, clock=clock, journal=journal or Journal(None, ""))
+    surface = LatencyGrid(target, draft, [1, 2, 3], settings, clock=clock, journal=journal or Journal(None, ""))
     return clock, surface.measure(lambda: None)
 
 
@@ -130,7 +130,7 @@ class TestMemory:
             return new_cache(capacity, batch_size)
 
         target.new_cache = limited_cache
-        return Surface(target, draft, [1], settings, clock=clock, journal=journal).measure(lambda: None)
+        return LatencyGrid(target, draft, [1], settings, clock=clock, journal=journal).measure(lambda: None)
 
     def test_a_condition_that_does_not_fit_is_left_out_and_not_tried_again(self, make_model):
         settings, journal, tried = replace(SETTINGS, max_tokens=4, rounds=2), Journal(None, ""), []
@@ -159,4 +159,4 @@ class TestMemory:
         clock, target, draft = machine_and_pair(make_model, CONTEXTS)
         target.new_cache = lambda *_: (_ for _ in ()).throw(RuntimeError("shapes differ"))
         with pytest.raises(RuntimeError, match="shapes differ"):
-            Surface(target, draft, [1], SETTINGS, clock=clock, journal=Journal(None, "")).measure(lambda: None)
+            LatencyGrid(target, draft, [1], SETTINGS, clock=clock, journal=Journal(None, "")).measure(lambda: None)

@@ -14,14 +14,14 @@ from treeopt.profiler import Journal, MonotonicClock, clock_for
 from treeopt.profiler.clock import WarmUp
 from treeopt.profiler.latency.curve import PILOT_ROUNDS, Curve
 from treeopt.profiler.latency.rounds import first_points, next_point
-from treeopt.profiler.latency.rounds import sweep as sweep_into
+from treeopt.profiler.latency.rounds import timed_rounds as timed_rounds_into
 from treeopt.profiler.recorder import Recorder
 
 WARM_UP_CALLS = WarmUp().first_calls
 
 
-def sweep(kind, works, rounds, clock, journal, step=lambda: None, **more):
-    sweep_into(kind, works, rounds, Recorder(clock, journal, step), **more)
+def timed_rounds(kind, works, rounds, clock, journal, step=lambda: None, **more):
+    timed_rounds_into(kind, works, rounds, Recorder(clock, journal, step), **more)
 
 
 def memory():
@@ -61,12 +61,12 @@ class TestClock:
 class TestSweep:
     def test_samples_are_what_the_clock_says(self):
         bench, journal = Bench(lambda size: size + 0.5), memory()
-        sweep("verify", bench.works([1, 2, 4]), 5, bench.clock, journal)
+        timed_rounds("verify", bench.works([1, 2, 4]), 5, bench.clock, journal)
         assert journal.samples("verify") == {1: [1.5] * 5, 2: [2.5] * 5, 4: [4.5] * 5}
 
     def test_every_round_visits_every_size_once_in_a_new_order(self):
         bench, sizes = Bench(lambda _: 1.0), [1, 2, 3, 4, 6, 8]
-        sweep("verify", bench.works(sizes), 10, bench.clock, memory())
+        timed_rounds("verify", bench.works(sizes), 10, bench.clock, memory())
         rounds = np.reshape(bench.timed, (10, len(sizes))).tolist()
         assert all(sorted(visited) == sizes for visited in rounds)
         assert len(set(map(tuple, rounds))) > 5
@@ -74,12 +74,12 @@ class TestSweep:
     def test_drift_hits_all_sizes_alike(self):
         ticks = iter(range(60))
         bench, journal = Bench(lambda _: 1.0 + next(ticks) // 6), memory()
-        sweep("verify", bench.works(range(1, 7)), 10, bench.clock, journal)
+        timed_rounds("verify", bench.works(range(1, 7)), 10, bench.clock, journal)
         assert {tuple(samples) for samples in journal.samples("verify").values()} == {tuple(range(1, 11))}
 
     def test_warm_up_calls_are_not_timed(self):
         bench = Bench(lambda _: 1.0, WarmUp())
-        sweep("verify", bench.works([1, 5]), 4, bench.clock, memory())
+        timed_rounds("verify", bench.works([1, 5]), 4, bench.clock, memory())
         warm_up, rounds = np.split(np.array(bench.called), [2 * WARM_UP_CALLS])
         assert Counter(warm_up.tolist()) == {1: WARM_UP_CALLS, 5: WARM_UP_CALLS}
         assert Counter(bench.timed) == {1: 4, 5: 4}
@@ -91,7 +91,7 @@ class TestSweep:
         def prepare(size):
             prepared.append((size, len(bench.called)))
 
-        sweep("step", bench.works([1, 2]), 3, bench.clock, memory(), prepare=prepare)
+        timed_rounds("step", bench.works([1, 2]), 3, bench.clock, memory(), prepare=prepare)
         warm_up = 2 * WARM_UP_CALLS
         assert prepared[:warm_up] == [(size, before) for before, size in enumerate(bench.called[:warm_up])]
         assert prepared[warm_up:] == [(size, warm_up + 2 * before) for before, size in enumerate(bench.timed)]
@@ -103,19 +103,21 @@ class TestSweep:
             return lambda size: events.append((name, size))
 
         works = {1: lambda: (bench.called.append(1), events.append(("work", 1)))}
-        sweep("step", works, 2, bench.clock, memory(), prepare=note("prepare"), lead=note("lead"))
+        timed_rounds("step", works, 2, bench.clock, memory(), prepare=note("prepare"), lead=note("lead"))
         first = [("prepare", 1), ("work", 1)] * WARM_UP_CALLS
         leads = [[("prepare", 1), ("lead", 1)] * count for count in (1, 3)]  # 0.01 s of calls of 0.004 s
         assert events == [*first, *leads[0], ("work", 1), *leads[1], ("work", 1)]
 
     def test_without_warm_up_every_call_is_prepared_and_timed(self):
         bench, prepared = Bench(lambda _: 1.0), []
-        sweep("step", bench.works([1, 2]), 3, bench.clock, memory(), prepare=prepared.append)
+        timed_rounds("step", bench.works([1, 2]), 3, bench.clock, memory(), prepare=prepared.append)
         assert bench.called == bench.timed == prepared
 
     def test_step_is_called_once_for_every_sample(self):
         bench, steps = Bench(lambda _: 1.0), []
-        sweep("verify", bench.works([1, 2, 3]), 4, bench.clock, memory(), step=lambda: steps.append(len(bench.timed)))
+        timed_rounds(
+            "verify", bench.works([1, 2, 3]), 4, bench.clock, memory(), step=lambda: steps.append(len(bench.timed))
+        )
         assert steps == list(range(1, 13))
 
     def test_samples_that_are_there_count(self):
@@ -124,14 +126,14 @@ class TestSweep:
             for _ in range(count):
                 journal.append("verify", size, (9.0,))
         journal.append("draft", 3, (9.0,))
-        sweep("verify", bench.works([1, 2, 3]), 3, bench.clock, journal)
+        timed_rounds("verify", bench.works([1, 2, 3]), 3, bench.clock, journal)
         assert Counter(bench.timed) == {2: 2, 3: 3}
         assert {size: len(samples) for size, samples in journal.samples("verify").items()} == {1: 4, 2: 3, 3: 3, 7: 3}
 
     def test_the_order_is_the_same_every_time(self):
         first, second = Bench(lambda _: 1.0), Bench(lambda _: 1.0)
         for bench in (first, second):
-            sweep("verify", bench.works([1, 2, 3, 4]), 6, bench.clock, memory())
+            timed_rounds("verify", bench.works([1, 2, 3, 4]), 6, bench.clock, memory())
         assert first.timed == second.timed
 
     @pytest.mark.parametrize("stop_after", [0, 1, 5, 11, 17])
@@ -145,9 +147,9 @@ class TestSweep:
 
         bench = Bench(until_interrupted)
         with pytest.raises(KeyboardInterrupt):
-            sweep("verify", bench.works([1, 2, 3]), 6, bench.clock, Journal(path, "h"))
+            timed_rounds("verify", bench.works([1, 2, 3]), 6, bench.clock, Journal(path, "h"))
         bench, journal = Bench(lambda _: 2.0), Journal(path, "h", resume=True)
-        sweep("verify", bench.works([1, 2, 3]), 6, bench.clock, journal)
+        timed_rounds("verify", bench.works([1, 2, 3]), 6, bench.clock, journal)
         samples = journal.samples("verify")
         assert [len(each) for each in samples.values()] == [6, 6, 6]
         assert np.concatenate([*samples.values()]).tolist().count(1.0) == stop_after
@@ -162,7 +164,7 @@ class TestSweep:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            sweep("verify", {1: work}, 9, FakeClock(lambda: 1.0, WarmUp()), Journal(tmp_path / "journal", "h"))
+            timed_rounds("verify", {1: work}, 9, FakeClock(lambda: 1.0, WarmUp()), Journal(tmp_path / "journal", "h"))
         assert Journal(tmp_path / "journal", "h", resume=True).samples("verify") == {1: [1.0, 1.0]}
 
 

@@ -9,7 +9,7 @@ from tests.profiler.shared_machine import ALL, BLOCK_CALLS, NONE, shared_machine
 from treeopt.errors import TreeoptError
 from treeopt.profiler import Journal, Settings
 from treeopt.profiler.latency.busy import Load
-from treeopt.profiler.latency.grid import Surface
+from treeopt.profiler.latency.grid import LatencyGrid
 from treeopt.profiler.latency.passes import PROBE_TREES
 from treeopt.profiler.latency.watch import OTHERS, Sample, Watch, Watched, samples_of
 from treeopt.records.profile import Disturbance
@@ -25,12 +25,12 @@ EVER = range(10**9)
 
 
 def measured(make_model, busy, settings=SETTINGS, *, journal=None, watched=True):
-    """Return the machine, the surface's one latency, and the journal."""
+    """Return the machine, the grid's one latency, and the journal."""
     machine, target, draft = shared_machine_and_pair(make_model, CONTEXTS, busy)
     journal = journal or Journal(None, "")
     load = (lambda: machine) if watched else None
-    surface = Surface(target, draft, [1, 2], settings, clock=machine, journal=journal, load=load)
-    (latency,) = surface.measure(lambda: None)
+    grid = LatencyGrid(target, draft, [1, 2], settings, clock=machine, journal=journal, load=load)
+    (latency,) = grid.measure(lambda: None)
     return machine, latency, journal
 
 

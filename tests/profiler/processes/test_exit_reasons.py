@@ -4,7 +4,7 @@ import pytest
 import torch.distributed as dist
 
 from treeopt.errors import TreeoptError
-from treeopt.profiler.processes.exit_reasons import FOLLOWED, INTERRUPTED, LastWords
+from treeopt.profiler.processes.exit_reasons import FOLLOWED, INTERRUPTED, ExitReasons
 
 
 class TestLastWords:
@@ -18,7 +18,7 @@ class TestLastWords:
             store = dist.HashStore()
             for other, reason in others.items():
                 store.set(other[1:], reason)
-            said = LastWords(rank, 3, store)._final(error, kept)
+            said = ExitReasons(rank, 3, store)._final(error, kept)
             return str(said).split(". What was")[0] if isinstance(said, TreeoptError) else said
 
         return final
@@ -64,5 +64,5 @@ class TestLastWords:
 
     def test_without_a_journal_nothing_is_kept(self, monkeypatch):
         monkeypatch.setattr("treeopt.profiler.processes.exit_reasons.WAIT_S", 0.2)
-        said = LastWords(0, 2, dist.HashStore())._final(TreeoptError("no disk"), None)
+        said = ExitReasons(0, 2, dist.HashStore())._final(TreeoptError("no disk"), None)
         assert str(said) == "process 0 of 2 ended (no disk). Nothing was written."

@@ -1,8 +1,9 @@
-"""The first tokens that the bundled pair decodes after a prompt follow the target's own law.
+"""The first tokens that the bundled pair decodes after a prompt follow the target's own distribution.
 
-The law is computed from the target alone: all first tokens, and what follows the likely ones.  Texts that begin otherwise
-are one cell, and so are rare ones.  The statistic is the total variation from this law in units of the noise floor, the
-largest among 200 samples of the same count that were drawn from the law directly.
+The distribution is computed from the target alone: all first tokens, and what follows the likely ones.  Texts that
+    begin otherwise are one cell, and so are rare ones.  The statistic is the total variation from this distribution in
+    units of the noise floor, the largest among 200 samples of the same count that were sampled from the distribution
+    directly.
 """
 
 from dataclasses import replace
@@ -16,7 +17,7 @@ from treeopt.records.rules import LOSSY_RULES
 from treeopt.runtime import Decoder
 from treeopt.runtime.rules import RULES
 from treeopt.runtime.rules.selection import TopDown
-from treeopt.runtime.rules.verifier import DeviceJudging
+from treeopt.runtime.rules.verifier import DeviceVerifier
 from treeopt.trees import TokenTree
 
 pytestmark = pytest.mark.slow
@@ -43,7 +44,7 @@ def prompt(pair):
 
 
 @pytest.fixture(scope="module")
-def law(pair, prompt, logits_after):
+def distribution(pair, prompt, logits_after):
     """Return {text: probability} of likely texts of LENGTH tokens."""
     texts = {(): 1.0}
     for _ in range(LENGTH):
@@ -55,16 +56,16 @@ def law(pair, prompt, logits_after):
     return texts
 
 
-def cells(law, count):
-    """Return the texts that have a cell of their own, and the law of the cells, the last for all others."""
-    common = sorted(text for text, probability in law.items() if probability * count >= RARE)
-    own = np.array([law[text] for text in common])
+def cells(distribution, count):
+    """Return the texts that have a cell of their own, and the distribution of the cells, the last for all others."""
+    common = sorted(text for text, probability in distribution.items() if probability * count >= RARE)
+    own = np.array([distribution[text] for text in common])
     return {text: i for i, text in enumerate(common)}, np.append(own, 1 - own.sum())
 
 
-def excess(law, texts):
-    """Return the total variation of texts from the law, in units of the noise floor."""
-    index, expected = cells(law, len(texts))
+def excess(distribution, texts):
+    """Return the total variation of texts from the distribution, in units of the noise floor."""
+    index, expected = cells(distribution, len(texts))
     counts = np.bincount([index.get(text, len(index)) for text in texts], minlength=len(expected))
     direct = np.random.default_rng(0).multinomial(len(texts), expected, 200)
     distance = np.abs(np.vstack([counts, direct]) / len(texts) - expected).sum(1)
@@ -76,30 +77,30 @@ def decoded(pair, prompt, rule, **changes):
     return [tuple(decoder.generate(prompt, LENGTH)) for _ in range(TEXTS)]
 
 
-def test_there_is_enough_to_tell_laws_apart_by(law):
-    index, expected = cells(law, TEXTS)
+def test_there_is_enough_to_tell_distributions_apart_by(distribution):
+    index, expected = cells(distribution, TEXTS)
     assert len(index) > 20
     assert expected[-1] < 0.6
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule not in LOSSY_RULES])
-def test_the_first_tokens_follow_the_law_of_the_target(pair, prompt, law, rule):
-    assert excess(law, decoded(pair, prompt, rule)) < ALLOWED
+def test_the_first_tokens_follow_the_distribution_of_the_target(pair, prompt, distribution, rule):
+    assert excess(distribution, decoded(pair, prompt, rule)) < ALLOWED
 
 
-def test_the_lossy_rule_is_found(pair, prompt, law):
-    assert excess(law, decoded(pair, prompt, "typical", lossy=True)) > REJECTED
+def test_the_lossy_rule_is_found(pair, prompt, distribution):
+    assert excess(distribution, decoded(pair, prompt, "typical", lossy=True)) > REJECTED
 
 
 @pytest.mark.parametrize(
     "changes",
     [
         {"draw": broken.draw_likeliest, "race": False},
-        {"judge": broken.argmax_accepted, "by_level": False, "selection": TopDown()},
+        {"accept_test": broken.argmax_accepted, "by_level": False, "selection": TopDown()},
     ],
-    ids=["the likeliest children in the place of drawn ones", "the target's likeliest token accepted"],
+    ids=["the likeliest children in the place of sampled ones", "the target's likeliest token accepted"],
 )
-def test_a_mistake_is_found(pair, prompt, law, changes, monkeypatch):
-    monkeypatch.setattr("treeopt.runtime.rules.verify.HostJudging", DeviceJudging)
+def test_a_mistake_is_found(pair, prompt, distribution, changes, monkeypatch):
+    monkeypatch.setattr("treeopt.runtime.rules.verify.HostVerifier", DeviceVerifier)
     monkeypatch.setitem(RULES, "traversal", replace(RULES["traversal"], **changes))
-    assert excess(law, decoded(pair, prompt, "traversal")) > REJECTED
+    assert excess(distribution, decoded(pair, prompt, "traversal")) > REJECTED

@@ -1,4 +1,4 @@
-"""The joint law of the first tokens, decoded over two steps or more, on random models of 5 tokens and real caches."""
+"""The joint distribution of the first tokens, decoded over two steps or more, on random models of 5 tokens and real caches."""
 
 from dataclasses import replace
 from itertools import count, product
@@ -10,7 +10,7 @@ import torch
 from tests.support import broken
 from tests.support.slow import slow
 from treeopt.records.rules import LOSSY_RULES
-from treeopt.runtime import Decoder, Sampling, law, load_model
+from treeopt.runtime import Decoder, Sampling, distribution, load_model
 from treeopt.runtime.rules import RULES
 from treeopt.trees import TokenTree, chain, level_widths
 
@@ -45,13 +45,13 @@ def pair(make_checkpoint):
 
 @pytest.fixture(scope="module")
 def exact(pair, logits_after):
-    """Return the function that gives the joint law of the next tokens, from a fresh pass for each text."""
+    """Return the function that gives the joint distribution of the next tokens, from a fresh pass for each text."""
 
     def joint(length, sampling):
         found = np.ones((5,) * length)
         for done in range(length):
             for text in product(range(5), repeat=done):
-                after = law(logits_after(pair[0], [*PROMPT, *text])[None], sampling)[0].double().numpy()
+                after = distribution(logits_after(pair[0], [*PROMPT, *text])[None], sampling)[0].double().numpy()
                 found[text] *= (after / after.sum()).reshape(5, *[1] * (length - done - 1))
         return found
 
@@ -85,7 +85,9 @@ def p_value(exact, chi_squared):
 
 
 @pytest.mark.parametrize(("rule", "tree", "texts", "sampling", "draft_sampling"), [*CASES, *slow(MORE_CASES)])
-def test_several_steps_follow_the_law_of_the_target(pair, p_value, rule, tree, texts, sampling, draft_sampling):
+def test_several_steps_follow_the_distribution_of_the_target(
+    pair, p_value, rule, tree, texts, sampling, draft_sampling
+):
     assert p_value(pair, rule, tree, texts, sampling, draft_sampling) > 1e-3
 
 
@@ -115,9 +117,9 @@ def test_the_lossy_rule_is_found(pair, p_value):
     assert p_value(pair, "typical", TWO_OF_TWO, 500) < 1e-6
 
 
-def test_a_law_that_leaves_top_k_out_is_found(pair, p_value, monkeypatch):
+def test_a_distribution_that_leaves_top_k_out_is_found(pair, p_value, monkeypatch):
     def without_top_k(logits, sampling):
-        return law(logits, replace(sampling, top_k=0))
+        return distribution(logits, replace(sampling, top_k=0))
 
-    monkeypatch.setattr("treeopt.runtime.decoding.acceptance.law", without_top_k)
+    monkeypatch.setattr("treeopt.runtime.decoding.acceptance.distribution", without_top_k)
     assert p_value(pair, "sequoia", chain(1), 500, Sampling(0.8, top_k=3)) < 1e-6

@@ -18,7 +18,7 @@ from treeopt.engines.settings.custom_generate import NAME, custom_generate_files
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError, TreeoptWarning
 from treeopt.runtime import load_model
 from treeopt.runtime.decoding import hf_generate
-from treeopt.runtime.rules.distributions import law
+from treeopt.runtime.rules.distributions import distribution
 from treeopt.texts.prompts import load_prompts
 from treeopt.trees import TokenTree, chain, level_widths
 
@@ -136,7 +136,7 @@ class TestFolder:
         held = {}
         exec(file.text, held)  # noqa: S102
         held["generate"](target, assistant_model=draft, **prompts[0], do_sample=True, max_new_tokens=5)
-        assert "of another law" in file.text
+        assert "of another distribution" in file.text
 
     def test_an_unknown_rule(self):
         with pytest.raises(InvalidValueError, match="rule: expected one of"):
@@ -226,7 +226,7 @@ class TestSampling:
         assert torch.equal(torch.get_rng_state(), state)
 
     @pytest.mark.parametrize("options", [{"top_k": 1}, {"top_p": 1e-4}, {"temperature": 1e-5}], ids=str)
-    def test_the_options_reach_the_law(self, target, draft, prompts, options):
+    def test_the_options_reach_the_distribution(self, target, draft, prompts, options):
         greedy = target.generate(**prompts[0], max_new_tokens=NEW)
         assert torch.equal(self.sampled(target, draft, prompts[0], **options), greedy)
 
@@ -245,12 +245,12 @@ class TestSampling:
         ],
         ids=str,
     )
-    def test_the_law_is_the_one_that_transformers_would_sample_from(self, target, options):
+    def test_the_distribution_is_the_one_that_transformers_would_sample_from(self, target, options):
         config, _ = target._prepare_generation_config(None, do_sample=True, **options)
         processors = target._get_logits_processor(config)
         logits = 3 * torch.randn(20, 256, generator=torch.Generator().manual_seed(1))
         expected = torch.softmax(processors(torch.zeros(20, 1, dtype=torch.int64), logits.clone()), -1)
-        torch.testing.assert_close(law(logits, hf_generate._sampling(config, processors)), expected)
+        torch.testing.assert_close(distribution(logits, hf_generate._sampling(config, processors)), expected)
 
 
 REFUSED = [

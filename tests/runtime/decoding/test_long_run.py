@@ -1,8 +1,8 @@
-"""Long texts of the whole decode loop follow the law of a Markov chain, over thousands of steps in a row.
+"""Long texts of the whole decode loop follow the distribution of a Markov chain, over thousands of steps in a row.
 
-The statistic is the distance from the exact law in units of the noise floor: the largest distance among 200 texts of the
-same length that were sampled directly; see `tests.support.markov`.  An honest decoder is allowed ALLOWED; what must be
-rejected exceeds REJECTED, far above it, by the same statistic and from fewer tokens.
+The statistic is the distance from the exact distribution in units of the noise floor: the largest distance among 200
+    texts of the same length that were sampled directly; see `tests.support.markov`.  An honest decoder is allowed
+    ALLOWED; what must be rejected exceeds REJECTED, far above it, by the same statistic and from fewer tokens.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from treeopt.runtime import Decoder, Sampling
 from treeopt.runtime.decoding.acceptance import AcceptSampled
 from treeopt.runtime.rules import RULES
 from treeopt.runtime.rules.selection import TopDown
-from treeopt.runtime.rules.verifier import DeviceJudging
+from treeopt.runtime.rules.verifier import DeviceVerifier
 from treeopt.trees import TokenTree, chain
 
 TOKENS, FEWER = 6000, 3500
@@ -40,7 +40,7 @@ both_drafts = pytest.mark.parametrize("draft", [another_draft, like_the_target])
 
 
 def excess(rule, *, draft=OTHER, tree=TREE, target=TARGET, kind=Decoder, sampling=EVEN, tokens=FEWER, **changes):
-    """Return how far a text is from the law of direct sampling, in units of the noise floor."""
+    """Return how far a text is from the distribution of direct sampling, in units of the noise floor."""
     decoder = kind(
         target,
         draft,
@@ -64,7 +64,7 @@ def excess(rule, *, draft=OTHER, tree=TREE, target=TARGET, kind=Decoder, samplin
 @pytest.mark.parametrize(
     "tree", [pytest.param(CHAIN, id="chain", marks=pytest.mark.slow), pytest.param(TREE, id="tree")]
 )
-def test_a_long_text_follows_the_law_of_the_target(rule, draft, tree):
+def test_a_long_text_follows_the_distribution_of_the_target(rule, draft, tree):
     assert excess(rule, draft=draft, tree=tree, tokens=TOKENS) < ALLOWED
 
 
@@ -79,13 +79,13 @@ def test_a_long_text_follows_the_law_of_the_target(rule, draft, tree):
         ]
     ),
 )
-def test_top_k_top_p_and_the_drafts_own_sampling_leave_the_law_as_it_is(rule, sampling, draft_sampling):
+def test_top_k_top_p_and_the_drafts_own_sampling_leave_the_distribution_as_it_is(rule, sampling, draft_sampling):
     assert excess(rule, sampling=sampling, draft_sampling=draft_sampling) < ALLOWED
 
 
 @one_rule
 def test_so_does_one_that_is_judged_with_tensors(rule, monkeypatch):
-    monkeypatch.setattr("treeopt.runtime.rules.verify.HostJudging", DeviceJudging)
+    monkeypatch.setattr("treeopt.runtime.rules.verify.HostVerifier", DeviceVerifier)
     assert excess(rule) < ALLOWED
 
 
@@ -171,8 +171,8 @@ class TestWhatMustBeRejected:
     @one_random_draft
     @pytest.mark.slow
     def test_the_targets_likeliest_token_accepted(self, rule, use, monkeypatch):
-        use(rule, judge=broken.argmax_accepted, by_level=False, selection=TopDown())
-        monkeypatch.setattr("treeopt.runtime.rules.verify.HostJudging", DeviceJudging)
+        use(rule, accept_test=broken.argmax_accepted, by_level=False, selection=TopDown())
+        monkeypatch.setattr("treeopt.runtime.rules.verify.HostVerifier", DeviceVerifier)
         assert excess(rule) > REJECTED
 
     @both_drafts
@@ -181,7 +181,7 @@ class TestWhatMustBeRejected:
 
 
 class TestShortTexts:
-    """Many short texts of one decoder: each follows the law, and none has to do with the one before."""
+    """Many short texts of one decoder: each follows the distribution, and none has to do with the one before."""
 
     TEXTS = 1500
 
@@ -196,7 +196,7 @@ class TestShortTexts:
         return found
 
     @staticmethod
-    def laws():
+    def distributions():
         after = TARGET.chain(EVEN).transitions
         first = after[0]
         joint = first[:, None, None] * after[:, :, None] * after
@@ -204,11 +204,11 @@ class TestShortTexts:
 
     def p_values(self, chi_squared, *arguments, **changes):
         return [
-            chi_squared(counts, law)
-            for counts, law in zip(self.counts(*arguments, **changes), self.laws(), strict=True)
+            chi_squared(counts, distribution)
+            for counts, distribution in zip(self.counts(*arguments, **changes), self.distributions(), strict=True)
         ]
 
-    def test_they_follow_the_law_and_are_independent(self, chi_squared):
+    def test_they_follow_the_distribution_and_are_independent(self, chi_squared):
         assert min(self.p_values(chi_squared)) > 1e-3
 
     @pytest.mark.slow

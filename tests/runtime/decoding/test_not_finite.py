@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.support.decoded import PROMPT, decoded_step
-from tests.support.enumeration import ORDERS, drafts, outcomes
+from tests.support.enumeration import ORDERS, drafts, end_probabilities
 from tests.support.invented_texts import Text, dirichlet
 from tests.support.table_model import INF, NAN, NOT_FINITE, Table, counted
 from treeopt.errors import InvalidValueError, TreeoptError, TreeoptWarning
@@ -127,8 +127,8 @@ def step_distribution(rule, tree, text, nodes_left):
         rows = torch.tensor([text.row[node] for node in nodes[: usable.nodes]])
         verifier = Verifier(rule, usable, text.vocabulary, torch.device("cpu"))
         tokens = torch.tensor([0, *(node[-1] for node in nodes[1 : usable.nodes])])
-        verifier.judge(tokens, *(torch.from_numpy(probs)[rows] for probs in (text.draft, text.target)))
-        for node, after in zip(nodes, weight * outcomes(verifier, usable), strict=False):
+        verifier.test(tokens, *(torch.from_numpy(probs)[rows] for probs in (text.draft, text.target)))
+        for node, after in zip(nodes, weight * end_probabilities(verifier, usable), strict=False):
             joint[node] += text.completed(node, after)
     return joint
 
@@ -142,12 +142,12 @@ class TestEnumeration:
     def test_a_draft_that_ends_with_a_level_changes_nothing(self, rule):
         for tree in (chain(2), k_ary(2, 2), TokenTree([-1, 0, 0, 1])):
             found = step_distribution(RUNTIME_RULES[rule], tree, self.TEXT, at_the_level)
-            np.testing.assert_allclose(found, self.TEXT.target_law(), atol=1e-12)
+            np.testing.assert_allclose(found, self.TEXT.target_distribution(), atol=1e-12)
 
     @pytest.mark.parametrize("rule", SAMPLED_DRAFTS)
     def test_one_that_is_dropped_for_what_was_sampled_does(self, rule):
         found = step_distribution(RUNTIME_RULES[rule], chain(2), self.TEXT, at_the_root)
-        assert np.abs(found - self.TEXT.target_law()).max() > 0.01
+        assert np.abs(found - self.TEXT.target_distribution()).max() > 0.01
 
 
 class TestGreedy:

@@ -118,6 +118,6 @@ class TestSamplings:
             ((1.0, 1.0, -2), r"top_k: .*Got -2"),
         ],
     )
-    def test_one_that_no_law_can_be_made_with(self, values, reason):
+    def test_one_that_no_distribution_can_be_made_with(self, values, reason):
         with pytest.raises(InvalidValueError, match=reason):
             Sampling(*values)

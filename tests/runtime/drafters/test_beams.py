@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "drafters" / "redrafter.md"
 
 
 class Table:
-    """A model whose law after every text is made up anew; its state is the text's number in base `vocabulary` + 1."""
+    """A model whose distribution after every text is made up anew; its state is the text's number in base `vocabulary` + 1."""
 
     def __init__(self, seed, vocabulary, *, coarse=False):
         self.seed, self.vocabulary, self.coarse = seed, vocabulary, coarse

@@ -15,7 +15,7 @@ from treeopt.errors import InvalidValueError
 from treeopt.runtime import DraftingDecoder, Sampling, load_model
 from treeopt.runtime.drafters.beam_expansion import Children
 from treeopt.runtime.drafters.best_first import SpecExecDrafter, SpecExecSetting
-from treeopt.runtime.drafters.best_first_expansion import BestFirstGrowth
+from treeopt.runtime.drafters.best_first_expansion import BestFirstExpansion
 from treeopt.runtime.models.kv_cache import KVCache
 
 EVEN = Sampling(1.0)
@@ -62,13 +62,13 @@ def invented(seed, branching, *, ties):
 
 
 def grown(children_after, setting):
-    """Return the path of every node that the growth keeps, the root's empty one first, and how many passes it took."""
+    """Return the path of every node that the expansion keeps, the root's empty one first, and how many passes it took."""
 
     def children(paths):
         return Children(*(np.array(part) for part in zip(*map(children_after, paths), strict=True)))
 
-    growth, fed, passes = BestFirstGrowth(setting, children([()])), [()], 1
-    while passes < setting.max_depth and (frontier := growth.frontier()) is not None:
+    expansion, fed, passes = BestFirstExpansion(setting, children([()])), [()], 1
+    while passes < setting.max_depth and (frontier := expansion.frontier()) is not None:
         assert frontier.nodes.start == len(fed)
         assert 1 <= len(frontier.tokens) <= setting.batch
         above = [[fed[place] for place in np.flatnonzero(row[: len(fed)])] for row in frontier.nodes.visible]
@@ -79,8 +79,8 @@ def grown(children_after, setting):
         assert frontier.nodes.depth.tolist() == [len(path) for path in new]
         fed += new
         passes += 1
-        growth.add(children(new))
-    tree, tokens, places = growth.best()
+        expansion.add(children(new))
+    tree, tokens, places = expansion.best()
     paths = paths_of(tree, [0, *tokens])
     assert [fed[place] for place in places if place >= 0] == [path for path in paths if path in fed]
     assert len(fed) <= setting.max_fed
@@ -101,7 +101,7 @@ def scores_of(children_after, paths):
 
 
 class TestBestFirst:
-    """Growth against all paths there are."""
+    """BeamExpansion against all paths there are."""
 
     @pytest.mark.parametrize("seed", range(6))
     @pytest.mark.parametrize("batch", [1, 2, 3, 50])

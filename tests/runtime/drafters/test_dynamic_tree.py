@@ -9,7 +9,7 @@ from tests.support.slow import slow
 from tests.support.slow_beam_expansion import children_of, own, paths_of, slow_tree
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import DynamicDecoder, DynamicDrafter, Sampling, load_model
-from treeopt.runtime.drafters.beam_expansion import Children, Growth
+from treeopt.runtime.drafters.beam_expansion import BeamExpansion, Children
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
 
 EVEN = Sampling(1.0)
@@ -103,33 +103,33 @@ class TestTies:
         generator = np.random.default_rng(seed)
         top_k, depth = int(generator.integers(1, 5)), int(generator.integers(1, 5))
         tree = dynamic(top_k, depth, int(generator.integers(2, pool_nodes(top_k, depth) + 2)))
-        laws = {}
+        distributions = {}
 
         def children_after(path):
-            if path not in laws:
+            if path not in distributions:
                 steps = np.random.default_rng([seed, *path, 77]).integers(3, size=top_k)
-                laws[path] = -np.cumsum(np.where(steps == 2, 0.5, 0.0)).astype(np.float32)
-            return laws[path], list(range(top_k))
+                distributions[path] = -np.cumsum(np.where(steps == 2, 0.5, 0.0)).astype(np.float32)
+            return distributions[path], list(range(top_k))
 
         def children(paths):
             found = [children_after(path) for path in paths]
             return Children(*(np.array(part) for part in zip(*found, strict=True)))
 
-        growth, paths = Growth(tree, children([()])), [()]
+        expansion, paths = BeamExpansion(tree, children([()])), [()]
         for _ in range(depth - 1):
-            beams = growth.beams()
+            beams = expansion.beams()
             rows = beams.nodes.visible[:, beams.nodes.start - len(paths) : beams.nodes.start].argmax(1)
             paths = [(*paths[row], int(token)) for row, token in zip(rows, beams.tokens, strict=True)]
-            growth.add(children(paths))
-        grown = growth.best()
+            expansion.add(children(paths))
+        grown = expansion.best()
         assert paths_of(grown.tree, [0, *grown.tokens]) == slow_tree(children_after, tree)
 
     def test_a_child_as_likely_as_its_parent_stands_behind_it(self):
         certain = Children(np.array([[0.0, -20.0]], np.float32), np.array([[3, 4]]))
-        growth = Growth(dynamic(2, 2, 3), certain)
-        growth.beams()
-        growth.add(Children(np.array([[0.0, -20.0]] * 2, np.float32), np.array([[5, 6]] * 2)))
-        grown = growth.best()
+        expansion = BeamExpansion(dynamic(2, 2, 3), certain)
+        expansion.beams()
+        expansion.add(Children(np.array([[0.0, -20.0]] * 2, np.float32), np.array([[5, 6]] * 2)))
+        grown = expansion.best()
         assert grown.tree.parents.tolist() == [-1, 0, 1]
         assert grown.tokens.tolist() == [3, 5]
         assert grown.fed.tolist() == [0, 1, -1]

@@ -55,7 +55,7 @@ def seen(proposal):
 class TestWindow:
     @all_settings
     @pytest.mark.parametrize("temperature", [0.0, 1.0])
-    def test_window_and_guesses_are_those_of_the_slow_twin(self, precise, setting, temperature, likeliest):
+    def test_window_and_proposals_are_those_of_the_slow_twin(self, precise, setting, temperature, likeliest):
         slow, drafter = SlowLookahead(likeliest, *setting), LookaheadDrafter(*setting)
         decoder = DraftingDecoder(precise, drafter, temperature=temperature, seed=2)
         for prompt in (PROMPT, [1], PROMPT[:3] * 4):
@@ -154,12 +154,12 @@ class TestTemperatureZero:
         assert self.steps(bundled, 8, 4, 8) < 150 / 2
         assert self.steps(bundled, 1, 3, 1) < 150 / 1.2
 
-    def test_the_window_alone_guesses_well(self, bundled, monkeypatch):
+    def test_the_window_alone_predicts_well(self, bundled, monkeypatch):
         monkeypatch.setattr(NgramPool, "add_all", lambda _pool, _text: None)
         assert self.steps(bundled, 8, 4, 8) < 150 / 1.5
 
     @pytest.mark.slow
-    def test_a_window_whose_tokens_see_all_of_it_guesses_worse(self, bundled, monkeypatch):
+    def test_a_window_whose_tokens_see_all_of_it_predicts_worse(self, bundled, monkeypatch):
         monkeypatch.setattr(NgramPool, "add_all", lambda _pool, _text: None)
         right = self.steps(bundled, 8, 4, 8)
         all_of_it = np.ones((24, 24), np.bool_)
@@ -178,7 +178,7 @@ class TestTemperatureZero:
 @pytest.mark.parametrize("setting", [(0, 4, 8), (8, 1, 8), (8, 4, 0), (-1, 0, 0)])
 def test_a_setting_out_of_range(setting):
     for make in (LookaheadSetting, LookaheadDrafter):
-        with pytest.raises(InvalidValueError, match="window, ngram, guesses: expected at least 1, 2"):
+        with pytest.raises(InvalidValueError, match="window, ngram, candidates: expected at least 1, 2"):
             make(*setting)
 
 

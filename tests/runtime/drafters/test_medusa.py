@@ -1,4 +1,4 @@
-"""Medusa's heads: what they guess beside a slow reference, and texts that stay the target's own."""
+"""Medusa's heads: what they predict beside a slow reference, and texts that stay the target's own."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.support.decoded import PROMPT, TREES, decoded_step, joined
-from tests.support.toy_distribution import ToyLaw
+from tests.support.toy_distribution import ToyDistribution
 from treeopt import bundled as bundle
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
 from treeopt.runtime import Decoder, DraftingDecoder, load_model
@@ -33,7 +33,7 @@ def random_weights(hidden, *, seed=0, heads=HEADS):
 
 @pytest.fixture(scope="module")
 def exact(target_folder):
-    """Return a target in float64, random heads on it, and the function that guesses as they should."""
+    """Return a target in float64, random heads on it, and the function that predicts as they should."""
     from transformers import LlamaForCausalLM
 
     target = load_model(target_folder, dtype=torch.float64)
@@ -42,7 +42,7 @@ def exact(target_folder):
     output = slow.lm_head.weight.detach().numpy()
 
     def token(text, depth, rank):
-        """Return the guess of one head: its token of one rank behind the last of a text, the root."""
+        """Return the proposal of one head: its token of one rank behind the last of a text, the root."""
         with torch.no_grad():
             hidden = slow.model(torch.tensor([text[:-1]])).last_hidden_state[0, -1].numpy()
         inner = weight[depth - 1].numpy() @ hidden + bias[depth - 1].numpy()
@@ -67,7 +67,7 @@ def slow_paths(token, text, tree):
     return paths
 
 
-def guesses_agree(exact, tree, temperature, steps=6):
+def proposals_agree(exact, tree, temperature, steps=6):
     """Tell for each of so many steps whether the proposal is that of the slow reference."""
     decoder = DraftingDecoder(exact.target, MedusaDrafter(exact.heads, tree), temperature=temperature, seed=3)
     text, found = list(PROMPT), []
@@ -85,14 +85,14 @@ class TestGuesses:
     @all_trees
     @pytest.mark.parametrize("temperature", [0.0, 1.5])
     def test_every_node_carries_the_token_of_its_path(self, exact, tree, temperature):
-        assert guesses_agree(exact, tree, temperature) == [True] * 6
+        assert proposals_agree(exact, tree, temperature) == [True] * 6
 
     def test_the_hidden_state_of_another_node_is_found(self, exact, monkeypatch):
         accept = MedusaDrafter.accept
         monkeypatch.setattr(
             MedusaDrafter, "accept", lambda self, texts, steps: accept(self, texts, [steps[0]._replace(path=(0,))])
         )
-        found = guesses_agree(exact, level_widths([20, 40]), 1.5)
+        found = proposals_agree(exact, level_widths([20, 40]), 1.5)
         assert found[0]
         assert not all(found)
 
@@ -102,7 +102,7 @@ class TestGuesses:
         for head in range(2):
             torch.testing.assert_close(heads.logits(hidden)[:, head], exact.target.logits(hidden))
 
-    def test_no_rows_give_no_guesses(self, exact):
+    def test_no_rows_give_no_proposals(self, exact):
         assert exact.heads.likeliest(torch.zeros(0, 32, dtype=torch.float64), 3)[1].shape == (0, HEADS, 3)
 
     def test_the_heads_run_once_in_a_step(self, exact, monkeypatch):
@@ -166,13 +166,13 @@ class TestTypical:
     @pytest.fixture
     def p_value(self, make_checkpoint, logits_after, chi_squared):
         """Return the function that decodes texts by a rule and gives the p-value of their first tokens."""
-        law = ToyLaw(make_checkpoint, logits_after, chi_squared)
-        small = law.model()
+        distribution = ToyDistribution(make_checkpoint, logits_after, chi_squared)
+        small = distribution.model()
 
         def p_value(texts, **rule):
             drafter = MedusaDrafter(MedusaHeads(small, *random_weights(32)), TokenTree([-1, 0, 0, 1, 1]))
             decoder = Decoder(small, drafter, temperature=1.0, seed=1, **rule)
-            return law.of(decoder, small, (2, 0, 3), texts)[0]
+            return distribution.of(decoder, small, (2, 0, 3), texts)[0]
 
         return p_value
 

@@ -15,7 +15,7 @@ REPEATS = [3, 14, 15, 9, 3, 14, 15, 9, 3, 14]
 
 
 def scanned(text, max_ngram, length):
-    """Return the guesses of a scan back from the text's end."""
+    """Return the proposals of a scan back from the text's end."""
     for ngram in range(min(max_ngram, len(text)), 0, -1):
         for end in range(len(text) - 1, ngram - 1, -1):
             if text[end - ngram : end] == text[-ngram:]:
@@ -24,7 +24,7 @@ def scanned(text, max_ngram, length):
     return []
 
 
-def guesses(drafter):
+def proposals(drafter):
     proposal = proposed(drafter)
     assert proposal.tree == chain(proposal.tree.nodes - 1)
     assert proposal.tokens.dtype == torch.int64
@@ -36,12 +36,12 @@ texts = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 
 
 @given(texts, st.lists(texts, max_size=6), st.integers(1, 4), st.integers(1, 6))
-def test_the_guess_is_that_of_a_scan_wherever_the_text_goes_on(prompt, steps, max_ngram, length):
+def test_the_proposal_is_that_of_a_scan_wherever_the_text_goes_on(prompt, steps, max_ngram, length):
     drafter, text = PromptLookupDrafter(max_ngram, length), list(prompt)
     begun(drafter, [9, *text])  # what an earlier text leaves must not matter
     begun(drafter, text)
     for step in [*steps, []]:
-        assert guesses(drafter) == [text[-1], *scanned(text, max_ngram, length)]
+        assert proposals(drafter) == [text[-1], *scanned(text, max_ngram, length)]
         accepted(drafter, (0,), step)
         text += step
 
@@ -60,18 +60,18 @@ def test_the_guess_is_that_of_a_scan_wherever_the_text_goes_on(prompt, steps, ma
 def test_examples(text, expected):
     drafter = PromptLookupDrafter(2, 3)
     begun(drafter, text)
-    assert guesses(drafter) == [text[-1], *expected]
+    assert proposals(drafter) == [text[-1], *expected]
 
 
 def test_what_an_earlier_text_said_is_forgotten():
     drafter = PromptLookupDrafter(2, 3)
     begun(drafter, [1, 2, 5, 6, 7])
     begun(drafter, [4, 3, 8, 9, 1, 2])
-    assert guesses(drafter) == [2]
+    assert proposals(drafter) == [2]
 
 
 def test_a_look_up_takes_as_many_questions_in_a_long_text_as_in_a_short_one():
-    class Asked(dict):
+    class SettingRequest(dict):
         asked = 0
 
         def __contains__(self, key):
@@ -82,7 +82,7 @@ def test_a_look_up_takes_as_many_questions_in_a_long_text_as_in_a_short_one():
         drafter = PromptLookupDrafter(3, 4)
         begun(drafter, [*range(50)] * repeats)
         text = drafter._texts[0]
-        text.ends = Asked(text.ends)
+        text.ends = SettingRequest(text.ends)
         proposed(drafter)
         accepted(drafter, (0,), [77])
         proposed(drafter)

@@ -70,7 +70,7 @@ def hidden_before(target, text):
 
 class TestHead:
     @pytest.mark.parametrize("seed", range(4))
-    def test_its_law_after_every_text_is_that_of_plain_loops(self, precise, seed):
+    def test_its_distribution_after_every_text_is_that_of_plain_loops(self, precise, seed):
         target, head, twin = precise
         tokens = np.random.default_rng(seed).integers(23, size=5).tolist()
         hidden = hidden_before(target, [*PROMPT, tokens[0]])
@@ -132,7 +132,7 @@ class TestDrafting:
         decoder = DraftingDecoder(target, RedrafterDrafter(head, 23, 1), temperature=1.5, seed=2)
         assert [len(step) for step in decoder.steps(PROMPT, 20)] == [2] * 10
 
-    def test_a_text_of_one_token_starts_without_guesses(self, head, target):
+    def test_a_text_of_one_token_starts_without_proposals(self, head, target):
         decoder = DraftingDecoder(target, RedrafterDrafter(head, 3, 3), temperature=0.0)
         for prompt in (PROMPT, [1]):
             decoder.start(prompt)

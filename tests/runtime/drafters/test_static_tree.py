@@ -1,4 +1,4 @@
-"""What is drafted and scored within the decode loop: every token and law is that of a fresh pass over its text."""
+"""What is drafted and scored within the decode loop: every token and distribution is that of a fresh pass over its text."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import torch
 
 from tests.support.decoded import PROMPT, TREES, decoded_step
 from treeopt.records.rules import LOSSY_RULES
-from treeopt.runtime import Decoder, Sampling, law
+from treeopt.runtime import Decoder, Sampling, distribution
 from treeopt.runtime.rules import RULES
 from treeopt.trees import level_widths
 
@@ -35,7 +35,9 @@ class TestDrafting:
     @pytest.mark.parametrize("drafts_like_target", [False, True])
     @pytest.mark.parametrize("rule", [rule for rule in RULES if RULES[rule].random_drafts])
     @all_trees
-    def test_every_law_is_that_of_a_fresh_pass(self, target, draft, tree, rule, drafts_like_target, logits_after):
+    def test_every_distribution_is_that_of_a_fresh_pass(
+        self, target, draft, tree, rule, drafts_like_target, logits_after
+    ):
         model = target if drafts_like_target else draft
         sampling = Sampling(0.9, top_p=0.95, top_k=20)
         decoder = Decoder(target, model, tree, rule=rule, temperature=0.7, draft_sampling=sampling, seed=4)
@@ -53,14 +55,14 @@ class TestDrafting:
                 children = tree.children(node)
                 assert rule == "specinfer" or len({tokens[child] for child in children}) == len(children)
                 if len(children) > 0:
-                    expected = law(logits_after(model, [*text[:-1], *path])[None], sampling)[0]
+                    expected = distribution(logits_after(model, [*text[:-1], *path])[None], sampling)[0]
                     torch.testing.assert_close(drafted.probs[node], expected, rtol=1e-3, atol=1e-5)
             text += decoded_step(decoder, drafted, output)
 
-    def test_the_law_defaults_to_the_targets_temperature_and_all_tokens(self, target, draft, logits_after):
+    def test_the_distribution_defaults_to_the_targets_temperature_and_all_tokens(self, target, draft, logits_after):
         decoder = Decoder(target, draft, TREES["chain of 1"], temperature=0.7, top_p=0.5, top_k=3)
         decoder.start(PROMPT)
-        expected = law(logits_after(draft, PROMPT)[None], Sampling(0.7))[0]
+        expected = distribution(logits_after(draft, PROMPT)[None], Sampling(0.7))[0]
         torch.testing.assert_close(decoder.draft().probs[0], expected, rtol=1e-3, atol=1e-5)
 
     @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.decoded import decoded_step
 from tests.support.drawn import examples
 from treeopt.errors import InvalidValueError
-from treeopt.runtime import Decoder, Sampling, law
+from treeopt.runtime import Decoder, Sampling, distribution
 from treeopt.runtime.models import graphs
 from treeopt.runtime.models.graphs import GraphPool, PassGraphs, extents
 from treeopt.runtime.models.mask import TreeMask, static_mask
@@ -309,7 +309,7 @@ class TestTreeChange:
             assert len(next(steps)) == depth + 1
 
     @both_forms
-    def test_every_law_is_that_of_a_fresh_pass(self, target, draft, cuda_graphs, logits_after):
+    def test_every_distribution_is_that_of_a_fresh_pass(self, target, draft, cuda_graphs, logits_after):
         decoder = changing(target, draft, temperature=0.7, seed=3, cuda_graphs=cuda_graphs)
         decoder.start(PROMPT)
         text = list(PROMPT)
@@ -323,7 +323,7 @@ class TestTreeChange:
                 path = [*text[:-1], *(tokens[above] for above in np.flatnonzero(tree.ancestor_mask[node]))]
                 torch.testing.assert_close(logits[node], logits_after(target, path), rtol=1e-4, atol=1e-4)
                 if len(tree.children(node)) > 0:
-                    probs = law(logits_after(draft, path)[None], Sampling(0.7))[0]
+                    probs = distribution(logits_after(draft, path)[None], Sampling(0.7))[0]
                     torch.testing.assert_close(drafted.probs[node], probs, rtol=1e-3, atol=1e-5)
             text += decoded_step(decoder, drafted, output)
 

@@ -132,7 +132,7 @@ def test_whatever_a_model_raises_is_named():
         def forward(self, *_, **__):
             raise KeyError("some\nthing")
 
-    with pytest.raises(TreeoptError, match=r"^odd: cannot take a tree mask: its trial ended with KeyError: .*some"):
+    with pytest.raises(TreeoptError, match=r"^odd: cannot take a tree mask: its check ended with KeyError: .*some"):
         check_tree_mask(Raising(random_model(LLAMA), name="odd"), tolerance=EXACT)
 
 

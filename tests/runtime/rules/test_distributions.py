@@ -1,15 +1,15 @@
-"""Laws are what temperature, top-k and top-p make of logits."""
+"""Distributions are what temperature, top-k and top-p make of logits."""
 
 import pytest
 import torch
 
-from tests.support.slow_distribution import slow_law
+from tests.support.slow_distribution import slow_distribution
 from treeopt.records.sampling import LEAST_TEMPERATURE
-from treeopt.runtime import Sampling, law
+from treeopt.runtime import Sampling, distribution
 
 
 def probabilities(logits: torch.Tensor, temperature: float, top_p: float = 1.0, top_k: int = 0) -> torch.Tensor:
-    return law(logits, Sampling(temperature, top_p, top_k))
+    return distribution(logits, Sampling(temperature, top_p, top_k))
 
 
 class TestProbabilities:
@@ -21,12 +21,12 @@ class TestProbabilities:
         probs = probabilities(logits, temperature, top_p, top_k)
         assert probs.dtype == torch.float32
         expected = torch.tensor(
-            [slow_law(row, Sampling(temperature, top_p, top_k)) for row in logits], dtype=torch.float32
+            [slow_distribution(row, Sampling(temperature, top_p, top_k)) for row in logits], dtype=torch.float32
         )
         torch.testing.assert_close(probs, expected, rtol=1e-4, atol=1e-6)
         assert torch.equal(probs > 0, expected > 0) or top_p == 1.0
 
-    def test_half_precision_logits_give_a_float32_law(self):
+    def test_half_precision_logits_give_a_float32_distribution(self):
         logits = torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.bfloat16)
         torch.testing.assert_close(probabilities(logits, 1.0), torch.softmax(torch.tensor([[1.0, 2.0, 3.0]]), -1))
 
@@ -60,6 +60,6 @@ class TestProbabilities:
         logits = torch.tensor([[0.0, float("-inf"), 0.0, float("-inf")]])
         assert probabilities(logits, 0.7, 0.9).tolist() == [[0.5, 0, 0.5, 0]]
 
-    def test_the_law_at_the_least_temperature_is_one_hot(self):
+    def test_the_distribution_at_the_least_temperature_is_one_hot(self):
         logits = torch.tensor([[1.0, 3.0, 2.9]])
         assert probabilities(logits, LEAST_TEMPERATURE).tolist() == [[0, 1, 0]]

@@ -1,4 +1,4 @@
-"""Verification leaves the target's law untouched, by enumeration of every draft and every outcome of the verifier."""
+"""Verification leaves the target's distribution untouched, by enumeration of every draft and every outcome of the verifier."""
 
 import numpy as np
 import pytest
@@ -12,16 +12,19 @@ from treeopt.trees import TokenTree, chain, k_ary, level_widths
 LOSSLESS = [rule for rule in RULES if rule not in LOSSY_RULES]
 all_rules = pytest.mark.parametrize("rule", LOSSLESS)
 both_judgings = pytest.mark.parametrize("on_host", [True, False], ids=["on the host", "with tensors"])
-LAWS = list(adversarial(4))
+DISTRIBUTIONS = list(adversarial(4))
 KINDS = ["random", "disjoint", "both one-hot", "zeros in both", "both far apart"]
-"""Laws that differ in kind: enough where the same verifier runs with tensors in a fast run."""
-all_laws = pytest.mark.parametrize(
-    ("on_host", "laws"),
+"""Distributions that differ in kind: enough where the same verifier runs with tensors in a fast run."""
+all_distributions = pytest.mark.parametrize(
+    ("on_host", "distributions"),
     [
-        pytest.param(True, LAWS, id="on the host"),
+        pytest.param(True, DISTRIBUTIONS, id="on the host"),
         pytest.param(False, KINDS, id="with tensors"),
         pytest.param(
-            False, [name for name in LAWS if name not in KINDS], id="with tensors, rest", marks=pytest.mark.slow
+            False,
+            [name for name in DISTRIBUTIONS if name not in KINDS],
+            id="with tensors, rest",
+            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -43,10 +46,10 @@ WIDE = {
 }
 
 
-def errors(rule, tree, size, laws, on_host):
-    """Return by how much the step is off where it is, by the name of the laws."""
+def errors(rule, tree, size, distributions, on_host):
+    """Return by how much the step is off where it is, by the name of the distributions."""
     pairs = adversarial(size)
-    texts = {name: Text(*pairs[name], size, tree.max_depth) for name in laws}
+    texts = {name: Text(*pairs[name], size, tree.max_depth) for name in distributions}
     found = {name: error(RULES[rule], tree, text, on_host=on_host) for name, text in texts.items()}
     return {name: off for name, off in found.items() if off >= 1e-12}
 
@@ -55,18 +58,18 @@ def trees(named):
     return pytest.mark.parametrize("tree", named.values(), ids=named.keys())
 
 
-@all_laws
+@all_distributions
 @all_rules
 @trees(NARROW)
-def test_a_step_follows_the_law_of_the_target(rule, tree, laws, on_host):
-    assert errors(rule, tree, 4, laws, on_host) == {}
+def test_a_step_follows_the_distribution_of_the_target(rule, tree, distributions, on_host):
+    assert errors(rule, tree, 4, distributions, on_host) == {}
 
 
-@all_laws
+@all_distributions
 @all_rules
 @trees(WIDE)
-def test_a_step_of_a_wide_tree_follows_it_too(rule, tree, laws, on_host):
-    assert errors(rule, tree, 3, laws, on_host) == {}
+def test_a_step_of_a_wide_tree_follows_it_too(rule, tree, distributions, on_host):
+    assert errors(rule, tree, 3, distributions, on_host) == {}
 
 
 @all_rules
@@ -98,29 +101,29 @@ def test_random_trees(rule, seed, on_host):
 def test_any_children_that_are_not_alike_will_do_for_the_target_rule_only(rule):
     text = Text(dirichlet(1, 4), dirichlet(2, 4), 4, 2)
 
-    def chosen(law, count):
-        return [(tuple(np.argsort(law, kind="stable")[:count].tolist()), 1.0)]  # the least likely first
+    def chosen(distribution, count):
+        return [(tuple(np.argsort(distribution, kind="stable")[:count].tolist()), 1.0)]  # the least likely first
 
     assert (error(RULES[rule], TokenTree([-1, 0, 0, 1, 1]), text, chosen) < 1e-12) == (rule == "target")
 
 
 class TestReach:
-    """A node's reach is settled by its ancestors and by the ranks above it, so that trees can be planned node by node."""
+    """A node's reach is fixed by its ancestors and by the ranks above it, so that trees can be planned node by node."""
 
     SMALL = TokenTree([-1, 0, 0, 1])
     LARGER = TokenTree([-1, 0, 0, 0, 1, 2, 5])
     KEPT = (0, 1, 2, 4)  # the nodes of SMALL in LARGER
 
-    def difference(self, rule, laws, on_host=True):
-        text = Text(*laws, 3, 3)
+    def difference(self, rule, distributions, on_host=True):
+        text = Text(*distributions, 3, 3)
         small, larger = (expected_reach(RULES[rule], tree, text, on_host=on_host) for tree in (self.SMALL, self.LARGER))
         return np.abs(small - larger[list(self.KEPT)]).max()
 
     @both_judgings
     @all_rules
-    @pytest.mark.parametrize("laws", ["random", "zeros in both", "draft far apart"])
-    def test_what_is_below_or_drawn_later_does_not_change_it(self, rule, laws, on_host):
-        assert self.difference(rule, adversarial(3)[laws], on_host) < 1e-12
+    @pytest.mark.parametrize("distributions", ["random", "zeros in both", "draft far apart"])
+    def test_what_is_below_or_drawn_later_does_not_change_it(self, rule, distributions, on_host):
+        assert self.difference(rule, adversarial(3)[distributions], on_host) < 1e-12
 
     def test_the_same_check_fails_where_a_longer_path_wins(self):
         assert self.difference("typical", (dirichlet(3, 3, 3.0), dirichlet(4, 3, 3.0))) > 1e-2

@@ -1,4 +1,4 @@
-"""Children are drawn from the draft's law in the way of their rule, and in no other."""
+"""Children are sampled from the draft's distribution in the way of their rule, and in no other."""
 
 from itertools import permutations
 
@@ -9,7 +9,7 @@ import torch
 from tests.support.broken import half_precision_draw
 from tests.support.enumeration import CPU, ORDERS
 from treeopt.errors import InvalidValueError
-from treeopt.runtime import Decoder, Sampling, draw, law, load_model
+from treeopt.runtime import Decoder, Sampling, distribution, draw, load_model
 from treeopt.runtime.decoding.acceptance import sampled
 from treeopt.runtime.rules import RULES
 from treeopt.runtime.rules.sample_children import fill_speeds, likeliest, places
@@ -17,7 +17,7 @@ from treeopt.trees import level_widths
 
 DRAWS = 20_000
 
-LAWS = {
+DISTRIBUTIONS = {
     "skewed": [0.5, 0.3, 0.15, 0.05],
     "even": [0.25, 0.25, 0.25, 0.25],
     "very skewed": [0.001, 0.979, 0.01, 0.01],
@@ -27,19 +27,19 @@ LAWS = {
 }
 
 
-def order_law(law, count, rule="sequoia"):
+def order_distribution(distribution, count, rule="sequoia"):
     """Return the probability of each order of `count` tokens."""
-    return dict(ORDERS[rule](law, count))
+    return dict(ORDERS[rule](distribution, count))
 
 
-def drawn(law, count, *, seed, draws=DRAWS, rule="sequoia"):
-    probs = torch.tensor(law, dtype=torch.float32).expand(draws, -1)
+def drawn(distribution, count, *, seed, draws=DRAWS, rule="sequoia"):
+    probs = torch.tensor(distribution, dtype=torch.float32).expand(draws, -1)
     generator = torch.Generator().manual_seed(seed)
     return draw(rule, probs, torch.full((draws,), count), generator).view(draws, count)
 
 
-def frequencies(orders, law):
-    found = dict.fromkeys(law, 0)
+def frequencies(orders, distribution):
+    found = dict.fromkeys(distribution, 0)
     for order in map(tuple, orders.tolist()):
         found[order] += 1
     return list(found.values())
@@ -47,70 +47,70 @@ def frequencies(orders, law):
 
 class TestDraw:
     @pytest.mark.parametrize("count", [1, 2, 3, 4])
-    @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS.keys())
+    @pytest.mark.parametrize("distribution", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS.keys())
     @pytest.mark.parametrize("rule", ["sequoia", "specinfer", "traversal"])
-    def test_orders_follow_the_law_of_drawing_one_by_one(self, rule, law, count, chi_squared):
-        expected = order_law(law, count, rule)
-        orders = drawn(law, count, seed=count, rule=rule)
+    def test_orders_follow_the_distribution_of_drawing_one_by_one(self, rule, distribution, count, chi_squared):
+        expected = order_distribution(distribution, count, rule)
+        orders = drawn(distribution, count, seed=count, rule=rule)
         assert chi_squared(frequencies(orders, expected), list(expected.values())) > 1e-3
 
     @pytest.mark.parametrize("rule", ["target", "typical"])
     @pytest.mark.parametrize("count", [1, 2, 3, 4])
     def test_where_nothing_is_drawn_the_likeliest_come_first(self, rule, count):
-        assert set(map(tuple, drawn(LAWS["skewed"], count, seed=0, draws=5, rule=rule).tolist())) == {
+        assert set(map(tuple, drawn(DISTRIBUTIONS["skewed"], count, seed=0, draws=5, rule=rule).tolist())) == {
             tuple(range(count))
         }
 
     @pytest.mark.parametrize("rule", ["sequoia", "specinfer"])
     def test_half_precision_noise_is_found(self, rule, chi_squared):
-        law = torch.cat([torch.tensor([0.75]), torch.full((1000,), 0.25 / 1000)]).expand(5000, -1)
+        distribution = torch.cat([torch.tensor([0.75]), torch.full((1000,), 0.25 / 1000)]).expand(5000, -1)
         p_values = []
-        for drawing in (RULES[rule].draw, half_precision_draw):
-            tokens = drawing(law, places([1] * 5000, CPU), torch.Generator().manual_seed(3))
+        for sample in (RULES[rule].draw, half_precision_draw):
+            tokens = sample(distribution, places([1] * 5000, CPU), torch.Generator().manual_seed(3))
             p_values.append(chi_squared([(tokens == 0).sum(), (tokens > 0).sum()], [0.75, 0.25]))
         assert p_values[0] > 1e-3
         assert p_values[1] < 1e-20
 
-    def test_the_same_test_tells_laws_apart(self, chi_squared):
-        expected = order_law([0.5, 0.3, 0.15, 0.05], 2)
-        near = order_law([0.47, 0.32, 0.16, 0.05], 2)
-        assert chi_squared(frequencies(drawn(LAWS["skewed"], 2, seed=0), expected), list(near.values())) < 1e-6
+    def test_the_same_test_tells_distributions_apart(self, chi_squared):
+        expected = order_distribution([0.5, 0.3, 0.15, 0.05], 2)
+        near = order_distribution([0.47, 0.32, 0.16, 0.05], 2)
+        assert chi_squared(frequencies(drawn(DISTRIBUTIONS["skewed"], 2, seed=0), expected), list(near.values())) < 1e-6
 
     def test_tokens_without_probability_come_last_and_evenly(self, chi_squared):
         orders = drawn([0.7, 0.0, 0.3, 0.0, 0.0], 5, seed=5)
         assert set(orders[:, :2].ravel().tolist()) == {0, 2}
-        law = dict.fromkeys(permutations((1, 3, 4)), 1 / 6)
-        assert chi_squared(frequencies(orders[:, 2:], law), list(law.values())) > 1e-3
+        distribution = dict.fromkeys(permutations((1, 3, 4)), 1 / 6)
+        assert chi_squared(frequencies(orders[:, 2:], distribution), list(distribution.values())) > 1e-3
 
     def test_rows_are_independent(self, chi_squared):
-        law = [0.6, 0.3, 0.1]
-        pairs = drawn(law, 1, seed=6).view(-1, 2)
+        distribution = [0.6, 0.3, 0.1]
+        pairs = drawn(distribution, 1, seed=6).view(-1, 2)
         cells = np.bincount((pairs[:, 0] * 3 + pairs[:, 1]).numpy(), minlength=9)
-        assert chi_squared(cells, np.outer(law, law)) > 1e-3
+        assert chi_squared(cells, np.outer(distribution, distribution)) > 1e-3
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     @pytest.mark.parametrize("count", [1, 2])
     @pytest.mark.parametrize("rule", RULES)
-    def test_the_law_is_left_as_it_was(self, rule, count, dtype):
-        law = torch.tensor([LAWS["skewed"], LAWS["one zero"]], dtype=dtype)
-        before = law.clone()
-        draw(rule, law, torch.tensor([count, count]))
-        assert torch.equal(law, before)
+    def test_the_distribution_is_left_as_it_was(self, rule, count, dtype):
+        distribution = torch.tensor([DISTRIBUTIONS["skewed"], DISTRIBUTIONS["one zero"]], dtype=dtype)
+        before = distribution.clone()
+        draw(rule, distribution, torch.tensor([count, count]))
+        assert torch.equal(distribution, before)
 
     def test_no_token_twice(self):
-        law = torch.softmax(torch.randn((50, 11), generator=torch.Generator().manual_seed(0)) * 5, -1)
-        orders = draw("sequoia", law, torch.full((50,), 11)).view(50, 11)
+        distribution = torch.softmax(torch.randn((50, 11), generator=torch.Generator().manual_seed(0)) * 5, -1)
+        orders = draw("sequoia", distribution, torch.full((50,), 11)).view(50, 11)
         assert torch.equal(orders.sort(-1).values, torch.arange(11).expand(50, 11))
 
     @pytest.mark.parametrize("counts", [[2, 0, 3, 1], [0, 0, 0, 4], [4, 4, 4, 4], [0, 1, 0, 0], [0, 0, 0, 0]])
     def test_children_stand_node_after_node_in_rank_order(self, counts):
         orders = [[2, 0, 3, 1], [0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2]]
-        law = torch.zeros((4, 4), dtype=torch.float64)
-        for row, order in zip(law, orders, strict=True):
+        distribution = torch.zeros((4, 4), dtype=torch.float64)
+        for row, order in zip(distribution, orders, strict=True):
             row[order] = torch.tensor(
                 [1.0, 1e-60, 1e-120, 1e-180], dtype=torch.float64
             )  # no noise can change this order
-        children = draw("sequoia", law, torch.tensor(counts))
+        children = draw("sequoia", distribution, torch.tensor(counts))
         assert children.dtype == torch.int64
         assert children.tolist() == [x for order, n in zip(orders, counts, strict=True) for x in order[:n]]
 
@@ -118,17 +118,17 @@ class TestDraw:
         assert draw("sequoia", torch.zeros((0, 4)), torch.zeros(0, dtype=torch.int64)).tolist() == []
 
     def test_the_same_state_draws_the_same_children(self):
-        law = torch.full((20, 7), 1 / 7)
+        distribution = torch.full((20, 7), 1 / 7)
         generator = torch.Generator().manual_seed(8)
         state = generator.get_state()
-        first, second = (draw("sequoia", law, torch.full((20,), 3), generator) for _ in range(2))
+        first, second = (draw("sequoia", distribution, torch.full((20,), 3), generator) for _ in range(2))
         assert not torch.equal(first, second)
         generator.set_state(state)
-        assert torch.equal(draw("sequoia", law, torch.full((20,), 3), generator), first)
+        assert torch.equal(draw("sequoia", distribution, torch.full((20,), 3), generator), first)
 
     def test_fewer_children_are_the_first_of_more(self):
-        law = LAWS["one zero"]
-        assert torch.equal(drawn(law, 2, seed=9, draws=99), drawn(law, 4, seed=9, draws=99)[:, :2])
+        distribution = DISTRIBUTIONS["one zero"]
+        assert torch.equal(drawn(distribution, 2, seed=9, draws=99), drawn(distribution, 4, seed=9, draws=99)[:, :2])
 
     def test_unknown_rule(self):
         with pytest.raises(InvalidValueError, match=r"rule: expected one of sequoia.*Got 'eagle'"):
@@ -145,7 +145,7 @@ class TestDraw:
 
 
 class TestHalfPrecisionLogits:
-    """Laws are made and sampled in full precision, so that tokens keep the share that bfloat16 or float16 would lose."""
+    """Distributions are made and sampled in full precision, so that tokens keep the share that bfloat16 or float16 would lose."""
 
     CASES = (
         (torch.float16, [0.0, -17.5, -18.5, -20.0, -40.0]),  # e^-17.5 is less than float16 has
@@ -155,22 +155,22 @@ class TestHalfPrecisionLogits:
 
     @pytest.mark.parametrize(("dtype", "logits"), CASES)
     @pytest.mark.parametrize("rule", ["sequoia", "traversal"])
-    def test_draws_follow_the_law(self, rule, dtype, logits, chi_squared):
-        probs = law(torch.tensor([logits], dtype=dtype), Sampling(1.0))
+    def test_draws_follow_the_distribution(self, rule, dtype, logits, chi_squared):
+        probs = distribution(torch.tensor([logits], dtype=dtype), Sampling(1.0))
         assert probs.dtype == torch.float32
         exact = np.exp(np.array(logits)) / np.exp(np.array(logits)).sum()
         np.testing.assert_allclose(probs[0].double().numpy(), exact, rtol=2e-3, atol=1e-44)
-        expected = order_law(exact.tolist(), 3)
+        expected = order_distribution(exact.tolist(), 3)
         generator = torch.Generator().manual_seed(1)
         orders = draw(rule, probs.expand(DRAWS, -1), torch.full((DRAWS,), 3), generator).view(DRAWS, 3)
         assert chi_squared(frequencies(orders, expected), list(expected.values())) > 1e-3
 
     @pytest.mark.parametrize(("dtype", "logits"), CASES[:2])
-    def test_a_law_made_in_half_precision_is_found(self, dtype, logits, chi_squared):
+    def test_a_distribution_made_in_half_precision_is_found(self, dtype, logits, chi_squared):
         half = torch.softmax(torch.tensor([logits], dtype=dtype), -1)
         assert half[0, 1:].sum() == 0
         exact = np.exp(np.array(logits)) / np.exp(np.array(logits)).sum()
-        expected = order_law(exact.tolist(), 3)
+        expected = order_distribution(exact.tolist(), 3)
         generator = torch.Generator().manual_seed(1)
         orders = draw("sequoia", half.expand(DRAWS, -1), torch.full((DRAWS,), 3), generator).view(DRAWS, 3)
         assert chi_squared(frequencies(orders, expected), list(expected.values())) < 1e-9
@@ -179,7 +179,7 @@ class TestHalfPrecisionLogits:
     def test_the_tail_of_a_large_vocabulary_keeps_its_share(self, rule, chi_squared):
         logits = torch.full((2000,), -4.0, dtype=torch.bfloat16)
         logits[:3] = torch.tensor([5.0, 4.0, 3.0])
-        probs = law(logits[None], Sampling(1.0))
+        probs = distribution(logits[None], Sampling(1.0))
         exact = np.exp(logits.double().numpy())
         exact /= exact.sum()
         generator = torch.Generator().manual_seed(2)
@@ -200,9 +200,11 @@ class TestLikeliest:
         generator = torch.Generator().manual_seed(3)
         logits = torch.stack([torch.randperm(8, generator=generator) for _ in range(6)]).double()
         counts = torch.tensor([1, 2, 0, 8, 3, 4])
-        law = torch.softmax(logits / 0.015, -1)
-        assert law.min() > 0
-        assert torch.equal(likeliest(logits, places(counts.tolist(), CPU)), draw("sequoia", law, counts, generator))
+        distribution = torch.softmax(logits / 0.015, -1)
+        assert distribution.min() > 0
+        assert torch.equal(
+            likeliest(logits, places(counts.tolist(), CPU)), draw("sequoia", distribution, counts, generator)
+        )
 
 
 class TestNoise:

@@ -1,4 +1,4 @@
-"""The verifier's acceptance, laws and verdicts equal those of rules written once more from the papers."""
+"""The verifier's acceptance, distributions and verdicts equal those of rules written once more from the papers."""
 
 from functools import partial
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.support.enumeration import CPU, outcomes
+from tests.support.enumeration import CPU, end_probabilities
 from tests.support.twins import TWINS, block
 from treeopt.runtime import Verifier, draw, verify
 from treeopt.runtime.rules import RULES
@@ -28,8 +28,8 @@ def random_tree(generator, nodes, most_children):
     return TokenTree.ordered(parents)
 
 
-def random_laws(generator, nodes, vocabulary, *, zeros=True):
-    """Return laws (n, V): even ones, peaked ones, ones with zeros."""
+def random_distributions(generator, nodes, vocabulary, *, zeros=True):
+    """Return distributions (n, V): even ones, peaked ones, ones with zeros."""
     weights = generator.dirichlet(np.full(vocabulary, generator.choice([0.05, 0.3, 1.0, 20.0])), nodes) + 1e-12
     if zeros and generator.random() < 0.4:
         weights *= generator.random(weights.shape) < 0.6
@@ -37,16 +37,16 @@ def random_laws(generator, nodes, vocabulary, *, zeros=True):
     return weights / weights.sum(1, keepdims=True)
 
 
-def drafted(rule, tree, laws, noise):
-    """Return a token per node, drawn in the way of a rule."""
+def drafted(rule, tree, distributions, noise):
+    """Return a token per node, sampled in the way of a rule."""
     counts = torch.from_numpy(tree.child_counts.astype(np.int64))
-    return torch.cat([torch.zeros(1, dtype=torch.int64), draw(rule, torch.tensor(laws), counts, noise)])
+    return torch.cat([torch.zeros(1, dtype=torch.int64), draw(rule, torch.tensor(distributions), counts, noise)])
 
 
 def step(rule, generator, noise, tree=None, *, zeros=True):
     vocabulary = int(generator.integers(2, 8))
     tree = tree or random_tree(generator, int(generator.integers(1, 16)), vocabulary)
-    draft, target = (random_laws(generator, tree.nodes, vocabulary, zeros=zeros) for _ in range(2))
+    draft, target = (random_distributions(generator, tree.nodes, vocabulary, zeros=zeros) for _ in range(2))
     if generator.random() < 0.2:
         draft = target.copy()
     return tree, drafted(rule, tree, draft, noise), draft, target
@@ -54,10 +54,10 @@ def step(rule, generator, noise, tree=None, *, zeros=True):
 
 def difference(rule, twin, tree, tokens, draft, target, *, on_host=True):
     verifier = Verifier(RULES[rule], tree, draft.shape[1], CPU, on_host=on_host)
-    verifier.judge(tokens, torch.from_numpy(draft), torch.from_numpy(target))
+    verifier.test(tokens, torch.from_numpy(draft), torch.from_numpy(target))
     expected = twin(tree, tokens.tolist(), draft.tolist(), target.tolist())
     assert abs(expected.sum() - 1) < 1e-12
-    return np.abs(outcomes(verifier, tree) - expected).max()
+    return np.abs(end_probabilities(verifier, tree) - expected).max()
 
 
 @both_judgings
@@ -84,8 +84,8 @@ def test_on_a_chain_traversal_is_block_verification(length, on_host):
 )
 def test_the_same_comparison_tells_rules_apart(rule, other):
     generator, noise = np.random.default_rng(7), torch.Generator().manual_seed(7)
-    drawn_by = "sequoia" if rule == "specinfer" else rule  # no siblings alike, so that the other rule can judge them
-    found = [difference(rule, TWINS[other], *step(drawn_by, generator, noise, zeros=False)) for _ in range(60)]
+    sampled_by = "sequoia" if rule == "specinfer" else rule  # no siblings alike, so that the other rule can test them
+    found = [difference(rule, TWINS[other], *step(sampled_by, generator, noise, zeros=False)) for _ in range(60)]
     assert max(found) > 1e-2
 
 
@@ -96,12 +96,12 @@ def test_a_buffer_left_by_one_draft_does_not_change_the_next(on_host):
     for rule in RULES:
         kept = Verifier(RULES[rule], tree, 5, CPU, on_host=on_host)
         for _ in range(20):
-            draft, target = (random_laws(generator, tree.nodes, 5) for _ in range(2))
+            draft, target = (random_distributions(generator, tree.nodes, 5) for _ in range(2))
             tokens = drafted(rule, tree, draft, noise)
             fresh = Verifier(RULES[rule], tree, 5, CPU, on_host=on_host)
             for verifier in (kept, fresh):
-                verifier.judge(tokens, torch.from_numpy(draft), torch.from_numpy(target))
-            assert np.array_equal(outcomes(kept, tree), outcomes(fresh, tree))
+                verifier.test(tokens, torch.from_numpy(draft), torch.from_numpy(target))
+            assert np.array_equal(end_probabilities(kept, tree), end_probabilities(fresh, tree))
 
 
 @all_rules
@@ -112,10 +112,13 @@ def test_verdicts_are_as_frequent_as_they_should_be(rule, entry, chi_squared):
     generator, noise = np.random.default_rng(11), torch.Generator().manual_seed(11)
     draft, target = (generator.dirichlet(np.full(vocabulary, 1.0), tree.nodes) for _ in range(2))
     tokens = drafted(rule, tree, draft, noise)
-    laws = torch.from_numpy(draft), torch.from_numpy(target)
+    distributions = torch.from_numpy(draft), torch.from_numpy(target)
     verifier = Verifier(RULES[rule], tree, vocabulary, CPU, on_host=entry == "verdict on the host")
-    verifier.judge(tokens, *laws)
-    verdicts, once = partial(verifier.verdict, noise), partial(verify, rule, tree, tokens, *laws, noise, lossy=True)
+    verifier.test(tokens, *distributions)
+    verdicts, once = (
+        partial(verifier.verdict, noise),
+        partial(verify, rule, tree, tokens, *distributions, noise, lossy=True),
+    )
     sample = once if entry == "verify" else verdicts
     counts = np.zeros((tree.nodes, vocabulary))
     for _ in range(samples // 4 if entry == "verify" else samples):
@@ -128,4 +131,4 @@ def test_verdicts_are_as_frequent_as_they_should_be(rule, entry, chi_squared):
     assert chi_squared(counts, expected / expected.sum()) > 1e-3
     if rule != "typical":
         off = np.roll(expected, 1, axis=1)
-        assert chi_squared(counts, off / off.sum()) < 1e-9  # the same test finds another law
+        assert chi_squared(counts, off / off.sum()) < 1e-9  # the same test finds another distribution

@@ -7,40 +7,40 @@ import torch
 from tests.support.enumeration import CPU
 from treeopt.runtime import Verifier
 from treeopt.runtime.rules import RULES
-from treeopt.runtime.rules.verifier import DeviceJudging, HostJudging
+from treeopt.runtime.rules.verifier import DeviceVerifier, HostVerifier
 from treeopt.trees import level_widths
 
-JUDGINGS = (HostJudging, DeviceJudging)
+VERIFIERS = (HostVerifier, DeviceVerifier)
 both_judgings = pytest.mark.parametrize("on_host", [True, False], ids=["on the host", "with tensors"])
 
 
-@pytest.mark.parametrize("judging", JUDGINGS)
+@pytest.mark.parametrize("testing", VERIFIERS)
 class TestQuantile:
-    def test_it_is_the_first_token_up_to_which_more_than_the_share_lies(self, judging):
-        law = torch.tensor([0.0, 0.5, 0.0, 0.25, 0.25, 0.0], dtype=torch.float64)
+    def test_it_is_the_first_token_up_to_which_more_than_the_share_lies(self, testing):
+        distribution = torch.tensor([0.0, 0.5, 0.0, 0.25, 0.25, 0.0], dtype=torch.float64)
         for share, token in [(0.0, 1), (0.25, 1), (0.49, 1), (0.5, 3), (0.74, 3), (0.75, 4), (0.999, 4)]:
-            assert judging.quantile(law, share) == token, share
-            assert judging.quantile(4 * law, share) == token, share
+            assert testing.quantile(distribution, share) == token, share
+            assert testing.quantile(4 * distribution, share) == token, share
 
-    def test_no_share_takes_a_token_of_probability_0(self, judging):
+    def test_no_share_takes_a_token_of_probability_0(self, testing):
         rng = np.random.default_rng(1)
         for _ in range(200):
-            law = rng.integers(0, 3, 6).astype(float)
-            if law.sum() == 0:
+            distribution = rng.integers(0, 3, 6).astype(float)
+            if distribution.sum() == 0:
                 continue
             for share in np.arange(0, 1, 1 / 16):  # exact in binary, so that borders are met
-                assert law[judging.quantile(torch.from_numpy(law), float(share))] > 0
+                assert distribution[testing.quantile(torch.from_numpy(distribution), float(share))] > 0
 
-    def test_where_nothing_is_left_it_is_the_number_of_tokens(self, judging):
-        assert judging.quantile(torch.zeros(4, dtype=torch.float64), 0.5) == 4
+    def test_where_nothing_is_left_it_is_the_number_of_tokens(self, testing):
+        assert testing.quantile(torch.zeros(4, dtype=torch.float64), 0.5) == 4
 
 
 @both_judgings
 @pytest.mark.parametrize("rule", ["sequoia", "specinfer", "traversal"])
 def test_where_draft_and_target_are_alike_and_rounding_rejects_the_target_is_sampled(rule, on_host):
     """A child is then accepted with probability 1 but for rounding, and nothing is left to sample from."""
-    law = torch.tensor([[0.0, 0.25, 0.75, 0.0, 0.0]] * 3, dtype=torch.float64)
+    distribution = torch.tensor([[0.0, 0.25, 0.75, 0.0, 0.0]] * 3, dtype=torch.float64)
     verifier = Verifier(RULES[rule], level_widths([2]), 5, CPU, on_host=on_host)
-    verifier.judge(torch.tensor([0, 2, 1]), law, law)
-    assert verifier.law_after(0).abs().sum() < 1e-12
+    verifier.test(torch.tensor([0, 2, 1]), distribution, distribution)
+    assert verifier.distribution_after(0).abs().sum() < 1e-12
     assert [verifier.token_after(0, uniform) for uniform in (0.0, 0.2, 0.25, 0.9)] == [1, 1, 2, 2]

@@ -1,4 +1,4 @@
-"""`draw` and `verify` together follow the target's law; what they take, return and refuse."""
+"""`draw` and `verify` together follow the target's distribution; what they take, return and refuse."""
 
 from dataclasses import replace
 from itertools import product
@@ -16,7 +16,7 @@ from treeopt.records.rules import LOSSY_RULES, check_rule
 from treeopt.runtime import Verifier, draw, verify, verify_greedy
 from treeopt.runtime.rules import RULES
 from treeopt.runtime.rules.selection import TopDown
-from treeopt.runtime.rules.verifier import DeviceJudging
+from treeopt.runtime.rules.verifier import DeviceVerifier
 from treeopt.trees import TokenTree, chain, level_widths
 
 SPARSE = TokenTree([-1, 0, 0, 0, 1, 1, 2])  # 3 children, of which 2, 1 and 0 below
@@ -40,9 +40,9 @@ class TestSampledSteps:
             for level in SPARSE.levels[:-1]:
                 rows = torch.tensor([text.row[node] for node in nodes[level]])
                 wanted = SPARSE.child_counts[level].astype(np.int64)
-                drawn = draw(rule, draft[rows], torch.from_numpy(wanted), generator).tolist()
+                sampled = draw(rule, draft[rows], torch.from_numpy(wanted), generator).tolist()
                 parents = np.repeat(np.arange(level.start, level.stop), wanted)
-                nodes.extend((*nodes[parent], token) for parent, token in zip(parents, drawn, strict=True))
+                nodes.extend((*nodes[parent], token) for parent, token in zip(parents, sampled, strict=True))
             rows = torch.tensor([text.row[node] for node in nodes])
             tokens = torch.tensor([9, *(node[-1] for node in nodes[1:])])
             verdict = verify(rule, SPARSE, tokens, draft[rows], target[rows], generator, lossy=True)
@@ -53,12 +53,12 @@ class TestSampledSteps:
         return counts
 
     @pytest.mark.parametrize(("rule", "samples"), [*product(LOSSLESS, [1000]), *slow(product(LOSSLESS, [SAMPLES]))])
-    def test_they_follow_the_law_of_the_target(self, rule, samples, chi_squared):
-        assert chi_squared(self.sampled(rule, seed=0, samples=samples), self.TEXT.target_law()) > 1e-3
+    def test_they_follow_the_distribution_of_the_target(self, rule, samples, chi_squared):
+        assert chi_squared(self.sampled(rule, seed=0, samples=samples), self.TEXT.target_distribution()) > 1e-3
 
     MISTAKES = (
-        {"judge": rejection(update=False)},
-        {"judge": argmax_accepted, "by_level": False, "selection": TopDown()},
+        {"accept_test": rejection(update=False)},
+        {"accept_test": argmax_accepted, "by_level": False, "selection": TopDown()},
     )
 
     @pytest.mark.parametrize(
@@ -70,12 +70,12 @@ class TestSampledSteps:
         ],
     )
     def test_the_same_test_finds_a_mistake(self, rule, changes, samples, chi_squared, monkeypatch):
-        monkeypatch.setattr("treeopt.runtime.rules.verify.HostJudging", DeviceJudging)
+        monkeypatch.setattr("treeopt.runtime.rules.verify.HostVerifier", DeviceVerifier)
         monkeypatch.setitem(RULES, rule, replace(RULES[rule], **changes))
-        assert chi_squared(self.sampled(rule, seed=1, samples=samples), self.TEXT.target_law()) < 1e-6
+        assert chi_squared(self.sampled(rule, seed=1, samples=samples), self.TEXT.target_distribution()) < 1e-6
 
     def test_the_same_test_finds_the_lossy_rule(self, chi_squared):
-        assert chi_squared(self.sampled("typical", seed=2, samples=1000), self.TEXT.target_law()) < 1e-6
+        assert chi_squared(self.sampled("typical", seed=2, samples=1000), self.TEXT.target_distribution()) < 1e-6
 
 
 class TestVerify:
@@ -90,8 +90,8 @@ class TestVerify:
 
     @all_rules
     def test_nothing_fits(self, rule):
-        laws = torch.full((2, 3), 1 / 3), torch.eye(3)[[2, 1]]
-        verdict = verify(rule, chain(1), torch.tensor([9, 0]), *laws, lossy=True)
+        distributions = torch.full((2, 3), 1 / 3), torch.eye(3)[[2, 1]]
+        verdict = verify(rule, chain(1), torch.tensor([9, 0]), *distributions, lossy=True)
         assert (verdict.path.tolist(), verdict.bonus) == ([0], 2)
 
     @all_rules
@@ -108,22 +108,22 @@ class TestVerify:
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     @all_rules
-    def test_laws_and_tokens_are_left_as_they_were(self, rule, dtype):
-        laws = torch.softmax(torch.randn((2, 7, 5), generator=torch.Generator().manual_seed(0)).to(dtype), -1)
+    def test_distributions_and_tokens_are_left_as_they_were(self, rule, dtype):
+        distributions = torch.softmax(torch.randn((2, 7, 5), generator=torch.Generator().manual_seed(0)).to(dtype), -1)
         tokens = torch.tensor([0, 1, 2, 3, 4, 0, 1])
-        before = laws.clone(), tokens.clone()
-        verify(rule, SPARSE, tokens, *laws, lossy=True)
-        assert torch.equal(laws, before[0])
+        before = distributions.clone(), tokens.clone()
+        verify(rule, SPARSE, tokens, *distributions, lossy=True)
+        assert torch.equal(distributions, before[0])
         assert torch.equal(tokens, before[1])
 
     @pytest.mark.parametrize("rule", LOSSLESS)
     def test_the_same_state_gives_the_same_verdict(self, rule):
-        law = torch.softmax(torch.randn((2, 7, 5), generator=torch.Generator().manual_seed(0)), -1)
+        distribution = torch.softmax(torch.randn((2, 7, 5), generator=torch.Generator().manual_seed(0)), -1)
         tokens = torch.tensor([0, 1, 2, 3, 4, 0, 1])
 
         def verdicts():
             generator = torch.Generator().manual_seed(1)
-            each = (verify(rule, SPARSE, tokens, *law, generator) for _ in range(50))
+            each = (verify(rule, SPARSE, tokens, *distribution, generator) for _ in range(50))
             return [(verdict.path.tolist(), verdict.bonus) for verdict in each]
 
         assert verdicts() == verdicts()
@@ -165,20 +165,20 @@ class TestVerify:
         assert set(RULES) == {*LOSSLESS, "typical"}
 
 
-class TestOneFamily:
+class TestOneSiblingGroup:
     """The reach of children of the root: the acceptance table is made of it."""
 
     @staticmethod
     def reach(rule, children, draft, target):
         verifier = Verifier(RULES[rule], level_widths([len(children)]) if children else chain(0), len(draft), CPU)
-        laws = (law.expand(len(children) + 1, -1) for law in (draft, target))
-        verifier.judge(torch.tensor([0, *children]), *laws)
+        distributions = (distribution.expand(len(children) + 1, -1) for distribution in (draft, target))
+        verifier.test(torch.tensor([0, *children]), *distributions)
         return verifier.reach()[1:]
 
     @pytest.mark.parametrize(("target", "draft"), adversarial(4).values(), ids=adversarial(4).keys())
     @pytest.mark.parametrize("rule", ["sequoia", "target", "traversal"])
     def test_children_exclude_each_other_and_all_tokens_leave_no_gap(self, rule, target, draft):
-        target, draft = (torch.tensor(law(())) for law in (target, draft))
+        target, draft = (torch.tensor(distribution(())) for distribution in (target, draft))
         for count in range(5):
             for children, weight in one_after_the_other(draft.tolist(), count):
                 if weight > 0:
@@ -190,7 +190,7 @@ class TestOneFamily:
                     assert count < 4 or abs(accepted.sum() - 1) < 1e-12  # one of all tokens must be the next
 
     @pytest.mark.parametrize("rule", ["sequoia", "specinfer", "traversal"])
-    def test_a_single_child_is_accepted_as_often_as_the_laws_overlap(self, rule):
+    def test_a_single_child_is_accepted_as_often_as_the_distributions_overlap(self, rule):
         draft, target = (torch.tensor(dirichlet(seed, 5)(())) for seed in (54, 55))
         accepted = [float(self.reach(rule, [token], draft, target)[0]) for token in range(5)]
         assert abs(np.dot(accepted, draft.numpy()) - float(torch.minimum(draft, target).sum())) < 1e-12
@@ -200,18 +200,22 @@ class TestOneFamily:
         np.testing.assert_allclose(self.reach("target", [3, 0, 4], draft, target), target[[3, 0, 4]], atol=1e-15)
 
     @pytest.mark.parametrize("rule", ["sequoia", "specinfer", "traversal"])
-    def test_equal_laws_accept_the_first_child(self, rule):
-        law = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float32)
-        np.testing.assert_allclose(self.reach(rule, [1, 0], law, law), [1.0, 0.0], atol=1e-15)
+    def test_equal_distributions_accept_the_first_child(self, rule):
+        distribution = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float32)
+        np.testing.assert_allclose(self.reach(rule, [1, 0], distribution, distribution), [1.0, 0.0], atol=1e-15)
 
     @pytest.mark.parametrize("rule", LOSSLESS)
-    def test_laws_of_float32_do_as_well(self, rule):
+    def test_distributions_of_float32_do_as_well(self, rule):
         """Sums that are 1 to eight digits leave the reach right to six."""
         generator = torch.Generator().manual_seed(3)
         for _ in range(50):
             draft, target = torch.softmax(3 * torch.randn((2, 6), generator=generator), -1)
             children = draw(rule, draft[None], torch.tensor([3]), generator).tolist()
-            exact = self.reach(rule, children, *(law.double() / law.double().sum() for law in (draft, target)))
+            exact = self.reach(
+                rule,
+                children,
+                *(distribution.double() / distribution.double().sum() for distribution in (draft, target)),
+            )
             np.testing.assert_allclose(self.reach(rule, children, draft, target), exact, atol=1e-5)
 
 
@@ -249,8 +253,8 @@ class TestVerifyGreedy:
                 *generator.integers(10, size=1),
             ]
             wanted = generator.choice(tokens, 7).tolist()
-            laws = torch.full((7, 10), 0.1), torch.eye(10)[wanted]
-            sampled = verify(rule, self.TREE, torch.tensor(tokens), *laws, lossy=True)
+            distributions = torch.full((7, 10), 0.1), torch.eye(10)[wanted]
+            sampled = verify(rule, self.TREE, torch.tensor(tokens), *distributions, lossy=True)
             greedy = verify_greedy(children, tokens, wanted)
             assert greedy.path.tolist() == sampled.path.tolist()
             assert greedy.bonus == sampled.bonus

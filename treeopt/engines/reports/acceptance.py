@@ -50,7 +50,7 @@ def read_acceptance(
         path: the file.
         temperature: what it was measured at; files do not say.
         rule: the verification rule it is of.
-        top_p: share of the law that sampling kept.
+        top_p: share of the distribution that sampling kept.
         kind: what a plain JSON list is: `positions`, unconditional rates at which a step accepts at least 1, 2, … draft
             tokens, or `ranks`, one row of acceptance by rank that holds at every depth; `auto` is `positions`.  All
             other files say themselves what they are.

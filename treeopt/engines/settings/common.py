@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from treeopt.engines.engine import Asked, BatchLength, Json
+from treeopt.engines.engine import BatchLength, Json, SettingRequest
 from treeopt.errors import InfeasibleError, InvalidValueError
 
 RATE_DECIMALS = 6
@@ -71,7 +71,7 @@ class Checked:
         self.require(falling, field, "rates that never rise, each counted from the root", "plan from a profile", rates)
 
 
-def chain_length(asked: Asked, engine: str, field: str) -> int:
+def chain_length(asked: SettingRequest, engine: str, field: str) -> int:
     """Return the draft tokens of a chain, which goes into `field`; raise InfeasibleError for a tree with branches."""
     tree = asked.tree
     if not tree.is_chain:
@@ -82,7 +82,7 @@ def chain_length(asked: Asked, engine: str, field: str) -> int:
     return tree.depth
 
 
-def chosen_method(asked: Asked, engine: str, default: str, methods: Sequence[str]) -> str:
+def chosen_method(asked: SettingRequest, engine: str, default: str, methods: Sequence[str]) -> str:
     """Return the method asked for or the default; raise InvalidValueError for one that the engine does not know."""
     method = asked.method or default
     if method not in methods:
@@ -90,13 +90,13 @@ def chosen_method(asked: Asked, engine: str, default: str, methods: Sequence[str
     return method
 
 
-def refuse_method(asked: Asked, engine: str) -> None:
+def refuse_method(asked: SettingRequest, engine: str) -> None:
     """Raise InvalidValueError where a method is asked of an engine that has no choice of them."""
     if asked.method is not None:
         raise InvalidValueError(f"method: expected none, {engine} has no choice. Got {asked.method!r}: leave it out.")
 
 
-def varying_schedule(asked: Asked) -> tuple[BatchLength, ...]:
+def varying_schedule(asked: SettingRequest) -> tuple[BatchLength, ...]:
     """Return the schedule with equal neighbours joined; empty where one length serves all batch sizes.
 
     Raises InvalidValueError for ranges that do not follow one another from 1 on, and lengths outside 0 to the depth.
@@ -130,7 +130,7 @@ def _batches(part: BatchLength) -> str:
     return f"batch sizes {part.first_batch} to {part.last_batch}"
 
 
-def left_out_schedule(asked: Asked, why: str) -> tuple[str, ...]:
+def left_out_schedule(asked: SettingRequest, why: str) -> tuple[str, ...]:
     """Return the warning that lengths differ over batch sizes and cannot be given, if they differ."""
     schedule = varying_schedule(asked)
     if not schedule:
@@ -138,7 +138,7 @@ def left_out_schedule(asked: Asked, why: str) -> tuple[str, ...]:
     return (f"{why}, so the schedule ({schedule_text(schedule)}) is left out. Export for the batch size you serve.",)
 
 
-def one_length(asked: Asked, engine: str) -> tuple[str, ...]:
+def one_length(asked: SettingRequest, engine: str) -> tuple[str, ...]:
     """Return the warning of an engine that drafts as many tokens at all batch sizes."""
     return left_out_schedule(asked, f"{engine} takes one length for all batch sizes")
 
@@ -156,12 +156,12 @@ def version_numbers(version: str) -> tuple[int, ...]:
     return numbers + (0,) * (3 - len(numbers))
 
 
-def asked_version(asked: Asked, newest: str) -> tuple[int, ...]:
+def asked_version(asked: SettingRequest, newest: str) -> tuple[int, ...]:
     """Return the numbers of the version asked for, by default of the newest that the exporter knows."""
     return version_numbers(asked.engine_version or newest)
 
 
-def unchecked_version(asked: Asked, engine: str, oldest: str, newest: str) -> tuple[str, ...]:
+def unchecked_version(asked: SettingRequest, engine: str, oldest: str, newest: str) -> tuple[str, ...]:
     """Return the warning that the version asked for lies outside of what was checked, if it does."""
     version = asked_version(asked, newest)
     if version_numbers(oldest) <= version <= version_numbers(newest):

@@ -49,7 +49,7 @@ def custom_generate_files(tree: TokenTree, rule: str) -> tuple[EngineFile, ...]:
         depth=tree.max_depth,
         version=__version__,
         parents=textwrap.indent(textwrap.fill(json.dumps(tree.parents.tolist()), 112), "    "),
-        promise="when it samples, of another law" if lossy else "when it samples, of the same law",
+        promise="when it samples, of another distribution" if lossy else "when it samples, of the same distribution",
         rule=rule,
         lossy=lossy,
     )

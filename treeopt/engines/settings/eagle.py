@@ -7,14 +7,14 @@ Checked against `eagle/model/cnets.py` of commit 148042c (Li et al., 2024 and 20
     total_token = nodes, the root counted; total_token - 1 <= top_k + depth top_k²
 """
 
-from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile, Json
+from treeopt.engines.engine import Engine, EngineFile, Json, SettingFiles, SettingRequest
 from treeopt.engines.settings.common import Checked, flag_line, json_text, one_length, refuse_method, with_flags
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
 
 TITLE = "EAGLE"
 
 
-def emit(asked: Asked) -> Emitted:
+def emit(asked: SettingRequest) -> SettingFiles:
     """Return the flags, and the same as keyword arguments."""
     refuse_method(asked, TITLE)
     tree = asked.tree
@@ -24,7 +24,7 @@ def emit(asked: Asked) -> Emitted:
     check(text)
     check_keywords(keywords)
     models = flag_line([("--ea-model-path", asked.draft_model)]).strip()
-    return Emitted(
+    return SettingFiles(
         files=(EngineFile(name="", text=text), EngineFile(name="FILE.kwargs.json", text=keywords)),
         usage=with_flags(
             f"python -m eagle.evaluation.gen_ea_answer_llama3chat --base-model-path TARGET {models}", text
@@ -51,7 +51,7 @@ def _check(checked: Checked) -> None:
     checked.require(total <= most, "total_token", expected, "ask for fewer nodes")
 
 
-def _version(asked: Asked) -> tuple[str, ...]:
+def _version(asked: SettingRequest) -> tuple[str, ...]:
     if asked.engine_version is None:
         return ()
     return (f"EAGLE {asked.engine_version} was not checked. Compare the flags with its scripts.",)

@@ -8,7 +8,7 @@ Checked against `exllamav3/generator/generator.py` of 1.6.5.  Chains only:
 In a batch of b it drafts the smaller of K and draft_max_rows // b - 1 tokens, so beyond B the chain gets shorter.
 """
 
-from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile, Json
+from treeopt.engines.engine import Engine, EngineFile, Json, SettingFiles, SettingRequest
 from treeopt.engines.settings.common import (
     Checked,
     chain_length,
@@ -25,7 +25,7 @@ VERSION = "1.6.5"
 LENGTH, ADAPTS, ROWS = "num_draft_tokens", "dynamic_draft_tokens", "draft_max_rows"
 
 
-def emit(asked: Asked) -> Emitted:
+def emit(asked: SettingRequest) -> SettingFiles:
     """Return the arguments."""
     refuse_method(asked, TITLE)
     arguments: Json = {LENGTH: chain_length(asked, TITLE, LENGTH), ADAPTS: False}
@@ -36,7 +36,7 @@ def emit(asked: Asked) -> Emitted:
         warnings += one_length(asked, TITLE)
     text = json_text(arguments)
     check(text)
-    return Emitted(
+    return SettingFiles(
         files=(EngineFile(name="", text=text),),
         usage='Generator(model, cache, tokenizer, draft_model=…, draft_cache=…, **json.load(open("FILE")))',
         warnings=warnings,

@@ -6,7 +6,7 @@ Checked against 5.23.0.  Chains only; a folder beside them, FILE.hf, hands it tr
     assistant_confidence_threshold = 0: no chain is cut short (0.4 by default)
 """
 
-from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile
+from treeopt.engines.engine import Engine, EngineFile, SettingFiles, SettingRequest
 from treeopt.engines.settings.common import (
     Checked,
     chain_length,
@@ -26,7 +26,7 @@ FOLDER = "FILE.hf"
 THRESHOLD = "assistant_confidence_threshold"
 
 
-def emit(asked: Asked) -> Emitted:
+def emit(asked: SettingRequest) -> SettingFiles:
     """Return the fields, to be set beside those that the assistant already has."""
     refuse_method(asked, TITLE)
     text = json_text({LENGTH: chain_length(asked, TITLE, LENGTH), SCHEDULE: "constant", THRESHOLD: 0.0})
@@ -36,7 +36,7 @@ def emit(asked: Asked) -> Emitted:
     if own:
         usage += f'; with the tree: target.generate(**inputs, assistant_model=assistant, custom_generate="{FOLDER}", '
         usage += "trust_remote_code=True)"
-    return Emitted(
+    return SettingFiles(
         files=(
             EngineFile(name="", text=text),
             *(EngineFile(name=f"{FOLDER}/{each.name}", text=each.text) for each in own),

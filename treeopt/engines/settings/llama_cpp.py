@@ -8,7 +8,7 @@ Chains only:
     --spec-synth-rates = chances that a step accepts at least 1, 2, … draft tokens
 """
 
-from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile
+from treeopt.engines.engine import Engine, EngineFile, SettingFiles, SettingRequest
 from treeopt.engines.settings.common import (
     RATE_DECIMALS,
     Checked,
@@ -27,7 +27,7 @@ TYPE, MOST, LEAST, CUT = "--spec-type", "--spec-draft-n-max", "--spec-draft-n-mi
 RATES = "--spec-synth-rates"
 
 
-def emit(asked: Asked) -> Emitted:
+def emit(asked: SettingRequest) -> SettingFiles:
     """Return the flags and, where acceptance is known, the flag that replays it."""
     length = chain_length(asked, TITLE, MOST)
     method = chosen_method(asked, TITLE, METHODS[0], METHODS)
@@ -39,7 +39,7 @@ def emit(asked: Asked) -> Emitted:
         files.append(EngineFile(name="FILE.synth.txt", text=flag_line([(RATES, rates)])))
         check_rates(files[-1].text, length)
         usage += "; to replay the predicted acceptance add the flag in FILE.synth.txt"
-    return Emitted(files=tuple(files), usage=usage, warnings=(*_version(asked), *one_length(asked, TITLE)))
+    return SettingFiles(files=tuple(files), usage=usage, warnings=(*_version(asked), *one_length(asked, TITLE)))
 
 
 def check(text: str) -> None:
@@ -59,7 +59,7 @@ def check_rates(text: str, length: int) -> None:
     checked.rates(RATES, [float(rate) for rate in str(checked.fields[RATES]).split(",")], length)
 
 
-def _version(asked: Asked) -> tuple[str, ...]:
+def _version(asked: SettingRequest) -> tuple[str, ...]:
     if asked.engine_version is None:
         return ()
     unknown = f"In which build the flags got these names is not known, and {asked.engine_version} was not checked."

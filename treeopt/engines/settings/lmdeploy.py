@@ -7,7 +7,7 @@ model.  Without --speculative-algorithm it does not speculate, whatever the othe
     --speculative-num-draft-tokens = K, the root not counted
 """
 
-from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile
+from treeopt.engines.engine import Engine, EngineFile, SettingFiles, SettingRequest
 from treeopt.engines.settings.common import (
     Checked,
     chain_length,
@@ -25,7 +25,7 @@ METHODS = ("eagle", "eagle3", "deepseek_mtp", "hy3_mtp", "qwen3_5_mtp", "dflash"
 LENGTH, METHOD, DRAFT = "--speculative-num-draft-tokens", "--speculative-algorithm", "--speculative-draft-model"
 
 
-def emit(asked: Asked) -> Emitted:
+def emit(asked: SettingRequest) -> SettingFiles:
     """Return the flags; the draft model goes with a method only."""
     flags: list[tuple[str, object]] = [(LENGTH, chain_length(asked, TITLE, LENGTH))]
     warnings = [*unchecked_version(asked, TITLE, VERSION, VERSION), *one_length(asked, TITLE)]
@@ -38,7 +38,7 @@ def emit(asked: Asked) -> Emitted:
         flags += [(METHOD, chosen_method(asked, TITLE, asked.method, METHODS)), (DRAFT, asked.draft_model)]
     text = flag_line(flags)
     check(text)
-    return Emitted(
+    return SettingFiles(
         files=(EngineFile(name="", text=text),),
         usage=with_flags("lmdeploy serve api_server TARGET", text),
         warnings=tuple(warnings),

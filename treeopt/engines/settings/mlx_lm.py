@@ -5,7 +5,7 @@ Checked against 0.32.2.  Chains only:
     --num-draft-tokens = K, the root not counted
 """
 
-from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile
+from treeopt.engines.engine import Engine, EngineFile, SettingFiles, SettingRequest
 from treeopt.engines.settings.common import (
     Checked,
     chain_length,
@@ -22,12 +22,12 @@ VERSION = "0.32.2"
 LENGTH, DRAFT = "--num-draft-tokens", "--draft-model"
 
 
-def emit(asked: Asked) -> Emitted:
+def emit(asked: SettingRequest) -> SettingFiles:
     """Return the flags."""
     refuse_method(asked, TITLE)
     text = flag_line([(DRAFT, asked.draft_model), (LENGTH, chain_length(asked, TITLE, LENGTH))])
     check(text)
-    return Emitted(
+    return SettingFiles(
         files=(EngineFile(name="", text=text),),
         usage=with_flags("mlx_lm.server --model TARGET", text),
         warnings=(*unchecked_version(asked, TITLE, VERSION, VERSION), *one_length(asked, TITLE)),

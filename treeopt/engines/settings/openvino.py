@@ -7,7 +7,7 @@ Checked against openvino-genai 2026.4.1: its type stubs, the messages in its lib
     tree_depth <= num_assistant_tokens <= branching_factor² (tree_depth - 1) + branching_factor
 """
 
-from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile, Json
+from treeopt.engines.engine import Engine, EngineFile, Json, SettingFiles, SettingRequest
 from treeopt.engines.settings.common import (
     Checked,
     chain_length,
@@ -28,7 +28,7 @@ TREES = (
 )
 
 
-def emit(asked: Asked) -> Emitted:
+def emit(asked: SettingRequest) -> SettingFiles:
     """Return the fields."""
     refuse_method(asked, TITLE)
     tree, warnings = asked.tree, unchecked_version(asked, TITLE, VERSION, VERSION)
@@ -41,7 +41,7 @@ def emit(asked: Asked) -> Emitted:
         warnings += (TREES,)
     text = json_text(fields)
     check(text)
-    return Emitted(
+    return SettingFiles(
         files=(EngineFile(name="", text=text),),
         usage='generation_config.update_generation_config(**json.load(open("FILE")))',
         warnings=warnings,

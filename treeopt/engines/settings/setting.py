@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from treeopt.engines.engine import Asked, BatchLength, Emitted, Engine
+from treeopt.engines.engine import BatchLength, Engine, SettingFiles, SettingRequest
 from treeopt.engines.settings.prediction import Predicted, predicted, predicted_static, shape
 from treeopt.engines.settings.source import Source, verify_times
 from treeopt.errors import InfeasibleError, reason
@@ -33,8 +33,8 @@ UNNAMED_DRAFT = "DRAFT"
 class Setting:
     """An engine's files, and what they promise."""
 
-    asked: Asked
-    emitted: Emitted
+    asked: SettingRequest
+    emitted: SettingFiles
     target_model: str | None = None
     """What the target was loaded from; None where nobody knows, and for the bundled one."""
     predictions: tuple[Predicted, ...]
@@ -86,7 +86,7 @@ class _Chooser:
         if self._source.draft_model is None and pair.draft_source is None and self._source.method is None:
             self._warnings.append(NamedDraft(pair.draft, self._engine.title))
 
-    def _dynamic(self) -> Asked | None:
+    def _dynamic(self) -> SettingRequest | None:
         """Return the fastest dynamic tree, or None where chains are to be taken."""
         if not self._engine.dynamic or self._source.chain_length is not None:
             return None
@@ -100,7 +100,7 @@ class _Chooser:
         self._note_tree("the fastest dynamic tree of the record")
         return self._asked(best.tree)
 
-    def _chain(self) -> Asked:
+    def _chain(self) -> SettingRequest:
         """Return the chain that was given, or the longest that is the fastest at a batch size, with its schedule."""
         given, schedule = self._source.chain_length, self._schedule()
         here = fastest_length(self._model, max_length=self._source.max_length)
@@ -132,10 +132,10 @@ class _Chooser:
             for first, segment in zip(firsts, segments, strict=True)
         )
 
-    def _asked(self, tree: DynamicTree, schedule: tuple[BatchLength, ...] = ()) -> Asked:
+    def _asked(self, tree: DynamicTree, schedule: tuple[BatchLength, ...] = ()) -> SettingRequest:
         table = self._model.acceptance.table
         known = tree.is_chain and (table.max_depth is None or tree.depth <= table.max_depth)
-        return Asked(
+        return SettingRequest(
             tree=tree,
             static_tree=self._static_tree if self._engine.static else None,
             rule=self._model.acceptance.rule,
@@ -172,7 +172,7 @@ class _Chooser:
             return False
         return True
 
-    def _predictions(self, asked: Asked) -> Iterator[Predicted]:
+    def _predictions(self, asked: SettingRequest) -> Iterator[Predicted]:
         default, title = self._engine.default, self._engine.title
         labelled = [(shape(asked.tree), asked.tree)]
         if default is not None and default != asked.tree:
@@ -207,7 +207,7 @@ def _without_profile(engine: Engine, source: Source) -> Setting:
         raise InfeasibleError("setting: expected a profile or a tree. Got neither.")
     if source.tree.nodes == 1:
         raise _plain_wins(engine)
-    asked = Asked(
+    asked = SettingRequest(
         tree=DynamicTree.chain(source.tree.max_depth),
         static_tree=source.tree if engine.static else None,
         rule=source.request.rule or "sequoia",

@@ -10,7 +10,7 @@ Checked against `arg_groups/speculative_hook.py`, `speculative/adaptive_spec_par
     adaptive: {smallest batch: {"candidate_steps": [K]}, …}; the largest key up to the batch counts, 0 is plain decoding
 """
 
-from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile
+from treeopt.engines.engine import Engine, EngineFile, SettingFiles, SettingRequest
 from treeopt.engines.settings.common import (
     Checked,
     chosen_method,
@@ -32,7 +32,7 @@ ALGORITHM, DRAFT = "--speculative-algorithm", "--speculative-draft-model-path"
 STEPS, TOP_K, NODES = "--speculative-num-steps", "--speculative-eagle-topk", "--speculative-num-draft-tokens"
 
 
-def emit(asked: Asked) -> Emitted:
+def emit(asked: SettingRequest) -> SettingFiles:
     """Return the flags; the schedule for chains that have one; the cost table where passes were measured."""
     tree = asked.tree
     method = chosen_method(asked, TITLE, "STANDALONE", METHODS)
@@ -69,7 +69,7 @@ def emit(asked: Asked) -> Emitted:
         files.append(EngineFile(name="FILE.sps.json", text=json_text(table)))
         check_costs(files[-1].text)
         usage += "; for a DSPARK draft: --speculative-dspark-sps-table-path FILE.sps.json"
-    return Emitted(files=tuple(files), usage=usage, warnings=tuple(warnings))
+    return SettingFiles(files=tuple(files), usage=usage, warnings=tuple(warnings))
 
 
 def check(text: str) -> None:

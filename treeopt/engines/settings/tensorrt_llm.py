@@ -14,7 +14,7 @@ Before 1.3 the draft model was named `speculative_model_dir` (later releases sti
 
 import yaml
 
-from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile, Json
+from treeopt.engines.engine import Engine, EngineFile, Json, SettingFiles, SettingRequest
 from treeopt.engines.settings.common import (
     Checked,
     asked_version,
@@ -35,7 +35,7 @@ MODEL_FIELDS = ("speculative_model", "speculative_model_dir")
 FIELDS = ("decoding_type", *MODEL_FIELDS, "max_draft_len", *TREE_FIELDS, "draft_len_schedule")
 
 
-def emit(asked: Asked) -> Emitted:
+def emit(asked: SettingRequest) -> SettingFiles:
     """Return the file; chains with the schedule where it can be told."""
     tree = asked.tree
     method = chosen_method(asked, TITLE, "Draft_Target" if tree.is_chain else "Eagle3", METHODS)
@@ -60,7 +60,7 @@ def emit(asked: Asked) -> Emitted:
         config |= dict(zip(TREE_FIELDS, (True, tree.top_k, tree.nodes - 1), strict=True))
     text = yaml.safe_dump({"speculative_config": config}, sort_keys=False)
     check(text)
-    return Emitted(
+    return SettingFiles(
         files=(EngineFile(name="", text=text),),
         usage=f"trtllm-serve TARGET {'--extra_llm_api_options' if old else '--config'} FILE",
         warnings=warnings,
@@ -91,7 +91,7 @@ def check(text: str) -> None:
         _check_schedule(checked, checked.fields["draft_len_schedule"], length)
 
 
-def _schedule(asked: Asked, old: bool) -> tuple[dict[int, int], tuple[str, ...]]:
+def _schedule(asked: SettingRequest, old: bool) -> tuple[dict[int, int], tuple[str, ...]]:
     """Return the schedule, empty where there is none or it cannot be told, and what the user must know."""
     schedule = {part.last_batch: part.length for part in varying_schedule(asked)}
     if not schedule:

@@ -10,7 +10,7 @@ schedule, and where between the two it and the replay came is not known: they ar
 Gaps and the batch sizes beyond the last inherit the K before them.
 """
 
-from treeopt.engines.engine import Asked, Emitted, Engine, EngineFile, Json
+from treeopt.engines.engine import Engine, EngineFile, Json, SettingFiles, SettingRequest
 from treeopt.engines.settings.common import (
     Checked,
     asked_version,
@@ -44,7 +44,7 @@ OLD_METHODS = ("medusa", "mlp_speculator")
 """In 0.23.0, gone in 0.33.0."""
 
 
-def emit(asked: Asked) -> Emitted:
+def emit(asked: SettingRequest) -> SettingFiles:
     """Return the configuration and, where acceptance is known, one that replays it without looking at any token."""
     length = chain_length(asked, TITLE, "num_speculative_tokens")
     newest = asked_version(asked, NEWEST) >= version_numbers(NEWEST)
@@ -64,7 +64,7 @@ def emit(asked: Asked) -> Emitted:
     for text in texts.values():
         check(text, asked.engine_version or NEWEST)
     warnings = () if newest else left_out_schedule(asked, f"vLLM before {NEWEST} is not known to change lengths")
-    return Emitted(
+    return SettingFiles(
         files=tuple(EngineFile(name=name, text=text) for name, text in texts.items()),
         usage='vllm serve TARGET --speculative-config "$(cat FILE)"',
         warnings=(*unchecked_version(asked, TITLE, OLDEST, NEWEST), *warnings),

@@ -14,7 +14,7 @@ from treeopt.records.sampling import Sampling
 from treeopt.runtime.models.finite import all_finite, on_host
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.rules import Rule
-from treeopt.runtime.rules.distributions import law
+from treeopt.runtime.rules.distributions import distribution
 from treeopt.runtime.rules.verify import Verdict, Verifier, verify_greedy
 from treeopt.trees import TokenTree
 
@@ -36,7 +36,7 @@ class Draft(NamedTuple):
     """float (n, V): what the children of each node were sampled from."""
 
 
-class AcceptTest(Protocol):
+class Acceptance(Protocol):
     """Accepts a path of a draft."""
 
     def __call__(self, draft: Draft, logits: Tensor, noise: torch.Generator) -> Verdict:
@@ -46,7 +46,7 @@ class AcceptTest(Protocol):
         """Make what a tree needs that will come again and again."""
 
 
-def accept_test(rule: Rule, sampling: Sampling, target: LanguageModel) -> AcceptTest:
+def acceptance_by(rule: Rule, sampling: Sampling, target: LanguageModel) -> Acceptance:
     """Return how a rule accepts what a target's tokens are sampled like; at temperature 0 all rules are one."""
     if sampling.greedy:
         return AcceptLikeliest()
@@ -59,12 +59,12 @@ class AcceptLikeliest:
     """Follows the target's likeliest token after every node."""
 
     def __call__(self, draft: Draft, logits: Tensor, noise: torch.Generator) -> Verdict:  # noqa: ARG002
-        """See `AcceptTest`."""
+        """See `Acceptance`."""
         largest, likeliest = logits.max(-1)
         return _followed(draft, likeliest, largest)
 
     def prepare(self, tree: TokenTree) -> None:
-        """See `AcceptTest`; there is nothing to do."""
+        """See `Acceptance`; there is nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +74,12 @@ class AcceptSampled:
     sampling: Sampling
 
     def __call__(self, draft: Draft, logits: Tensor, noise: torch.Generator) -> Verdict:
-        """See `AcceptTest`."""
-        probs = law(logits, self.sampling)
+        """See `Acceptance`."""
+        probs = distribution(logits, self.sampling)
         return _followed(draft, sampled(probs, noise), probs[:, 0])
 
     def prepare(self, tree: TokenTree) -> None:
-        """See `AcceptTest`; there is nothing to do."""
+        """See `Acceptance`; there is nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,8 @@ class AcceptSampledOnHost:
     sampling: Sampling
 
     def __call__(self, draft: Draft, logits: Tensor, noise: torch.Generator) -> Verdict:
-        """See `AcceptTest`."""
-        probs = law(logits, self.sampling)
+        """See `Acceptance`."""
+        probs = distribution(logits, self.sampling)
         uniform = torch.rand(len(probs), dtype=torch.float64, generator=noise)
         rows = probs.double().numpy()
         verdict = verify_greedy(draft.children, draft.tokens, _LazyTokens(rows, uniform.tolist()))
@@ -135,13 +135,13 @@ class AcceptByRule:
 
     @torch.inference_mode()
     def __call__(self, draft: Draft, logits: Tensor, noise: torch.Generator) -> Verdict:
-        """See `AcceptTest`."""
+        """See `Acceptance`."""
         verifier = self._verifier(draft.tree)
-        verifier.judge(draft.on_device.to(self._device), draft.probs, law(logits, self._sampling))
+        verifier.test(draft.on_device.to(self._device), draft.probs, distribution(logits, self._sampling))
         return verifier.verdict(noise)
 
     def prepare(self, tree: TokenTree) -> None:
-        """Make the buffers of a tree, and compile what judges it, before its first step."""
+        """Make the buffers of a tree, and compile what tests it, before its first step."""
         self._verifier(tree)
 
     def _verifier(self, tree: TokenTree) -> Verifier:

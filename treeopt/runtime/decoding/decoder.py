@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from treeopt.errors import InvalidValueError, TreeoptError
-from treeopt.records.sampling import Sampling, draft_law
-from treeopt.runtime.decoding.acceptance import Draft, accept_test
+from treeopt.records.sampling import Sampling, draft_sampling_of
+from treeopt.runtime.decoding.acceptance import Draft, acceptance_by
 from treeopt.runtime.decoding.limits import check_text
 from treeopt.runtime.decoding.prepared import PreparedTrees
 from treeopt.runtime.decoding.setup import Setup, fitting_rule
@@ -73,7 +73,7 @@ class Decoder:
     ) -> None:
         self._rule = fitting_rule(rule, drafter, lossy=lossy)
         sampling = sampling or Sampling(temperature, top_p, top_k)
-        sampled_from = draft_law(sampling, draft_sampling)
+        sampled_from = draft_sampling_of(sampling, draft_sampling)
         self._setup = setup = Setup.of(target, drafter, tree, max_nodes=max_nodes, max_text_tokens=max_text_tokens)
         setup.check_memory(sampling)
         if setup.tree is not None:
@@ -94,7 +94,7 @@ class Decoder:
             wants=self._drafter.wants,
         )
         self._prepared = PreparedTrees(self._passes, trained=setup.trained_tokens)
-        self._test = accept_test(self._rule, sampling, target)
+        self._acceptance = acceptance_by(self._rule, sampling, target)
         self._seed = seed
         self._text = 0
         self._noise = torch.Generator(target.device)
@@ -218,7 +218,7 @@ class Decoder:
         draft = self._finite(proposal)
         nodes = len(draft.tokens)
         logits = output.logits if len(output.logits) == nodes else output.logits[:nodes]
-        verdict = self._test(draft, logits, self._noise)
+        verdict = self._acceptance(draft, logits, self._noise)
         return self.accepted(draft.tokens, verdict, output, cut=nodes < proposal.tree.nodes)
 
     def accepted(self, tokens: Sequence[int], verdict: Verdict, output: Output, *, cut: bool = False) -> Step:
@@ -253,7 +253,7 @@ class Decoder:
     def _prepare(self) -> None:
         """Make what is needed for the static tree before its first step."""
         self._prepared.make(self._static.tree)
-        self._test.prepare(self._static.tree)
+        self._acceptance.prepare(self._static.tree)
 
     def _stopping(self, stop: Sequence[Sequence[int]] = ()) -> Stopping:
         ends = [(token,) for token in self.target.config.end_tokens]

@@ -65,7 +65,7 @@ def generate(
 ) -> Tensor:
     """Return what `model.generate` returns, decoded with a tree.
 
-    Without sampling it is the same text, with sampling the same law. Randomness follows `torch.manual_seed`.
+    Without sampling it is the same text, with sampling the same distribution. Randomness follows `torch.manual_seed`.
 
     Args:
         model: the target, of Llama architecture.
@@ -73,7 +73,7 @@ def generate(
         tree: what to draft in every step.
         assistant_model: the draft model; it may be left out when the tree is the root alone.
         rule: verification rule.
-        lossy: allow a rule under which the text does not follow the target's law.
+        lossy: allow a rule under which the text does not follow the target's distribution.
         streamer: gets the prompt and then each token, as from transformers.
         stop_strings: what ends the text where it appears in it.
         tokenizer: the models', for `stop_strings`.
@@ -260,7 +260,7 @@ def _check_call(input_ids: Tensor, config: GenerationConfig, model_inputs: dict[
 
 
 def _sampling(config: GenerationConfig, processors: LogitsProcessorList) -> Sampling:
-    """Return the law that the processors make of logits."""
+    """Return the distribution that the processors make of logits."""
     kinds = [type(processor) for processor in processors]
     least = max((getattr(processor, "min_tokens_to_keep", 1) for processor in processors), default=1)
     if kinds != [kind for kind in WARPERS if kind in kinds] or least > 1:

@@ -36,7 +36,7 @@ class Beams(NamedTuple):
     nodes: PassNodes
 
 
-class Grown(NamedTuple):
+class Expanded(NamedTuple):
     """The tree to verify."""
 
     tree: TokenTree
@@ -46,7 +46,7 @@ class Grown(NamedTuple):
     """int64 (n,): how many nodes were fed in this step before each node, -1 where it was not fed itself."""
 
 
-class Growth:
+class BeamExpansion:
     """The tree of one step, from the children of the nodes fed so far.
 
     The candidates form a pool: level by level, below the beams in falling order, ranks rising.  Of equal scores the
@@ -83,7 +83,7 @@ class Growth:
         self._tokens.append(children.tokens.ravel())
         self._parents.append(np.repeat(self._fed[-1], self._tree.top_k))
 
-    def best(self) -> Grown:
+    def best(self) -> Expanded:
         """Return the tree of the best candidates."""
         kept = 1 + np.sort(falling(np.concatenate(self._scores))[: self._tree.nodes - 1])
         parents = np.concatenate(self._parents)[kept - 1]
@@ -91,7 +91,7 @@ class Growth:
         fed_order = np.concatenate(self._fed)
         fed = np.full(1 + sum(map(len, self._scores)), -1)
         fed[fed_order] = np.arange(len(fed_order))
-        return Grown(tree, np.concatenate(self._tokens)[order[1:] - 1], fed[order])
+        return Expanded(tree, np.concatenate(self._tokens)[order[1:] - 1], fed[order])
 
 
 def in_level_order(nodes: list[int], parents: list[int]) -> tuple[Int64, TokenTree]:

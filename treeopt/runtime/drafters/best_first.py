@@ -4,9 +4,9 @@ from collections.abc import Callable
 from functools import partial
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.drafters.beam_expansion import Beams, Children, Grown
-from treeopt.runtime.drafters.best_first_expansion import BestFirstGrowth
-from treeopt.runtime.drafters.expanding_drafter import GrowingDrafter
+from treeopt.runtime.drafters.beam_expansion import Beams, Children, Expanded
+from treeopt.runtime.drafters.best_first_expansion import BestFirstExpansion
+from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
 from treeopt.runtime.models.memory import new_cache
 from treeopt.runtime.models.model import LanguageModel, TextCache
 from treeopt.trees.specexec import SpecExecSetting
@@ -14,7 +14,7 @@ from treeopt.trees.specexec import SpecExecSetting
 __all__ = ["SpecExecDrafter", "SpecExecSetting"]
 
 
-class SpecExecDrafter(GrowingDrafter):
+class SpecExecDrafter(ExpandingDrafter):
     """Grows the tree of every step best first with a small model that shares the target's vocabulary.
 
     Args:
@@ -32,18 +32,18 @@ class SpecExecDrafter(GrowingDrafter):
         super().__init__(model, cache, capacity=capacity, children=setting.branching, max_nodes=setting.budget)
         self.setting = setting
 
-    def _grow(self, root: Children, feed: Callable[[Beams], Children]) -> Grown | None:
+    def _grow(self, root: Children, feed: Callable[[Beams], Children]) -> Expanded | None:
         """Return the tree below the root, drafted in as many passes as pay, at most `max_passes`."""
-        growth = BestFirstGrowth(self.setting, root)
+        expansion = BestFirstExpansion(self.setting, root)
         for _ in range(self.setting.max_depth - 1):
-            frontier = growth.frontier()
+            frontier = expansion.frontier()
             if frontier is None:
                 break
             children = feed(frontier)
             if not children.finite:
                 return None
-            growth.add(children)
-        return growth.best()
+            expansion.add(children)
+        return expansion.best()
 
 
 def _check(setting: SpecExecSetting, model: LanguageModel, capacity: int) -> None:

@@ -6,7 +6,7 @@ No model in sight: log-probabilities and tokens come in pass by pass, and numpy 
 import numpy as np
 import numpy.typing as npt
 
-from treeopt.runtime.drafters.beam_expansion import Beams, Children, Grown, falling, in_level_order
+from treeopt.runtime.drafters.beam_expansion import Beams, Children, Expanded, falling, in_level_order
 from treeopt.runtime.models.passes import PassNodes
 from treeopt.trees.specexec import SpecExecSetting
 
@@ -25,14 +25,14 @@ CANDIDATE = np.dtype(
 Candidates = npt.NDArray[np.void]
 
 
-class BestFirstGrowth:
+class BestFirstExpansion:
     """The tree of one step, from the children of the nodes fed so far: parallel search of the most probable paths.
 
     A score never rises along a path.  So a node outside the best `budget` - 1 never comes back, nor does anything below
     it, and a node that is no better than the worst of a full set need not be fed.  Of equal scores the one drafted
     first counts, so that no child is taken without its parent.
 
-    The best of the nodes not fed yet can be displaced by nothing: every pass settles at least one place of the final
+    The best of the nodes not fed yet can be displaced by nothing: every pass fixes at least one place of the final
     set, and `budget` - 1 passes find it (Svirschevski et al., 2024, section 4).
 
     Args:
@@ -71,14 +71,14 @@ class BestFirstGrowth:
         """Add the children of the nodes that `frontier` returned last."""
         self._draft(self._pool[self._last], children)
 
-    def best(self) -> Grown:
+    def best(self) -> Expanded:
         """Return the tree of the best candidates."""
         at_place = np.zeros(len(self._above), np.int64)
         fed = np.flatnonzero(self._pool["fed"] != NOT_FED)
         at_place[self._pool["fed"][fed]] = 1 + fed
         nodes = np.arange(1, 1 + len(self._pool))
         order, tree = in_level_order(nodes.tolist(), at_place[self._pool["parent"]].tolist())
-        return Grown(tree, self._pool["token"][order[1:] - 1], np.concatenate([[0], self._pool["fed"]])[order])
+        return Expanded(tree, self._pool["token"][order[1:] - 1], np.concatenate([[0], self._pool["fed"]])[order])
 
     def _draft(self, nodes: Candidates, children: Children) -> None:
         """Add the children of some nodes that were fed, and keep the best of all."""

@@ -12,7 +12,7 @@ from treeopt.arrays import Integers
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.models.passes import Pass, Passes, PassNodes
 from treeopt.runtime.rules import Rule
-from treeopt.runtime.rules.distributions import law
+from treeopt.runtime.rules.distributions import distribution
 from treeopt.runtime.rules.sample_children import Places, fill_speeds, first_arrivals, likeliest_scored, places
 from treeopt.trees import TokenTree
 
@@ -111,7 +111,7 @@ class TreeDraft:
         window, speeds, sampling, rule = Window(self._probs, nodes), self._speeds[rows], self._sampling, self._rule
 
         def probs(logits: Tensor) -> Tensor:
-            return window.fill(lambda buffer: law(logits, sampling, buffer))
+            return window.fill(lambda buffer: distribution(logits, sampling, buffer))
 
         if wanted.most == 1 or rule.race:
             return lambda logits, _: first_arrivals(probs(logits), speeds, wanted)

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from functools import partial
 
-from treeopt.runtime.drafters.beam_expansion import Beams, Children, Grown, Growth
-from treeopt.runtime.drafters.expanding_drafter import GrowingDrafter
+from treeopt.runtime.drafters.beam_expansion import BeamExpansion, Beams, Children, Expanded
+from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
 from treeopt.runtime.models.memory import new_cache
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees.dynamic_tree import DynamicTree
 
 
-class DynamicDrafter(GrowingDrafter):
+class DynamicDrafter(ExpandingDrafter):
     """Grows the tree of every step with a small model that shares the target's vocabulary.
 
     Args:
@@ -24,12 +24,12 @@ class DynamicDrafter(GrowingDrafter):
         super().__init__(model, cache, capacity=capacity, children=tree.top_k, max_nodes=tree.nodes)
         self.tree = tree
 
-    def _grow(self, root: Children, feed: Callable[[Beams], Children]) -> Grown | None:
+    def _grow(self, root: Children, feed: Callable[[Beams], Children]) -> Expanded | None:
         """Return the tree below the root, drafted in `depth` passes."""
-        growth = Growth(self.tree, root)
+        expansion = BeamExpansion(self.tree, root)
         for _ in range(self.tree.depth - 1):
-            children = feed(growth.beams())
+            children = feed(expansion.beams())
             if not children.finite:
                 return None
-            growth.add(children)
-        return growth.best()
+            expansion.add(children)
+        return expansion.best()

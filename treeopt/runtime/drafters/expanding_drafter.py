@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from treeopt.runtime.drafters.beam_expansion import Beams, Children, Grown
+from treeopt.runtime.drafters.beam_expansion import Beams, Children, Expanded
 from treeopt.runtime.drafters.draft_model import DraftModel, feed, likeliest_children
 from treeopt.runtime.drafters.drafter import NOTHING, Proposal, Scores, States, Step
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
@@ -15,18 +15,18 @@ from treeopt.runtime.drafters.texts import Texts
 from treeopt.runtime.models.model import LanguageModel, TextCache
 from treeopt.runtime.models.passes import TreePasses
 
-NOT_GROWN = Grown(ROOT_ALONE, np.empty(0, np.int64), np.zeros(1, np.int64))
+NOT_EXPANDED = Expanded(ROOT_ALONE, np.empty(0, np.int64), np.zeros(1, np.int64))
 
 
 @dataclass(slots=True)
-class _Growing:
+class _Expansion:
     """One text's draft model, and the nodes that it was fed in this step."""
 
     draft: DraftModel
     fed: list[int] = field(default_factory=list)
 
 
-class GrowingDrafter(ABC):
+class ExpandingDrafter(ABC):
     """A `Drafter` with a draft model; the classes below say how a tree grows.
 
     Args:
@@ -68,28 +68,28 @@ class GrowingDrafter(ABC):
     def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
         """See `Drafter`."""
         for text, step in zip(texts, steps, strict=True):
-            growing = self._texts[text]
-            growing.draft.accept(step.path, step.tokens, growing.fed)
+            expansion = self._texts[text]
+            expansion.draft.accept(step.path, step.tokens, expansion.fed)
 
     def end(self, text: int) -> None:
         """See `Drafter`."""
         self._texts.end(text)
 
     @abstractmethod
-    def _grow(self, root: Children, feed: Callable[[Beams], Children]) -> Grown | None:
+    def _grow(self, root: Children, feed: Callable[[Beams], Children]) -> Expanded | None:
         """Return the tree of a step, given the children of the root; None where those of a node are not finite."""
 
-    def _propose(self, growing: _Growing) -> Proposal:
+    def _propose(self, expansion: _Expansion) -> Proposal:
         def feed_beams(beams: Beams) -> Children:
-            return feed(self.model, growing.draft.cache, beams.tokens, beams.nodes, children=self._children)
+            return feed(self.model, expansion.draft.cache, beams.tokens, beams.nodes, children=self._children)
 
-        root = likeliest_children(growing.draft.feed_root(), self._children)
+        root = likeliest_children(expansion.draft.feed_root(), self._children)
         grown = self._grow(root, feed_beams) if root.finite else None
-        found = NOT_GROWN if grown is None else grown
-        growing.fed = found.fed.tolist()
-        tokens = torch.from_numpy(np.concatenate([[growing.draft.root], found.tokens]))
+        found = NOT_EXPANDED if grown is None else grown
+        expansion.fed = found.fed.tolist()
+        tokens = torch.from_numpy(np.concatenate([[expansion.draft.root], found.tokens]))
         return Proposal(found.tree, tokens, scores=Scores.missing(self.model.name) if grown is None else None)
 
-    def _new_text(self) -> _Growing:
+    def _new_text(self) -> _Expansion:
         cache = self._new_cache()
-        return _Growing(DraftModel(self.model, cache, TreePasses(self.model, cache, self._capacity)))
+        return _Expansion(DraftModel(self.model, cache, TreePasses(self.model, cache, self._capacity)))

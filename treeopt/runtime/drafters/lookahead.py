@@ -1,7 +1,7 @@
-"""Lookahead decoding: the target's own guesses at tokens further on, read beside the text in one pass (Fu et al., 2024).
+"""Lookahead decoding: the target's own proposals further on, read beside the text in one pass (Fu et al., 2024).
 
-No draft model takes part.  A window of guesses rides along in every pass of the target, which improves each of them; the
-n-grams that come of it go to a pool, and those that begin with the root are verified as a tree in the same pass.
+No draft model takes part.  A window of proposals rides along in every pass of the target, which improves each of them;
+the n-grams that come of it go to a pool, and those that begin with the root are verified as a tree in the same pass.
 """
 
 from collections import deque
@@ -25,44 +25,45 @@ POOL_KEYS = 8192
 class LookaheadSetting:
     """The three numbers of lookahead decoding (Fu et al., 2024, section 3).
 
-    Raises InvalidValueError for a window or guesses below 1, or n-grams below 2.
+    Raises InvalidValueError for a window or candidates below 1, or n-grams below 2.
     """
 
     window: int
-    """W: columns, guesses of one level."""
+    """W: columns, proposals of one level."""
     ngram: int
     """N: tokens of an n-gram; the window has N - 1 levels."""
-    guesses: int
+    candidates: int
     """G: most n-grams that are verified in a step."""
 
     def __post_init__(self) -> None:
-        if self.window < 1 or self.ngram < 2 or self.guesses < 1:
+        if self.window < 1 or self.ngram < 2 or self.candidates < 1:
             raise InvalidValueError(
-                "window, ngram, guesses: expected at least 1, 2 and 1. "
-                f"Got {self.window}, {self.ngram} and {self.guesses}."
+                "window, ngram, candidates: expected at least 1, 2 and 1. "
+                f"Got {self.window}, {self.ngram} and {self.candidates}."
             )
 
     @property
     def max_nodes(self) -> int:
         """Most tokens of the target's pass, (W + G)(N - 1): the root is the first of the window."""
-        return (self.window + self.guesses) * (self.ngram - 1)
+        return (self.window + self.candidates) * (self.ngram - 1)
 
 
 LOOKAHEAD_SETTINGS = tuple(
-    LookaheadSetting(window, ngram, guesses)
+    LookaheadSetting(window, ngram, candidates)
     for ngram in (3, 5, 7)
-    for window, guesses in ((1, 1), (1, 2), (1, 4), (4, 4), (8, 8), (16, 16))
+    for window, candidates in ((1, 1), (1, 2), (1, 4), (4, 4), (8, 8), (16, 16))
 )
 """Worth trying on a small machine."""
 
 
 class LookaheadDrafter:
-    """Keeps a window of guesses, a pool of n-grams, and proposes those of the pool that begin with the root.
+    """Keeps a window of proposals, a pool of n-grams, and proposes those of the pool that begin with the root.
 
     The window has levels 0 … N-2 of W columns.  The token (l, j) stands j + l places behind the root; (0, 0) is the
-    root itself, all others are guesses that ride along as side tokens.  Invariant, before and after every step:
+    root itself, all others are proposals that ride along as side tokens.  Invariant, before and after every step:
 
-    1. (l, j) sees the text, level 0 up to column j, and its own column down to itself: the root and j + l guesses, one
+    1. (l, j) sees the text, level 0 up to column j, and its own column down to itself: the root and j + l proposals,
+    one
        at each place, in a row.
     2. (l, j) with l > 0 is the target's likeliest token behind (l-1, j), as it was seen when that was the last level;
        (1, 0) behind the token that the root has replaced.
@@ -70,8 +71,8 @@ class LookaheadDrafter:
     So (0, j), …, (N-2, j) and the token likeliest behind them are N in a row from one Jacobi trajectory.  After a pass
     these likeliest tokens are level N-1.  Every column's N-gram goes to the pool, level 0 is dropped, all others move
     up, and the new root takes the place (0, 0).  The window moves on by one token a step, also where the step accepted
-    more: then guesses stand further behind the root than where they were made, which costs acceptance and nothing else
-    (the authors' implementation does the same).
+    more: then proposals stand further behind the root than where they were made, which costs acceptance and nothing
+        else (the authors' implementation does the same).
 
     At the start level 0 holds the tokens at the text's end, over again where it is shorter than W; each of the first
     N - 2 passes adds a level and drops none.  The pool begins with the N-grams of the text, and every N-gram of the
@@ -82,7 +83,7 @@ class LookaheadDrafter:
     Args:
         window: W, columns.
         ngram: N, tokens of an n-gram.
-        guesses: G, most n-grams that are verified in a step, and that the pool keeps for a first token.
+        candidates: G, most n-grams that are verified in a step, and that the pool keeps for a first token.
         pool_keys: most first tokens in the pool.
 
     Raises InvalidValueError for numbers out of range.
@@ -91,10 +92,10 @@ class LookaheadDrafter:
     sampled = False
     wants = NOTHING
 
-    def __init__(self, window: int, ngram: int, guesses: int, *, pool_keys: int = POOL_KEYS) -> None:
-        self.setting = LookaheadSetting(window, ngram, guesses)
+    def __init__(self, window: int, ngram: int, candidates: int, *, pool_keys: int = POOL_KEYS) -> None:
+        self.setting = LookaheadSetting(window, ngram, candidates)
         self.max_tokens = self.setting.max_nodes
-        self._texts = Texts(lambda: LookaheadText(self.setting, NgramPool(ngram, pool_keys, guesses)))
+        self._texts = Texts(lambda: LookaheadText(self.setting, NgramPool(ngram, pool_keys, candidates)))
 
     def begin(self, text: int, tokens: Sequence[int], states: States | None = None) -> None:  # noqa: ARG002
         """See `Drafter`."""
@@ -153,11 +154,11 @@ class LookaheadText:
         """Add what the pass gave to window and pool, and move on to the new root."""
         rows = len(step.logits)
         window = [0, *range(rows + 1 - len(self._levels) * self.setting.window, rows)]
-        guesses = step.logits[window[-self.setting.window :]].argmax(-1).tolist()
+        proposals = step.logits[window[-self.setting.window :]].argmax(-1).tolist()
         if len(self._levels) == self.setting.ngram - 1:
-            for ngram in zip(*self._levels, guesses, strict=True):
+            for ngram in zip(*self._levels, proposals, strict=True):
                 self.pool.add(ngram)
-        self._levels.append(guesses)
+        self._levels.append(proposals)
         self._go_on(step.tokens)
 
     def _go_on(self, tokens: Sequence[int]) -> None:

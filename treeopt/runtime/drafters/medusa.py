@@ -1,7 +1,7 @@
-"""Medusa: heads on the target's last hidden state, each guessing the token at one depth (Cai et al., 2024).
+"""Medusa: heads on the target's last hidden state, each predicting the token at one depth (Cai et al., 2024).
 
-Head d, 1 first, reads the hidden state h before the root and guesses the token d places behind the root: the target's
-own output layer on h + silu(W h + b).  No head sees what another guesses, so all nodes of one depth and rank carry the
+Head d, 1 first, reads the hidden state h before the root and predicts the token d places behind the root: the target's
+own output layer on h + silu(W h + b).  No head sees what another predicts, so all nodes of one depth and rank carry the
 same token.
 """
 

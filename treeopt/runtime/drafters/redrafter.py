@@ -42,7 +42,7 @@ REDRAFTER_SETTINGS = tuple(
     RedrafterSetting(width=width, length=length)
     for width, length in ((1, 2), (1, 3), (1, 4), (1, 6), (2, 3), (2, 5), (4, 3), (4, 5), (8, 4), (8, 6), (16, 6))
 )
-"""Those worth a trial on a machine: from one cheap chain to more nodes than most machines verify for nothing."""
+"""Those worth decoding with on a machine: from one cheap chain to more nodes than most machines verify for nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

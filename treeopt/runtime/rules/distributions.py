@@ -1,4 +1,4 @@
-"""Next-token laws: what temperature, top-k and top-p make of logits."""
+"""Next-token distributions: what temperature, top-k and top-p make of logits."""
 
 import torch
 from torch import Tensor
@@ -6,8 +6,8 @@ from torch import Tensor
 from treeopt.records.sampling import Sampling
 
 
-def law(logits: Tensor, sampling: Sampling, out: Tensor | None = None) -> Tensor:
-    """Return float32 (n, V), in `out` if given: the law that tokens are sampled from, for a temperature above 0.
+def distribution(logits: Tensor, sampling: Sampling, out: Tensor | None = None) -> Tensor:
+    """Return float32 (n, V), in `out` if given: what tokens are sampled from, for a temperature above 0.
 
     `top_k` keeps so many of the likeliest tokens, and what is as likely as the last of them (Fan et al., 2018).  Of
     what is left, `top_p` keeps the likeliest tokens whose sum first reaches it (Holtzman et al., 2020).

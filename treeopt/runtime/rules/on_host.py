@@ -1,14 +1,14 @@
-"""The rules as plain loops, for laws that lie in the host's memory: there a loop costs less than the calls it replaces.
+"""The rules as plain loops over the host's memory, where a loop costs less than the calls it replaces.
 
 They say the same as the functions on tensors, node after node.  All of them take
 
     nodes       int64 (m, 3): each parent, its first child, and how many it has; parents rise, so that a level comes
                 before the next
     tokens      int64 (n,)
-    draft       float (n, V), the draft's law after each node; rows of leaves are not read
+    draft       float (n, V), the draft's distribution after each node; rows of leaves are not read
     target      float (n, V), likewise
-    left        float64 (m, V): the law, up to a factor, of the token after a path that ends at each parent is left here
-    acceptance  float64 (n,): 1 at the root; how probable each node is to be accepted is written here
+    left        float64 (m, V): the distribution, up to a factor, of the token after a path that ends at each parent is
+    left here acceptance  float64 (n,): 1 at the root; how probable each node is to be accepted is written here
 """
 
 import numpy as np
@@ -24,19 +24,19 @@ watch()
 
 @njit(cache=True)
 def sequoia(nodes: Int64, tokens: Int64, draft: Floats, target: Floats, left: Float64, acceptance: Float64) -> None:
-    """Judge as `rejection.sequoia` does."""
+    """Test as `rejection.sequoia` does."""
     _in_turn(nodes, tokens, draft, target, left, acceptance, False)
 
 
 @njit(cache=True)
 def specinfer(nodes: Int64, tokens: Int64, draft: Floats, target: Floats, left: Float64, acceptance: Float64) -> None:
-    """Judge as `rejection.specinfer` does."""
+    """Test as `rejection.specinfer` does."""
     _in_turn(nodes, tokens, draft, target, left, acceptance, True)
 
 
 @njit(cache=True)
 def target(nodes: Int64, tokens: Int64, draft: Floats, target: Floats, left: Float64, acceptance: Float64) -> None:  # noqa: ARG001
-    """Judge as `rejection.sampled_target` does."""
+    """Test as `rejection.sampled_target` does."""
     for row in range(len(nodes)):
         parent, first, count = nodes[row]
         p = left[row]
@@ -50,7 +50,7 @@ def target(nodes: Int64, tokens: Int64, draft: Floats, target: Floats, left: Flo
 
 @njit(cache=True)
 def traversal(nodes: Int64, tokens: Int64, draft: Floats, target: Floats, left: Float64, acceptance: Float64) -> None:
-    """Judge as `traversal.traversal` does."""
+    """Test as `traversal.traversal` does."""
     q = np.empty(left.shape[1])
     for row in range(len(nodes)):
         parent, first, count = nodes[row]
@@ -70,7 +70,7 @@ def traversal(nodes: Int64, tokens: Int64, draft: Floats, target: Floats, left: 
 
 @njit(cache=True)
 def typical(nodes: Int64, tokens: Int64, draft: Floats, target: Floats, left: Float64, acceptance: Float64) -> None:  # noqa: ARG001
-    """Judge as `typical.typical` does."""
+    """Test as `typical.typical` does."""
     for row in range(len(nodes)):
         parent, first, count = nodes[row]
         p, entropy = left[row], 0.0
@@ -104,21 +104,21 @@ def _in_turn(
 
 
 @njit(cache=True)
-def quantile(law: Float64, share: float) -> int:
-    """Return the first token up to which more than a share of a law lies, V if there is none."""
-    left = share * law.sum()
-    for x in range(len(law)):
-        left -= law[x]
+def quantile(distribution: Float64, share: float) -> int:
+    """Return the first token up to which more than a share of a distribution lies, V if there is none."""
+    left = share * distribution.sum()
+    for x in range(len(distribution)):
+        left -= distribution[x]
         if left < 0:
             return x
-    return len(law)
+    return len(distribution)
 
 
 @njit(cache=True)
-def _load(law: Floats, into: Float64, least: float) -> None:
-    """Copy a law, adding `least` to each entry, and normalise it."""
-    for x in range(len(law)):
-        into[x] = law[x] + least
+def _load(distribution: Floats, into: Float64, least: float) -> None:
+    """Copy a distribution, adding `least` to each entry, and normalise it."""
+    for x in range(len(distribution)):
+        into[x] = distribution[x] + least
     _normalise(into)
 
 

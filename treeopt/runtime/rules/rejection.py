@@ -1,32 +1,34 @@
-"""Rules that try a node's children in turn: each is accepted, or rejected and taken out of the target's law.
+"""Rules that try a node's children in turn: each is accepted, or rejected and taken out of the target's distribution.
 
-What is left of a law is not normalised but kept beside its sum: on few numbers it is the count of operations that costs.
+What is left of a distribution is not normalised but kept beside its sum: on few numbers it is the count of operations
+    that costs.
 """
 
 import torch
 from torch import Tensor
 
-from treeopt.runtime.rules.sibling_groups import Families
+from treeopt.runtime.rules.sibling_groups import SiblingGroups
 
 
-def sequoia(families: Families, tokens: Tensor, draft: Tensor, target: Tensor, acceptance: Tensor) -> None:
-    """Judge children drawn without replacement (Chen et al., 2024, Algorithm 2); arguments as for `Rule.judge`.
+def sequoia(siblings: SiblingGroups, tokens: Tensor, draft: Tensor, target: Tensor, acceptance: Tensor) -> None:
+    """Test children sampled without replacement (Chen et al., 2024, Algorithm 2); arguments as for `Rule.accept_test`.
 
-    For each child x of a node in rank order, p the target's law and q the law that x was drawn from:
+    For each child x of a node in rank order, p the target's distribution and q the distribution that x was sampled
+    from:
 
         accept x with probability min(1, p(x) / q(x))
         otherwise  p = norm(max(p - q, 0)),  q(x) = 0,  q = norm(q), uniform over the untried once nothing is left
     """
-    _in_turn(families, tokens, draft, target, acceptance, replaced=False)
+    _in_turn(siblings, tokens, draft, target, acceptance, replaced=False)
 
 
-def specinfer(families: Families, tokens: Tensor, draft: Tensor, target: Tensor, acceptance: Tensor) -> None:
-    """Judge children drawn with replacement (Miao et al., 2024, Algorithm 2): as `sequoia`, but q stays as it was."""
-    _in_turn(families, tokens, draft, target, acceptance, replaced=True)
+def specinfer(siblings: SiblingGroups, tokens: Tensor, draft: Tensor, target: Tensor, acceptance: Tensor) -> None:
+    """Test children sampled with replacement (Miao et al., 2024, Algorithm 2): as `sequoia`, but q stays as it was."""
+    _in_turn(siblings, tokens, draft, target, acceptance, replaced=True)
 
 
-def sampled_target(families: Families, tokens: Tensor, draft: Tensor, target: Tensor, acceptance: Tensor) -> None:  # noqa: ARG001
-    """Judge children chosen in any way, no two alike: descend where a token sampled from the target is a child.
+def sampled_target(siblings: SiblingGroups, tokens: Tensor, draft: Tensor, target: Tensor, acceptance: Tensor) -> None:  # noqa: ARG001
+    """Test children chosen in any way, no two alike: descend where a token sampled from the target is a child.
 
     The sampled token is child x with probability p(x); one child after the other, as all rules put it:
 
@@ -34,11 +36,11 @@ def sampled_target(families: Families, tokens: Tensor, draft: Tensor, target: Te
         otherwise  p(x) = 0,  p = norm(p)
     """
     ratios = []
-    for x in tokens[families.children][:, None].split(families.counts):
+    for x in tokens[siblings.children][:, None].split(siblings.counts):
         p = target[: len(x)]
         ratios.append(p.gather(1, x) / p.sum(1, keepdim=True))
         p.scatter_(1, x, 0.0)
-    acceptance[families.children] = probability(torch.cat(ratios))
+    acceptance[siblings.children] = probability(torch.cat(ratios))
 
 
 def probability(ratio: Tensor) -> Tensor:
@@ -47,11 +49,11 @@ def probability(ratio: Tensor) -> Tensor:
 
 
 def _in_turn(
-    families: Families, tokens: Tensor, draft: Tensor, target: Tensor, acceptance: Tensor, *, replaced: bool
+    siblings: SiblingGroups, tokens: Tensor, draft: Tensor, target: Tensor, acceptance: Tensor, *, replaced: bool
 ) -> None:
     p_sum, q_sum = target.new_ones(2, len(target), 1)
     ratios = []
-    for rank, x in enumerate(tokens[families.children][:, None].split(families.counts)):
+    for rank, x in enumerate(tokens[siblings.children][:, None].split(siblings.counts)):
         p, q = target[: len(x)], draft[: len(x)]
         if rank > 0:
             p_sum, q_sum = p.sum(1, keepdim=True), q.sum(1, keepdim=True)
@@ -60,4 +62,4 @@ def _in_turn(
         p.sub_(q * scale).clamp_(min=0.0)
         if not replaced:
             q.scatter_(1, x, 0.0)
-    acceptance[families.children] = probability(torch.cat(ratios))
+    acceptance[siblings.children] = probability(torch.cat(ratios))

@@ -10,12 +10,12 @@ from treeopt.records.rules import LOSSY_RULES, check_rule
 from treeopt.runtime.rules.rejection import sampled_target, sequoia, specinfer
 from treeopt.runtime.rules.sample_children import Drawing, likeliest, with_replacement, without_replacement
 from treeopt.runtime.rules.selection import LeavesFirst, Longest, Selection, TopDown
-from treeopt.runtime.rules.sibling_groups import Families, families
+from treeopt.runtime.rules.sibling_groups import SiblingGroups, sibling_groups
 from treeopt.runtime.rules.traversal import traversal
 from treeopt.runtime.rules.typical import typical
 from treeopt.trees import TokenTree
 
-Judge = Callable[[Families, Tensor, Tensor, Tensor, Tensor], None]
+AcceptTest = Callable[[SiblingGroups, Tensor, Tensor, Tensor, Tensor], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,16 +24,16 @@ class Rule:
 
     name: str
     draw: Drawing
-    """How children are drawn from the draft's law."""
-    judge: Judge
-    """judge(families, tokens, draft, target, acceptance) writes how probable each child is to be accepted, when its turn
-    comes, into `acceptance`, and never asks the host for a number.
+    """How children are sampled from the draft's distribution."""
+    accept_test: AcceptTest
+    """accept_test(siblings, tokens, draft, target, acceptance) writes how probable each child is to be accepted, when
+    its turn comes, into `acceptance`, and never asks the host for a number.
 
-    families: the parents and their children; all of a tree, or one level after the other if `by_level`.
+    siblings: the parents and their children; all of a tree, or one level after the other if `by_level`.
     tokens: int64 (n,), a token per node.
-    draft: float64 (m, V), the draft's law after each parent, with no entry of 0; it may be written over.
-    target: float64 (m, V), the target's law after each parent; what is left in it is, up to a factor, the law of the
-        token after a path that ends at the parent.
+    draft: float64 (m, V), the draft's distribution after each parent, with no entry of 0; it may be written over.
+    target: float64 (m, V), the target's distribution after each parent; what is left in it is, up to a factor, the
+        distribution of the token after a path that ends at the parent.
     acceptance: float64 (n,), read for the level above and written.
     """
     selection: Selection
@@ -41,18 +41,18 @@ class Rule:
     race: bool = False
     """Whether `draw` is an exponential race, whose noise can be made for all levels at once."""
     by_level: bool = False
-    """Whether a level is judged with what came of the level above."""
+    """Whether a level is tested with what came of the level above."""
     random_drafts: bool = True
-    """Whether children are drawn at random, so that the draft's law counts."""
+    """Whether children are sampled at random, so that the draft's distribution counts."""
 
-    def groups(self, tree: TokenTree, device: torch.device) -> tuple[Families, ...]:
-        """Return the families of a tree that are judged one after the other."""
+    def groups(self, tree: TokenTree, device: torch.device) -> tuple[SiblingGroups, ...]:
+        """Return the sibling groups of a tree that are tested one after the other."""
         levels = tree.levels[:-1] if self.by_level else (slice(0, None),)
-        return tuple(families(tree, device, level) for level in levels) if tree.nodes > 1 else ()
+        return tuple(sibling_groups(tree, device, level) for level in levels) if tree.nodes > 1 else ()
 
     @property
     def on_host(self) -> Callable[..., None]:
-        """The same judgement as a loop over the host's memory; see `treeopt.runtime.rules.on_host`."""
+        """The same test as a loop over the host's memory; see `treeopt.runtime.rules.on_host`."""
         from treeopt.runtime.rules import on_host  # numba is slow to import, and greedy decoding does without
 
         loop: Callable[..., None] = getattr(on_host, self.name)
@@ -60,25 +60,27 @@ class Rule:
 
     @property
     def lossless(self) -> bool:
-        """Whether the text follows the target's law."""
+        """Whether the text follows the target's distribution."""
         return self.name not in LOSSY_RULES
 
 
 RULES = {
     rule.name: rule
     for rule in (
-        Rule(name="sequoia", draw=without_replacement, race=True, judge=sequoia, selection=TopDown()),
-        Rule(name="specinfer", draw=with_replacement, judge=specinfer, selection=TopDown()),
-        Rule(name="target", draw=likeliest, judge=sampled_target, selection=TopDown(), random_drafts=False),
+        Rule(name="sequoia", draw=without_replacement, race=True, accept_test=sequoia, selection=TopDown()),
+        Rule(name="specinfer", draw=with_replacement, accept_test=specinfer, selection=TopDown()),
+        Rule(name="target", draw=likeliest, accept_test=sampled_target, selection=TopDown(), random_drafts=False),
         Rule(
             name="traversal",
             draw=without_replacement,
             race=True,
-            judge=traversal,
+            accept_test=traversal,
             selection=LeavesFirst(),
             by_level=True,
         ),
-        Rule(name="typical", draw=likeliest, judge=typical, selection=Longest(), by_level=True, random_drafts=False),
+        Rule(
+            name="typical", draw=likeliest, accept_test=typical, selection=Longest(), by_level=True, random_drafts=False
+        ),
     )
 }
 

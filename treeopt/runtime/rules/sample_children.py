@@ -1,4 +1,4 @@
-"""Drawing the children of tree nodes from the draft's law, in the ways that belong to the verification rules."""
+"""Sampling the children of tree nodes from the draft's distribution, in the way of each verification rule."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -38,9 +38,9 @@ def places(counts: Sequence[int], device: torch.device) -> Places:
     return Places(index[:, 0].contiguous(), index[:, 1].contiguous(), max(counts, default=0))
 
 
-def likeliest(law: Tensor, wanted: Places, generator: torch.Generator | None = None) -> Tensor:  # noqa: ARG001
-    """Return the likeliest tokens, the likeliest first; logits serve as well as laws."""
-    return likeliest_scored(law, wanted)[1]
+def likeliest(distribution: Tensor, wanted: Places, generator: torch.Generator | None = None) -> Tensor:  # noqa: ARG001
+    """Return the likeliest tokens, the likeliest first; logits serve as well as distributions."""
+    return likeliest_scored(distribution, wanted)[1]
 
 
 def likeliest_scored(scores: Tensor, wanted: Places) -> tuple[Tensor, Tensor]:
@@ -52,21 +52,23 @@ def likeliest_scored(scores: Tensor, wanted: Places) -> tuple[Tensor, Tensor]:
     return top.values[:, 0], top.indices[wanted.node, wanted.rank]
 
 
-def with_replacement(law: Tensor, wanted: Places, generator: torch.Generator | None = None) -> Tensor:
+def with_replacement(distribution: Tensor, wanted: Places, generator: torch.Generator | None = None) -> Tensor:
     """Return independent draws; siblings may be alike (Miao et al., 2024)."""
     # multinomial would raise, or stop a CUDA device for good, on a distribution that is not finite
-    drawn = torch.multinomial(law.double().nan_to_num(nan=1.0), wanted.most, replacement=True, generator=generator)
-    return drawn[wanted.node, wanted.rank]
+    sampled = torch.multinomial(
+        distribution.double().nan_to_num(nan=1.0), wanted.most, replacement=True, generator=generator
+    )
+    return sampled[wanted.node, wanted.rank]
 
 
-def without_replacement(law: Tensor, wanted: Places, generator: torch.Generator | None = None) -> Tensor:
+def without_replacement(distribution: Tensor, wanted: Places, generator: torch.Generator | None = None) -> Tensor:
     """Return draws of which no two siblings are alike (Chen et al., 2024, Algorithm 2).
 
-    Where a law has fewer tokens than are wanted, the rest is drawn uniformly from the tokens not yet drawn.
+    Where a distribution has fewer tokens than are wanted, the rest is sampled uniformly from the tokens not yet drawn.
     """
-    speeds = torch.empty(law.shape, dtype=torch.float64, device=law.device)
+    speeds = torch.empty(distribution.shape, dtype=torch.float64, device=distribution.device)
     fill_speeds(speeds, generator)
-    return first_arrivals(law, speeds, wanted)
+    return first_arrivals(distribution, speeds, wanted)
 
 
 def fill_speeds(speeds: Tensor, generator: torch.Generator | None) -> None:
@@ -77,24 +79,24 @@ def fill_speeds(speeds: Tensor, generator: torch.Generator | None) -> None:
     speeds.uniform_(generator=generator).log_().reciprocal_().neg_()
 
 
-def first_arrivals(law: Tensor, speeds: Tensor, wanted: Places) -> Tensor:
+def first_arrivals(distribution: Tensor, speeds: Tensor, wanted: Places) -> Tensor:
     """Return the tokens that win an exponential race, which is a draw without replacement.
 
-    Token x runs with law[x] times its speed, and arrives first with probability law[x].  Tokens of no probability come
-    last, in uniformly random order, because they run with next to none.
+    Token x runs with distribution[x] times its speed, and arrives first with probability distribution[x].  Tokens of no
+    probability come last, in uniformly random order, because they run with next to none.
     """
-    return likeliest(law * speeds if wanted.most == 1 else (law.double() + LAST).mul_(speeds), wanted)
+    return likeliest(distribution * speeds if wanted.most == 1 else (distribution.double() + LAST).mul_(speeds), wanted)
 
 
-def check_counts(law: Tensor, counts: Tensor) -> None:
-    """Raise InvalidValueError for counts that do not fit the laws."""
-    if law.ndim != 2 or counts.shape != law.shape[:1]:
+def check_counts(distribution: Tensor, counts: Tensor) -> None:
+    """Raise InvalidValueError for counts that do not fit the distributions."""
+    if distribution.ndim != 2 or counts.shape != distribution.shape[:1]:
         raise InvalidValueError(
-            f"draft_probs, counts: expected (m, V) and (m,). Got {tuple(law.shape)}, {tuple(counts.shape)}."
+            f"draft_probs, counts: expected (m, V) and (m,). Got {tuple(distribution.shape)}, {tuple(counts.shape)}."
         )
     most = int(counts.max()) if len(counts) else 0
-    if most > law.shape[1]:
-        raise InvalidValueError(f"counts: expected at most {law.shape[1]}, the vocabulary. Got {most}.")
+    if most > distribution.shape[1]:
+        raise InvalidValueError(f"counts: expected at most {distribution.shape[1]}, the vocabulary. Got {most}.")
 
 
 def check_finite(name: str, probs: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Which path of a judged tree is accepted: walks on the host, over numbers that the device gave away at once."""
+"""Which path of a tested tree is accepted: walks on the host, over numbers that the device gave away at once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Walk:
 
 
 class Selection(Protocol):
-    """How judged nodes make an accepted path."""
+    """How tested nodes make an accepted path."""
 
     def last_node(self, walk: Walk, acceptance: Sequence[float], noise: Sequence[float]) -> int:
         """Return the last node of the accepted path; `noise` is uniform on [0, 1), a number per node."""
@@ -71,7 +71,7 @@ class TopDown:
 
 @dataclass(frozen=True, slots=True)
 class LeavesFirst:
-    """From the leaves up: the first node that is accepted, all below it judged before it."""
+    """From the leaves up: the first node that is accepted, all below it tested before it."""
 
     def last_node(self, walk: Walk, acceptance: Sequence[float], noise: Sequence[float]) -> int:
         """See `Selection`."""

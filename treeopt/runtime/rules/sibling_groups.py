@@ -10,7 +10,7 @@ from treeopt.trees import TokenTree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Families:
+class SiblingGroups:
     """Parents with their children, those with the most children first."""
 
     parents: Tensor
@@ -21,10 +21,10 @@ class Families:
     """Children of each rank."""
 
 
-def families(tree: TokenTree, device: torch.device, nodes: slice = slice(0, None)) -> Families:
-    """Return the families of a tree, or those whose parents lie in a slice of its nodes.
+def sibling_groups(tree: TokenTree, device: torch.device, nodes: slice = slice(0, None)) -> SiblingGroups:
+    """Return the sibling groups of a tree, or those whose parents lie in a slice of its nodes.
 
-    >>> found = families(TokenTree([-1, 0, 0, 2]), torch.device("cpu"))
+    >>> found = sibling_groups(TokenTree([-1, 0, 0, 2]), torch.device("cpu"))
     >>> found.children.tolist(), found.counts
     ([1, 3, 2], (2, 1))
     """
@@ -32,7 +32,7 @@ def families(tree: TokenTree, device: torch.device, nodes: slice = slice(0, None
     parents = nodes.start + np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
     first, most = tree.first_child[parents], tree.child_counts[parents]
     by_rank = [first[most > rank] + rank for rank in range(int(counts.max(initial=0)))]
-    return Families(
+    return SiblingGroups(
         parents=torch.tensor(parents.tolist(), dtype=torch.int64, device=device),
         children=torch.tensor([int(child) for each in by_rank for child in each], dtype=torch.int64, device=device),
         counts=tuple(map(len, by_rank)),

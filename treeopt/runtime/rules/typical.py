@@ -3,16 +3,16 @@
 import torch
 from torch import Tensor
 
-from treeopt.runtime.rules.sibling_groups import Families
+from treeopt.runtime.rules.sibling_groups import SiblingGroups
 
 LEAST_PROBABILITY = 0.3
-"""Tokens likelier than this are kept whatever the law."""
+"""Tokens likelier than this are kept whatever the distribution."""
 ENTROPY_SHARE = 0.09
 """Tokens likelier than this share of exp(-entropy) are kept."""
 
 
-def typical(families: Families, tokens: Tensor, draft: Tensor, target: Tensor, acceptance: Tensor) -> None:  # noqa: ARG001
-    """Judge one level of children, given the level above (Cai et al., 2024, section 2.3.1).
+def typical(siblings: SiblingGroups, tokens: Tensor, draft: Tensor, target: Tensor, acceptance: Tensor) -> None:  # noqa: ARG001
+    """Test one level of children, given the level above (Cai et al., 2024, section 2.3.1).
 
         keep x if p(x) > min(0.3, 0.09 exp(-H(p))),  H(p) = -sum of p log p
 
@@ -20,9 +20,9 @@ def typical(families: Families, tokens: Tensor, draft: Tensor, target: Tensor, a
     """
     entropy = torch.special.entr(target).sum(1, keepdim=True)
     least = (ENTROPY_SHARE * torch.exp(-entropy)).clamp_(max=LEAST_PROBABILITY)
-    paths = acceptance[families.parents][:, None]
+    paths = acceptance[siblings.parents][:, None]
     kept = []
-    for x in tokens[families.children][:, None].split(families.counts):
+    for x in tokens[siblings.children][:, None].split(siblings.counts):
         p = target[: len(x)].gather(1, x)
         kept.append(paths[: len(x)] * torch.where(p > least[: len(x)], p, 0.0))
-    acceptance[families.children] = torch.cat(kept).squeeze(1)
+    acceptance[siblings.children] = torch.cat(kept).squeeze(1)

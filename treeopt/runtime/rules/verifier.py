@@ -1,4 +1,4 @@
-"""Judging a whole tree by a rule: from laws to the probability that each node is accepted when its turn comes."""
+"""Testing a whole tree by a rule: how probable each node is to be accepted when its turn comes."""
 
 import numpy as np
 import torch
@@ -9,8 +9,8 @@ from treeopt.runtime.rules.sample_children import LAST
 from treeopt.trees import TokenTree
 
 
-class DeviceJudging:
-    """Judges with tensors, all families of a group at once; the host is not asked for a number."""
+class DeviceVerifier:
+    """Tests with tensors, all sibling groups of a group at once; the host is not asked for a number."""
 
     def __init__(self, rule: Rule, tree: TokenTree, vocabulary: int, device: torch.device) -> None:
         self._rule = rule
@@ -19,28 +19,28 @@ class DeviceJudging:
         """The nodes with children, in the order of the rows of `left`."""
         self._nodes = torch.tensor(self.parents, dtype=torch.int64, device=device)
         self._draft, self.left = torch.empty(2, len(self.parents), vocabulary, dtype=torch.float64, device=device)
-        """`left`, float64 (m, V): up to a factor, the law of the token after a path that ends at each parent."""
+        """`left`, float64 (m, V): up to a factor, the distribution of the token after a path that ends at each parent."""
 
     def __call__(self, tokens: Tensor, draft: Tensor | None, target: Tensor, acceptance: Tensor) -> None:
-        """Write acceptance, float64 (n,), which is 1 at the root; laws are float (n, V)."""
+        """Write acceptance, float64 (n,), which is 1 at the root; distributions are float (n, V)."""
         _load(self.left, target[self._nodes])
         if draft is not None:
             _load(self._draft, draft[self._nodes], least=LAST)
         row = 0
         for group in self._groups:
             rows = slice(row, row + len(group.parents))
-            self._rule.judge(group, tokens, self._draft[rows], self.left[rows], acceptance)
+            self._rule.accept_test(group, tokens, self._draft[rows], self.left[rows], acceptance)
             row = rows.stop
 
     @staticmethod
-    def quantile(law: Tensor, share: float) -> int:
-        """Return the first token up to which more than a share of a law, float64 (V,), lies; V if there is none."""
-        cumulative = law.cumsum(0)
+    def quantile(distribution: Tensor, share: float) -> int:
+        """Return the first token up to which more than a share of float64 (V,) lies; V if there is none."""
+        cumulative = distribution.cumsum(0)
         return int((cumulative <= share * cumulative[-1]).sum())
 
 
-class HostJudging:
-    """Judges with loops over the host's memory, which costs less there; otherwise like `DeviceJudging`."""
+class HostVerifier:
+    """Tests with loops over the host's memory, which costs less there; otherwise like `DeviceVerifier`."""
 
     def __init__(self, rule: Rule, tree: TokenTree, vocabulary: int, device: torch.device) -> None:
         self._loop = rule.on_host
@@ -51,7 +51,7 @@ class HostJudging:
         self._compile()
 
     def _compile(self) -> None:
-        """Judge nothing, so that the loops are compiled now and not within the first step."""
+        """Test nothing, so that the loops are compiled now and not within the first step."""
         nothing = torch.empty(0, dtype=torch.int64)
         parents, self._nodes = self._nodes, self._nodes[:0]
         self(nothing, None, torch.empty(0, self.left.shape[1]), torch.ones(1, dtype=torch.float64))
@@ -59,20 +59,20 @@ class HostJudging:
         self._nodes = parents
 
     def __call__(self, tokens: Tensor, draft: Tensor | None, target: Tensor, acceptance: Tensor) -> None:
-        """See `DeviceJudging`."""
-        laws = (each.detach().contiguous().numpy() for each in (target if draft is None else draft, target))
-        self._loop(self._nodes, tokens.numpy(), *laws, self.left.numpy(), acceptance.numpy())
+        """See `DeviceVerifier`."""
+        distributions = (each.detach().contiguous().numpy() for each in (target if draft is None else draft, target))
+        self._loop(self._nodes, tokens.numpy(), *distributions, self.left.numpy(), acceptance.numpy())
 
     @staticmethod
-    def quantile(law: Tensor, share: float) -> int:
-        """See `DeviceJudging`."""
+    def quantile(distribution: Tensor, share: float) -> int:
+        """See `DeviceVerifier`."""
         from treeopt.runtime.rules.on_host import quantile
 
-        return quantile(law.numpy(), share)
+        return quantile(distribution.numpy(), share)
 
 
-def _load(buffer: Tensor, laws: Tensor, *, least: float = 0.0) -> None:
-    """Copy laws, adding `least` to each entry, and normalise them."""
-    buffer.copy_(laws)
+def _load(buffer: Tensor, distributions: Tensor, *, least: float = 0.0) -> None:
+    """Copy distributions, adding `least` to each entry, and normalise them."""
+    buffer.copy_(distributions)
     buffer += least
     buffer /= buffer.sum(1, keepdim=True)

@@ -1,4 +1,4 @@
-"""Which drafted tokens a step accepts: functions of laws and randomness, no model in sight."""
+"""Which drafted tokens a step accepts: functions of distributions and randomness, no model in sight."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from treeopt.runtime.models.finite import all_finite
 from treeopt.runtime.rules import Rule, rule_named
 from treeopt.runtime.rules.sample_children import check_counts, check_finite, places
 from treeopt.runtime.rules.selection import Walk
-from treeopt.runtime.rules.verifier import DeviceJudging, HostJudging
+from treeopt.runtime.rules.verifier import DeviceVerifier, HostVerifier
 from treeopt.trees import TokenTree
 
 
@@ -45,22 +45,22 @@ def draw(rule: str, draft_probs: Tensor, counts: Tensor, generator: torch.Genera
     """Draw the children of m nodes, in the way that belongs to a verification rule.
 
     Args:
-        rule: `sequoia` and `traversal` draw without replacement; where a law has fewer tokens left than children are
-            wanted, the rest is drawn uniformly from the tokens not yet drawn (Chen et al., 2024, Algorithm 2).
-            `specinfer` draws with replacement.  `target` and `typical` take the likeliest.
-        draft_probs: float (m, V), the draft's law after each node.
+        rule: `sequoia` and `traversal` draw without replacement; where a distribution has fewer tokens left than
+            children are wanted, the rest is sampled uniformly from the tokens not yet sampled (Chen et al., 2024,
+            Algorithm 2). `specinfer` draws with replacement.  `target` and `typical` take the likeliest.
+        draft_probs: float (m, V), the draft's distribution after each node.
         counts: int64 (m,), children wanted of each node.
         generator: source of fresh noise; the same state draws the same children.
 
-    Returns int64 (sum(counts),): tokens node after node, in the order drawn, which is their rank.
+    Returns int64 (sum(counts),): tokens node after node, in the order sampled, which is their rank.
     Raises InvalidValueError for an unknown rule, more children than tokens, or probabilities that are not finite.
     """
-    drawing = rule_named(rule, lossy=True).draw
+    sample = rule_named(rule, lossy=True).draw
     check_counts(draft_probs, counts)
     check_finite("draft_probs", draft_probs[counts > 0])
     if len(counts) == 0 or int(counts.max()) == 0:
         return torch.empty(0, dtype=torch.int64, device=draft_probs.device)
-    return drawing(draft_probs, places(counts.tolist(), draft_probs.device), generator)
+    return sample(draft_probs, places(counts.tolist(), draft_probs.device), generator)
 
 
 def verify(
@@ -73,16 +73,16 @@ def verify(
     *,
     lossy: bool = False,
 ) -> Verdict:
-    """Accept a path of a drafted tree so that, but for lossy rules, the step's tokens follow the target's law exactly.
+    """Accept a path of a drafted tree: but for lossy rules the step's tokens follow the target's distribution exactly.
 
     Args:
-        rule: see `treeopt.runtime.draw`, which must have drawn the tokens.
+        rule: see `treeopt.runtime.draw`, which must have sampled the tokens.
         tree: the tree of n nodes.
         tokens: int64 (n,), the root's token and the drafted ones.
-        draft_probs: float (n, V), the draft's law after each node; rows of leaves are not read.
-        target_probs: float (n, V), the target's law after each node.
+        draft_probs: float (n, V), the draft's distribution after each node; rows of leaves are not read.
+        target_probs: float (n, V), the target's distribution after each node.
         generator: source of fresh noise.
-        lossy: allow rules that change the text's law.
+        lossy: allow rules that change the text's distribution.
 
     Raises InvalidValueError for an unknown rule, a lossy one unless allowed, shapes that do not fit the tree, or
     probabilities that are not finite.
@@ -96,7 +96,7 @@ def verify(
     check_finite("target_probs", target_probs)
     check_finite("draft_probs", draft_probs[torch.from_numpy(tree.child_counts > 0).to(draft_probs.device)])
     verifier = Verifier(found, tree, target_probs.shape[1], target_probs.device)
-    verifier.judge(tokens, draft_probs.double(), target_probs.double())
+    verifier.test(tokens, draft_probs.double(), target_probs.double())
     return verifier.verdict(generator)
 
 
@@ -122,15 +122,15 @@ def verify_greedy(children: Sequence[range], tokens: Sequence[int], target_token
 class Verifier:
     """Verifies drafts of one tree by one rule, in buffers that it keeps.
 
-    On a device all nodes are judged at once, and the host asks it twice a step, not once a node: for the numbers that
+    On a device all nodes are tested at once, and the host asks it twice a step, not once a node: for the numbers that
     the path follows from, and for the token after it.
 
     Args:
         rule: the rule.
         tree: the tree of n nodes.
         vocabulary: V.
-        device: where the laws lie.
-        on_host: whether they are judged by loops over the host's memory; by default where they lie there.
+        device: where the distributions lie.
+        on_host: whether they are tested by loops over the host's memory; by default where they lie there.
     """
 
     def __init__(
@@ -139,14 +139,14 @@ class Verifier:
         self._rule = rule
         self._walk = Walk(tree)
         on_host = device.type == "cpu" if on_host is None else on_host
-        self._judge = (HostJudging if on_host else DeviceJudging)(rule, tree, vocabulary, device)
+        self._judge = (HostVerifier if on_host else DeviceVerifier)(rule, tree, vocabulary, device)
         self._rows = {parent: row for row, parent in enumerate(self._judge.parents)}
         self._numbers = torch.ones(3, tree.nodes + 1, dtype=torch.float64, device=device)
         self._acceptance, self._noise, self._entries = self._numbers[0, :-1], self._numbers[1], self._numbers[2, :-1]
         self._found: list[float] = []
         self._target = self._judge.left
 
-    def judge(self, tokens: Tensor, draft_probs: Tensor | None, target_probs: Tensor) -> Tensor:
+    def test(self, tokens: Tensor, draft_probs: Tensor | None, target_probs: Tensor) -> Tensor:
         """Return float64 (n,): how probable each node is to be accepted when its turn comes.
 
         Arguments as for `verify`; `draft_probs` may be None for rules whose drafts are not random.
@@ -158,32 +158,34 @@ class Verifier:
         return self._acceptance
 
     def verdict(self, generator: torch.Generator | None) -> Verdict:
-        """Return the accepted path of what was judged last, and the token after it."""
+        """Return the accepted path of what was tested last, and the token after it."""
         last, uniform = self.last_node(generator)
         path = self._walk.path(last)
         finite = all_finite(self._found[:-1] if self._rule.by_level else [self._found[node] for node in path])
         return Verdict(path, self.token_after(last, uniform), finite)
 
     def last_node(self, generator: torch.Generator | None) -> tuple[int, float]:
-        """Return the last node of the accepted path of what was judged last, and a number for `token_after`."""
+        """Return the last node of the accepted path of what was tested last, and a number for `token_after`."""
         self._noise.uniform_(generator=generator)
         acceptance, noise, self._found = self._numbers.tolist()
         return self._rule.selection.last_node(self._walk, acceptance[:-1], noise), noise[-1]
 
     def token_after(self, node: int, uniform: float) -> int:
         """Return the token after a path that ends at a node, given a number that is uniform on [0, 1)."""
-        law = self.law_after(node)
-        token = self._judge.quantile(law, uniform)
-        if token == len(law):  # nothing is left where draft and target are alike, and rounding rejected all the same
-            return min(self._judge.quantile(self._target[node].double(), uniform), len(law) - 1)
+        distribution = self.distribution_after(node)
+        token = self._judge.quantile(distribution, uniform)
+        if token == len(
+            distribution
+        ):  # nothing is left where draft and target are alike, and rounding rejected all the same
+            return min(self._judge.quantile(self._target[node].double(), uniform), len(distribution) - 1)
         return token
 
-    def law_after(self, node: int) -> Tensor:
-        """Return float64 (V,), up to a factor: the law of the token after a path that ends at a node."""
+    def distribution_after(self, node: int) -> Tensor:
+        """Return float64 (V,), up to a factor: the distribution of the token after a path that ends at a node."""
         row = self._rows.get(node)
-        law: Tensor = self._target[node].double() if row is None else self._judge.left[row]
-        return law
+        distribution: Tensor = self._target[node].double() if row is None else self._judge.left[row]
+        return distribution
 
     def reach(self) -> Float64:
-        """Return float64 (n,): the probability that the path accepted of what was judged last holds each node."""
+        """Return float64 (n,): the probability that the path accepted of what was tested last holds each node."""
         return self._rule.selection.reach(self._walk, self._acceptance.tolist())

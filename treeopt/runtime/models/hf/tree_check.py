@@ -47,7 +47,7 @@ def check_tree_mask(model: CheckedModel, *, tolerance: float) -> float:
         passes, references = _passes(model)
     except Exception as error:  # whatever an unknown model may raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise TreeoptError(f"{model.name}: cannot take a tree mask: its trial ended with {reason}. {ADVICE}") from error
+        raise TreeoptError(f"{model.name}: cannot take a tree mask: its check ended with {reason}. {ADVICE}") from error
     effect, token_effect = _effects(references[0])
     if effect <= torch.finfo(model.dtype).eps * token_effect:
         raise TreeoptError(
