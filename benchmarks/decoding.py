@@ -43,7 +43,7 @@ from treeopt.runtime.models.pair import DTYPES, ModelPair
 from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
 from treeopt.trees import TokenTree, chain
 
-DRAFT_TOKENS, TRIAL_PROMPTS = range(1, 9), 2
+DRAFT_TOKENS, FEW_PROMPTS = range(1, 9), 2
 """Numbers of tokens tried for assisted generation, and on how many prompts."""
 Milliseconds = tuple[float, float, float]
 REST_GOAL = {"cpu": 10.0, "cuda": 5.0}
@@ -214,7 +214,7 @@ def split(setup: Setup, tree: TokenTree, rule: str, temperature: float) -> Milli
 
 def best_length(setup: Setup, temperature: float) -> int:
     """Return the draft tokens with which assisted generation is fastest; print what was tried."""
-    few = replace(setup, prompts=setup.prompts[:TRIAL_PROMPTS])
+    few = replace(setup, prompts=setup.prompts[:FEW_PROMPTS])
     rates = [each.tokens_per_s for each in race([setup.theirs.method(temperature, n) for n in DRAFT_TOKENS], few)]
     row = ", ".join(f"{length}: {rate:.0f}" for length, rate in zip(DRAFT_TOKENS, rates, strict=True))
     print(f"  assisted generation, tokens drafted: tokens/s on {len(few.prompts)} prompts\n    {row}")

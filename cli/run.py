@@ -75,7 +75,7 @@ def run(asked: RunOptions) -> None:
 
     It is printed as it is generated: the prompt and how it goes on, with --chat the answer to a message.
     The text is what the target alone would write: at temperature 0 the same, above it of the same distribution.  Only
-        with --lossy, and a lossy rule, it is not.
+    with --lossy, and a lossy rule, it is not.
     """
     if "" in asked.stop:
         raise click.UsageError("--stop: expected a text. Got an empty one.")

@@ -74,7 +74,9 @@ class Measurement:
         self._fastest_tree = fastest_tree
         text = np.concatenate([np.asarray(prompt) for prompt in prompts])
         self._processes = processes or OneProcess()
-        self._surface = LatencyGrid(target, draft, text.tolist(), settings, clock=clock, journal=journal, load=load)
+        self._latency_grid = LatencyGrid(
+            target, draft, text.tolist(), settings, clock=clock, journal=journal, load=load
+        )
         self._counting = Counting(target, draft, prompts, settings, journal=journal, processes=self._processes)
 
     def profile(
@@ -114,8 +116,8 @@ class Measurement:
         return replace(profile, acceptances=tested)
 
     def _latencies(self, hidden: bool | None) -> tuple[StepLatency, ...]:
-        with tqdm(total=self._surface.calls, desc="times     ", unit="call", disable=hidden) as bar:
-            return self._processes.from_first(lambda: self._surface.measure(bar.update))
+        with tqdm(total=self._latency_grid.calls, desc="times     ", unit="call", disable=hidden) as bar:
+            return self._processes.from_first(lambda: self._latency_grid.measure(bar.update))
 
     def _acceptances(self, positions: int, hidden: bool | None) -> tuple[MeasuredAcceptance, ...]:
         with tqdm(total=len(self._prompts), desc="acceptance", unit="text", disable=hidden) as bar:

@@ -56,9 +56,9 @@ def verified():
     for rule in RULES:
         tokens = np.concatenate([[0], *(rng.permutation(7)[:count] for count in nodes[:, 2])]).astype(np.int64)
         draft, target = rng.dirichlet(np.full(7, 0.5), (2, tree.nodes))
-        left, acceptance = np.zeros((len(nodes), 7)), np.ones(tree.nodes)
-        getattr(on_host, rule)(nodes, tokens, draft, target, left, acceptance)
-        found += [left, acceptance, np.array([on_host.quantile(left[0], share) for share in (0.0, 0.4, 1.0)])]
+        residual, acceptance = np.zeros((len(nodes), 7)), np.ones(tree.nodes)
+        getattr(on_host, rule)(nodes, tokens, draft, target, residual, acceptance)
+        found += [residual, acceptance, np.array([on_host.quantile(residual[0], share) for share in (0.0, 0.4, 1.0)])]
     return found
 
 

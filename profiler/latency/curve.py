@@ -79,16 +79,16 @@ class Curve:
             return False
         self._add(point)
         if point in self._works:
-            self._sweep({point: self._works[point]}, min(PILOT_ROUNDS, rounds))
+            self._timed_rounds({point: self._works[point]}, min(PILOT_ROUNDS, rounds))
         return True
 
     def sample(self, rounds: int) -> None:
         """Time every count until it has so many samples."""
-        self._sweep(self._works, rounds)
+        self._timed_rounds(self._works, rounds)
 
     def sample_again(self, rounds: int) -> None:
         """Time every count until it has so many samples that nothing disturbed."""
-        self._sweep(self._works, rounds, self._watched.undisturbed(self._kind))
+        self._timed_rounds(self._works, rounds, self._watched.undisturbed(self._kind))
 
     def table(self) -> LatencyTable:
         """Return the curve as measured so far."""
@@ -114,7 +114,9 @@ class Curve:
         else:
             self._works[tokens] = work
 
-    def _sweep(self, works: dict[int, Work], rounds: int, counted: Mapping[int, Sequence[float]] | None = None) -> None:
+    def _timed_rounds(
+        self, works: dict[int, Work], rounds: int, counted: Mapping[int, Sequence[float]] | None = None
+    ) -> None:
         try:
             timed_rounds(
                 self._kind,
@@ -130,7 +132,7 @@ class Curve:
             if not out_of_memory(error) or largest == 1:
                 raise
             self._end_before(largest)
-            self._sweep({tokens: work for tokens, work in works.items() if tokens < largest}, rounds, counted)
+            self._timed_rounds({tokens: work for tokens, work in works.items() if tokens < largest}, rounds, counted)
 
     def _end_before(self, tokens: int) -> None:
         """Leave out a count and all larger ones; what was measured below them stays."""

@@ -80,13 +80,13 @@ class Steps:
 
     def sample(self, rounds: int) -> None:
         """Time every tree under every rule until it has so many samples, in one random order, to compare rules by."""
-        self._sweep(rounds)
+        self._timed_rounds(rounds)
 
     def sample_again(self, rounds: int) -> None:
         """Time every tree under every rule until it has so many samples that nothing disturbed."""
-        self._sweep(rounds, self._watched.undisturbed(self._kind))
+        self._timed_rounds(rounds, self._watched.undisturbed(self._kind))
 
-    def _sweep(self, rounds: int, counted: Mapping[int, Sequence[float]] | None = None) -> None:
+    def _timed_rounds(self, rounds: int, counted: Mapping[int, Sequence[float]] | None = None) -> None:
         works = {key: timer.step for key, (timer, _) in self._steps.items()}
         timed_rounds(self._kind, works, rounds, self._recorder, prepare=self._prepare, counted=counted)
 

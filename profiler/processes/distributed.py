@@ -54,7 +54,7 @@ def processes_for(environ: Mapping[str, str], *, tensor_parallel: bool, device: 
             "Start them with torchrun."
         ) from error
     kind = TensorParallel if tensor_parallel else DataParallel
-    return kind(ExitReasons(rank, count, PrefixStore("last words", store)))
+    return kind(ExitReasons(rank, count, PrefixStore("exit reasons", store)))
 
 
 def local_device(name: str, environ: Mapping[str, str]) -> torch.device:

@@ -120,7 +120,7 @@ def test_another_models_text_is_no_lossless_one(pair, prompts):
     assert "texts differ" in found[1].evidence
 
 
-def test_a_trial_counts_tokens_steps_and_passes(pair, prompts):
+def test_decode_stats_count_tokens_steps_and_passes(pair, prompts):
     decoder = DraftingDecoder(pair.target, PromptLookupDrafter(3, 4), temperature=0.0)
     stats = decode_stats(decoder, prompts, 20, now_s=Clock())
     assert len(stats.tokens) == len(prompts)

@@ -11,8 +11,8 @@ SMALL = Effort(
     max_tokens=32,
     rounds=2,
     positions=400,
-    trial_prompts=2,
-    trial_positions=24,
+    setting_prompts=2,
+    setting_positions=24,
     bench_tokens=40,
     repeats=1,
 )

@@ -6,7 +6,9 @@ from treeopt.methods.running import Effort
 from treeopt.records.profile import Pair
 from treeopt.runtime.models.pair import ModelPair
 
-LITTLE = Effort(max_tokens=24, rounds=1, positions=120, trial_prompts=2, trial_positions=8, bench_tokens=10, repeats=1)
+LITTLE = Effort(
+    max_tokens=24, rounds=1, positions=120, setting_prompts=2, setting_positions=8, bench_tokens=10, repeats=1
+)
 
 
 def pair_of(target, draft) -> ModelPair:

@@ -156,13 +156,13 @@ class TestMedians:
         """Of samples of a skewed distribution: most passes take the least time, few take far longer."""
         rng = np.random.default_rng(samples)
         true = stats.gamma.median(2)
-        trials = 1500
+        repeats = 1500
         held = 0
-        for _ in range(trials):
+        for _ in range(repeats):
             found = draw_medians((Timing(rng.gamma(2, size=samples)),), rng)
             low, high = np.quantile(found[:, 0], [0.025, 0.975])
             held += low <= true <= high
-        assert held / trials == pytest.approx(0.95, abs=0.02)
+        assert held / repeats == pytest.approx(0.95, abs=0.02)
 
     def test_none_is_below_the_least_sample_and_one_sample_is_taken_for_certain(self):
         timing = Timing([0.3, 0.1, 0.7, 0.2, 0.9])
@@ -194,14 +194,14 @@ class TestEstimate:
 NOISY = profile([latency(MACHINES["nodes cost"], noise=0.2)], [acceptance_of(uneven_texts())])
 
 
-class TestWorlds:
+class TestDraws:
     def test_the_same_draws_at_every_call(self):
         first, second = step_model(NOISY).draws, step_model(NOISY).draws
         assert first is not second
         for tree in TREES[:2]:
             np.testing.assert_array_equal(first.speedup(tree), second.speedup(tree))
 
-    def test_all_trees_are_seen_in_the_same_worlds(self):
+    def test_all_trees_are_seen_in_the_same_draws(self):
         """In each, trees of as many nodes are apart by the one level that the deeper drafts more."""
         draws = step_model(NOISY).draws
         apart_s = draws.step_s(chain(3)) - draws.step_s(TokenTree([-1, 0, 1, 1]))

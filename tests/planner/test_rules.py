@@ -120,7 +120,7 @@ class TestBest:
         assert found.rules[1:] == alone.rules
         assert found.fastest == alone.fastest
 
-    def test_all_rules_have_worlds_with_their_own_overhead(self):
+    def test_all_rules_have_draws_with_their_own_overhead(self):
         """The draws are the same but for the rule's overhead, and that has its own spread."""
         made = profile(
             [latency(NODES_FREE, noise={"overhead": 0.5}, overheads={"typical": 0.4})],

@@ -15,7 +15,7 @@ HEADING = "machine A, rounds 3, größe 1"
 
 
 class Second(OneProcess):
-    """Stands for process 1 of 2, where process 0 is not heard."""
+    """Stands for process 1 of 2, where process 0 says nothing."""
 
     rank = 1
     count = 2

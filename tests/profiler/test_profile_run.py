@@ -100,7 +100,7 @@ class TestProfile:
 
         measuring = measurement(target, draft, [[1, 2, 3], [4]], replace(SETTINGS, context_tokens=(50,)))
         monkeypatch.setattr(target, "forward", spy)
-        measuring._surface.measure(lambda: None)
+        measuring._latency_grid.measure(lambda: None)
         assert min(lengths) == 49  # a step's root is fed again
         assert 50 in lengths
         assert max(lengths) <= 50 + 64

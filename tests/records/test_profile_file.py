@@ -1064,7 +1064,7 @@ class TestRecord:
     def test_a_rule_has_its_own_overhead_or_that_of_all(self):
         latency = GOLDEN.latencies[0]
         assert latency.overhead_of("typical") is OF_TYPICAL.overhead
-        assert latency.overhead_of("sequoia") is latency.overhead_of("never heard of") is OVERHEAD
+        assert latency.overhead_of("sequoia") is latency.overhead_of("no rule") is OVERHEAD
 
     def test_the_overhead_of_a_rule_is_given_once(self):
         with pytest.raises(InvalidValueError, match=r"rule_overheads: expected each rule once\. Got 'typical' twice"):

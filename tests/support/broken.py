@@ -80,7 +80,7 @@ def traversal(*, ratio=False, next_distribution=True):
 
 SEQUOIA, SPECINFER, TARGET, TRAVERSAL = (RULES[name] for name in ("sequoia", "specinfer", "target", "traversal"))
 
-BROKEN_JUDGES = {
+BROKEN_TESTS = {
     "sequoia, ratio upside down": replace(SEQUOIA, accept_test=rejection(upside_down=True)),
     "sequoia, draft distribution not renewed": replace(SEQUOIA, accept_test=rejection(update=False)),
     "sequoia, target distribution not renewed": replace(SEQUOIA, accept_test=rejection(residual=False)),
@@ -100,7 +100,7 @@ BROKEN_JUDGES = {
 
 
 def likelier_first(orders):
-    """Siblings are put in the order of their draft probability after they were drawn."""
+    """Siblings are put in the order of their draft probability after they were sampled."""
     return lambda distribution, count: [
         (sorted(sampled, key=lambda x: -distribution[x]), weight) for sampled, weight in orders(distribution, count)
     ]

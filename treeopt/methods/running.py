@@ -33,9 +33,9 @@ class Effort:
     """Samples of every time."""
     positions: int = 3072
     """Generated tokens whose acceptance is counted, for each rule; fewer where the prompts leave less room."""
-    trial_prompts: int = 6
+    setting_prompts: int = 6
     """Prompts that every setting of a drafter is tried on."""
-    trial_positions: int = 96
+    setting_positions: int = 96
     """New tokens of each."""
     bench_tokens: int = 192
     """New tokens of each held-out prompt, all of which are decoded with every method."""
@@ -91,8 +91,8 @@ def run_contest(
             pair=pair,
             profile=profile or _profile(pair, measured_prompts, sampling, effort, show_progress),
             sampling=sampling,
-            prompts=measured_prompts[: effort.trial_prompts],
-            positions=effort.trial_positions,
+            prompts=measured_prompts[: effort.setting_prompts],
+            positions=effort.setting_positions,
         )
         announce(f"temperature {temperature:g}: plans")
         methods = planned_methods(inputs, wanted, show_progress=show_progress)

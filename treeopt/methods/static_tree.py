@@ -35,7 +35,7 @@ def top_k_tree(inputs: Inputs) -> Method:
 
 
 def sequoia(inputs: Inputs) -> Method:
-    """Return the fastest tree of children drawn without replacement, by Sequoia's rule (Chen et al., 2024)."""
+    """Return the fastest tree of children sampled without replacement, by Sequoia's rule (Chen et al., 2024)."""
     return _planned("sequoia", inputs, "sequoia")
 
 

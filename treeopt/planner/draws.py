@@ -1,8 +1,8 @@
 """What the samples leave open: the predictions of a tree under many plausible tables and curves.
 
-One draw is one world that the measurements allow.  Acceptance is drawn text by text, so that the error of one depth
+One draw is what the measurements allow to be true.  Acceptance is drawn text by text, so that the error of one depth
 goes with that of the next, as it does in measured text; every median time by itself, from the spread of its samples.
-The same draws serve every tree, so that trees can be compared within a world.
+The same draws serve every tree, so that trees can be compared within a draw.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What came of every position of some texts, along which any static tree can be decoded again without a model.
+"""The accepted rank at every position of some texts, along which any static tree can be decoded again without a model.
 
     tokens of a step = tokens that the replayed steps committed / steps
 

@@ -131,7 +131,7 @@ class StepLatency(ShortRepr):
     verify: LatencyTable
     """Target pass against the nodes verified, until the answer is known to the host."""
     draft: LatencyTable
-    """Drafting one level against the internal nodes fed, their children drawn."""
+    """Drafting one level against the internal nodes fed, their children sampled."""
     overhead: Timing = field(metadata=in_file(read=_overhead_mapping))
     """The rest of a whole step: choosing, compacting both caches, bookkeeping."""
     rule_overheads: tuple[RuleOverhead, ...] = ()

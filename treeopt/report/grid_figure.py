@@ -53,7 +53,7 @@ def _draw(rows: Sequence[GridRow], *, title: str, subtitle: str = "") -> "Figure
     heading.draw(figure)
     axes = figure.add_axes((_LEFT / width, _BELOW / height, _SIDE / width, _SIDE / height))
     points = np.array([[row.predicted.speedup.value, row.measured.speedup.value] for row in rows])
-    ends = _draw_ground(axes, points)
+    ends = _draw_background(axes, points)
     for kind, style in _KINDS.items():
         chosen = [row.predicted.kind == kind for row in rows]
         axes.scatter(points[chosen, 0], points[chosen, 1], zorder=3, linewidths=0, **style)
@@ -75,7 +75,7 @@ def _draw(rows: Sequence[GridRow], *, title: str, subtitle: str = "") -> "Figure
     return figure
 
 
-def _draw_ground(axes: "Axes", points: Float64) -> Float64:
+def _draw_background(axes: "Axes", points: Float64) -> Float64:
     """Set the limits, draw the band and the line of predictions that come true; return the ends of that line."""
     low, high = float(points.min()), float(points.max())
     room = _ROOM * (high - low) or _ROOM * high

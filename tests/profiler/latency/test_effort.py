@@ -33,8 +33,8 @@ def measured(make_model, budget_s, *, journal=None, contexts=CONTEXTS, sigma=0.0
     pretended = {"verify": two_steps_s, "draft": straight_s, "sigma": sigma, "warm_up": warm_up}
     clock, target, draft = machine_and_pair(make_model, contexts, **pretended)
     settings = replace(SETTINGS, time_budget_s=budget_s, context_tokens=contexts)
-    surface = LatencyGrid(target, draft, [1, 2], settings, clock=clock, journal=journal or Journal(None, ""))
-    return clock, surface.measure(lambda: None)
+    grid = LatencyGrid(target, draft, [1, 2], settings, clock=clock, journal=journal or Journal(None, ""))
+    return clock, grid.measure(lambda: None)
 
 
 def block_s(latencies):

@@ -1,4 +1,4 @@
-"""Times over token count, context and batch: a profile by a pretended clock is the surface that the clock pretends."""
+"""Times over token count, context and batch: a profile by a pretended clock is the grid that the clock pretends."""
 
 from dataclasses import replace
 
@@ -22,8 +22,8 @@ def exchanged(context):
 
 def measured(make_model, settings=SETTINGS, journal=None, **machine):
     clock, target, draft = machine_and_pair(make_model, CONTEXTS, **machine)
-    surface = LatencyGrid(target, draft, [1, 2, 3], settings, clock=clock, journal=journal or Journal(None, ""))
-    return clock, surface.measure(lambda: None)
+    grid = LatencyGrid(target, draft, [1, 2, 3], settings, clock=clock, journal=journal or Journal(None, ""))
+    return clock, grid.measure(lambda: None)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def latencies(make_model):
     return measured(make_model)[1]
 
 
-class TestSurface:
+class TestLatencyGrid:
     def test_every_condition_is_there_once(self, latencies):
         places = [(each.context_tokens, each.batch_size, each.sampled) for each in latencies]
         assert sorted(places) == [(30, 1, False), (30, 3, False), (400, 1, False), (400, 3, False)]
@@ -56,7 +56,7 @@ class TestSurface:
             (name, context, batch) for name in ("verify", "draft") for context in CONTEXTS for batch in BATCHES
         }
 
-    def test_a_step_that_is_not_on_the_surface_is_found_out(self, latencies):
+    def test_a_step_that_is_not_on_the_grid_is_found_out(self, latencies):
         found = faults(latencies, lambda *place: verify_s(*place) + 5e-4 * (place[0] > 7), draft_s)
         assert min(fault[3] for fault in found) == 8
 

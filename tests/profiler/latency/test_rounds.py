@@ -58,7 +58,7 @@ class TestClock:
         assert isinstance(clock_for(torch.device("cpu")), MonotonicClock)
 
 
-class TestSweep:
+class TestTimedRounds:
     def test_samples_are_what_the_clock_says(self):
         bench, journal = Bench(lambda size: size + 0.5), memory()
         timed_rounds("verify", bench.works([1, 2, 4]), 5, bench.clock, journal)
@@ -137,7 +137,7 @@ class TestSweep:
         assert first.timed == second.timed
 
     @pytest.mark.parametrize("stop_after", [0, 1, 5, 11, 17])
-    def test_an_interrupted_sweep_measures_only_what_is_missing(self, tmp_path, stop_after):
+    def test_an_interrupted_run_measures_only_what_is_missing(self, tmp_path, stop_after):
         path = tmp_path / "journal"
 
         def until_interrupted(_):
@@ -252,7 +252,7 @@ class TestCurve:
         )
         return bench, table
 
-    def test_a_surface_with_kinks_is_reproduced(self):
+    def test_a_curve_with_kinks_is_reproduced(self):
         everywhere = np.arange(1, 257)
         truth = np.array([self.curve(count) for count in everywhere])
         _, plain = self.measured(0)

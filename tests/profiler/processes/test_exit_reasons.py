@@ -7,7 +7,7 @@ from treeopt.errors import TreeoptError
 from treeopt.profiler.processes.exit_reasons import FOLLOWED, INTERRUPTED, ExitReasons
 
 
-class TestLastWords:
+class TestExitReasons:
     @pytest.fixture
     def final(self, monkeypatch, tmp_path):
         monkeypatch.setattr("treeopt.profiler.processes.exit_reasons.WAIT_S", 0.2)

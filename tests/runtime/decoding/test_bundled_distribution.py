@@ -1,9 +1,9 @@
 """The first tokens that the bundled pair decodes after a prompt follow the target's own distribution.
 
 The distribution is computed from the target alone: all first tokens, and what follows the likely ones.  Texts that
-    begin otherwise are one cell, and so are rare ones.  The statistic is the total variation from this distribution in
-    units of the noise floor, the largest among 200 samples of the same count that were sampled from the distribution
-    directly.
+begin otherwise are one cell, and so are rare ones.  The statistic is the total variation from this distribution in
+units of the noise floor, the largest among 200 samples of the same count that were sampled from the distribution
+directly.
 """
 
 from dataclasses import replace

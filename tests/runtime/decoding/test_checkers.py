@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.broken import BROKEN_JUDGES, BROKEN_ORDERS, SEQUOIA, rejection, traversal
+from tests.support.broken import BROKEN_ORDERS, BROKEN_TESTS, SEQUOIA, rejection, traversal
 from tests.support.enumeration import error
 from tests.support.invented_texts import Text, adversarial, dirichlet, with_zeros
 from tests.support.slow import first_fast
@@ -27,7 +27,7 @@ def text_of(tree):
 
 
 @pytest.mark.parametrize("tree", first_fast([TREES["two sibling groups"], TREES["binary"]]))
-@pytest.mark.parametrize("rule", BROKEN_JUDGES.values(), ids=BROKEN_JUDGES.keys())
+@pytest.mark.parametrize("rule", BROKEN_TESTS.values(), ids=BROKEN_TESTS.keys())
 def test_a_mistake_in_a_rule_is_found(rule, tree):
     assert error(rule, tree, text_of(tree), on_host=False) > WIDE_MARGIN
 
@@ -36,7 +36,7 @@ def test_a_mistake_in_a_rule_is_found(rule, tree):
     "name", ["sequoia, ratio upside down", "sequoia, likeliest accepted", "traversal, selected from the top"]
 )
 def test_a_mistake_is_found_on_a_chain(name):
-    assert error(BROKEN_JUDGES[name], chain(2), Text(*adversarial(4)["random"], 4, 2), on_host=False) > WIDE_MARGIN
+    assert error(BROKEN_TESTS[name], chain(2), Text(*adversarial(4)["random"], 4, 2), on_host=False) > WIDE_MARGIN
 
 
 @pytest.mark.parametrize("tree", first_fast([TREES["three children"], TREES["two sibling groups"]]))

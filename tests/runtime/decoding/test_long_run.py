@@ -1,8 +1,8 @@
 """Long texts of the whole decode loop follow the distribution of a Markov chain, over thousands of steps in a row.
 
 The statistic is the distance from the exact distribution in units of the noise floor: the largest distance among 200
-    texts of the same length that were sampled directly; see `tests.support.markov`.  An honest decoder is allowed
-    ALLOWED; what must be rejected exceeds REJECTED, far above it, by the same statistic and from fewer tokens.
+texts of the same length that were sampled directly; see `tests.support.markov`.  An honest decoder is allowed
+ALLOWED; what must be rejected exceeds REJECTED, far above it, by the same statistic and from fewer tokens.
 """
 
 import itertools
@@ -84,7 +84,7 @@ def test_top_k_top_p_and_the_drafts_own_sampling_leave_the_distribution_as_it_is
 
 
 @one_rule
-def test_so_does_one_that_is_judged_with_tensors(rule, monkeypatch):
+def test_so_does_one_that_is_tested_with_tensors(rule, monkeypatch):
     monkeypatch.setattr("treeopt.runtime.rules.verify.HostVerifier", DeviceVerifier)
     assert excess(rule) < ALLOWED
 

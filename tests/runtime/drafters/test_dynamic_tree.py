@@ -1,4 +1,4 @@
-"""Dynamic trees: grown as EAGLE-2 grows them, and verified so that the text is the target's own."""
+"""Dynamic trees: expanded as EAGLE-2 expands them, and verified so that the text is the target's own."""
 
 import numpy as np
 import pytest
@@ -121,18 +121,18 @@ class TestTies:
             rows = beams.nodes.visible[:, beams.nodes.start - len(paths) : beams.nodes.start].argmax(1)
             paths = [(*paths[row], int(token)) for row, token in zip(rows, beams.tokens, strict=True)]
             expansion.add(children(paths))
-        grown = expansion.best()
-        assert paths_of(grown.tree, [0, *grown.tokens]) == slow_tree(children_after, tree)
+        expanded = expansion.best()
+        assert paths_of(expanded.tree, [0, *expanded.tokens]) == slow_tree(children_after, tree)
 
     def test_a_child_as_likely_as_its_parent_stands_behind_it(self):
         certain = Children(np.array([[0.0, -20.0]], np.float32), np.array([[3, 4]]))
         expansion = BeamExpansion(dynamic(2, 2, 3), certain)
         expansion.beams()
         expansion.add(Children(np.array([[0.0, -20.0]] * 2, np.float32), np.array([[5, 6]] * 2)))
-        grown = expansion.best()
-        assert grown.tree.parents.tolist() == [-1, 0, 1]
-        assert grown.tokens.tolist() == [3, 5]
-        assert grown.fed.tolist() == [0, 1, -1]
+        expanded = expansion.best()
+        assert expanded.tree.parents.tolist() == [-1, 0, 1]
+        assert expanded.tokens.tolist() == [3, 5]
+        assert expanded.fed.tolist() == [0, 1, -1]
 
 
 class TestTemperatureZero:

@@ -81,7 +81,7 @@ def proposals_agree(exact, tree, temperature, steps=6):
     return found
 
 
-class TestGuesses:
+class TestProposals:
     @all_trees
     @pytest.mark.parametrize("temperature", [0.0, 1.5])
     def test_every_node_carries_the_token_of_its_path(self, exact, tree, temperature):

@@ -142,7 +142,7 @@ class TestDrafting:
         decoder.step()
         assert decoder.draft().tree.nodes > 3
 
-    def test_the_trials_fit_every_vocabulary_of_bytes(self):
+    def test_the_settings_fit_every_vocabulary_of_bytes(self):
         assert len(set(REDRAFTER_SETTINGS)) == len(REDRAFTER_SETTINGS)
         assert all(1 <= setting.width <= 256 and setting.length >= 1 for setting in REDRAFTER_SETTINGS)
 

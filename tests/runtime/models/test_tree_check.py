@@ -99,7 +99,7 @@ def test_a_trained_model_in_every_dtype(dtype, most):
     assert check_tree_mask(AdapterModel(model, name="bundled"), tolerance=ROUNDED) < most
 
 
-def test_a_vocabulary_smaller_than_the_trial():
+def test_a_vocabulary_smaller_than_the_check():
     config = transformers.LlamaConfig(**{**SIZES, "vocab_size": 5})
     assert check_tree_mask(AdapterModel(random_model(config), name="small"), tolerance=EXACT) < 1e-5
 

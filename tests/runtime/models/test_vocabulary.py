@@ -1,4 +1,4 @@
-"""Pairs with other tokens are refused; columns of padding behind the tokens are never drawn."""
+"""Pairs with other tokens are refused; columns of padding behind the tokens are never sampled."""
 
 import json
 import shutil

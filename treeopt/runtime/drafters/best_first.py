@@ -32,7 +32,7 @@ class SpecExecDrafter(ExpandingDrafter):
         super().__init__(model, cache, capacity=capacity, children=setting.branching, max_nodes=setting.budget)
         self.setting = setting
 
-    def _grow(self, root: Children, feed: Callable[[Beams], Children]) -> Expanded | None:
+    def _expand(self, root: Children, feed: Callable[[Beams], Children]) -> Expanded | None:
         """Return the tree below the root, drafted in as many passes as pay, at most `max_passes`."""
         expansion = BestFirstExpansion(self.setting, root)
         for _ in range(self.setting.max_depth - 1):

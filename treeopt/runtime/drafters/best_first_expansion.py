@@ -60,9 +60,9 @@ class BestFirstExpansion:
         passes = self._above.shape[1]
         above = np.empty((len(nodes), passes + 1), np.int64)
         above[:, :passes], above[:, passes] = self._above[nodes["parent"]], nodes["fed"]
-        grown = np.zeros((start + len(nodes), passes + 1), np.int64)
-        grown[:start, :passes], grown[start:] = self._above, above
-        self._above = grown
+        larger = np.zeros((start + len(nodes), passes + 1), np.int64)
+        larger[:start, :passes], larger[start:] = self._above, above
+        self._above = larger
         visible = np.zeros((len(nodes), start + len(nodes)), np.bool_)
         np.put_along_axis(visible, above, True, axis=1)
         return Beams(nodes["token"], PassNodes(visible=visible, depth=nodes["depth"], start=start))

@@ -24,7 +24,7 @@ class DynamicDrafter(ExpandingDrafter):
         super().__init__(model, cache, capacity=capacity, children=tree.top_k, max_nodes=tree.nodes)
         self.tree = tree
 
-    def _grow(self, root: Children, feed: Callable[[Beams], Children]) -> Expanded | None:
+    def _expand(self, root: Children, feed: Callable[[Beams], Children]) -> Expanded | None:
         """Return the tree below the root, drafted in `depth` passes."""
         expansion = BeamExpansion(self.tree, root)
         for _ in range(self.tree.depth - 1):

@@ -76,7 +76,7 @@ class ExpandingDrafter(ABC):
         self._texts.end(text)
 
     @abstractmethod
-    def _grow(self, root: Children, feed: Callable[[Beams], Children]) -> Expanded | None:
+    def _expand(self, root: Children, feed: Callable[[Beams], Children]) -> Expanded | None:
         """Return the tree of a step, given the children of the root; None where those of a node are not finite."""
 
     def _propose(self, expansion: _Expansion) -> Proposal:
@@ -84,11 +84,11 @@ class ExpandingDrafter(ABC):
             return feed(self.model, expansion.draft.cache, beams.tokens, beams.nodes, children=self._children)
 
         root = likeliest_children(expansion.draft.feed_root(), self._children)
-        grown = self._grow(root, feed_beams) if root.finite else None
-        found = NOT_EXPANDED if grown is None else grown
+        expanded = self._expand(root, feed_beams) if root.finite else None
+        found = NOT_EXPANDED if expanded is None else expanded
         expansion.fed = found.fed.tolist()
         tokens = torch.from_numpy(np.concatenate([[expansion.draft.root], found.tokens]))
-        return Proposal(found.tree, tokens, scores=Scores.missing(self.model.name) if grown is None else None)
+        return Proposal(found.tree, tokens, scores=Scores.missing(self.model.name) if expanded is None else None)
 
     def _new_text(self) -> _Expansion:
         cache = self._new_cache()

@@ -60,7 +60,7 @@ class TrimmedSizes:
 
 
 class TrimmedModel:
-    """A model of which only the first logit columns are shown, so that what lies behind them is never drawn."""
+    """A model of which only the first logit columns are shown, so that what lies behind them is never sampled."""
 
     def __init__(self, model: LanguageModel, columns: int) -> None:
         self._model = model

@@ -7,8 +7,9 @@ They say the same as the functions on tensors, node after node.  All of them tak
     tokens      int64 (n,)
     draft       float (n, V), the draft's distribution after each node; rows of leaves are not read
     target      float (n, V), likewise
-    left        float64 (m, V): the distribution, up to a factor, of the token after a path that ends at each parent is
-    left here acceptance  float64 (n,): 1 at the root; how probable each node is to be accepted is written here
+    residual    float64 (m, V): here the distribution, up to a factor, of the token after a path that ends at each
+                parent is written
+    acceptance  float64 (n,): 1 at the root; how probable each node is to be accepted is written here
 """
 
 import numpy as np
@@ -23,23 +24,25 @@ watch()
 
 
 @njit(cache=True)
-def sequoia(nodes: Int64, tokens: Int64, draft: Floats, target: Floats, left: Float64, acceptance: Float64) -> None:
+def sequoia(nodes: Int64, tokens: Int64, draft: Floats, target: Floats, residual: Float64, acceptance: Float64) -> None:
     """Test as `rejection.sequoia` does."""
-    _in_turn(nodes, tokens, draft, target, left, acceptance, False)
+    _in_turn(nodes, tokens, draft, target, residual, acceptance, False)
 
 
 @njit(cache=True)
-def specinfer(nodes: Int64, tokens: Int64, draft: Floats, target: Floats, left: Float64, acceptance: Float64) -> None:
+def specinfer(
+    nodes: Int64, tokens: Int64, draft: Floats, target: Floats, residual: Float64, acceptance: Float64
+) -> None:
     """Test as `rejection.specinfer` does."""
-    _in_turn(nodes, tokens, draft, target, left, acceptance, True)
+    _in_turn(nodes, tokens, draft, target, residual, acceptance, True)
 
 
 @njit(cache=True)
-def target(nodes: Int64, tokens: Int64, draft: Floats, target: Floats, left: Float64, acceptance: Float64) -> None:  # noqa: ARG001
+def target(nodes: Int64, tokens: Int64, draft: Floats, target: Floats, residual: Float64, acceptance: Float64) -> None:  # noqa: ARG001
     """Test as `rejection.sampled_target` does."""
     for row in range(len(nodes)):
         parent, first, count = nodes[row]
-        p = left[row]
+        p = residual[row]
         _load(target[parent], p, 0.0)
         for child in range(first, first + count):
             x = tokens[child]
@@ -49,12 +52,14 @@ def target(nodes: Int64, tokens: Int64, draft: Floats, target: Floats, left: Flo
 
 
 @njit(cache=True)
-def traversal(nodes: Int64, tokens: Int64, draft: Floats, target: Floats, left: Float64, acceptance: Float64) -> None:
+def traversal(
+    nodes: Int64, tokens: Int64, draft: Floats, target: Floats, residual: Float64, acceptance: Float64
+) -> None:
     """Test as `traversal.traversal` does."""
-    q = np.empty(left.shape[1])
+    q = np.empty(residual.shape[1])
     for row in range(len(nodes)):
         parent, first, count = nodes[row]
-        p, a = left[row], acceptance[parent]
+        p, a = residual[row], acceptance[parent]
         _load(target[parent], p, 0.0)
         _load(draft[parent], q, LAST)
         for child in range(first, first + count):
@@ -69,11 +74,11 @@ def traversal(nodes: Int64, tokens: Int64, draft: Floats, target: Floats, left: 
 
 
 @njit(cache=True)
-def typical(nodes: Int64, tokens: Int64, draft: Floats, target: Floats, left: Float64, acceptance: Float64) -> None:  # noqa: ARG001
+def typical(nodes: Int64, tokens: Int64, draft: Floats, target: Floats, residual: Float64, acceptance: Float64) -> None:  # noqa: ARG001
     """Test as `typical.typical` does."""
     for row in range(len(nodes)):
         parent, first, count = nodes[row]
-        p, entropy = left[row], 0.0
+        p, entropy = residual[row], 0.0
         _load(target[parent], p, 0.0)
         for x in range(len(p)):
             if p[x] > 0:
@@ -86,12 +91,12 @@ def typical(nodes: Int64, tokens: Int64, draft: Floats, target: Floats, left: Fl
 
 @njit(cache=True)
 def _in_turn(
-    nodes: Int64, tokens: Int64, draft: Floats, target: Floats, left: Float64, acceptance: Float64, replaced: bool
+    nodes: Int64, tokens: Int64, draft: Floats, target: Floats, residual: Float64, acceptance: Float64, replaced: bool
 ) -> None:
-    q = np.empty(left.shape[1])
+    q = np.empty(residual.shape[1])
     for row in range(len(nodes)):
         parent, first, count = nodes[row]
-        p = left[row]
+        p = residual[row]
         _load(target[parent], p, 0.0)
         _load(draft[parent], q, LAST)
         for child in range(first, first + count):

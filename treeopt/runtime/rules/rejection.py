@@ -1,7 +1,7 @@
 """Rules that try a node's children in turn: each is accepted, or rejected and taken out of the target's distribution.
 
 What is left of a distribution is not normalised but kept beside its sum: on few numbers it is the count of operations
-    that costs.
+that costs.
 """
 
 import torch

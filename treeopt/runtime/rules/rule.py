@@ -8,7 +8,7 @@ from torch import Tensor
 
 from treeopt.records.rules import LOSSY_RULES, check_rule
 from treeopt.runtime.rules.rejection import sampled_target, sequoia, specinfer
-from treeopt.runtime.rules.sample_children import Drawing, likeliest, with_replacement, without_replacement
+from treeopt.runtime.rules.sample_children import SampleChildren, likeliest, with_replacement, without_replacement
 from treeopt.runtime.rules.selection import LeavesFirst, Longest, Selection, TopDown
 from treeopt.runtime.rules.sibling_groups import SiblingGroups, sibling_groups
 from treeopt.runtime.rules.traversal import traversal
@@ -23,7 +23,7 @@ class Rule:
     """A way to draft and to verify."""
 
     name: str
-    draw: Drawing
+    draw: SampleChildren
     """How children are sampled from the draft's distribution."""
     accept_test: AcceptTest
     """accept_test(siblings, tokens, draft, target, acceptance) writes how probable each child is to be accepted, when
@@ -32,7 +32,7 @@ class Rule:
     siblings: the parents and their children; all of a tree, or one level after the other if `by_level`.
     tokens: int64 (n,), a token per node.
     draft: float64 (m, V), the draft's distribution after each parent, with no entry of 0; it may be written over.
-    target: float64 (m, V), the target's distribution after each parent; what is left in it is, up to a factor, the
+    target: float64 (m, V), the target's distribution after each parent; what is left in it, the residual, is up to a factor the
         distribution of the token after a path that ends at the parent.
     acceptance: float64 (n,), read for the level above and written.
     """
@@ -41,7 +41,7 @@ class Rule:
     race: bool = False
     """Whether `draw` is an exponential race, whose noise can be made for all levels at once."""
     by_level: bool = False
-    """Whether a level is tested with what came of the level above."""
+    """Whether a level is tested with the result of the level above."""
     random_drafts: bool = True
     """Whether children are sampled at random, so that the draft's distribution counts."""
 

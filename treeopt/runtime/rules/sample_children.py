@@ -23,7 +23,7 @@ class Places(NamedTuple):
     """The most children of any node."""
 
 
-Drawing = Callable[[Tensor, Places, torch.Generator | None], Tensor]
+SampleChildren = Callable[[Tensor, Places, torch.Generator | None], Tensor]
 """From weights (m, V) and the places wanted to tokens, int64 (c,)."""
 
 
@@ -64,7 +64,7 @@ def with_replacement(distribution: Tensor, wanted: Places, generator: torch.Gene
 def without_replacement(distribution: Tensor, wanted: Places, generator: torch.Generator | None = None) -> Tensor:
     """Return draws of which no two siblings are alike (Chen et al., 2024, Algorithm 2).
 
-    Where a distribution has fewer tokens than are wanted, the rest is sampled uniformly from the tokens not yet drawn.
+    Where a distribution has fewer tokens than are wanted, the rest is sampled uniformly from the tokens not yet sampled.
     """
     speeds = torch.empty(distribution.shape, dtype=torch.float64, device=distribution.device)
     fill_speeds(speeds, generator)

@@ -16,20 +16,20 @@ class DeviceVerifier:
         self._rule = rule
         self._groups = rule.groups(tree, device)
         self.parents: list[int] = [parent for group in self._groups for parent in group.parents.tolist()]
-        """The nodes with children, in the order of the rows of `left`."""
+        """The nodes with children, in the order of the rows of `residual`."""
         self._nodes = torch.tensor(self.parents, dtype=torch.int64, device=device)
-        self._draft, self.left = torch.empty(2, len(self.parents), vocabulary, dtype=torch.float64, device=device)
-        """`left`, float64 (m, V): up to a factor, the distribution of the token after a path that ends at each parent."""
+        self._draft, self.residual = torch.empty(2, len(self.parents), vocabulary, dtype=torch.float64, device=device)
+        """`residual`, float64 (m, V): up to a factor, the distribution of the token after a path that ends at each parent."""
 
     def __call__(self, tokens: Tensor, draft: Tensor | None, target: Tensor, acceptance: Tensor) -> None:
         """Write acceptance, float64 (n,), which is 1 at the root; distributions are float (n, V)."""
-        _load(self.left, target[self._nodes])
+        _load(self.residual, target[self._nodes])
         if draft is not None:
             _load(self._draft, draft[self._nodes], least=LAST)
         row = 0
         for group in self._groups:
             rows = slice(row, row + len(group.parents))
-            self._rule.accept_test(group, tokens, self._draft[rows], self.left[rows], acceptance)
+            self._rule.accept_test(group, tokens, self._draft[rows], self.residual[rows], acceptance)
             row = rows.stop
 
     @staticmethod
@@ -47,21 +47,21 @@ class HostVerifier:
         self.parents: list[int] = np.flatnonzero(tree.child_counts).tolist()
         shape = (self.parents, tree.first_child[self.parents], tree.child_counts[self.parents])
         self._nodes = np.stack([np.asarray(each, np.int64) for each in shape], axis=1)
-        self.left = torch.empty(len(self.parents), vocabulary, dtype=torch.float64, device=device)
+        self.residual = torch.empty(len(self.parents), vocabulary, dtype=torch.float64, device=device)
         self._compile()
 
     def _compile(self) -> None:
         """Test nothing, so that the loops are compiled now and not within the first step."""
         nothing = torch.empty(0, dtype=torch.int64)
         parents, self._nodes = self._nodes, self._nodes[:0]
-        self(nothing, None, torch.empty(0, self.left.shape[1]), torch.ones(1, dtype=torch.float64))
+        self(nothing, None, torch.empty(0, self.residual.shape[1]), torch.ones(1, dtype=torch.float64))
         self.quantile(torch.ones(1, dtype=torch.float64), 0.0)
         self._nodes = parents
 
     def __call__(self, tokens: Tensor, draft: Tensor | None, target: Tensor, acceptance: Tensor) -> None:
         """See `DeviceVerifier`."""
         distributions = (each.detach().contiguous().numpy() for each in (target if draft is None else draft, target))
-        self._loop(self._nodes, tokens.numpy(), *distributions, self.left.numpy(), acceptance.numpy())
+        self._loop(self._nodes, tokens.numpy(), *distributions, self.residual.numpy(), acceptance.numpy())
 
     @staticmethod
     def quantile(distribution: Tensor, share: float) -> int:

@@ -139,12 +139,12 @@ class Verifier:
         self._rule = rule
         self._walk = Walk(tree)
         on_host = device.type == "cpu" if on_host is None else on_host
-        self._judge = (HostVerifier if on_host else DeviceVerifier)(rule, tree, vocabulary, device)
-        self._rows = {parent: row for row, parent in enumerate(self._judge.parents)}
+        self._verifier = (HostVerifier if on_host else DeviceVerifier)(rule, tree, vocabulary, device)
+        self._rows = {parent: row for row, parent in enumerate(self._verifier.parents)}
         self._numbers = torch.ones(3, tree.nodes + 1, dtype=torch.float64, device=device)
         self._acceptance, self._noise, self._entries = self._numbers[0, :-1], self._numbers[1], self._numbers[2, :-1]
         self._found: list[float] = []
-        self._target = self._judge.left
+        self._target = self._verifier.residual
 
     def test(self, tokens: Tensor, draft_probs: Tensor | None, target_probs: Tensor) -> Tensor:
         """Return float64 (n,): how probable each node is to be accepted when its turn comes.
@@ -153,7 +153,7 @@ class Verifier:
         """
         self._target = target_probs
         self._acceptance.fill_(1.0)
-        self._judge(tokens, draft_probs, target_probs, self._acceptance)
+        self._verifier(tokens, draft_probs, target_probs, self._acceptance)
         self._entries.copy_(target_probs[:, 0])
         return self._acceptance
 
@@ -173,17 +173,17 @@ class Verifier:
     def token_after(self, node: int, uniform: float) -> int:
         """Return the token after a path that ends at a node, given a number that is uniform on [0, 1)."""
         distribution = self.distribution_after(node)
-        token = self._judge.quantile(distribution, uniform)
+        token = self._verifier.quantile(distribution, uniform)
         if token == len(
             distribution
-        ):  # nothing is left where draft and target are alike, and rounding rejected all the same
-            return min(self._judge.quantile(self._target[node].double(), uniform), len(distribution) - 1)
+        ):  # nothing is left: draft and target are alike, and rounding rejected all the same
+            return min(self._verifier.quantile(self._target[node].double(), uniform), len(distribution) - 1)
         return token
 
     def distribution_after(self, node: int) -> Tensor:
         """Return float64 (V,), up to a factor: the distribution of the token after a path that ends at a node."""
         row = self._rows.get(node)
-        distribution: Tensor = self._target[node].double() if row is None else self._judge.left[row]
+        distribution: Tensor = self._target[node].double() if row is None else self._verifier.residual[row]
         return distribution
 
     def reach(self) -> Float64:
