@@ -101,7 +101,7 @@ def scores_of(children_after, paths):
 
 
 class TestBestFirst:
-    """BeamExpansion against all paths there are."""
+    """Expansion against all paths there are."""
 
     @pytest.mark.parametrize("seed", range(6))
     @pytest.mark.parametrize("batch", [1, 2, 3, 50])

@@ -63,8 +63,7 @@ class LookaheadDrafter:
     root itself, all others are proposals that ride along as side tokens.  Invariant, before and after every step:
 
     1. (l, j) sees the text, level 0 up to column j, and its own column down to itself: the root and j + l proposals,
-    one
-       at each place, in a row.
+       one at each place, in a row.
     2. (l, j) with l > 0 is the target's likeliest token behind (l-1, j), as it was seen when that was the last level;
        (1, 0) behind the token that the root has replaced.
 
@@ -72,7 +71,7 @@ class LookaheadDrafter:
     these likeliest tokens are level N-1.  Every column's N-gram goes to the pool, level 0 is dropped, all others move
     up, and the new root takes the place (0, 0).  The window moves on by one token a step, also where the step accepted
     more: then proposals stand further behind the root than where they were made, which costs acceptance and nothing
-        else (the authors' implementation does the same).
+    else (the authors' implementation does the same).
 
     At the start level 0 holds the tokens at the text's end, over again where it is shorter than W; each of the first
     N - 2 passes adds a level and drops none.  The pool begins with the N-grams of the text, and every N-gram of the
