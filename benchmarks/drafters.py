@@ -20,7 +20,7 @@ from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.runtime.drafters.redrafter import RedrafterDrafter, RedrafterHead, load_redrafter
 from treeopt.runtime.models.pair import ModelPair, load_pair
 from treeopt.texts.prompts import bench_prompts, load_prompts
-from treeopt.trees import level_widths
+from treeopt.trees import TokenTree, chain, level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
 
 POSITIONS = 192
@@ -61,6 +61,25 @@ def passes_timed() -> Iterator[list[float]]:
             setattr(owner, name, original)
 
 
+def decoders(pair: ModelPair) -> dict[str, Callable[[float], Decoder]]:
+    """Return how the decoder of each drafter is made at a temperature."""
+
+    def static(tree: TokenTree, rule: str = "sequoia") -> Callable[[float], Decoder]:
+        return lambda temperature: Decoder(pair.target, pair.draft, tree, rule=rule, temperature=temperature)
+
+    def own(make: Callable[[], Drafter]) -> Callable[[float], Decoder]:
+        return lambda temperature: Decoder(pair.target, make(), temperature=temperature)
+
+    tree = level_widths([2, 2, 2, 1])
+    return {
+        "plain decoding": lambda temperature: Decoder(pair.target, None, temperature=temperature),
+        "chain of 6": static(chain(6)),
+        "tree of 8 nodes, sequoia": static(tree),
+        "tree of 8 nodes, traversal": static(tree, "traversal"),
+        **{name: own(make) for name, make in drafters(pair).items()},
+    }
+
+
 def drafters(pair: ModelPair) -> dict[str, Callable[[], Drafter]]:
     assert isinstance(pair.target, Transformer)  # the bundled one is
     capacity = pair.target.config.max_positions
@@ -83,9 +102,9 @@ def main() -> None:
     pair = load_pair()
     prompts = [pair.tokenizer.encode(text) for text in bench_prompts(load_prompts())]
     print(f"\n{'drafter':<36}{'temperature':>12}{'step, ms':>10}{'passes, ms':>12}{'the rest':>10}")
-    for name, make in bar(drafters(pair).items(), "drafters"):
+    for name, make in bar(decoders(pair).items(), "drafters"):
         for temperature in (0.0, 0.6):
-            decoder = Decoder(pair.target, make(), temperature=temperature)
+            decoder = make(temperature)
             decoded_text(TimedSteps(decoder), decoder, prompts[0], 32)
             steps = TimedSteps(decoder)
             with passes_timed() as passes_s:
