@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.slow import slow
 from treeopt.trees import TokenTree, chain, chains, draw_text, k_ary, level_widths
+from treeopt.trees.formats import WriteOptions, format_named
 
 SOURCE = Path(__file__).resolve().parents[2] / "examples" / "show_npz.c"
 FLAGS = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O1"]
@@ -103,6 +104,11 @@ class TestTrees:
     def test_it_draws_what_treeopt_draws(self, program, tmp_path, tree):
         assert fits(tree)
         assert drawn(program, archive(tmp_path / "tree.npz", tree)) == draw_text(tree) + "\n"
+
+    def test_it_draws_what_treeopt_exports(self, program, tmp_path):
+        tree, path = k_ary(2, 5), tmp_path / "tree.npz"
+        path.write_bytes(format_named("npz").write(tree, WriteOptions(), ".npz").data)
+        assert drawn(program, path) == draw_text(tree) + "\n"
 
     @pytest.mark.slow
     def test_many_random_trees(self, program, tmp_path):

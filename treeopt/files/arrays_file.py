@@ -62,7 +62,7 @@ class Arrays:
         return tuple(self._arrays)
 
     def take(self, name: str, kind: str, dimensions: int | None = None) -> Array:
-        """Return an array of one kind, `f`, `i`, `b` or `U`, with so many dimensions."""
+        """Return an array of one kind, `f`, `i`, `u`, `b` or `U`, with so many dimensions."""
         if name not in self._arrays:
             raise self.error(name, "is missing.")
         array = self._arrays[name]

@@ -13,7 +13,9 @@ from treeopt.trees.formats.topology import NamedTree, TopologyFormat, WriteOptio
 from treeopt.trees.formats.tree_arrays import MAX_BYTES, arrays_of_tree, tree_of_arrays
 from treeopt.trees.token_tree import TokenTree
 
-METADATA = {"format": "treeopt-tree-arrays", "version": "1"}
+METADATA = {"format": "treeopt-tree-arrays", "version": "2"}
+_READ = {"format": ("treeopt-tree-arrays",), "version": ("2", "1")}
+"""What is read; version 1 has no arrays of kernels."""
 _ADVICE = {"format": "is it a model?", "version": "update treeopt to read it."}
 _UNREADABLE = (safetensors.SafetensorError, ValueError, TypeError, KeyError, RecursionError, MemoryError)
 
@@ -34,10 +36,11 @@ def read(path: Path, data: bytes) -> tuple[NamedTree, ...]:
     except _UNREADABLE as error:
         reason = f"expected a safetensors file ({short(str(error))}). Is it complete?"
         raise FormatError(path, "content", reason) from None
-    for key, value in METADATA.items():
-        if metadata.get(key, value) != value:
+    for key, known in _READ.items():
+        if metadata.get(key, known[0]) not in known:
+            expected = " or ".join(map(repr, known))
             raise FormatError(
-                path, f"metadata.{key}", f"expected {value!r}. Got {short(metadata[key])}: {_ADVICE[key]}"
+                path, f"metadata.{key}", f"expected {expected}. Got {short(metadata[key])}: {_ADVICE[key]}"
             )
     return (NamedTree(None, tree_of_arrays(arrays)),)
 

@@ -124,7 +124,7 @@ def spoil_arrays(rng: random.Random, arrays: dict[str, np.ndarray]) -> dict[str,
     name, fault = rng.choice([*arrays]), rng.randrange(6)
     array = arrays[name].copy()
     if fault < 2:
-        array.flat[rng.randrange(array.size)] = rng.choice([-1, 0, 1, 2, 6, 7, 100])
+        array.flat[rng.randrange(array.size)] = np.array(rng.choice([-1, 0, 1, 2, 6, 7, 100])).astype(array.dtype)
     changed = {
         2: array.astype(rng.choice([np.int64, np.uint8, np.float32, np.bool_])),
         3: array[: rng.randrange(len(array) + 1)],

@@ -48,6 +48,11 @@ def arrays(**changes: object) -> dict[str, np.ndarray]:
     return {key: np.array(value) for key, value in (good | changes).items() if value is not ...}
 
 
+BESIDE_PARENTS = [name for name in arrays() if name != "parents"]
+OF_VERSION_1 = ["parents", "depth", "mask", "positions", "leaf_paths"]
+PARENTS_ONLY = dict.fromkeys(BESIDE_PARENTS, ...)
+
+
 def npz(**changes: object) -> bytes:
     file = io.BytesIO()
     np.savez(file, **arrays(**changes))
@@ -283,9 +288,9 @@ MORE = {
     "medusa, Python, a dict": ("medusa", b"ALL = {'mine': ([0], (1,), [0, 0], [0, 1], [1, 0])}"),
     "medusa, a Python list": ("medusa", b"[[0], [1], [0, 0], [0, 1], [1, 0],]  # all"),
     "nxdi, without leaves": ("nxdi", b'{"0": [1, 2], "1": [3, 4], "2": [5]}'),
-    "npz, parents only": ("npz", npz(depth=..., mask=..., positions=..., leaf_paths=...)),
+    "npz, parents only": ("npz", npz(**PARENTS_ONLY)),
     "npz, of int64": ("npz", npz(parents=TREE.parents.astype(np.int64))),
-    "safetensors, parents only": ("safetensors", safetensors_file(depth=..., mask=..., positions=..., leaf_paths=...)),
+    "safetensors, parents only": ("safetensors", safetensors_file(**PARENTS_ONLY)),
     "vllm, with its model": ("vllm-tree", json.dumps(VLLM_CONFIG | {"model": "m"}).encode()),
     "vllm, in another order": ("vllm-tree", b"((1,), (0,), (1, 0), (0, 1), (0, 0))"),
     "vllm, bare": ("vllm-tree", f"  {PATHS_TEXT}\n".encode()),
@@ -312,7 +317,7 @@ class TestDetection:
     def test_a_safetensors_header_of_any_length(self, tmp_path, nodes):
         """It begins with its length, and one of 384 bytes was once taken for a pickle."""
         for length in (0x80, 0x180, 0x4B50):
-            data = safetensors_file(parents=[-1, *[0] * nodes], depth=..., mask=..., positions=..., leaf_paths=...)
+            data = safetensors_file(parents=[-1, *[0] * nodes], **PARENTS_ONLY)
             size = int.from_bytes(data[:8], "little")
             padded = length.to_bytes(8, "little") + data[8 : 8 + size].ljust(length) + data[8 + size :]
             (tmp_path / "tree").write_bytes(padded)
@@ -372,12 +377,18 @@ class TestDetection:
 
     @pytest.mark.parametrize(
         ("metadata", "field"),
-        [({"format": "pt"}, "metadata.format"), ({"format": "treeopt-tree-arrays", "version": "2"}, "metadata.version")],
+        [({"format": "pt"}, "metadata.format"), ({"format": "treeopt-tree-arrays", "version": "3"}, "metadata.version")],
     )  # fmt: skip
     def test_safetensors_of_another_kind(self, tmp_path, metadata, field):
         (tmp_path / "file").write_bytes(safetensors_file(metadata))
         with pytest.raises(FormatError, match=f"{field}: expected"):
             read_trees(tmp_path / "file")
+
+    def test_safetensors_of_version_1(self, tmp_path):
+        older = {name: array for name, array in arrays().items() if name in OF_VERSION_1}
+        data = safetensors.numpy.save(older, {"format": "treeopt-tree-arrays", "version": "1"})
+        (tmp_path / "tree").write_bytes(data)
+        assert read_tree(tmp_path / "tree").tree == TREE
 
     def test_safetensors_metadata_that_is_null(self, tmp_path):
         header = b'{"__metadata__":null,"parents":{"dtype":"I32","shape":[1],"data_offsets":[0,4]}}'

@@ -270,6 +270,12 @@ class TestArrays:
             "mask": ("bool", (9, 9)),
             "positions": ("int32", (9,)),
             "leaf_paths": ("int32", (5, 4)),
+            "retrieve_index": ("int64", (9,)),
+            "retrieve_next_token": ("int64", (9,)),
+            "retrieve_next_sibling": ("int64", (9,)),
+            "medusa_packed_mask": ("int32", (9, 1)),
+            "medusa_paths": ("int32", (5, 4)),
+            "packed_custom_mask": ("uint8", (11,)),
         }
 
     @settings(deadline=None)
@@ -290,7 +296,7 @@ class TestArrays:
             assert {(item.compress_type, item.date_time) for item in items} == {(0, (1980, 1, 1, 0, 0, 0))}
         else:
             header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-            assert header["__metadata__"] == {"format": "treeopt-tree-arrays", "version": "1"}
+            assert header["__metadata__"] == {"format": "treeopt-tree-arrays", "version": "2"}
             assert list(header) == sorted(header)
 
 
