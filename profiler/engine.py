@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from random import Random
 from typing import NamedTuple
+from zlib import crc32
 
 from treeopt.engines.probes.client import Answer, Counters, EngineClient, Launch, Question, Running
 from treeopt.errors import EngineError, InvalidValueError
@@ -62,6 +63,8 @@ class Sample(NamedTuple):
     steps: int
     decode_s: float
     prompt_tokens: int
+    checksum: int
+    """Of the text, so that texts can be told apart."""
     accepted: tuple[int, ...]
     """How often the 1st, 2nd, … draft token was accepted; empty where it is not told."""
 
@@ -96,9 +99,17 @@ class Probe:
     def samples(self, length: int, batch: int) -> list[Sample]:
         """Return what was measured with a length at a batch size."""
         return [
-            Sample(entry.key, int(tokens), int(steps), decode_s, int(prompt_tokens), tuple(map(int, accepted)))
+            Sample(
+                entry.key,
+                int(tokens),
+                int(steps),
+                decode_s,
+                int(prompt_tokens),
+                int(checksum),
+                tuple(map(int, accepted)),
+            )
             for entry in self._journal.entries(_kind(length, batch))
-            for tokens, steps, decode_s, prompt_tokens, *accepted in [entry.values]
+            for tokens, steps, decode_s, prompt_tokens, checksum, *accepted in [entry.values]
         ]
 
     def _batch(self, batch: int, tick: Callable[[], object], until_s: float | None) -> None:
@@ -148,7 +159,14 @@ class Probe:
             accepted = answer.accepted
             if counted is not None and length and len(answers) == 1:
                 accepted = counted.accepted_per_position[:length]
-            values = (answer.after_first, own, answer.decode_s, answer.prompt_tokens, *accepted)
+            values = (
+                answer.after_first,
+                own,
+                answer.decode_s,
+                answer.prompt_tokens,
+                crc32(answer.text.encode()),
+                *accepted,
+            )
             self._journal.append(_kind(length, batch), prompt, values)
 
     def _steps(self, answer: Answer, length: int) -> int:

@@ -26,18 +26,23 @@ def engine_profile(client: EngineClient, launch: Launch, settings: ProbeSettings
     return Profile(
         created=now(),
         tool=TOOL,
-        machine=Machine(
-            device="cpu",
-            processor=processor(),
-            threads=launch.threads,
-            system=f"{platform.system()} {platform.release()}",
-            python=platform.python_version(),
-            torch=UNKNOWN,
-        ),
+        machine=machine_of(launch),
         pair=pair_of(launch),
         engine=EngineRun(name=client.name, version=client.version, settings=client.settings),
         chain_latencies=tuple(_latency(settings, probe, batch) for batch in settings.batch_sizes),
         acceptances=(_acceptance(settings, probe),),
+    )
+
+
+def machine_of(launch: Launch) -> Machine:
+    """Return this machine, with the threads that an engine was given."""
+    return Machine(
+        device="cpu",
+        processor=processor(),
+        threads=launch.threads,
+        system=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+        torch=UNKNOWN,
     )
 
 

@@ -55,6 +55,8 @@ class StepCosts(ArrayRecord):
     """(…,): the rest of a step; what of it grows with levels and nodes is part of the curves."""
     branching_s: Float64 = field(default_factory=lambda: np.zeros(()))
     """(…,): what a step takes more where the tree branches."""
+    whole_steps: bool = False
+    """Whether an engine's whole steps stand for passes."""
 
     def __post_init__(self) -> None:
         freeze(self)
@@ -120,8 +122,8 @@ class StepCosts(ArrayRecord):
     def _check(self, name: str, counts: Integers, most: int) -> None:
         if counts.size and counts.max() > most:
             raise InfeasibleError(
-                f"{name}: times were measured for 1 to {most} tokens. Got {counts.max()}: ask for fewer, or profile "
-                "with a larger --max-tokens."
+                f"{name}: times were measured for 1 to {most} tokens. Got {counts.max()}: ask for fewer, or "
+                + ("probe with larger --lengths." if self.whole_steps else "profile with a larger --max-tokens.")
             )
 
 
@@ -175,6 +177,7 @@ def step_costs(
         draft=replace(draft, more_s=rest.per_level_s, times=np.ones_like(draft.padded)),
         overhead_s=np.maximum(0.0, rest.per_step_s),
         branching_s=np.maximum(0.0, rest.branching_s),
+        whole_steps=_whole(condition),
     )
 
 
