@@ -152,6 +152,8 @@ class Probe:
         )
         after = running.counters()
         counted = None if before is None or after is None else after.since(before)
+        if counted is not None and len(answers) == 1:
+            answers = [_with_steps(answers[0], counted)]
         steps = [self._steps(each, length) for each in answers]
         if counted is not None and length:
             _check_counters(self._client.name, counted, sum(steps), sum(each.after_first for each in answers), length)
@@ -176,7 +178,11 @@ class Probe:
             raise EngineError(
                 f"{name}: expected to be told how many steps a text took. It does not tell: probe another engine."
             )
-        if tokens < 1 or answer.decode_s <= 0 or not steps <= tokens <= steps * (1 + length):
+        if tokens < 1 or steps < 1:
+            raise EngineError(
+                f"{name}: expected texts of several tokens. Got one that ends at once: give other --prompts."
+            )
+        if answer.decode_s <= 0 or not steps <= tokens <= steps * (1 + length):
             raise EngineError(
                 f"{name}: expected 1 to {1 + length} tokens a step with {length} draft tokens. Got {tokens} in {steps} steps "
                 f"and {answer.decode_s:g} s: does it run with another length?"
@@ -207,6 +213,11 @@ def _check_counters(name: str, counted: Counters, steps: int, tokens: int, lengt
             f"{name}: expected accepted tokens by position to sum to {counted.accepted_tokens}. Got "
             f"{sum(counted.accepted_per_position)}: update the engine."
         )
+
+
+def _with_steps(answer: Answer, counted: Counters) -> Answer:
+    """Return an answer with the steps that follow from the counters, where it does not tell them itself."""
+    return answer if answer.steps is not None else answer._replace(steps=answer.after_first - counted.accepted_tokens)
 
 
 def _kind(length: int, batch: int) -> str:

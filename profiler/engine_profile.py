@@ -10,7 +10,6 @@ from treeopt.errors import InfeasibleError
 from treeopt.profiler.engine import Probe, ProbeSettings, Sample
 from treeopt.profiler.machine import now, processor
 from treeopt.records.acceptance import TextSums
-from treeopt.records.acceptance_counts import LEAST_COUNT
 from treeopt.records.engine import ChainCounts, ChainLatency, EngineRun, TimedChain
 from treeopt.records.latency import Timing
 from treeopt.records.machine import Machine, Pair
@@ -105,7 +104,7 @@ def _sums(samples: Sequence[Sample], texts: int) -> TextSums:
             known = len(each.accepted)
             reached[each.prompt, :known] += [each.steps, *each.accepted[:-1]]
             accepted[each.prompt, :known, 0] += each.accepted
-    kept = int((reached.sum(axis=0) >= LEAST_COUNT).cumprod().sum())
+    kept = int((reached.sum(axis=0) > 0).cumprod().sum())
     if kept == 0:
         raise InfeasibleError(
             "acceptance: expected accepted draft tokens by position. The engine told too few: decode more with --rounds."

@@ -30,7 +30,9 @@ class EngineOptions:
     draft: str | None = field(metadata=option("--draft", metavar="MODEL", help="Draft model, likewise."))
     url: str | None = field(
         metadata=option(
-            "--url", metavar="URL", help="Address of an engine that runs already; nothing else is contacted."
+            "--url",
+            metavar="URLS",
+            help="Addresses of engines that run already, one for each length, 0=URL,3=URL; nothing else is contacted.",
         )
     )
     threads: int | None = field(
@@ -51,10 +53,10 @@ class EngineOptions:
         """Raise click.UsageError unless models are named, or the address of an engine that has them."""
         if self.url is None and (self.target is None or self.draft is None):
             raise click.UsageError("--target, --draft: expected both, or --url of an engine that runs. Give them.")
-        if self.url is not None and not self.url.startswith(("http://", "https://")):
-            raise click.UsageError(
-                f"--url: expected an address that begins with http:// or https://. Got {self.url!r:.80}."
-            )
+        if self.url is not None:
+            from treeopt.engines.probes.client import addresses
+
+            addresses(self.url)
 
     def client(self, name: str) -> "EngineClient":
         """Return the engine of a name."""

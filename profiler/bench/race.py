@@ -79,9 +79,9 @@ def _spread(samples: Sequence[Sample], prompts: int) -> float:
 def _predicted(model: StepModel, length: int, ask: "Callable[..., float]") -> float | None:
     try:
         model.step_s(chain(length))
+        return ask(chain(length))
     except InfeasibleError:
         return None
-    return ask(chain(length))
 
 
 def _identical(samples: Sequence[Sample], plain: Sequence[Sample]) -> bool:

@@ -67,6 +67,7 @@ class ChainDependence:
 
     table: AcceptanceTable
     chains: tuple[ChainCounts, ...]
+    """Of lengths that the table has."""
 
     def tells(self, tree: TokenTree) -> bool:
         """Return whether it is a chain that drafts at all."""

@@ -93,7 +93,10 @@ class TokenModel(ArrayRecord):
     def dependence(self) -> ChainDependence | Dependence | None:
         """What the table leaves out; None where no accepted ranks are known."""
         if self.acceptance.chains:
-            return ChainDependence(self.acceptance.table, self.acceptance.chains)
+            depth = self.acceptance.table.max_depth or 0
+            return ChainDependence(
+                self.acceptance.table, tuple(each for each in self.acceptance.chains if each.length <= depth)
+            )
         accepted_ranks = self.acceptance.accepted_ranks
         return None if accepted_ranks is None else Dependence(self.acceptance.table, accepted_ranks)
 

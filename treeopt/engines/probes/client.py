@@ -4,10 +4,11 @@ An engine is started under one draft length, answers prompts, several at once, a
 has any.  Whoever measures compares both; nothing here knows of plans.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from treeopt.errors import EngineError, InvalidValueError
 from treeopt.records.engine import EngineSetting
 
 
@@ -128,3 +129,32 @@ class Availability:
     """What it can tell, in words."""
     install: str
     """What to do where it is not installed."""
+
+
+def addresses(url: str) -> dict[int, str]:
+    """Return the address of each draft length.
+
+    Raises InvalidValueError for anything but pairs of a length and an address.
+
+    >>> addresses("0=http://a:1,3=http://a:2")
+    {0: 'http://a:1', 3: 'http://a:2'}
+    """
+    found = {}
+    for pair in url.split(","):
+        length, equals, address = pair.partition("=")
+        if not equals or not length.strip().isdecimal() or not address.startswith(("http://", "https://")):
+            raise InvalidValueError(
+                f"--url: expected a server for each length, such as 0=http://localhost:8000,3=http://localhost:8001. Got {pair!r:.80}."
+            )
+        found[int(length)] = address.strip()
+    return found
+
+
+def address_of(name: str, by_length: Mapping[int, str], launch: Launch) -> str:
+    """Return the address of the server with the length of a launch; raises EngineError where none was named."""
+    if launch.draft_tokens not in by_length:
+        raise EngineError(
+            f"{name}: expected a server with {launch.draft_tokens} draft tokens. Got those with {sorted(by_length)}: add "
+            f"{launch.draft_tokens}=URL to --url, or leave the length out of --lengths."
+        )
+    return by_length[launch.draft_tokens]

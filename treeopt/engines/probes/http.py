@@ -1,7 +1,8 @@
 """Asking an engine over HTTP: answers with a time limit, and counters out of Prometheus text."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import httpx2 as httpx
@@ -60,10 +61,29 @@ class HttpEngine:
         """End the connections."""
         self._client.close()
 
+    def lines(self, path: str, content: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the lines that answer a JSON object as they arrive; raises EngineError where they cease."""
+        with self._failures("POST", path), self._client.stream("POST", f"{self.url}{path}", json=content) as response:
+            if response.is_error:
+                response.read()
+            response.raise_for_status()
+            yield from response.iter_lines()
+
     def _send(self, method: str, path: str, **more: Any) -> httpx.Response:
-        try:
+        with self._failures(method, path):
             response = self._client.request(method, f"{self.url}{path}", **more)
             response.raise_for_status()
+        if len(response.content) > MAX_BYTES:
+            raise EngineError(
+                f"{self.title}: expected an answer of at most {MAX_BYTES} bytes. Got {len(response.content)}: ask for less."
+            )
+        return response
+
+    @contextmanager
+    def _failures(self, method: str, path: str) -> Iterator[None]:
+        """Raise EngineError for whatever goes wrong on the way."""
+        try:
+            yield
         except httpx.TimeoutException as error:
             raise EngineError(
                 f"{self.title}: expected an answer within {self._timeout_s:g} s. Got none: is it overloaded? Start it anew, "
@@ -79,11 +99,6 @@ class HttpEngine:
                 f"{self.title}: expected an answer from {self.url}. Got {printable(str(error)) or type(error).__name__}: is it "
                 "running? Go on with --resume."
             ) from error
-        if len(response.content) > MAX_BYTES:
-            raise EngineError(
-                f"{self.title}: expected an answer of at most {MAX_BYTES} bytes. Got {len(response.content)}."
-            )
-        return response
 
     def _object(self, path: str, response: httpx.Response) -> dict[str, Any]:
         try:

@@ -7,7 +7,17 @@ from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 
 from treeopt.engines.probes.child import Child, python
-from treeopt.engines.probes.client import Answer, Availability, Counters, EngineClient, Launch, Question, Running
+from treeopt.engines.probes.client import (
+    Answer,
+    Availability,
+    Counters,
+    EngineClient,
+    Launch,
+    Question,
+    Running,
+    address_of,
+    addresses,
+)
 from treeopt.engines.probes.http import HttpEngine, number
 from treeopt.errors import EngineError
 from treeopt.records.engine import EngineSetting
@@ -64,20 +74,20 @@ class LlamaServer:
 
 
 class LlamaAtUrl:
-    """A server that runs already, with the draft length that it was started with."""
+    """Servers that run already, one for each draft length."""
 
     name = NAME
     settings: tuple[EngineSetting, ...] = ()
 
-    def __init__(self, url: str, *, timeout_s: float) -> None:
-        http = HttpEngine(TITLE, url, timeout_s=timeout_s)
+    def __init__(self, urls: str, *, timeout_s: float) -> None:
+        self._by_length = addresses(urls)
+        http = HttpEngine(TITLE, next(iter(self._by_length.values())), timeout_s=timeout_s)
         self.version = str(http.get("/props").get("build_info", "unknown"))
         http.close()
-        self._url = url
 
     def start(self, launch: Launch) -> Running:
         """See `EngineClient`; it is left running."""
-        return RunningLlama(self._url, launch, None)
+        return RunningLlama(address_of(NAME, self._by_length, launch), launch, None)
 
 
 class RunningLlama:
