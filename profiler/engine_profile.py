@@ -16,6 +16,8 @@ from treeopt.records.machine import Machine, Pair
 from treeopt.records.profile import UNKNOWN, MeasuredAcceptance, Profile
 from treeopt.version import TOOL
 
+SERVED = "served"
+"""Stands for a model of an engine that runs already, which does not say where it has it from."""
 RULE = "target"
 """Chains of one child a node are accepted alike by every lossless rule of engines; this is its plainest name."""
 
@@ -47,9 +49,13 @@ def machine_of(launch: Launch) -> Machine:
 
 def pair_of(launch: Launch) -> Pair:
     """Return the models that an engine was given, by the names that it was given."""
-    target, draft = launch.target, launch.draft or UNKNOWN
+    target, draft = launch.target, launch.draft
     return Pair(
-        target=_name(target), draft=_name(draft), dtype=UNKNOWN, target_source=target, draft_source=launch.draft
+        target=SERVED if target is None else _name(target),
+        draft=SERVED if draft is None else _name(draft),
+        dtype=UNKNOWN,
+        target_source=target,
+        draft_source=draft,
     )
 
 

@@ -69,8 +69,8 @@ class EngineOptions:
         from treeopt.engines.probes.client import Launch
 
         return Launch(
-            target=self.target or f"served at {self.url}",
-            draft=self.draft or (None if self.target else f"draft served at {self.url}"),
+            target=self.target,
+            draft=self.draft,
             draft_tokens=0,
             threads=self.threads,
             timeout_s=self.timeout_s,

@@ -61,8 +61,8 @@ class Assisted:
             raise EngineError(
                 f"{NAME}: expected a batch of 1, as assisted generation takes. Got {launch.slots}: probe batch 1."
             )
-        if launch.draft is None:
-            raise EngineError(f"{NAME}: expected a draft model. Got none: give --draft.")
+        if launch.target is None or launch.draft is None:
+            raise EngineError(f"{NAME}: expected two models. Got one or none: give --target and --draft.")
         if self._models is None:
             self._models = self._loaded(launch.target, launch.draft)
         return RunningAssisted(*self._models, launch.draft_tokens)

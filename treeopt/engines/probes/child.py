@@ -36,7 +36,10 @@ class Child:
             errors="replace",
             start_new_session=True,
         )
-        Thread(target=self._listen, daemon=True).start()
+        self._lines: Queue[str] = Queue()
+        self._readers = [Thread(target=each, daemon=True) for each in (self._read, self._listen)]
+        for each in self._readers:
+            each.start()
         try:
             self.ready = self._first_line(timeout_s)
         except BaseException:
@@ -52,25 +55,29 @@ class Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        for each in self._readers:
+            each.join()
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
 
     def _first_line(self, timeout_s: float) -> dict[str, Any]:
-        lines: Queue[str] = Queue()
-        Thread(target=self._read, args=(lines,), daemon=True).start()
         try:
-            line = lines.get(timeout=timeout_s)
+            line = self._lines.get(timeout=timeout_s)
         except Empty:
             raise EngineError(
                 f"{self._title}: expected it to start within {timeout_s:g} s. It did not: {self._message()}"
             ) from None
         if not line:
-            self._process.wait(timeout=5)
+            self._process.wait()
+            self._readers[1].join()
             raise EngineError(f"{self._title}: expected it to start. It ended: {self._message()}")
         found: dict[str, Any] = json.loads(line)
         return found
 
-    def _read(self, lines: "Queue[str]") -> None:
+    def _read(self) -> None:
         assert self._process.stdout is not None
-        lines.put(next((line for line in self._process.stdout if line.startswith("{")), ""))
+        self._lines.put(next((line for line in self._process.stdout if line.startswith("{")), ""))
         for _ in self._process.stdout:
             pass
 

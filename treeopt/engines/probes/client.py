@@ -16,10 +16,9 @@ from treeopt.records.engine import EngineSetting
 class Launch:
     """One setting that an engine is run under."""
 
-    target: str
-    """Model in the form that the engine takes."""
+    target: str | None
+    """Model in the form that the engine takes; None where the engine runs already."""
     draft: str | None
-    """None where the engine runs already."""
     draft_tokens: int
     """Length of the chain; 0 is plain decoding."""
     slots: int = 1

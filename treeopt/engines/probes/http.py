@@ -36,7 +36,7 @@ class HttpEngine:
             headers={"Authorization": f"Bearer {key}"} if key else {},
             follow_redirects=False,
             trust_env=False,
-            limits=httpx.Limits(max_connections=None),
+            limits=httpx.Limits(max_keepalive_connections=0),  # servers drop them when they like
         )
 
     def post(self, path: str, content: Mapping[str, Any]) -> dict[str, Any]:
