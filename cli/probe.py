@@ -30,11 +30,9 @@ def probe(asked: ProbeOptions) -> None:
     if asked.listed:
         _list()
         return
-    if asked.engine is None:
-        raise click.UsageError("ENGINE: expected a name; treeopt probe --list shows them. Give one.")
-    asked.models.check()
+    name = asked.check()
     check_files(asked.path, None)
-    client, launch = asked.models.client(asked.engine), asked.models.launch()
+    client, launch = asked.models.client(name), asked.models.launch()
     result = _measured(asked, client, launch)
     result.save(asked.path)
     _tell(asked, result)

@@ -68,7 +68,7 @@ def _latency(settings: ProbeSettings, probe: Probe, batch: int) -> ChainLatency:
         TimedChain(length=length, steps=Timing([each.decode_s / each.steps for each in probe.samples(length, batch)]))
         for length in settings.lengths
     )
-    plain = probe.samples(0, batch)
+    plain = probe.samples(0, settings.batch_sizes[0])  # the same texts at every batch size
     context = round(sum(each.prompt_tokens + each.tokens / 2 for each in plain) / len(plain))
     return ChainLatency(context_tokens=context, batch_size=batch, chains=chains)
 

@@ -10,6 +10,7 @@ from treeopt.cli.options.inputs import PROFILE, file, output
 from treeopt.cli.options.record import argument, group, option
 from treeopt.cli.options.values import COUNT, COUNTS, DURATION, LENGTHS, TEMPERATURE, THREADS, Whole
 from treeopt.cli.profile_files import journal_path
+from treeopt.errors import InvalidValueError
 from treeopt.files.whole_files import is_stream
 
 if TYPE_CHECKING:
@@ -56,7 +57,10 @@ class EngineOptions:
         if self.url is not None:
             from treeopt.engines.probes.client import addresses
 
-            addresses(self.url)
+            try:
+                addresses(self.url)
+            except InvalidValueError as error:
+                raise click.UsageError(str(error)) from None
 
     def client(self, name: str) -> "EngineClient":
         """Return the engine of a name."""
@@ -151,6 +155,21 @@ class ProbeOptions:
             help="File to write; - is standard output.",
         )
     )
+
+    def check(self) -> str:
+        """Return the engine's name; click.UsageError where none is named that there is, or models or lengths are missing."""
+        from treeopt.engines.probes.named import MODULES
+
+        if self.engine not in MODULES:
+            raise click.UsageError(
+                f"ENGINE: expected one of {', '.join(MODULES)}. Got {self.engine!r:.40}: treeopt probe --list tells of each."
+            )
+        self.models.check()
+        if self.lengths[0] != 0 or len(self.lengths) < 2 or list(self.lengths) != sorted(self.lengths):
+            raise click.UsageError(
+                f"--lengths: expected 0, plain decoding, and others that rise, such as 0,1,3,7. Got {','.join(map(str, self.lengths))}."
+            )
+        return self.engine
 
     @property
     def journal_file(self) -> Path | None:

@@ -72,7 +72,7 @@ class ChainLatency(ShortRepr):
         lengths = [each.length for each in self.chains]
         if not lengths or lengths[0] != 0 or lengths != sorted(set(lengths)):
             raise InvalidValueError(
-                f"chains: expected lengths that rise from 0, plain decoding. Got {lengths}: measure plain decoding too.",
+                f"expected lengths that rise from 0, plain decoding. Got {lengths}: measure plain decoding too.",
                 field="chains",
             )
 
@@ -110,12 +110,12 @@ class ChainCounts(ShortRepr):
     def __post_init__(self) -> None:
         if not self.steps or len(self.steps) != len(self.tokens):
             raise InvalidValueError(
-                f"steps, tokens: expected as many of each. Got {len(self.steps)} and {len(self.tokens)}.", field="steps"
+                f"expected as many of each. Got {len(self.steps)} and {len(self.tokens)}.", field="steps"
             )
         for steps, tokens in zip(self.steps, self.tokens, strict=True):
             if steps < 1 or not steps <= tokens <= steps * (1 + self.length):
                 raise InvalidValueError(
-                    f"tokens: expected 1 to {1 + self.length} in each step. Got {tokens} in {steps}.", field="tokens"
+                    f"expected 1 to {1 + self.length} in each step. Got {tokens} in {steps}.", field="tokens"
                 )
 
     @property
@@ -128,6 +128,6 @@ def check_lengths(chains: Sequence[ChainCounts]) -> None:
     """Raise InvalidValueError unless lengths rise and all are of the same texts."""
     lengths = [each.length for each in chains]
     if lengths != sorted(set(lengths)):
-        raise InvalidValueError(f"chains: expected lengths that rise. Got {lengths}.", field="chains")
+        raise InvalidValueError(f"expected lengths that rise. Got {lengths}.", field="chains")
     if len({len(each.steps) for each in chains}) > 1:
-        raise InvalidValueError("chains: expected counts of the same texts at every length.", field="chains")
+        raise InvalidValueError("expected counts of the same texts at every length.", field="chains")

@@ -183,7 +183,9 @@ class Profile(ShortRepr):
         from treeopt.files.yaml_file import parse_yaml  # here, because yaml is slow to import
 
         fields = Fields(path, parse_yaml(path, read_text(path, limit_bytes=MAX_BYTES), kind="a profile"))
-        check_format(fields, FORMAT, VERSION)
+        version = check_format(fields, FORMAT, VERSION)
+        if version == 1 and "engine" in fields:
+            raise fields.error("engine", "expected in version 2 and later. Got version 1: probe again.")
         return read_record(fields, cls)
 
     def save(self, path: Path | str) -> None:
