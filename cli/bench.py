@@ -2,6 +2,7 @@
 
 import click
 
+from treeopt.cli.bench_engine import bench_engine
 from treeopt.cli.bench_grid import bench_grid
 from treeopt.cli.bench_systems import bench_systems
 from treeopt.cli.bench_tree import bench_tree
@@ -22,10 +23,14 @@ def bench(asked: BenchOptions) -> None:
     With --systems all ways of speculating are profiled, planned and decoded with, on the same prompts: plain,
     prompt-lookup, chain, k-sequences, top-k-tree, medusa, redrafter, lookahead, specexec, eagle2, sequoia, treeopt.
     Those that cannot run on the pair are listed with the reason.
+
+    With --engine draft lengths are raced in an engine that treeopt probe has measured, the plan's among them.
     """
     asked.check()
     if asked.tree is not None:
         bench_tree(asked.tree, asked)
+    elif asked.engine is not None:
+        bench_engine(asked.engine, asked)
     elif asked.systems is not None:
         bench_systems(asked.systems, asked)
     else:

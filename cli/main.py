@@ -25,6 +25,7 @@ class Commands(LazyGroup):
         "solve": Place("solve", "Find the tree and the rule with the most tokens per second."),
         "show": Place("show", "Draw a tree as text, or as a picture with -o."),
         "compare": Place("compare", "Predict trees of any origin beside the best ones."),
+        "probe": Place("probe", "Measure an engine that runs, or that treeopt starts."),
         "export": Place("export", "Write a tree or a setting for another program."),
         "import": Place("import_tree", "Turn another program's tree into a tree file."),
         "run": Place("run", "Generate a text with a tree."),

@@ -93,7 +93,7 @@ def solve(asked: SolveOptions) -> None:
     if asked.as_json:
         click.echo(f"Written to {written}", err=True)
     elif not asked.to_stdout:
-        click.echo(f"\nWritten to {written}. Next: {_next(asked.path, plan, profile)}")
+        click.echo(f"\nWritten to {written}. Next: {_next(asked.path, plan, profile, asked.profile_path)}")
 
 
 def _planned(profile: "Profile", asked: PlanOptions) -> "tuple[Plan, Schedule | None]":
@@ -120,9 +120,11 @@ def _text(
     return f"{text}\n\n{draw_text(chosen.tree, reach=chosen.reach, max_rows=32, width=width)}"
 
 
-def _next(path: Path, plan: "Plan", profile: "Profile") -> str:
+def _next(path: Path, plan: "Plan", profile: "Profile", profile_path: Path) -> str:
     """Return commands that go on with a tree, with its own pair, as it was measured and planned."""
     acceptance, file = plan.model.acceptance, quoted(path)
+    if profile.engine is not None:
+        return f"treeopt bench --engine {profile.engine.name} --profile {quoted(profile_path)}"
     options = sampling_text(acceptance.sampling, acceptance.draft_sampling) + (" --lossy" if plan.lossy else "")
     return (
         f"treeopt show {file} -o {quoted(path.with_suffix('.svg'))}, "

@@ -14,7 +14,7 @@ def describe_machine(device: torch.device) -> Machine:
     """Return the machine as it is now."""
     return Machine(
         device=str(device),
-        processor=torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
+        processor=torch.cuda.get_device_name(device) if device.type == "cuda" else processor(),
         threads=torch.get_num_threads(),
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
@@ -39,7 +39,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _processor() -> str:
+def processor() -> str:
     """Return the processor's model name, which `platform` does not know on Linux."""
     information = Path("/proc/cpuinfo")
     if information.is_file():

@@ -38,6 +38,10 @@ class InfeasibleError(TreeoptError):
     """A question that the measured data cannot answer."""
 
 
+class EngineError(TreeoptError):
+    """An engine that does not start, does not answer in time, or answers what cannot be: names engine and remedy."""
+
+
 class OutOfMemoryError(TreeoptError, MemoryError):
     """A need of more memory than is free, found before it was taken."""
 

@@ -11,11 +11,11 @@ from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
 from treeopt.cli.options.record import argument, given, group, option
 from treeopt.cli.options.rule import LOSSY
-from treeopt.cli.options.values import TEMPERATURES
+from treeopt.cli.options.values import DURATION, LENGTHS, TEMPERATURES
 from treeopt.files.picture_file import checked_suffix
 from treeopt.files.whole_files import STANDARD_STREAM, write_text
 
-TREE, GRID, SYSTEMS = "TREE", "--grid", "--systems"
+TREE, GRID, SYSTEMS, ENGINE = "TREE", "--grid", "--systems", "--engine"
 REFUSED = {
     TREE: {
         "plot": "one tree gives no picture of a bench. Bench many with --grid, or draw the tree with treeopt show.",
@@ -26,6 +26,17 @@ REFUSED = {
         "same_prompts": "all methods decode prompts that none was measured on. Leave it out.",
         "rule": "each method verifies by a rule of its own. Leave it out, or name methods of that rule.",
         "lossy": "only methods that keep the target's distribution are compared. Leave it out.",
+    },
+    ENGINE: {
+        "same_prompts": "held-out prompts are decoded. Leave it out.",
+        "rule": "the engine verifies by its own rule. Leave it out.",
+        "lossy": "the engine verifies by its own rule. Leave it out.",
+        "plot": "lengths of an engine give no picture yet. Leave it out.",
+        "chat": "prompts go to the engine as they are. Leave it out.",
+        "device": "the engine knows its own. Leave it out.",
+        "dtype": "the models are in a form of their own. Leave it out.",
+        "offload": "the engine loads the models. Leave it out.",
+        "max_memory": "the engine loads the models. Leave it out.",
     },
 }
 """Options that a mode has no use for, and what to do instead; all others are honoured."""
@@ -49,6 +60,35 @@ class BenchOptions:
             "--grid",
             is_flag=True,
             help="Instead of TREE: chains, trees of several sizes and depths, and the plan's choice.",
+        )
+    )
+    engine: str | None = field(
+        metadata=option(
+            "--engine",
+            metavar="ENGINE",
+            help="Instead of TREE: draft lengths in an engine that treeopt probe has measured.",
+        )
+    )
+    url: str | None = field(
+        metadata=option("--url", metavar="URL", help="With --engine: address of one that runs already.")
+    )
+    lengths: tuple[int, ...] = field(
+        metadata=option(
+            "--lengths",
+            type=LENGTHS,
+            default=(),
+            metavar="NUMBERS",
+            help="With --engine: draft tokens to race beside those of the profile.",
+        )
+    )
+    timeout_s: float = field(
+        metadata=option(
+            "--timeout",
+            "timeout_s",
+            type=DURATION,
+            default="60s",
+            show_default=True,
+            help="With --engine: longest wait for a start or an answer.",
         )
     )
     same_prompts: bool = field(
@@ -135,11 +175,16 @@ class BenchOptions:
 
     @property
     def mode(self) -> str:
-        """Which of the three modes is meant; click.UsageError where none is, or several are."""
-        given = ((TREE, self.tree is not None), (SYSTEMS, self.systems is not None), (GRID, self.grid))
+        """Which of the four modes is meant; click.UsageError where none is, or several are."""
+        given = (
+            (TREE, self.tree is not None),
+            (SYSTEMS, self.systems is not None),
+            (GRID, self.grid),
+            (ENGINE, self.engine is not None),
+        )
         modes = [mode for mode, is_given in given if is_given]
         if len(modes) != 1:
-            raise click.UsageError("TREE, --systems, --grid: expected one of them.")
+            raise click.UsageError("TREE, --systems, --grid, --engine: expected one of them.")
         return modes[0]
 
     def check(self) -> None:
@@ -159,6 +204,9 @@ def refuse_useless(mode: str, temperatures: tuple[float, ...]) -> None:
     """Raise click.UsageError for an option that was given and that the mode has no use for."""
     context = click.get_current_context()
     flags = {parameter.name: parameter.opts[0] for parameter in context.command.params}
+    for name in () if mode == ENGINE else ("url", "lengths", "timeout_s"):
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"{flags[name]} with {mode}: it is for --engine. Leave it out.")
     for name, reason in REFUSED[mode].items():
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             raise click.UsageError(f"{flags[name]} with {mode}: {reason}")

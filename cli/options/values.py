@@ -144,6 +144,11 @@ class Names(Text):
         return [CompletionItem(name) for name in self._names() if name.startswith(incomplete)]
 
 
+def _length(text: str) -> int:
+    """Return a number of draft tokens, 0 included."""
+    return 0 if text == "0" else _count(text)
+
+
 def _count(text: str) -> int:
     if not re.fullmatch(r"[1-9]\d{0,8}", text, re.ASCII):
         raise ValueError(text)
@@ -185,5 +190,6 @@ SHARE = Number(_share, "a number above 0 and at most 1")
 TEMPERATURE = Number(_temperature, "0, which is greedy, or a number of at least 1e-6")
 DRAFT_TEMPERATURE = Number(_warm, "a number of at least 1e-6")
 COUNTS = CommaList("whole numbers of at least 1", _count, "256,1024")
+LENGTHS = CommaList("whole numbers of at least 0", _length, "0,1,3,7")
 TEMPERATURES = CommaList("temperatures of at least 0", _temperature, "0,0.6")
 DURATION = Duration()

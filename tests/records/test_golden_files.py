@@ -8,7 +8,7 @@ import treeopt
 from treeopt.trees import load_file
 
 ROOT = Path(__file__).resolve().parents[2]
-PROFILES = [*sorted((ROOT / "docs/profiles").glob("*.yaml")), ROOT / "tests/data/profile-golden.yaml"]
+PROFILES = [*sorted((ROOT / "docs/profiles").glob("*.yaml")), *sorted((ROOT / "tests/data").glob("profile-*.yaml"))]
 TREES = sorted((ROOT / "tests/data").glob("tree-*.json"))
 
 

@@ -139,14 +139,15 @@ class Fields:
         return [float(value) for value in values]
 
 
-def check_format(fields: Fields, name: str, version: int) -> None:
-    """Read the `format` and `version` fields and refuse another format or a newer version."""
+def check_format(fields: Fields, name: str, version: int) -> int:
+    """Read the `format` and `version` fields, refuse another format or a newer version, and return the version."""
     found = fields.text("format")
     if found != name:
         raise fields.error("format", f"expected {name!r}. Got {found!r}: is it another kind of file?")
     number = fields.integer("version")
     if number > version:
         raise fields.error("version", f"expected at most {version}. Got {number}: update treeopt to read it.")
+    return number
 
 
 def _nesting(values: object, most: int) -> int:

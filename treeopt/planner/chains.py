@@ -57,7 +57,7 @@ def chain_schedule(profile: Profile, request: PlanRequest = ANYTHING) -> tuple[C
         profile: what was measured.
         request: whose acceptance counts, at which context length, and by `max_depth` the most draft tokens.
     """
-    sizes = sorted({latency.batch_size for latency in profile.latencies})
+    sizes = sorted({latency.batch_size for latency in profile.step_latencies})
     drafts = token_model(profile.acceptance(rule=request.rule, temperature=request.temperature), raw=request.raw)
     found: list[tuple[int, int, Candidate]] = []
     for batch in range(sizes[0], sizes[-1] + 1):

@@ -22,6 +22,7 @@ from treeopt.planner.condition import Condition
 from treeopt.planner.curves import Curve, Knots, mixed, padding
 from treeopt.planner.overheads import Overheads, constant, fitted
 from treeopt.planner.smoothing import pooled, pooling
+from treeopt.records.engine import WholeSteps
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.trees import TokenTree
 
@@ -54,6 +55,8 @@ class StepCosts(ArrayRecord):
     """(…,): the rest of a step; what of it grows with levels and nodes is part of the curves."""
     branching_s: Float64 = field(default_factory=lambda: np.zeros(()))
     """(…,): what a step takes more where the tree branches."""
+    whole_steps: bool = False
+    """Whether an engine's whole steps stand for passes."""
 
     def __post_init__(self) -> None:
         freeze(self)
@@ -119,8 +122,8 @@ class StepCosts(ArrayRecord):
     def _check(self, name: str, counts: Integers, most: int) -> None:
         if counts.size and counts.max() > most:
             raise InfeasibleError(
-                f"{name}: times were measured for 1 to {most} tokens. Got {counts.max()}: ask for fewer, or profile "
-                "with a larger --max-tokens."
+                f"{name}: times were measured for 1 to {most} tokens. Got {counts.max()}: ask for fewer, or "
+                + ("probe with larger --lengths." if self.whole_steps else "profile with a larger --max-tokens.")
             )
 
 
@@ -163,7 +166,8 @@ def step_costs(
         pass_s = (reading or _medians)((drafted_at_once,))[..., 0]
         return replace(costs, draft=Curve.free(costs.max_nodes), overhead_s=costs.overhead_s + pass_s)
     verify = _curve(condition, [each.verify for _, each in condition.parts], reading, max_nodes)
-    draft = _curve(condition, [each.draft for _, each in condition.parts], reading, max_nodes)
+    tables = [each.draft for _, each in condition.parts]
+    draft = Curve.free(verify.max_tokens) if _whole(condition) else _curve(condition, tables, reading, max_nodes)
     parts = [_overheads(condition, part, rule, reading or _medians, verify, draft) for part in range(len(verify.knots))]
     shares = np.array([share for share, _ in condition.parts])
     rest = Overheads(*(np.tensordot(shares, np.stack(each), axes=1) for each in zip(*parts, strict=True)))
@@ -173,6 +177,7 @@ def step_costs(
         draft=replace(draft, more_s=rest.per_level_s, times=np.ones_like(draft.padded)),
         overhead_s=np.maximum(0.0, rest.per_step_s),
         branching_s=np.maximum(0.0, rest.branching_s),
+        whole_steps=_whole(condition),
     )
 
 
@@ -191,8 +196,13 @@ def _curve(condition: Condition, tables: list[LatencyTable], reading: Reading | 
     if reading is not None:
         drawn = [pooled(reading(each.timings), pooling(each)) for each in tables]
         knots = tuple(replace(each, seconds=seconds) for each, seconds in zip(knots, drawn, strict=True))
-    padded = padding(medians_s)
+    padded = np.arange(len(medians_s) + 1) if _whole(condition) else padding(medians_s)
     return Curve(knots, padded, np.zeros(knots[0].seconds.shape[:-1]), np.zeros_like(padded))
+
+
+def _whole(condition: Condition) -> bool:
+    """Return whether whole steps of an engine stand for passes: drafting is in them, and none can be padded."""
+    return any(isinstance(each, WholeSteps) for _, each in condition.parts)
 
 
 def _overheads(condition: Condition, part: int, rule: str, read: Reading, verify: Curve, draft: Curve) -> Overheads:

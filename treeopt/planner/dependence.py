@@ -15,7 +15,8 @@ import numpy as np
 from treeopt.arrays import Float64
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.accepted_ranks import AcceptedRanks
-from treeopt.trees import TokenTree
+from treeopt.records.engine import ChainCounts
+from treeopt.trees import TokenTree, chain
 
 LEAST_STEPS = 100
 """Replayed steps that tell more than a table; texts shorter than a few steps hardly have any that are whole."""
@@ -53,3 +54,47 @@ class Dependence:
     @cached_property
     def _of_the_same(self) -> AcceptanceTable:
         return self.accepted_ranks.table(self.table.max_depth or 1, self.table.branching)
+
+
+@dataclass(frozen=True)
+class ChainDependence:
+    """What an engine's steps came to by draft length beside the table that is planned with.
+
+        tokens(K) = F(K) * r(K),   r(K) = counted tokens per step / F at lengths that were counted, straight between them
+
+    Beyond the largest counted length the last r holds.
+    """
+
+    table: AcceptanceTable
+    chains: tuple[ChainCounts, ...]
+    """Of lengths that the table has."""
+
+    def tells(self, tree: TokenTree) -> bool:
+        """Return whether it is a chain that drafts at all."""
+        return 1 < tree.nodes == tree.max_depth + 1
+
+    def tokens(self, tree: TokenTree) -> float:
+        """Return the tokens that a step with a chain yields: counted where its length was, the table's for other trees."""
+        expected = self.table.expected_tokens(tree)
+        return expected * self._at(tree.max_depth, self._ratios) if self.tells(tree) else expected
+
+    def deviations(self, tree: TokenTree) -> Float64:
+        """Return (J,): what each text contributes to the relative error, a ratio of sums; texts are clusters."""
+        return np.array([self._at(tree.max_depth, text) for text in self._deviations.T])
+
+    def _at(self, length: int, values: Float64) -> float:
+        return float(np.interp(length, [each.length for each in self.chains], values))
+
+    @cached_property
+    def _ratios(self) -> Float64:
+        return np.array([each.tokens_per_step / self.table.expected_tokens(chain(each.length)) for each in self.chains])
+
+    @cached_property
+    def _deviations(self) -> Float64:
+        """(lengths, J)."""
+        rows = []
+        for each in self.chains:
+            steps, tokens = np.array(each.steps), np.array(each.tokens)
+            residual = tokens - steps * each.tokens_per_step
+            rows.append(residual / tokens.sum() * np.sqrt(len(steps) / max(1, len(steps) - 1)))
+        return np.array(rows)

@@ -16,7 +16,7 @@ from treeopt.array_record import ShortRepr
 from treeopt.arrays import Float64, Int64
 from treeopt.planner.condition import Condition
 from treeopt.planner.costs import StepCosts, StepParts, sizes, step_costs
-from treeopt.planner.dependence import Dependence
+from treeopt.planner.dependence import ChainDependence, Dependence
 from treeopt.records.latency import Estimate, Timing
 from treeopt.records.profile import MeasuredAcceptance
 from treeopt.trees import TokenTree
@@ -33,7 +33,7 @@ class TokenDraws:
 
     p: Float64
     """(draws, D, R, B); D is 1 where one row holds for every depth.  Not cut to 0 … 1: cutting would shift the mean."""
-    dependence: Dependence | None = None
+    dependence: ChainDependence | Dependence | None = None
     """What the table leaves out; with it the texts' errors are those of their replay."""
     text_noise: Float64 | None = None
     """(draws, J): how much of each text's deviation a draw has; None where no texts are known."""
@@ -102,7 +102,7 @@ class Confidence(ShortRepr):
     """The probability, were that known exactly."""
 
 
-def draw_tokens(acceptance: MeasuredAcceptance, dependence: Dependence | None = None) -> TokenDraws:
+def draw_tokens(acceptance: MeasuredAcceptance, dependence: ChainDependence | Dependence | None = None) -> TokenDraws:
     """Return the draws of one acceptance, the same at every call."""
     generator = np.random.default_rng(SEED)
     noise = None if acceptance.texts is None else draw_text_noise(len(acceptance.texts.reached), generator)

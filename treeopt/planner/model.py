@@ -16,7 +16,7 @@ from treeopt.array_record import ArrayRecord, ShortRepr
 from treeopt.arrays import Float64
 from treeopt.planner.condition import Condition, condition
 from treeopt.planner.costs import StepCosts, sizes, step_costs
-from treeopt.planner.dependence import Dependence
+from treeopt.planner.dependence import ChainDependence, Dependence
 from treeopt.planner.draws import Draws, TokenDraws, condition_draws, draw_tokens, estimates
 from treeopt.planner.overheads import branches
 from treeopt.planner.request import PlanRequest, Where
@@ -90,8 +90,13 @@ class TokenModel(ArrayRecord):
         return StepModel(condition=where, drafts=self, costs=costs)
 
     @cached_property
-    def dependence(self) -> Dependence | None:
+    def dependence(self) -> ChainDependence | Dependence | None:
         """What the table leaves out; None where no accepted ranks are known."""
+        if self.acceptance.chains:
+            depth = self.acceptance.table.max_depth or 0
+            return ChainDependence(
+                self.acceptance.table, tuple(each for each in self.acceptance.chains if each.length <= depth)
+            )
         accepted_ranks = self.acceptance.accepted_ranks
         return None if accepted_ranks is None else Dependence(self.acceptance.table, accepted_ranks)
 
@@ -133,7 +138,7 @@ class StepModel(ArrayRecord):
         return self.drafts.smoothing
 
     @property
-    def dependence(self) -> Dependence | None:
+    def dependence(self) -> ChainDependence | Dependence | None:
         """What the acceptance table leaves out; None where no accepted ranks are known."""
         return self.drafts.dependence
 

@@ -93,7 +93,7 @@ def schedule(
 def several_conditions(profile: Profile, request: PlanRequest) -> int:
     """Return how many conditions a schedule is made for, temperatures counted; 0 where there is one or no speed asked for."""
     temperatures = {acceptance.temperature for acceptance in planned_acceptances(profile, request)}
-    if len(profile.latencies) * len(temperatures) == 1 or request.objective != "speed":
+    if len(profile.step_latencies) * len(temperatures) == 1 or request.objective != "speed":
         return 0
     return sum(len(measured_conditions(profile, temperature)) for temperature in temperatures)
 
@@ -111,7 +111,7 @@ def requested_schedule(profile: Profile, request: PlanRequest, tick: Callable[[]
     measured = planned_acceptances(profile, request)
     most = request.max_nodes
     if most is None:
-        most = min(latency.verify.max_tokens for latency in profile.latencies)
+        most = min(latency.verify.max_tokens for latency in profile.step_latencies)
     plans: list[Plan] = []
     contexts: list[Segment] = []
     batches: list[Segment] = []
@@ -141,7 +141,7 @@ def schedule_as_measured(
     """
     if not several_conditions(profile, request):
         return None
-    measured = min(latency.verify.max_tokens for latency in profile.latencies)
+    measured = min(latency.verify.max_tokens for latency in profile.step_latencies)
     most = measured if request.max_nodes is None else min(request.max_nodes, measured)
     return requested_schedule(profile, replace(request, max_nodes=most), tick)
 

@@ -14,6 +14,7 @@ from treeopt.files.record_form import in_file, read_record, written_record
 from treeopt.files.whole_files import read_text, write_text
 from treeopt.records.acceptance import SUMS_ROUNDING, AcceptanceTable, TextSums
 from treeopt.records.accepted_ranks import AcceptedRanks
+from treeopt.records.engine import ChainCounts, ChainLatency, EngineRun, check_lengths
 from treeopt.records.machine import Machine, Pair
 from treeopt.records.sampling import Sampling
 from treeopt.records.step_latency import (
@@ -56,7 +57,8 @@ __all__ = [
 ]
 
 FORMAT = "treeopt-profile"
-VERSION = 1
+VERSION = 2
+"""Profiles of engines have it; others are written as version 1, which older programs read."""
 MAX_BYTES = 32_000_000
 ACCEPTANCE = "acceptance"
 IMPORTED, UNKNOWN = "imported", "unknown"
@@ -101,6 +103,8 @@ class MeasuredAcceptance(ShortRepr):
     """Of every position, text by text; for `traversal` those that its table was built on."""
     imported: tuple[Imported, ...] = ()
     """Where `acceptance` was read from, if it was measured elsewhere."""
+    chains: tuple[ChainCounts, ...] = ()
+    """What an engine's steps came to by draft length, where whole steps were counted; texts as in `texts`."""
 
     @property
     def sampling(self) -> Sampling:
@@ -109,6 +113,7 @@ class MeasuredAcceptance(ShortRepr):
 
     def __post_init__(self) -> None:
         check_imported(self.imported, (ACCEPTANCE,))
+        check_lengths(self.chains)
         texts = 0 if self.texts is None else len(self.texts.reached)
         if self.accepted_ranks is not None and len(self.accepted_ranks.ranks) != texts:
             raise InvalidValueError(
@@ -153,13 +158,20 @@ class Profile(ShortRepr):
     """Program and version that measured."""
     machine: Machine
     pair: Pair
-    latencies: tuple[StepLatency, ...] = field(metadata=in_file("latency"))
+    engine: EngineRun | None = None
+    """The engine that was measured; None for treeopt's own decoder."""
+    latencies: tuple[StepLatency, ...] = field(default=(), metadata=in_file("latency"))
+    """Seconds of passes and steps under each condition; none of an engine, whose passes nobody sees."""
+    chain_latencies: tuple[ChainLatency, ...] = field(default=(), metadata=in_file("chain_latency"))
+    """Seconds of an engine's whole steps under each condition."""
     acceptances: tuple[MeasuredAcceptance, ...] = field(metadata=in_file("acceptance"))
 
     def __post_init__(self) -> None:
-        if not self.latencies or not self.acceptances:
+        if not self.acceptances or bool(self.latencies) == bool(self.chain_latencies):
             raise InvalidValueError("profile: expected at least one latency and one acceptance.")
-        check_conditions(self.latencies)
+        if (self.engine is None) != (not self.chain_latencies):
+            raise InvalidValueError("engine: expected with chain_latency, and only there.", field="engine")
+        check_conditions(self.step_latencies)
         check_rules(self.acceptances)
 
     @classmethod
@@ -171,24 +183,32 @@ class Profile(ShortRepr):
         from treeopt.files.yaml_file import parse_yaml  # here, because yaml is slow to import
 
         fields = Fields(path, parse_yaml(path, read_text(path, limit_bytes=MAX_BYTES), kind="a profile"))
-        check_format(fields, FORMAT, VERSION)
+        version = check_format(fields, FORMAT, VERSION)
+        if version == 1 and "engine" in fields:
+            raise fields.error("engine", "expected in version 2 and later. Got version 1: probe again.")
         return read_record(fields, cls)
 
     def save(self, path: Path | str) -> None:
         """Write the profile file whole or not at all; '-' is standard output."""
         from treeopt.files.yaml_file import yaml_text
 
-        write_text(path, yaml_text({"format": FORMAT, "version": VERSION, **written_record(self)}))
+        version = 1 if self.engine is None else VERSION
+        write_text(path, yaml_text({"format": FORMAT, "version": version, **written_record(self)}))
+
+    @property
+    def step_latencies(self) -> tuple[StepLatency, ...]:
+        """Seconds of steps under each condition, of an engine as whole steps."""
+        return self.latencies or tuple(each.whole_steps for each in self.chain_latencies)
 
     def latency(self, *, context_tokens: int | None = None, batch_size: int = 1) -> StepLatency:
         """Return the latency of one condition; without a context length, that of the first measured.
 
         Raises InfeasibleError naming the conditions that were measured.
         """
-        for latency in self.latencies:
+        for latency in self.step_latencies:
             if latency.batch_size == batch_size and context_tokens in (None, latency.context_tokens):
                 return latency
-        known = ", ".join(f"{item.context_tokens} tokens x {item.batch_size}" for item in self.latencies)
+        known = ", ".join(f"{item.context_tokens} tokens x {item.batch_size}" for item in self.step_latencies)
         context = "" if context_tokens is None else f"context {context_tokens} tokens x "
         raise InfeasibleError(f"{context}batch {batch_size} was not measured. Measured: {known}.")
 
@@ -197,8 +217,8 @@ class Profile(ShortRepr):
 
         Those that do not say serve either; where none was timed that way, all are returned.
         """
-        fitting = tuple(each for each in self.latencies if each.sampled in (None, temperature > 0))
-        return fitting or self.latencies
+        fitting = tuple(each for each in self.step_latencies if each.sampled in (None, temperature > 0))
+        return fitting or self.step_latencies
 
     def acceptance(self, *, rule: str | None = None, temperature: float | None = None) -> MeasuredAcceptance:
         """Return the acceptance of one rule and temperature; without them, the first measured.

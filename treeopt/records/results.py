@@ -76,3 +76,35 @@ class NotRun:
     temperature: float
     reason: str
     """Why not, in one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRow:
+    """One draft length of an engine, as predicted and as measured there; predictions are None beyond what was probed."""
+
+    length: int
+    """Draft tokens; 0 is plain decoding."""
+    chosen: bool
+    """Whether the plan takes it."""
+    tokens_per_step: float
+    predicted_tokens_per_step: float | None
+    tokens_per_s: float
+    predicted_tokens_per_s: float | None
+    speedup: float
+    """Tokens per second over those of plain decoding in the same engine."""
+    predicted_speedup: float | None
+    spread: float
+    """How far repeats of the same prompts lie apart, relative."""
+    identical: bool | None
+    """Whether every text is plain decoding's; None above temperature 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineBench:
+    """Draft lengths raced in an engine."""
+
+    engine: str
+    version: str
+    rows: tuple[EngineRow, ...]
+    regret: float
+    """How much faster the fastest measured length is than the chosen one, relative."""

@@ -113,7 +113,7 @@ class _Chooser:
 
     def _schedule(self) -> tuple[BatchLength, ...]:
         """Return the fastest length of every batch size from 1 on; empty where one was measured."""
-        if len({latency.batch_size for latency in self._profile.latencies}) == 1:
+        if len({latency.batch_size for latency in self._profile.step_latencies}) == 1:
             return ()
         acceptance = self._model.acceptance
         request = PlanRequest(

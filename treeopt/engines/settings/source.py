@@ -66,6 +66,8 @@ class Source:
 
 def verify_times(profile: Profile) -> tuple[VerifyTime, ...]:
     """Return the passes that were measured with the smallest batch, their tokens counted over all its sequences."""
+    if not profile.latencies:
+        return ()  # an engine's passes were not seen
     latency = min(profile.latencies, key=lambda each: each.batch_size)
     tokens = latency.verify.tokens * latency.batch_size
     return tuple(

@@ -1,0 +1,133 @@
+"""`treeopt bench --engine`: whether a plan comes true in the engine that serves."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from treeopt.cli.options.bench import BenchOptions
+from treeopt.cli.options.inputs import load_profile
+from treeopt.cli.options.probe import EngineOptions
+from treeopt.cli.terminal import warn
+from treeopt.errors import TreeoptError
+from treeopt.report.text import quoted
+
+if TYPE_CHECKING:
+    from treeopt.engines.probes.client import EngineClient, Launch
+    from treeopt.profiler.engine import ProbeSettings
+    from treeopt.records.profile import Profile
+
+ROUNDS = 5
+DEFAULTS = {
+    "llama-server": "llama-cpp",
+    "transformers": "hf",
+    "vllm": "vllm",
+    "openvino": "openvino",
+    "mlx-lm": "mlx-lm",
+}
+"""Engines as they are probed: as their settings are exported."""
+
+
+def bench_engine(name: str, asked: BenchOptions) -> None:
+    """Race plain decoding, the engine's default, the plan's length and those of the profile, and print the result."""
+    profile = load_profile(asked.profile_path)
+    if profile.engine is None or profile.engine.name != name:
+        known = "treeopt's own decoder" if profile.engine is None else profile.engine.name
+        raise TreeoptError(
+            f"{asked.profile_path}: expected a profile of {name}. Got one of {known}: write it with treeopt probe {name}."
+        )
+    engine = _engine(asked, profile)
+    engine.check()
+    client, launch = engine.client(name), engine.launch()
+    _warn_of_differences(profile, client, launch)
+    _publish(asked, profile, client, launch)
+
+
+def _engine(asked: BenchOptions, profile: "Profile") -> EngineOptions:
+    """Return the engine with the models that were probed, or those that the user names."""
+    target, draft = (
+        str(given) if given is not None else None if asked.url else known
+        for given, known in (
+            (asked.pair.target, profile.pair.target_source),
+            (asked.pair.draft, profile.pair.draft_source),
+        )
+    )
+    return EngineOptions(
+        target=target,
+        draft=draft,
+        url=asked.url,
+        threads=asked.pair.threads or profile.machine.threads,
+        timeout_s=asked.timeout_s,
+    )
+
+
+def _warn_of_differences(profile: "Profile", client: "EngineClient", launch: "Launch") -> None:
+    """Warn where another engine, other models or another machine answer than were probed."""
+    from dataclasses import replace
+
+    from treeopt.profiler.engine_profile import machine_of, pair_of
+    from treeopt.records.identity import Identity
+    from treeopt.records.warnings import OtherConditions, OtherPair
+
+    promised = Identity.of(profile.pair, profile.machine)
+    here = Identity.of(pair_of(launch), machine_of(launch))
+    said = "the profile is of"
+    if not promised.same_pair(here):
+        warn(OtherPair(said, promised.pair, here.pair, "probe again, or leave --target and --draft out"))
+    differences = list(promised.differences(replace(here, threads=here.threads or promised.threads)))
+    assert profile.engine is not None  # checked before
+    if profile.engine.version != client.version:
+        differences.append(f"{client.name} {profile.engine.version}, not {client.version}")
+    if differences:
+        warn(OtherConditions(said, tuple(differences)))
+
+
+def _publish(asked: BenchOptions, profile: "Profile", client: "EngineClient", launch: "Launch") -> None:
+    from tqdm import tqdm
+
+    from treeopt.planner import step_model
+    from treeopt.planner.chains import fastest_length
+    from treeopt.profiler.bench.race import race
+    from treeopt.report.engine_bench import engine_bench_json, engine_bench_table
+
+    model = step_model(profile, temperature=asked.temperature)
+    chosen, default = fastest_length(model), _default(client.name)
+    settings = _settings(asked, profile, chosen, default)
+    with tqdm(total=settings.waves, desc="race      ", unit="text", disable=None) as bar:
+        found = race(client, launch, settings, model, chosen, bar.update)
+    asked.publish(engine_bench_table(found, default), engine_bench_json(found))
+    if any(row.identical is False for row in found.rows):
+        click.echo(
+            f"A text differs from plain decoding's in {client.name}: report it there, with {quoted(asked.profile_path)}.",
+            err=True,
+        )
+
+
+def _settings(asked: BenchOptions, profile: "Profile", chosen: int, default: int | None) -> "ProbeSettings":
+    from treeopt.profiler.engine import ProbeSettings
+    from treeopt.texts.prompts import bench_prompts, load_prompts
+
+    prompts = asked.prompts
+    texts = load_prompts(most=prompts.most) if prompts.path is None else load_prompts(prompts.path, most=prompts.most)
+    lengths = {
+        0,
+        chosen,
+        *(each.length for each in profile.chain_latencies[0].chains),
+        *([] if default is None else [default]),
+    }
+    return ProbeSettings(
+        lengths=tuple(sorted(lengths | set(asked.lengths))),
+        prompts=tuple(bench_prompts(texts)),
+        rounds=asked.repeats or ROUNDS,
+        max_new_tokens=asked.max_new_tokens or 96,
+        temperature=profile.acceptances[0].temperature if asked.temperature is None else asked.temperature,
+    )
+
+
+def _default(name: str) -> int | None:
+    """Return the draft tokens that an engine takes when it is told nothing; None where it has to be told."""
+    from treeopt.engines import ENGINES
+
+    if name not in DEFAULTS:
+        return None
+    default = next(each for each in ENGINES if each.name == DEFAULTS[name]).default
+    return None if default is None or not default.is_chain else default.depth

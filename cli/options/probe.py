@@ -1,0 +1,177 @@
+"""What `treeopt probe` and `treeopt bench --engine` are asked: which engine, with which models, under which settings."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from treeopt.cli.options.inputs import PROFILE, file, output
+from treeopt.cli.options.record import argument, group, option
+from treeopt.cli.options.values import COUNT, COUNTS, DURATION, LENGTHS, TEMPERATURE, THREADS, Whole
+from treeopt.cli.profile_files import journal_path
+from treeopt.errors import InvalidValueError
+from treeopt.files.whole_files import is_stream
+
+if TYPE_CHECKING:
+    from treeopt.engines.probes.client import EngineClient, Launch
+
+LEAST_PROMPTS, MOST_PROMPTS = 3, 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """An engine's models, where it is, and how it is run."""
+
+    target: str | None = field(
+        metadata=option(
+            "--target", metavar="MODEL", help="Target model in the form that the engine takes, such as a GGUF file."
+        )
+    )
+    draft: str | None = field(metadata=option("--draft", metavar="MODEL", help="Draft model, likewise."))
+    url: str | None = field(
+        metadata=option(
+            "--url",
+            metavar="URLS",
+            help="Addresses of engines that run already, one for each length, 0=URL,3=URL; nothing else is contacted.",
+        )
+    )
+    threads: int | None = field(
+        metadata=option("--threads", type=THREADS, help="CPU threads; by default the engine's choice.")
+    )
+    timeout_s: float = field(
+        metadata=option(
+            "--timeout",
+            "timeout_s",
+            type=DURATION,
+            default="60s",
+            show_default=True,
+            help="Longest wait for a start or an answer.",
+        )
+    )
+
+    def check(self) -> None:
+        """Raise click.UsageError unless models are named, or the address of an engine that has them."""
+        if self.url is None and (self.target is None or self.draft is None):
+            raise click.UsageError("--target, --draft: expected both, or --url of an engine that runs. Give them.")
+        if self.url is not None:
+            from treeopt.engines.probes.client import addresses
+
+            try:
+                addresses(self.url)
+            except InvalidValueError as error:
+                raise click.UsageError(str(error)) from None
+
+    def client(self, name: str) -> "EngineClient":
+        """Return the engine of a name."""
+        from treeopt.engines.probes.named import engine_client
+
+        return engine_client(name, url=self.url, threads=self.threads, timeout_s=self.timeout_s)
+
+    def launch(self) -> "Launch":
+        """Return how the engine is started, whatever the length."""
+        from treeopt.engines.probes.client import Launch
+
+        return Launch(
+            target=self.target,
+            draft=self.draft,
+            draft_tokens=0,
+            threads=self.threads,
+            timeout_s=self.timeout_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeOptions:
+    """What is measured of which engine, how much of it, and where it is written."""
+
+    engine: str | None = field(metadata=argument(required=False, metavar="ENGINE"))
+    listed: bool = field(
+        metadata=option(
+            "--list", "listed", is_flag=True, help="Say of each engine whether it is installed, and what it tells."
+        )
+    )
+    models: EngineOptions = field(metadata=group(EngineOptions))
+    lengths: tuple[int, ...] = field(
+        metadata=option(
+            "--lengths",
+            type=LENGTHS,
+            metavar="NUMBERS",
+            default="0,1,3,7",
+            show_default=True,
+            help="Draft tokens to measure with, from 0, plain decoding, on.",
+        )
+    )
+    batch_sizes: tuple[int, ...] = field(
+        metadata=option(
+            "--batch-sizes",
+            type=COUNTS,
+            metavar="NUMBERS",
+            default="1",
+            show_default=True,
+            help="Texts decoded at the same time.",
+        )
+    )
+    prompts: Path | None = field(
+        metadata=option(
+            "--prompts", type=file, metavar="PATH", help="Prompts, as for treeopt profile; by default the bundled ones."
+        )
+    )
+    most_prompts: int = field(
+        metadata=option(
+            "--max-prompts",
+            "most_prompts",
+            type=Whole(LEAST_PROMPTS, MOST_PROMPTS),
+            default=24,
+            show_default=True,
+            help="Prompts taken, the first ones; every 4th is kept for benchmarks.",
+        )
+    )
+    temperature: float = field(
+        metadata=option("--temperature", type=TEMPERATURE, default=0.0, show_default=True, help="0 is greedy.")
+    )
+    rounds: int = field(
+        metadata=option("--rounds", type=COUNT, default=3, show_default=True, help="Times each prompt is decoded.")
+    )
+    max_new_tokens: int = field(
+        metadata=option(
+            "--max-new-tokens", type=Whole(8, 100_000), default=96, show_default=True, help="Tokens of each text."
+        )
+    )
+    time_budget_s: float | None = field(
+        metadata=option(
+            "--time-budget", "time_budget_s", type=DURATION, help="Measure for so long, in place of --rounds."
+        )
+    )
+    resume: bool = field(metadata=option("--resume", is_flag=True, help="Go on with an interrupted probe."))
+    path: Path = field(
+        metadata=option(
+            "-o",
+            "--output",
+            "path",
+            type=output,
+            default=PROFILE,
+            show_default=True,
+            help="File to write; - is standard output.",
+        )
+    )
+
+    def check(self) -> str:
+        """Return the engine's name; click.UsageError where none is named that there is, or models or lengths are missing."""
+        from treeopt.engines.probes.named import MODULES
+
+        if self.engine not in MODULES:
+            raise click.UsageError(
+                f"ENGINE: expected one of {', '.join(MODULES)}. Got {self.engine!r:.40}: treeopt probe --list tells of each."
+            )
+        self.models.check()
+        if self.lengths[0] != 0 or len(self.lengths) < 2 or list(self.lengths) != sorted(self.lengths):
+            raise click.UsageError(
+                f"--lengths: expected 0, plain decoding, and others that rise, such as 0,1,3,7. Got {','.join(map(str, self.lengths))}."
+            )
+        return self.engine
+
+    @property
+    def journal_file(self) -> Path | None:
+        """Where every answer is kept until the profile is written; None beside a stream."""
+        return None if is_stream(self.path) else journal_path(self.path)

@@ -1,0 +1,224 @@
+"""Measuring a running engine from outside: settings in turn, many short rounds, every answer kept at once.
+
+Each answer tells seconds and steps of one text.  What the engine counts meanwhile says which draft tokens were
+accepted, and both have to agree: counters that grow by more than was asked for count other clients too.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from random import Random
+from typing import NamedTuple
+from zlib import crc32
+
+from treeopt.engines.probes.client import Answer, Counters, EngineClient, Launch, Question, Running
+from treeopt.errors import EngineError, InvalidValueError
+from treeopt.profiler.journal import Journal
+
+SEED = 0
+LEAST_TOKENS = 8
+"""A text of fewer tokens tells hardly anything of steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeSettings:
+    """What an engine is asked, and how often.
+
+    Raises InvalidValueError for lengths without plain decoding, 0, or that repeat, and for fewer than two prompts.
+    """
+
+    lengths: tuple[int, ...]
+    """Draft tokens, rising from 0."""
+    batch_sizes: tuple[int, ...] = (1,)
+    prompts: tuple[str, ...]
+    rounds: int = 3
+    """Times that every prompt is decoded with every length."""
+    max_new_tokens: int = 96
+    temperature: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.lengths[:1] != (0,) or list(self.lengths) != sorted(set(self.lengths)) or len(self.lengths) < 2:
+            raise InvalidValueError(
+                f"lengths: expected 0, plain decoding, and others that rise. Got {self.lengths}: such as 0,1,3,7."
+            )
+        if len(self.prompts) < 2:
+            raise InvalidValueError(f"prompts: expected at least 2. Got {len(self.prompts)}: give more.")
+        if self.max_new_tokens < LEAST_TOKENS:
+            raise InvalidValueError(f"max_new_tokens: expected at least {LEAST_TOKENS}. Got {self.max_new_tokens}.")
+
+    @property
+    def waves(self) -> int:
+        """How often the engine is asked."""
+        return self.rounds * len(self.lengths) * sum(-(-len(self.prompts) // size) for size in self.batch_sizes)
+
+
+class Sample(NamedTuple):
+    """One text decoded with one length."""
+
+    prompt: int
+    """Its number."""
+    tokens: int
+    """That steps committed, the first of the text not counted."""
+    steps: int
+    decode_s: float
+    prompt_tokens: int
+    checksum: int
+    """Of the text, so that texts can be told apart."""
+    accepted: tuple[int, ...]
+    """How often the 1st, 2nd, … draft token was accepted; empty where it is not told."""
+
+
+class Probe:
+    """An engine under several draft lengths.
+
+    Args:
+        client: the engine.
+        launch: how it is started, whatever the length and the batch.
+        settings: what it is asked.
+        journal: where every sample is kept at once; those that are there already are not asked for again.
+    """
+
+    def __init__(self, client: EngineClient, launch: Launch, settings: ProbeSettings, journal: Journal) -> None:
+        self._client = client
+        self._launch = launch
+        self._settings = settings
+        self._journal = journal
+
+    def measure(self, tick: Callable[[], object] = lambda: None, *, budget_s: float | None = None) -> None:
+        """Ask everything that is not in the journal yet; raises EngineError, what was answered before stays there.
+
+        Args:
+            tick: called after every answer.
+            budget_s: seconds for all batch sizes together, after which no further round begins.
+        """
+        share_s = None if budget_s is None else budget_s / len(self._settings.batch_sizes)
+        for batch in self._settings.batch_sizes:
+            self._batch(batch, tick, None if share_s is None else time.monotonic() + share_s)
+
+    def samples(self, length: int, batch: int) -> list[Sample]:
+        """Return what was measured with a length at a batch size."""
+        return [
+            Sample(
+                entry.key,
+                int(tokens),
+                int(steps),
+                decode_s,
+                int(prompt_tokens),
+                int(checksum),
+                tuple(map(int, accepted)),
+            )
+            for entry in self._journal.entries(_kind(length, batch))
+            for tokens, steps, decode_s, prompt_tokens, checksum, *accepted in [entry.values]
+        ]
+
+    def _batch(self, batch: int, tick: Callable[[], object], until_s: float | None) -> None:
+        texts, lengths = len(self._settings.prompts), self._settings.lengths
+        known = {length: len(self.samples(length, batch)) for length in lengths}
+        if all(count >= self._settings.rounds * texts for count in known.values()):
+            return
+        order = Random(SEED)
+        with self._running(batch) as running:
+            for number in range(self._settings.rounds):
+                if number and until_s is not None and time.monotonic() > until_s:
+                    return
+                for length in order.sample(lengths, len(lengths)):
+                    for first in range(0, texts, batch):
+                        place = number * texts + first
+                        if known[length] <= place:
+                            chosen = [(first + each) % texts for each in range(batch)]
+                            self._ask(running[length], length, batch, chosen, number)
+                        tick()
+
+    @contextmanager
+    def _running(self, batch: int) -> Iterator[dict[int, Running]]:
+        """Start the engine with every length, so that they can be asked in turn."""
+        with ExitStack() as stack:
+            found = {}
+            for length in self._settings.lengths:
+                launch = replace(self._launch, draft_tokens=length, slots=batch)
+                running = self._client.start(launch)
+                stack.callback(running.close)
+                found[length] = running
+            for running in found.values():  # the first passes set up what later ones have
+                running.answers([Question(self._settings.prompts[0], LEAST_TOKENS, self._settings.temperature)])
+            yield found
+
+    def _ask(self, running: Running, length: int, batch: int, prompts: Sequence[int], number: int) -> None:
+        asked = self._settings
+        before = running.counters()
+        answers = running.answers(
+            [Question(asked.prompts[each], asked.max_new_tokens, asked.temperature, SEED + number) for each in prompts]
+        )
+        after = running.counters()
+        counted = None if before is None or after is None else after.since(before)
+        if counted is not None and len(answers) == 1:
+            answers = [_with_steps(answers[0], counted)]
+        steps = [self._steps(each, length) for each in answers]
+        if counted is not None and length:
+            _check_counters(self._client.name, counted, sum(steps), sum(each.after_first for each in answers), length)
+        for prompt, answer, own in zip(prompts, answers, steps, strict=True):
+            accepted = answer.accepted
+            if counted is not None and length and len(answers) == 1:
+                accepted = counted.accepted_per_position[:length]
+            values = (
+                answer.after_first,
+                own,
+                answer.decode_s,
+                answer.prompt_tokens,
+                crc32(answer.text.encode()),
+                *accepted,
+            )
+            self._journal.append(_kind(length, batch), prompt, values)
+
+    def _steps(self, answer: Answer, length: int) -> int:
+        """Return the steps of a text; raises EngineError where its tokens, steps and seconds cannot be."""
+        name, tokens, steps = self._client.name, answer.after_first, answer.steps
+        if steps is None:
+            raise EngineError(
+                f"{name}: expected to be told how many steps a text took. It does not tell: probe another engine."
+            )
+        if tokens < 1 or steps < 1:
+            raise EngineError(
+                f"{name}: expected texts of several tokens. Got one that ends at once: give other --prompts."
+            )
+        if answer.decode_s <= 0 or not steps <= tokens <= steps * (1 + length):
+            raise EngineError(
+                f"{name}: expected 1 to {1 + length} tokens a step with {length} draft tokens. Got {tokens} in {steps} steps "
+                f"and {answer.decode_s:g} s: does it run with another length?"
+            )
+        return steps
+
+
+def _check_counters(name: str, counted: Counters, steps: int, tokens: int, length: int) -> None:
+    """Raise EngineError unless the counters grew by what the answers told, steps and tokens behind the first."""
+    accepted = tokens - steps
+    numbers = (counted.drafts, counted.draft_tokens, counted.accepted_tokens, *counted.accepted_per_position)
+    if min(numbers) < 0:
+        raise EngineError(
+            f"{name}: expected counters that grow. Got {min(numbers)}: was it restarted? Go on with --resume."
+        )
+    if counted.accepted_tokens > counted.draft_tokens or counted.draft_tokens > length * counted.drafts:
+        raise EngineError(
+            f"{name}: expected at most {length} draft tokens in a step, and no more accepted. Got {counted.draft_tokens} drafted in "
+            f"{counted.drafts} steps, {counted.accepted_tokens} accepted: does it run with another length?"
+        )
+    if counted.drafts > steps or counted.accepted_tokens > accepted:
+        raise EngineError(
+            f"{name}: expected counters of {steps} steps and {accepted} accepted tokens. Got {counted.drafts} and "
+            f"{counted.accepted_tokens}: do other clients use it? Probe it when they do not, and go on with --resume."
+        )
+    if counted.accepted_per_position and sum(counted.accepted_per_position) != counted.accepted_tokens:
+        raise EngineError(
+            f"{name}: expected accepted tokens by position to sum to {counted.accepted_tokens}. Got "
+            f"{sum(counted.accepted_per_position)}: update the engine."
+        )
+
+
+def _with_steps(answer: Answer, counted: Counters) -> Answer:
+    """Return an answer with the steps that follow from the counters, where it does not tell them itself."""
+    return answer if answer.steps is not None else answer._replace(steps=answer.after_first - counted.accepted_tokens)
+
+
+def _kind(length: int, batch: int) -> str:
+    return f"chain {length} x {batch}"

@@ -1,0 +1,118 @@
+"""The profile of an engine, made of what it was measured to do."""
+
+import platform
+from collections.abc import Sequence
+
+import numpy as np
+
+from treeopt.engines.probes.client import EngineClient, Launch
+from treeopt.errors import InfeasibleError
+from treeopt.profiler.engine import Probe, ProbeSettings, Sample
+from treeopt.profiler.machine import now, processor
+from treeopt.records.acceptance import TextSums
+from treeopt.records.engine import ChainCounts, ChainLatency, EngineRun, TimedChain
+from treeopt.records.latency import Timing
+from treeopt.records.machine import Machine, Pair
+from treeopt.records.profile import UNKNOWN, MeasuredAcceptance, Profile
+from treeopt.version import TOOL
+
+SERVED = "served"
+"""Stands for a model of an engine that runs already, which does not say where it has it from."""
+RULE = "target"
+"""Chains of one child a node are accepted alike by every lossless rule of engines; this is its plainest name."""
+
+
+def engine_profile(client: EngineClient, launch: Launch, settings: ProbeSettings, probe: Probe) -> Profile:
+    """Return the profile of what a probe has measured; raises InfeasibleError where acceptance was not told."""
+    return Profile(
+        created=now(),
+        tool=TOOL,
+        machine=machine_of(launch),
+        pair=pair_of(launch),
+        engine=EngineRun(name=client.name, version=client.version, settings=client.settings),
+        chain_latencies=tuple(_latency(settings, probe, batch) for batch in settings.batch_sizes),
+        acceptances=(_acceptance(settings, probe),),
+    )
+
+
+def machine_of(launch: Launch) -> Machine:
+    """Return this machine, with the threads that an engine was given."""
+    return Machine(
+        device="cpu",
+        processor=processor(),
+        threads=launch.threads,
+        system=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+        torch=UNKNOWN,
+    )
+
+
+def pair_of(launch: Launch) -> Pair:
+    """Return the models that an engine was given, by the names that it was given."""
+    target, draft = launch.target, launch.draft
+    return Pair(
+        target=SERVED if target is None else _name(target),
+        draft=SERVED if draft is None else _name(draft),
+        dtype=UNKNOWN,
+        target_source=target,
+        draft_source=draft,
+    )
+
+
+def _name(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2] or path
+
+
+def _latency(settings: ProbeSettings, probe: Probe, batch: int) -> ChainLatency:
+    chains = tuple(
+        TimedChain(length=length, steps=Timing([each.decode_s / each.steps for each in probe.samples(length, batch)]))
+        for length in settings.lengths
+    )
+    plain = probe.samples(0, settings.batch_sizes[0])  # the same texts at every batch size
+    context = round(sum(each.prompt_tokens + each.tokens / 2 for each in plain) / len(plain))
+    return ChainLatency(context_tokens=context, batch_size=batch, chains=chains)
+
+
+def _acceptance(settings: ProbeSettings, probe: Probe) -> MeasuredAcceptance:
+    batch = settings.batch_sizes[0]
+    drafted = {length: probe.samples(length, batch) for length in settings.lengths if length}
+    texts = len(settings.prompts)
+    sums = _sums([each for samples in drafted.values() for each in samples], texts)
+    return MeasuredAcceptance(
+        rule=RULE,
+        temperature=settings.temperature,
+        top_p=1.0,
+        prompts=texts,
+        positions=sum(each.steps for samples in drafted.values() for each in samples),
+        table=sums.table(),
+        texts=sums,
+        chains=tuple(_counts(length, samples, texts) for length, samples in drafted.items()),
+    )
+
+
+def _counts(length: int, samples: Sequence[Sample], texts: int) -> ChainCounts:
+    steps, tokens = np.zeros(texts, int), np.zeros(texts, int)
+    for each in samples:
+        steps[each.prompt] += each.steps
+        tokens[each.prompt] += each.tokens
+    return ChainCounts(length=length, steps=tuple(steps.tolist()), tokens=tuple(tokens.tolist()))
+
+
+def _sums(samples: Sequence[Sample], texts: int) -> TextSums:
+    """Return how often each depth was reached and accepted, text by text: a depth is reached where the one above was.
+
+    Steps at the end of a text that draft less than others are counted as if they had drafted all.
+    """
+    depth = max((len(each.accepted) for each in samples), default=0)
+    reached, accepted = np.zeros((texts, depth)), np.zeros((texts, depth, 1))
+    for each in samples:
+        if each.accepted:
+            known = len(each.accepted)
+            reached[each.prompt, :known] += [each.steps, *each.accepted[:-1]]
+            accepted[each.prompt, :known, 0] += each.accepted
+    kept = int((reached.sum(axis=0) > 0).cumprod().sum())
+    if kept == 0:
+        raise InfeasibleError(
+            "acceptance: expected accepted draft tokens by position. The engine told too few: decode more with --rounds."
+        )
+    return TextSums(reached[:, :kept], accepted[:, :kept])

@@ -1,0 +1,166 @@
+"""`treeopt probe` and `bench --engine` with a fake engine: files, tables, warnings, refusals."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.invented import call
+from tests.support.fake_engine import FakeEngine
+from treeopt.engines.probes import named
+from treeopt.records.profile import Profile
+
+MODELS = ("--target", "t.gguf", "--draft", "d.gguf")
+QUICK = ("--max-prompts", "8", "--rounds", "2", "--max-new-tokens", "30", "--lengths", "0,1,3")
+
+
+@pytest.fixture
+def engine(monkeypatch, tmp_path):
+    """Return the fake that stands for llama-server, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    fake = FakeEngine(name="llama-server")
+    monkeypatch.setattr(named, "engine_client", lambda name, **_: fake if name == "llama-server" else None)
+    return fake
+
+
+def probe(*more):
+    return call("probe", "llama-server", *MODELS, *QUICK, *more)
+
+
+class TestProbe:
+    def test_it_writes_a_profile_that_solve_and_export_take(self, engine):
+        engine.step_s = lambda length, _: 0.001 * (1 + 0.1 * length)
+        result = probe()
+        assert result.exit_code == 0, result.stderr
+        assert "draft tokens  step, ms" in result.stdout
+        assert Profile.load("profile.yaml").engine.name == "llama-server"
+        assert not Path("profile.yaml.partial").exists()
+        solved = call("solve")
+        assert "Fastest: the chain of 4 nodes and depth 3" in solved.stdout, solved.output
+        assert "Next: treeopt bench --engine llama-server --profile profile.yaml" in solved.stdout
+        exported = call("export", "profile.yaml", "--to", "llama-cpp", "-o", "flags.txt")
+        assert exported.exit_code == 0, exported.output
+        assert "--spec-draft-n-max 3" in Path("flags.txt").read_text()
+
+    def test_where_speculation_loses_plans_say_so(self, engine):
+        engine.step_s = lambda length, _: 0.001 * (1 + 4 * length)
+        assert probe().exit_code == 0
+        assert "Plain decoding wins" in call("solve").stdout
+        refused = call("export", "profile.yaml", "--to", "llama-cpp")
+        assert refused.exit_code == 1
+        assert "run llama.cpp without speculation" in refused.stderr
+
+    def test_batch_sizes_make_schedules(self, engine):
+        engine.step_s = lambda length, batch: 0.001 * (1 + 0.1 * length * batch**3)
+        assert probe("--batch-sizes", "1,2,4").exit_code == 0
+        assert "batch" in call("solve").stdout
+        exported = call("export", "profile.yaml", "--to", "vllm", "-o", "vllm.json")
+        assert exported.exit_code == 0, exported.output
+
+    def test_an_engine_that_dies_keeps_its_answers(self, engine):
+        engine.dies_after = 12
+        broken = probe()
+        assert broken.exit_code == 1
+        assert "it is gone" in broken.stderr
+        assert Path("profile.yaml.partial").exists()
+        assert not Path("profile.yaml").exists()
+        engine.dies_after = None
+        before = engine.asked
+        assert probe("--resume").exit_code == 0
+        assert engine.asked - before < 3 + 36
+
+    @pytest.mark.usefixtures("engine")
+    def test_an_unmeasured_length_1_is_told(self):
+        result = call("probe", "llama-server", *MODELS, *QUICK[:-2], "--lengths", "0,3")
+        assert "Probe with --lengths 0,1,3." in result.stderr
+
+    @pytest.mark.parametrize(
+        ("arguments", "reason"),
+        [
+            ((), "ENGINE: expected one of"),
+            (("llama-server",), "--target, --draft: expected both"),
+            (("llama-server", "--url", "http://a:1"), "expected a server for each length"),
+            (("llama-server", *MODELS, "--lengths", "1,3"), "--lengths: expected 0"),
+            (("llama-server", *MODELS, "--lengths", "0,-1"), "whole numbers of at least 0"),
+        ],
+    )
+    def test_bad_input_is_one_line(self, engine, arguments, reason):
+        result = call("probe", *arguments)
+        assert result.exit_code == 2
+        assert reason in " ".join(result.stderr.split())
+        assert engine.asked == 0
+
+    def test_an_unknown_engine_is_one_line(self):
+        result = call("probe", "nothing", *MODELS)
+        assert result.exit_code == 2
+        assert "ENGINE: expected one of llama-server" in result.stderr
+
+    def test_all_engines_are_listed(self):
+        result = call("probe", "--list")
+        assert result.exit_code == 0
+        for name in named.MODULES:
+            assert f"\n{name}  (" in f"\n{result.stdout}"
+
+
+class TestBench:
+    @pytest.fixture(autouse=True)
+    def profile(self, engine):
+        engine.step_s = lambda length, _: 0.001 * (1 + 0.1 * length)
+        assert probe().exit_code == 0
+
+    def bench(self, *more):
+        return call(
+            "bench",
+            "--engine",
+            "llama-server",
+            "--max-prompts",
+            "12",
+            "--repeats",
+            "2",
+            "--max-new-tokens",
+            "30",
+            *more,
+        )
+
+    def test_rows_stand_beside_predictions(self):
+        result = self.bench("-o", "bench.json")
+        assert result.exit_code == 0, result.stderr
+        report = json.loads(Path("bench.json").read_text())
+        assert set(report) == {"tool", "engine", "version", "rows", "regret"}
+        assert [row["length"] for row in report["rows"]] == [0, 1, 3]
+        assert [row["length"] for row in report["rows"] if row["chosen"]] == [3]
+        for row in report["rows"]:
+            assert row["tokens_per_s"] == pytest.approx(row["predicted_tokens_per_s"], rel=0.1)
+            assert row["identical"] is True
+        assert report["regret"] == 0
+        assert "The chosen length is the fastest measured." in result.stdout
+
+    def test_a_choice_that_does_not_hold_is_told(self, engine):
+        engine.step_s = lambda length, _: 0.001 * (1 + 9 * length)
+        result = self.bench()
+        assert "plain decoding is" in result.stdout
+        assert "faster than the choice, 3 draft tokens" in result.stdout
+
+    def test_another_version_and_other_models_are_told(self, engine):
+        engine.version = "2"
+        result = self.bench("--target", "other.gguf")
+        assert "llama-server 1, not 2" in result.stderr
+        assert "other.gguf" in result.stderr
+
+    def test_another_profile_is_refused(self):
+        result = call("bench", "--engine", "transformers")
+        assert result.exit_code == 1
+        assert "expected a profile of transformers. Got one of llama-server" in result.stderr
+
+    @pytest.mark.parametrize(
+        ("option", "reason"), [(("--rule", "sequoia"), "by its own rule"), (("--grid",), "expected one of them")]
+    )
+    def test_options_without_a_use_are_refused(self, option, reason):
+        result = self.bench(*option)
+        assert result.exit_code == 2
+        assert reason in " ".join(result.stderr.split())
+
+    def test_its_own_options_are_refused_elsewhere(self):
+        result = call("bench", "--grid", "--lengths", "3")
+        assert result.exit_code == 2
+        assert "it is for --engine" in result.stderr

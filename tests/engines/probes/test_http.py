@@ -1,0 +1,209 @@
+"""Asking over HTTP: what servers say is read, whatever else they say is one line, and nothing is written down."""
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from treeopt.engines.probes.client import Counters, Launch, Question, addresses
+from treeopt.engines.probes.http import KEY_VARIABLE, HttpEngine, counters_of
+from treeopt.engines.probes.llama_server import LlamaAtUrl
+from treeopt.engines.probes.openai_server import OpenAIServers
+from treeopt.errors import EngineError, InvalidValueError
+
+METRICS = """# HELP {p}:spec_decode_num_drafts_total drafts
+# TYPE {p}:spec_decode_num_drafts_total counter
+{p}:spec_decode_num_drafts_total{l} 10
+# TYPE {p}:spec_decode_num_draft_tokens_total counter
+{p}:spec_decode_num_draft_tokens_total{l} 30
+# TYPE {p}:spec_decode_num_accepted_tokens_total counter
+{p}:spec_decode_num_accepted_tokens_total{l} 6
+# TYPE {p}:spec_decode_num_accepted_tokens_per_pos_total counter
+{p}:spec_decode_num_accepted_tokens_per_pos_total{l0} 4
+{p}:spec_decode_num_accepted_tokens_per_pos_total{l1} 2
+"""
+VLLM = METRICS.format(
+    p="vllm", l='{model_name="m"}', l0='{model_name="m",position="0"}', l1='{model_name="m",position="1"}'
+)
+LLAMA = METRICS.format(p="llamacpp", l="", l0='{position="0"}', l1='{position="1"}')
+LAUNCH = Launch(target=None, draft=None, draft_tokens=2, timeout_s=0.5)
+QUESTION = Question("abc", 4, 0.0)
+
+
+@pytest.fixture
+def serve():
+    """Return the function that serves answers by path, each a status and a text, or a function of the request."""
+    servers = []
+
+    def serve(answers):
+        seen = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                length = int(self.headers.get("Content-Length") or 0)
+                seen.append((self.path, dict(self.headers), self.rfile.read(length)))
+                found = answers.get(self.path, (404, "nothing here"))
+                status, text = found() if callable(found) else found
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(text.encode() if isinstance(text, str) else text)
+
+            do_POST = do_GET  # noqa: N815
+
+            def log_message(self, *_):
+                pass
+
+        server = HTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_port}", seen
+
+    yield serve
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize("text", [VLLM, LLAMA])
+def test_counters_are_read_whatever_their_prefix(text):
+    assert counters_of(text, "e") == Counters(10, 30, 6, (4, 2))
+
+
+def test_counters_of_several_models_are_added():
+    both = "".join(
+        line + (line.replace('"m"', '"n"') if not line.startswith("#") else "") for line in VLLM.splitlines(True)
+    )
+    assert counters_of(both, "e") == Counters(20, 60, 12, (8, 4))
+
+
+def test_metrics_without_drafts_are_none():
+    assert counters_of("# TYPE a counter\na_total 3\n", "e") is None
+
+
+def test_what_is_no_prometheus_text_is_one_line():
+    with pytest.raises(EngineError, match="e: expected metrics as Prometheus text"):
+        counters_of('vllm:spec_decode_num_drafts{a="b 1 2 3\n', "e")
+
+
+def test_a_key_comes_from_the_environment_and_is_in_no_message(serve, monkeypatch):
+    monkeypatch.setenv(KEY_VARIABLE, "s3cret")
+    url, seen = serve({"/x": (500, "no")})
+    with pytest.raises(EngineError) as raised:
+        HttpEngine("e", url, timeout_s=1).get("/x")
+    assert seen[0][1]["Authorization"] == "Bearer s3cret"
+    assert "s3cret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ((200, "no json"), "expected a JSON object"),
+        ((200, "[1]"), "expected a JSON object"),
+        ((503, "loading \x1b[31m"), r"status 503: loading \\x1b"),
+        (lambda: (time.sleep(1), (200, "{}"))[1], "within 0.3 s"),
+    ],
+)
+def test_other_answers_are_one_line(serve, answer, reason):
+    url, _ = serve({"/x": answer})
+    with pytest.raises(EngineError, match=reason):
+        HttpEngine("e", url, timeout_s=0.3).get("/x")
+
+
+def test_nobody_there_is_one_line():
+    with pytest.raises(EngineError, match=r"expected an answer from http://127\.0\.0\.1:9"):
+        HttpEngine("e", "http://127.0.0.1:9", timeout_s=1).get("/x")
+
+
+def llama_answer(**changes):
+    timings = {"predicted_n": 9, "predicted_ms": 12.0, "draft_n": 10, "draft_n_accepted": 3}
+    content = {"content": "text", "timings": timings, "tokens_evaluated": 5} | {}
+    for name, value in changes.items():
+        (timings if name in timings else content)[name] = value
+    return 200, json.dumps(content)
+
+
+class TestLlamaServer:
+    def running(self, serve, answer):
+        url, seen = serve({"/props": (200, '{"build_info": "b1"}'), "/completion": answer, "/metrics": (200, LLAMA)})
+        return LlamaAtUrl(f"2={url}", timeout_s=1).start(LAUNCH), seen
+
+    def test_an_answer(self, serve):
+        running, seen = self.running(serve, llama_answer())
+        (answer,) = running.answers([QUESTION])
+        assert (answer.text, answer.tokens, answer.decode_s, answer.steps, answer.prompt_tokens) == (
+            "text",
+            9,
+            0.012,
+            5,
+            5,
+        )
+        assert running.counters() == Counters(10, 30, 6, (4, 2))
+        asked = json.loads(seen[-2][2])
+        assert (asked["prompt"], asked["n_predict"], asked["temperature"]) == ("abc", 4, 0.0)
+        running.close()
+
+    @pytest.mark.parametrize(
+        ("changes", "reason"),
+        [
+            ({"draft_n_accepted": 11}, "expected at most 10 accepted"),
+            ({"predicted_ms": -1}, "expected a number 'predicted_ms'"),
+            ({"predicted_n": "9"}, "expected a number 'predicted_n'"),
+            ({"content": None}, "expected content and timings"),
+            ({"tokens_evaluated": float("nan")}, "expected a number 'tokens_evaluated'"),
+        ],
+    )
+    def test_what_is_no_answer(self, serve, changes, reason):
+        running, _ = self.running(serve, llama_answer(**changes))
+        with pytest.raises(EngineError, match=reason):
+            running.answers([QUESTION])
+
+    def test_a_length_without_a_server(self, serve):
+        url, _ = serve({"/props": (200, "{}")})
+        with pytest.raises(EngineError, match="add 2=URL to --url"):
+            LlamaAtUrl(f"0={url}", timeout_s=1).start(LAUNCH)
+
+
+def chunks(*usages, text="x"):
+    lines = [
+        {
+            "choices": [{"text": text}],
+            "usage": None if each is None else {"completion_tokens": each, "prompt_tokens": 3},
+        }
+        for each in usages
+    ]
+    return 200, "".join(f"data: {json.dumps(each)}\n\n" for each in lines) + "data: [DONE]\n\n"
+
+
+class TestOpenAI:
+    def running(self, serve, answer, metrics=(404, "")):
+        models = json.dumps({"data": [{"id": "m", "owned_by": "vllm"}]})
+        url, _ = serve({"/v1/models": (200, models), "/v1/completions": answer, "/metrics": metrics})
+        return OpenAIServers("vllm", {2: url}, timeout_s=1).start(LAUNCH)
+
+    def test_usage_that_grows_tells_steps(self, serve):
+        (answer,) = self.running(serve, chunks(1, 3, 4, 7)).answers([QUESTION])
+        assert (answer.tokens, answer.steps, answer.prompt_tokens, answer.text) == (7, 3, 3, "xxxx")
+
+    def test_single_tokens_tell_no_steps_of_a_server_that_drafts(self, serve):
+        (answer,) = self.running(serve, chunks(1, 2, 3)).answers([QUESTION])
+        assert answer.steps is None
+
+    def test_without_usage_chunks_are_tokens(self, serve):
+        (answer,) = self.running(serve, chunks(None, None, None, 3)).answers([QUESTION])
+        assert answer.tokens == 4
+
+    def test_no_metrics_are_no_counters(self, serve):
+        assert self.running(serve, chunks(1, 2)).counters() is None
+
+    @pytest.mark.parametrize("answer", [(200, "data: {oops\n\n"), (200, "data: [1]\n\n"), (200, ""), (500, "broken")])
+    def test_garbage_is_one_line(self, serve, answer):
+        with pytest.raises(EngineError, match="vllm: expected"):
+            self.running(serve, answer).answers([QUESTION])
+
+
+@pytest.mark.parametrize("url", ["http://a:1", "x=http://a:1", "3=ftp://a", "3=", ""])
+def test_addresses_without_a_length_are_refused(url):
+    with pytest.raises(InvalidValueError, match="--url: expected a server for each length"):
+        addresses(url)

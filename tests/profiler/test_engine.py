@@ -1,0 +1,183 @@
+"""Probing: what a fake engine does is what its profile says, every answer is kept, and what cannot be is refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.support.fake_engine import FakeEngine, accepted_of
+from treeopt.engines.probes.client import Counters, Launch
+from treeopt.errors import EngineError, InvalidValueError
+from treeopt.planner import step_model
+from treeopt.planner.chains import fastest_length
+from treeopt.profiler import Journal
+from treeopt.profiler.bench.race import race
+from treeopt.profiler.engine import Probe, ProbeSettings, _check_counters
+from treeopt.profiler.engine_profile import engine_profile
+from treeopt.records.profile import Profile
+from treeopt.trees import chain
+
+LAUNCH = Launch(target="t.gguf", draft="d.gguf", draft_tokens=0)
+PROMPTS = ("a", "bb", "ccc", "dddd")
+SETTINGS = ProbeSettings(lengths=(0, 1, 3, 7), prompts=PROMPTS, rounds=2, max_new_tokens=41)
+
+
+def probed(engine, settings=SETTINGS, journal=None):
+    probe = Probe(engine, LAUNCH, settings, journal or Journal(None, "x"))
+    probe.measure()
+    return engine_profile(engine, LAUNCH, settings, probe)
+
+
+def tokens_per_step(length, settings=SETTINGS):
+    """Return the fake's, counted here."""
+    steps = [each for prompt in settings.prompts for each in accepted_of(prompt, length, settings.max_new_tokens - 1)]
+    return 1 + sum(steps) / len(steps)
+
+
+class TestProfile:
+    @pytest.mark.parametrize("batch", [1, 3])
+    def test_it_says_what_the_engine_did(self, batch):
+        settings = replace(SETTINGS, batch_sizes=(batch,)) if batch == 1 else replace(SETTINGS, batch_sizes=(1, batch))
+        found = probed(FakeEngine(), settings)
+        assert [each.batch_size for each in found.chain_latencies] == list(settings.batch_sizes)
+        for latency in found.chain_latencies:
+            for each in latency.chains:
+                expected = 0.001 * (1 + each.length) * latency.batch_size
+                np.testing.assert_allclose(each.steps.samples_s, expected)
+        for each in found.acceptances[0].chains:
+            assert each.tokens_per_step == pytest.approx(tokens_per_step(each.length), rel=1e-12)
+        assert (found.engine.name, found.pair.target, found.pair.draft) == ("fake", "t.gguf", "d.gguf")
+
+    def test_plans_promise_what_was_counted(self):
+        model = step_model(probed(FakeEngine()))
+        for length in (1, 3, 7):
+            assert model.tokens_per_step(chain(length)) == pytest.approx(tokens_per_step(length), rel=1e-9)
+            assert model.step_s(chain(length)) == pytest.approx(0.001 * (1 + length), rel=1e-9)
+
+    @pytest.mark.parametrize(("per_draft_token", "best"), [(0.0, 7), (0.3, 1), (5.0, 0)])
+    def test_the_fastest_measured_length_is_the_planners(self, per_draft_token, best):
+        def step_s(length, _):
+            return 0.001 * (1 + per_draft_token * length**1.5)
+
+        model = step_model(probed(FakeEngine(step_s=step_s)))
+        rates = {length: (tokens_per_step(length) if length else 1) / step_s(length, 1) for length in (0, 1, 3, 7)}
+        assert max(rates, key=rates.get) == best
+        speedups = {length: model.speedup(chain(length)) for length in range(8)}
+        assert max((0, 1, 3, 7), key=speedups.get) == best
+        assert speedups[fastest_length(model)] == max(speedups.values())
+
+    def test_it_is_saved_and_loaded(self, tmp_path):
+        found = probed(FakeEngine())
+        found.save(tmp_path / "p.yaml")
+        again = Profile.load(tmp_path / "p.yaml")
+        again.save(tmp_path / "again.yaml")
+        assert (tmp_path / "again.yaml").read_bytes() == (tmp_path / "p.yaml").read_bytes()
+        assert "version: 2" in (tmp_path / "p.yaml").read_text()
+        assert (again.engine, again.pair, again.acceptances[0].chains) == (
+            found.engine,
+            found.pair,
+            found.acceptances[0].chains,
+        )
+
+    def test_acceptance_is_of_every_position(self):
+        found = probed(FakeEngine())
+        table = found.acceptances[0].table
+        for depth in (1, 2, 3):
+            reached = accepted = 0
+            for length in (1, 3, 7):
+                steps = [n for prompt in PROMPTS for n in accepted_of(prompt, length, 40)]
+                if length >= depth:
+                    reached += sum(each >= depth - 1 for each in steps)
+                    accepted += sum(each >= depth for each in steps)
+            assert table.p[depth - 1, 0] == pytest.approx(accepted / reached, rel=1e-9)
+
+
+class TestAsking:
+    def test_settings_come_in_turn_and_everything_is_closed(self):
+        engine = FakeEngine()
+        probed(engine)
+        assert sorted(each.draft_tokens for each in engine.started) == [0, 1, 3, 7]
+        assert engine.closed == 4
+
+    def test_an_engine_that_dies_loses_nothing(self, tmp_path):
+        whole = probed(FakeEngine())
+        path = tmp_path / "j.partial"
+        with pytest.raises(EngineError, match="gone"):
+            probed(FakeEngine(dies_after=17), journal=Journal(path, "x"))
+        engine = FakeEngine()
+        found = probed(engine, journal=Journal(path, "x", resume=True))
+        warm_ups = 4
+        assert engine.asked == warm_ups + SETTINGS.waves - (17 - warm_ups)
+        assert found.chain_latencies == whole.chain_latencies
+        assert found.acceptances == whole.acceptances
+
+    def test_other_clients_are_noticed(self):
+        with pytest.raises(EngineError, match="do other clients use it"):
+            probed(FakeEngine(others=1))
+
+    @pytest.mark.parametrize(
+        ("counted", "reason"),
+        [
+            (Counters(10, 30, -1, (4, 2)), "was it restarted"),
+            (Counters(10, 20, 21, (12, 9)), "another length"),
+            (Counters(10, 40, 6, (4, 2)), "another length"),
+            (Counters(11, 30, 6, (4, 2)), "other clients"),
+            (Counters(10, 30, 7, (4, 3)), "other clients"),
+            (Counters(10, 30, 6, (4, 1)), "update the engine"),
+        ],
+    )
+    def test_counters_that_cannot_be_are_refused(self, counted, reason):
+        _check_counters("fake", Counters(10, 30, 6, (4, 2, 0)), 10, 16, 3)  # these can
+        with pytest.raises(EngineError, match=reason):
+            _check_counters("fake", counted, 10, 16, 3)
+
+    def test_a_server_with_another_length_is_noticed(self):
+        class Longer(FakeEngine):
+            def start(self, launch):
+                return super().start(replace(launch, draft_tokens=launch.draft_tokens * 3))
+
+        with pytest.raises(EngineError, match="another length"):
+            probed(Longer(tells_positions=False))
+
+    def test_steps_follow_from_counters_where_no_text_tells_them(self):
+        found = probed(FakeEngine(tells_steps=False), replace(SETTINGS, lengths=(0, 3)))
+        assert found.acceptances[0].chains == tuple(
+            each for each in probed(FakeEngine()).acceptances[0].chains if each.length == 3
+        )
+
+    @pytest.mark.parametrize("lengths", [(1, 3), (0,), (0, 3, 3), (0, 3, 1)])
+    def test_lengths_without_plain_decoding_are_refused(self, lengths):
+        with pytest.raises(InvalidValueError, match="lengths: expected 0"):
+            replace(SETTINGS, lengths=lengths)
+
+
+class TestRace:
+    def test_rows_are_what_the_engine_did_and_regret_is_by_hand(self):
+        model = step_model(probed(FakeEngine()))
+        slower_now = FakeEngine(step_s=lambda length, _: 0.001 * (1 + 3 * length))
+        found = race(slower_now, LAUNCH, replace(SETTINGS, lengths=(0, 1, 3, 7, 9)), model, 7)
+        rates = {
+            length: (tokens_per_step(length) if length else 1) / (0.001 * (1 + 3 * length))
+            for length in (0, 1, 3, 7, 9)
+        }
+        for row in found.rows:
+            assert row.tokens_per_s == pytest.approx(rates[row.length])
+            assert row.speedup == pytest.approx(rates[row.length] / rates[0])
+            assert row.chosen == (row.length == 7)
+            assert row.identical
+        assert found.rows[-1].predicted_speedup is None  # beyond what was probed
+        assert found.rows[3].predicted_speedup == pytest.approx(tokens_per_step(7) / 8)
+        assert found.regret == pytest.approx(max(rates.values()) / rates[7] - 1)
+
+    def test_another_text_is_seen(self):
+        class Differs(FakeEngine):
+            def start(self, launch):
+                running = super().start(launch)
+                if launch.draft_tokens == 3:
+                    answer = running._answer
+                    running._answer = lambda *asked: answer(*asked)._replace(text="something else")
+                return running
+
+        model = step_model(probed(FakeEngine()))
+        found = race(Differs(), LAUNCH, SETTINGS, model, 1)
+        assert [row.identical for row in found.rows] == [True, True, False, True]

@@ -1,0 +1,81 @@
+"""An engine that does what it is told to: steps of known seconds, drafts accepted at known positions, and faults."""
+
+from dataclasses import dataclass, field
+
+from treeopt.engines.probes.client import Answer, Counters, Launch
+from treeopt.errors import EngineError
+
+FIRST_S = 0.01
+
+
+def accepted_of(prompt, length, tokens):
+    """Return the accepted draft tokens of each step of a text: 0, 1, 2, … in turn, beginning at one of the prompt's own."""
+    found, done, turn = [], 0, len(prompt)
+    while done < tokens:
+        now = min(turn % (length + 1), tokens - done - 1)
+        found.append(now)
+        done += now + 1
+        turn += 1
+    return found
+
+
+@dataclass
+class FakeEngine:
+    """`step_s(length, batch)` seconds of a step; `fault(place, answers)` may change what is answered."""
+
+    step_s: object = lambda length, batch: 0.001 * (1 + length) * batch
+    tells_positions: bool = True
+    tells_steps: bool = True
+    others: int = 0
+    """Accepted tokens of another client that are counted with each text."""
+    dies_after: int | None = None
+    name: str = "fake"
+    version: str = "1"
+    settings: tuple = ()
+    started: list = field(default_factory=list)
+    closed: int = 0
+    asked: int = 0
+
+    def start(self, launch: Launch):
+        self.started.append(launch)
+        return FakeRunning(self, launch)
+
+
+class FakeRunning:
+    def __init__(self, engine, launch):
+        self.engine, self.launch = engine, launch
+        self.counted = [0, 0, 0, [0] * launch.draft_tokens]
+
+    def answers(self, questions):
+        return [self._answer(each, len(questions)) for each in questions]
+
+    def counters(self):
+        drafts, drafted, accepted, positions = self.counted
+        if not self.engine.tells_positions:
+            return None
+        return Counters(drafts, drafted, accepted, tuple(positions))
+
+    def close(self):
+        self.engine.closed += 1
+
+    def _answer(self, question, batch):
+        engine, length = self.engine, self.launch.draft_tokens
+        engine.asked += 1
+        if engine.dies_after is not None and engine.asked > engine.dies_after:
+            raise EngineError("fake: it is gone. Go on with --resume.")
+        steps = accepted_of(question.prompt, length, question.max_new_tokens - 1)
+        if length:
+            self.counted[0] += len(steps)
+            self.counted[1] += length * len(steps)
+            self.counted[2] += sum(steps) + engine.others
+            for place in range(length):
+                self.counted[3][place] += sum(each > place for each in steps)
+            if engine.others:
+                self.counted[3][0] += engine.others
+        return Answer(
+            text=question.prompt + "!" * question.max_new_tokens,
+            tokens=question.max_new_tokens,
+            decode_s=engine.step_s(length, batch) * len(steps),
+            steps=len(steps) if engine.tells_steps else None,
+            prompt_tokens=len(question.prompt),
+        )

@@ -1,0 +1,1 @@
+"""Probes: engines that can be run and asked, one module each, behind one client protocol."""

@@ -1,0 +1,163 @@
+"""transformers' assisted generation, in this process: one pair for all draft lengths, each step seen by a streamer."""
+
+import time
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from treeopt.engines.probes.client import Answer, Availability, Counters, EngineClient, Launch, Question, Running
+from treeopt.errors import EngineError
+from treeopt.records.engine import EngineSetting
+
+NAME = "transformers"
+
+
+def client(name: str, *, url: str | None, threads: int | None, timeout_s: float) -> EngineClient:
+    """Return assisted generation; see `treeopt.engines.probes.named`.  It has no address and no time limit."""
+    del name, timeout_s
+    if url is not None:
+        raise EngineError(f"{NAME}: expected no --url, because it runs in this process. Leave it out.")
+    return Assisted(threads)
+
+
+def available(name: str = NAME) -> Availability:
+    """Return what is known of it here."""
+    try:
+        found: str | None = version("transformers")
+    except PackageNotFoundError:
+        found = None
+    return Availability(
+        name=name,
+        title="transformers' assisted generation",
+        version=found,
+        started="in this process, batch 1",
+        tells="seconds, tokens and steps of each text, accepted tokens by position",
+        install="pip install 'treeopt[hf]'",
+    )
+
+
+class Assisted:
+    """Assisted generation with a pair of Hugging Face folders, which are loaded once.
+
+    Raises EngineError where transformers is not installed.
+    """
+
+    name = NAME
+
+    def __init__(self, threads: int | None) -> None:
+        found = available()
+        if found.version is None:
+            raise EngineError(f"{NAME}: expected the package. It is not installed: {found.install}.")
+        self.version = found.version
+        self.settings: tuple[EngineSetting, ...] = (
+            () if threads is None else (EngineSetting(name="threads", value=str(threads)),)
+        )
+        self._threads = threads
+        self._models: tuple[Any, Any, Any] | None = None
+
+    def start(self, launch: Launch) -> Running:
+        """See `EngineClient`; raises EngineError for several texts at once, and models that do not load."""
+        if launch.slots > 1:
+            raise EngineError(
+                f"{NAME}: expected a batch of 1, as assisted generation takes. Got {launch.slots}: probe batch 1."
+            )
+        if launch.target is None or launch.draft is None:
+            raise EngineError(f"{NAME}: expected two models. Got one or none: give --target and --draft.")
+        if self._models is None:
+            self._models = self._loaded(launch.target, launch.draft)
+        return RunningAssisted(*self._models, launch.draft_tokens)
+
+    def _loaded(self, target_folder: str, draft_folder: str) -> tuple[Any, Any, Any]:
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        if self._threads is not None:
+            torch.set_num_threads(self._threads)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(target_folder)
+            target, draft = (
+                AutoModelForCausalLM.from_pretrained(each, dtype=torch.float32).eval()
+                for each in (target_folder, draft_folder)
+            )
+        except (OSError, ValueError) as error:
+            raise EngineError(
+                f"{NAME}: expected models that it can load. Got: {' '.join(str(error).split())[:200]}"
+            ) from None
+        return tokenizer, target, draft
+
+
+class RunningAssisted:
+    """A pair under one draft length."""
+
+    def __init__(self, tokenizer: Any, target: Any, draft: Any, draft_tokens: int) -> None:
+        self._tokenizer, self._target, self._draft = tokenizer, target, draft
+        self._draft_tokens = draft_tokens
+
+    def answers(self, questions: Sequence[Question]) -> list[Answer]:
+        """See `Running`."""
+        return [self._answer(each) for each in questions]
+
+    def counters(self) -> Counters | None:
+        """See `Running`: everything is told of each text."""
+        return None
+
+    def close(self) -> None:
+        """See `Running`."""
+
+    def _answer(self, question: Question) -> Answer:
+        import torch
+
+        prompt = self._tokenizer(question.prompt, return_tensors="pt")
+        steps = _Steps()
+        sampling = (
+            {"do_sample": False}
+            if question.temperature == 0
+            else {"do_sample": True, "temperature": question.temperature, "top_k": 0}
+        )
+        torch.manual_seed(question.seed)
+        with torch.inference_mode():
+            found = self._target.generate(
+                **prompt,
+                **self._drafting(),
+                **sampling,
+                max_new_tokens=question.max_new_tokens,
+                streamer=steps,
+            )
+        tokens = steps.sizes[1:]  # the first step reads the prompt too
+        length = prompt["input_ids"].shape[1]
+        return Answer(
+            text=self._tokenizer.decode(found[0, length:]),
+            tokens=1 + sum(tokens),
+            decode_s=steps.ends_s[-1] - steps.ends_s[0],
+            steps=len(tokens),
+            prompt_tokens=length,
+            accepted=tuple(sum(size > place for size in tokens) for place in range(1, 1 + self._draft_tokens)),
+        )
+
+    def _drafting(self) -> dict[str, Any]:
+        if self._draft_tokens == 0:
+            return {}
+        config = self._draft.generation_config
+        config.num_assistant_tokens = self._draft_tokens
+        config.num_assistant_tokens_schedule = "constant"
+        config.assistant_confidence_threshold = 0.0
+        return {"assistant_model": self._draft}
+
+
+class _Steps:
+    """A streamer of transformers' that notes how many tokens came when."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.ends_s: list[float] = []
+        self._prompt = True
+
+    def put(self, tokens: Any) -> None:
+        """Take the prompt, and then the tokens of each step."""
+        if not self._prompt:
+            self.sizes.append(int(tokens.numel()))
+            self.ends_s.append(time.perf_counter())
+        self._prompt = False
+
+    def end(self) -> None:
+        """There is nothing to do."""

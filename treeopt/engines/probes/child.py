@@ -1,0 +1,95 @@
+"""A program that ends with treeopt, however treeopt ends: its standard input is a pipe that nobody else holds."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from queue import Empty, Queue
+from threading import Thread
+from typing import Any
+
+from treeopt.errors import EngineError, printable
+
+LAST_LINES = 5
+
+
+class Child:
+    """A Python module that is run in a process of its own, says one line of JSON when it is ready, and then serves.
+
+    Args:
+        title: the engine, for messages.
+        command: program and arguments.
+        timeout_s: longest wait for its line.
+
+    Raises EngineError where it ends or says nothing in time.
+    """
+
+    def __init__(self, title: str, command: Sequence[str], *, timeout_s: float) -> None:
+        self._title = title
+        self._said: list[str] = []
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        self._lines: Queue[str] = Queue()
+        self._readers = [Thread(target=each, daemon=True) for each in (self._read, self._listen)]
+        for each in self._readers:
+            each.start()
+        try:
+            self.ready = self._first_line(timeout_s)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End it; one that does not go is killed."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for each in self._readers:
+            each.join()
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+
+    def _first_line(self, timeout_s: float) -> dict[str, Any]:
+        try:
+            line = self._lines.get(timeout=timeout_s)
+        except Empty:
+            raise EngineError(
+                f"{self._title}: expected it to start within {timeout_s:g} s. It did not: {self._message()}"
+            ) from None
+        if not line:
+            self._process.wait()
+            self._readers[1].join()
+            raise EngineError(f"{self._title}: expected it to start. It ended: {self._message()}")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        self._lines.put(next((line for line in self._process.stdout if line.startswith("{")), ""))
+        for _ in self._process.stdout:
+            pass
+
+    def _listen(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._said = [*self._said, printable(line.strip())][-LAST_LINES:]
+
+    def _message(self) -> str:
+        return " / ".join(self._said) or "it said nothing. Start it by hand to see more."
+
+
+def python(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module with this interpreter."""
+    return [sys.executable, "-m", module, *arguments]

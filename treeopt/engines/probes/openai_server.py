@@ -1,0 +1,158 @@
+"""Any server with OpenAI's completions, vLLM's among them: what can be seen from outside, and counters where it has some.
+
+With `continuous_usage_stats` every chunk says how many tokens there are by now: its growth is one step, unless the
+server holds steps back and sends several at once.  A server that counts its drafts tells that, and is believed.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from treeopt.engines.probes.client import (
+    Answer,
+    Availability,
+    Counters,
+    EngineClient,
+    Launch,
+    Question,
+    Running,
+    address_of,
+    addresses,
+)
+from treeopt.engines.probes.http import HttpEngine
+from treeopt.errors import EngineError, InvalidValueError
+from treeopt.records.engine import EngineSetting
+
+TITLES = {"openai": "a server with OpenAI's completions", "vllm": "vLLM"}
+
+
+def client(name: str, *, url: str | None, threads: int | None, timeout_s: float) -> EngineClient:
+    """Return the servers at some addresses, one for each draft length; see `treeopt.engines.probes.named`."""
+    del threads
+    if url is None:
+        raise InvalidValueError(
+            f"--url: expected the addresses of {TITLES[name]}, such as 0=http://…,3=http://…. Give them."
+        )
+    return OpenAIServers(name, addresses(url), timeout_s=timeout_s)
+
+
+def available(name: str) -> Availability:
+    """Return what is known of it here."""
+    return Availability(
+        name=name,
+        title=TITLES[name],
+        version=None,
+        started="by you, once for each length: --url 0=URL,3=URL",
+        tells="tokens as they come; steps where chunks are steps or /metrics counts drafts",
+        install="run it, and give --url",
+    )
+
+
+class OpenAIServers:
+    """Servers that run already, one for each draft length."""
+
+    settings: tuple[EngineSetting, ...] = ()
+
+    def __init__(self, name: str, by_length: Mapping[int, str], *, timeout_s: float) -> None:
+        self.name = name
+        self._by_length = dict(by_length)
+        first = HttpEngine(name, next(iter(self._by_length.values())), timeout_s=timeout_s)
+        models = first.get("/v1/models").get("data")
+        first.close()
+        served = models[0] if isinstance(models, list) and models and isinstance(models[0], dict) else {}
+        self._model = str(served.get("id", ""))
+        self.version = str(served.get("owned_by", "unknown"))
+
+    def start(self, launch: Launch) -> Running:
+        """See `EngineClient`; raises EngineError for a length that has no server."""
+        return RunningServer(self.name, address_of(self.name, self._by_length, launch), self._model, launch)
+
+
+class _Chunk(NamedTuple):
+    text: str
+    tokens: int | None
+    prompt_tokens: int
+    arrived_s: float
+
+
+class RunningServer:
+    """One server that streams completions."""
+
+    def __init__(self, name: str, url: str, model: str, launch: Launch) -> None:
+        self._http = HttpEngine(name, url, timeout_s=launch.timeout_s)
+        self._name, self._model, self._drafts = name, model, launch.draft_tokens > 0
+        self._pool = ThreadPoolExecutor(launch.slots)
+
+    def answers(self, questions: Sequence[Question]) -> list[Answer]:
+        """See `Running`."""
+        return list(self._pool.map(self._answer, questions))
+
+    def counters(self) -> Counters | None:
+        """See `Running`."""
+        return self._http.counters()
+
+    def close(self) -> None:
+        """See `Running`; the server goes on."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._http.close()
+
+    def _answer(self, question: Question) -> Answer:
+        content = {
+            "model": self._model,
+            "prompt": question.prompt,
+            "max_tokens": question.max_new_tokens,
+            "temperature": question.temperature,
+            "seed": question.seed,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        }
+        chunks = list(self._chunks(content))
+        sizes, ends_s = _growth(chunks)
+        if len(sizes) < 2:
+            raise EngineError(
+                f"{self._name}: expected a text of several chunks. Got {len(sizes)}: update it, or ask for more tokens."
+            )
+        told = not self._drafts or max(sizes[1:]) > 1
+        return Answer(
+            text="".join(each.text for each in chunks),
+            tokens=1 + sum(sizes[1:]),
+            decode_s=ends_s[-1] - ends_s[0],
+            steps=len(sizes) - 1 if told else None,
+            prompt_tokens=max(each.prompt_tokens for each in chunks),
+        )
+
+    def _chunks(self, content: Mapping[str, Any]) -> Iterator[_Chunk]:
+        for line in self._http.lines("/v1/completions", content):
+            arrived_s = time.perf_counter()
+            if not line.startswith("data: ") or line == "data: [DONE]":
+                continue
+            try:
+                found = json.loads(line[6:])
+                choices, usage = found.get("choices") or [{}], found.get("usage") or {}
+                text, tokens, prompt = (
+                    choices[0].get("text") or "",
+                    usage.get("completion_tokens"),
+                    usage.get("prompt_tokens", 0),
+                )
+            except (ValueError, AttributeError, IndexError, TypeError):
+                raise EngineError(f"{self._name}: expected chunks of completions. Got {line[:80]!r}.") from None
+            yield _Chunk(str(text), tokens if isinstance(tokens, int) else None, int(prompt), arrived_s)
+
+
+def _growth(chunks: Sequence[_Chunk]) -> tuple[list[int], list[float]]:
+    """Return how many tokens came when: as usage grows, or a token in every chunk where only the last says how many."""
+    counted = [each for each in chunks if each.tokens]
+    if len(counted) < 2:
+        texts = [each for each in chunks if each.text]
+        return [1] * len(texts), [each.arrived_s for each in texts]
+    sizes: list[int] = []
+    ends_s: list[float] = []
+    for each in counted:
+        grown = (each.tokens or 0) - sum(sizes)
+        if grown > 0:
+            sizes.append(grown)
+            ends_s.append(each.arrived_s)
+    return sizes, ends_s

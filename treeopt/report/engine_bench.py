@@ -1,0 +1,75 @@
+"""Draft lengths raced in an engine: a table, and JSON."""
+
+from dataclasses import dataclass
+
+from treeopt.records.results import EngineBench, EngineRow
+from treeopt.report.json_text import json_text
+from treeopt.report.table import Column, aligned
+from treeopt.version import TOOL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Report:
+    tool: str
+    engine: str
+    version: str
+    rows: tuple[EngineRow, ...]
+    regret: float
+
+
+def engine_bench_json(found: EngineBench) -> str:
+    """Return the rows as one JSON object; tokens, tokens per second, ratios."""
+    return json_text(
+        _Report(tool=TOOL, engine=found.engine, version=found.version, rows=found.rows, regret=found.regret)
+    )
+
+
+def engine_bench_table(found: EngineBench, default: int | None) -> str:
+    """Return a line for each length, predicted beside measured, and how much the choice leaves."""
+    rows = [
+        (
+            "",
+            "draft tokens",
+            "tokens/step",
+            "predicted",
+            "tokens/s",
+            "predicted",
+            "speedup",
+            "predicted",
+            "repeats",
+            "text",
+        )
+    ]
+    for each in found.rows:
+        name = "plain" if each.length == 0 else "default" if each.length == default else ""
+        rows.append(
+            (
+                ("* " if each.chosen else "  ") + name,
+                str(each.length),
+                f"{each.tokens_per_step:.2f}",
+                _number(each.predicted_tokens_per_step, ".2f"),
+                f"{each.tokens_per_s:.0f}",
+                _number(each.predicted_tokens_per_s, ".0f"),
+                f"{each.speedup:.2f}",
+                _number(each.predicted_speedup, ".2f"),
+                f"{each.spread:.0%}",
+                {None: "sampled", True: "identical", False: "DIFFERS"}[each.identical],
+            )
+        )
+    best = max(found.rows, key=lambda row: row.tokens_per_s)
+    chosen = next(row for row in found.rows if row.chosen)
+    verdict = (
+        "The chosen length is the fastest measured."
+        if best.chosen
+        else f"{_named(best)} is {found.regret:.1%} faster than the choice, {_named(chosen)}; repeats lie {max(best.spread, chosen.spread):.0%} apart."
+    )
+    columns = [Column(), *[Column(">")] * 8, Column()]
+    return "\n".join([f"{found.engine} ({found.version})", "", *aligned(rows, columns), "", verdict])
+
+
+def _named(row: EngineRow) -> str:
+    return "plain decoding" if row.length == 0 else f"{row.length} draft token{'s' * (row.length > 1)}"
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

@@ -1,0 +1,64 @@
+"""What was measured of an engine, in lines, and what of it is not told apart."""
+
+from collections.abc import Iterator
+
+from treeopt.engines.probes.client import Availability
+from treeopt.records.engine import ChainLatency
+from treeopt.records.profile import Profile
+from treeopt.records.warnings import Caution, FormatCaution
+from treeopt.report.table import Column, aligned
+from treeopt.report.text import milliseconds
+
+
+def availability_lines(found: Availability) -> str:
+    """Return what is known of an engine here."""
+    state = found.version or f"not installed: {found.install}"
+    return f"{found.name}  ({found.title}; {state})\n  started: {found.started}\n  tells: {found.tells}"
+
+
+def probe_summary(profile: Profile) -> str:
+    """Return the steps of an engine by draft length, each condition a table."""
+    assert profile.engine is not None  # callers have one
+    acceptance = profile.acceptances[0]
+    tokens = {0: 1.0, **{each.length: each.tokens_per_step for each in acceptance.chains}}
+    lines = [
+        f"{profile.engine.name} ({profile.engine.version}): {profile.pair.label}",
+        f"accepted at temperature {acceptance.temperature:g}, by position: "
+        + ", ".join(f"{each:.3f}" for each in acceptance.table.p[:, 0]),
+    ]
+    for latency in profile.chain_latencies:
+        lines += [
+            "",
+            f"batch {latency.batch_size}, about {latency.context_tokens} tokens of context",
+            *_table(latency, tokens),
+        ]
+    return "\n".join(lines)
+
+
+def _table(latency: ChainLatency, tokens: dict[int, float]) -> list[str]:
+    plain_s = latency.chains[0].steps.median_s
+    rows = [("draft tokens", "step, ms", "95 %", "tokens", "speedup")]
+    for each in latency.chains:
+        low, high = each.steps.interval_s
+        median_s = each.steps.median_s
+        rows.append(
+            (
+                str(each.length),
+                milliseconds(median_s),
+                f"{milliseconds(low)}-{milliseconds(high)}",
+                f"{tokens[each.length]:.2f}",
+                f"{tokens[each.length] * plain_s / median_s:.2f}",
+            )
+        )
+    return aligned(rows, [Column(">")] * len(rows[0]))
+
+
+def doubts(profile: Profile) -> Iterator[Caution]:
+    """Yield what the measurements leave open, each with what to run."""
+    lengths = [each.length for each in profile.chain_latencies[0].chains]
+    assert profile.engine is not None
+    if 1 not in lengths:
+        yield FormatCaution(
+            "steps with 1 draft token were not measured, and those with fewer than "
+            f"{lengths[1]} lie on a line from plain decoding, which does not draft. Probe with --lengths {'0,1,' + ','.join(map(str, lengths[1:]))}."
+        )
