@@ -46,6 +46,7 @@ MAY_IMPORT = {
     | PROFILER
     | RUNTIME
     | REPORT
+    | {"treeopt.engines.probes"}
     | PLANNER
     | IMPORTS
     | SOLVER
@@ -55,11 +56,13 @@ MAY_IMPORT = {
     # between 4 and 5: all ways of speculating, measured, planned and run
     "treeopt.methods": PROFILER | RUNTIME | PLANNER | SOLVER | RECORDS | TEXTS | TREES,
     # floor 4: measuring
-    "treeopt.profiler": RUNTIME | RECORDS | TEXTS | TREES,
+    "treeopt.profiler": {"treeopt.planner", "treeopt.engines.probes"} | RUNTIME | RECORDS | TEXTS | TREES,
+    # floor 2, beside the planner: engines that can be run and asked
+    "treeopt.engines.probes": RECORDS,
     # floor 3: executing
     "treeopt.runtime": RECORDS | TEXTS | TREES,
     # between 2 and 3: plans, profiles, settings and benches as texts, JSON and pictures, without torch
-    "treeopt.report": PLANNER | SOLVER | RECORDS | TREES,
+    "treeopt.report": {"treeopt.engines.probes"} | PLANNER | SOLVER | RECORDS | TREES,
     # floor 2: from a profile to a plan, from a plan to an engine's settings
     "treeopt.engines": {"treeopt.planner"} | SOLVER | RECORDS | TREES,
     "treeopt.planner": SOLVER | RECORDS | TREES,
@@ -88,10 +91,14 @@ ONLY_IN = {
 }
 """Packages that only some rooms may import, wherever in a module."""
 IN_FUNCTIONS = {
-    "torch": {"treeopt.trees.formats.sequoia", "treeopt.engines.reports.torch_vector"},
-    "transformers": {"treeopt.texts.tokenizer"},
+    "torch": {
+        "treeopt.trees.formats.sequoia",
+        "treeopt.engines.reports.torch_vector",
+        "treeopt.engines.probes.assisted",
+    },
+    "transformers": {"treeopt.texts.tokenizer", "treeopt.engines.probes.assisted"},
 }
-"""Modules of other rooms that may import them where they need it: for Sequoia's files, and for slow tokenizers."""
+"""Modules of other rooms that may import them where they need it: for Sequoia's files, slow tokenizers, assisted generation."""
 
 
 def room_of(module: str) -> str | None:
@@ -316,7 +323,7 @@ def test_a_good_import_is_let_through(module, source):
         ),
         ("treeopt.runtime.decoder", "from treeopt.solver import solve", "may not import treeopt.solver"),
         ("treeopt.runtime.decoder", "from treeopt.profiler import clock", "may not import treeopt.profiler"),
-        ("treeopt.profiler.latency.rounds", "from treeopt import planner", "may not import treeopt.planner"),
+        ("treeopt.profiler.latency.rounds", "from treeopt import methods", "may not import treeopt.methods"),
         ("treeopt.profiler.latency.rounds", "import click", "click is for treeopt.cli only"),
         ("treeopt.cli.run", "import torch", "torch is for"),
         ("treeopt.texts.tokenizer", "def f():\n    import torch", "torch is for"),

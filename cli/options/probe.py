@@ -158,11 +158,11 @@ class ProbeOptions:
 
     def check(self) -> str:
         """Return the engine's name; click.UsageError where none is named that there is, or models or lengths are missing."""
-        from treeopt.engines.probes.named import MODULES
+        from treeopt.engines.probes.named import NAMES
 
-        if self.engine not in MODULES:
+        if self.engine not in NAMES:
             raise click.UsageError(
-                f"ENGINE: expected one of {', '.join(MODULES)}. Got {self.engine!r:.40}: treeopt probe --list tells of each."
+                f"ENGINE: expected one of {', '.join(NAMES)}. Got {self.engine!r:.40}: treeopt probe --list tells of each."
             )
         self.models.check()
         if self.lengths[0] != 0 or len(self.lengths) < 2 or list(self.lengths) != sorted(self.lengths):

@@ -1,4 +1,4 @@
-"""`treeopt bench`: in each of its three modes every option does what it says, or is refused by name."""
+"""`treeopt bench`: in each of its four modes every option does what it says, or is refused by name."""
 
 from dataclasses import replace
 
@@ -10,7 +10,14 @@ from treeopt.cli.bench import bench
 from treeopt.records.profile import Pair
 from treeopt.trees import Provenance, TreeFile, k_ary
 
-MODES = {"TREE": ("tree.json",), "--grid": ("--grid",), "--systems": ("--systems", "chain")}
+MODES = {
+    "TREE": ("tree.json",),
+    "--grid": ("--grid",),
+    "--systems": ("--systems", "chain"),
+    "--engine": ("--engine", "llama-server"),
+}
+OWN = ("TREE", "--grid", "--systems")
+"""Modes that run treeopt's own decoder."""
 VALUES = {
     "prompts": "mine.txt",
     "chat": None,
@@ -32,6 +39,9 @@ VALUES = {
     "threads": "1",
     "offload": "weights",
     "max_memory": "cpu=4GB",
+    "url": "0=http://a:1",
+    "lengths": "2",
+    "timeout_s": "9s",
 }
 """Something else than the default of every option; None where it is a flag."""
 REFUSED = {
@@ -40,20 +50,25 @@ REFUSED = {
     ("--systems", "same_prompts"),
     ("--systems", "rule"),
     ("--systems", "lossy"),
+    *((mode, name) for mode in ("TREE", "--grid", "--systems") for name in ("url", "lengths", "timeout_s")),
+    *(
+        ("--engine", name)
+        for name in ("same_prompts", "rule", "lossy", "plot", "chat", "device", "dtype", "offload", "max_memory")
+    ),
 }
 
 
 @pytest.fixture
 def asked(monkeypatch, folder):  # noqa: ARG001 - files are named relative to it
-    """Replace the three modes; return what the last of them was called with."""
+    """Replace the four modes; return what the last of them was called with."""
     found = []
-    for name in ("bench_tree", "bench_grid", "bench_systems"):
+    for name in ("bench_tree", "bench_grid", "bench_systems", "bench_engine"):
         monkeypatch.setattr(bench_module, name, lambda *a, n=name, **k: found.append((n, a, k)))
     return found
 
 
 def test_every_option_of_every_mode_reaches_it_or_is_refused_by_name(asked):
-    flags = {each.name: each.opts[0] for each in bench.params if each.name not in ("tree", "grid", "systems")}
+    flags = {each.name: each.opts[0] for each in bench.params if each.name not in ("tree", "grid", "systems", "engine")}
     assert flags.keys() == VALUES.keys(), "an option that this test does not know"
     for mode, words in MODES.items():
         assert call("bench", *words).exit_code == 0
@@ -116,14 +131,14 @@ def refused(monkeypatch, folder):  # noqa: ARG001 - files are named relative to 
 
 
 def test_a_profile_of_another_pair_is_refused_in_every_mode(refused):
-    for mode in MODES:
+    for mode in OWN:
         result, said = refused(mode, profile_of(target="large", draft="small"))
         assert (result.exit_code, result.stdout) == (1, ""), mode
         assert "that is decoded with, bundled target + bundled draft. Got one of large + small" in said
 
 
 def test_a_profile_of_this_pair_is_taken_and_what_else_differs_is_told(refused):
-    for mode in MODES:
+    for mode in OWN:
         result, said = refused(mode, profile_of())
         assert result is None, (mode, result.output)
         assert "Warning: profile.yaml was measured with" in said  # an invented processor

@@ -98,7 +98,7 @@ class TestProbe:
     def test_all_engines_are_listed(self):
         result = call("probe", "--list")
         assert result.exit_code == 0
-        for name in named.MODULES:
+        for name in named.NAMES:
             assert f"\n{name}  (" in f"\n{result.stdout}"
 
 

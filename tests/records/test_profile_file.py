@@ -490,7 +490,7 @@ WRONG_SHAPE = {
     "format null": (spoiled("format", value=None), "format", "expected text. Got None"),
     "no version": (spoiled("version"), "version", "is missing"),
     "version 0": (spoiled("version", value=0), "version", "at least 1. Got 0"),
-    "newer version": (spoiled("version", value=2), "version", "at most 1. Got 2: update treeopt"),
+    "newer version": (spoiled("version", value=3), "version", "at most 2. Got 3: update treeopt"),
     "version true": (spoiled("version", value=True), "version", "whole number.* Got True"),
     "created as a date": (replaced("'2026-11-20T11:12:00Z'", "2026-11-20"), "created", "expected text. Got datetime"),
     "torch as a number": (spoiled("machine", "torch", value=2.8), "machine.torch", "expected text. Got 2.8"),

@@ -103,6 +103,11 @@ class Fields:
     def __contains__(self, field: str) -> bool:
         return field in self._content
 
+    def require(self, field: str) -> None:
+        """Raise FormatError where a field is missing."""
+        if field not in self._content:
+            raise self.error(field, "is missing.")
+
     def end(self) -> None:
         """Refuse the fields that were not read."""
         if self._content:
@@ -113,8 +118,7 @@ class Fields:
         return FormatError(self._path, self._full(field), reason)
 
     def _take(self, field: str) -> Any:
-        if field not in self._content:
-            raise self.error(field, "is missing.")
+        self.require(field)
         return self._content.pop(field)
 
     def _full(self, field: str) -> str:

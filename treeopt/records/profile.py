@@ -186,6 +186,8 @@ class Profile(ShortRepr):
         version = check_format(fields, FORMAT, VERSION)
         if version == 1 and "engine" in fields:
             raise fields.error("engine", "expected in version 2 and later. Got version 1: probe again.")
+        if version == 1:
+            fields.require("latency")
         return read_record(fields, cls)
 
     def save(self, path: Path | str) -> None:

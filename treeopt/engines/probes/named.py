@@ -1,34 +1,50 @@
 """Which engines can be probed, by name; each module is imported when its engine is asked for."""
 
 from collections.abc import Iterator
-from importlib import import_module
+from typing import Protocol
 
 from treeopt.engines.probes.client import Availability, EngineClient
 from treeopt.errors import InvalidValueError
 
-MODULES = {
-    "llama-server": "llama_server",
-    "transformers": "assisted",
-    "openai": "openai_server",
-    "vllm": "openai_server",
-}
-"""Name on the command line: module here."""
+NAMES = ("llama-server", "transformers", "vllm", "openai")
+
+
+class ProbeModule(Protocol):
+    """What a module of this package offers for its engines."""
+
+    def client(self, name: str, *, url: str | None, threads: int | None, timeout_s: float) -> EngineClient:
+        """Return the engine, started by treeopt or asked at its addresses."""
+
+    def available(self, name: str) -> Availability:
+        """Return what is known of it here."""
 
 
 def engine_client(name: str, *, url: str | None, threads: int | None, timeout_s: float) -> EngineClient:
-    """Return an engine by its name, started by treeopt or asked at its address.
+    """Return an engine by its name, started by treeopt or asked at its addresses.
 
     Raises InvalidValueError for a name that is none, and where it cannot be reached in that way; EngineError where it
     is not installed or does not answer.
     """
-    if name not in MODULES:
-        raise InvalidValueError(f"ENGINE: expected one of {', '.join(MODULES)}. Got {name!r:.40}.")
-    module = import_module(f"treeopt.engines.probes.{MODULES[name]}")
-    client: EngineClient = module.client(name, url=url, threads=threads, timeout_s=timeout_s)
-    return client
+    return _module(name).client(name, url=url, threads=threads, timeout_s=timeout_s)
 
 
 def availabilities() -> Iterator[Availability]:
     """Yield what is known here of every engine."""
-    for name, module in MODULES.items():
-        yield import_module(f"treeopt.engines.probes.{module}").available(name)
+    for name in NAMES:
+        yield _module(name).available(name)
+
+
+def _module(name: str) -> ProbeModule:
+    if name == "llama-server":
+        from treeopt.engines.probes import llama_server
+
+        return llama_server
+    if name == "transformers":
+        from treeopt.engines.probes import assisted
+
+        return assisted
+    if name in ("vllm", "openai"):
+        from treeopt.engines.probes import openai_server
+
+        return openai_server
+    raise InvalidValueError(f"ENGINE: expected one of {', '.join(NAMES)}. Got {name!r:.40}.")
