@@ -59,7 +59,7 @@ MAY_IMPORT = {
     # floor 3: executing
     "treeopt.runtime": RECORDS | TEXTS | TREES,
     # between 2 and 3: plans, profiles, settings and benches as texts, JSON and pictures, without torch
-    "treeopt.report": PLANNER | SOLVER | RECORDS | TREES,
+    "treeopt.report": PLANNER | IMPORTS | SOLVER | RECORDS | TREES,
     # floor 2: from a profile to a plan, from a plan to an engine's settings
     "treeopt.engines": {"treeopt.planner"} | SOLVER | RECORDS | TREES,
     "treeopt.planner": SOLVER | RECORDS | TREES,

@@ -10,7 +10,6 @@ Schema 1.0, as `specdec_bench/speculation_profile.py` of Model-Optimizer's pull 
 Dynamo's mocker reads the conditional rates, vLLM's synthetic acceptance the marginal ones.  Other fields are let be.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -22,11 +21,7 @@ from treeopt.engines.reports.acceptance_tables import table_of_conditional, tabl
 from treeopt.engines.reports.content import MOST, JsonObject, check_equal, read_counts
 from treeopt.engines.reports.found_acceptance import FoundAcceptance
 from treeopt.engines.reports.step_counts import StepCounts, pooled
-from treeopt.errors import InfeasibleError
 from treeopt.files.fields import Fields
-from treeopt.records.acceptance import AcceptanceTable
-from treeopt.records.profile import MeasuredAcceptance, Pair
-from treeopt.version import TOOL
 
 VERSION = "1.0"
 KIND = "speculation profile"
@@ -39,7 +34,6 @@ RATE_ROUNDING = 1e-3
 """Three decimals, of rates that are written twice."""
 MEAN_ROUNDING = 0.02
 """What Model-Optimizer itself allows between the mean and the rates; the vectors are cut short where it is more."""
-WHOLE = 1e-6
 
 
 def is_speculation_profile(content: Mapping[str, Any]) -> bool:
@@ -92,76 +86,6 @@ def read_speculation_profile(path: Path | str, content: dict[str, Any]) -> Found
         ]
         return FoundAcceptance(table=fields.build(CONDITIONAL, table_of_conditional, reached), kind=kind)
     return FoundAcceptance(table=fields.build(MARGINAL, table_of_rates, rates.marginal), kind=kind)
-
-
-def speculation_profile_text(
-    acceptance: MeasuredAcceptance, pair: Pair, *, max_depth: int | None = None, method: str | None = None
-) -> str:
-    """Return the JSON of a chain's acceptance, that of rank 0.
-
-    Args:
-        acceptance: as measured.
-        pair: the models it is of.
-        max_depth: the longest draft that is told; by default all that was measured.
-        method: Model-Optimizer's name of how is drafted; None is a draft model.
-
-    Raises InfeasibleError for a depth beyond what was measured, and without one where all depths are alike.
-    """
-    table = acceptance.table
-    depth = table.max_depth if max_depth is None else max_depth
-    if depth is None:
-        raise InfeasibleError(
-            "max_depth: expected how many draft tokens, because the acceptance is the same at every depth. Got none: "
-            "say it with --depth."
-        )
-    if depth < 1:
-        raise InfeasibleError(f"max_depth: expected at least 1 draft token. Got {depth}: ask for more.")
-    conditional = [float(rate) for rate in table.rows(depth)[:, 0, 0]]
-    marginal = list(accumulate(conditional, mul))
-    mean = 1 + sum(marginal)
-    content = {
-        "schema_version": VERSION,
-        "measured": True,
-        "method": method or "draft_model",
-        "draft_checkpoint": pair.draft,
-        "target_model": pair.target,
-        LENGTH: depth,
-        "block_size": None,
-        MOST_LENGTH: depth,
-        METHOD: PREFIX,
-        CONDITIONAL: conditional,
-        MARGINAL: marginal,
-        MEAN: mean,
-        "accept_length_model": "chain_analytic",
-        BY_LENGTH: {str(depth): mean},
-        HISTOGRAM: _whole_histogram(table, depth),
-        "measurement_conditions": {
-            "tool": TOOL,
-            "rule": acceptance.rule,
-            "temperature": acceptance.temperature,
-            "top_p": acceptance.top_p,
-            "top_k": acceptance.top_k,
-            "prompts": acceptance.prompts,
-            "positions": acceptance.positions,
-            "imported": [each.source for each in acceptance.imported],
-        },
-    }
-    return json.dumps(content, indent=2) + "\n"
-
-
-def _whole_histogram(table: AcceptanceTable, depth: int) -> dict[str, int] | None:
-    """Return the steps by their tokens where the table was counted on whole steps of one length; None where not."""
-    if table.counts is None or table.branching > 1 or table.max_depth != depth:
-        return None
-    last = float(table.counts[-1] * table.p[-1].item())
-    survived = [*map(float, table.counts), last]
-    taken = [float(count * rate) for count, rate in zip(table.counts, table.p.ravel(), strict=True)]
-    whole = [round(count) for count in survived]
-    if any(abs(count - near) > WHOLE * max(1, near) for count, near in zip(survived, whole, strict=True)):
-        return None
-    if any(abs(count - near) > WHOLE * max(1, near) for count, near in zip(taken, whole[1:], strict=True)):
-        return None
-    return {str(place + 1): before - after for place, (before, after) in enumerate(pairwise([*whole, 0]))}
 
 
 def _check_measured(fields: Fields) -> None:
