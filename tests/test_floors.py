@@ -89,6 +89,7 @@ ONLY_IN = {
 """Packages that only some rooms may import, wherever in a module."""
 IN_FUNCTIONS = {
     "torch": {"treeopt.trees.formats.sequoia", "treeopt.engines.reports.torch_vector"},
+    "prometheus_client": {"treeopt.engines.reports.acceptance_metrics"},
     "transformers": {"treeopt.texts.tokenizer"},
 }
 """Modules of other rooms that may import them where they need it: for Sequoia's files, and for slow tokenizers."""

@@ -37,7 +37,11 @@ def _names() -> list[str]:
     from treeopt.engines.reports import ACCEPTANCE_FORMATS
     from treeopt.trees.formats import FORMATS
 
-    return [each.name for each in (*FORMATS, *ENGINES, *ACCEPTANCE_FORMATS)]
+    return [
+        *(each.name for each in FORMATS),
+        *(each.name for each in ENGINES),
+        *(each.name for each in ACCEPTANCE_FORMATS),
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -339,6 +339,8 @@ class TestBatchedBench:
         read_latency(written(tmp_path, json_lines([BATCHED_BENCH[0], shared])))
         (found,) = read_latency(written(tmp_path, json.dumps(BATCHED_BENCH[0])))
         assert found.verify.medians_s.tolist() == [0.01]
+        (found,) = read_latency(written(tmp_path, json.dumps(BATCHED_BENCH)))
+        assert found.verify.tokens.tolist() == [1, 2, 8]
 
     def test_what_contradicts_itself_is_refused(self, tmp_path):
         cases = [

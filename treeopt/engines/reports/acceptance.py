@@ -15,7 +15,14 @@ from treeopt.engines.reports.acceptance_tables import (
     vector_of_ranks,
 )
 from treeopt.engines.reports.acceptance_vllm import LOG_MARK, read_log
-from treeopt.engines.reports.content import JsonObject, is_json_lines, read_json, read_json_lines, source_text
+from treeopt.engines.reports.content import (
+    JsonObject,
+    as_objects,
+    is_json_lines,
+    read_json,
+    read_json_lines,
+    source_text,
+)
 from treeopt.engines.reports.found_acceptance import FoundAcceptance
 from treeopt.engines.reports.speculation_profile import is_speculation_profile, read_speculation_profile
 from treeopt.engines.reports.torch_vector import is_torch_file, read_torch_vector
@@ -114,8 +121,8 @@ def _text_kind(text: str) -> str:
 
 
 def _of_list(path: Path | str, content: list[Any], kind: str) -> FoundAcceptance:
-    if content and all(isinstance(each, dict) for each in content):
-        return _of_objects(path, [JsonObject(f"[{place}]", each) for place, each in enumerate(content)])
+    if objects := as_objects(content):
+        return _of_objects(path, objects)
     numbers = _numbers(path, "content", content)
     if isinstance(numbers[0], list):
         return FoundAcceptance(table=_made(path, "content", AcceptanceTable, numbers), kind="acceptance table")
@@ -128,7 +135,7 @@ def _of_object(path: Path | str, content: dict[str, Any]) -> FoundAcceptance:
     if is_speculation_profile(content):
         return read_speculation_profile(path, content)
     if is_answer(content) or is_request(content):
-        return _of_objects(path, [JsonObject("", content)])
+        return _of_objects(path, as_objects(content))
     known = [key for key in (CONDITIONAL, TABLE, RATES, ACCEPTED) if key in content]
     if len(known) != 1:
         inner = [key for key, value in content.items() if isinstance(value, dict) and TABLE in value]

@@ -21,7 +21,6 @@ from treeopt.engines.reports.speculation_profile import (
 from treeopt.errors import InfeasibleError
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.profile import MeasuredAcceptance, Pair
-from treeopt.version import TOOL
 
 TRAVERSAL = "traversal"
 WHOLE = 1e-6
@@ -74,6 +73,7 @@ def speculation_profile(
     content = {
         "schema_version": VERSION,
         "measured": True,
+        "producer": "treeopt",
         "method": method or "draft_model",
         "draft_checkpoint": pair.draft,
         "target_model": pair.target,
@@ -88,7 +88,6 @@ def speculation_profile(
         BY_LENGTH: {str(depth): mean},
         HISTOGRAM: _whole_histogram(table, depth),
         "measurement_conditions": {
-            "tool": TOOL,
             "rule": acceptance.rule,
             "temperature": acceptance.temperature,
             "top_p": acceptance.top_p,

@@ -64,6 +64,15 @@ def read_json_lines(path: Path | str, text: str) -> list[JsonObject]:
     return found
 
 
+def as_objects(content: object) -> list[JsonObject]:
+    """Return the objects of parsed JSON, one or a list of them; none where it holds anything else."""
+    if isinstance(content, dict):
+        return [JsonObject("", content)]
+    if not isinstance(content, list) or not all(isinstance(each, dict) for each in content):
+        return []
+    return [JsonObject(f"[{place}]", each) for place, each in enumerate(content)]
+
+
 def read_counts(fields: Fields, field: str, content: object) -> dict[int, int]:
     """Return counts by whole numbers from 0, zeros left out: of a list by its places, of an object by its names.
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from treeopt.engines.reports.content import JsonObject, is_json_lines, read_json, read_json_lines
+from treeopt.engines.reports.content import as_objects, is_json_lines, read_json, read_json_lines
 from treeopt.engines.reports.imported_latency import ImportedLatency
 from treeopt.engines.reports.latency_batched_bench import KEYS, KIND, read_batched_bench
 from treeopt.engines.reports.latency_csv import read_csv
@@ -32,8 +32,9 @@ def read_latency(path: Path | str, *, default_pass: str = "verify") -> tuple[Imp
     if is_json_lines(text):
         return _verification(path, KIND, default_pass, read_batched_bench(path, read_json_lines(path, text)))
     content = read_json(path, text)
-    if isinstance(content, dict) and content.keys() >= KEYS:
-        return _verification(path, KIND, default_pass, read_batched_bench(path, [JsonObject("", content)]))
+    objects = as_objects(content)
+    if objects and objects[0].fields.keys() >= KEYS:
+        return _verification(path, KIND, default_pass, read_batched_bench(path, objects))
     for table in TABLES:
         if isinstance(content, dict) and table.key in content:
             return _verification(path, table.kind, default_pass, table.read(path, content))

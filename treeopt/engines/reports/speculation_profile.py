@@ -69,7 +69,7 @@ def read_speculation_profile(path: Path | str, content: dict[str, Any]) -> Found
     version = fields.text("schema_version")
     if version != VERSION:
         raise fields.error("schema_version", f"expected {VERSION!r}. Got {version!r:.40}: write it as that version.")
-    _check_measured(fields)
+    _check_measured(fields, whole.fields.get("measured"))
     rates = _rates(fields, whole.fields.get(HISTOGRAM))
     length = _length(fields, rates)
     _check_rates(fields, rates)
@@ -88,9 +88,10 @@ def read_speculation_profile(path: Path | str, content: dict[str, Any]) -> Found
     return FoundAcceptance(table=fields.build(MARGINAL, table_of_rates, rates.marginal), kind=kind)
 
 
-def _check_measured(fields: Fields) -> None:
-    if "measured" in fields:
-        fields.true("measured")
+def _check_measured(fields: Fields, measured: object) -> None:
+    if measured is not None and measured is not True:
+        reason = f"expected true. Got {measured!s:.40}: it is a placeholder, measure the draft with specdec_bench."
+        raise fields.error("measured", reason)
     if METHOD in fields and (found := fields.text(METHOD)) != PREFIX:
         reason = f"expected {PREFIX!r}, where a token counts after all before it. Got {found!r:.40}: measure it so."
         raise fields.error(METHOD, reason)
