@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+import tracemalloc
 from collections import Counter
 
 import numpy as np
@@ -82,6 +83,17 @@ class TestStepCounts:
         many = pooled(texts)
         assert len(many.texts.reached) == MAX_GROUPS
         assert many.texts.reached.sum(axis=0).tolist() == np.sum([each.reached for each in texts], axis=0).tolist()[:3]
+
+    def test_many_short_texts_and_a_long_one_take_no_large_array(self):
+        """A row of 2,000 positions for each of 20,000 texts would be 320 MB."""
+        texts = [StepCounts.of_lengths({0: 1, 2_000: 1}, 2_000), *20_000 * [StepCounts.of_lengths({0: 1}, 2_000)]]
+        tracemalloc.start()
+        table = pooled(texts).table
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert table.p.shape == (2_000, 1)
+        assert table.p[0, 0] == pytest.approx(1 / 20_002)
+        assert most < 100_000_000
 
     def test_texts_that_differ_err_more_than_steps_that_do_not_know_each_other(self):
         unlike = pooled([StepCounts((100,), (10,)), StepCounts((100,), (90,))] * 4).table

@@ -1,4 +1,4 @@
-"""Times of llama-batched-bench: `--output-format jsonl` of llama.cpp's `tools/batched-bench`.
+"""Times of llama-batched-bench of llama.cpp, run with `--output-format jsonl`.
 
 A line for every prompt length, tokens to generate and number of sequences:
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -28,8 +29,9 @@ class StepCounts:
     @classmethod
     def of_lengths(cls, steps: Mapping[int, int], depth: int) -> "StepCounts":
         """Return the counts of steps by how many draft tokens they accepted, all of which drafted `depth` tokens."""
-        survived = [sum(count for length, count in steps.items() if length >= least) for least in range(depth + 1)]
-        return cls(tuple(survived[:-1]), tuple(survived[1:]))
+        tried = min(depth, max(steps, default=0) + 1)  # nothing reached the positions behind
+        survived = tuple(accumulate(steps.get(length, 0) for length in range(tried, -1, -1)))[::-1]
+        return cls(survived[:-1], survived[1:])
 
     @classmethod
     def of_steps(cls, accepted: Sequence[int], drafted: Sequence[int]) -> "StepCounts":
@@ -58,27 +60,22 @@ def pooled(counts: Sequence[StepCounts]) -> Pooled:
     Errors are those of texts where there are several, binomial for one.
     Raises InvalidValueError where no step drafted anything.
     """
-    reached = _padded([each.reached for each in counts])
-    accepted = _padded([each.accepted for each in counts])
+    reached = _summed([each.reached for each in counts])
+    accepted = _summed([each.accepted for each in counts])
     depth = int(np.count_nonzero(reached.sum(axis=0)))  # a position is reached through those before it
     if depth == 0:
         raise InvalidValueError("steps: expected at least one that drafted. Got none: has it drafted yet?")
-    reached, accepted = _grouped(reached[:, :depth]), _grouped(accepted[:, :depth])
+    reached, accepted = reached[:, :depth], accepted[:, :depth]
     if len(reached) == 1:
         return Pooled(table=table_of_reached(reached[0], accepted[0]), texts=None)
     texts = TextSums(reached, accepted[:, :, None])
     return Pooled(table=texts.table(), texts=texts)
 
 
-def _padded(rows: Sequence[Sequence[int]]) -> Float64:
-    """Return rows as one array, zeros behind the shorter ones."""
-    padded = np.zeros((len(rows), max(map(len, rows), default=0)))
+def _summed(rows: Sequence[Sequence[int]]) -> Float64:
+    """Return a row for every text, or for every group of neighbours, zeros behind the shorter ones."""
+    groups = min(len(rows), MAX_GROUPS)
+    summed = np.zeros((groups, max(map(len, rows), default=0)))
     for place, row in enumerate(rows):
-        padded[place, : len(row)] = row
-    return padded
-
-
-def _grouped(rows: Float64) -> Float64:
-    if len(rows) <= MAX_GROUPS:
-        return rows
-    return np.stack([group.sum(axis=0) for group in np.array_split(rows, MAX_GROUPS)])
+        summed[place * groups // len(rows), : len(row)] += row
+    return summed
