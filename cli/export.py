@@ -14,11 +14,13 @@ from treeopt.cli.options.inputs import load_profile
 from treeopt.cli.options.record import options
 from treeopt.cli.terminal import warn
 from treeopt.cli.waiting import patience
+from treeopt.errors import TreeoptError
 from treeopt.files.whole_files import STANDARD_STREAM, is_stream
 from treeopt.records.warnings import Caution, FormatCaution
 
 if TYPE_CHECKING:
     from treeopt.engines.engine import Engine
+    from treeopt.engines.reports import AcceptanceFormat
     from treeopt.trees.formats.topology import TopologyFormat
 
 
@@ -32,17 +34,21 @@ def export(asked: ExportOptions) -> None:
     Settings are planned with the profile; without one only the depth of the tree is carried over.
     """
     from treeopt.engines import ENGINES
+    from treeopt.engines.reports import ACCEPTANCE_FORMATS
     from treeopt.trees.formats import FORMATS
 
     formats, engines = {each.name: each for each in FORMATS}, {each.name: each for each in ENGINES}
+    acceptances = {each.name: each for each in ACCEPTANCE_FORMATS}
     target, written = asked.target, asked.written
-    if target not in formats and target not in engines:
-        raise click.UsageError(f"--to: expected one of {', '.join([*formats, *engines])}. Got {target!r}.")
+    if target not in formats | engines | acceptances:
+        raise click.UsageError(f"--to: expected one of {', '.join(formats | engines | acceptances)}. Got {target!r}.")
     check_export(written, [] if is_stream(written) else [written, sidecar_of(written)], asked.inputs)
     if target in formats:
         _export_tree(formats[target], written, asked)
-    else:
+    elif target in engines:
         _export_setting(engines[target], written, asked)
+    else:
+        _export_acceptance(acceptances[target], written, asked)
 
 
 def _export_tree(target: "TopologyFormat", written: Path, asked: ExportOptions) -> None:
@@ -78,6 +84,27 @@ def _export_setting(engine: "Engine", written: Path, asked: ExportOptions) -> No
     inputs = asked.inputs
     files = write_export(written, texts, inputs, lambda files: setting_provenance(engine, made, inputs, files, profile))
     _tell(setting_text(engine, made, written), made.warnings, files)
+
+
+def _export_acceptance(target: "AcceptanceFormat", written: Path, asked: ExportOptions) -> None:
+    from treeopt.engines.settings.provenance import acceptance_provenance
+    from treeopt.report.setting_text import acceptance_text
+
+    if asked.path != asked.profile_path:
+        raise TreeoptError(
+            f"{asked.path}: expected a profile, whose acceptance is written. Got another file: name one."
+        )
+    profile = load_profile(asked.path)
+    acceptance = profile.acceptance(rule=asked.rule, temperature=asked.temperature)
+    text = target.write(acceptance, profile.pair, max_depth=asked.depth, method=asked.method)
+    inputs = {"profile": asked.path}
+    files = write_export(
+        written,
+        {MAIN: text.encode()},
+        inputs,
+        lambda files: acceptance_provenance(target.name, target.versions, inputs, files, profile),
+    )
+    _tell(acceptance_text(target, acceptance), (), files)
 
 
 def _tell(report: str, warnings: tuple[Caution, ...], files: list[Path]) -> None:

@@ -62,7 +62,7 @@ MAY_IMPORT = {
     # floor 3: executing
     "treeopt.runtime": RECORDS | TEXTS | TREES,
     # between 2 and 3: plans, profiles, settings and benches as texts, JSON and pictures, without torch
-    "treeopt.report": {"treeopt.engines.probes"} | PLANNER | SOLVER | RECORDS | TREES,
+    "treeopt.report": {"treeopt.engines.probes"} | PLANNER | IMPORTS | SOLVER | RECORDS | TREES,
     # floor 2: from a profile to a plan, from a plan to an engine's settings
     "treeopt.engines": {"treeopt.planner"} | SOLVER | RECORDS | TREES,
     "treeopt.planner": SOLVER | RECORDS | TREES,
@@ -96,6 +96,7 @@ IN_FUNCTIONS = {
         "treeopt.engines.reports.torch_vector",
         "treeopt.engines.probes.assisted",
     },
+    "prometheus_client": {"treeopt.engines.reports.acceptance_metrics"},
     "transformers": {"treeopt.texts.tokenizer", "treeopt.engines.probes.assisted"},
 }
 """Modules of other rooms that may import them where they need it: for Sequoia's files, slow tokenizers, assisted generation."""

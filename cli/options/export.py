@@ -34,9 +34,14 @@ SIZED = "a solution file or a profile"
 def _names() -> list[str]:
     """Return the names of all formats and engines."""
     from treeopt.engines import ENGINES
+    from treeopt.engines.reports import ACCEPTANCE_FORMATS
     from treeopt.trees.formats import FORMATS
 
-    return [*(each.name for each in FORMATS), *(each.name for each in ENGINES)]
+    return [
+        *(each.name for each in FORMATS),
+        *(each.name for each in ENGINES),
+        *(each.name for each in ACCEPTANCE_FORMATS),
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ class ImportOptions:
             "--latency",
             type=file,
             metavar="FILE",
-            help="Verify times measured elsewhere: CSV (tokens, seconds), SGLang's or TensorRT-LLM's cost table.",
+            help="Verify times measured elsewhere: CSV (tokens, seconds), SGLang's or TensorRT-LLM's cost table, llama-batched-bench's lines.",
         )
     )
     draft_latency: Path | None = field(
@@ -33,7 +33,7 @@ class ImportOptions:
             "--acceptance",
             type=file,
             metavar="FILE",
-            help="Acceptance measured elsewhere: rates or counts per position, vLLM's metrics, Sequoia's vector.",
+            help="Acceptance measured elsewhere: rates or counts per position, /metrics of vLLM or llama.cpp, a speculation profile, requests of vLLM or AIPerf, Spec-Bench's answers, Sequoia's vector.",
         )
     )
 

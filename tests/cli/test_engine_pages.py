@@ -14,6 +14,7 @@ import pytest
 from tests.cli.invented import call, invented, verify_s
 from tests.support.slow import parameter
 from treeopt.engines import ENGINES
+from treeopt.engines.reports import ACCEPTANCE_FORMATS
 from treeopt.trees.formats import FORMATS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,7 +23,7 @@ PAGES = sorted((ROOT / "docs" / "engines").glob("*.md"))
 README = ROOT / "docs" / "engines" / "README.md"
 COMPARING = ROOT / "docs" / "comparing.md"
 PUBLISHED = ROOT.parent / "shared" / "data"
-NAMES = [each.name for each in (*FORMATS, *ENGINES)]
+NAMES = [each.name for each in (*FORMATS, *ENGINES, *ACCEPTANCE_FORMATS)]
 
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 QUOTED = re.compile(r"^> ((?:Warning|Error): .*)$", re.MULTILINE)

@@ -12,6 +12,7 @@ from tests.engines.settings import published_rules as rules
 from tests.support.invented_drafts import InventedDraft, invented_text, recorded
 from treeopt import Profile
 from treeopt.engines import ENGINES
+from treeopt.engines.reports import read_acceptance
 from treeopt.planner import plan, step_model
 from treeopt.planner.chains import chain_schedule, fastest_length
 from treeopt.planner.dynamic import fastest_dynamic_tree
@@ -304,3 +305,33 @@ class TestImport:
             assert result.stderr.startswith(f"Error: {name}: ")
         assert not Path("made").exists()
         assert not Path("new.json").exists()
+
+
+class TestAcceptance:
+    @pytest.mark.usefixtures("files")
+    def test_the_acceptance_of_a_profile_comes_back(self):
+        ran("export", "profile.yaml", "--to", "speculation-profile", "-o", "rates.json")
+        profile = Profile.load("profile.yaml")
+        found = read_acceptance("rates.json", temperature=0.0, rule="sequoia").table
+        measured = profile.acceptance().table
+        assert found.p.ravel().tolist() == measured.rows(measured.max_depth)[:, 0, 0].tolist()
+        sidecar = json.loads(Path("rates.json.provenance.json").read_text("utf-8"))
+        assert sidecar["inputs"]["profile"]["sha256"] == hashlib.sha256(Path("profile.yaml").read_bytes()).hexdigest()
+        Path("bench.csv").write_text("tokens,ms\n1,10\n4,11\n8,12\n", "utf-8")
+        times = ("--latency", "bench.csv", "--draft-latency", "bench.csv", "--acceptance", "rates.json")
+        ran("profile", *times, "-o", "imported.yaml")
+        (imported,) = Profile.load("imported.yaml").acceptances[0].imported
+        assert imported.source == "rates.json (speculation profile)"
+
+    @pytest.mark.usefixtures("files")
+    def test_what_has_no_acceptance_is_refused_and_nothing_is_written(self):
+        for arguments, reason in (
+            (("tree.json",), "tree.json: expected a profile"),
+            (("profile.yaml", "--depth", 99), "--depth: the acceptance table was measured to depth"),
+            (("profile.yaml", "--rule", "traversal"), "traversal"),
+        ):
+            result = call("export", *arguments, "--to", "speculation-profile", "-o", "rates.json")
+            assert result.exit_code == 1
+            assert reason in result.stderr
+            assert result.stderr.count("\n") == 1
+            assert not Path("rates.json").exists()

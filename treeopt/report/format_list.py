@@ -8,12 +8,15 @@ WIDTH = 100
 def format_list() -> str:
     """Return every format and engine as a few lines each."""
     from treeopt.engines import ENGINES
+    from treeopt.engines.reports import ACCEPTANCE_FORMATS
     from treeopt.trees.formats import FORMATS
 
     blocks = ["Trees, both ways (treeopt export --to NAME, treeopt import):"]
     blocks += [_block(each.name, each.title, each.versions, each.needs) for each in FORMATS]
     blocks.append("Settings of engines (treeopt export --to NAME):")
     blocks += [_block(each.name, each.title, each.versions, each.needs) for each in ENGINES]
+    blocks.append("Acceptance, both ways (treeopt export --to NAME, treeopt profile --acceptance):")
+    blocks += [_block(each.name, each.title, each.versions, each.needs) for each in ACCEPTANCE_FORMATS]
     return "\n\n".join(blocks)
 
 

@@ -10,7 +10,9 @@ from treeopt.report.text import quoted
 
 if TYPE_CHECKING:
     from treeopt.engines.engine import Engine
+    from treeopt.engines.reports import AcceptanceFormat
     from treeopt.engines.settings.setting import Setting
+    from treeopt.records.profile import MeasuredAcceptance
     from treeopt.trees import TokenTree
     from treeopt.trees.formats.topology import TopologyFormat
 
@@ -19,6 +21,11 @@ def topology_text(target: "TopologyFormat", tree: "TokenTree") -> str:
     """Return what was exported, in one line."""
     nodes = f"{tree.nodes} node{'s' * (tree.nodes > 1)}, root included"
     return f"{target.title}: {nodes}, depth {tree.max_depth}"
+
+
+def acceptance_text(target: "AcceptanceFormat", acceptance: "MeasuredAcceptance") -> str:
+    """Return whose acceptance was exported, in one line."""
+    return f"{target.title} ({target.versions}): rule {acceptance.rule}, temperature {acceptance.temperature:g}"
 
 
 def setting_text(engine: "Engine", setting: "Setting", written: Path) -> str:

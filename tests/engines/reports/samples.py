@@ -42,11 +42,111 @@ INFO 11-20 10:00:10 Per-position acceptance rate: 0.710, 0.520, 0.380, Avg Draft
 INFO 11-20 10:00:20 Engine 000: Per-position acceptance rate: nan
 INFO 11-20 10:00:30 stopped
 """
+LLAMA_CPP_METRICS = """# HELP llamacpp:spec_decode_num_drafts_total Speculative: Total speculative decoding verification steps
+# TYPE llamacpp:spec_decode_num_drafts_total counter
+llamacpp:spec_decode_num_drafts_total 100
+llamacpp:spec_decode_num_draft_tokens_total 250
+llamacpp:spec_decode_num_accepted_tokens_total 140
+llamacpp:n_busy_slots_per_decode 1.5
+llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 80
+llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="1"} 40
+llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="2"} 20
+"""
+SPECULATION_PROFILE = {
+    "schema_version": "1.0",
+    "measured": True,
+    "method": "eagle3",
+    "draft_checkpoint": None,
+    "num_speculative_tokens": 3,
+    "max_supported_k": 3,
+    "verification_method": "longest_prefix",
+    "conditional_accept_rates": [0.6, 0.5, 0.0],
+    "marginal_accept_rates": [0.6, 0.3, 0.0],
+    "mean_accept_length": 1.9,
+    "mean_accept_length_per_request": 2.2,
+    "accept_length_model": "chain_analytic",
+    "accept_length_by_k": {"3": 1.9},
+    "acceptance_length_histogram": {"1": 40, "2": 30, "3": 30},
+    "per_category": None,
+    "validation": {"mean_consistency": {"passed": True}},
+}
+REQUEST = {
+    "mean_acceptance_length": 3.25,
+    "draft_acceptance_rate": 0.5625,
+    "acceptance_histogram": [1, 1, 2, 3, 1],
+    "num_accepted_draft_tokens": 18,
+    "num_draft_tokens": 32,
+    "num_spec_steps": 8,
+    "num_spec_tokens": 4,
+    "per_step_accepted": [2, 3, 1, 4, 2, 0, 3, 3],
+    "per_step_drafted": [4, 4, 4, 4, 4, 4, 4, 4],
+}
+SUMMARY = {
+    "mean_acceptance_length": 1.2325581395348837,
+    "draft_acceptance_rate": 0.07751937984496124,
+    "acceptance_histogram": [39, 1, 0, 3],
+    "num_spec_steps": 43,
+    "num_accepted_draft_tokens": 10,
+    "num_draft_tokens": 129,
+    "num_spec_tokens": 3,
+}
+ANSWER = {
+    "question_id": 81,
+    "category": "writing",
+    "model_id": "vicuna-7b",
+    "choices": [
+        {
+            "index": 0,
+            "turns": ["a", "b"],
+            "decoding_steps": [2, 2],
+            "new_tokens": [4, 4],
+            "wall_time": [0.5, 0.25],
+            "accept_lengths": [3, 1, 2, 2],
+        }
+    ],
+}
+BATCHED_BENCH = [
+    {"n_kv_max": 4096, "n_batch": 2048, "is_pp_shared": 0, "pp": 128, "tg": 100, "pl": pl}
+    | {
+        "n_kv": pl * 228,
+        "t_pp": 0.1,
+        "speed_pp": pl * 1280.0,
+        "t_tg": t_tg,
+        "speed_tg": pl * 100 / t_tg,
+        "t": 0.1 + t_tg,
+    }
+    for pl, t_tg in ((1, 1.0), (2, 1.1), (8, 1.6))
+]
+
+
+def json_lines(objects) -> str:
+    """Return objects as JSON Lines."""
+    return "".join(json.dumps(each) + "\n" for each in objects)
+
+
+def aiperf(request, **metadata):
+    """Return a record of AIPerf, whose histogram is an object without zeros."""
+    sparse = {str(place): count for place, count in enumerate(request["acceptance_histogram"]) if count}
+    known = {"engine": "vllm", **request, "acceptance_histogram": sparse, "completion_tokens": 60}
+    return {"metadata": {"session_num": 0, **metadata}, "metrics": {}, "spec_decode_acceptance": known, "error": None}
+
+
+def response(request):
+    """Return a response of vLLM."""
+    return {
+        "id": "chatcmpl-1",
+        "model": "m",
+        "choices": [{"message": {}}],
+        "metrics": {"speculative_decoding": request},
+    }
+
+
 LATENCY_FILES = {
     "curve.csv": CSV,
     "samples.json": json.dumps(SGLANG_SAMPLES),
     "additive.json": json.dumps(SGLANG_ADDITIVE),
     "costs.json": json.dumps(TENSORRT_LLM),
+    "bench.jsonl": json_lines(BATCHED_BENCH),
 }
 ACCEPTANCE_FILES = {
     "rates.json": "[0.71, 0.52, 0.38]",
@@ -57,4 +157,9 @@ ACCEPTANCE_FILES = {
     "counts.json": '{"num_drafts": 100, "accepted_per_pos": [80, 40, 20]}',
     "metrics.txt": METRICS,
     "engine.log": LOG,
+    "llama.txt": LLAMA_CPP_METRICS,
+    "speculation_profile.json": json.dumps(SPECULATION_PROFILE),
+    "profile_export.jsonl": json_lines([aiperf(REQUEST), aiperf(SUMMARY)]),
+    "responses.jsonl": json_lines([response(REQUEST), response(SUMMARY)]),
+    "answers.jsonl": json_lines([ANSWER, ANSWER]),
 }

@@ -244,7 +244,11 @@ def test_mutated_files_are_read_or_refused(tmp_path, name):
         try:
             if name in LATENCY_FILES:
                 found = [each for each in read_latency(path) if each.batch_size == 1 and each.verify is not None][:1]
-                parts = [dataclasses.replace(each, draft=None) for each in found] + draft if found else curve
+                parts = (
+                    [dataclasses.replace(each, draft=None, context_tokens=None) for each in found] + draft
+                    if found
+                    else curve
+                )
                 profile = imported_profile(parts, [table], context_tokens=2, created="now")
             else:
                 found_table = read_acceptance(path, temperature=0.0, rule="sequoia")

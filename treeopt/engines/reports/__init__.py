@@ -1,12 +1,15 @@
 """Curves and acceptance measured elsewhere: other programs' tables read into records, and into a profile."""
 
 from treeopt.engines.reports.acceptance import KINDS, read_acceptance
+from treeopt.engines.reports.acceptance_formats import ACCEPTANCE_FORMATS, AcceptanceFormat
 from treeopt.engines.reports.combine import imported_profile, step_latencies, with_imported
 from treeopt.engines.reports.imported_latency import ImportedLatency
 from treeopt.engines.reports.latency import read_latency
 
 __all__ = [
+    "ACCEPTANCE_FORMATS",
     "KINDS",
+    "AcceptanceFormat",
     "ImportedLatency",
     "imported_profile",
     "read_acceptance",

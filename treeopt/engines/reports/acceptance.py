@@ -1,10 +1,12 @@
 """Acceptance that other programs measured: which kind of file it is, by its content."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from treeopt.engines.reports import acceptance_metrics
+from treeopt.engines.reports.acceptance_answers import is_answer, read_answers
+from treeopt.engines.reports.acceptance_requests import is_request, read_requests
 from treeopt.engines.reports.acceptance_tables import (
     Vector,
     table_of_conditional,
@@ -12,8 +14,17 @@ from treeopt.engines.reports.acceptance_tables import (
     table_of_rates,
     vector_of_ranks,
 )
-from treeopt.engines.reports.acceptance_vllm import LOG_MARK, METRICS_MARK, read_log, read_metrics
-from treeopt.engines.reports.content import read_json, source_text
+from treeopt.engines.reports.acceptance_vllm import LOG_MARK, read_log
+from treeopt.engines.reports.content import (
+    JsonObject,
+    as_objects,
+    is_json_lines,
+    read_json,
+    read_json_lines,
+    source_text,
+)
+from treeopt.engines.reports.found_acceptance import FoundAcceptance
+from treeopt.engines.reports.speculation_profile import is_speculation_profile, read_speculation_profile
 from treeopt.engines.reports.torch_vector import is_torch_file, read_torch_vector
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.files.fields import Fields
@@ -28,23 +39,15 @@ RATES, CONDITIONAL, TABLE = "synthetic_acceptance_rates", "conditional", "p"
 DRAFTS, ACCEPTED = "num_drafts", "accepted_per_pos"
 TAKEN = (
     "rates per position as a JSON list, a list of rows, an object with one of the keys "
-    f"{CONDITIONAL}, {TABLE}, {RATES}, {DRAFTS}, vLLM's metrics or log, or Sequoia's vector"
+    f"{CONDITIONAL}, {TABLE}, {RATES}, {DRAFTS}, a speculation profile, requests of vLLM or AIPerf, answers of "
+    "Spec-Bench, /metrics of vLLM or llama.cpp, vLLM's log, or Sequoia's vector"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    """A table, what kind of file it was in, and how many drafts it was counted on."""
-
-    table: AcceptanceTable
-    kind: str
-    positions: int | None = None
 
 
 def read_acceptance(
     path: Path | str, *, temperature: float, rule: str, top_p: float = 1.0, kind: str = "auto"
 ) -> MeasuredAcceptance:
-    """Return the acceptance of a file: rates or counts per position, a table, or Sequoia's vector of ranks.
+    """Return the acceptance of a file: rates, counts or steps of a chain, a table, or Sequoia's vector of ranks.
 
     Args:
         path: the file.
@@ -64,31 +67,49 @@ def read_acceptance(
         rule=rule,
         temperature=temperature,
         top_p=top_p,
-        prompts=None,
+        prompts=found.prompts,
         positions=found.positions,
         table=found.table,
+        texts=found.texts,
         imported=(Imported(what=ACCEPTANCE, source=source_text(path, found.kind)),),
     )
 
 
-def _found(path: Path | str, data: bytes, kind: str) -> _Found:
+def _found(path: Path | str, data: bytes, kind: str) -> FoundAcceptance:
     if is_torch_file(data):
         return _vector(path, read_torch_vector(path, data))
     try:
         text = data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise FormatError(path, "content", f"expected {TAKEN}. Got no text (byte {error.start}).") from None
-    if METRICS_MARK.search(text):
-        drafts, accepted = read_metrics(path, text)
-        return _counted(path, "content", drafts, accepted, "vLLM metrics")
-    if LOG_MARK in text:
-        return _Found(table=_made(path, "content", table_of_rates, read_log(path, text)), kind="vLLM log, last line")
+    if acceptance_metrics.MARK.search(text):
+        _check_size(path, data)
+        return acceptance_metrics.read_metrics(path, text)
+    if is_json_lines(text):
+        return _of_objects(path, read_json_lines(path, text))
+    if LOG_MARK in text and not text.lstrip().startswith("{"):
+        return FoundAcceptance(
+            table=_made(path, "content", table_of_rates, read_log(path, text)), kind="vLLM log, last line"
+        )
     if text.lstrip().startswith(("[", "{")):
-        if len(data) > MAX_JSON_BYTES:
-            raise FormatError(path, "content", f"larger than {MAX_JSON_BYTES} bytes, the limit for JSON of this kind.")
+        _check_size(path, data)
         content = read_json(path, text)
         return _of_list(path, content, kind) if isinstance(content, list) else _of_object(path, content)
     raise FormatError(path, "content", f"expected {TAKEN}. Got {_text_kind(text)}.")
+
+
+def _check_size(path: Path | str, data: bytes) -> None:
+    if len(data) > MAX_JSON_BYTES:
+        raise FormatError(path, "content", f"larger than {MAX_JSON_BYTES} bytes, the limit for text of this kind.")
+
+
+def _of_objects(path: Path | str, objects: Sequence[JsonObject]) -> FoundAcceptance:
+    """Return the acceptance of several objects of a kind: answers or requests."""
+    if any(is_answer(each.fields) for each in objects):
+        return read_answers(path, objects)
+    if any(is_request(each.fields) for each in objects):
+        return read_requests(path, objects)
+    raise FormatError(path, "content", f"expected {TAKEN}. Got other JSON.")
 
 
 def _text_kind(text: str) -> str:
@@ -99,16 +120,22 @@ def _text_kind(text: str) -> str:
     return "other text"
 
 
-def _of_list(path: Path | str, content: list[Any], kind: str) -> _Found:
+def _of_list(path: Path | str, content: list[Any], kind: str) -> FoundAcceptance:
+    if objects := as_objects(content):
+        return _of_objects(path, objects)
     numbers = _numbers(path, "content", content)
     if isinstance(numbers[0], list):
-        return _Found(table=_made(path, "content", AcceptanceTable, numbers), kind="acceptance table")
+        return FoundAcceptance(table=_made(path, "content", AcceptanceTable, numbers), kind="acceptance table")
     if kind == "ranks":
         return _vector(path, numbers)
-    return _Found(table=_made(path, "content", table_of_rates, numbers), kind="rates per position")
+    return FoundAcceptance(table=_made(path, "content", table_of_rates, numbers), kind="rates per position")
 
 
-def _of_object(path: Path | str, content: dict[str, Any]) -> _Found:
+def _of_object(path: Path | str, content: dict[str, Any]) -> FoundAcceptance:
+    if is_speculation_profile(content):
+        return read_speculation_profile(path, content)
+    if is_answer(content) or is_request(content):
+        return _of_objects(path, as_objects(content))
     known = [key for key in (CONDITIONAL, TABLE, RATES, ACCEPTED) if key in content]
     if len(known) != 1:
         inner = [key for key, value in content.items() if isinstance(value, dict) and TABLE in value]
@@ -120,10 +147,12 @@ def _of_object(path: Path | str, content: dict[str, Any]) -> _Found:
         return _counted(path, ACCEPTED, drafts, fields.numbers(ACCEPTED), "counts per position")
     numbers = _numbers(path, key, content[key])
     if key == RATES:
-        return _Found(table=_made(path, key, table_of_rates, numbers), kind="rates per position")
+        return FoundAcceptance(table=_made(path, key, table_of_rates, numbers), kind="rates per position")
     if key == CONDITIONAL and not isinstance(numbers[0], list):
-        return _Found(table=_made(path, key, table_of_conditional, numbers), kind="conditional rates per position")
-    return _Found(table=_made(path, key, AcceptanceTable, numbers), kind="acceptance table")
+        return FoundAcceptance(
+            table=_made(path, key, table_of_conditional, numbers), kind="conditional rates per position"
+        )
+    return FoundAcceptance(table=_made(path, key, AcceptanceTable, numbers), kind="acceptance table")
 
 
 def _numbers(path: Path | str, field: str, values: object) -> list[Any]:
@@ -134,16 +163,16 @@ def _numbers(path: Path | str, field: str, values: object) -> list[Any]:
     return numbers
 
 
-def _vector(path: Path | str, values: list[float]) -> _Found:
+def _vector(path: Path | str, values: list[float]) -> FoundAcceptance:
     vector: Vector = _made(path, "content", vector_of_ranks, values)
-    return _Found(
+    return FoundAcceptance(
         table=vector.table, kind="; ".join(["acceptance vector", *([vector.remark] if vector.remark else [])])
     )
 
 
-def _counted(path: Path | str, field: str, drafts: float, accepted: list[float], kind: str) -> _Found:
+def _counted(path: Path | str, field: str, drafts: float, accepted: list[float], kind: str) -> FoundAcceptance:
     table = _made(path, field, table_of_counts, drafts, accepted)
-    return _Found(table=table, kind=kind, positions=max(1, round(drafts)))
+    return FoundAcceptance(table=table, kind=kind, positions=max(1, round(drafts)))
 
 
 def _made(path: Path | str, field: str, make: Callable[..., Any], *arguments: Any) -> Any:

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from treeopt.arrays import Float64
 from treeopt.errors import InvalidValueError
 from treeopt.records.acceptance import AcceptanceTable
 
@@ -56,10 +57,21 @@ def table_of_counts(drafts: float, accepted: Sequence[float]) -> AcceptanceTable
     if not 0 < drafts <= MAX_DRAFTS:
         raise InvalidValueError(f"drafts: expected at least one, at most {MAX_DRAFTS:g}. Got {drafts:g}.")
     _check_rates([count / drafts for count in accepted], "accepted")
-    pairs = list(zip(accepted, [drafts, *accepted[:-1]], strict=True))
-    reached = np.array([before for _, before in pairs if before > 0], np.float64)
-    p = np.array([[count] for count, before in pairs if before > 0], np.float64) / reached[:, None]
-    return AcceptanceTable(p, counts=reached, standard_error=np.sqrt(p * (1 - p) / reached[:, None]))
+    pairs = [(before, count) for before, count in zip([drafts, *accepted[:-1]], accepted, strict=True) if before > 0]
+    return table_of_reached([before for before, _ in pairs], [count for _, count in pairs])
+
+
+def table_of_reached(reached: Sequence[float] | Float64, accepted: Sequence[float] | Float64) -> AcceptanceTable:
+    """Return the chain's table of how many drafts reached each position and how many of these accepted it.
+
+    With counts and binomial standard errors, as if positions were independent; every position must be reached.
+
+    >>> table_of_reached([100, 60], [80, 15]).p.tolist()
+    [[0.8], [0.25]]
+    """
+    counts = np.array(reached, np.float64)
+    p = np.array(accepted, np.float64)[:, None] / counts[:, None]
+    return AcceptanceTable(p, counts=counts, standard_error=np.sqrt(p * (1 - p) / counts[:, None]))
 
 
 def vector_of_ranks(values: Sequence[float]) -> Vector:

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from treeopt.engines.reports.content import read_json
+from treeopt.engines.reports.content import as_objects, is_json_lines, read_json, read_json_lines
 from treeopt.engines.reports.imported_latency import ImportedLatency
+from treeopt.engines.reports.latency_batched_bench import KEYS, KIND, read_batched_bench
 from treeopt.engines.reports.latency_csv import read_csv
 from treeopt.engines.reports.latency_tables import TABLES
 from treeopt.errors import FormatError, InvalidValueError
@@ -14,7 +15,7 @@ MAX_BYTES = 4_000_000
 
 
 def read_latency(path: Path | str, *, default_pass: str = "verify") -> tuple[ImportedLatency, ...]:
-    """Return the times of a file, one record per condition: CSV, SGLang's cost table or TensorRT-LLM's.
+    """Return the times of a file, one record per condition: CSV, an engine's cost table, or llama-batched-bench's.
 
     Args:
         path: the file.
@@ -28,16 +29,28 @@ def read_latency(path: Path | str, *, default_pass: str = "verify") -> tuple[Imp
     text = read_text(path, limit_bytes=MAX_BYTES).removeprefix("\ufeff")
     if not text.lstrip().startswith(("{", "[")):
         return read_csv(path, text, default_pass)
+    if is_json_lines(text):
+        return _verification(path, KIND, default_pass, read_batched_bench(path, read_json_lines(path, text)))
     content = read_json(path, text)
+    objects = as_objects(content)
+    if objects and objects[0].fields.keys() >= KEYS:
+        return _verification(path, KIND, default_pass, read_batched_bench(path, objects))
     for table in TABLES:
         if isinstance(content, dict) and table.key in content:
-            if default_pass != "verify":
-                reason = f"expected CSV of {default_pass} passes. Got {table.kind}, which is of verification."
-                raise FormatError(path, "content", reason)
-            return table.read(path, content)
+            return _verification(path, table.kind, default_pass, table.read(path, content))
     raise FormatError(
         path,
         "content",
         "expected CSV with a line of names (tokens,seconds), SGLang's cost table (sample_batch_tokens or bias_seconds), "
-        "or TensorRT-LLM's (token_counts). Got other JSON.",
+        "TensorRT-LLM's (token_counts), or lines of llama-batched-bench (pl, tg, t_tg). Got other JSON.",
     )
+
+
+def _verification(
+    path: Path | str, kind: str, default_pass: str, found: tuple[ImportedLatency, ...]
+) -> tuple[ImportedLatency, ...]:
+    """Return times of verification; raises FormatError where others were asked for."""
+    if default_pass != "verify":
+        reason = f"expected CSV of {default_pass} passes. Got {kind}, which is of verification."
+        raise FormatError(path, "content", reason)
+    return found

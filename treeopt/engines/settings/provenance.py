@@ -28,21 +28,31 @@ def setting_provenance(
         files: what is written, by its path below the sidecar's folder; named likewise.
         profile: what was measured, if anything was.
     """
-    measured: Json = {}
-    if profile is not None:
-        measured = {"pair": asdict(profile.pair), "machine": asdict(profile.machine), "created": profile.created}
-        if imported := _imported(profile):
-            measured["imported"] = imported
     return _text(
         {
             "tool": TOOL,
             "engine": {"name": engine.name, "versions": engine.versions},
             "files": _listed(files),
             "inputs": _hashed(inputs),
-            **measured,
+            **({} if profile is None else _measured(profile)),
             "setting": asdict(setting.asked.tree) | {"root_counted": True},
             "predictions": [asdict(each) for each in setting.predictions],
             "remarks": [*setting.remarks, *map(str, setting.warnings)],
+        }
+    )
+
+
+def acceptance_provenance(
+    name: str, versions: str, inputs: dict[str, Path], files: dict[str, bytes], profile: Profile
+) -> str:
+    """Return the sidecar's text for the acceptance of a profile, `name` and `versions` those of the file's format."""
+    return _text(
+        {
+            "tool": TOOL,
+            "format": {"name": name, "versions": versions},
+            "files": _listed(files),
+            "inputs": _hashed(inputs),
+            **_measured(profile),
         }
     )
 
@@ -62,6 +72,14 @@ def topology_provenance(
             "tree": {key: value for key, value in known.items() if value is not None},
         }
     )
+
+
+def _measured(profile: Profile) -> Json:
+    """Return what was measured, where and when."""
+    measured: Json = {"pair": asdict(profile.pair), "machine": asdict(profile.machine), "created": profile.created}
+    if imported := _imported(profile):
+        measured["imported"] = imported
+    return measured
 
 
 def _imported(profile: Profile) -> list[Json]:
