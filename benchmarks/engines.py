@@ -1,0 +1,122 @@
+"""Whether plans come true in the engines that serve: every draft length from 0 to 8, promised and measured, three times.
+
+Each engine is probed with lengths 0, 1, 3, 5 and 8, planned for, and raced with all lengths on held-out prompts.  An
+engine that is not installed, or whose models are not there, is a line that says what to do.
+"""
+
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from conditions import bar, conditions, say
+
+from treeopt import bundled
+from treeopt.engines.probes.client import EngineClient, Launch
+from treeopt.engines.probes.named import NAMES, engine_client
+from treeopt.errors import TreeoptError
+from treeopt.planner import step_model
+from treeopt.planner.chains import fastest_length
+from treeopt.profiler import Journal
+from treeopt.profiler.bench.race import race
+from treeopt.profiler.engine import Probe, ProbeSettings
+from treeopt.profiler.engine_profile import engine_profile
+from treeopt.records.results import EngineBench, EngineRow
+from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
+
+LENGTHS = tuple(range(9))
+PROBED = (0, 1, 3, 5, 8)
+RUNS = 3
+THREADS = 1
+"""Threads of one engine wait for one another: on two cores a second one fights with whatever else runs there."""
+PROMPTS = {"transformers": 16}
+MOST_PROMPTS = 48
+NEW_TOKENS = 64
+TOOL = Path(__file__).resolve().parents[1] / "tools" / "make_gguf.py"
+SERVED = ("vllm", "openai")
+"""Engines that nobody starts here."""
+
+
+def main() -> None:
+    print(conditions())
+    with tempfile.TemporaryDirectory() as folder:
+        for name in [each for each in NAMES if each not in SERVED]:
+            try:
+                target, draft = models(name, Path(folder))
+                launch = Launch(target=target, draft=draft, draft_tokens=0, threads=THREADS)
+                client = engine_client(name, url=None, threads=THREADS, timeout_s=launch.timeout_s)
+            except TreeoptError as error:
+                print(f"\n{name}: not run. {error}")
+                continue
+            print(
+                f"\n{name} ({client.version}), {THREADS} thread, bundled pair, {prompts_of(name)} prompts, temperature 0"
+            )
+            for _ in bar(range(RUNS), name):
+                show(run(client, launch))
+
+
+def models(name: str, folder: Path) -> tuple[str, str]:
+    """Return target and draft of the bundled pair in the form that an engine takes; raises TreeoptError where it cannot be made."""
+    if name != "llama-server":
+        return str(bundled.TARGET), str(bundled.DRAFT)
+    found = []
+    for role, source in (("target", bundled.TARGET), ("draft", bundled.DRAFT)):
+        path = folder / f"{role}.gguf"
+        done = subprocess.run(
+            [sys.executable, TOOL, source, "--type", "f16", "-o", path], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise TreeoptError(f"GGUF files cannot be made ({done.stderr.strip()[-100:]}): pip install gguf.")
+        found.append(str(path))
+    return found[0], found[1]
+
+
+def prompts_of(name: str) -> int:
+    """Return how many prompts are taken: slow engines get fewer."""
+    return PROMPTS.get(name, MOST_PROMPTS)
+
+
+def run(client: EngineClient, launch: Launch) -> EngineBench:
+    """Probe, plan and race once."""
+    texts = load_prompts(most=prompts_of(client.name))
+    settings = ProbeSettings(lengths=PROBED, prompts=tuple(profile_prompts(texts)), rounds=2, max_new_tokens=NEW_TOKENS)
+    probe = Probe(client, launch, settings, Journal(None, ""))
+    probe.measure()
+    model = step_model(engine_profile(client, launch, settings, probe))
+    held_out = replace(settings, lengths=LENGTHS, prompts=tuple(bench_prompts(texts)), rounds=3)
+    return race(client, launch, held_out, model, fastest_length(model))
+
+
+def show(found: EngineBench) -> None:
+    """Print a line for each length, and what the promise says against what was measured."""
+    say(
+        f"\n{'length':>8}{'tokens/step':>13}{'promised':>10}{'tokens/s':>10}{'promised':>10}{'off':>7}{'repeats':>9}  text"
+    )
+    for row in found.rows:
+        off = error(row)
+        say(
+            f"{'* ' if row.chosen else '  '}{row.length:>6}{row.tokens_per_step:>13.2f}{row.predicted_tokens_per_step or 0:>10.2f}"
+            f"{row.tokens_per_s:>10.0f}{row.predicted_tokens_per_s or 0:>10.0f}{off:>7.1%}{row.spread:>9.1%}  "
+            f"{'identical' if row.identical else 'DIFFERS'}"
+        )
+    tokens = [
+        abs(row.predicted_tokens_per_step / row.tokens_per_step - 1)
+        for row in found.rows
+        if row.predicted_tokens_per_step
+    ]
+    speeds = [abs(error(row)) for row in found.rows]
+    say(
+        f"tokens per step off by at most {max(tokens):.1%}, tokens per second by {statistics.median(speeds):.1%} (median) and at most "
+        f"{max(speeds):.1%}; regret {found.regret:.1%}"
+    )
+
+
+def error(row: EngineRow) -> float:
+    """Return promised over measured tokens per second, less 1."""
+    return (row.predicted_tokens_per_s or row.tokens_per_s) / row.tokens_per_s - 1
+
+
+if __name__ == "__main__":
+    main()
