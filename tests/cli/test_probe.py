@@ -37,6 +37,7 @@ class TestProbe:
         assert not Path("profile.yaml.partial").exists()
         solved = call("solve")
         assert "Fastest: the chain of 4 nodes and depth 3" in solved.stdout, solved.output
+        assert solved.stdout.startswith("t.gguf + d.gguf in llama-server on ")
         assert "Next: treeopt bench --engine llama-server --profile profile.yaml" in solved.stdout
         exported = call("export", "profile.yaml", "--to", "llama-cpp", "-o", "flags.txt")
         assert exported.exit_code == 0, exported.output

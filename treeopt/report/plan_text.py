@@ -64,13 +64,18 @@ def heading(plan: "Plan", profile: "Profile") -> str:
 
 def subject(profile: "Profile") -> str:
     """Return the pair and the machine of a profile."""
-    return models_and_machine(profile.pair, profile.machine)
+    engine = "" if profile.engine is None else f" in {profile.engine.name}"
+    return f"{profile.pair.label}{engine}{_on(profile.machine)}"
 
 
 def models_and_machine(pair: "Pair", machine: "Machine") -> str:
     """Return a pair and a machine, such as `big + small on AMD EPYC (2 threads)`."""
+    return f"{pair.label}{_on(machine)}"
+
+
+def _on(machine: "Machine") -> str:
     threads = "" if machine.threads is None else f" ({counted(machine.threads, 'thread')})"
-    return f"{pair.label} on {machine.processor}{threads}"
+    return f" on {machine.processor}{threads}"
 
 
 def imported(plan: "Plan") -> str:
