@@ -1,0 +1,67 @@
+"""The real llama-server with the bundled pair: probed, planned, raced, text for text what plain decoding writes."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.invented import call
+from treeopt import bundled
+from treeopt.records.profile import Profile
+
+pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.source]
+TOOL = Path(__file__).parents[3] / "tools" / "make_gguf.py"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    for package in ("xllamacpp", "gguf"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed: pip install {package}")
+    folder = tmp_path_factory.mktemp("gguf")
+    for role, source in (("target", bundled.TARGET), ("draft", bundled.DRAFT)):
+        subprocess.run([sys.executable, TOOL, source, "--type", "f16", "-o", folder / f"{role}.gguf"], check=True)
+    return ("--target", str(folder / "target.gguf"), "--draft", str(folder / "draft.gguf"), "--threads", "1")
+
+
+def test_a_plan_from_a_probe_is_raced_in_the_server(models, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    quick = ("--max-prompts", "8", "--max-new-tokens", "40")
+    probed = call("probe", "llama-server", *models, *quick, "--rounds", "2", "--batch-sizes", "1,2")
+    assert probed.exit_code == 0, probed.output
+    profile = Profile.load("profile.yaml")
+    assert profile.engine.version.startswith("xllamacpp ")
+    assert [each.batch_size for each in profile.chain_latencies] == [1, 2]
+    counted = [each.tokens_per_step for each in profile.acceptances[0].chains]
+    assert 1.3 < counted[0] < counted[1] < counted[2] < 8
+    assert call("solve").exit_code == 0
+    raced = call("bench", "--engine", "llama-server", *quick, "--repeats", "1", "-o", "bench.json")
+    assert raced.exit_code == 0, raced.output
+    rows = json.loads(Path("bench.json").read_text())["rows"]
+    assert [row["length"] for row in rows] == [0, 1, 3, 7]
+    assert all(row["identical"] for row in rows)
+
+
+def test_another_length_than_asked_for_is_noticed(models, tmp_path, monkeypatch):
+    """Negative control: the server drafts twice as many tokens as it was told to."""
+    from treeopt.engines.probes.llama_server import LlamaServer
+
+    start = LlamaServer.start
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(
+        LlamaServer,
+        "start",
+        lambda self, launch: start(
+            self, launch.__class__(**{**_fields(launch), "draft_tokens": 2 * launch.draft_tokens})
+        ),
+    )
+    refused = call("probe", "llama-server", *models, "--max-prompts", "4", "--max-new-tokens", "40", "--lengths", "0,3")
+    assert refused.exit_code == 1
+    assert "another length" in refused.stderr
+
+
+def _fields(record):
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}
