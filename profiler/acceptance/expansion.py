@@ -10,7 +10,7 @@ from treeopt.arrays import Bool, Float32, Int64
 from treeopt.profiler.settings import RecordSize
 from treeopt.records.draft_record import NOT_DRAFTED
 from treeopt.runtime.drafters.draft_model import feed
-from treeopt.runtime.drafters.drafted_nodes import Children, falling
+from treeopt.runtime.drafters.drafted_nodes import Children
 from treeopt.runtime.models.finite import not_finite_error
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.passes import PassNodes
@@ -135,3 +135,8 @@ def visible_below(visible: Bool, parents: Int64) -> Bool:
         parents: int64 (m,), the row of each child's parent.
     """
     return np.hstack([visible[parents], np.eye(len(parents), dtype=np.bool_)])
+
+
+def falling(scores: Float32) -> Int64:
+    """Return the indices that sort the last axis in falling order; equal scores stay in the order they have."""
+    return (-scores).argsort(axis=-1, kind="stable")

@@ -1,8 +1,8 @@
 """How a dynamic tree grows: which nodes are fed next, and which of all that were drafted are kept."""
 
-import numpy as np
+from itertools import chain
 
-from treeopt.runtime.drafters.drafted_nodes import Beams, Children, DraftedNodes, Expanded, falling
+from treeopt.runtime.drafters.drafted_nodes import Beams, Candidate, Children, DraftedNodes, Expanded
 from treeopt.trees.dynamic_tree import DynamicTree
 
 
@@ -19,18 +19,24 @@ class BeamExpansion:
 
     def __init__(self, tree: DynamicTree, children: Children) -> None:
         self._tree = tree
-        self._nodes = DraftedNodes(children, sum(tree.draft_widths))
+        self._nodes = DraftedNodes(children)
+        self._pool: list[Candidate] = []
+        self._take_level()
 
     def beams(self) -> Beams:
         """Return the best nodes of the last level, in falling order; they are fed next."""
-        level = self._nodes.drafted
-        return self._nodes.feed(level.start + falling(self._nodes.scores[level])[: self._tree.top_k])
+        return self._nodes.feed(self._level[: self._tree.top_k])
 
     def add(self, children: Children) -> None:
         """Add the children of the beams."""
         self._nodes.add(children)
+        self._take_level()
 
     def best(self) -> Expanded:
         """Return the tree of the best candidates."""
-        pool = self._nodes.scores[1 : self._nodes.drafted.stop]
-        return self._nodes.tree(1 + np.sort(falling(pool)[: self._tree.nodes - 1]))
+        return self._nodes.tree(sorted(number for _, number in self._pool))
+
+    def _take_level(self) -> None:
+        """Put the last level in order, and keep the best of it and of those above."""
+        self._level = sorted(chain.from_iterable(self._nodes.drafted))
+        self._pool = sorted(self._pool + self._level)[: self._tree.nodes - 1]

@@ -1,9 +1,9 @@
 """How a tree grows best first: which nodes are fed next, and which of all that were drafted are kept."""
 
-import numpy as np
+from itertools import chain, islice, takewhile
+from math import inf
 
-from treeopt.arrays import Float32, Int64
-from treeopt.runtime.drafters.drafted_nodes import NOT_FED, Beams, Children, DraftedNodes, Expanded, falling
+from treeopt.runtime.drafters.drafted_nodes import NOT_FED, Beams, Candidate, Children, DraftedNodes, Expanded
 from treeopt.trees.specexec import SpecExecSetting
 
 
@@ -24,17 +24,17 @@ class BestFirstExpansion:
 
     def __init__(self, setting: SpecExecSetting, children: Children) -> None:
         self._setting = setting
-        self._nodes = DraftedNodes(children, setting.max_fed)
-        self._pool: Int64 = np.empty(0, np.int64)  # by falling score, equal ones in the order of drafting
-        self._scores: Float32 = np.empty(0, np.float32)  # of these
+        self._nodes = DraftedNodes(children)
+        self._pool: list[Candidate] = []  # the best first
         self._keep_best()
 
     def frontier(self) -> Beams | None:
         """Return the best nodes that are to be fed next, in falling order; None where no further one is of use."""
-        full = len(self._pool) == self._setting.budget - 1
-        useful = self._pool[self._scores > self._scores[-1]] if full else self._pool
-        waiting = useful[self._nodes.fed[useful] == NOT_FED][: self._setting.batch]
-        return self._nodes.feed(waiting) if len(waiting) else None
+        worst = self._pool[-1][0] if self._full else inf
+        useful = takewhile(lambda candidate: candidate[0] < worst, self._pool)
+        waiting = (candidate for candidate in useful if self._nodes.fed[candidate[1]] == NOT_FED)
+        nodes = list(islice(waiting, self._setting.batch))
+        return self._nodes.feed(nodes) if nodes else None
 
     def add(self, children: Children) -> None:
         """Add the children of the nodes that `frontier` returned last."""
@@ -43,13 +43,15 @@ class BestFirstExpansion:
 
     def best(self) -> Expanded:
         """Return the tree of the best candidates."""
-        return self._nodes.tree(self._pool)
+        return self._nodes.tree([number for _, number in self._pool])
+
+    @property
+    def _full(self) -> bool:
+        return len(self._pool) == self._setting.budget - 1
 
     def _keep_best(self) -> None:
-        """Keep the best of the pool and what was drafted last."""
-        drafted = self._nodes.drafted
-        pool = np.concatenate([self._pool, np.arange(drafted.start, drafted.stop)])
-        scores = self._nodes.scores[pool]
-        best = falling(scores)[: self._setting.budget - 1]
-        best = best[scores[best] >= self._setting.least_log_prob]
-        self._pool, self._scores = pool[best], scores[best]
+        """Keep the best of the pool and what was drafted last; of siblings, the likeliest come first."""
+        most = -self._setting.least_log_prob, inf
+        limit = min(most, self._pool[-1]) if self._full else most
+        better = (takewhile(lambda candidate: candidate <= limit, siblings) for siblings in self._nodes.drafted)
+        self._pool = sorted(chain(self._pool, *better))[: self._setting.budget - 1]

@@ -4,6 +4,7 @@ No model in sight: log-probabilities and tokens come in pass by pass, and numpy 
 """
 
 from collections.abc import Sequence
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,9 @@ from treeopt.runtime.models.passes import PassNodes
 from treeopt.trees import TokenTree
 
 NOT_FED = -1
+Candidate = tuple[float, int]
+"""Minus the sum of log-probabilities along a path, in float32, and its node's number: the best is the least, of equal
+ones that drafted first."""
 
 
 class Children(NamedTuple):
@@ -52,54 +56,53 @@ class Expanded(NamedTuple):
 class DraftedNodes:
     """All nodes of a step by number: the root is 0, the child of rank r of the node fed at place p is 1 + p k + r.
 
+    They are few, and so lists cost less than calls of numpy, most of all between two passes, when caches are cold.
+
     Args:
         root: the k children of the root, which is fed at place 0; as many are added of every node that is fed.
-        max_fed: most nodes fed, root included.
     """
 
-    def __init__(self, root: Children, max_fed: int) -> None:
+    def __init__(self, root: Children) -> None:
         self._per_node = root.tokens.shape[1]
-        numbers = 1 + max_fed * self._per_node
-        self.scores: Float32 = np.empty(numbers, np.float32)
-        """Of every node, the sum of log-probabilities along its path."""
-        self.fed: Int64 = np.empty(numbers, np.int64)
+        self.fed = [0]
         """Of every node, the place at which it was fed, or NOT_FED."""
-        self._tokens = np.empty(numbers, np.int64)
-        self._depth = np.zeros(max_fed, np.int64)  # this and the next by place
-        self._visible = np.empty((max_fed, max_fed), np.bool_)
-        self._visible[0] = [True] + [False] * (max_fed - 1)
-        self._last, self._places = np.zeros(1, np.int64), slice(0, 1)  # fed last
-        self.scores[0] = self.fed[0] = 0
-        self.drafted = slice(0, 1)
-        """Numbers of the nodes drafted last."""
+        self._tokens = [0]
+        self._depth = [0]  # this and the next by place
+        self._seen = [bytearray([True])]  # a byte for every place, as far as the pass that fed it
+        self._last: Sequence[Candidate] = [(0.0, 0)]
+        self.drafted: list[list[Candidate]] = []
+        """The children of each node fed last, the likeliest first."""
         self.add(root)
 
-    def feed(self, nodes: Int64) -> Beams:
-        """Return drafted nodes, int64 (m,), as the next pass."""
-        start = self._places.stop
-        self._last, self._places = nodes, slice(start, start + len(nodes))
-        parents = (nodes - 1) // self._per_node
-        self.fed[nodes] = places = np.arange(start, start + len(nodes))
-        self._depth[self._places] = self._depth[parents] + 1
-        self._visible[self._places] = self._visible[parents]
-        self._visible[places, places] = True
-        visible = self._visible[self._places, : self._places.stop]
-        return Beams(self._tokens[nodes], PassNodes(visible=visible, depth=self._depth[self._places], start=start))
+    def feed(self, nodes: Sequence[Candidate]) -> Beams:
+        """Return drafted nodes as the next pass."""
+        start, stop = len(self._seen), len(self._seen) + len(nodes)
+        for place, (_, number) in enumerate(nodes, start):
+            parent = (number - 1) // self._per_node
+            self.fed[number] = place
+            self._depth.append(self._depth[parent] + 1)
+            self._seen.append(self._seen[parent].ljust(stop, b"\0"))
+            self._seen[place][place] = True
+        self._last = nodes
+        visible = np.frombuffer(bytearray().join(self._seen[start:]), np.bool_).reshape(len(nodes), stop)
+        tokens = np.array([self._tokens[number] for _, number in nodes])
+        return Beams(tokens, PassNodes(visible=visible, depth=np.array(self._depth[start:]), start=start))
 
     def add(self, children: Children) -> None:
         """Add the children of the nodes fed last."""
-        first = 1 + self._places.start * self._per_node
-        self.drafted = drafted = slice(first, first + children.tokens.size)
-        self.scores[drafted] = (self.scores[self._last][:, None] + children.log_probs).ravel()
-        self._tokens[drafted] = children.tokens.ravel()
-        self.fed[drafted] = NOT_FED
+        above = np.array([surprisal for surprisal, _ in self._last], np.float32)
+        surprisals = (above[:, None] - children.log_probs).tolist()
+        numbers = count(len(self.fed))
+        self.drafted = [list(zip(row, numbers, strict=False)) for row in surprisals]
+        self.fed += [NOT_FED] * children.tokens.size
+        self._tokens += children.tokens.ravel().tolist()
 
-    def tree(self, kept: Int64) -> Expanded:
+    def tree(self, kept: Sequence[int]) -> Expanded:
         """Return the tree of the root and some nodes below it, none without its parent; siblings in the order given."""
-        fed = [0, *self.fed[kept].tolist()]
-        order, tree = in_level_order(((kept - 1) // self._per_node).tolist(), fed)
-        tokens = self._tokens[kept].tolist()
-        return Expanded(tree, [tokens[node - 1] for node in order[1:]], [fed[node] for node in order])
+        fed = [0, *(self.fed[number] for number in kept)]
+        order, tree = in_level_order([(number - 1) // self._per_node for number in kept], fed)
+        tokens = [self._tokens[kept[node - 1]] for node in order[1:]]
+        return Expanded(tree, tokens, [fed[node] for node in order])
 
 
 def in_level_order(parents: Sequence[int], fed: Sequence[int]) -> tuple[list[int], TokenTree]:
@@ -121,8 +124,3 @@ def in_level_order(parents: Sequence[int], fed: Sequence[int]) -> tuple[list[int
         order.extend(below)
         above.extend([index] * len(below))
     return order, recurring_tree(tuple(above))
-
-
-def falling(scores: Float32) -> Int64:
-    """Return the indices that sort the last axis in falling order; equal scores stay in the order they have."""
-    return (-scores).argsort(axis=-1, kind="stable")

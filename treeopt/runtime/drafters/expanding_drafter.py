@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from treeopt.runtime.drafters.drafted_nodes import Beams, Children, Expanded
 from treeopt.runtime.drafters.draft_model import DraftModel, feed, likeliest_children
+from treeopt.runtime.drafters.drafted_nodes import Beams, Children, Expanded
 from treeopt.runtime.drafters.drafter import NOTHING, Proposal, Scores, States, Step
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.texts import Texts
