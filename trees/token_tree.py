@@ -125,10 +125,11 @@ class TokenTree:
     @property
     def ancestor_mask(self) -> Bool:
         """Bool (n, n): row i marks node i and its ancestors, the tree tokens that node i may attend to."""
-        mask = np.eye(self.nodes, dtype=np.bool_)
-        for level in self.levels[1:]:
-            mask[level] |= mask[self.parents[level]]
-        return mask
+        rows = [bytearray(self.nodes)]  # of bytes, because a call of numpy for every level takes longer
+        for node, parent in enumerate(self.parents.tolist()):
+            rows.append(rows[parent + 1].copy())
+            rows[-1][node] = True
+        return np.frombuffer(bytearray().join(rows[1:]), np.bool_).reshape(self.nodes, self.nodes)
 
     @property
     def leaf_paths(self) -> Int32:

@@ -47,8 +47,8 @@ class KVCache(TextLengths):
     @torch.inference_mode()
     def _move(self, text: int, path: Sequence[int]) -> None:
         length, entries = self.lengths[text], self._store[:, :, text]
-        offsets = torch.tensor(path).to(self._store.device, non_blocking=True)
-        entries[:, :, :, length : length + len(path)] = entries.index_select(3, length + offsets)
+        slots = torch.tensor([length + node for node in path]).to(self._store.device, non_blocking=True)
+        entries.narrow(3, length, len(path)).copy_(entries.index_select(3, slots))
 
     @torch.inference_mode()
     def wipe(self) -> None:
