@@ -43,12 +43,7 @@ class TokenTree:
 
     def __init__(self, parents: Sequence[int] | Integers) -> None:
         array = _integers(parents)
-        _check_order(array)
-        depth = [0]
-        for parent in array[1:].tolist():
-            depth.append(depth[parent] + 1)
-        first_sibling = np.searchsorted(array, array, side="left")
-        rank = np.arange(len(array)) - first_sibling
+        depth, rank = _depth_and_rank(array.tolist())
         for name, value in (("parents", array), ("depth", depth), ("rank", rank)):
             frozen = np.array(value, np.int32)
             frozen.flags.writeable = False
@@ -173,7 +168,7 @@ def _integers(parents: Sequence[int] | Integers) -> Int32:
         raise InvalidValueError("parents: expected one integer per node. Got lists inside the list.") from None
     if isinstance(parents, list | tuple) and bool in map(type, parents):
         raise InvalidValueError("parents: expected one integer per node. Got a boolean: give its node's number.")
-    if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
+    if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
         raise InvalidValueError(
             f"parents: expected one integer per node, the root's -1 first. Got shape {array.shape}, {array.dtype}."
         )
@@ -184,14 +179,19 @@ def _integers(parents: Sequence[int] | Integers) -> Int32:
     return array.astype(np.int32)
 
 
-def _check_order(parents: Int32) -> None:
+def _depth_and_rank(parents: list[int]) -> tuple[list[int], list[int]]:
+    """Return both of every node, in a loop because most trees are small; checks the order."""
     if parents[0] != -1:
         raise InvalidValueError(f"parents[0]: expected -1, the root. Got {parents[0]}.")
-    node = np.arange(1, len(parents))
-    previous, parent = parents[:-1], parents[1:]
-    wrong = np.flatnonzero((parent < 0) | (parent >= node) | (parent < previous))
-    if len(wrong):
-        _explain(int(node[wrong[0]]), int(parent[wrong[0]]), int(previous[wrong[0]]))
+    depth, rank, previous, first = [0], [0], -1, 1
+    for node, parent in enumerate(parents[1:], start=1):
+        if not previous <= parent < node or parent < 0:
+            _explain(node, parent, previous)
+        if parent != previous:
+            previous, first = parent, node
+        depth.append(depth[parent] + 1)
+        rank.append(node - first)
+    return depth, rank
 
 
 def _explain(node: int, parent: int, previous: int) -> NoReturn:

@@ -74,8 +74,7 @@ def largest(scores: Tensor, count: int) -> list[tuple[int, float]]:
     if values[count:] == values[count - 1 : count]:  # any of the equals may be among them
         every = (scores >= values[-1]).nonzero()[:, 0]
         indices, values = on_host(every, scores[every])
-    found = sorted(zip(indices, values, strict=True))
-    return sorted(found, key=itemgetter(1), reverse=True)[:count]
+    return sorted(zip(indices, values, strict=True), key=lambda found: (-found[1], found[0]))[:count]
 
 
 def merged(beams: Sequence[Beam]) -> Merged:
