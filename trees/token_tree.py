@@ -172,9 +172,10 @@ def _integers(parents: Sequence[int] | Integers) -> Int32:
         raise InvalidValueError(
             f"parents: expected one integer per node, the root's -1 first. Got shape {array.shape}, {array.dtype}."
         )
-    if array.max() >= array.size or array.min() < -1:
+    nodes: list[int] = array.tolist()
+    if max(nodes) >= len(nodes) or min(nodes) < -1:
         raise InvalidValueError(
-            f"parents: expected node indices from -1 to {array.size - 1}. Got {array.min()} to {array.max()}."
+            f"parents: expected node indices from -1 to {len(nodes) - 1}. Got {min(nodes)} to {max(nodes)}."
         )
     return array.astype(np.int32)
 

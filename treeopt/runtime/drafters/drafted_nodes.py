@@ -3,7 +3,7 @@
 No model in sight: log-probabilities and tokens come in pass by pass, and numpy on the host does the rest.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import NamedTuple
 
@@ -70,8 +70,8 @@ class DraftedNodes:
         self._depth = [0]  # this and the next by place
         self._seen = [bytearray([True])]  # a byte for every place, as far as the pass that fed it
         self._last: Sequence[Candidate] = [(0.0, 0)]
-        self.drafted: list[list[Candidate]] = []
-        """The children of each node fed last, the likeliest first."""
+        self.drafted: list[Iterator[Candidate]] = []
+        """The children of each node fed last, the likeliest first, to be read once."""
         self.add(root)
 
     def feed(self, nodes: Sequence[Candidate]) -> Beams:
@@ -92,8 +92,8 @@ class DraftedNodes:
         """Add the children of the nodes fed last."""
         above = np.array([surprisal for surprisal, _ in self._last], np.float32)
         surprisals = (above[:, None] - children.log_probs).tolist()
-        numbers = count(len(self.fed))
-        self.drafted = [list(zip(row, numbers, strict=False)) for row in surprisals]
+        firsts = count(len(self.fed), self._per_node)
+        self.drafted = [zip(row, count(first), strict=False) for row, first in zip(surprisals, firsts, strict=False)]
         self.fed += [NOT_FED] * children.tokens.size
         self._tokens += children.tokens.ravel().tolist()
 
