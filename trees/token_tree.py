@@ -43,12 +43,7 @@ class TokenTree:
 
     def __init__(self, parents: Sequence[int] | Integers) -> None:
         array = _integers(parents)
-        _check_order(array)
-        depth = [0]
-        for parent in array[1:].tolist():
-            depth.append(depth[parent] + 1)
-        first_sibling = np.searchsorted(array, array, side="left")
-        rank = np.arange(len(array)) - first_sibling
+        depth, rank = _depth_and_rank(array.tolist())
         for name, value in (("parents", array), ("depth", depth), ("rank", rank)):
             frozen = np.array(value, np.int32)
             frozen.flags.writeable = False
@@ -125,10 +120,11 @@ class TokenTree:
     @property
     def ancestor_mask(self) -> Bool:
         """Bool (n, n): row i marks node i and its ancestors, the tree tokens that node i may attend to."""
-        mask = np.eye(self.nodes, dtype=np.bool_)
-        for level in self.levels[1:]:
-            mask[level] |= mask[self.parents[level]]
-        return mask
+        rows = [bytearray(self.nodes)]  # of bytes, because a call of numpy for every level takes longer
+        for node, parent in enumerate(self.parents.tolist()):
+            rows.append(rows[parent + 1].copy())
+            rows[-1][node] = True
+        return np.frombuffer(bytearray().join(rows[1:]), np.bool_).reshape(self.nodes, self.nodes)
 
     @property
     def leaf_paths(self) -> Int32:
@@ -172,25 +168,31 @@ def _integers(parents: Sequence[int] | Integers) -> Int32:
         raise InvalidValueError("parents: expected one integer per node. Got lists inside the list.") from None
     if isinstance(parents, list | tuple) and bool in map(type, parents):
         raise InvalidValueError("parents: expected one integer per node. Got a boolean: give its node's number.")
-    if array.ndim != 1 or array.size == 0 or not np.issubdtype(array.dtype, np.integer):
+    if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu":
         raise InvalidValueError(
             f"parents: expected one integer per node, the root's -1 first. Got shape {array.shape}, {array.dtype}."
         )
-    if array.max() >= array.size or array.min() < -1:
+    nodes: list[int] = array.tolist()
+    if max(nodes) >= len(nodes) or min(nodes) < -1:
         raise InvalidValueError(
-            f"parents: expected node indices from -1 to {array.size - 1}. Got {array.min()} to {array.max()}."
+            f"parents: expected node indices from -1 to {len(nodes) - 1}. Got {min(nodes)} to {max(nodes)}."
         )
     return array.astype(np.int32)
 
 
-def _check_order(parents: Int32) -> None:
+def _depth_and_rank(parents: list[int]) -> tuple[list[int], list[int]]:
+    """Return both of every node, in a loop because most trees are small; checks the order."""
     if parents[0] != -1:
         raise InvalidValueError(f"parents[0]: expected -1, the root. Got {parents[0]}.")
-    node = np.arange(1, len(parents))
-    previous, parent = parents[:-1], parents[1:]
-    wrong = np.flatnonzero((parent < 0) | (parent >= node) | (parent < previous))
-    if len(wrong):
-        _explain(int(node[wrong[0]]), int(parent[wrong[0]]), int(previous[wrong[0]]))
+    depth, rank, previous, first = [0], [0], -1, 1
+    for node, parent in enumerate(parents[1:], start=1):
+        if not previous <= parent < node or parent < 0:
+            _explain(node, parent, previous)
+        if parent != previous:
+            previous, first = parent, node
+        depth.append(depth[parent] + 1)
+        rank.append(node - first)
+    return depth, rank
 
 
 def _explain(node: int, parent: int, previous: int) -> NoReturn:

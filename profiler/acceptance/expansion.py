@@ -9,8 +9,8 @@ import torch
 from treeopt.arrays import Bool, Float32, Int64
 from treeopt.profiler.settings import RecordSize
 from treeopt.records.draft_record import NOT_DRAFTED
-from treeopt.runtime.drafters.beam_expansion import Children, falling, visible_below
 from treeopt.runtime.drafters.draft_model import feed
+from treeopt.runtime.drafters.drafted_nodes import Children
 from treeopt.runtime.models.finite import not_finite_error
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.passes import PassNodes
@@ -125,3 +125,18 @@ class Expander:
             scores = np.append(scores, scores[above] + log_probs[above, ranks])
             log_probs, tokens = np.vstack([log_probs, below.log_probs]), np.vstack([tokens, below.tokens])
         return Expansion(parent, rank, log_probs, tokens)
+
+
+def visible_below(visible: Bool, parents: Int64) -> Bool:
+    """Return which nodes, fed before or now, each child may attend to: what its parent may, and itself.
+
+    Args:
+        visible: bool (rows, columns), of the pass before, whose nodes are the last columns.
+        parents: int64 (m,), the row of each child's parent.
+    """
+    return np.hstack([visible[parents], np.eye(len(parents), dtype=np.bool_)])
+
+
+def falling(scores: Float32) -> Int64:
+    """Return the indices that sort the last axis in falling order; equal scores stay in the order they have."""
+    return (-scores).argsort(axis=-1, kind="stable")

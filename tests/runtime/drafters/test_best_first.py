@@ -13,9 +13,9 @@ from tests.support.slow_beam_expansion import children_of, own, paths_of
 from tests.support.slow_best_first import best_paths, enumerated, slow_tree
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import DraftingDecoder, Sampling, load_model
-from treeopt.runtime.drafters.beam_expansion import Children
 from treeopt.runtime.drafters.best_first import SpecExecDrafter, SpecExecSetting
 from treeopt.runtime.drafters.best_first_expansion import BestFirstExpansion
+from treeopt.runtime.drafters.drafted_nodes import Children
 from treeopt.runtime.models.kv_cache import KVCache
 
 EVEN = Sampling(1.0)

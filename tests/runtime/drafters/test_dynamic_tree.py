@@ -9,7 +9,8 @@ from tests.support.slow import slow
 from tests.support.slow_beam_expansion import children_of, own, paths_of, slow_tree
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import DynamicDecoder, DynamicDrafter, Sampling, load_model
-from treeopt.runtime.drafters.beam_expansion import BeamExpansion, Children
+from treeopt.runtime.drafters.beam_expansion import BeamExpansion
+from treeopt.runtime.drafters.drafted_nodes import Children
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
 
 EVEN = Sampling(1.0)
@@ -131,8 +132,8 @@ class TestTies:
         expansion.add(Children(np.array([[0.0, -20.0]] * 2, np.float32), np.array([[5, 6]] * 2)))
         expanded = expansion.best()
         assert expanded.tree.parents.tolist() == [-1, 0, 1]
-        assert expanded.tokens.tolist() == [3, 5]
-        assert expanded.fed.tolist() == [0, 1, -1]
+        assert expanded.tokens == [3, 5]
+        assert expanded.fed == [0, 1, -1]
 
 
 class TestTemperatureZero:

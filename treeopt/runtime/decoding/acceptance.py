@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from treeopt.arrays import Float64
+from treeopt.arrays import Float32
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.models.finite import all_finite, on_host
 from treeopt.runtime.models.model import LanguageModel
@@ -92,20 +92,20 @@ class AcceptSampledOnHost:
         """See `Acceptance`."""
         probs = distribution(logits, self.sampling)
         uniform = torch.rand(len(probs), dtype=torch.float64, generator=noise)
-        rows = probs.double().numpy()
+        rows = probs.numpy()
         verdict = verify_greedy(draft.children, draft.tokens, _LazyTokens(rows, uniform.tolist()))
-        finite = all_finite(rows[list(verdict.nodes), 0].tolist())
+        finite = all_finite([float(rows[node, 0]) for node in verdict.nodes])
         return verdict if finite else replace(verdict, finite=False)
 
     def prepare(self, tree: TokenTree) -> None:  # noqa: ARG002
         """Compile what samples before the first step."""
-        _LazyTokens(np.ones((1, 1)), [0.0])[0]
+        _LazyTokens(np.ones((1, 1), np.float32), [0.0])[0]
 
 
 class _LazyTokens:
-    """A token of each distribution, float64 (n, V), by numbers that are uniform on [0, 1): sampled when it is asked for."""
+    """A token of each distribution, float32 (n, V), by numbers that are uniform on [0, 1): sampled when it is asked for."""
 
-    def __init__(self, probs: Float64, uniform: Sequence[float]) -> None:
+    def __init__(self, probs: Float32, uniform: Sequence[float]) -> None:
         from treeopt.runtime.rules.on_host import quantile  # numba is slow to import, and greedy decoding does without
 
         self._quantile = quantile
@@ -113,7 +113,8 @@ class _LazyTokens:
         self._uniform = uniform
 
     def __getitem__(self, node: int) -> int:
-        token: int = min(self._quantile(self._probs[node], self._uniform[node]), self._probs.shape[1] - 1)
+        probs = self._probs[node].astype(np.float64)
+        token: int = min(self._quantile(probs, self._uniform[node]), len(probs) - 1)
         return token
 
 

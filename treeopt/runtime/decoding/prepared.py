@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -88,18 +88,21 @@ class PreparedTrees:
 
     def _checked(self, tree: TokenTree, side: SideTokens | None) -> PassNodes:
         nodes = _nodes(tree, side)
-        if nodes.depth.max() > self._trained:  # positions are prepared for twice the trained length
+        deepest = max(nodes.depth.tolist())
+        if deepest > self._trained:  # positions are prepared for twice the trained length
             raise InvalidValueError(
                 f"drafter: expected tokens at most {self._trained} places behind the root, the trained length. "
-                f"Got {nodes.depth.max()}: ask for a smaller window or depth."
+                f"Got {deepest}: ask for a smaller window or depth."
             )
         return nodes
 
 
 def children_of(tree: TokenTree) -> tuple[range, ...]:
     """Return the indices of every node's children."""
-    edges = np.searchsorted(tree.parents, np.arange(tree.nodes + 1)).tolist()
-    return tuple(range(first, end) for first, end in pairwise(edges))
+    counts = [0] * tree.nodes
+    for parent in tree.parents[1:].tolist():
+        counts[parent] += 1
+    return tuple(range(first, end) for first, end in pairwise(accumulate(counts, initial=1)))
 
 
 def _nodes(tree: TokenTree, side: SideTokens | None) -> PassNodes:

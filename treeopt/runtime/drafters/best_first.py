@@ -4,8 +4,8 @@ from collections.abc import Callable
 from functools import partial
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.drafters.beam_expansion import Beams, Children, Expanded
 from treeopt.runtime.drafters.best_first_expansion import BestFirstExpansion
+from treeopt.runtime.drafters.drafted_nodes import Beams, Children, Expanded
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
 from treeopt.runtime.models.memory import new_cache
 from treeopt.runtime.models.model import LanguageModel, TextCache

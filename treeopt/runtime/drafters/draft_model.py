@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from treeopt.arrays import Int64
-from treeopt.runtime.drafters.beam_expansion import Children
+from treeopt.runtime.drafters.drafted_nodes import Children
 from treeopt.runtime.models.model import LanguageModel, TextCache
 from treeopt.runtime.models.passes import Passes, PassNodes, TreePass
 from treeopt.trees import chain

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from functools import partial
 
-from treeopt.runtime.drafters.beam_expansion import BeamExpansion, Beams, Children, Expanded
+from treeopt.runtime.drafters.beam_expansion import BeamExpansion
+from treeopt.runtime.drafters.drafted_nodes import Beams, Children, Expanded
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
 from treeopt.runtime.models.memory import new_cache
 from treeopt.runtime.models.model import LanguageModel

@@ -4,18 +4,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 
-from treeopt.runtime.drafters.beam_expansion import Beams, Children, Expanded
 from treeopt.runtime.drafters.draft_model import DraftModel, feed, likeliest_children
+from treeopt.runtime.drafters.drafted_nodes import Beams, Children, Expanded
 from treeopt.runtime.drafters.drafter import NOTHING, Proposal, Scores, States, Step
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.texts import Texts
 from treeopt.runtime.models.model import LanguageModel, TextCache
 from treeopt.runtime.models.passes import TreePasses
 
-NOT_EXPANDED = Expanded(ROOT_ALONE, np.empty(0, np.int64), np.zeros(1, np.int64))
+NOT_EXPANDED = Expanded(ROOT_ALONE, [], [0])
 
 
 @dataclass(slots=True)
@@ -86,8 +85,8 @@ class ExpandingDrafter(ABC):
         root = likeliest_children(expansion.draft.feed_root(), self._children)
         expanded = self._expand(root, feed_beams) if root.finite else None
         found = NOT_EXPANDED if expanded is None else expanded
-        expansion.fed = found.fed.tolist()
-        tokens = torch.from_numpy(np.concatenate([[expansion.draft.root], found.tokens]))
+        expansion.fed = found.fed
+        tokens = torch.tensor([expansion.draft.root, *found.tokens])
         return Proposal(found.tree, tokens, scores=Scores.missing(self.model.name) if expanded is None else None)
 
     def _new_text(self) -> _Expansion:

@@ -144,10 +144,10 @@ class LookaheadText:
     def propose(self) -> Proposal:
         """Return the tree of the pool's n-grams below the root, and the window beside it."""
         root = self._tail[-1]
-        tree, tokens = merged(np.array(self.pool.find(root), np.int64))
+        tree, tokens = merged(self.pool.find(root))
         window = [token for level in self._levels for token in level][1:]
         side = SideTokens(torch.tensor(window, dtype=torch.int64), *self._beside(tree.nodes, len(window)))
-        return Proposal(tree, torch.tensor([root, *tokens.tolist()]), side=side)
+        return Proposal(tree, torch.tensor([root, *tokens]), side=side)
 
     def accept(self, step: Step) -> None:
         """Add what the pass gave to window and pool, and move on to the new root."""

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.drafters.beams import beam_search, merged
+from treeopt.runtime.drafters.beams import Beam, beam_search, merged
 from treeopt.runtime.drafters.drafter import Proposal, Scores, States, Step, Wants
 from treeopt.runtime.drafters.head_folder import HeadFolder
 from treeopt.runtime.drafters.head_texts import HeadTexts
@@ -90,8 +89,8 @@ class RedrafterHead:
         return self.target.logits(x).float().log_softmax(-1)
 
     @torch.inference_mode()
-    def beams(self, hidden: Tensor, root: int, *, width: int, length: int) -> Tensor:
-        """Return the likeliest texts below a root, int64 (width, length), the best first; see `beam_search`.
+    def beams(self, hidden: Tensor, root: int, *, width: int, length: int) -> list[Beam]:
+        """Return the likeliest texts below a root, the best first; see `beam_search`.
 
         Args:
             hidden: (1, hidden), the target's last hidden state before the root's.
@@ -174,8 +173,8 @@ class RedrafterDrafter:
         if hidden is None:
             return Proposal(ROOT_ALONE, torch.tensor([root]))
         beams = self.head.beams(hidden, root, width=self.width, length=self.length)
-        if len(beams) == 0:
+        if not beams:
             scores = Scores.missing(f"ReDrafter head of {self.head.target.name}")
             return Proposal(ROOT_ALONE, torch.tensor([root]), scores=scores)
-        tree, tokens = merged(beams.cpu().numpy())
-        return Proposal(tree, torch.from_numpy(np.concatenate([[root], tokens])))
+        tree, tokens = merged(beams)
+        return Proposal(tree, torch.tensor([root, *tokens]))

@@ -47,8 +47,9 @@ class KVCache(TextLengths):
     @torch.inference_mode()
     def _move(self, text: int, path: Sequence[int]) -> None:
         length, entries = self.lengths[text], self._store[:, :, text]
-        offsets = torch.tensor(path).to(self._store.device, non_blocking=True)
-        entries[:, :, :, length : length + len(path)] = entries.index_select(3, length + offsets)
+        for place, node in enumerate(path):  # in rising order nothing is written over that is still to be moved
+            if place != node:
+                entries.select(3, length + place).copy_(entries.select(3, length + node))
 
     @torch.inference_mode()
     def wipe(self) -> None:

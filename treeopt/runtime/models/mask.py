@@ -21,12 +21,10 @@ class TreeMask:
         self._all_visible = bool(visible.all())
         self._capacity = capacity
         rows, columns = visible.shape
-        self._buffer = torch.empty(
-            (0, 0) if self._all_visible else (rows, capacity + columns), device=device, dtype=dtype
-        )
+        shape = (0, 0) if self._all_visible else (rows, capacity + columns)
+        self._buffer = torch.zeros(shape, device=device, dtype=dtype)
         if not self._all_visible:
-            self._buffer[:, :capacity] = 0
-            self._buffer[:, capacity:].fill_(float("-inf")).masked_fill_(visible.to(device), 0)
+            self._buffer[:, capacity:].masked_fill_(visible.logical_not().to(device), float("-inf"))
 
     def behind(self, length: int) -> Tensor | None:
         """Return the mask behind `length` committed tokens, or None when every node sees everything."""

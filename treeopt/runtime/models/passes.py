@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -65,8 +64,8 @@ class TreePass:
         self._start = nodes.start
         self._wants = wants
         self._depth = torch.tensor(nodes.depth, dtype=torch.int64, device=model.device)
-        visible = torch.from_numpy(np.require(nodes.visible, requirements="W"))  # torch warns of what is read-only
-        self._mask = TreeMask(visible, capacity, dtype=model.dtype, device=model.device)
+        visible = nodes.visible if nodes.visible.flags.writeable else nodes.visible.copy()  # torch warns of what is not
+        self._mask = TreeMask(torch.from_numpy(visible), capacity, dtype=model.dtype, device=model.device)
 
     def __call__(self, tokens: Tensor) -> Output:
         """Return the logits and states after tokens, int64 (rows,)."""

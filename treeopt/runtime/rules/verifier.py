@@ -21,8 +21,14 @@ class DeviceVerifier:
         self._draft, self.residual = torch.empty(2, len(self.parents), vocabulary, dtype=torch.float64, device=device)
         """`residual`, float64 (m, V): up to a factor, the distribution of the token after a path that ends at each parent."""
 
-    def __call__(self, tokens: Tensor, draft: Tensor | None, target: Tensor, acceptance: Tensor) -> None:
-        """Write acceptance, float64 (n,), which is 1 at the root; distributions are float (n, V)."""
+    def __call__(
+        self, tokens: Tensor, draft: Tensor | None, target: Tensor, acceptance: Tensor, entries: Tensor
+    ) -> None:
+        """Write acceptance, float64 (n,), which is 1 at the root; distributions are float (n, V).
+
+        The target's first entry after each node goes to `entries`, float64 (n,): it is finite where all of them are.
+        """
+        entries.copy_(target[:, 0])
         _load(self.residual, target[self._nodes])
         if draft is not None:
             _load(self._draft, draft[self._nodes], least=LAST)
@@ -48,20 +54,26 @@ class HostVerifier:
         shape = (self.parents, tree.first_child[self.parents], tree.child_counts[self.parents])
         self._nodes = np.stack([np.asarray(each, np.int64) for each in shape], axis=1)
         self.residual = torch.empty(len(self.parents), vocabulary, dtype=torch.float64, device=device)
+        self._residual = self.residual.numpy()
         self._compile()
 
     def _compile(self) -> None:
         """Test nothing, so that the loops are compiled now and not within the first step."""
         nothing = torch.empty(0, dtype=torch.int64)
         parents, self._nodes = self._nodes, self._nodes[:0]
-        self(nothing, None, torch.empty(0, self.residual.shape[1]), torch.ones(1, dtype=torch.float64))
+        numbers = torch.ones(1, dtype=torch.float64)
+        self(nothing, None, torch.empty(0, self.residual.shape[1]), numbers, numbers[:0])
         self.quantile(torch.ones(1, dtype=torch.float64), 0.0)
         self._nodes = parents
 
-    def __call__(self, tokens: Tensor, draft: Tensor | None, target: Tensor, acceptance: Tensor) -> None:
+    def __call__(
+        self, tokens: Tensor, draft: Tensor | None, target: Tensor, acceptance: Tensor, entries: Tensor
+    ) -> None:
         """See `DeviceVerifier`."""
-        distributions = (each.detach().contiguous().numpy() for each in (target if draft is None else draft, target))
-        self._loop(self._nodes, tokens.numpy(), *distributions, self.residual.numpy(), acceptance.numpy())
+        p = target.contiguous().numpy()
+        q = p if draft is None else draft.contiguous().numpy()
+        entries.numpy()[:] = p[:, 0]
+        self._loop(self._nodes, tokens.numpy(), q, p, self._residual, acceptance.numpy())
 
     @staticmethod
     def quantile(distribution: Tensor, share: float) -> int:

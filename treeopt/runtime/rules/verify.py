@@ -96,7 +96,7 @@ def verify(
     check_finite("target_probs", target_probs)
     check_finite("draft_probs", draft_probs[torch.from_numpy(tree.child_counts > 0).to(draft_probs.device)])
     verifier = Verifier(found, tree, target_probs.shape[1], target_probs.device)
-    verifier.test(tokens, draft_probs.double(), target_probs.double())
+    verifier.test(tokens, draft_probs.detach().double(), target_probs.detach().double())
     return verifier.verdict(generator)
 
 
@@ -153,8 +153,7 @@ class Verifier:
         """
         self._target = target_probs
         self._acceptance.fill_(1.0)
-        self._verifier(tokens, draft_probs, target_probs, self._acceptance)
-        self._entries.copy_(target_probs[:, 0])
+        self._verifier(tokens, draft_probs, target_probs, self._acceptance, self._entries)
         return self._acceptance
 
     def verdict(self, generator: torch.Generator | None) -> Verdict:

@@ -1,0 +1,126 @@
+"""The nodes that a step drafts where trees grow out of a draft model's probabilities, and the tree of those kept.
+
+No model in sight: log-probabilities and tokens come in pass by pass, and numpy on the host does the rest.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import NamedTuple
+
+import numpy as np
+
+from treeopt.arrays import Float32, Int64
+from treeopt.runtime.drafters.recurring import recurring_tree
+from treeopt.runtime.models.finite import all_finite
+from treeopt.runtime.models.passes import PassNodes
+from treeopt.trees import TokenTree
+
+NOT_FED = -1
+Candidate = tuple[float, int]
+"""Minus the sum of log-probabilities along a path, in float32, and its node's number: the best is the least, of equal
+ones that drafted first."""
+
+
+class Children(NamedTuple):
+    """The likeliest tokens after each of m nodes, the likeliest first."""
+
+    log_probs: Float32
+    """float32 (m, k)."""
+    tokens: Int64
+    """int64 (m, k)."""
+
+    @property
+    def finite(self) -> bool:
+        """Whether all distributions are; in one that is not, everything is NaN."""
+        return all_finite(self.log_probs[:, 0].tolist())
+
+
+class Beams(NamedTuple):
+    """The nodes of one pass, which get children."""
+
+    tokens: Int64
+    """int64 (m,)."""
+    nodes: PassNodes
+
+
+class Expanded(NamedTuple):
+    """The tree to verify."""
+
+    tree: TokenTree
+    tokens: list[int]
+    """Those below the root."""
+    fed: list[int]
+    """Of every node, how many were fed in this step before it, -1 where it was not fed itself."""
+
+
+class DraftedNodes:
+    """All nodes of a step by number: the root is 0, the child of rank r of the node fed at place p is 1 + p k + r.
+
+    They are few, and so lists cost less than calls of numpy, most of all between two passes, when caches are cold.
+
+    Args:
+        root: the k children of the root, which is fed at place 0; as many are added of every node that is fed.
+    """
+
+    def __init__(self, root: Children) -> None:
+        self._per_node = root.tokens.shape[1]
+        self.fed = [0]
+        """Of every node, the place at which it was fed, or NOT_FED."""
+        self._tokens = [0]
+        self._depth = [0]  # this and the next by place
+        self._seen = [bytearray([True])]  # a byte for every place, as far as the pass that fed it
+        self._last: Sequence[Candidate] = [(0.0, 0)]
+        self.drafted: list[Iterator[Candidate]] = []
+        """The children of each node fed last, the likeliest first, to be read once."""
+        self.add(root)
+
+    def feed(self, nodes: Sequence[Candidate]) -> Beams:
+        """Return drafted nodes as the next pass."""
+        start, stop = len(self._seen), len(self._seen) + len(nodes)
+        for place, (_, number) in enumerate(nodes, start):
+            parent = (number - 1) // self._per_node
+            self.fed[number] = place
+            self._depth.append(self._depth[parent] + 1)
+            self._seen.append(self._seen[parent].ljust(stop, b"\0"))
+            self._seen[place][place] = True
+        self._last = nodes
+        visible = np.frombuffer(bytearray().join(self._seen[start:]), np.bool_).reshape(len(nodes), stop)
+        tokens = np.array([self._tokens[number] for _, number in nodes])
+        return Beams(tokens, PassNodes(visible=visible, depth=np.array(self._depth[start:]), start=start))
+
+    def add(self, children: Children) -> None:
+        """Add the children of the nodes fed last."""
+        above = np.array([surprisal for surprisal, _ in self._last], np.float32)
+        surprisals = (above[:, None] - children.log_probs).tolist()
+        firsts = count(len(self.fed), self._per_node)
+        self.drafted = [zip(row, count(first), strict=False) for row, first in zip(surprisals, firsts, strict=False)]
+        self.fed += [NOT_FED] * children.tokens.size
+        self._tokens += children.tokens.ravel().tolist()
+
+    def tree(self, kept: Sequence[int]) -> Expanded:
+        """Return the tree of the root and some nodes below it, none without its parent; siblings in the order given."""
+        fed = [0, *(self.fed[number] for number in kept)]
+        order, tree = in_level_order([(number - 1) // self._per_node for number in kept], fed)
+        tokens = [self._tokens[kept[node - 1]] for node in order[1:]]
+        return Expanded(tree, tokens, [fed[node] for node in order])
+
+
+def in_level_order(parents: Sequence[int], fed: Sequence[int]) -> tuple[list[int], TokenTree]:
+    """Return the root, 0, and the nodes below it in the order of the tree that they are, and this tree.
+
+    Args:
+        parents: of every node below the root, the place at which its parent was fed.
+        fed: of every node, the place at which it was fed itself, or NOT_FED.
+
+    >>> in_level_order([0, 0, 2, 1], [0, 1, 2, -1, -1])
+    ([0, 1, 2, 4, 3], TokenTree(nodes=5, max_depth=2, widths=[1, 2, 2]))
+    """
+    children: dict[int, list[int]] = {}
+    for node, parent in enumerate(parents, start=1):
+        children.setdefault(parent, []).append(node)
+    order, above = [0], [-1]
+    for index, node in enumerate(order):  # grows while it is read: a breadth-first walk
+        below = children.get(fed[node], ())
+        order.extend(below)
+        above.extend([index] * len(below))
+    return order, recurring_tree(tuple(above))
