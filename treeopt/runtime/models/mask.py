@@ -24,7 +24,8 @@ class TreeMask:
         shape = (0, 0) if self._all_visible else (rows, capacity + columns)
         self._buffer = torch.zeros(shape, device=device, dtype=dtype)
         if not self._all_visible:
-            self._buffer[:, capacity:].masked_fill_(visible.logical_not().to(device), float("-inf"))
+            nodes = self._buffer[:, capacity:].fill_(float("-inf"))  # turning `visible` round would take its room again
+            nodes.masked_fill_(visible.to(device), 0)
 
     def behind(self, length: int) -> Tensor | None:
         """Return the mask behind `length` committed tokens, or None when every node sees everything."""
