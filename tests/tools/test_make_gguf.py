@@ -1,0 +1,118 @@
+"""GGUF files of Llama folders: what is written is the folder's model, in llama.cpp's layout, or nothing at all."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from tests.scripts import together
+from treeopt import bundled
+from treeopt.errors import InvalidValueError
+
+gguf = pytest.importorskip("gguf", reason="needs the gguf extra")
+
+SIZES = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 1, "head_dim": 16}
+HEADS, KEY_VALUE_HEADS = 4, 2
+
+
+@pytest.fixture(scope="module")
+def make_gguf():
+    return together("tools", "make_gguf")[0].make_gguf
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return the folder of a tiny model of bytes."""
+    found = tmp_path_factory.mktemp("bytes")
+    config = json.loads((bundled.TARGET / "config.json").read_text("utf-8"))
+    (found / "config.json").write_text(json.dumps({**config, **SIZES, "tie_word_embeddings": True}), "utf-8")
+    shutil.copy(bundled.TARGET / "tokenizer.json", found)
+    noise = np.random.default_rng(0)
+    size, inner, head = 64, 96, 16
+    shapes = {
+        "model.embed_tokens": (256, size),
+        "model.norm": (size,),
+        "model.layers.0.input_layernorm": (size,),
+        "model.layers.0.self_attn.q_proj": (HEADS * head, size),
+        "model.layers.0.self_attn.k_proj": (KEY_VALUE_HEADS * head, size),
+        "model.layers.0.self_attn.v_proj": (KEY_VALUE_HEADS * head, size),
+        "model.layers.0.self_attn.o_proj": (size, HEADS * head),
+        "model.layers.0.post_attention_layernorm": (size,),
+        "model.layers.0.mlp.gate_proj": (inner, size),
+        "model.layers.0.mlp.up_proj": (inner, size),
+        "model.layers.0.mlp.down_proj": (size, inner),
+    }
+    weights = {f"{name}.weight": noise.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    save_file(weights, found / "model.safetensors")
+    return found
+
+
+def read(path):
+    """Return the reader of a file, and each tensor in float32."""
+    reader = gguf.GGUFReader(path)
+    return reader, {each.name: gguf.quants.dequantize(each.data, each.tensor_type) for each in reader.tensors}
+
+
+@pytest.mark.parametrize(("number_format", "most"), [("f32", 0), ("f16", 1e-3), ("q8_0", 0.02)])
+def test_every_weight_is_there_and_rotated_pairs_stand_side_by_side(make_gguf, folder, tmp_path, number_format, most):
+    make_gguf(folder, tmp_path / "model.gguf", number_format)
+    reader, found = read(tmp_path / "model.gguf")
+    weights = load_file(folder / "model.safetensors")
+    assert len(found) == len(weights)
+    np.testing.assert_array_equal(found["blk.0.attn_norm.weight"], weights["model.layers.0.input_layernorm.weight"])
+    np.testing.assert_allclose(
+        found["blk.0.ffn_down.weight"], weights["model.layers.0.mlp.down_proj.weight"], atol=most * 3, rtol=most
+    )
+    assert {str(each.tensor_type.name).lower() for each in reader.tensors if len(each.shape) > 1} == {number_format}
+    for name, heads in (("q", HEADS), ("k", KEY_VALUE_HEADS)):
+        theirs = weights[f"model.layers.0.self_attn.{name}_proj.weight"].reshape(heads, 16, 64)
+        ours = found[f"blk.0.attn_{name}.weight"].reshape(heads, 16, 64)
+        for pair in range(8):  # the two entries that one angle turns
+            np.testing.assert_allclose(ours[:, 2 * pair], theirs[:, pair], atol=most * 3, rtol=most)
+            np.testing.assert_allclose(ours[:, 2 * pair + 1], theirs[:, pair + 8], atol=most * 3, rtol=most)
+
+
+def test_sizes_and_tokens(make_gguf, folder, tmp_path):
+    make_gguf(folder, tmp_path / "model.gguf", "f16")
+    fields = read(tmp_path / "model.gguf")[0].fields
+    expected = {
+        "general.architecture": "llama",
+        "llama.context_length": 1024,
+        "llama.embedding_length": 64,
+        "llama.block_count": 1,
+        "llama.attention.head_count": HEADS,
+        "llama.attention.head_count_kv": KEY_VALUE_HEADS,
+        "llama.rope.dimension_count": 16,
+        "tokenizer.ggml.eos_token_id": 0,
+    }
+    assert {name: fields[name].contents() for name in expected} == expected
+    tokens = fields["tokenizer.ggml.tokens"].contents()
+    assert (
+        dict(zip(tokens, range(256), strict=True))
+        == json.loads((bundled.TARGET / "tokenizer.json").read_text("utf-8"))["model"]["vocab"]
+    )
+
+
+@pytest.mark.parametrize(
+    "changes", [{"attention_bias": True}, {"architectures": ["Qwen3ForCausalLM"]}, {"vocab_size": 300}], ids=str
+)
+def test_another_model_is_refused_and_nothing_is_written(make_gguf, folder, tmp_path, changes):
+    other = shutil.copytree(folder, tmp_path / "other")
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    (other / "config.json").write_text(json.dumps({**config, **changes}), "utf-8")
+    (tmp_path / "out").mkdir()
+    with pytest.raises(InvalidValueError, match=r"convert_hf_to_gguf"):
+        make_gguf(other, tmp_path / "out" / "model.gguf", "f32")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_conversion_that_breaks_off_leaves_nothing(make_gguf, folder, tmp_path, monkeypatch):
+    def broken(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gguf.GGUFWriter, "write_tensors_to_file", broken)
+    with pytest.raises(KeyboardInterrupt):
+        make_gguf(folder, tmp_path / "model.gguf", "f32")
+    assert list(tmp_path.iterdir()) == []
