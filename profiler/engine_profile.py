@@ -2,6 +2,7 @@
 
 import platform
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from treeopt.records.engine import ChainCounts, ChainLatency, EngineRun, TimedCh
 from treeopt.records.latency import Timing
 from treeopt.records.machine import Machine, Pair
 from treeopt.records.profile import UNKNOWN, MeasuredAcceptance, Profile
+from treeopt.runtime.models.digest import file_digest
 from treeopt.version import TOOL
 
 SERVED = "served"
@@ -56,7 +58,14 @@ def pair_of(launch: Launch) -> Pair:
         dtype=UNKNOWN,
         target_source=target,
         draft_source=draft,
+        target_digest=_digest(target),
+        draft_digest=_digest(draft),
     )
+
+
+def _digest(path: str | None) -> str | None:
+    """Return what tells a model file from any other; None for a folder, a name, or what is not here."""
+    return file_digest(Path(path)) if path is not None and Path(path).is_file() else None
 
 
 def _name(path: str) -> str:

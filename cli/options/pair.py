@@ -48,11 +48,13 @@ class PairOptions:
             "--target",
             type=file,
             metavar="MODEL",
-            help="Target model, a folder or a name on the Hugging Face hub; by default the bundled pair.",
+            help="Target model: a folder, a GGUF file, or a name on the Hugging Face hub; by default the bundled pair.",
         )
     )
     draft: Path | None = field(
-        metadata=option("--draft", type=file, metavar="MODEL", help="Draft model, a folder or a name on the hub.")
+        metadata=option(
+            "--draft", type=file, metavar="MODEL", help="Draft model: a folder, a GGUF file, or a name on the hub."
+        )
     )
     device: str = field(
         metadata=option(
@@ -70,7 +72,7 @@ class PairOptions:
             type=click.Choice(["float32", "bfloat16", "float16"]),
             default="float32",
             show_default=True,
-            help="Number format to run in.",
+            help="Number format to run in; GGUF files keep theirs.",
         )
     )
     threads: int | None = field(

@@ -13,7 +13,8 @@ from treeopt.planner.chains import fastest_length
 from treeopt.profiler import Journal
 from treeopt.profiler.bench.race import race
 from treeopt.profiler.engine import Probe, ProbeSettings, _check_counters
-from treeopt.profiler.engine_profile import engine_profile
+from treeopt.profiler.engine_profile import engine_profile, machine_of, pair_of
+from treeopt.records.identity import Identity
 from treeopt.records.profile import Profile
 from treeopt.trees import chain
 
@@ -90,6 +91,17 @@ class TestProfile:
                     reached += sum(each >= depth - 1 for each in steps)
                     accepted += sum(each >= depth for each in steps)
             assert table.p[depth - 1, 0] == pytest.approx(accepted / reached, rel=1e-9)
+
+
+def test_another_quantisation_under_the_same_name_is_another_pair(tmp_path):
+    identities = []
+    for content in (b"f16", b"q8_0"):
+        for name in ("t.gguf", "d.gguf"):
+            (tmp_path / name).write_bytes(content)
+        launch = replace(LAUNCH, target=str(tmp_path / "t.gguf"), draft=str(tmp_path / "d.gguf"))
+        identities.append(Identity.of(pair_of(launch), machine_of(launch)))
+    assert identities[0].same_pair(identities[0])
+    assert not identities[0].same_pair(identities[1])
 
 
 class TestAsking:

@@ -15,6 +15,8 @@ CONDITIONS = ("machine", "device", "dtype", "threads")
 """What times depend on beside the models."""
 DEFAULTS = {"device": "cpu", "dtype": "float32"}
 """What the options of these names are where they are left out."""
+CHOSEN_FORMATS = ("float32", "bfloat16", "float16")
+"""Number formats that an option asks for; GGUF files have their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +93,7 @@ class Identity:
         """
         held = {**DEFAULTS, "threads": threads}
         asked = {name: getattr(self, name) for name in held}
+        asked["dtype"] = self.dtype if self.dtype in CHOSEN_FORMATS else None
         rest = [f" --{name} {value}" for name, value in asked.items() if value is not None and value != held[name]]
         return self.models + "".join(rest)
 

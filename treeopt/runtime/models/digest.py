@@ -24,11 +24,24 @@ def model_digest(config: dict[str, Any], weight_files: Iterable[Path]) -> str:
     """
     found = hashlib.sha256(json.dumps(config, sort_keys=True).encode())
     for file in sorted(weight_files):
-        size = file.stat().st_size
-        found.update(f"{file.name} {size} ".encode())
-        with file.open("rb") as opened:
-            found.update(opened.read(HEAD_BYTES))
-            for number in range(SAMPLES if size > HEAD_BYTES else 0):
-                opened.seek(HEAD_BYTES + (size - HEAD_BYTES) * number // SAMPLES)
-                found.update(opened.read(SAMPLE_BYTES))
+        found.update(f"{file.name} ".encode())
+        _add_samples(found, file)
     return found.hexdigest()[:DIGITS]
+
+
+def file_digest(path: Path) -> str:
+    """Return the digits of one file that holds configuration and weights, whatever it is called."""
+    found = hashlib.sha256()
+    _add_samples(found, path)
+    return found.hexdigest()[:DIGITS]
+
+
+def _add_samples(found: "hashlib._Hash", file: Path) -> None:
+    """Add the size of a file, its head, and blocks spread over the rest."""
+    size = file.stat().st_size
+    found.update(f"{size} ".encode())
+    with file.open("rb") as opened:
+        found.update(opened.read(HEAD_BYTES))
+        for number in range(SAMPLES if size > HEAD_BYTES else 0):
+            opened.seek(HEAD_BYTES + (size - HEAD_BYTES) * number // SAMPLES)
+            found.update(opened.read(SAMPLE_BYTES))

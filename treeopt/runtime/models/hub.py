@@ -1,4 +1,4 @@
-"""Model folders by name: a local folder as it is, a model of the Hugging Face hub by its copy in the local cache."""
+"""Models by name: a local folder or GGUF file as it is, a model of the Hugging Face hub by its copy in the local cache."""
 
 import importlib
 import re
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from treeopt.errors import TreeoptError
+from treeopt.runtime.models.gguf.file import is_gguf
 
 SETTINGS = ("*.json", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt")
 """Files of a model that are small: configuration, tokenizer, chat template."""
@@ -23,7 +24,8 @@ def is_hub_name(name: Path | str) -> bool:
     >>> is_hub_name("org/no-such-folder"), is_hub_name("/org/name"), is_hub_name("./name")
     (True, False, False)
     """
-    return HUB_NAME.fullmatch(str(name)) is not None and not str(name).startswith(".") and not Path(name).exists()
+    found = HUB_NAME.fullmatch(str(name)) is not None and not is_gguf(name)
+    return found and not str(name).startswith(".") and not Path(name).exists()
 
 
 def model_folder(name: Path | str, read: Callable[[Path], T], files: Sequence[str] = SETTINGS + WEIGHTS) -> T:

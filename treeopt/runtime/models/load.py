@@ -1,4 +1,4 @@
-"""Any model folder in Hugging Face layout: run by the built-in transformer where it can, else by transformers."""
+"""Any model folder in Hugging Face layout, run by the built-in transformer or by transformers; any GGUF file."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,6 +8,7 @@ import torch
 from treeopt.errors import FormatError, TreeoptError
 from treeopt.runtime.models.config import CONFIG, why_not_built_in
 from treeopt.runtime.models.folder import ModelFolder
+from treeopt.runtime.models.gguf.file import GGUFFile, is_gguf
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.weights import load_model
 
@@ -15,22 +16,35 @@ if TYPE_CHECKING:
     from treeopt.runtime.models.hf.loading import Placement
 
 
+Source = ModelFolder | GGUFFile
+"""What a model is loaded from."""
+
+
+def source_of(path: Path | str) -> Source:
+    """Return the file or the folder of a path, of which nothing is read yet."""
+    return GGUFFile(path) if is_gguf(path) else ModelFolder(path)
+
+
 def load_language_model(
-    folder: ModelFolder | Path | str,
+    folder: Source | Path | str,
     *,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     placement: "Placement | None" = None,
     tensor_parallel: bool = False,
 ) -> LanguageModel:
-    """Return the model of a folder, its weights cast to `dtype`.
+    """Return the model of a folder, its weights cast to `dtype`, or that of a GGUF file, which keeps its own format.
 
-    It is built in where `why_not_built_in` has no reason against it and neither a placement over several devices nor
+    That of a folder is built in where `why_not_built_in` has no reason against it and neither a placement over several devices nor
     tensor parallelism is asked for; else transformers run it.
 
     Raises TreeoptError when something is missing, FormatError naming what is wrong or not supported.
     """
-    found = ModelFolder.of(folder)
+    found = source_of(folder) if isinstance(folder, Path | str) else folder
+    if isinstance(found, GGUFFile):
+        from treeopt.runtime.models.gguf.loading import load_gguf  # for llama.cpp, which is optional
+
+        return load_gguf(found)
     reason = adapter_reason(found)
     if reason is None and placement is None and not tensor_parallel:
         return load_model(found, dtype=dtype, device=device)
@@ -39,22 +53,38 @@ def load_language_model(
     return load_adapter(found.path, dtype=dtype, device=device, placement=placement, tensor_parallel=tensor_parallel)
 
 
-def adapter_reason(folder: ModelFolder) -> str | None:
+def adapter_reason(folder: Source) -> str | None:
     """Return why transformers must run the model of a folder, None where the built-in transformer can.
 
     Only the configuration is read.  Raises TreeoptError where neither can run it.
     """
+    if isinstance(folder, GGUFFile):
+        return None
     reason = why_not_built_in(folder.content)
     if reason is not None:
         _check_known(folder.path, folder.content, reason)
     return reason
 
 
-def logit_columns(folder: ModelFolder) -> int | None:
-    """Return how many logits the configuration of a folder announces, None where it does not say."""
+def logit_columns(folder: Source) -> int | None:
+    """Return how many logits a file, or the configuration of a folder, announces; None where it does not say."""
+    if isinstance(folder, GGUFFile):
+        return folder.sizes.vocabulary
     inner = folder.content.get("text_config")
     found = folder.content.get("vocab_size", inner.get("vocab_size") if isinstance(inner, dict) else None)
     return found if type(found) is int else None
+
+
+def longest_text(folder: Source) -> int | None:
+    """Return the longest text of a model, None where it tells once it is loaded."""
+    if isinstance(folder, GGUFFile):
+        return folder.sizes.max_positions
+    return folder.config.max_positions if adapter_reason(folder) is None else None
+
+
+def number_format(folder: Source, model: LanguageModel) -> str:
+    """Return the number format of a model's weights, such as `float32` or `q8_0`."""
+    return folder.sizes.number_format if isinstance(folder, GGUFFile) else str(model.dtype).removeprefix("torch.")
 
 
 def _check_known(folder: Path, content: dict[str, Any], reason: str) -> None:

@@ -11,9 +11,17 @@ import torch
 from treeopt import bundled as bundle
 from treeopt.errors import InvalidValueError
 from treeopt.records.profile import Pair
-from treeopt.runtime.models.folder import ModelFolder
+from treeopt.runtime.models.gguf.file import GGUFFile, is_gguf
 from treeopt.runtime.models.hub import SETTINGS, is_hub_name, model_folder
-from treeopt.runtime.models.load import adapter_reason, load_language_model, logit_columns
+from treeopt.runtime.models.load import (
+    Source,
+    adapter_reason,
+    load_language_model,
+    logit_columns,
+    longest_text,
+    number_format,
+    source_of,
+)
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.vocabulary import check_same_tokens, shared_columns, trimmed
 from treeopt.texts.tokenizer import Tokenizer
@@ -53,11 +61,11 @@ def load_pair(
     Configurations, tokenizers and vocabularies are compared before any weight is loaded.
 
     Args:
-        target: model folder in Hugging Face layout, or a name `org/name` of the Hugging Face hub.
+        target: model folder in Hugging Face layout, a GGUF file, or a name `org/name` of the Hugging Face hub.
         draft: the same of the draft model.
         device: where both run.
-        dtype: number format of both.
-        threads: CPU threads that torch uses from now on; by default its own choice.
+        dtype: number format of both; a GGUF file keeps its own.
+        threads: CPU threads that torch and llama.cpp use from now on; by default torch's choice.
         placement: over which devices the target's weights are laid.
         tensor_parallel: split each of the target's layers over all devices.
         text_tokens: the longest text that is planned for.
@@ -69,10 +77,11 @@ def load_pair(
         raise InvalidValueError("target, draft: expected both models, or neither for the bundled pair. Got one.")
     if dtype not in DTYPES:
         raise InvalidValueError(f"dtype: expected one of {', '.join(DTYPES)}. Got {dtype!r}.")
+    names = (target or bundle.TARGET, draft or bundle.DRAFT)
+    _check_files(names, device, dtype, spread=placement is not None or tensor_parallel)
     place = _device(device)
     if threads is not None:
         torch.set_num_threads(threads)
-    names = (target or bundle.TARGET, draft or bundle.DRAFT)
     folders = [model_folder(name, _with_settings, SETTINGS) for name in names]
     tokenizer, notes = _check_settings(*folders)
     _check_length(text_tokens, folders)
@@ -101,7 +110,7 @@ def load_pair(
     described = Pair(
         target=models[0].name,
         draft=models[1].name,
-        dtype=str(models[0].dtype).removeprefix("torch."),
+        dtype=number_format(folders[0], models[0]),
         vocabulary=shared,
         target_parameters=models[0].parameters,
         draft_parameters=models[1].parameters,
@@ -119,21 +128,32 @@ def load_pair(
     )
 
 
-def _with_settings(path: Path) -> ModelFolder:
-    """Return a folder whose configuration and tokenizer could be read."""
-    folder = ModelFolder(path)
-    _ = folder.content, folder.tokenizer
-    return folder
+def _check_files(names: Sequence[Path | str], device: str, dtype: str, *, spread: bool) -> None:
+    """Refuse what is asked of GGUF files and cannot be."""
+    files = [name for name in names if is_gguf(name)]
+    if files and (device != "cpu" or spread):
+        raise InvalidValueError(f"{files[0]}: expected to run on cpu, as GGUF models do. Got more: leave it out.")
+    if len(files) == len(names) and dtype != "float32":
+        raise InvalidValueError(f"dtype: expected none, because GGUF files keep theirs. Got {dtype}: leave it out.")
 
 
-def _with_weights(path: Path, known: ModelFolder) -> ModelFolder:
-    """Return a folder whose weights are all there: the known one, unless the hub has moved to another since."""
-    folder = known if known.path == path else ModelFolder(path)
-    _ = folder.weight_files
-    return folder
+def _with_settings(path: Path) -> Source:
+    """Return a model whose configuration and tokenizer could be read."""
+    source = source_of(path)
+    _ = source.sizes if isinstance(source, GGUFFile) else source.content
+    _ = source.tokenizer
+    return source
 
 
-def _check_settings(target: ModelFolder, draft: ModelFolder) -> tuple[Tokenizer, list[str]]:
+def _with_weights(path: Path, known: Source) -> Source:
+    """Return a model whose weights are all there: the known one, unless the hub has moved to another since."""
+    source = known if known.path == path else source_of(path)
+    if not isinstance(source, GGUFFile):  # llama.cpp has looked at its weights already
+        _ = source.weight_files
+    return source
+
+
+def _check_settings(target: Source, draft: Source) -> tuple[Tokenizer, list[str]]:
     """Return the shared tokenizer, and a note on each model that transformers run; refuse pairs that cannot work."""
     reasons = {"target": adapter_reason(target), "draft": adapter_reason(draft)}
     notes = [f"The {name} runs through transformers: {why}" for name, why in reasons.items() if why is not None]
@@ -144,10 +164,10 @@ def _check_settings(target: ModelFolder, draft: ModelFolder) -> tuple[Tokenizer,
     return tokenizer, notes
 
 
-def _check_length(text_tokens: int, folders: Sequence[ModelFolder]) -> None:
-    """Refuse a text that is longer than a built-in model was trained for; transformers' models tell once loaded."""
+def _check_length(text_tokens: int, folders: Sequence[Source]) -> None:
+    """Refuse a text that is longer than a model was trained for; transformers' models tell once loaded."""
     for folder in folders:
-        if adapter_reason(folder) is None and text_tokens > (most := folder.config.max_positions):
+        if (most := longest_text(folder)) is not None and text_tokens > most:
             raise InvalidValueError(
                 f"context: expected room for {text_tokens} tokens, the context and what is timed behind it. "
                 f"{folder.path.name} was trained on {most}: use a shorter context."

@@ -1,0 +1,84 @@
+"""The commands with GGUF files: profile, run and bench, and one line where a file or an option does not fit."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+pytest.importorskip("llama_cpp", reason="needs the gguf extra")
+
+from treeopt import Profile
+from treeopt.cli.main import main
+from treeopt.trees import level_widths
+
+QUICK = ["--max-tokens", "16", "--rounds", "2", "--positions", "24", "--max-prompts", "4", "--context-tokens", "8"]
+PROMPTS = "one two three\n\nfour five six\n\nseven eight nine\n\nten eleven twelve\n"
+
+
+@pytest.fixture
+def run_command(tmp_path, monkeypatch):
+    """Return a function that runs a command in a folder of its own and gives exit code, output and messages."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prompts.txt").write_text(PROMPTS, "utf-8")
+    level_widths([3]).save(tmp_path / "tree.json")
+
+    def run(*arguments):
+        done = CliRunner().invoke(main, list(map(str, arguments)))
+        return done.exit_code, done.stdout, done.stderr
+
+    return run
+
+
+@pytest.fixture
+def pair(gguf_files):
+    target, draft = gguf_files("q8_0")
+    return ["--target", target, "--draft", draft, "--threads", 1]
+
+
+def test_run_writes_plain_decoding_s_text(run_command, pair):
+    ask = ["--prompt", "import os", "--temperature", 0, "--max-new-tokens", 20]
+    level_widths([]).save("root.json")
+    found = [run_command("run", tree, *pair, *ask) for tree in ("tree.json", "root.json")]
+    assert [each[0] for each in found] == [0, 0]
+    assert found[0][1] == found[1][1] != ""
+
+
+@pytest.mark.slow
+def test_a_profile_a_plan_and_a_bench(run_command, pair, tmp_path):
+    code, _, messages = run_command("profile", *pair, *QUICK, "--prompts", "prompts.txt", "-o", "p.yaml")
+    assert code == 0, messages
+    profile = Profile.load("p.yaml")
+    assert (profile.pair.dtype, profile.pair.target, profile.machine.threads) == ("q8_0", "target", 1)
+    code, shown, messages = run_command("solve", "--profile", "p.yaml", "--budget", 8, "-o", "t.json")
+    assert code == 0, messages
+    assert "--dtype" not in shown + messages
+    code, shown, messages = run_command(
+        "bench", "tree.json", *pair, "--profile", "p.yaml", "--prompts", "prompts.txt", "--max-new-tokens", 12, "--repeats", 1,
+        "--temperature", 0, "-o", "b.json",
+    )  # fmt: skip
+    assert code == 0, messages
+    assert "the text is plain decoding's, token by token" in shown + messages
+    assert json.loads((tmp_path / "b.json").read_text("utf-8"))
+
+
+def test_what_does_not_fit_is_one_line(run_command, pair, gguf_files, tmp_path):
+    (tmp_path / "cut.gguf").write_bytes(gguf_files()[0].read_bytes()[:-4000])
+    cases = [
+        (["--target", "cut.gguf", "--draft", "cut.gguf"], "Is the file complete?"),
+        ([*pair, "--dtype", "float16"], "dtype: expected none, because GGUF files keep theirs."),
+        ([*pair, "--max-memory", "cpu=1GB"], "expected to run on cpu, as GGUF models do"),
+    ]
+    for options, message in cases:
+        code, shown, messages = run_command("run", "tree.json", *options, "--prompt", "a")
+        assert (code, shown) == (1, "")
+        assert message in messages
+        assert messages.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_a_profile_of_more_tokens_than_sequences_says_how_many_there_are(run_command, pair):
+    wide = ["--max-tokens", "512", *QUICK[2:]]
+    code, _, messages = run_command("profile", *pair, *wide, "--prompts", "prompts.txt", "-o", "p.yaml")
+    assert code == 1
+    assert "Error: tree: expected at most 255 leaves, because llama.cpp has 256 sequences" in messages
+    assert "(--max-tokens)" in messages

@@ -1,0 +1,151 @@
+"""GGUF models: the logits of the same weights in the built-in transformer, and one pass for a tree."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("llama_cpp", reason="needs the gguf extra")
+
+from treeopt.errors import InvalidValueError, TreeoptError
+from treeopt.runtime import Decoder, load_model
+from treeopt.runtime.models.gguf import load_gguf
+from treeopt.runtime.models.gguf.model import GGUFModel
+from treeopt.runtime.models.gguf.sequences import Placed
+from treeopt.runtime.models.hf.tree_check import EXACT, ROUNDED, check_tree_mask
+from treeopt.runtime.models.mask import TreeMask
+from treeopt.runtime.models.model import Wants
+from treeopt.trees import TokenTree, chain, level_widths
+
+TREE = level_widths([4, 6, 5, 3])
+PROMPT = [100, 101, 102, 32, 40, 7, 9, 200]
+
+
+def random_tokens(count, seed=0):
+    return torch.randint(256, (count,), generator=torch.Generator().manual_seed(seed))
+
+
+def feed(model, cache, tokens, tree=TREE, first=0, end=None):
+    end = tree.nodes if end is None else end
+    visible = torch.from_numpy(np.ascontiguousarray(tree.ancestor_mask[first:end, :end]))
+    mask = TreeMask(visible, cache.length, dtype=model.dtype, device=model.device).behind(cache.length)
+    depth = torch.tensor(tree.depth[first:end], dtype=torch.int64)
+    return model.forward(tokens[first:end], cache.length + depth, cache, mask, start=first).logits
+
+
+def path_logits(model, text, tokens, tree=TREE):
+    """Return the logits after each node, each from a plain pass over its path's text."""
+    found = [None] * tree.nodes
+    for padded in tree.leaf_paths:
+        path = padded[padded >= 0].tolist()
+        logits = model.text_logits(torch.cat([text, tokens[path]])[None])[0, len(text) :]
+        for node, row in zip(path, logits, strict=True):
+            found[node] = row
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize(("number_format", "most"), [("f32", 1e-5), ("f16", 0.01), ("q8_0", 0.15)])
+def test_logits_are_those_of_the_same_weights_in_the_built_in_transformer(
+    byte_folders, gguf_files, number_format, most
+):
+    text = random_tokens(40)
+    for folder, path in zip(byte_folders, gguf_files(number_format), strict=True):
+        built_in = load_model(folder)
+        mask = torch.full((40, 40), float("-inf")).triu(1)
+        expected = built_in.forward(text, torch.arange(40), built_in.new_cache(40), mask).logits
+        found = load_gguf(path)
+        assert (found.config.vocabulary, found.config.max_positions, found.config.end_tokens) == (256, 128, (0,))
+        assert found.parameters == built_in.parameters
+        at_once = found.forward(text, torch.arange(40), found.new_cache(40), mask).logits
+        for logits in (found.text_logits(text[None])[0], at_once):
+            assert (logits - expected).square().mean().sqrt() < most * expected.std()
+
+
+@pytest.mark.parametrize("number_format", ["f32", "f16", "q8_0"])
+def test_each_path_of_a_tree_is_a_text_of_its_own_before_and_after_a_path_is_kept(gguf_files, number_format):
+    model = load_gguf(gguf_files(number_format)[0])
+    text, tokens = random_tokens(11), random_tokens(TREE.nodes, seed=1)
+    cache = model.new_cache(60)
+    model.prefill(text, cache)
+    most = 1e-3 if number_format == "f32" else 0.2
+    edges = [0, 1, 5, 11, 16, TREE.nodes]
+    for padded in TREE.leaf_paths[::5]:
+        expected = path_logits(model, text, tokens)
+        at_once = feed(model, cache, tokens)
+        by_levels = torch.cat([feed(model, cache, tokens, first=a, end=b) for a, b in pairwise(edges)])
+        for found in (at_once, by_levels):
+            torch.testing.assert_close(found, expected, rtol=most, atol=most)
+        path = padded[padded >= 0].tolist()
+        cache.keep(0, path)
+        text = torch.cat([text, tokens[path]])
+        assert cache.length == len(text)
+
+
+def test_texts_of_a_batch_are_those_alone(gguf_pair):
+    model, texts = gguf_pair[0], torch.stack([random_tokens(9, seed) for seed in range(3)])
+    tokens = torch.stack([random_tokens(TREE.nodes, seed) for seed in range(3, 6)])
+    cache = model.new_cache(40, 3)
+    model.prefill(texts, cache)
+    mask = TreeMask(torch.from_numpy(TREE.ancestor_mask.copy()), 9, dtype=model.dtype, device=model.device).behind(9)
+    found = model.forward(tokens, 9 + torch.tensor(TREE.depth), cache, mask).logits
+    for row in range(3):
+        torch.testing.assert_close(found[row], path_logits(model, texts[row], tokens[row]), rtol=1e-3, atol=1e-3)
+
+
+def test_the_check_lets_every_format_through_and_finds_ids_of_a_neighbour(gguf_files, monkeypatch):
+    """Negative control: sequence ids shifted by one leaf."""
+    for number_format, tolerance in (("f32", EXACT), ("f16", ROUNDED), ("q8_0", ROUNDED)):
+        assert check_tree_mask(load_gguf(gguf_files(number_format)[0]), tolerance=tolerance) < tolerance / 2
+    ids = Placed.ids
+
+    def shifted(self):
+        counts, found = ids(self)
+        lines = sorted({line.id for line in self._lines})
+        return counts, np.roll(lines, 1)[np.searchsorted(lines, found)].astype(np.int32)
+
+    monkeypatch.setattr(Placed, "ids", shifted)
+    for number_format in ("f32", "q8_0"):
+        with pytest.raises(TreeoptError, match=r"^target: cannot take a tree mask: .*"):
+            load_gguf(gguf_files(number_format)[0])
+
+
+def test_positions_that_are_ignored_are_found(gguf_pair):
+    """Negative control: every node at the position of its slot."""
+
+    class WithoutPositions(GGUFModel):
+        def forward(self, tokens, _, cache, mask, *, start=0, **options):
+            places = torch.arange(cache.length + start, cache.length + start + len(tokens))
+            return super().forward(tokens, places, cache, mask, start=start, **options)
+
+    wrong = WithoutPositions(gguf_pair[0]._handle, gguf_pair[0].config, name="wrong")
+    with pytest.raises(TreeoptError, match=r"^wrong: cannot take a tree mask"):
+        check_tree_mask(wrong, tolerance=EXACT)
+
+
+TREES = [*map(chain, range(1, 9)), TREE, level_widths([2, 2, 2]), TokenTree([-1, 0, 0, 1, 2, 3, 3, 4])]
+
+
+@pytest.mark.parametrize("number_format", ["f32", pytest.param("q8_0", marks=pytest.mark.slow)])
+def test_greedy_texts_of_chains_and_trees_are_plain_decoding_s(gguf_files, number_format):
+    models = [load_gguf(path) for path in gguf_files(number_format)]
+    expected = list(Decoder(models[0], None, temperature=0).generate(PROMPT, 24))
+    assert len(set(expected)) > 5
+    for tree in TREES:
+        for draft in (models[1], models[0]):  # one that is seldom right, one that is always
+            decoder = Decoder(models[0], draft, tree, temperature=0)
+            assert list(decoder.generate(PROMPT, 24)) == expected
+            assert list(decoder.generate(PROMPT, 24)) == expected  # a second text in the same caches
+
+
+def test_hidden_states_are_refused_in_one_line(gguf_pair):
+    cache = gguf_pair[0].new_cache(8)
+    with pytest.raises(InvalidValueError, match=r"^target: expected a drafter without hidden states.*: take a draft"):
+        gguf_pair[0].prefill(random_tokens(3), cache, Wants(last=True))
+
+
+def test_more_leaves_than_sequences_are_refused_in_one_line(gguf_pair):
+    decoder = Decoder(gguf_pair[0], gguf_pair[1], level_widths([255]), temperature=0, max_nodes=300)
+    assert len(list(decoder.generate(PROMPT, 3))) == 3
+    with pytest.raises(InvalidValueError, match=r"^tree: expected at most 255 leaves, because llama.cpp has 256 seq"):
+        list(Decoder(gguf_pair[0], gguf_pair[0], level_widths([128, 256]), temperature=0).generate(PROMPT, 3))

@@ -1,0 +1,93 @@
+"""One GGUF file: its vocabulary and sizes, read without the weights."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from treeopt.errors import FormatError, TreeoptError
+from treeopt.runtime.models.digest import file_digest
+from treeopt.runtime.models.gguf.handle import Handle
+from treeopt.runtime.models.gguf.library import library
+
+if TYPE_CHECKING:
+    from treeopt.texts.tokenizer import Tokenizer
+
+SUFFIX = ".gguf"
+MAGIC = b"GGUF"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """What decoding must know of a model."""
+
+    vocabulary: int
+    """Logits of a token."""
+    max_positions: int
+    """Longest text: what the model was trained for, or its sliding window."""
+    end_tokens: tuple[int, ...]
+    """Tokens that end a text."""
+    number_format: str
+    """Of the weights, such as `q8_0`."""
+
+
+class GGUFFile:
+    """What a file holds; each part raises TreeoptError where it is missing, FormatError where it is no such model."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    @cached_property
+    def vocabulary(self) -> Handle:
+        """The file without its weights."""
+        try:
+            with self.path.open("rb") as file:
+                begins = file.read(len(MAGIC))
+        except OSError as error:
+            raise TreeoptError(f"{self.path}: cannot be read ({error.strerror}). Expected a GGUF file.") from None
+        if begins != MAGIC:
+            raise FormatError(self.path, "content", "expected a GGUF file. Is the download complete?")
+        return Handle(self.path, only_vocabulary=True)
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """Its sizes, before any weight is loaded."""
+        found, own = self.vocabulary, library()
+        tokens = range(found.vocabulary_size)
+        return Sizes(
+            vocabulary=found.vocabulary_size,
+            max_positions=self._longest(),
+            end_tokens=tuple(token for token in tokens if own.llama_vocab_is_eog(found.vocabulary, token)),
+            number_format=found.format_name,
+        )
+
+    @cached_property
+    def tokenizer(self) -> "Tokenizer":
+        """The tokenizer of the file's own vocabulary."""
+        from treeopt.runtime.models.gguf.tokenizer import GGUFTokenizer  # models run without it
+
+        return GGUFTokenizer(self.vocabulary)
+
+    @cached_property
+    def digest(self) -> str:
+        """What the model is known by, see `treeopt.runtime.models.digest`."""
+        return file_digest(self.path)
+
+    def _longest(self) -> int:
+        """Return the longest text: the trained length, or the window within which nothing is hidden."""
+        kind = self.vocabulary.value("general.architecture")
+        keys = (f"{kind}.context_length", f"{kind}.attention.sliding_window")
+        found = [int(text) for text in map(self.vocabulary.value, keys) if text is not None and text.isdecimal()]
+        found = [length for length in found if length > 0]
+        if not found:
+            raise FormatError(self.path, keys[0], "expected the longest text. Got none.")
+        return min(found)
+
+
+def is_gguf(path: Path | str) -> bool:
+    """Whether a name stands for a GGUF file.
+
+    >>> is_gguf("models/llama-q8_0.gguf"), is_gguf("models/llama")
+    (True, False)
+    """
+    return Path(path).suffix.lower() == SUFFIX

@@ -1,0 +1,91 @@
+"""Text to token ids and back with the vocabulary of a GGUF file, by llama.cpp's own functions."""
+
+import ctypes
+from typing import Any
+
+from treeopt.errors import FormatError, TreeoptError
+from treeopt.runtime.models.gguf.handle import Handle
+from treeopt.runtime.models.gguf.library import library
+from treeopt.texts.tokenizer import Tokenizer
+
+UNUSED = 2
+"""Attribute of a token that only fills the vocabulary up, `LLAMA_TOKEN_ATTR_UNUSED`."""
+
+
+class GGUFTokenizer(Tokenizer):
+    """Encodes and decodes as llama.cpp does."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._folder = handle.path
+        self._backend = _Functions(handle)
+
+    def chat(self, text: str) -> list[int]:
+        """Return the token ids of a user's message in the file's chat template, up to where the answer begins.
+
+        Raises TreeoptError where the file has no chat template, FormatError where llama.cpp does not know it.
+        """
+        own = library()
+        template = own.llama_model_chat_template(self._handle.pointer, None)
+        if template is None:
+            raise TreeoptError(f"{self._folder}: no chat template. Is it a base model? Then leave --chat out.")
+        message = own.llama_chat_message(role=b"user", content=text.encode())
+        size = 2 * len(text.encode()) + len(template)
+        for _ in range(2):
+            buffer = ctypes.create_string_buffer(size)
+            size = own.llama_chat_apply_template(template, ctypes.byref(message), 1, True, buffer, size)
+            if size < 0:
+                raise FormatError(
+                    self._folder,
+                    "chat_template",
+                    "llama.cpp does not know it. Leave --chat out, and write it yourself.",
+                )
+            if size <= len(buffer):
+                break
+        return self.encode_inner(buffer.raw[:size].decode("utf-8"))  # the template writes what belongs at the start
+
+
+class _Functions:
+    """llama.cpp's functions of one vocabulary."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._library = library()
+
+    def vocabulary(self) -> dict[str, int]:
+        """Return token ids by token, but for those that fill the vocabulary up."""
+        own, known = self._library, self._handle.vocabulary
+        tokens = range(self._handle.vocabulary_size)
+        used = [token for token in tokens if not own.llama_vocab_get_attr(known, token) & UNUSED]
+        return {own.llama_vocab_get_text(known, token).decode("utf-8", "replace"): token for token in used}
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        """Return the token ids; with `special` what belongs at the start of a text stands before them."""
+        data = text.encode()
+
+        def call(room: int) -> tuple[int, Any]:
+            tokens = (ctypes.c_int32 * room)()
+            # tokens such as <|user|> are told apart within a chat template's text, as the fast tokenizers do
+            return self._library.llama_tokenize(
+                self._handle.vocabulary, data, len(data), tokens, room, special, True
+            ), tokens
+
+        count, tokens = call(len(data) + 2)
+        if count < 0:
+            count, tokens = call(-count)
+        return list(tokens[:count])
+
+    def decode(self, tokens: list[int]) -> str:
+        """Return the text; half a character becomes the sign for one that is not finished."""
+        given = (ctypes.c_int32 * len(tokens))(*tokens)
+
+        def call(room: int) -> tuple[int, Any]:
+            text = ctypes.create_string_buffer(room)
+            return self._library.llama_detokenize(
+                self._handle.vocabulary, given, len(tokens), text, room, False, True
+            ), text
+
+        count, text = call(16 * len(tokens) + 1)
+        if count < 0:
+            count, text = call(-count)
+        return bytes(text.raw[:count]).decode("utf-8", "replace")
