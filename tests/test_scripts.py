@@ -19,6 +19,10 @@ def test_they_are_all_there():
 @pytest.mark.parametrize("path", scripts(), ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_script_can_be_imported(path, capsys):
     pytest.importorskip("transformers", reason="needs the hf extra")
+    if path.stem.startswith("llama_cpp"):
+        pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: pip install 'treeopt[gguf]'")
+    if path.stem == "llama_cpp_tree":
+        pytest.importorskip("llama_cpp", reason="needs the gguf extra")
     script(path)
     assert capsys.readouterr().out == ""
 

@@ -59,7 +59,8 @@ class Handle:
         told = self.value("general.file_type")  # known without the weights
         number = int(told) if told else self._library.llama_model_ftype(self.pointer)
         name: bytes = self._library.llama_ftype_name(number)
-        return name.decode().lower().removeprefix("(guessed)").strip().removeprefix("all ").replace(" ", "")
+        shown = name.decode().rpartition(")")[2]  # a note in brackets may stand before it
+        return shown.strip().lower().removeprefix("all ").replace(" ", "")
 
     def value(self, key: str) -> str | None:
         """Return a value of the file's metadata as text, None where it is not there."""
