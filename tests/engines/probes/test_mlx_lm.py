@@ -212,7 +212,7 @@ class TestRefusals:
             answer(replace(LAUNCH, draft_tokens=1))
 
 
-@pytest.mark.process
+@pytest.mark.slow
 def test_the_real_one_agrees_with_itself():
     """Texts are plain decoding's, and tokens are steps and what was accepted."""
     if not INSTALLED:
