@@ -4,11 +4,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 DEMO := build/demo
 WHEEL := build/wheel
+MLX_LM := build/engines/mlx-lm
 CPU_LIMIT ?= 2
 # a worker for each processor, each of one thread (tests/conftest.py)
 PARALLEL := -n logical --maxprocesses 8
 
-.PHONY: demo systems test test-slow test-wheel faults lint bench clean
+.PHONY: engines engines-mlx demo systems test test-slow test-wheel faults lint bench clean
 
 demo: .venv/ready
 	mkdir -p $(DEMO)
@@ -55,6 +56,17 @@ lint: .venv/ready-to-test
 
 bench: .venv/ready-to-test
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+# engines that are probed, each in an environment of its own, since what they want need not agree
+engines: engines-mlx
+
+engines-mlx: $(MLX_LM)/ready
+	@echo "Run: $(MLX_LM)/bin/treeopt probe mlx-lm --target treeopt/bundled/target --draft treeopt/bundled/draft"
+
+$(MLX_LM)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(MLX_LM)
+	$(MLX_LM)/bin/python -m pip install --quiet --constraint constraints.txt --editable . "mlx-lm[cpu]==0.32.2"
+	touch $@
 
 clean:
 	rm -rf .venv build

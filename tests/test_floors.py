@@ -96,6 +96,8 @@ IN_FUNCTIONS = {
         "treeopt.engines.reports.torch_vector",
         "treeopt.engines.probes.assisted",
     },
+    "mlx": {"treeopt.engines.probes.mlx_lm"},
+    "mlx_lm": {"treeopt.engines.probes.mlx_lm"},
     "prometheus_client": {"treeopt.engines.reports.acceptance_metrics"},
     "transformers": {"treeopt.texts.tokenizer", "treeopt.engines.probes.assisted"},
 }
