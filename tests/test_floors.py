@@ -88,6 +88,7 @@ ONLY_IN = {
     "numba": {"treeopt.compiling"} | SOLVER | RUNTIME,
     "scipy": {"treeopt.planner"} | SOLVER,
     "click": {"treeopt.cli"},
+    "openvino_genai": set(),
 }
 """Packages that only some rooms may import, wherever in a module."""
 IN_FUNCTIONS = {
@@ -96,6 +97,7 @@ IN_FUNCTIONS = {
         "treeopt.engines.reports.torch_vector",
         "treeopt.engines.probes.assisted",
     },
+    "openvino_genai": {"treeopt.engines.probes.openvino_genai"},
     "prometheus_client": {"treeopt.engines.reports.acceptance_metrics"},
     "transformers": {"treeopt.texts.tokenizer", "treeopt.engines.probes.assisted"},
 }
