@@ -88,6 +88,7 @@ ONLY_IN = {
     "numba": {"treeopt.compiling"} | SOLVER | RUNTIME,
     "scipy": {"treeopt.planner"} | SOLVER,
     "click": {"treeopt.cli"},
+    "openvino_genai": set(),
 }
 """Packages that only some rooms may import, wherever in a module."""
 IN_FUNCTIONS = {
@@ -98,6 +99,7 @@ IN_FUNCTIONS = {
     },
     "mlx": {"treeopt.engines.probes.mlx_lm"},
     "mlx_lm": {"treeopt.engines.probes.mlx_lm"},
+    "openvino_genai": {"treeopt.engines.probes.openvino_genai"},
     "prometheus_client": {"treeopt.engines.reports.acceptance_metrics"},
     "transformers": {"treeopt.texts.tokenizer", "treeopt.engines.probes.assisted"},
 }

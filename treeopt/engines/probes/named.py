@@ -6,7 +6,7 @@ from typing import Protocol
 from treeopt.engines.probes.client import Availability, EngineClient
 from treeopt.errors import InvalidValueError
 
-NAMES = ("llama-server", "transformers", "mlx-lm", "vllm", "openai")
+NAMES = ("llama-server", "transformers", "openvino", "mlx-lm", "vllm", "openai")
 
 
 class ProbeModule(Protocol):
@@ -47,6 +47,10 @@ def _module(name: str) -> ProbeModule:
         from treeopt.engines.probes import mlx_lm
 
         return mlx_lm
+    if name == "openvino":
+        from treeopt.engines.probes import openvino_genai
+
+        return openvino_genai
     if name in ("vllm", "openai"):
         from treeopt.engines.probes import openai_server
 
