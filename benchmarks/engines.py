@@ -31,10 +31,12 @@ PROBED = (0, 1, 3, 5, 8)
 RUNS = 3
 THREADS = 1
 """Threads of one engine wait for one another: on two cores a second one fights with whatever else runs there."""
-PROMPTS = {"transformers": 16}
+PROMPTS = {"transformers": 16, "mlx-lm": 16}
 MOST_PROMPTS = 48
 NEW_TOKENS = 64
 TOOL = Path(__file__).resolve().parents[1] / "tools" / "make_gguf.py"
+OWN_THREADS = ("mlx-lm",)
+"""Engines that take no number of them."""
 SERVED = ("vllm", "openai")
 """Engines that nobody starts here."""
 
@@ -44,21 +46,31 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in [each for each in NAMES if each not in SERVED]:
             try:
-                target, draft = models(name, Path(folder))
-                launch = Launch(target=target, draft=draft, draft_tokens=0, threads=THREADS)
-                client = engine_client(name, url=None, threads=THREADS, timeout_s=launch.timeout_s)
+                race_engine(name, Path(folder))
             except TreeoptError as error:
                 print(f"\n{name}: not run. {error}")
-                continue
-            print(
-                f"\n{name} ({client.version}), {THREADS} thread, bundled pair, {prompts_of(name)} prompts, temperature 0"
-            )
-            for _ in bar(range(RUNS), name):
-                show(run(client, launch))
+
+
+def race_engine(name: str, folder: Path) -> None:
+    """Print what came true of an engine's plans; raises TreeoptError where it cannot run."""
+    target, draft = models(name, folder)
+    threads = None if name in OWN_THREADS else THREADS
+    launch = Launch(target=target, draft=draft, draft_tokens=0, threads=threads)
+    client = engine_client(name, url=None, threads=threads, timeout_s=launch.timeout_s)
+    print(
+        f"\n{name} ({client.version}), bundled pair, {prompts_of(name)} prompts, temperature 0, threads: {threads or 'its own'}"
+    )
+    for _ in bar(range(RUNS), name):
+        show(run(client, launch))
 
 
 def models(name: str, folder: Path) -> tuple[str, str]:
     """Return target and draft of the bundled pair in the form that an engine takes; raises TreeoptError where it cannot be made."""
+    if name == "openvino":
+        made = [Path("build/engines/openvino") / role for role in ("target", "draft")]
+        if not all(each.is_dir() for each in made):
+            raise TreeoptError(f"{made[0]}: no such folder. make engines-openvino makes it.")
+        return str(made[0]), str(made[1])
     if name != "llama-server":
         return str(bundled.TARGET), str(bundled.DRAFT)
     found = []
