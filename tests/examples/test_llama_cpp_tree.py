@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-llama_cpp = pytest.importorskip("llama_cpp", reason="needs the gguf extra")
+pytest.importorskip("llama_cpp", reason="needs the gguf extra")
 pytest.importorskip("gguf", reason="needs the gguf extra")
 
 from tests.scripts import together
@@ -28,7 +28,6 @@ def example():
     spec = importlib.util.spec_from_file_location("example_llama_cpp_tree", PATH)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    llama_cpp.llama_log_set(module.LOG, None)
     return module
 
 
