@@ -8,7 +8,7 @@ CPU_LIMIT ?= 2
 # a worker for each processor, each of one thread (tests/conftest.py)
 PARALLEL := -n logical --maxprocesses 8
 
-.PHONY: demo systems test test-slow test-wheel faults lint bench clean
+.PHONY: demo systems test test-slow test-wheel faults lint bench engines engines-openvino clean
 
 demo: .venv/ready
 	mkdir -p $(DEMO)
@@ -55,6 +55,28 @@ lint: .venv/ready-to-test
 
 bench: .venv/ready-to-test
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+# engines to probe, each in an environment of its own, with the bundled pair in the form that it takes
+ENGINES := build/engines
+engines: engines-openvino
+
+OPENVINO := $(ENGINES)/openvino
+engines-openvino: $(OPENVINO)/ready
+	@echo "$(OPENVINO)/venv/bin/treeopt probe openvino --target $(OPENVINO)/target --draft $(OPENVINO)/draft"
+
+$(OPENVINO)/ready: tools/openvino_requirements.txt
+	rm -rf $(OPENVINO)
+	$(PYTHON) -m venv $(OPENVINO)/venv
+	$(OPENVINO)/venv/bin/python -m pip install --quiet --requirement $< --editable .
+	$(OPENVINO)/venv/bin/python -m pip install --quiet --no-deps optimum-intel==2.2.0 "optimum~=2.3.0"
+	# without its class named, transformers takes a byte tokenizer without a configuration for another one
+	for model in target draft; do \
+		cp -R treeopt/bundled/$$model $(OPENVINO)/hf-$$model && \
+		echo '{"tokenizer_class": "PreTrainedTokenizerFast"}' > $(OPENVINO)/hf-$$model/tokenizer_config.json && \
+		$(OPENVINO)/venv/bin/optimum-cli export openvino --model $(OPENVINO)/hf-$$model \
+			--task text-generation-with-past --weight-format fp32 $(OPENVINO)/$$model || exit 1; \
+	done
+	touch $@
 
 clean:
 	rm -rf .venv build
