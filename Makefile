@@ -9,7 +9,7 @@ CPU_LIMIT ?= 2
 # a worker for each processor, each of one thread (tests/conftest.py)
 PARALLEL := -n logical --maxprocesses 8
 
-.PHONY: engines engines-mlx demo systems test test-slow test-wheel faults lint bench clean
+.PHONY: demo systems test test-slow test-wheel faults lint bench engines engines-mlx engines-openvino clean
 
 demo: .venv/ready
 	mkdir -p $(DEMO)
@@ -58,7 +58,7 @@ bench: .venv/ready-to-test
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
 # engines that are probed, each in an environment of its own, since what they want need not agree
-engines: engines-mlx
+engines: engines-mlx engines-openvino
 
 engines-mlx: $(MLX_LM)/ready
 	@echo "Run: $(MLX_LM)/bin/treeopt probe mlx-lm --target treeopt/bundled/target --draft treeopt/bundled/draft"
@@ -66,6 +66,26 @@ engines-mlx: $(MLX_LM)/ready
 $(MLX_LM)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(MLX_LM)
 	$(MLX_LM)/bin/python -m pip install --quiet --constraint constraints.txt --editable . "mlx-lm[cpu]==0.32.2"
+	touch $@
+
+ENGINES := build/engines
+
+OPENVINO := $(ENGINES)/openvino
+engines-openvino: $(OPENVINO)/ready
+	@echo "$(OPENVINO)/venv/bin/treeopt probe openvino --target $(OPENVINO)/target --draft $(OPENVINO)/draft"
+
+$(OPENVINO)/ready: tools/openvino_requirements.txt
+	rm -rf $(OPENVINO)
+	$(PYTHON) -m venv $(OPENVINO)/venv
+	$(OPENVINO)/venv/bin/python -m pip install --quiet --requirement $< --editable .
+	$(OPENVINO)/venv/bin/python -m pip install --quiet --no-deps optimum-intel==2.2.0 "optimum~=2.3.0"
+	# without its class named, transformers takes a byte tokenizer without a configuration for another one
+	for model in target draft; do \
+		cp -R treeopt/bundled/$$model $(OPENVINO)/hf-$$model && \
+		echo '{"tokenizer_class": "PreTrainedTokenizerFast"}' > $(OPENVINO)/hf-$$model/tokenizer_config.json && \
+		$(OPENVINO)/venv/bin/optimum-cli export openvino --model $(OPENVINO)/hf-$$model \
+			--task text-generation-with-past --weight-format fp32 $(OPENVINO)/$$model || exit 1; \
+	done
 	touch $@
 
 clean:
