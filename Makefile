@@ -74,18 +74,12 @@ OPENVINO := $(ENGINES)/openvino
 engines-openvino: $(OPENVINO)/ready
 	@echo "$(OPENVINO)/venv/bin/treeopt probe openvino --target $(OPENVINO)/target --draft $(OPENVINO)/draft"
 
-$(OPENVINO)/ready: tools/openvino_requirements.txt
+$(OPENVINO)/ready: tools/openvino_requirements.txt tools/make_ir.py
 	rm -rf $(OPENVINO)
 	$(PYTHON) -m venv $(OPENVINO)/venv
 	$(OPENVINO)/venv/bin/python -m pip install --quiet --requirement $< --editable .
 	$(OPENVINO)/venv/bin/python -m pip install --quiet --no-deps optimum-intel==2.2.0 "optimum~=2.3.0"
-	# without its class named, transformers takes a byte tokenizer without a configuration for another one
-	for model in target draft; do \
-		cp -R treeopt/bundled/$$model $(OPENVINO)/hf-$$model && \
-		echo '{"tokenizer_class": "PreTrainedTokenizerFast"}' > $(OPENVINO)/hf-$$model/tokenizer_config.json && \
-		$(OPENVINO)/venv/bin/optimum-cli export openvino --model $(OPENVINO)/hf-$$model \
-			--task text-generation-with-past --weight-format fp32 $(OPENVINO)/$$model || exit 1; \
-	done
+	$(OPENVINO)/venv/bin/python tools/make_ir.py $(OPENVINO)
 	touch $@
 
 clean:
