@@ -2,14 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-import click
-
 from treeopt.cli.options.bench import BenchOptions
 from treeopt.cli.options.inputs import load_profile
 from treeopt.cli.options.probe import EngineOptions
 from treeopt.cli.terminal import warn
 from treeopt.errors import TreeoptError
-from treeopt.report.text import quoted
+from treeopt.records.warnings import FormatCaution
 
 if TYPE_CHECKING:
     from treeopt.engines.probes.client import EngineClient, Launch
@@ -17,6 +15,10 @@ if TYPE_CHECKING:
     from treeopt.records.profile import Profile
 
 ROUNDS = 5
+DIFFERS = (
+    "texts differ from plain decoding's in {}. In 16-bit floats passes of other sizes round otherwise, and near ties fall "
+    "otherwise too. Let it compute in 32-bit floats, and report it there if they differ still."
+)
 DEFAULTS = {
     "llama-server": "llama-cpp",
     "transformers": "hf",
@@ -96,10 +98,7 @@ def _publish(asked: BenchOptions, profile: "Profile", client: "EngineClient", la
         found = race(client, launch, settings, model, chosen, bar.update)
     asked.publish(engine_bench_table(found, default), engine_bench_json(found))
     if any(row.identical is False for row in found.rows):
-        click.echo(
-            f"A text differs from plain decoding's in {client.name}: report it there, with {quoted(asked.profile_path)}.",
-            err=True,
-        )
+        warn(FormatCaution(DIFFERS.format(client.name)))
 
 
 def _settings(asked: BenchOptions, profile: "Profile", chosen: int, default: int | None) -> "ProbeSettings":

@@ -148,6 +148,21 @@ class TestBench:
         assert "llama-server 1, not 2" in result.stderr
         assert "other.gguf" in result.stderr
 
+    def test_a_text_that_differs_is_told_with_what_to_do(self, engine, monkeypatch):
+        start = engine.start
+
+        def differing(launch):
+            running = start(launch)
+            answer = running._answer
+            changed = {"text": "other"} if launch.draft_tokens == 1 else {}
+            running._answer = lambda *asked: answer(*asked)._replace(**changed)
+            return running
+
+        monkeypatch.setattr(engine, "start", differing)
+        result = self.bench()
+        assert "DIFFERS" in result.stdout
+        assert "Let it compute in 32-bit floats, and report it there" in result.stderr
+
     def test_another_profile_is_refused(self):
         result = call("bench", "--engine", "transformers")
         assert result.exit_code == 1
