@@ -316,6 +316,34 @@ class NamedDraft(Caution):
 
 
 @dataclass(frozen=True, slots=True)
+class SpeculationOff(Caution):
+    """An engine that is set to decode plainly."""
+
+    engine: str
+    best: str | None = None
+    """The fastest draft in words; None where none was measured."""
+    speedup: float | None = None
+    """Its tokens per second over those of plain decoding."""
+
+    @property
+    def found(self) -> str:
+        """Why, and by how much a draft would lose or win."""
+        if self.best is None or self.speedup is None:
+            return f"{self.engine} is set to decode plainly, as nothing is known of a draft."
+        if self.speedup > 1:
+            return f"{self.engine} is set to decode plainly, as asked, although a {self.best} is {self.speedup:.2f} times as fast."
+        return (
+            f"speculation loses: the fastest draft, a {self.best}, is {self.speedup:.2f} times as fast as plain decoding, so "
+            f"{self.engine} is set to decode plainly."
+        )
+
+    @property
+    def action(self) -> str:
+        """Draft all the same."""
+        return "Export a tree file with a chain to speculate."
+
+
+@dataclass(frozen=True, slots=True)
 class WithoutRecord(Caution):
     """An engine that takes dynamic trees, which cannot be planned without a draft record."""
 
