@@ -57,6 +57,7 @@ def _engine(asked: BenchOptions, profile: "Profile") -> EngineOptions:
         target=target,
         draft=draft,
         url=asked.url,
+        program=asked.program,
         threads=asked.pair.threads or profile.machine.threads,
         timeout_s=asked.timeout_s,
     )

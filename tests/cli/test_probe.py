@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -84,7 +85,9 @@ class TestProbe:
         [
             ((), "ENGINE: expected one of"),
             (("llama-server",), "--target, --draft: expected both"),
-            (("llama-server", "--url", "http://a:1"), "expected a server for each length"),
+            (("llama-server", "--url", "a:1"), "expected a server for each length"),
+            (("llama-server", "--url", "http://a:1"), "--url: expected one length of one server"),
+            (("llama-server", "--url", "http://a:1", "--lengths", "3", "-o", "-"), "--output: expected a file"),
             (("llama-server", *MODELS, "--lengths", "1,3"), "--lengths: expected 0"),
             (("llama-server", *MODELS, "--lengths", "0,-1"), "whole numbers of at least 0"),
         ],
@@ -94,6 +97,51 @@ class TestProbe:
         assert result.exit_code == 2
         assert reason in " ".join(result.stderr.split())
         assert engine.asked == 0
+
+    def test_lengths_are_measured_one_after_the_other(self, engine, monkeypatch):
+        """Any order, any addresses; each last line is the command that goes on, until the profile is written."""
+        asked = []
+        monkeypatch.setattr(named, "engine_client", lambda *_, url, **__: asked.append(url) or engine)
+        start = ("probe", "llama-server", *QUICK[:-2], "--prompts", "some prompts.txt", "-o", "p.yaml")
+        Path("some prompts.txt").write_text("\n".join("abcdefgh") + "\n")
+        first = call(*start, "--url", "http://a:1", "--lengths", "3")
+        assert first.exit_code == 0, first.output
+        assert "measured: 3. Kept in p.yaml.partial" in first.stdout
+        assert Path("p.yaml.partial").exists()
+        assert not Path("p.yaml").exists()
+        again = call(*start, "--url", "http://a:1", "--lengths", "0")
+        assert again.exit_code == 1
+        assert "p.yaml.partial: holds answers of an earlier run. Go on with --resume" in again.stderr
+        last = first.stdout.splitlines()[-1]
+        assert last.startswith("Missing: 0, plain decoding. Start the server without a draft, then: treeopt probe ")
+        program, *command = shlex.split(last.partition("then: ")[2])
+        assert program == "treeopt"
+        assert {"--resume", "some prompts.txt", "p.yaml", "http://a:1"} < set(command)
+        done = call(*command)
+        assert done.exit_code == 0, done.output
+        assert [each.length for each in Profile.load("p.yaml").chain_latencies[0].chains] == [0, 3]
+        assert "Answers stay in p.yaml.partial" in done.stdout
+        more = call(*start, "--url", "http://b:2", "--lengths", "1", "--resume")
+        assert more.exit_code == 0, more.output
+        assert [each.length for each in Profile.load("p.yaml").chain_latencies[0].chains] == [0, 1, 3]
+        assert asked == ["3=http://a:1", "0=http://a:1", "0=http://a:1", "1=http://b:2"]
+
+    def test_after_plain_decoding_a_length_is_proposed(self, engine):
+        assert engine.asked == 0
+        first = call("probe", "llama-server", *QUICK[:-2], "--url", "http://a:1", "--lengths", "0")
+        last = first.stdout.splitlines()[-1]
+        assert last.startswith("Missing: one above 0, such as 3. Start the server with 3 draft tokens, then: ")
+        assert call(*shlex.split(last.partition("then: ")[2])[1:]).exit_code == 0
+
+    def test_another_prompt_file_is_not_gone_on_with(self, engine):
+        """Negative control: what samples depend on stays in the heading."""
+        assert call("probe", "llama-server", *QUICK[:-2], "--url", "http://a:1", "--lengths", "0").exit_code == 0
+        before = engine.asked
+        other = ("probe", "llama-server", "--url", "http://a:1", "--lengths", "3", "--resume", "--temperature", "0.5")
+        refused = call(*other, *QUICK[:-2])
+        assert refused.exit_code == 1
+        assert "other conditions" in refused.stderr
+        assert engine.asked == before
 
     def test_an_unknown_engine_is_one_line(self):
         result = call("probe", "nothing", *MODELS)

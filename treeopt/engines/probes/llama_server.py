@@ -17,8 +17,10 @@ from treeopt.engines.probes.client import (
     Running,
     address_of,
     addresses,
+    served_model,
 )
 from treeopt.engines.probes.http import HttpEngine, number
+from treeopt.engines.probes.llama_program import LlamaProgram, on_path
 from treeopt.errors import EngineError
 from treeopt.records.engine import EngineSetting
 
@@ -28,25 +30,33 @@ PACKAGE = "xllamacpp"
 
 
 def client(name: str, *, url: str | None, threads: int | None, timeout_s: float) -> EngineClient:
-    """Return the server at an address, or else that of the wheel; see `treeopt.engines.probes.named`."""
+    """Return the server at an address, else that of the wheel, else the one on PATH; see `treeopt.engines.probes.named`."""
     del name
-    return LlamaServer(threads=threads) if url is None else LlamaAtUrl(url, timeout_s=timeout_s)
+    if url is not None:
+        return LlamaAtUrl(url, timeout_s=timeout_s)
+    program = on_path()
+    if _wheel() is None and program is not None:
+        return LlamaProgram(program, threads=threads)
+    return LlamaServer(threads=threads)
 
 
 def available(name: str = NAME) -> Availability:
     """Return what is known of it here."""
-    try:
-        found: str | None = f"{PACKAGE} {version(PACKAGE)}"
-    except PackageNotFoundError:
-        found = None
     return Availability(
         name=name,
         title="llama.cpp's server",
-        version=found,
-        started="by treeopt, once for each length, from the wheel xllamacpp; or --url of one that runs",
+        version=_wheel() or on_path(),
+        started="by treeopt, once for each length, from the wheel xllamacpp, or a llama-server on PATH; or --url of one that runs",
         tells="seconds and steps of each text, accepted tokens by position",
         install=f"pip install {PACKAGE}",
     )
+
+
+def _wheel() -> str | None:
+    try:
+        return f"{PACKAGE} {version(PACKAGE)}"
+    except PackageNotFoundError:
+        return None
 
 
 class LlamaServer:
@@ -58,10 +68,12 @@ class LlamaServer:
     name = NAME
 
     def __init__(self, *, threads: int | None = None) -> None:
-        found = available()
-        if found.version is None:
-            raise EngineError(f"{NAME}: expected the package {PACKAGE}. It is not installed: {found.install}.")
-        self.version = found.version
+        found = _wheel()
+        if found is None:
+            raise EngineError(
+                f"{NAME}: expected the package {PACKAGE}, or {NAME} on PATH. Neither is installed: pip install {PACKAGE}."
+            )
+        self.version = found
         self.settings: tuple[EngineSetting, ...] = (
             () if threads is None else (EngineSetting(name="threads", value=str(threads)),)
         )
@@ -77,13 +89,14 @@ class LlamaAtUrl:
     """Servers that run already, one for each draft length."""
 
     name = NAME
-    settings: tuple[EngineSetting, ...] = ()
 
     def __init__(self, urls: str, *, timeout_s: float) -> None:
         self._by_length = addresses(urls)
         http = HttpEngine(TITLE, next(iter(self._by_length.values())), timeout_s=timeout_s)
-        self.version = str(http.get("/props").get("build_info", "unknown"))
+        found = http.get("/props")
         http.close()
+        self.version = str(found.get("build_info", "unknown"))
+        self.settings = served_model(found.get("model_path"))
 
     def start(self, launch: Launch) -> Running:
         """See `EngineClient`; it is left running."""
@@ -96,6 +109,7 @@ class RunningLlama:
     def __init__(self, url: str, launch: Launch, child: Child | None) -> None:
         self._http = HttpEngine(TITLE, url, timeout_s=launch.timeout_s)
         self._child = child
+        self._drafts = launch.draft_tokens > 0
         self._pool = ThreadPoolExecutor(launch.slots)
 
     def answers(self, questions: Sequence[Question]) -> list[Answer]:
@@ -129,6 +143,8 @@ class RunningLlama:
         if not isinstance(timings, dict) or not isinstance(found.get("content"), str):
             raise EngineError(f"{TITLE}: expected content and timings in its answer. Got {sorted(found)!r:.80}.")
         tokens = int(number(TITLE, timings, "predicted_n"))
+        if self._drafts and "draft_n" not in timings:
+            raise EngineError(f"{TITLE}: expected a server that drafts. It does not: start it with a draft model.")
         drafted, accepted = (
             int(number(TITLE, timings, each)) if each in timings else 0 for each in ("draft_n", "draft_n_accepted")
         )
