@@ -2,12 +2,14 @@
 
 Each engine is probed, planned for, and raced with all lengths on prompts that the probe has not seen: parts of files of
 the standard library that the bundled pair has not read.  An engine that is not installed, or whose models are not
-there, is a line that says what to do.  Names of engines as arguments run those alone.
+there, is a line that says what to do.  Names of engines as arguments run those alone.  Results are kept in
+build/engines/NAME.json; `--plot FILE` draws all that are there, and runs nothing.
 
 The engine computes with one thread.  On a machine where other programs run, give it a processor of its own with
 `taskset -c 0`: that is printed too.
 """
 
+import json
 import os
 import statistics
 import subprocess
@@ -31,12 +33,16 @@ from treeopt.profiler import Journal
 from treeopt.profiler.bench.race import race
 from treeopt.profiler.engine import Probe, ProbeSettings
 from treeopt.profiler.engine_profile import engine_profile
+from treeopt.profiler.machine import processor
 from treeopt.records.results import EngineBench, EngineRow
+from treeopt.report.engine_bench import engine_bench_json
+from treeopt.report.engine_figure import save_engine_figure
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "tools"))
 import corpus
 
+RESULTS = ROOT / "build" / "engines"
 LENGTHS = tuple(range(9))
 RUNS = 3
 THREADS = 1
@@ -54,6 +60,9 @@ SERVED = ("vllm", "openai")
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["--plot"]:
+        plot(Path(sys.argv[2]))
+        return
     print(f"{conditions()}, processors {sorted(os.sched_getaffinity(0))}")
     asked = sys.argv[1:] or [each for each in NAMES if each not in SERVED]
     with tempfile.TemporaryDirectory() as folder:
@@ -73,8 +82,35 @@ def race_engine(name: str, folder: Path) -> None:
     print(
         f"\n{name} ({client.version}), bundled pair, {prompts_of(name)} prompts, temperature 0, threads: {threads or 'its own'}"
     )
+    runs = []
     for _ in bar(range(RUNS), name):
-        show(run(client, launch))
+        runs.append(run(client, launch))
+        show(runs[-1])
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps([json.loads(engine_bench_json(each)) for each in runs]))
+
+
+def plot(path: Path) -> None:
+    """Draw what was measured of all engines."""
+    found = [
+        EngineBench(
+            engine=each["engine"],
+            version=each["version"],
+            rows=tuple(EngineRow(**row) for row in each["rows"]),
+            regret=each["regret"],
+        )
+        for name in NAMES
+        for file in [RESULTS / f"{name}.json"]
+        if file.exists()
+        for each in json.loads(file.read_text())
+    ]
+    save_engine_figure(
+        found,
+        path,
+        title="Promised and measured, engine by engine",
+        subtitle=f"bundled pair, temperature 0, one thread of {processor()}; each engine probed and raced on other prompts, "
+        f"{RUNS} times",
+    )
 
 
 def models(name: str, folder: Path) -> tuple[str, str]:
