@@ -3,12 +3,14 @@
 Each engine is probed, planned for, and raced with all lengths on prompts that the probe has not seen: parts of files of
 the standard library that the bundled pair has not read.  An engine that is not installed, or whose models are not
 there, is a line that says what to do.  Names of engines as arguments run those alone.  Results are kept in
-build/engines/NAME.json; `--plot FILE` draws all that are there, and runs nothing.
+build/engines/NAME.json; `--plot FILE` draws all that are there, and runs nothing.  With `--type`, `--threads` and
+`--prose` the same under other conditions, which are not kept.
 
 The engine computes with one thread.  On a machine where other programs run, give it a processor of its own with
 `taskset -c 0`: that is printed too.
 """
 
+import argparse
 import json
 import os
 import statistics
@@ -17,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -55,41 +57,69 @@ PROBE_ROUNDS, RACE_ROUNDS = 2, 3
 PROMPT_LINES = 6
 NEW_TOKENS = 32
 TOOL = ROOT / "tools" / "make_gguf.py"
+GGUF_ENGINE, GGUF_TYPE = "llama-server", "f16"
 OWN_THREADS = ("mlx-lm",)
 """Engines that take no number of them."""
 SERVED = ("vllm", "openai")
 """Engines that nobody starts here."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What an engine is run under."""
+
+    gguf_type: str
+    threads: int
+    prose: bool
+    """Whether prompts are prose, which the bundled pair has not learnt, and not source."""
+    runs: int
+
+    @property
+    def usual(self) -> bool:
+        """Whether results are those to be kept."""
+        return self == Case(gguf_type=GGUF_TYPE, threads=THREADS, prose=False, runs=RUNS)
+
+
 def main() -> None:
-    if sys.argv[1:2] == ["--plot"]:
-        plot(Path(sys.argv[2]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("engines", nargs="*", default=[each for each in NAMES if each not in SERVED])
+    parser.add_argument("--plot", type=Path, metavar="FILE")
+    parser.add_argument("--type", default=GGUF_TYPE, help="of GGUF files, f16 or q8_0")
+    parser.add_argument("--threads", type=int, default=THREADS)
+    parser.add_argument("--prose", action="store_true")
+    parser.add_argument("--runs", type=int, default=RUNS)
+    asked = parser.parse_args()
+    if asked.plot is not None:
+        plot(asked.plot)
         return
     print(f"{conditions()}, processors {sorted(os.sched_getaffinity(0))}")
-    asked = sys.argv[1:] or [each for each in NAMES if each not in SERVED]
+    case = Case(gguf_type=asked.type, threads=asked.threads, prose=asked.prose, runs=asked.runs)
     with tempfile.TemporaryDirectory() as folder:
-        for name in asked:
+        for name in asked.engines:
             try:
-                race_engine(name, Path(folder))
+                race_engine(name, Path(folder), case)
             except TreeoptError as error:
                 print(f"\n{name}: not run. {error}")
 
 
-def race_engine(name: str, folder: Path) -> None:
+def race_engine(name: str, folder: Path, case: Case) -> None:
     """Print what came true of an engine's plans; raises TreeoptError where it cannot run."""
-    target, draft = models(name, folder)
-    threads = None if name in OWN_THREADS else THREADS
+    target, draft = models(name, folder, case.gguf_type)
+    threads = None if name in OWN_THREADS else case.threads
     launch = Launch(target=target, draft=draft, draft_tokens=0, threads=threads)
     client = engine_client(name, url=None, threads=threads, timeout_s=launch.timeout_s)
+    texts = tuple(islice(prose_prompts() if case.prose else source_prompts(), PROMPTS.get(name, MOST_PROMPTS)))
     print(
-        f"\n{name} ({client.version}), bundled pair, {prompts_of(name)} prompts, temperature 0, threads: {threads or 'its own'}"
+        f"\n{name} ({client.version}), bundled pair{f', {case.gguf_type}' * (name == GGUF_ENGINE)}, {len(texts)} prompts of "
+        f"{'prose' if case.prose else 'source'}, temperature 0, threads: {threads or 'its own'}"
     )
     runs = []
-    for _ in bar(range(RUNS), name):
-        runs.append(run(client, launch))
+    for _ in bar(range(case.runs), name):
+        runs.append(run(client, launch, texts))
         show(runs[-1])
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps([json.loads(engine_bench_json(each)) for each in runs]))
+    if case.usual:
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        (RESULTS / f"{name}.json").write_text(json.dumps([json.loads(engine_bench_json(each)) for each in runs]))
 
 
 def plot(path: Path) -> None:
@@ -115,30 +145,25 @@ def plot(path: Path) -> None:
     )
 
 
-def models(name: str, folder: Path) -> tuple[str, str]:
+def models(name: str, folder: Path, gguf_type: str) -> tuple[str, str]:
     """Return target and draft of the bundled pair in the form that an engine takes; raises TreeoptError where it cannot be made."""
     if name == "openvino":
         made = [Path("build/engines/openvino") / role for role in ("target", "draft")]
         if not all(each.is_dir() for each in made):
             raise TreeoptError(f"{made[0]}: no such folder. make engines-openvino makes it.")
         return str(made[0]), str(made[1])
-    if name != "llama-server":
+    if name != GGUF_ENGINE:
         return str(bundled.TARGET), str(bundled.DRAFT)
     found = []
     for role, source in (("target", bundled.TARGET), ("draft", bundled.DRAFT)):
         path = folder / f"{role}.gguf"
         done = subprocess.run(
-            [sys.executable, TOOL, source, "--type", "f16", "-o", path], capture_output=True, text=True, check=False
+            [sys.executable, TOOL, source, "--type", gguf_type, "-o", path], capture_output=True, text=True, check=False
         )
         if done.returncode:
             raise TreeoptError(f"GGUF files cannot be made ({done.stderr.strip()[-100:]}): pip install gguf.")
         found.append(str(path))
     return found[0], found[1]
-
-
-def prompts_of(name: str) -> int:
-    """Return how many prompts are taken: slow engines get fewer."""
-    return PROMPTS.get(name, MOST_PROMPTS)
 
 
 def source_prompts() -> Iterator[str]:
@@ -151,9 +176,16 @@ def source_prompts() -> Iterator[str]:
                 yield prompt
 
 
-def run(client: EngineClient, launch: Launch) -> EngineBench:
+def prose_prompts() -> Iterator[str]:
+    """Yield paragraphs of treeopt's own pages."""
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        for paragraph in page.read_text("utf-8").split("\n\n"):
+            if len(paragraph) > 20 * PROMPT_LINES and not paragraph.startswith(("|", "`", "#")):
+                yield paragraph[: 50 * PROMPT_LINES]
+
+
+def run(client: EngineClient, launch: Launch, texts: tuple[str, ...]) -> EngineBench:
     """Probe, plan and race once."""
-    texts = tuple(islice(source_prompts(), prompts_of(client.name)))
     fewer = client.name in PROMPTS
     settings = ProbeSettings(
         lengths=LENGTHS, prompts=texts[::2], rounds=PROBE_ROUNDS - fewer, max_new_tokens=NEW_TOKENS
