@@ -7,10 +7,10 @@ import subprocess
 
 from treeopt.engines.probes.child import Child, python
 from treeopt.engines.probes.client import Launch, Running
+from treeopt.engines.probes.running_llama import NAME, RunningLlama
 from treeopt.errors import EngineError, printable
 from treeopt.records.engine import EngineSetting
 
-NAME = "llama-server"
 HELP_S = 30.0
 """Longest wait for help or version: a build for a GPU looks for it first."""
 METHOD = "--spec-type"
@@ -52,8 +52,6 @@ class LlamaProgram:
 
     def start(self, launch: Launch) -> Running:
         """See `EngineClient`; it ends with treeopt."""
-        from treeopt.engines.probes.llama_server import RunningLlama
-
         if launch.target is None or launch.draft is None:
             raise EngineError(f"{NAME}: expected two models. Got one or none: give --target and --draft.")
         port = _free_port()
