@@ -103,7 +103,7 @@ def _tell_missing(asked: ProbeOptions, lengths: Sequence[int]) -> None:
 
 def _settings(asked: ProbeOptions) -> "ProbeSettings":
     from treeopt.profiler.engine import ProbeSettings
-    from treeopt.texts.prompts import load_prompts, profile_prompts
+    from treeopt.texts.prompts import load_prompts, profile_prompts, prompts_name
 
     prompts = (
         load_prompts(most=asked.most_prompts)
@@ -114,6 +114,7 @@ def _settings(asked: ProbeOptions) -> "ProbeSettings":
         lengths=asked.lengths,
         batch_sizes=asked.batch_sizes,
         prompts=tuple(profile_prompts(prompts)),
+        prompts_from=prompts_name(asked.prompts, prompts),
         rounds=asked.rounds,
         max_new_tokens=asked.max_new_tokens,
         temperature=asked.temperature,

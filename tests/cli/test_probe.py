@@ -10,6 +10,7 @@ import pytest
 from tests.cli.invented import call
 from tests.support.fake_engine import FakeEngine
 from treeopt.engines.probes import named
+from treeopt.records.engine import EngineSetting
 from treeopt.records.profile import Profile
 
 MODELS = ("--target", "t.gguf", "--draft", "d.gguf")
@@ -200,6 +201,41 @@ class TestBench:
         result = self.bench("--target", "other.gguf")
         assert "llama-server 1, not 2" in result.stderr
         assert "other.gguf" in result.stderr
+
+    def test_files_of_the_same_name_that_hold_something_else_are_told(self, engine):
+        for each in MODELS[1::2]:
+            Path(each).write_bytes(b"f16")
+        assert probe().exit_code == 0
+        assert engine.name
+        assert "hold something else" not in self.bench().stderr  # negative control
+        Path(MODELS[3]).write_bytes(b"q8_0")
+        told = " ".join(self.bench().stderr.split())
+        assert "t.gguf + d.gguf, and these files of that name hold something else" in told
+        assert "probe again" in told
+
+    @pytest.mark.parametrize(
+        ("options", "more", "told"),
+        [
+            (("--threads", "1"), ("--threads", "2"), "1 thread, not 2 threads"),
+            ((), ("--prompts", "mine.txt"), "prompts bundled, not mine.txt "),
+            (("--prompts", "mine.txt"), (), "prompts mine.txt "),
+        ],
+    )
+    def test_other_threads_and_other_prompts_are_told(self, engine, options, more, told):
+        Path("mine.txt").write_text("\n".join("abcdefgh") + "\n")
+        assert probe(*options).exit_code == 0
+        assert engine.name
+        same = self.bench(*options)
+        assert (same.exit_code, told in same.stderr) == (0, False)
+        other = " ".join(self.bench(*more).stderr.split())
+        assert told in other
+        assert "times and acceptance may differ" in other
+
+    def test_another_served_model_is_told(self, engine):
+        engine.settings = (EngineSetting(name="model", value="a"),)
+        assert probe().exit_code == 0
+        engine.settings = (EngineSetting(name="model", value="b"),)
+        assert "the profile is of model a, not b" in self.bench().stderr
 
     def test_a_text_that_differs_is_told_with_what_to_do(self, engine, monkeypatch):
         start = engine.start

@@ -130,7 +130,8 @@ class OtherPair(Caution):
     @property
     def found(self) -> str:
         """Both pairs."""
-        return f"{self.said} {self.promised}, and this is {self.here}: what was promised does not hold."
+        this = f"this is {self.here}" if self.here != self.promised else "these files of that name hold something else"
+        return f"{self.said} {self.promised}, and {this}: what was promised does not hold."
 
     @property
     def action(self) -> str:
@@ -145,11 +146,12 @@ class OtherConditions(Caution):
     said: str
     """As for `OtherPair`."""
     differences: tuple[str, ...]
+    effect: str = "times differ"
 
     @property
     def found(self) -> str:
         """What differs."""
-        return f"{self.said} {'; '.join(self.differences)}: times differ."
+        return f"{self.said} {'; '.join(self.differences)}: {self.effect}."
 
     @property
     def action(self) -> str:
