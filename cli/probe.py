@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import click
 
@@ -67,6 +68,7 @@ def _journal(asked: ProbeOptions, client: "EngineClient", launch: "Launch") -> "
     if asked.one_length and not asked.resume and path is not None and path.exists():
         raise TreeoptError(f"{path}: holds answers of an earlier run. Go on with --resume, or remove it first.")
     conditions = {each.name: getattr(settings, each.name) for each in fields(settings) if each.name != "lengths"}
+    conditions["prompts"] = f"{len(settings.prompts)}, {crc32(repr(settings.prompts).encode()):08x}"
     heading = f"probe 2, {client.name} {client.version} {client.settings}, {launch}, {conditions}"
     return Journal(path, heading, resume=asked.resume)
 
