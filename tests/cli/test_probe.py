@@ -123,6 +123,10 @@ class TestProbe:
         assert done.exit_code == 0, done.output
         assert [each.length for each in Profile.load("p.yaml").chain_latencies[0].chains] == [0, 3]
         assert "Answers stay in p.yaml.partial" in done.stdout
+        assert (
+            "bench --engine llama-server --profile p.yaml --url 0=URL,3=URL"
+            in call("solve", "--profile", "p.yaml").stdout
+        )
         more = call(*start, "--url", "http://b:2", "--lengths", "1", "--resume")
         assert more.exit_code == 0, more.output
         assert [each.length for each in Profile.load("p.yaml").chain_latencies[0].chains] == [0, 1, 3]
