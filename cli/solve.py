@@ -124,7 +124,9 @@ def _next(path: Path, plan: "Plan", profile: "Profile", profile_path: Path) -> s
     """Return commands that go on with a tree, with its own pair, as it was measured and planned."""
     acceptance, file = plan.model.acceptance, quoted(path)
     if profile.engine is not None:
-        return f"treeopt bench --engine {profile.engine.name} --profile {quoted(profile_path)}"
+        command = f"treeopt bench --engine {profile.engine.name} --profile {quoted(profile_path)}"
+        served = [] if profile.pair.target_source is not None else profile.chain_latencies[0].chains
+        return command + (" --url " + ",".join(f"{each.length}=URL" for each in served) if served else "")
     options = sampling_text(acceptance.sampling, acceptance.draft_sampling) + (" --lossy" if plan.lossy else "")
     return (
         f"treeopt show {file} -o {quoted(path.with_suffix('.svg'))}, "

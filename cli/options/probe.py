@@ -200,6 +200,7 @@ class ProbeOptions:
             )
         if self.one_length:
             self._check_one_length()
+            self.served.check()
             return self.engine
         self.models.check()
         self._check_method()
