@@ -43,6 +43,7 @@ def make_head(
     own_output=True,
     head_norms=False,
     eagle1=False,
+    theta=10_000.0,
     **flags,
 ):
     """Return a random head on a target's boundaries; sizes of attention are those of `MadeHead`."""
@@ -81,7 +82,7 @@ def make_head(
         found |= {f"fc_norm.{index}": norm(width) for index in range(len(boundaries))}
     if flags.get("norm_before_fc"):
         found["before_fc"] = norm(len(boundaries) * width)
-    return MadeHead(found, tuple(boundaries), ids=ids, layers=layers, flags=flags)
+    return MadeHead(found, tuple(boundaries), ids=ids, theta=theta, layers=layers, flags=flags)
 
 
 NAMES = {

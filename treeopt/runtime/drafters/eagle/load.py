@@ -115,7 +115,7 @@ class _Loading:
     def _taps(self, taps: tuple[int, ...] | None) -> Taps:
         """Return how states are fused, by the width of `fc`."""
         tensors, hidden, width = self._tensors, self._layers.hidden, self._target.config.hidden
-        if not self._eagle3 or "fc.weight" not in tensors:
+        if not self._eagle3 or self._config.last_state:
             self._check_width("fc.weight of its own for the target's states")
             return Taps(wants=Wants(last=True, whole_text=True), config=self._layers)
         columns = tensors.shape("fc.weight")[-1]
@@ -126,12 +126,19 @@ class _Loading:
             )
         boundaries = self._boundaries(columns // width, taps)
         norms = [f"fc_norm.{index}.weight" for index in range(len(boundaries))]
-        each, joint = self._config.fc_norm or norms[0] in tensors, self._config.norm_before_fc
+        each = self._config.fc_norm or norms[0] in tensors
+        joint = self._config.norm_before_fc or "input_norm.weight" in tensors
+        if each and joint:
+            raise FormatError(
+                self._config.path,
+                "norm_before_fc",
+                "expected no fc_norm beside it: states are normed one by one or together. Got both: leave one out.",
+            )
         return Taps(
             wants=Wants(boundaries=boundaries, whole_text=True),
             config=self._layers,
             each_norm=tuple(tensors.get(name, (width,)) for name in norms) if each else (),
-            norm=tensors.get("input_norm.weight", (columns,)) if joint or "input_norm.weight" in tensors else None,
+            norm=tensors.get("input_norm.weight", (columns,)) if joint else None,
             fc=self._linear("fc", hidden, columns),
         )
 
@@ -205,12 +212,16 @@ class _Loading:
                 self._folder,
                 "d2t",
                 f"expected offsets to tokens from 0 to {vocabulary - 1}. Got {int(offsets[first])} at {first}, which is "
-                f"token {int(ids[first])}: are these ids?",
+                f"token {int(ids[first])}: are these ids? Subtract each one's own number.",
             )
         if len(ids.unique()) < known:
             values, counts = ids.unique(return_counts=True)
             twice = int(values[counts > 1][0])
-            raise FormatError(self._folder, "d2t", f"expected different tokens. Got token {twice} more than once.")
+            raise FormatError(
+                self._folder,
+                "d2t",
+                f"expected different tokens. Got token {twice} more than once: take a complete checkpoint of a head.",
+            )
         return None if torch.equal(ids, torch.arange(vocabulary)) else ids.to(self._target.device)
 
     def _linear(self, name: str, outputs: int, inputs: int) -> Linear:
