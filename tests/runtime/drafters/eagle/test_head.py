@@ -31,6 +31,7 @@ CASES = {
     "Model-Optimizer, the target's output layer": (layouts.model_optimizer, {"own_output": False}),
     "Model-Optimizer, some rows of the target's": (layouts.model_optimizer, {"own_output": False, "ids": SOME}),
     "Model-Optimizer, last state": (layouts.model_optimizer, {"boundaries": ()}),
+    "MiMo": (layouts.mimo, {"boundaries": (), "mtp": True, "own_output": False, "theta": 90.0}),
     "EAGLE-1": (layouts.eagle1, {"boundaries": (), "eagle1": True}),
 }
 every_case = pytest.mark.parametrize("case", CASES)

@@ -109,6 +109,7 @@ WRONG = {
     ),
     "P-EAGLE": ({"tensors": {"mask_hidden": torch.ones(1, 96)}}, r"mask_hidden: expected an EAGLE head. Got P-EAGLE"),
     "DSpark": ({"tensors": {"markov_head.weight": torch.ones(1)}}, r"markov: expected an EAGLE head. Got DSpark"),
+    "MTP": ({"tensors": {"mtp.fc.weight": torch.ones(1)}}, r"mtp: expected an EAGLE head. Got MTP of another kind"),
     "DFlash": ({"tensors": {"hidden_norm.weight": torch.ones(1)}}, r"hidden_norm: expected an EAGLE head. Got DFlash"),
 }
 NEEDED = (

@@ -11,17 +11,20 @@ from treeopt.errors import FormatError, InvalidValueError, TreeoptWarning
 from treeopt.runtime.drafters.eagle.config import TAP_IDS, EagleConfig, default_boundaries, read_config
 from treeopt.runtime.drafters.eagle.head import EagleHead, Mixed, Output, Projected, SideBySide, Taps
 from treeopt.runtime.drafters.eagle.layer import head_layer
+from treeopt.runtime.drafters.eagle.mtp import MODULE, load_mtp
 from treeopt.runtime.drafters.eagle.tensors import HeadTensors
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.model import Wants
 from treeopt.runtime.models.transformer import Transformer
 
-OTHERS = {"mask_hidden": "P-EAGLE", "markov_": "DSpark", "hidden_norm.": "DFlash", "mtp": "MTP", "model.mtp": "MTP"}
+OTHERS = {"mask_hidden": "P-EAGLE", "markov_": "DSpark", "hidden_norm.": "DFlash", "mtp": "MTP of another kind"}
 """What the names of tensors begin with in heads that draft otherwise."""
 
 
 def load_eagle(folder: Path | str, target: Transformer, *, taps: tuple[int, ...] | None = None) -> EagleHead:
     """Return the head of a folder: EAGLE-3 as SafeAILab, SpecForge, speculators or Model-Optimizer save it, or EAGLE-1/2.
+
+    The folder of a target that holds MiMo's module for multi-token prediction gives that.
 
     Args:
         folder: with `config.json` and `model.safetensors` or `pytorch_model.bin`; nothing in it is executed.
@@ -38,8 +41,10 @@ def load_eagle(folder: Path | str, target: Transformer, *, taps: tuple[int, ...]
             f"Got {type(target).__name__}: load the target without --backend, or draft with something else."
         )
     folder = Path(folder)
-    config = read_config(folder, target)
     tensors = HeadTensors(folder, target.device, target.dtype)
+    if any(name.startswith(f"{MODULE}.") for name in tensors):
+        return load_mtp(folder, target, tensors)
+    config = read_config(folder, target)
     return _Loading(folder, target, config, tensors).head(taps)
 
 
