@@ -76,6 +76,11 @@ class DrafterSetting(ShortRepr):
         raise InvalidValueError(f"drafter: expected the setting {name} of {self.name}. Got none: plan again.")
 
     @property
+    def own_trees(self) -> bool:
+        """Whether it brings trees of its own, so that the tree of a file is a stand-in."""
+        return self.name not in TREES
+
+    @property
     def words(self) -> str:
         """Name and numbers, such as `prompt-lookup: length 8, ngram 4`."""
         numbers = ", ".join(f"{each.name} {each.value}" for each in self.values)

@@ -65,4 +65,5 @@ ENGINE = Engine(
     dynamic=True,
     default=DynamicTree(top_k=10, depth=8, nodes=60),
     emit=emit,
+    methods={"eagle": None},
 )

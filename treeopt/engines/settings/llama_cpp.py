@@ -74,4 +74,5 @@ ENGINE = Engine(
     dynamic=False,
     default=DynamicTree.chain(3),
     emit=emit,
+    methods={"eagle": "draft-eagle3"},
 )

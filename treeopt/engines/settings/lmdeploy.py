@@ -63,4 +63,5 @@ ENGINE = Engine(
     dynamic=False,
     default=DynamicTree.chain(1),
     emit=emit,
+    methods={"eagle": "eagle3"},
 )

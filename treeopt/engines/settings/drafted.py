@@ -1,0 +1,75 @@
+"""A tree file that names a drafter, as an engine's setting: the engine's own drafter of the same kind, where it has one."""
+
+from treeopt.engines.engine import Engine, SettingRequest
+from treeopt.engines.settings.made import UNNAMED_DRAFT, Setting
+from treeopt.engines.settings.source import Source
+from treeopt.errors import InfeasibleError
+from treeopt.planner import kind_of
+from treeopt.records.warnings import FormatCaution
+from treeopt.trees import Provenance, TokenTree
+from treeopt.trees.drafter_setting import DrafterSetting
+from treeopt.trees.dynamic_tree import DynamicTree
+
+
+def drafter_setting(engine: Engine, source: Source, drafter: DrafterSetting) -> Setting:
+    """Return an engine's setting for a drafter; nothing is predicted but what the file promised of treeopt's decoder.
+
+    Raises InfeasibleError where the engine has no such drafter, or cannot be set to its numbers.
+    """
+    kind = "eagle" if drafter.name == "eagle2" and drafter.source is not None else drafter.name
+    if kind not in engine.methods:
+        known = ", ".join(["the draft model", *(_in_words(name) for name in engine.methods)])
+        raise InfeasibleError(
+            f"{engine.title}: expected one of its drafters, {known}. Got {drafter.name}: run it with treeopt run, or "
+            "choose another engine."
+        )
+    tree, warnings = _tree(engine, drafter, source.tree)
+    asked = SettingRequest(
+        tree=tree,
+        rule="target",
+        draft_model=source.draft_model or drafter.source or UNNAMED_DRAFT,
+        method=source.method or engine.methods[kind],
+        ngram=drafter.value("ngram") if kind == "prompt-lookup" else None,
+        engine_version=source.engine_version,
+    )
+    emitted, promised = engine.emit(asked), source.promised or Provenance()
+    return Setting(
+        asked=asked,
+        emitted=emitted,
+        target_model=promised.target,
+        predictions=(),
+        remarks=_promise(promised),
+        warnings=tuple(map(FormatCaution, (*warnings, *emitted.warnings))),
+    )
+
+
+def _in_words(name: str) -> str:
+    return {"eagle": "EAGLE heads", "eagle2": "dynamic trees of it"}.get(name, name)
+
+
+def _tree(engine: Engine, drafter: DrafterSetting, tree: TokenTree | None) -> tuple[DynamicTree, tuple[str, ...]]:
+    """Return what the engine drafts, and what the user must know where that is not what was planned."""
+    if drafter.name == "prompt-lookup":
+        return DynamicTree.chain(drafter.value("length")), ()
+    if drafter.name == "eagle2":
+        planned = DynamicTree(**{each.name: each.value for each in drafter.values})
+        if engine.dynamic or planned.is_chain:
+            return planned, ()
+        instead = f"{engine.title} drafts chains only: in place of the dynamic tree of {planned.nodes} nodes"
+        return DynamicTree.chain(planned.depth), (f"{instead} it gets its depth. Race it before you serve.",)
+    if tree is None or tree.nodes == 1:
+        raise InfeasibleError(
+            f"{engine.title}: expected a tree to draft. Got the root alone: serve without speculation."
+        )
+    chain = DynamicTree.chain(tree.max_depth)
+    if kind_of(tree) != "tree":
+        return chain, ()
+    instead = f"{engine.title} loads no static tree: in place of the one of {tree.nodes} nodes"
+    return chain, (f"{instead} it gets a chain as long as it is deep. Race it before you serve.",)
+
+
+def _promise(known: Provenance) -> tuple[str, ...]:
+    """Return what the file promises, which holds for treeopt's decoder."""
+    if known.speedup is None:
+        return ()
+    return (f"Promised in treeopt's decoder: {known.speedup:.2f} times plain decoding.",)

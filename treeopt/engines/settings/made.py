@@ -1,0 +1,25 @@
+"""What an export makes for an engine."""
+
+from dataclasses import dataclass
+
+from treeopt.engines.engine import SettingFiles, SettingRequest
+from treeopt.engines.settings.prediction import Predicted
+from treeopt.records.warnings import Caution
+
+UNNAMED_DRAFT = "DRAFT"
+"""Stands for the draft model where nobody named one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """An engine's files, and what they promise."""
+
+    asked: SettingRequest
+    emitted: SettingFiles
+    target_model: str | None = None
+    """What the target was loaded from; None where nobody knows, and for the bundled one."""
+    predictions: tuple[Predicted, ...]
+    """The setting, the engine's default where it can be predicted, and plain decoding; empty without a profile."""
+    remarks: tuple[str, ...]
+    """What was chosen for which reason, in words."""
+    warnings: tuple[Caution, ...]
