@@ -1,14 +1,26 @@
 """Whether plans come true in the engines that serve: every draft length from 0 to 8, promised and measured, three times.
 
-Each engine is probed with lengths 0, 1, 3, 5 and 8, planned for, and raced with all lengths on held-out prompts.  An
-engine that is not installed, or whose models are not there, is a line that says what to do.
+Each engine is probed, planned for, and raced with all lengths on prompts that the probe has not seen: parts of files of
+the standard library that the bundled pair has not read.  An engine that is not installed, or whose models are not
+there, is a line that says what to do.  Names of engines as arguments run those alone.  Results are kept in
+build/engines/NAME.json; `--plot FILE` draws all that are there, and runs nothing.  With `--type`, `--threads` and
+`--prose` the same under other conditions, which are not kept.
+
+The engine computes with one thread.  On a machine where other programs run, give it a processor of its own with
+`taskset -c 0`: that is printed too.
 """
 
+import argparse
+import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from conditions import bar, conditions, say
@@ -23,61 +35,130 @@ from treeopt.profiler import Journal
 from treeopt.profiler.bench.race import race
 from treeopt.profiler.engine import Probe, ProbeSettings
 from treeopt.profiler.engine_profile import engine_profile
+from treeopt.profiler.machine import processor
 from treeopt.records.results import EngineBench, EngineRow
-from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
+from treeopt.report.engine_bench import engine_bench_json
+from treeopt.report.engine_figure import save_engine_figure
 
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "tools"))
+import corpus
+
+RESULTS = ROOT / "build" / "engines"
 LENGTHS = tuple(range(9))
-PROBED = (0, 1, 3, 5, 8)
 RUNS = 3
 THREADS = 1
 """Threads of one engine wait for one another: on two cores a second one fights with whatever else runs there."""
-PROMPTS = {"transformers": 16, "mlx-lm": 16}
-MOST_PROMPTS = 48
-NEW_TOKENS = 64
-TOOL = Path(__file__).resolve().parents[1] / "tools" / "make_gguf.py"
+PROMPTS = {"transformers": 128, "mlx-lm": 128}
+MOST_PROMPTS = 384
+"""Half of them are probed, half raced; texts differ so much that fewer do not tell tokens per step within 5 %."""
+PROBE_ROUNDS, RACE_ROUNDS = 2, 3
+"""One fewer of engines with fewer prompts, which need not be started."""
+PROMPT_LINES = 6
+NEW_TOKENS = 32
+TOOL = ROOT / "tools" / "make_gguf.py"
+GGUF_ENGINE, GGUF_TYPE = "llama-server", "f16"
 OWN_THREADS = ("mlx-lm",)
 """Engines that take no number of them."""
 SERVED = ("vllm", "openai")
 """Engines that nobody starts here."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What an engine is run under."""
+
+    gguf_type: str
+    threads: int
+    prose: bool
+    """Whether prompts are prose, which the bundled pair has not learnt, and not source."""
+    runs: int
+
+    @property
+    def usual(self) -> bool:
+        """Whether results are those to be kept."""
+        return self == Case(gguf_type=GGUF_TYPE, threads=THREADS, prose=False, runs=RUNS)
+
+
 def main() -> None:
-    print(conditions())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("engines", nargs="*", default=[each for each in NAMES if each not in SERVED])
+    parser.add_argument("--plot", type=Path, metavar="FILE")
+    parser.add_argument("--type", default=GGUF_TYPE, help="of GGUF files, f16 or q8_0")
+    parser.add_argument("--threads", type=int, default=THREADS)
+    parser.add_argument("--prose", action="store_true")
+    parser.add_argument("--runs", type=int, default=RUNS)
+    asked = parser.parse_args()
+    if asked.plot is not None:
+        plot(asked.plot)
+        return
+    print(f"{conditions()}, processors {sorted(os.sched_getaffinity(0))}")
+    case = Case(gguf_type=asked.type, threads=asked.threads, prose=asked.prose, runs=asked.runs)
     with tempfile.TemporaryDirectory() as folder:
-        for name in [each for each in NAMES if each not in SERVED]:
+        for name in asked.engines:
             try:
-                race_engine(name, Path(folder))
+                race_engine(name, Path(folder), case)
             except TreeoptError as error:
                 print(f"\n{name}: not run. {error}")
 
 
-def race_engine(name: str, folder: Path) -> None:
+def race_engine(name: str, folder: Path, case: Case) -> None:
     """Print what came true of an engine's plans; raises TreeoptError where it cannot run."""
-    target, draft = models(name, folder)
-    threads = None if name in OWN_THREADS else THREADS
+    target, draft = models(name, folder, case.gguf_type)
+    threads = None if name in OWN_THREADS else case.threads
     launch = Launch(target=target, draft=draft, draft_tokens=0, threads=threads)
     client = engine_client(name, url=None, threads=threads, timeout_s=launch.timeout_s)
+    texts = tuple(islice(prose_prompts() if case.prose else source_prompts(), PROMPTS.get(name, MOST_PROMPTS)))
     print(
-        f"\n{name} ({client.version}), bundled pair, {prompts_of(name)} prompts, temperature 0, threads: {threads or 'its own'}"
+        f"\n{name} ({client.version}), bundled pair{f', {case.gguf_type}' * (name == GGUF_ENGINE)}, {len(texts)} prompts of "
+        f"{'prose' if case.prose else 'source'}, temperature 0, threads: {threads or 'its own'}"
     )
-    for _ in bar(range(RUNS), name):
-        show(run(client, launch))
+    runs = []
+    for _ in bar(range(case.runs), name):
+        runs.append(run(client, launch, texts))
+        show(runs[-1])
+    if case.usual:
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        (RESULTS / f"{name}.json").write_text(json.dumps([json.loads(engine_bench_json(each)) for each in runs]))
 
 
-def models(name: str, folder: Path) -> tuple[str, str]:
+def plot(path: Path) -> None:
+    """Draw what was measured of all engines."""
+    found = [
+        EngineBench(
+            engine=each["engine"],
+            version=each["version"],
+            rows=tuple(EngineRow(**row) for row in each["rows"]),
+            regret=each["regret"],
+        )
+        for name in NAMES
+        for file in [RESULTS / f"{name}.json"]
+        if file.exists()
+        for each in json.loads(file.read_text())
+    ]
+    save_engine_figure(
+        found,
+        path,
+        title="Promised and measured, engine by engine",
+        subtitle=f"bundled pair, temperature 0, one thread of {processor()}; each engine probed and raced on other prompts, "
+        f"{RUNS} times",
+    )
+
+
+def models(name: str, folder: Path, gguf_type: str) -> tuple[str, str]:
     """Return target and draft of the bundled pair in the form that an engine takes; raises TreeoptError where it cannot be made."""
     if name == "openvino":
         made = [Path("build/engines/openvino") / role for role in ("target", "draft")]
         if not all(each.is_dir() for each in made):
             raise TreeoptError(f"{made[0]}: no such folder. make engines-openvino makes it.")
         return str(made[0]), str(made[1])
-    if name != "llama-server":
+    if name != GGUF_ENGINE:
         return str(bundled.TARGET), str(bundled.DRAFT)
     found = []
     for role, source in (("target", bundled.TARGET), ("draft", bundled.DRAFT)):
         path = folder / f"{role}.gguf"
         done = subprocess.run(
-            [sys.executable, TOOL, source, "--type", "f16", "-o", path], capture_output=True, text=True, check=False
+            [sys.executable, TOOL, source, "--type", gguf_type, "-o", path], capture_output=True, text=True, check=False
         )
         if done.returncode:
             raise TreeoptError(f"GGUF files cannot be made ({done.stderr.strip()[-100:]}): pip install gguf.")
@@ -85,19 +166,36 @@ def models(name: str, folder: Path) -> tuple[str, str]:
     return found[0], found[1]
 
 
-def prompts_of(name: str) -> int:
-    """Return how many prompts are taken: slow engines get fewer."""
-    return PROMPTS.get(name, MOST_PROMPTS)
+def source_prompts() -> Iterator[str]:
+    """Yield a few lines out of every part of files that the bundled pair was not trained on."""
+    files = [text.splitlines() for path, text in corpus.source_files() if corpus.is_held_out(path)]
+    for part in range(1000):
+        for lines in files:
+            prompt = "\n".join(lines[part * 10 * PROMPT_LINES :][:PROMPT_LINES])
+            if len(prompt) > 10 * PROMPT_LINES:
+                yield prompt
 
 
-def run(client: EngineClient, launch: Launch) -> EngineBench:
+def prose_prompts() -> Iterator[str]:
+    """Yield paragraphs of treeopt's own pages."""
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        for paragraph in page.read_text("utf-8").split("\n\n"):
+            if len(paragraph) > 20 * PROMPT_LINES and not paragraph.startswith(("|", "`", "#")):
+                yield paragraph[: 50 * PROMPT_LINES]
+
+
+def run(client: EngineClient, launch: Launch, texts: tuple[str, ...]) -> EngineBench:
     """Probe, plan and race once."""
-    texts = load_prompts(most=prompts_of(client.name))
-    settings = ProbeSettings(lengths=PROBED, prompts=tuple(profile_prompts(texts)), rounds=2, max_new_tokens=NEW_TOKENS)
+    fewer = client.name in PROMPTS
+    settings = ProbeSettings(
+        lengths=LENGTHS, prompts=texts[::2], rounds=PROBE_ROUNDS - fewer, max_new_tokens=NEW_TOKENS
+    )
+    start_s = time.perf_counter()
     probe = Probe(client, launch, settings, Journal(None, ""))
     probe.measure()
+    say(f"\nprobed in {time.perf_counter() - start_s:.0f} s")
     model = step_model(engine_profile(client, launch, settings, probe))
-    held_out = replace(settings, lengths=LENGTHS, prompts=tuple(bench_prompts(texts)), rounds=3)
+    held_out = replace(settings, prompts=texts[1::2], rounds=RACE_ROUNDS - fewer)
     return race(client, launch, held_out, model, fastest_length(model))
 
 

@@ -8,6 +8,7 @@ from treeopt.cli.options.probe import EngineOptions
 from treeopt.cli.terminal import warn
 from treeopt.errors import TreeoptError
 from treeopt.records.warnings import FormatCaution
+from treeopt.report.plan_text import models_and_machine
 
 if TYPE_CHECKING:
     from treeopt.engines.probes.client import EngineClient, Launch
@@ -97,6 +98,10 @@ def _publish(asked: BenchOptions, profile: "Profile", client: "EngineClient", la
     with tqdm(total=settings.waves, desc="race      ", unit="text", disable=None) as bar:
         found = race(client, launch, settings, model, chosen, bar.update)
     asked.publish(engine_bench_table(found, default), engine_bench_json(found))
+    if asked.plot is not None:
+        from treeopt.report.engine_figure import save_engine_figure
+
+        save_engine_figure([found], asked.plot, title=models_and_machine(profile.pair, profile.machine))
     if any(row.identical is False for row in found.rows):
         warn(FormatCaution(DIFFERS.format(client.name)))
 

@@ -12,13 +12,24 @@ from random import Random
 from typing import NamedTuple
 from zlib import crc32
 
-from treeopt.engines.probes.client import Answer, Counters, EngineClient, Launch, Question, Running
+from treeopt.engines.probes.client import (
+    Answer,
+    Counters,
+    EngineClient,
+    Launch,
+    PassTimes,
+    Question,
+    Running,
+    TellsPasses,
+)
 from treeopt.errors import EngineError, InvalidValueError
 from treeopt.profiler.journal import Journal
 
 SEED = 0
 LEAST_TOKENS = 8
 """A text of fewer tokens tells hardly anything of steps."""
+PASS_SAMPLES = 9
+"""Times that an engine is asked for its passes with each length, where it tells them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,21 +123,25 @@ class Probe:
             for tokens, steps, decode_s, prompt_tokens, checksum, *accepted in [entry.values]
         ]
 
+    def passes(self, length: int, batch: int) -> list[PassTimes]:
+        """Return what the engine told of its passes; nothing where it does not tell."""
+        return [PassTimes(*entry.values) for entry in self._journal.entries(_passes_kind(length, batch))]
+
     def _batch(self, batch: int, tick: Callable[[], object], until_s: float | None) -> None:
         texts, lengths = len(self._settings.prompts), self._settings.lengths
         known = {length: len(self.samples(length, batch)) for length in lengths}
-        if all(count >= self._settings.rounds * texts for count in known.values()):
-            return
         order = Random(SEED)
-        with self._running(batch) as running:
-            for number in range(self._settings.rounds):
-                if number and until_s is not None and time.monotonic() > until_s:
-                    return
-                for length in order.sample(lengths, len(lengths)):
-                    for first in range(0, texts, batch):
-                        place = number * texts + first
-                        if known[length] <= place:
-                            chosen = [(first + each) % texts for each in range(batch)]
+        for number in range(self._settings.rounds):
+            if number and until_s is not None and time.monotonic() > until_s:
+                return
+            if all(count >= (number + 1) * texts for count in known.values()):
+                continue
+            with self._running(batch) as running:  # anew, because one start may be slower than another for good
+                self._ask_passes(running, batch)
+                for first in range(0, texts, batch):
+                    chosen = [(first + each) % texts for each in range(batch)]
+                    for length in order.sample(lengths, len(lengths)):  # drift hits all lengths alike
+                        if known[length] <= number * texts + first:
                             self._ask(running[length], length, batch, chosen, number)
                         tick()
 
@@ -170,6 +185,16 @@ class Probe:
                 *accepted,
             )
             self._journal.append(_kind(length, batch), prompt, values)
+
+    def _ask_passes(self, running: dict[int, Running], batch: int) -> None:
+        asked = self._settings
+        for number in range(PASS_SAMPLES):
+            for length, each in running.items():
+                if isinstance(each, TellsPasses) and len(self.passes(length, batch)) <= number:
+                    chosen = [asked.prompts[(number * batch + place) % len(asked.prompts)] for place in range(batch)]
+                    told = each.passes([Question(text, asked.max_new_tokens, asked.temperature) for text in chosen])
+                    if told.verify_s > 0 and (told.draft_s > 0 or not length):  # noise of short texts
+                        self._journal.append(_passes_kind(length, batch), number, told)
 
     def _steps(self, answer: Answer, length: int) -> int:
         """Return the steps of a text; raises EngineError where its tokens, steps and seconds cannot be."""
@@ -222,3 +247,7 @@ def _with_steps(answer: Answer, counted: Counters) -> Answer:
 
 def _kind(length: int, batch: int) -> str:
     return f"chain {length} x {batch}"
+
+
+def _passes_kind(length: int, batch: int) -> str:
+    return f"passes {length} x {batch}"

@@ -73,13 +73,20 @@ def _name(path: str) -> str:
 
 
 def _latency(settings: ProbeSettings, probe: Probe, batch: int) -> ChainLatency:
-    chains = tuple(
-        TimedChain(length=length, steps=Timing([each.decode_s / each.steps for each in probe.samples(length, batch)]))
-        for length in settings.lengths
-    )
+    chains = tuple(_timed(probe, length, batch) for length in settings.lengths)
     plain = probe.samples(0, settings.batch_sizes[0])  # the same texts at every batch size
     context = round(sum(each.prompt_tokens + each.tokens / 2 for each in plain) / len(plain))
     return ChainLatency(context_tokens=context, batch_size=batch, chains=chains)
+
+
+def _timed(probe: Probe, length: int, batch: int) -> TimedChain:
+    told = probe.passes(length, batch)
+    return TimedChain(
+        length=length,
+        steps=Timing([each.decode_s / each.steps for each in probe.samples(length, batch)]),
+        verify=Timing([each.verify_s for each in told]) if told else None,
+        draft=Timing([each.draft_s for each in told]) if told and length else None,
+    )
 
 
 def _acceptance(settings: ProbeSettings, probe: Probe) -> MeasuredAcceptance:

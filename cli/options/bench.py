@@ -37,7 +37,6 @@ REFUSED = {
         "same_prompts": "held-out prompts are decoded. Leave it out.",
         "rule": "the engine verifies by its own rule. Leave it out.",
         "lossy": "the engine verifies by its own rule. Leave it out.",
-        "plot": "lengths of an engine give no picture yet. Leave it out.",
         "chat": "prompts go to the engine as they are. Leave it out.",
         "device": "the engine knows its own. Leave it out.",
         "dtype": "the models are in a form of their own. Leave it out.",
@@ -158,7 +157,9 @@ class BenchOptions:
     )
     plot: Path | None = field(
         metadata=option(
-            "--plot", type=output_file, help="With --systems or --grid: picture to write too, .svg, .png or .pdf."
+            "--plot",
+            type=output_file,
+            help="With --systems, --grid or --engine: picture to write too, .svg, .png or .pdf.",
         )
     )
     path: Path | None = field(

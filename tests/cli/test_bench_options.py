@@ -55,7 +55,7 @@ REFUSED = {
     *((mode, name) for mode in ("TREE", "--grid", "--systems") for name in ("url", "lengths", "timeout_s")),
     *(
         ("--engine", name)
-        for name in ("same_prompts", "rule", "lossy", "plot", "chat", "device", "dtype", "offload", "max_memory")
+        for name in ("same_prompts", "rule", "lossy", "chat", "device", "dtype", "offload", "max_memory")
     ),
 }
 

@@ -124,8 +124,9 @@ class TestBench:
         )
 
     def test_rows_stand_beside_predictions(self):
-        result = self.bench("-o", "bench.json")
+        result = self.bench("-o", "bench.json", "--plot", "bench.svg")
         assert result.exit_code == 0, result.stderr
+        assert Path("bench.svg").read_text().startswith("<?xml")
         report = json.loads(Path("bench.json").read_text())
         assert set(report) == {"tool", "engine", "version", "rows", "regret"}
         assert [row["length"] for row in report["rows"]] == [0, 1, 3]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.fake_engine import FakeEngine, accepted_of
-from treeopt.engines.probes.client import Counters, Launch
+from treeopt.engines.probes.client import Counters, Launch, PassTimes
 from treeopt.errors import EngineError, InvalidValueError
 from treeopt.planner import step_model
 from treeopt.planner.chains import fastest_length
@@ -104,12 +104,43 @@ def test_another_quantisation_under_the_same_name_is_another_pair(tmp_path):
     assert not identities[0].same_pair(identities[1])
 
 
+class TellingEngine(FakeEngine):
+    """Tells its passes: 1 ms to verify a token, 2 ms to draft one."""
+
+    def start(self, launch):
+        running = super().start(launch)
+        running.passes = lambda questions: PassTimes(
+            0.001 * (1 + launch.draft_tokens) * len(questions), 0.002 * launch.draft_tokens
+        )
+        return running
+
+
+def test_passes_that_an_engine_tells_are_in_the_profile(tmp_path):
+    found = probed(TellingEngine())
+    for each in found.chain_latencies[0].chains:
+        np.testing.assert_allclose(each.verify.samples_s, 0.001 * (1 + each.length))
+        assert (each.draft is None) == (each.length == 0)
+        if each.draft is not None:
+            np.testing.assert_allclose(each.draft.samples_s, 0.002 * each.length)
+    found.save(tmp_path / "p.yaml")
+    assert Profile.load(tmp_path / "p.yaml").chain_latencies == found.chain_latencies
+    assert all(each.verify is None for each in probed(FakeEngine()).chain_latencies[0].chains)
+
+
 class TestAsking:
     def test_settings_come_in_turn_and_everything_is_closed(self):
         engine = FakeEngine()
         probed(engine)
-        assert sorted(each.draft_tokens for each in engine.started) == [0, 1, 3, 7]
-        assert engine.closed == 4
+        assert [each.draft_tokens for each in engine.started] == [0, 1, 3, 7] * SETTINGS.rounds
+        assert engine.closed == 4 * SETTINGS.rounds
+
+    def test_every_round_starts_the_engine_anew_since_starts_differ(self):
+        engine = FakeEngine()
+        engine.step_s = lambda length, _: 0.001 * (1 + length) * (1 if len(engine.started) == 4 else 2)
+        (latency,) = probed(engine).chain_latencies
+        for each in latency.chains:
+            factors = each.steps.samples_s / (0.001 * (1 + each.length))
+            np.testing.assert_allclose(np.unique(factors.round(6)), [1, 2])
 
     def test_an_engine_that_dies_loses_nothing(self, tmp_path):
         whole = probed(FakeEngine())
@@ -119,7 +150,7 @@ class TestAsking:
         engine = FakeEngine()
         found = probed(engine, journal=Journal(path, "x", resume=True))
         warm_ups = 4
-        assert engine.asked == warm_ups + SETTINGS.waves - (17 - warm_ups)
+        assert engine.asked == SETTINGS.rounds * warm_ups + SETTINGS.waves - (17 - warm_ups)
         assert found.chain_latencies == whole.chain_latencies
         assert found.acceptances == whole.acceptances
 

@@ -7,6 +7,8 @@ import numpy as np
 STEP_S = 0.001
 PROMPT_S = 1.0
 """Seconds of a first step: in no answer, as the prompt is read in it."""
+VERIFY_S, DRAFT_S = 0.004, 0.0005
+"""Of a pass; the first ones read the prompt and take a second more."""
 
 
 class Tokenizer:
@@ -65,6 +67,16 @@ class Pipeline:
         self.fake.asked.append((bytes(prompt[0]).decode(), config))
         return self.handles[-1]
 
+    def generate(self, prompts, configs):
+        """Every step but the first, which reads the prompts, accepts nothing."""
+        length, steps = configs[0].num_assistant_tokens, configs[0].max_new_tokens - 1
+        target = _metrics([PROMPT_S, *[VERIFY_S] * steps])
+        if not length:
+            return [SimpleNamespace(extended_perf_metrics=None, perf_metrics=target) for _ in prompts]
+        draft = _metrics([PROMPT_S, *[DRAFT_S] * steps * length])
+        apart = SimpleNamespace(main_model_metrics=target, draft_model_metrics=draft)
+        return [SimpleNamespace(extended_perf_metrics=apart, perf_metrics=None) for _ in prompts]
+
     def has_non_finished_requests(self):
         return bool(self.handles)
 
@@ -81,6 +93,12 @@ class Pipeline:
         self.handles = [each for each in self.handles if each.left]
         if not self.handles:
             self.steps = 0
+
+
+def _metrics(passes_s):
+    """In microseconds, their seconds as one sum."""
+    raw = SimpleNamespace(m_batch_sizes=[1] * len(passes_s), inference_durations=[1e6 * sum(passes_s)])
+    return SimpleNamespace(raw_metrics=raw)
 
 
 class FakeOpenVino(ModuleType):

@@ -54,6 +54,10 @@ class TimedChain(ShortRepr):
     """Draft tokens; 0 is plain decoding."""
     steps: Timing = field(metadata=in_file("samples_s", read=_steps, write=_samples))
     """Seconds of a step, a sample for each text decoded."""
+    verify: Timing | None = None
+    """Of these the target's pass, where the engine tells it."""
+    draft: Timing | None = None
+    """Of these the draft model's passes, where it tells them."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)

@@ -7,6 +7,9 @@ from treeopt.report.json_text import json_text
 from treeopt.report.table import Column, aligned
 from treeopt.version import TOOL
 
+DRIFT = 0.05
+"""Change of plain decoding's speed from which it is told."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Report:
@@ -64,7 +67,20 @@ def engine_bench_table(found: EngineBench, default: int | None) -> str:
         else f"{_named(best)} is {found.regret:.1%} faster than the choice, {_named(chosen)}; repeats lie {max(best.spread, chosen.spread):.0%} apart."
     )
     columns = [Column(), *[Column(">")] * 8, Column()]
-    return "\n".join([f"{found.engine} ({found.version})", "", *aligned(rows, columns), "", verdict])
+    lines = [f"{found.engine} ({found.version})", "", *aligned(rows, columns), "", verdict]
+    return "\n".join([*lines, *_drift(found.rows[0])])
+
+
+def _drift(plain: EngineRow) -> list[str]:
+    """Return how much the machine's speed has changed since the probe, where repeats do not explain it."""
+    if plain.predicted_tokens_per_s is None:
+        return []
+    change = plain.tokens_per_s / plain.predicted_tokens_per_s - 1
+    if abs(change) < max(DRIFT, plain.spread):
+        return []
+    word = "slower" if change < 0 else "faster"
+    told = f"Plain decoding is {abs(change):.0%} {word} than when it was probed"
+    return [f"{told}: the machine runs at another speed, or beside other programs. Compare speedups, or probe again."]
 
 
 def _named(row: EngineRow) -> str:

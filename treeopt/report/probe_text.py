@@ -1,8 +1,9 @@
 """What was measured of an engine, in lines, and what of it is not told apart."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from treeopt.engines.probes.client import Availability
+from treeopt.planner.step_parts import DRAFT, SPECULATING, STEP, VERIFY, StepPart, step_parts
 from treeopt.records.engine import ChainLatency
 from treeopt.records.profile import Profile
 from treeopt.records.warnings import Caution, FormatCaution
@@ -32,7 +33,38 @@ def probe_summary(profile: Profile) -> str:
             f"batch {latency.batch_size}, about {latency.context_tokens} tokens of context",
             *_table(latency, tokens),
         ]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *_parts(step_parts(profile.chain_latencies))])
+
+
+IN_WORDS = {
+    SPECULATING: "speculating at all",
+    STEP: "every step of {} text{}, beside its passes",
+    DRAFT: "drafting one token of {} text{}",
+    VERIFY: "verifying {} token{}",
+}
+
+NAMED = {SPECULATING: "speculating at all", STEP: "what is beside passes", DRAFT: "drafting", VERIFY: "verifying"}
+
+
+def _parts(parts: Sequence[StepPart]) -> list[str]:
+    """Return what steps are made of, as far as it was told apart, and what was not."""
+    known = [each for each in parts if each.seconds is not None]
+    left = [part for part in IN_WORDS if any(each.part == part and each.seconds is None for each in parts)]
+    rows = [("a step is made of", "ms", "95 %")]
+    for each in known:
+        assert each.seconds is not None
+        ends = f"{milliseconds(each.seconds.low)}-{milliseconds(each.seconds.high)}"
+        name = IN_WORDS[each.part].format(each.size, "s" * (each.size != 1))
+        rows.append((name, milliseconds(each.seconds.value), ends))
+    lines = aligned(rows, [Column(), Column(">"), Column(">")]) if known else []
+    if left:
+        how = (
+            "--batch-sizes 1,2,4 --lengths 0,1,3,7 tells the first"
+            if SPECULATING in left
+            else "an engine has to tell its passes"
+        )
+        lines.append(f"Not told apart: {', '.join(NAMED[part] for part in left)} ({how}).")
+    return lines
 
 
 def _table(latency: ChainLatency, tokens: dict[int, float]) -> list[str]:

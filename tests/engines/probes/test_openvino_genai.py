@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fake_openvino import STEP_S, FakeOpenVino
+from tests.support.fake_openvino import DRAFT_S, STEP_S, VERIFY_S, FakeOpenVino
 from treeopt.engines.probes import named, openvino_genai
 from treeopt.engines.probes.client import Launch, Question
 from treeopt.errors import EngineError
@@ -40,6 +40,19 @@ def launch(tmp_path):
 
 def client(threads=None):
     return named.engine_client("openvino", url=None, threads=threads, timeout_s=9)
+
+
+@pytest.mark.usefixtures("fake")
+class TestPasses:
+    @pytest.mark.parametrize("length", [0, 1, 5])
+    def test_what_reads_the_prompt_does_not_count(self, launch, length):
+        running = client().start(replace(launch, draft_tokens=length))
+        found = running.passes([Question("abc", 20, 0.0)] * 2)
+        assert found == pytest.approx((VERIFY_S, length * DRAFT_S))
+
+    def test_texts_of_one_step_tell_nothing(self, launch):
+        with pytest.raises(EngineError, match="max-new-tokens"):
+            client().start(launch).passes([Question("abc", openvino_genai.FEW_TOKENS, 0.0)])
 
 
 @pytest.mark.usefixtures("fake")

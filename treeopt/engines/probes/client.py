@@ -6,7 +6,7 @@ has any.  Whoever measures compares both; nothing here knows of plans.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from treeopt.errors import EngineError, InvalidValueError
 from treeopt.records.engine import EngineSetting
@@ -98,6 +98,23 @@ class Running(Protocol):
 
     def close(self) -> None:
         """End what was started for it; an engine that ran before goes on."""
+
+
+class PassTimes(NamedTuple):
+    """Seconds of an engine's passes in one step, on average."""
+
+    verify_s: float
+    """Of the target's."""
+    draft_s: float
+    """Of all of the draft model's together; 0 without one."""
+
+
+@runtime_checkable
+class TellsPasses(Protocol):
+    """A `Running` that tells passes apart."""
+
+    def passes(self, questions: Sequence[Question]) -> PassTimes:
+        """Return the passes of steps that answer questions asked at the same time; raises EngineError likewise."""
 
 
 class EngineClient(Protocol):

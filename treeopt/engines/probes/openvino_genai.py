@@ -8,9 +8,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from treeopt.engines.probes.client import Answer, Availability, Counters, EngineClient, Launch, Question, Running
+from treeopt.engines.probes.client import (
+    Answer,
+    Availability,
+    Counters,
+    EngineClient,
+    Launch,
+    PassTimes,
+    Question,
+    Running,
+)
 from treeopt.errors import EngineError, printable
 from treeopt.records.engine import EngineSetting
 
@@ -18,8 +27,11 @@ NAME = "openvino"
 PACKAGE = "openvino-genai"
 DEVICE = "CPU"
 MODEL_FILE = "openvino_model.xml"
+MICROSECONDS = 1e6
 THREADS = "INFERENCE_NUM_THREADS"
 """Its property of that name; it holds for the draft model too."""
+FEW_TOKENS = 4
+"""Of a text whose passes are taken away from those of a longer one, so that what reads the prompt does not count."""
 MAX_BATCHED_TOKENS = 1 << 20
 """Prompts are read whole, before anything is decoded, and not in pieces beside other texts' steps."""
 
@@ -115,6 +127,27 @@ class RunningOpenVino:
         """See `Running`: everything is told of each text."""
         return None
 
+    def passes(self, questions: Sequence[Question]) -> PassTimes:
+        """See `TellsPasses`; what the pipeline tells of whole texts, the prompt's passes taken away."""
+        with _failures("answers"):
+            few = self._totals([each._replace(max_new_tokens=FEW_TOKENS) for each in questions])
+            all_ = self._totals(questions)
+        steps = all_.verify_passes - few.verify_passes
+        if steps < 1:
+            raise EngineError(f"{NAME}: expected texts of several steps. Got {steps}: give more --max-new-tokens.")
+        return PassTimes((all_.verify_s - few.verify_s) / steps, (all_.draft_s - few.draft_s) / steps)
+
+    def _totals(self, questions: Sequence[Question]) -> "_Totals":
+        prompts = [each.prompt for each in questions]
+        found = self._pipeline.generate(prompts, [self._config(each) for each in questions])[0]
+        apart = found.extended_perf_metrics
+        target = found.perf_metrics if apart is None else apart.main_model_metrics
+        return _Totals(
+            len(target.raw_metrics.m_batch_sizes),
+            sum(target.raw_metrics.inference_durations) / MICROSECONDS,
+            0.0 if apart is None else sum(apart.draft_model_metrics.raw_metrics.inference_durations) / MICROSECONDS,
+        )
+
     def close(self) -> None:
         """See `Running`: the pipeline serves other lengths too."""
 
@@ -168,6 +201,14 @@ class RunningOpenVino:
             prompt_tokens=text.prompt_tokens,
             accepted=tuple(sum(size > place for size in sizes) for place in range(1, 1 + self._launch.draft_tokens)),
         )
+
+
+class _Totals(NamedTuple):
+    """What the pipeline tells of its passes."""
+
+    verify_passes: int
+    verify_s: float
+    draft_s: float
 
 
 class _Text:

@@ -1,0 +1,110 @@
+"""Races in engines as a picture: a panel for each engine, speedup over draft tokens, promised beside measured."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from treeopt.files.picture_file import save_drawing
+from treeopt.pictures.style import (
+    BLUE,
+    INK,
+    MUTED,
+    ORANGE,
+    PALE,
+    POINTS,
+    WHITE,
+    Heading,
+    legend_below,
+    name_axes,
+    shown,
+    whole_numbers,
+)
+from treeopt.records.results import EngineBench
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_PANEL, _HEIGHT, _LEFT, _GAP, _BELOW, _TOP = 190.0, 170.0, 46.0, 34.0, 78.0, 24.0  # points
+_COLUMNS = 4
+
+
+def save_engine_figure(benches: Sequence[EngineBench], path: Path | str, *, title: str, subtitle: str = "") -> None:
+    """Draw races into an SVG, PNG or PDF file; equal races give equal bytes.
+
+    Args:
+        benches: at least one; those of one engine share a panel.
+        path: file to write, ending in .svg, .png or .pdf.
+        title: the pair and the machine.
+        subtitle: further conditions.
+
+    Raises InvalidValueError for another suffix, TreeoptError when the file cannot be written.
+    """
+    save_drawing(lambda: _draw(benches, title=title, subtitle=subtitle), path)
+
+
+def _draw(benches: Sequence[EngineBench], *, title: str, subtitle: str) -> "Figure":
+    from matplotlib.figure import Figure
+
+    engines = list(dict.fromkeys((each.engine, each.version) for each in benches))
+    columns = min(len(engines), _COLUMNS)
+    rows = -(-len(engines) // columns)
+    width = max(2.2 * _PANEL, _LEFT + columns * (_PANEL + _GAP))
+    heading = Heading.fitting(title, subtitle, width=width)
+    height = heading.height + rows * (_TOP + _HEIGHT + _BELOW)
+    figure = Figure(figsize=(width / POINTS, height / POINTS), facecolor=WHITE)
+    heading.draw(figure)
+    for number, (engine, version) in enumerate(engines):
+        row, column = divmod(number, columns)
+        left = _LEFT + column * (_PANEL + _GAP)
+        bottom = height - heading.height - (row + 1) * (_TOP + _HEIGHT) - row * _BELOW
+        axes = figure.add_axes((left / width, bottom / height, _PANEL / width, _HEIGHT / height))
+        _draw_panel(axes, [each for each in benches if (each.engine, each.version) == (engine, version)])
+        name_axes(axes, shown(engine), "draft tokens", "speedup over plain decoding" if column == 0 else "")
+        if column == 0:
+            legend_below(axes, columns=3)
+    return figure
+
+
+def _draw_panel(axes: "Axes", benches: Sequence[EngineBench]) -> None:
+    """Draw the races of one engine: what was promised as a line, what was measured as points, the choice in a ring."""
+    for number, bench in enumerate(benches):
+        first = number == 0
+        promised = [(row.length, row.predicted_speedup) for row in bench.rows if row.predicted_speedup is not None]
+        axes.plot(
+            [length for length, _ in promised],
+            [speedup for _, speedup in promised],
+            color=ORANGE,
+            linewidth=1.4,
+            alpha=0.8,
+            label="promised" if first else None,
+            zorder=2,
+        )
+        lengths, speedups = [row.length for row in bench.rows], [row.speedup for row in bench.rows]
+        axes.plot(
+            lengths,
+            speedups,
+            "o",
+            color=BLUE,
+            markersize=3.6,
+            alpha=0.85,
+            label="measured" if first else None,
+            zorder=3,
+        )
+        (chosen,) = [row for row in bench.rows if row.chosen]
+        axes.plot(
+            [chosen.length],
+            [chosen.speedup],
+            "o",
+            markersize=9,
+            markerfacecolor="none",
+            markeredgecolor=INK,
+            label="chosen" if first else None,
+            zorder=4,
+        )
+    axes.axhline(1.0, color=MUTED, linewidth=0.8, linestyle=(0, (3, 2)), zorder=1)
+    axes.set_ylim(0, 1.08 * max(max(row.speedup, row.predicted_speedup or 0) for each in benches for row in each.rows))
+    axes.grid(axis="y", color=PALE, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    whole_numbers(axes.xaxis)
