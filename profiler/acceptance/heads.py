@@ -21,19 +21,30 @@ from treeopt.runtime import Transformer
 from treeopt.runtime.decoding.acceptance import sampled
 from treeopt.runtime.drafters.medusa import MedusaHeads
 from treeopt.runtime.models.finite import check_logits, not_finite_error
-from treeopt.runtime.models.model import Wants
+from treeopt.runtime.models.model import States, Wants, states_together
 from treeopt.runtime.rules.distributions import distribution
+
+LAST = Wants(last=True)
+"""What Medusa's heads read."""
 
 
 class HeadText(NamedTuple):
     """A generated text: n places, each of them once the root of a step."""
 
-    hidden: Tensor
-    """(n, hidden): the target's last hidden state before each root, which the heads read."""
+    states: States
+    """The target's before each root, in rows of their own; with the whole text's, of all tokens but the last."""
     distributions: Tensor
     """float32 (n, V): the target's, after each root; at temperature 0 all on one token."""
     tokens: Tensor
     """int64 (n,): what was sampled of them."""
+    root: int
+    """The first root's token."""
+
+    @property
+    def hidden(self) -> Tensor:
+        """(n, hidden): the last hidden state before each root, which Medusa's heads read."""
+        assert self.states.last is not None  # it was wanted
+        return self.states.last
 
 
 def medusa_acceptance(
@@ -78,24 +89,27 @@ def medusa_acceptance(
 
 @torch.inference_mode()
 def generated(
-    target: Transformer, prompt: Sequence[int], positions: int, sampling: Sampling, generator: torch.Generator
+    target: Transformer,
+    prompt: Sequence[int],
+    positions: int,
+    sampling: Sampling,
+    generator: torch.Generator,
+    wants: Wants = LAST,
 ) -> HeadText:
     """Generate so many tokens after a prompt, fewer if the text ends.
 
     Its first place is the prompt's last token, or the one after it where no hidden state stands before that.
     """
     cache = target.new_cache(len(prompt) + positions)
-    wants = Wants(last=True)
     before = target.prefill(torch.tensor(prompt[:-1], dtype=torch.int64, device=target.device), cache, wants)
     token = torch.tensor(prompt[-1:], device=target.device)
-    hidden = [] if before is None or before.last is None else [before.last]
-    distributions, tokens = [], []
+    states = [] if before is None else [before]
+    distributions, tokens = [], [token]
     for _ in range(positions):
         place = torch.tensor([cache.length], device=target.device)
-        logits, states = target.forward(token, place, cache, None, wants=wants)
-        assert states is not None
-        assert states.last is not None  # it was wanted
-        hidden.append(states.last)
+        logits, found = target.forward(token, place, cache, None, wants=wants)
+        assert found is not None
+        states.append(found)
         cache.length += 1
         check_logits(target, "target", logits)
         distributions.append(_distribution(logits, sampling))
@@ -104,7 +118,8 @@ def generated(
         if int(token) in target.config.end_tokens:
             break
     first = 1 if before is None else 0
-    return HeadText(torch.cat(hidden)[:-1], torch.cat(distributions)[first:], torch.cat(tokens)[first:])
+    known = states_together(states).rows(slice(-1))
+    return HeadText(known, torch.cat(distributions)[first:], torch.cat(tokens)[first + 1 :], int(tokens[first]))
 
 
 def head_counts(heads: MedusaHeads, text: HeadText, branching: int) -> AcceptanceCounts:

@@ -178,13 +178,13 @@ def plan_rules(rules: Sequence[RuleTrees], where: Condition, *, max_nodes: int =
         max_nodes: where larger than what was measured, how far the curves go on.
         objective: as for `plan`.
     """
-    plans = [_plan_of(each, each.drafts.under(where, max_nodes=max_nodes), objective) for each in rules]
+    plans = [rule_plan(each, each.drafts.under(where, max_nodes=max_nodes), objective) for each in rules]
     choices = tuple(RuleChoice(rule=each.rule, lossy=each.lossy, choice=each.choice) for each in plans)
     return replace(max(plans, key=lambda each: each.merit), rules=choices)
 
 
-def _plan_of(trees: RuleTrees, model: StepModel, objective: str) -> Plan:
-    """Return the plan under one rule."""
+def rule_plan(trees: RuleTrees, model: StepModel, objective: str) -> Plan:
+    """Return the plan of one acceptance's trees under a condition and an objective."""
     solution, chains, speedups = trees.solution, trees.chains, speeds(trees.solution, model.costs)
     fastest = trees.fastest(model.costs, speedups)
     rivals = [fastest.tree, *trees.rivals(speedups)]
