@@ -3,7 +3,7 @@
 from treeopt.engines.engine import Engine, SettingRequest
 from treeopt.engines.settings.made import UNNAMED_DRAFT, Setting
 from treeopt.engines.settings.source import Source
-from treeopt.errors import InfeasibleError
+from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner import kind_of
 from treeopt.records.warnings import FormatCaution
 from treeopt.trees import Provenance, TokenTree
@@ -14,21 +14,21 @@ from treeopt.trees.dynamic_tree import DynamicTree
 def drafter_setting(engine: Engine, source: Source, drafter: DrafterSetting) -> Setting:
     """Return an engine's setting for a drafter; nothing is predicted but what the file promised of treeopt's decoder.
 
-    Raises InfeasibleError where the engine has no such drafter, or cannot be set to its numbers.
+    Raises InfeasibleError where the engine has no such drafter, or cannot be set to its numbers, InvalidValueError for a
+    method that drafts otherwise.
     """
     kind = "eagle" if drafter.name == "eagle2" and drafter.source is not None else drafter.name
     if kind not in engine.methods:
-        known = ", ".join(["the draft model", *(_in_words(name) for name in engine.methods)])
         raise InfeasibleError(
-            f"{engine.title}: expected one of its drafters, {known}. Got {drafter.name}: run it with treeopt run, or "
-            "choose another engine."
+            f"{engine.title}: expected one of its drafters, {_drafters(engine)}. Got {drafter.name}: run it with treeopt "
+            "run, or choose another engine."
         )
     tree, warnings = _tree(engine, drafter, source.tree)
     asked = SettingRequest(
         tree=tree,
         rule="target",
         draft_model=source.draft_model or drafter.source or UNNAMED_DRAFT,
-        method=source.method or engine.methods[kind],
+        method=_method(engine, kind, source.method),
         ngram=drafter.value("ngram") if kind == "prompt-lookup" else None,
         engine_version=source.engine_version,
     )
@@ -43,8 +43,19 @@ def drafter_setting(engine: Engine, source: Source, drafter: DrafterSetting) -> 
     )
 
 
-def _in_words(name: str) -> str:
-    return {"eagle": "EAGLE heads", "eagle2": "dynamic trees of it"}.get(name, name)
+def _drafters(engine: Engine) -> str:
+    """Return the drafters of an engine in words; of one whose default is another, it has no draft model."""
+    words = {"eagle": "EAGLE heads", "eagle2": "dynamic trees of it"}
+    model = [] if None in engine.methods.values() else ["the draft model"]
+    return ", ".join([*model, *(words.get(name, name) for name in engine.methods)])
+
+
+def _method(engine: Engine, kind: str, asked: str | None) -> str | None:
+    """Return the engine's own name of the method; that of a head may be another one, such as EAGLE-1's."""
+    planned, lookup = engine.methods[kind], engine.methods.get("prompt-lookup")
+    if asked is not None and asked != planned and lookup in (asked, planned):
+        raise InvalidValueError(f"method: expected {planned} for {kind}. Got {asked!r:.60}: leave it out.")
+    return asked or planned
 
 
 def _tree(engine: Engine, drafter: DrafterSetting, tree: TokenTree | None) -> tuple[DynamicTree, tuple[str, ...]]:
