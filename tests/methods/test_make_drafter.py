@@ -49,7 +49,7 @@ def test_the_text_is_plain_decodings_and_no_step_is_deeper_than_the_setting(sett
     planned = TreeFile(tree=TREE, drafter=placed(setting, head))
     decoder = planned_decoder(bundled_pair, planned, DECODING, text_tokens=len(bundled_texts[0][0]) + 24)
     prompt, text = bundled_texts[0]
-    steps = [tokens for tokens in decoder.steps(prompt, 24)]
+    steps = list(decoder.steps(prompt, 24))
     assert [token for tokens in steps for token in tokens] == text[:24]
     assert max(map(len, steps)) <= DEEPEST[setting.name] + 1
     if setting.source is None:
@@ -90,7 +90,9 @@ def test_heads_of_another_target_a_missing_folder_and_other_numbers_are_refused(
             load_planned(drafter_setting(name, source=str(folder), **values), toys)
         with pytest.raises(TreeoptError, match="no such file"):
             load_planned(drafter_setting(name, source=str(tmp_path / "nowhere"), **values), bundled_pair)
-    with pytest.raises(InvalidValueError, match="expected the numbers length, ngram of prompt-lookup. Got no numbers"):
+    with pytest.raises(
+        InvalidValueError, match=r"expected the numbers length, ngram of prompt-lookup\. Got no numbers"
+    ):
         load_planned(drafter_setting("prompt-lookup"), bundled_pair)
     with pytest.raises(InvalidValueError, match="head"):
         make_drafter(drafter_setting("medusa"), chain(9), bundled_pair, capacity=64)

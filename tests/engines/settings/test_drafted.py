@@ -149,20 +149,27 @@ def test_what_an_engine_would_refuse_is_found():
     from treeopt.engines.settings import hf, openvino, sglang, tensorrt_llm, vllm
 
     for check, text in (
-        (vllm.check, '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2, "prompt_lookup_min": 3}'),
+        (
+            vllm.check,
+            '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2, "prompt_lookup_min": 3}',
+        ),
         (sglang.check, "--speculative-algorithm NGRAM --speculative-num-draft-tokens 7"),
         (
             sglang.check,
-            "--speculative-algorithm NGRAM --speculative-num-draft-tokens 7 --speculative-ngram-max-bfs-breadth 1 "
-            "--speculative-draft-model-path d",
+            (
+                "--speculative-algorithm NGRAM --speculative-num-draft-tokens 7 --speculative-ngram-max-bfs-breadth 1 "
+                "--speculative-draft-model-path d"
+            ),
         ),
         (hf.check, '{"prompt_lookup_num_tokens": 0}'),
         (hf.check, '{"prompt_lookup_num_tokens": 3, "max_matching_ngram_size": 0}'),
         (openvino.check, '{"num_assistant_tokens": 3, "max_ngram_size": 0}'),
         (
             tensorrt_llm.check,
-            "speculative_config: {decoding_type: Eagle3, speculative_model: e, max_draft_len: 2, "
-            "max_matching_ngram_size: 3}",
+            (
+                "speculative_config: {decoding_type: Eagle3, speculative_model: e, max_draft_len: 2, "
+                "max_matching_ngram_size: 3}"
+            ),
         ),
     ):
         with pytest.raises(InfeasibleError):
