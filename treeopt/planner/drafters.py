@@ -1,7 +1,7 @@
 """The fastest setting of every drafter that a profile holds, and the fastest of all."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -15,10 +15,13 @@ from treeopt.planner.planning import Plan, requested_plan, rule_plan
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.rule_trees import RuleTrees
 from treeopt.records.drafter_setting import DrafterSetting
+from treeopt.records.identity import Identity
 from treeopt.records.latency import Estimate
 from treeopt.records.measured_drafter import RULE, CountedDecodes, MeasuredDrafter, MeasuredTrees
 from treeopt.records.profile import Profile
-from treeopt.trees import TokenTree
+from treeopt.records.rules import LOSSY_RULES
+from treeopt.trees import Provenance, TokenTree, TreeFile, chain
+from treeopt.version import TOOL
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
@@ -69,6 +72,37 @@ def drafter_choices(profile: Profile, request: PlanRequest, *, plan: Plan | None
 def best_drafter(choices: Sequence[DrafterChoice], objective: str = "speed") -> DrafterChoice:
     """Return the choice with most of what the objective asks for, in a tie the first."""
     return max(choices, key=lambda each: (each.speedup if objective == "speed" else each.tokens_per_step).value)
+
+
+def tree_file(plan: Plan, profile: Profile, *, source: str, choice: DrafterChoice | None = None) -> TreeFile:
+    """Return the tree file of a choice, with what was promised of it and where the promise comes from.
+
+    Where a drafter brings trees of its own, a chain of as many nodes as its largest pass stands in for them.
+
+    Args:
+        plan: that of the draft model.
+        profile: what it was planned from.
+        source: what the file names as its source.
+        choice: of a drafter; by default the plan's own.
+    """
+    chosen = _of_the_plan(plan) if choice is None else choice
+    return TreeFile(
+        tree=chain(chosen.nodes - 1) if chosen.tree is None else chosen.tree,
+        drafter=chosen.setting,
+        reach=chosen.reach,
+        provenance=Provenance(
+            tool=TOOL,
+            created=profile.created,
+            source=source,
+            **asdict(Identity.of(profile.pair, profile.machine)),
+            rule=chosen.rule,
+            lossy=chosen.rule in LOSSY_RULES or None,
+            temperature=plan.temperature,
+            tokens_per_step=chosen.tokens_per_step.value,
+            step_s=chosen.step_s.value,
+            speedup=chosen.speedup.value,
+        ),
+    )
 
 
 def _of_the_plan(plan: Plan) -> DrafterChoice:
@@ -147,14 +181,9 @@ def _best_setting(
         setting=setting,
         tree=None,
         rule=RULE,
-        shape=setting_words(setting),
+        shape=", ".join(f"{each.name} {each.value}" for each in setting.values),
         nodes=best.setting.max_tokens,
         tokens_per_step=best.tokens_per_step,
         step_s=best.step_s,
         speedup=best.speedup,
     )
-
-
-def setting_words(setting: DrafterSetting) -> str:
-    """Return the numbers of a setting, such as `length 8, ngram 4`."""
-    return ", ".join(f"{each.name} {each.value}" for each in setting.values)

@@ -1,7 +1,7 @@
 """Profile to plan: the rule and the tree, chain or plain decoding with the most tokens per second, found together."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -15,12 +15,10 @@ from treeopt.planner.model import Candidate, StepModel, token_model
 from treeopt.planner.request import PlanRequest, Where
 from treeopt.planner.rule_choice import RuleChoice, planned_acceptances
 from treeopt.planner.rule_trees import RuleTrees
-from treeopt.records.identity import Identity
 from treeopt.records.profile import Profile
 from treeopt.records.rules import LOSSY_RULES, rule_label
 from treeopt.solver import Solution
-from treeopt.trees import Provenance, TokenTree, TreeFile, chain
-from treeopt.version import TOOL
+from treeopt.trees import TokenTree, chain
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -234,24 +232,3 @@ def fastest_drafted_tree(profile: Profile) -> TokenTree:
     found = requested_plan(profile, PlanRequest())
     drafted = [each for each in (found.tree, *found.budgets) if each.tree.nodes > 1]
     return max(drafted, key=lambda candidate: candidate.speedup.value).tree
-
-
-def tree_file(plan: Plan, profile: Profile, *, source: str) -> TreeFile:
-    """Return the tree file of a plan's choice, with what was promised of it and where the promise comes from."""
-    choice = plan.choice
-    return TreeFile(
-        tree=choice.tree,
-        reach=plan.solution.table.reach(choice.tree),
-        provenance=Provenance(
-            tool=TOOL,
-            created=profile.created,
-            source=source,
-            **asdict(Identity.of(profile.pair, profile.machine)),
-            rule=plan.rule,
-            lossy=plan.lossy or None,
-            temperature=plan.temperature,
-            tokens_per_step=choice.tokens_per_step.value,
-            step_s=choice.step_s.value,
-            speedup=choice.speedup.value,
-        ),
-    )
