@@ -11,7 +11,8 @@ from treeopt import bundled
 from treeopt.trees import Provenance, TreeFile, chain, k_ary, load_file
 from treeopt.trees.drafter_setting import drafter_setting
 
-PROMPT = ("--prompt", "import os\n", "--max-new-tokens", 30, "--threads", 1)
+TEXT = "class Reader:\n    def read"
+PROMPT = ("--prompt", TEXT, "--max-new-tokens", 30, "--threads", 1)
 LITTLE = ("--max-prompts", 4, "--max-new-tokens", 12, "--repeats", 1, "--threads", 1)
 PROMISED = Provenance(rule="target", temperature=0.0, tokens_per_step=2.5, step_s=0.004, speedup=1.75)
 
@@ -45,7 +46,7 @@ def refused(*arguments: object) -> tuple[int, str]:
 def test_run_takes_the_drafter_of_the_file():
     plain, medusa, looked_up, draft = (call("run", f"{n}.json", *PROMPT) for n in ("plain", "medusa", "lookup", "tree"))
     assert plain.stdout == medusa.stdout == looked_up.stdout == draft.stdout
-    assert len(plain.stdout) == len("import os\n") + 30 + 1
+    assert len(plain.stdout) == len(TEXT) + 30 + 1
     steps = [result.stderr.splitlines()[-1].split(",")[0] for result in (plain, medusa, draft)]
     assert len({*steps}) == 3, "the same tree is filled by something else"
     assert "30 tokens in 30 steps" not in looked_up.stderr

@@ -13,27 +13,37 @@ from treeopt.trees import TokenTree, TreeFile
 from treeopt.trees.drafter_setting import TREES, DrafterSetting, checked_setting
 
 
-def load_planned(setting: DrafterSetting, models: ModelPair, *, capacity: int | None = None) -> LoadedDrafter:
-    """Return the drafter that a setting names, its heads loaded.
+def load_named(
+    name: str, models: ModelPair, *, source: str | None = None, capacity: int | None = None
+) -> LoadedDrafter:
+    """Return a drafter that can be made with any of its settings, its heads loaded.
 
     Args:
-        setting: any but the draft model's.
+        name: any but the draft model's, `model`.
         models: the pair that decodes.
+        source: the folder of its heads; None for those that ship, and where it has none.
         capacity: longest text; by default as long as both were trained for.
 
-    Raises InvalidValueError for the draft model, InfeasibleError for heads of another target, TreeoptError for a folder
-    that holds none.
+    Raises InfeasibleError for heads of another target, TreeoptError for a folder that holds none.
     """
-    if checked_setting(setting).name == "model":
-        raise InvalidValueError("drafter: expected one beside the draft model. Got model: give the draft model itself.")
     return load_drafter(
-        setting.name,
-        setting.source,
+        name,
+        source,
         models.target,
         models.draft,
         target_digest=models.described.target_digest,
         capacity=trained_tokens(models.target, models.draft) if capacity is None else capacity,
     )
+
+
+def load_planned(setting: DrafterSetting, models: ModelPair, *, capacity: int | None = None) -> LoadedDrafter:
+    """Return the drafter that a setting names; see `load_named`.
+
+    Raises InvalidValueError for the draft model and for numbers that are not the drafter's, and as `load_named` does.
+    """
+    if checked_setting(setting).name == "model":
+        raise InvalidValueError("drafter: expected one beside the draft model. Got model: give the draft model itself.")
+    return load_named(setting.name, models, source=setting.source, capacity=capacity)
 
 
 def made_drafter(loaded: LoadedDrafter, setting: DrafterSetting, tree: TokenTree) -> Drafter:
