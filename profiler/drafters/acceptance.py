@@ -5,21 +5,18 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from treeopt.arrays import Int64
-from treeopt.profiler.acceptance.heads import HeadText, generated, head_counts
+from treeopt.profiler.acceptance.heads import HeadText, children_counts, eagle_children, generated, medusa_children
 from treeopt.profiler.journal import Journal
 from treeopt.records.acceptance_counts import REJECTED, AcceptanceCounts, text_sums
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.measured_drafter import RULE
 from treeopt.records.root_ranks import RootRanks
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.drafters.drafter import Step
 from treeopt.runtime.drafters.eagle import EagleHead
-from treeopt.runtime.drafters.eagle.text import EagleText
 from treeopt.runtime.drafters.loaded import LoadedDrafter
-from treeopt.runtime.drafters.medusa import MedusaHeads
-from treeopt.runtime.models.passes import PassNodes
 from treeopt.runtime.models.transformer import Transformer
 
 
@@ -118,66 +115,22 @@ def counter(
         generator = torch.Generator(target.device).manual_seed(number)
         if isinstance(heads, EagleHead):
             text = generated(target, prompts[number], positions, sampling, generator, heads.wants)
-            return eagle_roots(heads, prompts[number], text, branching, depth)
-        return medusa_roots(heads, generated(target, prompts[number], positions, sampling, generator), branching)
+            return counted_roots(eagle_children(heads, text, branching, depth), text)
+        text = generated(target, prompts[number], positions, sampling, generator)
+        return counted_roots(medusa_children(heads, text, branching), text)
 
     return count
 
 
-def medusa_roots(heads: MedusaHeads, text: HeadText, branching: int) -> CountedRoots:
-    """Return the sums and the ranks of one text; see `head_counts`."""
-    count = min(branching, text.distributions.shape[1])
-    _, proposals = heads.likeliest(text.hidden, count)
-    ranks = np.full((len(proposals), heads.heads), REJECTED, np.int64)
-    for depth in range(min(heads.heads, len(proposals))):
-        hits = proposals[: len(proposals) - depth, depth] == text.tokens[depth:, None]
+def counted_roots(children: Tensor, text: HeadText) -> CountedRoots:
+    """Return the sums and the ranks of one text; arguments as for `children_counts`."""
+    places, depths, _ = children.shape
+    ranks = np.full((places, depths), REJECTED, np.int64)
+    for depth in range(min(depths, places)):
+        hits = children[: places - depth, depth] == text.tokens[depth:, None]
         rank = torch.where(hits.any(1), hits.int().argmax(1), REJECTED)
         ranks[: len(rank), depth] = rank.cpu().numpy()
-    return CountedRoots(head_counts(heads, text, branching), ranks)
-
-
-@torch.inference_mode()
-def eagle_roots(head: EagleHead, prompt: Sequence[int], text: HeadText, branching: int, depths: int) -> CountedRoots:
-    """Return the sums and the ranks of one text, along which the head drafts anew below every root.
-
-    It is fed true states up to the root, and behind it its own feedback under the text's tokens, as in a step that
-    accepts them; see `head_counts` for the sums.
-
-    Args:
-        head: on the target that generated the text.
-        prompt: that the text follows.
-        text: with the states of all tokens.
-        branching: tokens after each node that are counted.
-        depths: most levels.
-    """
-    tokens, count = text.tokens.tolist(), min(branching, head.tokens)
-    before = [*prompt, text.root] if len(prompt) == 1 else list(prompt)
-    draft = EagleText(head, len(before) + len(tokens), depths)
-    draft.begin(before, text.states.rows(slice(len(before) - 1)))
-    below = draft.passes.make(
-        [
-            PassNodes(visible=np.ones((1, place + 1), np.bool_), depth=np.array([place]), start=place)
-            for place in range(1, depths)
-        ]
-    )
-    ranks = np.full((len(tokens), depths), REJECTED, np.int64)
-    reached, accepted = np.zeros(depths), np.zeros((depths, count))
-    for root, token in enumerate(tokens):
-        logits = draft.feed_root()
-        for depth, follower in enumerate(tokens[root : root + depths]):
-            if depth:
-                logits = below[depth - 1](text.tokens[root + depth - 1 : root + depth]).logits
-            children = logits[0].topk(count).indices
-            reached[depth] += 1
-            accepted[depth] += text.distributions[root + depth, children].double().cpu().numpy()
-            found = (children == follower).nonzero()
-            if not len(found):
-                break
-            ranks[root, depth] = int(found[0])
-        if root + 1 < len(tokens):
-            state = text.states.row(len(before) - 1 + root)
-            draft.accept(Step(path=(0,), tokens=[token], logits=logits, states=state), ())
-    return CountedRoots(AcceptanceCounts(reached, accepted), ranks)
+    return CountedRoots(children_counts(children, text), ranks)
 
 
 def _cut(ranks: Int64) -> list[list[int]]:

@@ -59,8 +59,8 @@ def _values(drafter: LoadedDrafter, model: StepModel, recorded: Recorded, max_to
         yield from ({"ngram": each.ngram, "length": each.length} for each in PROMPT_LOOKUP_SETTINGS)
     elif drafter.name == "specexec":
         names = ("budget", "branching", "batch", "max_passes")
-        for grown in specexec_settings(model, calibration(recorded())):
-            yield {name: getattr(grown, name) for name in names}
+        for each in specexec_settings(model, calibration(recorded())):
+            yield {name: getattr(each, name) for name in names}
     else:
         trees = HEAD_TREES if drafter.heads is not None else _recorded_trees(recorded(), model, max_tokens)
         yield from ({"top_k": each.top_k, "depth": each.depth, "nodes": each.nodes} for each in trees)

@@ -40,10 +40,10 @@ from treeopt.runtime.drafters.loaded import LoadedDrafter
 from treeopt.trees import TokenTree, chain, level_widths
 
 Prompts = Sequence[Sequence[int]]
-TRIED_PROMPTS, TRIED_POSITIONS = 3, 48
+TRIED_PROMPTS, TRIED_POSITIONS = 4, 48
 """Texts that every candidate is decoded with, to find those that are decoded with in full."""
-KEPT = 3
-"""Settings that are decoded with in full."""
+KEPT, KEPT_POSITIONS = 2, 128
+"""Settings that are decoded with on all prompts, and how long their texts are at most."""
 TREE_PROMPTS, TREE_POSITIONS = 8, 64
 """Texts that trees are decoded with, to know what their steps take; what they accept is counted apart."""
 RECORD = RecordSize(top_k=8, depth=8)
@@ -145,7 +145,7 @@ class _Work:
         settings = candidates(self.drafter, self._model(sampling), self._recorded(sampling), self._max_tokens)
         kept = self._fastest(settings, sampling)
         ways = [self._plain(sampling, "decode"), *(self._set_to(each, sampling, "decode") for each in kept)]
-        plain, *found = self._decoded(ways, self.given.prompts, self.given.positions)
+        plain, *found = self._decoded(ways, self.given.prompts, min(self.given.positions, KEPT_POSITIONS))
         return CountedDecodes(
             temperature=sampling.temperature,
             top_p=sampling.top_p,

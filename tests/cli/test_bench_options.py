@@ -41,6 +41,7 @@ VALUES = {
     "offload": "weights",
     "max_memory": "cpu=4GB",
     "url": "0=http://a:1",
+    "program": "llama-server",
     "lengths": "2",
     "timeout_s": "9s",
 }
@@ -52,7 +53,7 @@ REFUSED = {
     ("--systems", "rule"),
     ("--systems", "lossy"),
     *((mode, "drafter") for mode in ("--grid", "--systems", "--engine")),
-    *((mode, name) for mode in ("TREE", "--grid", "--systems") for name in ("url", "lengths", "timeout_s")),
+    *((mode, name) for mode in ("TREE", "--grid", "--systems") for name in ("url", "program", "lengths", "timeout_s")),
     *(
         ("--engine", name)
         for name in ("same_prompts", "rule", "lossy", "chat", "device", "dtype", "offload", "max_memory")

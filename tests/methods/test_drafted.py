@@ -85,7 +85,8 @@ def test_what_it_holds_is_planned_from_with_its_own_heads(measured, plan, target
         assert text_of(method.make(1), measured.prompts[0]) == text_of(plain, measured.prompts[0])
 
 
-def test_another_temperature_than_was_measured_is_measured_now(measured, nothing_measured):
+@pytest.mark.usefixtures("nothing_measured")
+def test_another_temperature_than_was_measured_is_measured_now(measured):
     warm = replace(measured, sampling=Sampling(0.2))
     with pytest.raises(AssertionError, match="measured though"):
         drafted("eagle", warm, requested_plan(warm.profile, PlanRequest(temperature=0.2)))

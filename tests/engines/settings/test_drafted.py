@@ -114,9 +114,10 @@ def test_what_becomes_of_a_tree_is_said_with_an_action():
     assert '"num_speculative_tokens": 3' in made("vllm", HEAD, tree=k_ary(2, 3)).emitted.files[0].text
 
 
-def test_the_root_alone_is_refused():
-    with pytest.raises(InfeasibleError, match="Got the root alone: serve without speculation"):
-        made("vllm", HEAD, tree=chain(0))
+def test_the_root_alone_switches_speculation_off():
+    found = made("vllm", HEAD, tree=chain(0))
+    assert (found.asked, found.emitted) == (None, engine_named("vllm").off)
+    assert "vLLM is set to decode plainly" in str(found.warnings[0])
 
 
 def test_the_promise_is_said_to_be_of_treeopts_decoder():

@@ -71,7 +71,8 @@ class TestCounting:
         heads = SimpleNamespace(
             heads=3, likeliest=lambda _, count: (torch.zeros(proposals.shape), torch.from_numpy(proposals)[..., :count])
         )
-        counts = head_counts(heads, HeadText(States((), torch.zeros(places, 1)), distributions, tokens, 0), branching)
+        text = HeadText(States((), torch.zeros(places, 1)), distributions, tokens, tokens[:0])
+        counts = head_counts(heads, text, branching)
         reached, accepted = slow_counts(proposals[..., :branching], distributions.numpy(), tokens.numpy())
         assert counts.reached.tolist() == reached.tolist()
         np.testing.assert_allclose(counts.accepted, accepted, rtol=1e-12)

@@ -1,7 +1,7 @@
 """A tree file that names a drafter, as an engine's setting: the engine's own drafter of the same kind, where it has one."""
 
 from treeopt.engines.engine import Engine, SettingRequest
-from treeopt.engines.settings.made import UNNAMED_DRAFT, Setting
+from treeopt.engines.settings.made import UNNAMED_DRAFT, Setting, plain_setting
 from treeopt.engines.settings.source import Source
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner import kind_of
@@ -23,6 +23,8 @@ def drafter_setting(engine: Engine, source: Source, drafter: DrafterSetting) -> 
             f"{engine.title}: expected one of its drafters, {_drafters(engine)}. Got {drafter.name}: run it with treeopt "
             "run, or choose another engine."
         )
+    if not drafter.own_trees and (source.tree is None or source.tree.nodes == 1):
+        return plain_setting(engine)
     tree, warnings = _tree(engine, drafter, source.tree)
     asked = SettingRequest(
         tree=tree,
@@ -68,10 +70,7 @@ def _tree(engine: Engine, drafter: DrafterSetting, tree: TokenTree | None) -> tu
             return planned, ()
         instead = f"{engine.title} drafts chains only: in place of the dynamic tree of {planned.nodes} nodes"
         return DynamicTree.chain(planned.depth), (f"{instead} it gets its depth. Race it before you serve.",)
-    if tree is None or tree.nodes == 1:
-        raise InfeasibleError(
-            f"{engine.title}: expected a tree to draft. Got the root alone: serve without speculation."
-        )
+    assert tree is not None  # an engine is set off without one
     chain = DynamicTree.chain(tree.max_depth)
     if kind_of(tree) != "tree":
         return chain, ()

@@ -13,11 +13,13 @@ Prompt lookup has no assistant; its fields go to `generate` itself:
 
 from treeopt.engines.engine import Engine, EngineFile, SettingFiles, SettingRequest
 from treeopt.engines.settings.common import (
+    NO_FIELDS,
     Checked,
     chain_length,
     chosen_method,
     json_text,
     one_length,
+    speculation_off,
     unchecked_version,
 )
 from treeopt.engines.settings.custom_generate import custom_generate_files
@@ -88,6 +90,7 @@ ENGINE = Engine(
     dynamic=False,
     default=DynamicTree.chain(20),
     emit=emit,
+    off=speculation_off(NO_FIELDS, "target.generate(**inputs), without assistant_model"),
     static=True,
     methods={"prompt-lookup": "prompt_lookup"},
 )

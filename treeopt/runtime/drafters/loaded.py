@@ -67,8 +67,8 @@ class LoadedDrafter:
             return PromptLookupDrafter(of("ngram"), of("length"))
         if self.name == "specexec":
             names = ("budget", "branching", "batch", "max_passes")
-            grown = SpecExecSetting(**{name: of(name) for name in names})
-            return SpecExecDrafter(self.draft, grown, capacity=self.capacity)
+            limits = SpecExecSetting(**{name: of(name) for name in names})
+            return SpecExecDrafter(self.draft, limits, capacity=self.capacity)
         if self.name == "eagle2":
             tree = DynamicTree(top_k=of("top_k"), depth=of("depth"), nodes=of("nodes"))
             return self._dynamic(tree)
@@ -79,8 +79,8 @@ class LoadedDrafter:
             return DynamicDrafter(self.draft, tree, capacity=self.capacity)
         from treeopt.runtime.drafters.eagle import EagleDynamicDrafter
 
-        grown: Drafter = EagleDynamicDrafter(self.heads, tree, capacity=self.capacity)
-        return grown
+        dynamic: Drafter = EagleDynamicDrafter(self.heads, tree, capacity=self.capacity)
+        return dynamic
 
 
 def load_drafter(
