@@ -56,6 +56,15 @@ def test_the_text_is_plain_decodings_and_no_step_is_deeper_than_the_setting(sett
         assert len(steps) < 24, "nothing was ever accepted"
 
 
+def test_the_stand_in_is_as_long_as_the_longest_draft():
+    for setting in SETTINGS:
+        if setting.own_trees:
+            assert setting.longest_draft == DEEPEST[setting.name], setting
+        else:
+            with pytest.raises(InvalidValueError, match="expected the setting length"):
+                assert setting.longest_draft
+
+
 def test_every_drafter_but_the_draft_model_is_among_them():
     assert {each.name for each in SETTINGS} == {*DRAFTERS} - {"model"}
 
@@ -88,7 +97,7 @@ def test_heads_of_another_target_a_missing_folder_and_other_numbers_are_refused(
         values = {"width": 2, "length": 3} if name == "redrafter" else {}
         with pytest.raises(TreeoptError):
             load_planned(drafter_setting(name, source=str(folder), **values), toys)
-        with pytest.raises(TreeoptError, match="no such file"):
+        with pytest.raises(TreeoptError, match=r"no such file|no model\.safetensors"):
             load_planned(drafter_setting(name, source=str(tmp_path / "nowhere"), **values), bundled_pair)
     with pytest.raises(
         InvalidValueError, match=r"expected the numbers length, ngram of prompt-lookup\. Got no numbers"
