@@ -24,7 +24,7 @@ from treeopt.runtime.drafters.eagle.head import EagleHead
 from treeopt.runtime.drafters.eagle.unrolled import unrolled
 from treeopt.runtime.drafters.medusa import MedusaHeads
 from treeopt.runtime.models.finite import check_logits, not_finite_error
-from treeopt.runtime.models.model import States, Wants
+from treeopt.runtime.models.model import States, Wants, states_together
 from treeopt.runtime.rules.distributions import distribution
 
 LAST = Wants(last=True)
@@ -165,7 +165,7 @@ def generated(
             break
     first = 1 if before is None else 0
     return HeadText(
-        _all_but_one(found),
+        states_together(found).rows(slice(-1)),
         torch.cat(distributions)[first:],
         torch.cat(tokens)[first:],
         torch.cat([text, *tokens[:first]]),
@@ -227,13 +227,6 @@ def children_counts(children: Tensor, text: HeadText) -> AcceptanceCounts:
         accepted[d] = (reach @ text.distributions[d:].gather(1, below).double()).cpu().numpy()
         reach = reach * (below == text.tokens[d:, None]).any(1)
     return AcceptanceCounts(reached, accepted)
-
-
-def _all_but_one(parts: Sequence[States]) -> States:
-    """Return the states of tokens that follow on one another, but for the last."""
-    lasts = [part.last for part in parts if part.last is not None]
-    boundaries = tuple(torch.cat(each)[:-1] for each in zip(*(part.boundaries for part in parts), strict=True))
-    return States(boundaries, torch.cat(lasts)[:-1] if lasts else None)
 
 
 def _distribution(logits: Tensor, sampling: Sampling) -> Tensor:
