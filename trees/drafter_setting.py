@@ -76,6 +76,24 @@ class DrafterSetting(ShortRepr):
         raise InvalidValueError(f"drafter: expected the setting {name} of {self.name}. Got none: plan again.")
 
     @property
+    def own_trees(self) -> bool:
+        """Whether it brings trees of its own, so that the tree of a file is a stand-in."""
+        return self.name not in TREES
+
+    @property
+    def longest_draft(self) -> int:
+        """Most draft tokens that a step can accept of trees of its own, as long as the chain that stands in for them.
+
+        Raises InvalidValueError for a drafter that fills the tree of a file, and where its numbers do not say.
+        """
+        of = self.value
+        if self.name == "lookahead":
+            return of("ngram") - 1
+        if self.name == "specexec":
+            return min(of("max_passes"), of("budget") - 1)
+        return of("depth" if self.name == "eagle2" else "length")
+
+    @property
     def words(self) -> str:
         """Name and numbers, such as `prompt-lookup: length 8, ngram 4`."""
         numbers = ", ".join(f"{each.name} {each.value}" for each in self.values)

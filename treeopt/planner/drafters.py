@@ -89,7 +89,7 @@ def chosen_drafter(choices: Sequence[DrafterChoice], name: str) -> DrafterChoice
 def tree_file(plan: Plan, profile: Profile, *, source: str, choice: DrafterChoice | None = None) -> TreeFile:
     """Return the tree file of a choice, with what was promised of it and where the promise comes from.
 
-    Where a drafter brings trees of its own, a chain of as many nodes as its largest pass stands in for them.
+    Where a drafter brings trees of its own, a chain as long as its longest draft stands in for them.
 
     Args:
         plan: that of the draft model.
@@ -99,7 +99,7 @@ def tree_file(plan: Plan, profile: Profile, *, source: str, choice: DrafterChoic
     """
     chosen = _of_the_plan(plan) if choice is None else choice
     return TreeFile(
-        tree=chain(chosen.nodes - 1) if chosen.tree is None else chosen.tree,
+        tree=chain(chosen.setting.longest_draft) if chosen.tree is None else chosen.tree,
         drafter=chosen.setting,
         reach=chosen.reach,
         provenance=Provenance(
