@@ -71,6 +71,9 @@ class BenchOptions:
     url: str | None = field(
         metadata=option("--url", metavar="URL", help="With --engine: address of one that runs already.")
     )
+    program: str | None = field(
+        metadata=option("--program", metavar="PATH", help="With --engine: llama-server to start.")
+    )
     lengths: tuple[int, ...] = field(
         metadata=option(
             "--lengths",
@@ -205,7 +208,7 @@ def refuse_useless(mode: str, temperatures: tuple[float, ...]) -> None:
     """Raise click.UsageError for an option that was given and that the mode has no use for."""
     context = click.get_current_context()
     flags = {parameter.name: parameter.opts[0] for parameter in context.command.params}
-    for name in () if mode == ENGINE else ("url", "lengths", "timeout_s"):
+    for name in () if mode == ENGINE else ("url", "program", "lengths", "timeout_s"):
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             raise click.UsageError(f"{flags[name]} with {mode}: it is for --engine. Leave it out.")
     for name, reason in REFUSED[mode].items():

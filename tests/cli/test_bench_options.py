@@ -40,6 +40,7 @@ VALUES = {
     "offload": "weights",
     "max_memory": "cpu=4GB",
     "url": "0=http://a:1",
+    "program": "llama-server",
     "lengths": "2",
     "timeout_s": "9s",
 }
@@ -50,7 +51,7 @@ REFUSED = {
     ("--systems", "same_prompts"),
     ("--systems", "rule"),
     ("--systems", "lossy"),
-    *((mode, name) for mode in ("TREE", "--grid", "--systems") for name in ("url", "lengths", "timeout_s")),
+    *((mode, name) for mode in ("TREE", "--grid", "--systems") for name in ("url", "program", "lengths", "timeout_s")),
     *(
         ("--engine", name)
         for name in ("same_prompts", "rule", "lossy", "chat", "device", "dtype", "offload", "max_memory")

@@ -1,6 +1,8 @@
 """`treeopt probe` and `bench --engine` with a fake engine: files, tables, warnings, refusals."""
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from tests.cli.invented import call
 from tests.support.fake_engine import FakeEngine
 from treeopt.engines.probes import named
+from treeopt.records.engine import EngineSetting
 from treeopt.records.profile import Profile
 
 MODELS = ("--target", "t.gguf", "--draft", "d.gguf")
@@ -46,10 +49,13 @@ class TestProbe:
     def test_where_speculation_loses_plans_say_so(self, engine):
         engine.step_s = lambda length, _: 0.001 * (1 + 4 * length)
         assert probe().exit_code == 0
-        assert "Plain decoding wins" in call("solve").stdout
-        refused = call("export", "profile.yaml", "--to", "llama-cpp")
-        assert refused.exit_code == 1
-        assert "run llama.cpp without speculation" in refused.stderr
+        speedup = re.search(r"Plain decoding wins: .*, is (0\.\d\d) times as fast", call("solve").stdout)
+        exported = call("export", "profile.yaml", "--to", "llama-cpp", "-o", "flags.txt")
+        assert exported.exit_code == 0, exported.output
+        assert (
+            f"speculation loses: the fastest draft, a chain of 1 draft token, is {speedup[1]} times" in exported.stderr
+        )
+        assert Path("flags.txt").read_text() == "\n"
 
     def test_batch_sizes_make_schedules(self, engine):
         engine.step_s = lambda length, batch: 0.001 * (1 + 0.1 * length * batch**3)
@@ -80,7 +86,9 @@ class TestProbe:
         [
             ((), "ENGINE: expected one of"),
             (("llama-server",), "--target, --draft: expected both"),
-            (("llama-server", "--url", "http://a:1"), "expected a server for each length"),
+            (("llama-server", "--url", "a:1"), "expected a server for each length"),
+            (("llama-server", "--url", "http://a:1"), "--url: expected one length of one server"),
+            (("llama-server", "--url", "http://a:1", "--lengths", "3", "-o", "-"), "--output: expected a file"),
             (("llama-server", *MODELS, "--lengths", "1,3"), "--lengths: expected 0"),
             (("llama-server", *MODELS, "--lengths", "0,-1"), "whole numbers of at least 0"),
         ],
@@ -90,6 +98,51 @@ class TestProbe:
         assert result.exit_code == 2
         assert reason in " ".join(result.stderr.split())
         assert engine.asked == 0
+
+    def test_lengths_are_measured_one_after_the_other(self, engine, monkeypatch):
+        """Any order, any addresses; each last line is the command that goes on, until the profile is written."""
+        asked = []
+        monkeypatch.setattr(named, "engine_client", lambda *_, url, **__: asked.append(url) or engine)
+        start = ("probe", "llama-server", *QUICK[:-2], "--prompts", "some prompts.txt", "-o", "p.yaml")
+        Path("some prompts.txt").write_text("\n".join("abcdefgh") + "\n")
+        first = call(*start, "--url", "http://a:1", "--lengths", "3")
+        assert first.exit_code == 0, first.output
+        assert "measured: 3. Kept in p.yaml.partial" in first.stdout
+        assert Path("p.yaml.partial").exists()
+        assert not Path("p.yaml").exists()
+        again = call(*start, "--url", "http://a:1", "--lengths", "0")
+        assert again.exit_code == 1
+        assert "p.yaml.partial: holds answers of an earlier run. Go on with --resume" in again.stderr
+        last = first.stdout.splitlines()[-1]
+        assert last.startswith("Missing: 0, plain decoding. Start the server without a draft, then: treeopt probe ")
+        program, *command = shlex.split(last.partition("then: ")[2])
+        assert program == "treeopt"
+        assert {"--resume", "some prompts.txt", "p.yaml", "http://a:1"} < set(command)
+        done = call(*command)
+        assert done.exit_code == 0, done.output
+        assert [each.length for each in Profile.load("p.yaml").chain_latencies[0].chains] == [0, 3]
+        assert "Answers stay in p.yaml.partial" in done.stdout
+        more = call(*start, "--url", "http://b:2", "--lengths", "1", "--resume")
+        assert more.exit_code == 0, more.output
+        assert [each.length for each in Profile.load("p.yaml").chain_latencies[0].chains] == [0, 1, 3]
+        assert asked == ["3=http://a:1", "0=http://a:1", "0=http://a:1", "1=http://b:2"]
+
+    def test_after_plain_decoding_a_length_is_proposed(self, engine):
+        assert engine.asked == 0
+        first = call("probe", "llama-server", *QUICK[:-2], "--url", "http://a:1", "--lengths", "0")
+        last = first.stdout.splitlines()[-1]
+        assert last.startswith("Missing: one above 0, such as 3. Start the server with 3 draft tokens, then: ")
+        assert call(*shlex.split(last.partition("then: ")[2])[1:]).exit_code == 0
+
+    def test_another_prompt_file_is_not_gone_on_with(self, engine):
+        """Negative control: what samples depend on stays in the heading."""
+        assert call("probe", "llama-server", *QUICK[:-2], "--url", "http://a:1", "--lengths", "0").exit_code == 0
+        before = engine.asked
+        other = ("probe", "llama-server", "--url", "http://a:1", "--lengths", "3", "--resume", "--temperature", "0.5")
+        refused = call(*other, *QUICK[:-2])
+        assert refused.exit_code == 1
+        assert "other conditions" in refused.stderr
+        assert engine.asked == before
 
     def test_an_unknown_engine_is_one_line(self):
         result = call("probe", "nothing", *MODELS)
@@ -148,6 +201,41 @@ class TestBench:
         result = self.bench("--target", "other.gguf")
         assert "llama-server 1, not 2" in result.stderr
         assert "other.gguf" in result.stderr
+
+    def test_files_of_the_same_name_that_hold_something_else_are_told(self, engine):
+        for each in MODELS[1::2]:
+            Path(each).write_bytes(b"f16")
+        assert probe().exit_code == 0
+        assert engine.name
+        assert "hold something else" not in self.bench().stderr  # negative control
+        Path(MODELS[3]).write_bytes(b"q8_0")
+        told = " ".join(self.bench().stderr.split())
+        assert "t.gguf + d.gguf, and these files of that name hold something else" in told
+        assert "probe again" in told
+
+    @pytest.mark.parametrize(
+        ("options", "more", "told"),
+        [
+            (("--threads", "1"), ("--threads", "2"), "1 thread, not 2 threads"),
+            ((), ("--prompts", "mine.txt"), "prompts bundled, not mine.txt "),
+            (("--prompts", "mine.txt"), (), "prompts mine.txt "),
+        ],
+    )
+    def test_other_threads_and_other_prompts_are_told(self, engine, options, more, told):
+        Path("mine.txt").write_text("\n".join("abcdefgh") + "\n")
+        assert probe(*options).exit_code == 0
+        assert engine.name
+        same = self.bench(*options)
+        assert (same.exit_code, told in same.stderr) == (0, False)
+        other = " ".join(self.bench(*more).stderr.split())
+        assert told in other
+        assert "times and acceptance may differ" in other
+
+    def test_another_served_model_is_told(self, engine):
+        engine.settings = (EngineSetting(name="model", value="a"),)
+        assert probe().exit_code == 0
+        engine.settings = (EngineSetting(name="model", value="b"),)
+        assert "the profile is of model a, not b" in self.bench().stderr
 
     def test_a_text_that_differs_is_told_with_what_to_do(self, engine, monkeypatch):
         start = engine.start

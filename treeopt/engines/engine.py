@@ -88,6 +88,8 @@ class Engine:
     """What it does when it is told nothing but to speculate; None where a length must be given."""
     emit: Callable[[SettingRequest], SettingFiles]
     """Raises InfeasibleError naming the field, what was expected and what came, for settings that it cannot take."""
+    off: SettingFiles
+    """What makes it decode plainly, without a draft."""
     static: bool = False
     """Whether it can be handed treeopt's own decoder, and so any static tree."""
 

@@ -149,8 +149,17 @@ def _verdict(plan: "Plan") -> str:
     if plan.objective == "tokens":
         return f"Most tokens: {shape}, {choice.tokens_per_step.value:.2f} per step."
     if choice.kind == "plain":
-        return "Plain decoding wins: on this machine no draft of this pair pays for itself."
+        return f"Plain decoding wins: on this machine no draft of this pair pays for itself{_best_draft(plan)}."
     return f"Fastest: {shape}, {choice.speedup.value:.2f} times plain decoding."
+
+
+def _best_draft(plan: "Plan") -> str:
+    """Return by how much the fastest of the budgets' drafts loses, empty where none drafts."""
+    drafts = [each for each in plan.budgets if each.tree.nodes > 1]
+    if not drafts:
+        return ""
+    best = max(drafts, key=lambda each: each.speedup.value)
+    return f"; the fastest above, of {best.tree.nodes} nodes, is {best.speedup.value:.2f} times as fast"
 
 
 def _optimality(plan: "Plan", level_width: int | None) -> str:

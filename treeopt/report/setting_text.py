@@ -32,7 +32,8 @@ def setting_text(engine: "Engine", setting: "Setting", written: Path) -> str:
     """Return the setting beside its alternatives, the reasons, and the line that uses it."""
     from treeopt.engines.settings.prediction import shape
 
-    blocks = [f"{engine.title} ({engine.versions}): {shape(setting.asked.tree)}"]
+    chosen = "no speculation" if setting.asked is None else shape(setting.asked.tree)
+    blocks = [f"{engine.title} ({engine.versions}): {chosen}"]
     if setting.predictions:
         rows = [
             (f"{' ' if number else '*'} {each.label}", *spreads(each.tokens_per_step, each.step_s, each.speedup))

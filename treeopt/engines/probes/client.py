@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from treeopt.errors import EngineError, InvalidValueError
+from treeopt.errors import EngineError, InvalidValueError, printable
 from treeopt.records.engine import EngineSetting
 
 
@@ -147,6 +147,20 @@ class Availability:
     """What to do where it is not installed."""
 
 
+def served_model(name: object) -> tuple[EngineSetting, ...]:
+    """Return what a server says that it serves, as a setting; nothing where it does not say."""
+    return (EngineSetting(name="model", value=printable(name)),) if isinstance(name, str) and name else ()
+
+
+def is_address(url: str) -> bool:
+    """Return whether this is one address, and not one for each length.
+
+    >>> is_address("http://a:1"), is_address("0=http://a:1")
+    (True, False)
+    """
+    return url.startswith(("http://", "https://"))
+
+
 def addresses(url: str) -> dict[int, str]:
     """Return the address of each draft length.
 
@@ -158,7 +172,7 @@ def addresses(url: str) -> dict[int, str]:
     found = {}
     for pair in url.split(","):
         length, equals, address = pair.partition("=")
-        if not equals or not length.strip().isdecimal() or not address.startswith(("http://", "https://")):
+        if not equals or not length.strip().isdecimal() or not is_address(address):
             raise InvalidValueError(
                 f"--url: expected a server for each length, such as 0=http://localhost:8000,3=http://localhost:8001. Got {pair!r:.80}."
             )

@@ -19,12 +19,27 @@ class ProbeModule(Protocol):
         """Return what is known of it here."""
 
 
-def engine_client(name: str, *, url: str | None, threads: int | None, timeout_s: float) -> EngineClient:
+def engine_client(
+    name: str, *, url: str | None, threads: int | None, timeout_s: float, program: str | None = None
+) -> EngineClient:
     """Return an engine by its name, started by treeopt or asked at its addresses.
+
+    Args:
+        name: as in `treeopt probe --list`.
+        url: addresses of engines that run already.
+        threads: of the CPU; None leaves them to the engine.
+        timeout_s: longest wait for an answer.
+        program: the executable to start, of llama-server alone.
 
     Raises InvalidValueError for a name that is none, and where it cannot be reached in that way; EngineError where it
     is not installed or does not answer.
     """
+    if program is not None:
+        if name != "llama-server" or url is not None:
+            raise InvalidValueError("--program: expected with llama-server alone, and without --url. Leave it out.")
+        from treeopt.engines.probes.llama_program import LlamaProgram
+
+        return LlamaProgram(program, threads=threads)
     return _module(name).client(name, url=url, threads=threads, timeout_s=timeout_s)
 
 

@@ -8,11 +8,13 @@ Checked against 5.23.0.  Chains only; a folder beside them, FILE.hf, hands it tr
 
 from treeopt.engines.engine import Engine, EngineFile, SettingFiles, SettingRequest
 from treeopt.engines.settings.common import (
+    NO_FIELDS,
     Checked,
     chain_length,
     json_text,
     one_length,
     refuse_method,
+    speculation_off,
     unchecked_version,
 )
 from treeopt.engines.settings.custom_generate import custom_generate_files
@@ -62,5 +64,6 @@ ENGINE = Engine(
     dynamic=False,
     default=DynamicTree.chain(20),
     emit=emit,
+    off=speculation_off(NO_FIELDS, "target.generate(**inputs), without assistant_model"),
     static=True,
 )

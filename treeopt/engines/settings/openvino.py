@@ -9,11 +9,13 @@ Checked against openvino-genai 2026.4.1: its type stubs, the messages in its lib
 
 from treeopt.engines.engine import Engine, EngineFile, Json, SettingFiles, SettingRequest
 from treeopt.engines.settings.common import (
+    NO_FIELDS,
     Checked,
     chain_length,
     json_text,
     one_length,
     refuse_method,
+    speculation_off,
     unchecked_version,
 )
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
@@ -69,4 +71,8 @@ ENGINE = Engine(
     dynamic=True,
     default=DynamicTree.chain(5),
     emit=emit,
+    off=speculation_off(
+        NO_FIELDS,
+        'generation_config.update_generation_config(**json.load(open("FILE"))), in a pipeline without draft_model',
+    ),
 )

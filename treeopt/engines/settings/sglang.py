@@ -12,11 +12,13 @@ Checked against `arg_groups/speculative_hook.py`, `speculative/adaptive_spec_par
 
 from treeopt.engines.engine import Engine, EngineFile, SettingFiles, SettingRequest
 from treeopt.engines.settings.common import (
+    NO_FLAGS,
     Checked,
     chosen_method,
     flag_line,
     json_text,
     left_out_schedule,
+    speculation_off,
     unchecked_version,
     varying_schedule,
     with_flags,
@@ -121,4 +123,5 @@ ENGINE = Engine(
     dynamic=True,
     default=DynamicTree(top_k=1, depth=3, nodes=4),
     emit=emit,
+    off=speculation_off(NO_FLAGS, "python -m sglang.launch_server --model-path TARGET $(cat FILE)"),
 )

@@ -16,11 +16,13 @@ import yaml
 
 from treeopt.engines.engine import Engine, EngineFile, Json, SettingFiles, SettingRequest
 from treeopt.engines.settings.common import (
+    NO_FIELDS,
     Checked,
     asked_version,
     chain_length,
     chosen_method,
     left_out_schedule,
+    speculation_off,
     unchecked_version,
     varying_schedule,
 )
@@ -131,4 +133,5 @@ ENGINE = Engine(
     dynamic=True,
     default=None,
     emit=emit,
+    off=speculation_off(NO_FIELDS, "trtllm-serve TARGET --config FILE"),
 )

@@ -19,6 +19,7 @@ from treeopt.engines.settings.common import (
     json_text,
     left_out_schedule,
     rounded_rates,
+    speculation_off,
     unchecked_version,
     varying_schedule,
     version_numbers,
@@ -113,4 +114,5 @@ ENGINE = Engine(
     dynamic=False,
     default=None,
     emit=emit,
+    off=speculation_off("null\n", 'vllm serve TARGET --speculative-config "$(cat FILE)"'),
 )
