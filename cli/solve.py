@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -21,7 +21,7 @@ from treeopt.files.whole_files import STANDARD_STREAM
 from treeopt.report.text import quoted
 
 if TYPE_CHECKING:
-    from treeopt.planner import Plan, Schedule
+    from treeopt.planner import DrafterChoice, Plan, Schedule
     from treeopt.records.profile import Profile
     from treeopt.trees import TreeFile
 
@@ -71,21 +71,27 @@ def solve(asked: SolveOptions) -> None:
     All budgets and depths up to those measured are considered.
 
     Prints the best tree of a row of budgets, the best chain and plain decoding, and writes the fastest.  From a profile
-    of several rules it prints the best of each; of several context lengths, batch sizes or temperatures, what to run at
+    of several rules or drafters it prints the best of each; of several context lengths, batch sizes or temperatures, what to run at
     each, and where to switch.
     """
     if asked.as_json and asked.to_stdout:
         raise click.UsageError("--json and --output -: only one can have standard output. Name a file for the tree.")
     if asked.plot is not None:
         checked_suffix(asked.plot)
-    from treeopt.planner import tree_file
+    from treeopt.planner import best_drafter, tree_file
     from treeopt.report.plan_json import plan_json
     from treeopt.report.plan_text import plan_source, warnings
 
     profile = load_profile(asked.profile_path)
-    plan, schedule = _planned(profile, asked.plan)
-    chosen = tree_file(plan, profile, source=plan_source(asked.profile_path, plan))
-    report = plan_json(plan, profile, schedule) if asked.as_json else _text(asked, plan, profile, schedule, chosen)
+    found = _planned(profile, asked.plan)
+    plan = found.plan
+    best = best_drafter(found.drafters, plan.objective) if found.drafters else None
+    chosen = tree_file(plan, profile, source=plan_source(asked.profile_path, plan), choice=best)
+    report = (
+        plan_json(plan, profile, found.schedule, found.drafters)
+        if asked.as_json
+        else _text(asked, found, profile, chosen)
+    )
     written = _write(_writers(asked, plan, profile, chosen))
     click.echo(report, err=asked.to_stdout)
     for warning in warnings(plan):
@@ -96,26 +102,37 @@ def solve(asked: SolveOptions) -> None:
         click.echo(f"\nWritten to {written}. Next: {_next(asked.path, plan, profile, asked.profile_path)}")
 
 
-def _planned(profile: "Profile", asked: PlanOptions) -> "tuple[Plan, Schedule | None]":
-    """Return the plan, and the schedule where several conditions were measured, while those who wait are told."""
-    from treeopt.planner import requested_plan
+class _Planned(NamedTuple):
+    plan: "Plan"
+    schedule: "Schedule | None"
+    """Where several conditions were measured."""
+    drafters: "tuple[DrafterChoice, ...]"
+    """The best of each, where others than the draft model were measured."""
+
+
+def _planned(profile: "Profile", asked: PlanOptions) -> _Planned:
+    """Return all that is planned, while those who wait are told."""
+    from treeopt.planner import drafter_choices, requested_plan
     from treeopt.planner.scheduling import schedule_as_measured, several_conditions
 
-    request = asked.request
-    with patience("solving", unit="condition", total=1 + several_conditions(profile, request)) as tick:
+    request, several = asked.request, bool(profile.drafters)
+    with patience("solving", unit="condition", total=1 + several + several_conditions(profile, request)) as tick:
         plan = requested_plan(profile, request)
         tick()
-        return plan, schedule_as_measured(profile, request, tick)
+        drafters = drafter_choices(profile, request, plan=plan) if several else ()
+        if several:
+            tick()
+        return _Planned(plan, schedule_as_measured(profile, request, tick), drafters)
 
 
-def _text(
-    asked: SolveOptions, plan: "Plan", profile: "Profile", schedule: "Schedule | None", chosen: "TreeFile"
-) -> str:
-    """Return the tables and the tree, as wide as the terminal."""
+def _text(asked: SolveOptions, found: _Planned, profile: "Profile", chosen: "TreeFile") -> str:
+    """Return the tables and the tree, where there is one, as wide as the terminal."""
     from treeopt.report.plan_text import plan_text
     from treeopt.trees import draw_text
 
-    text = plan_text(plan, profile, schedule, level_width=asked.plan.level_width)
+    text = plan_text(found.plan, profile, found.schedule, level_width=asked.plan.level_width, drafters=found.drafters)
+    if chosen.drafter is not None and chosen.drafter.values:
+        return text
     width = diagram_width(err=asked.to_stdout)
     return f"{text}\n\n{draw_text(chosen.tree, reach=chosen.reach, max_rows=32, width=width)}"
 
