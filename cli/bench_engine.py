@@ -45,6 +45,8 @@ def bench_engine(name: str, asked: BenchOptions) -> None:
 
 def _engine(asked: BenchOptions, profile: "Profile") -> EngineOptions:
     """Return the engine with the models that were probed, or those that the user names."""
+    from treeopt.profiler.engine_profile import METHOD, NGRAM_TOKENS
+
     target, draft = (
         str(given) if given is not None else None if asked.url else known
         for given, known in (
@@ -57,9 +59,17 @@ def _engine(asked: BenchOptions, profile: "Profile") -> EngineOptions:
         draft=draft,
         url=asked.url,
         program=asked.program,
+        method=_setting(profile, METHOD),
+        ngram_tokens=None if (ngram := _setting(profile, NGRAM_TOKENS)) is None else int(ngram),
         threads=asked.pair.threads or profile.machine.threads,
         timeout_s=asked.timeout_s,
     )
+
+
+def _setting(profile: "Profile", name: str) -> str | None:
+    """Return what the engine was set to when it was probed; None where that is not said."""
+    assert profile.engine is not None  # checked before
+    return next((each.value for each in profile.engine.settings if each.name == name), None)
 
 
 def _warn_of_differences(
@@ -81,7 +91,9 @@ def _warn_of_differences(
     assert profile.engine is not None  # checked before
     if profile.engine.version != client.version:
         differences.append(f"{client.name} {profile.engine.version}, not {client.version}")
-    run = {each.name: each.value for each in settings_of(client, settings) if each.name != "threads"}  # told above
+    run = {
+        each.name: each.value for each in settings_of(client, launch, settings) if each.name != "threads"
+    }  # told above
     differences += [
         f"{each.name} {each.value}, not {run[each.name]}"
         for each in profile.engine.settings

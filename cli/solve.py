@@ -19,6 +19,7 @@ from treeopt.errors import InterruptionError
 from treeopt.files.picture_file import checked_suffix
 from treeopt.files.whole_files import STANDARD_STREAM
 from treeopt.report.text import quoted
+from treeopt.trees.drafter_setting import DRAFTERS
 
 if TYPE_CHECKING:
     from treeopt.planner import DrafterChoice, Plan, Schedule
@@ -32,6 +33,14 @@ class SolveOptions:
 
     profile_path: Path = field(metadata=PROFILE_PATH)
     plan: PlanOptions = field(metadata=group(PlanOptions))
+    drafter: str | None = field(
+        metadata=option(
+            "--drafter",
+            type=click.Choice(DRAFTERS),
+            metavar="NAME",
+            help="Drafter to write the tree of; by default the fastest of those measured.",
+        )
+    )
     path: Path = field(
         metadata=option(
             "-o",
@@ -83,7 +92,7 @@ def solve(asked: SolveOptions) -> None:
     from treeopt.report.plan_text import plan_source, warnings
 
     profile = load_profile(asked.profile_path)
-    found = _planned(profile, asked.plan)
+    found = _planned(profile, asked.plan, asked.drafter)
     plan = found.plan
     best = best_drafter(found.drafters, plan.objective) if found.drafters else None
     chosen = tree_file(plan, profile, source=plan_source(asked.profile_path, plan), choice=best)
@@ -110,18 +119,20 @@ class _Planned(NamedTuple):
     """The best of each, where others than the draft model were measured."""
 
 
-def _planned(profile: "Profile", asked: PlanOptions) -> _Planned:
-    """Return all that is planned, while those who wait are told."""
-    from treeopt.planner import drafter_choices, requested_plan
+def _planned(profile: "Profile", asked: PlanOptions, drafter: str | None) -> _Planned:
+    """Return all that is planned, of one drafter alone where it is asked for, while those who wait are told."""
+    from treeopt.planner import chosen_drafter, drafter_choices, requested_plan
     from treeopt.planner.scheduling import schedule_as_measured, several_conditions
 
-    request, several = asked.request, bool(profile.drafters)
+    request, several = asked.request, bool(profile.drafters) or drafter is not None
     with patience("solving", unit="condition", total=1 + several + several_conditions(profile, request)) as tick:
         plan = requested_plan(profile, request)
         tick()
         drafters = drafter_choices(profile, request, plan=plan) if several else ()
         if several:
             tick()
+        if drafter is not None:
+            drafters = (chosen_drafter(drafters, drafter),)
         return _Planned(plan, schedule_as_measured(profile, request, tick), drafters)
 
 

@@ -8,6 +8,7 @@ import pytest
 from tests.cli.conftest import LITTLE
 from tests.cli.invented import call, invented, saved, solved, solved_json
 from tests.planner.test_drafters import heads, lookup, lookup_rows
+from treeopt.trees.drafter_setting import drafter_setting
 from treeopt.trees.tree_file import load_file
 
 
@@ -79,6 +80,22 @@ def test_without_drafters_nothing_is_said_of_them(folder, profile):
     text = solved(folder, replace(profile, drafters=()))
     assert "drafter" not in text
     assert solved_json(folder, replace(profile, drafters=()))["drafters"] == []
+
+
+def test_one_drafter_alone(folder, profile):
+    for name in ("model", "medusa", "prompt-lookup"):
+        text = solved(folder, profile, "--drafter", name)
+        (row,) = rows(text)
+        assert row.startswith(f"* {name}")
+        assert "of all drafters" not in text
+        assert (load_file(folder / "tree.json").drafter or drafter_setting("model")).name == name
+    result = call("solve", "--profile", saved(folder, profile), "--drafter", "eagle")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "Error: drafter eagle: nothing was measured of it that suits. Measured here: model, medusa, prompt-lookup. "
+        "Profile with --drafter eagle.\n"
+    )
+    assert call("solve", "--profile", saved(folder, profile), "--drafter", "medsua").exit_code == 2
 
 
 def test_as_json(folder, profile):

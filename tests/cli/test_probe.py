@@ -57,6 +57,20 @@ class TestProbe:
         )
         assert Path("flags.txt").read_text() == "\n"
 
+    def test_another_method_is_probed_named_and_raced_as_it_was_probed(self, engine, monkeypatch):
+        engine.step_s = lambda length, _: 0.001 * (1 + 0.1 * length)
+        started = []
+        start = engine.start
+        monkeypatch.setattr(engine, "start", lambda launch: started.append(launch) or start(launch))
+        made = call("probe", "llama-server", *MODELS[:2], *QUICK, "--method", "ngram", "--ngram-tokens", "3")
+        assert made.exit_code == 0, made.output
+        settings = {each.name: each.value for each in Profile.load("profile.yaml").engine.settings}
+        assert (settings["method"], settings["ngram-tokens"]) == ("ngram", "3")
+        assert Profile.load("profile.yaml").pair.draft == "ngram"
+        raced = call("bench", "--engine", "llama-server", "--max-prompts", "12", "--repeats", "1")
+        assert raced.exit_code == 0, raced.output
+        assert {(each.method, each.ngram_tokens, each.draft) for each in started} == {("ngram", 3, None)}
+
     def test_batch_sizes_make_schedules(self, engine):
         engine.step_s = lambda length, batch: 0.001 * (1 + 0.1 * length * batch**3)
         assert probe("--batch-sizes", "1,2,4").exit_code == 0
@@ -90,6 +104,11 @@ class TestProbe:
             (("llama-server", "--url", "http://a:1"), "--url: expected one length of one server"),
             (("llama-server", "--url", "http://a:1", "--lengths", "3", "-o", "-"), "--output: expected a file"),
             (("llama-server", *MODELS, "--lengths", "1,3"), "--lengths: expected 0"),
+            (("llama-server", *MODELS, "--method", "ngram"), "--method ngram: expected --target alone"),
+            (("llama-server", *MODELS, "--method", "mtp"), "expected ngram, eagle3, none with llama-server"),
+            (("mlx-lm", *MODELS, "--method", "eagle3"), "--method: expected none with mlx-lm that treeopt starts"),
+            (("llama-server", "--target", "t.gguf", "--method", "eagle3"), "--target, --draft: expected both"),
+            (("llama-server", *MODELS, "--ngram-tokens", "3"), "--ngram-tokens: it is for --method ngram"),
             (("llama-server", *MODELS, "--lengths", "0,-1"), "whole numbers of at least 0"),
         ],
     )
