@@ -1,7 +1,7 @@
 """`treeopt solve`: the best tree for a profile."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,7 +24,8 @@ from treeopt.trees.drafter_setting import DRAFTERS
 if TYPE_CHECKING:
     from treeopt.planner import DrafterChoice, Plan, Schedule
     from treeopt.records.profile import Profile
-    from treeopt.trees import TreeFile
+    from treeopt.trees import Provenance, TreeFile
+    from treeopt.trees.tree_schedule import TreeSchedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +56,14 @@ class SolveOptions:
     save: Path | None = field(
         metadata=option(
             "--save", type=output_file, help="Solution file to write too; treeopt show takes any tree out of it."
+        )
+    )
+    schedule_path: Path | None = field(
+        metadata=option(
+            "--schedule",
+            "schedule_path",
+            type=output_file,
+            help="Schedule file to write too: a tree for every number of texts that are decoded at a time.",
         )
     )
     plot: Path | None = field(
@@ -101,7 +110,7 @@ def solve(asked: SolveOptions) -> None:
         if asked.as_json
         else _text(asked, found, profile, chosen)
     )
-    written = _write(_writers(asked, plan, profile, chosen))
+    written = _write(_writers(asked, found, profile, chosen))
     click.echo(report, err=asked.to_stdout)
     for warning in warnings(plan):
         warn(warning)
@@ -165,17 +174,40 @@ def _next(path: Path, plan: "Plan", profile: "Profile", profile_path: Path) -> s
 Writer = tuple[Path, Callable[[Path], None]]
 
 
-def _writers(asked: SolveOptions, plan: "Plan", profile: "Profile", chosen: "TreeFile") -> list[Writer]:
+def _writers(asked: SolveOptions, found: _Planned, profile: "Profile", chosen: "TreeFile") -> list[Writer]:
     """Return the files that are wanted, each with what writes it."""
     from treeopt.report.plan_figure import save_plan_figure
     from treeopt.report.plan_text import subject
 
+    plan = found.plan
     writers: list[Writer] = [(asked.path, chosen.save)]
     if asked.save is not None:
         writers.append((asked.save, plan.solution.save))
+    if asked.schedule_path is not None:
+        writers.append((asked.schedule_path, _tree_schedule(found.plan, profile, asked, chosen).save))
     if asked.plot is not None:
         writers.append((asked.plot, lambda path: save_plan_figure(plan, path, title=subject(profile), profile=profile)))
     return writers
+
+
+def _tree_schedule(plan: "Plan", profile: "Profile", asked: SolveOptions, chosen: "TreeFile") -> "TreeSchedule":
+    """Return the trees by number of texts, under the plan's rule, at its temperature and context length."""
+    from treeopt.planner.scheduling import requested_schedule, tree_schedule
+
+    request = replace(asked.plan.request, rule=plan.rule, temperature=plan.temperature)
+    found = tree_schedule(
+        requested_schedule(profile, request),
+        rule=plan.rule,
+        temperature=plan.temperature,
+        context_tokens=plan.model.condition.context_tokens,
+    )
+    return replace(found, provenance=_without_promise(chosen))
+
+
+def _without_promise(chosen: "TreeFile") -> "Provenance":
+    """Return where a plan came from, without the numbers that are one tree's."""
+    assert chosen.provenance is not None  # plans say where they come from
+    return replace(chosen.provenance, tokens_per_step=None, step_s=None, speedup=None)
 
 
 def _write(writers: list[Writer]) -> str:
