@@ -43,7 +43,7 @@ def test_every_number_of_texts_has_its_tree() -> None:
 
     assert found == [4, 4, 3, 1, 1, 1, 1, 1, 1, 1]  # beyond 8, as for 8
     assert (SCHEDULE.most_texts, SCHEDULE.max_nodes) == (8, 4)
-    with pytest.raises(InvalidValueError, match="texts: expected at least 1. Got 0"):
+    with pytest.raises(InvalidValueError, match=r"texts: expected at least 1\. Got 0"):
         SCHEDULE.tree(0)
 
 
