@@ -112,7 +112,7 @@ def _publish(asked: BenchOptions, profile: "Profile", client: "EngineClient", la
     from treeopt.report.engine_bench import engine_bench_json, engine_bench_table
 
     model = step_model(profile, temperature=asked.temperature)
-    chosen, default = fastest_length(model), _default(client.name)
+    chosen, default = fastest_length(model), default_length(client.name)
     settings = _settings(asked, profile, chosen, default)
     _warn_of_differences(profile, client, launch, settings)
     with tqdm(total=settings.waves, desc="race      ", unit="text", disable=None) as bar:
@@ -148,7 +148,7 @@ def _settings(asked: BenchOptions, profile: "Profile", chosen: int, default: int
     )
 
 
-def _default(name: str) -> int | None:
+def default_length(name: str) -> int | None:
     """Return the draft tokens that an engine takes when it is told nothing; None where it has to be told."""
     from treeopt.engines import ENGINES
 

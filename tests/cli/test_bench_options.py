@@ -27,6 +27,7 @@ VALUES = {
     "temperatures": "0.5",
     "temperatures_alias": "0.5",
     "lossy": None,
+    "drafter": "medusa",
     "max_new_tokens": "7",
     "repeats": "5",
     "plot": "picture.svg",
@@ -51,6 +52,7 @@ REFUSED = {
     ("--systems", "same_prompts"),
     ("--systems", "rule"),
     ("--systems", "lossy"),
+    *((mode, "drafter") for mode in ("--grid", "--systems", "--engine")),
     *((mode, name) for mode in ("TREE", "--grid", "--systems") for name in ("url", "program", "lengths", "timeout_s")),
     *(
         ("--engine", name)

@@ -6,7 +6,7 @@ with the costs of `treeopt.planner.costs`.  Plain decoding is the tree of the ro
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -17,12 +17,14 @@ from treeopt.arrays import Float64
 from treeopt.planner.condition import Condition, condition
 from treeopt.planner.costs import StepCosts, sizes, step_costs
 from treeopt.planner.dependence import ChainDependence, Dependence
+from treeopt.planner.drafted import Drafted
 from treeopt.planner.draws import Draws, TokenDraws, condition_draws, draw_tokens, estimates
 from treeopt.planner.overheads import branches
 from treeopt.planner.request import PlanRequest, Where
 from treeopt.planner.smoothing import Smoothing, smooth
 from treeopt.records.latency import Estimate, Timing
 from treeopt.records.profile import MeasuredAcceptance, Profile
+from treeopt.records.root_ranks import RootRanks
 from treeopt.trees import TokenTree
 
 
@@ -69,6 +71,8 @@ class TokenModel(ArrayRecord):
     """As measured, or smoothed."""
     smoothing: Smoothing | None
     """What smoothing did; None where it was not asked for."""
+    root_ranks: RootRanks | None = None
+    """The accepted ranks below every position, where a drafter's children hang on where the step began."""
 
     def tokens_per_step(self, tree: TokenTree) -> float:
         """Return F(T), corrected by the replay of the measured texts where their accepted ranks are known."""
@@ -96,7 +100,7 @@ class TokenModel(ArrayRecord):
         chains = tuple(each for each in self.acceptance.chains if each.length <= depth)
         if chains:
             return ChainDependence(self.acceptance.table, chains)
-        accepted_ranks = self.acceptance.accepted_ranks
+        accepted_ranks = self.acceptance.accepted_ranks or self.root_ranks
         return None if accepted_ranks is None else Dependence(self.acceptance.table, accepted_ranks)
 
     @cached_property
@@ -125,6 +129,8 @@ class StepModel(ArrayRecord):
     costs: StepCosts
     drafted_at_once: Timing | None = None
     """Seconds of the one pass that drafts all levels; None where every level has a pass of its own."""
+    drafted: Drafted | None = None
+    """The decoded texts that a drafter's steps are known from; None for the draft model, whose passes were timed."""
 
     @property
     def acceptance(self) -> MeasuredAcceptance:
@@ -150,6 +156,7 @@ class StepModel(ArrayRecord):
             rule=self.acceptance.rule,
             max_nodes=self.costs.max_nodes,
             drafted_at_once=self.drafted_at_once,
+            drafted=self.drafted,
         )
 
     def step_s(self, tree: TokenTree) -> float:
@@ -240,6 +247,13 @@ def token_model(acceptance: MeasuredAcceptance, *, raw: bool = False) -> TokenMo
     """Return the model of an acceptance, smoothed unless it is taken `raw`, as measured."""
     smoothing = None if raw else smooth(acceptance)
     return TokenModel(acceptance=smoothing.acceptance if smoothing else acceptance, smoothing=smoothing)
+
+
+def drafted_model(where: Condition, drafted: Drafted, *, raw: bool = False) -> StepModel:
+    """Return the model of steps whose static trees another drafter than the draft model fills, under a condition."""
+    acceptance = drafted.measured.acceptance
+    tokens = replace(token_model(acceptance, raw=raw), root_ranks=drafted.measured.ranks)
+    return StepModel(condition=where, drafts=tokens, costs=drafted.costs(where), drafted=drafted)
 
 
 def at_once_model(where: Condition, acceptance: MeasuredAcceptance, drafted: Timing) -> StepModel:

@@ -140,6 +140,28 @@ class OtherPair(Caution):
 
 
 @dataclass(frozen=True, slots=True)
+class OtherHeads(Caution):
+    """A tree that is drafted by other heads than those it was planned for."""
+
+    path: str
+    """Of the tree."""
+    drafter: str
+    folder: str | None
+    """Where the heads that are there lie; None for those that ship."""
+
+    @property
+    def found(self) -> str:
+        """Where the other heads lie."""
+        here = "those that ship" if self.folder is None else f"those in {self.folder}"
+        return f"{self.path} was planned for other {self.drafter} heads than {here}: what was promised does not hold."
+
+    @property
+    def action(self) -> str:
+        """Find them, or plan for these."""
+        return f"Name the folder of the planned ones with --drafter {self.drafter}=DIR, or profile and solve again."
+
+
+@dataclass(frozen=True, slots=True)
 class OtherConditions(Caution):
     """A promise that is of another machine, number format or number of threads."""
 

@@ -11,7 +11,7 @@ from treeopt.report.text import quoted
 if TYPE_CHECKING:
     from treeopt.engines.engine import Engine
     from treeopt.engines.reports import AcceptanceFormat
-    from treeopt.engines.settings.setting import Setting
+    from treeopt.engines.settings.made import Setting
     from treeopt.records.profile import MeasuredAcceptance
     from treeopt.trees import TokenTree
     from treeopt.trees.formats.topology import TopologyFormat

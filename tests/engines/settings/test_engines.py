@@ -270,7 +270,7 @@ class TestEveryEngine:
         assert engine.emit(asked(schedule=FALLING)) == engine.emit(asked(schedule=FALLING))
 
 
-@pytest.mark.parametrize("name", ["hf", "mlx-lm", "exllamav3", "openvino", "eagle"])
+@pytest.mark.parametrize("name", ["mlx-lm", "exllamav3", "eagle"])
 def test_no_method_is_taken_where_there_is_no_choice(name):
     with pytest.raises(InvalidValueError, match=r"expected none, .*leave it out"):
         engine_named(name).emit(asked(method="eagle3"))

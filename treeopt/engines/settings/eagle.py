@@ -75,4 +75,5 @@ ENGINE = Engine(
     default=DynamicTree(top_k=10, depth=8, nodes=60),
     emit=emit,
     off=speculation_off(NO_FLAGS, "model.naivegenerate(input_ids) in place of model.eagenerate(input_ids)"),
+    methods={"eagle": None},
 )

@@ -77,4 +77,5 @@ ENGINE = Engine(
     default=DynamicTree.chain(3),
     emit=emit,
     off=speculation_off(NO_FLAGS, "llama-server -m TARGET $(cat FILE)"),
+    methods={"eagle": "draft-eagle3"},
 )

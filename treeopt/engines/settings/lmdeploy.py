@@ -66,4 +66,5 @@ ENGINE = Engine(
     default=DynamicTree.chain(1),
     emit=emit,
     off=speculation_off(NO_FLAGS, "lmdeploy serve api_server TARGET $(cat FILE)"),
+    methods={"eagle": "eagle3"},
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from treeopt.engines.engine import Engine
-from treeopt.engines.settings.setting import Setting
+from treeopt.engines.settings.made import Setting
 from treeopt.files.marks import checksum
 from treeopt.records.profile import Profile, all_imported
 from treeopt.trees import TokenTree, TreeFile, chain
@@ -70,6 +70,7 @@ def topology_provenance(
             "files": _listed(files),
             "inputs": _hashed(inputs),
             "setting": _size(content.tree),
+            **({} if content.drafter is None else {"drafter": content.drafter.words}),
             "tree": {key: value for key, value in known.items() if value is not None},
         }
     )

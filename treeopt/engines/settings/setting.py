@@ -1,10 +1,11 @@
 """Profile, record and tree to an engine's setting: what to ask it for, and what that, its default and plain come to."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
-from treeopt.engines.engine import BatchLength, Engine, SettingFiles, SettingRequest
+from treeopt.engines.engine import BatchLength, Engine, SettingRequest
+from treeopt.engines.settings.drafted import drafter_setting
+from treeopt.engines.settings.made import UNNAMED_DRAFT, Setting, plain_setting
 from treeopt.engines.settings.prediction import Predicted, predicted, predicted_static, shape
 from treeopt.engines.settings.source import Source, verify_times
 from treeopt.errors import InfeasibleError, reason
@@ -26,34 +27,16 @@ from treeopt.records.warnings import (
 from treeopt.trees import TokenTree, chain
 from treeopt.trees.dynamic_tree import DynamicTree
 
-UNNAMED_DRAFT = "DRAFT"
-"""Stands for the draft model where nobody named one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """An engine's files, and what they promise."""
-
-    asked: SettingRequest | None
-    """None where plain decoding is the fastest, or all that was asked for: speculation is off then."""
-    emitted: SettingFiles
-    target_model: str | None = None
-    """What the target was loaded from; None where nobody knows, and for the bundled one."""
-    predictions: tuple[Predicted, ...]
-    """The setting, the engine's default where it can be predicted, and plain decoding; empty without a profile.
-    Of plain decoding, the best that drafts stands behind it."""
-    remarks: tuple[str, ...]
-    """What was chosen for which reason, in words."""
-    warnings: tuple[Caution, ...]
-
 
 def setting(engine: Engine, source: Source) -> Setting:
     """Return the fastest setting of an engine that the profile allows, or the chain that a tree is.
 
     Dynamic trees are chosen where the engine takes them and a record of the same temperature is there; else chains.
-    Where plain decoding is the fastest, speculation is off.  Raises InfeasibleError where the engine cannot be set to
-    what was asked for.
+    Of a tree file that names a drafter, the same drafter of the engine is set.  Where plain decoding is the fastest,
+    speculation is off.  Raises InfeasibleError where the engine cannot be set to what was asked for.
     """
+    if source.drafter is not None:
+        return drafter_setting(engine, source, source.drafter)
     source = source.for_engine(engine)
     if source.profile is None:
         return _without_profile(engine, source)
@@ -250,9 +233,7 @@ def _without_profile(engine: Engine, source: Source) -> Setting:
     if source.tree is None:
         raise InfeasibleError("setting: expected a profile or a tree. Got neither.")
     if source.tree.nodes == 1:
-        return Setting(
-            asked=None, emitted=engine.off, predictions=(), remarks=(), warnings=(SpeculationOff(engine.title),)
-        )
+        return plain_setting(engine)
     asked = SettingRequest(
         tree=DynamicTree.chain(source.tree.max_depth),
         static_tree=source.tree if engine.static else None,
