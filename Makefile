@@ -71,7 +71,8 @@ engines-mlx: $(MLX_LM)/ready
 
 $(MLX_LM)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(MLX_LM)
-	$(MLX_LM)/bin/python -m pip install --quiet --constraint constraints.txt --editable . "mlx-lm[cpu]==0.32.2"
+	$(MLX_LM)/bin/python -m pip install --quiet --constraint constraints.txt --editable . "mlx-lm[cpu]==0.32.2" \
+		pytest hypothesis  # for its own test
 	touch $@
 
 ENGINES := build/engines

@@ -17,6 +17,7 @@ from treeopt import bundled as bundle
 from treeopt.planner import DrafterChoice, PlanRequest, drafter_choices
 from treeopt.profiler import Journal, MonotonicClock
 from treeopt.profiler.drafters.decodes import Way, decoded_in_turn, together
+from treeopt.profiler.drafters.measuring import KEPT_POSITIONS
 from treeopt.profiler.recorder import Recorder
 from treeopt.records.measured_drafter import DecodedTexts
 from treeopt.records.profile import Profile
@@ -30,7 +31,7 @@ from treeopt.texts.prompts import load_prompts, profile_prompts
 from treeopt.trees import chain
 from treeopt.trees.drafter_setting import DRAFTERS
 
-POSITIONS = 96
+POSITIONS = KEPT_POSITIONS  # as many as profiles decode with
 
 
 def main() -> None:

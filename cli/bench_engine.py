@@ -45,6 +45,8 @@ def bench_engine(name: str, asked: BenchOptions) -> None:
 
 def _engine(asked: BenchOptions, profile: "Profile") -> EngineOptions:
     """Return the engine with the models that were probed, or those that the user names."""
+    from treeopt.profiler.engine_profile import METHOD, NGRAM_TOKENS
+
     target, draft = (
         str(given) if given is not None else None if asked.url else known
         for given, known in (
@@ -57,9 +59,17 @@ def _engine(asked: BenchOptions, profile: "Profile") -> EngineOptions:
         draft=draft,
         url=asked.url,
         program=asked.program,
+        method=_setting(profile, METHOD),
+        ngram_tokens=None if (ngram := _setting(profile, NGRAM_TOKENS)) is None else int(ngram),
         threads=asked.pair.threads or profile.machine.threads,
         timeout_s=asked.timeout_s,
     )
+
+
+def _setting(profile: "Profile", name: str) -> str | None:
+    """Return what the engine was set to when it was probed; None where that is not said."""
+    assert profile.engine is not None  # checked before
+    return next((each.value for each in profile.engine.settings if each.name == name), None)
 
 
 def _warn_of_differences(
@@ -81,7 +91,9 @@ def _warn_of_differences(
     assert profile.engine is not None  # checked before
     if profile.engine.version != client.version:
         differences.append(f"{client.name} {profile.engine.version}, not {client.version}")
-    run = {each.name: each.value for each in settings_of(client, settings) if each.name != "threads"}  # told above
+    run = {
+        each.name: each.value for each in settings_of(client, launch, settings) if each.name != "threads"
+    }  # told above
     differences += [
         f"{each.name} {each.value}, not {run[each.name]}"
         for each in profile.engine.settings
@@ -100,7 +112,7 @@ def _publish(asked: BenchOptions, profile: "Profile", client: "EngineClient", la
     from treeopt.report.engine_bench import engine_bench_json, engine_bench_table
 
     model = step_model(profile, temperature=asked.temperature)
-    chosen, default = fastest_length(model), _default(client.name)
+    chosen, default = fastest_length(model), default_length(client.name)
     settings = _settings(asked, profile, chosen, default)
     _warn_of_differences(profile, client, launch, settings)
     with tqdm(total=settings.waves, desc="race      ", unit="text", disable=None) as bar:
@@ -136,7 +148,7 @@ def _settings(asked: BenchOptions, profile: "Profile", chosen: int, default: int
     )
 
 
-def _default(name: str) -> int | None:
+def default_length(name: str) -> int | None:
     """Return the draft tokens that an engine takes when it is told nothing; None where it has to be told."""
     from treeopt.engines import ENGINES
 

@@ -19,6 +19,9 @@ from treeopt.version import TOOL
 
 SERVED = "served"
 """Stands for a model of an engine that runs already, which does not say where it has it from."""
+METHOD = "method"
+NGRAM_TOKENS = "ngram-tokens"
+"""Of an engine's settings, how it drafts otherwise than with a draft model, and how many tokens have to match there."""
 RULE = "target"
 """Chains of one child a node are accepted alike by every lossless rule of engines; this is its plainest name."""
 
@@ -30,15 +33,17 @@ def engine_profile(client: EngineClient, launch: Launch, settings: ProbeSettings
         tool=TOOL,
         machine=machine_of(launch),
         pair=pair_of(launch),
-        engine=EngineRun(name=client.name, version=client.version, settings=settings_of(client, settings)),
+        engine=EngineRun(name=client.name, version=client.version, settings=settings_of(client, launch, settings)),
         chain_latencies=tuple(_latency(settings, probe, batch) for batch in settings.batch_sizes),
         acceptances=(_acceptance(settings, probe),),
     )
 
 
-def settings_of(client: EngineClient, settings: ProbeSettings) -> tuple[EngineSetting, ...]:
+def settings_of(client: EngineClient, launch: Launch, settings: ProbeSettings) -> tuple[EngineSetting, ...]:
     """Return what an engine runs under, and what it was asked: prompts of another kind are accepted otherwise."""
-    return (*client.settings, EngineSetting(name="prompts", value=settings.prompts_from))
+    told = ((METHOD, launch.method), (NGRAM_TOKENS, launch.ngram_tokens))
+    drafting = (EngineSetting(name=name, value=str(value)) for name, value in told if value is not None)
+    return (*client.settings, *drafting, EngineSetting(name="prompts", value=settings.prompts_from))
 
 
 def machine_of(launch: Launch) -> Machine:
@@ -58,7 +63,7 @@ def pair_of(launch: Launch) -> Pair:
     target, draft = launch.target, launch.draft
     return Pair(
         target=SERVED if target is None else _name(target),
-        draft=SERVED if draft is None else _name(draft),
+        draft=(launch.method or SERVED) if draft is None else _name(draft),
         dtype=UNKNOWN,
         target_source=target,
         draft_source=draft,

@@ -18,7 +18,7 @@ import corpus
 import head_training
 import torch
 from llama import load_llama
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
@@ -35,7 +35,7 @@ HELD_OUT_TEXTS = 32
 TEXT_TOKENS = 512
 INNER = 256
 """Of the MLP: less than the target's, because a draft pass must cost little."""
-STORE = Path("build/heads/eagle_lessons.pt")
+STORE = Path("build/heads")
 
 
 class Lessons(NamedTuple):
@@ -53,19 +53,38 @@ class Lessons(NamedTuple):
         return Lessons(self.taps[texts].float(), self.last[texts].float(), self.tokens[texts])
 
 
-def prepared(folder: Path, target: Transformer, texts: int, corpus_windows: int, store: Path = STORE) -> Lessons:
-    """Return the lessons, made once and kept in `store`: texts of the target, shuffled with windows of the corpus."""
+def prepared(folder: Path, target: Transformer, texts: int, corpus_windows: int) -> Lessons:
+    """Return the lessons, made once and kept: texts of the target shuffled with windows of the corpus.
+
+    The last are windows that nothing is trained on, neither here nor with fewer windows.
+    """
+    store = STORE / f"eagle_lessons_{texts}_{corpus_windows}.pt"
     if not store.is_file():
-        store.parent.mkdir(parents=True, exist_ok=True)
-        written = written_texts(load_llama(folder), texts, TEXT_TOKENS, torch.Generator().manual_seed(5))
-        torch.save(written, store.with_name("eagle_texts.pt"))
-        stream = corpus.windows(corpus.byte_stream(held_out=False), TEXT_TOKENS, torch.Generator().manual_seed(6))
-        together = torch.cat([written, *(next(stream)[None, :-1] for _ in range(corpus_windows))])
-        shuffled = together[torch.randperm(len(together), generator=torch.Generator().manual_seed(7))]
-        unfinished = store.with_suffix(f".{os.getpid()}")
-        torch.save(tuple(lessons(target, shuffled)), unfinished)
-        unfinished.rename(store)
+        together = torch.cat([_written(folder, texts), _windows(corpus_windows)])
+        order = torch.randperm(len(together) - HELD_OUT_TEXTS, generator=torch.Generator().manual_seed(7))
+        _keep(tuple(lessons(target, torch.cat([together[order], together[-HELD_OUT_TEXTS:]]))), store)
     return Lessons(*torch.load(store, weights_only=True))
+
+
+def _written(folder: Path, texts: int) -> Tensor:
+    """Return texts of the target, made once and kept, because they cost most."""
+    store = STORE / f"eagle_texts_{texts}.pt"
+    if not store.is_file():
+        _keep(written_texts(load_llama(folder), texts, TEXT_TOKENS, torch.Generator().manual_seed(5)), store)
+    written: Tensor = torch.load(store, weights_only=True)
+    return written
+
+
+def _windows(count: int) -> Tensor:
+    stream = corpus.windows(corpus.byte_stream(held_out=False), TEXT_TOKENS, torch.Generator().manual_seed(6))
+    return torch.stack([next(stream)[:-1] for _ in range(count)])
+
+
+def _keep(content: object, store: Path) -> None:
+    store.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = store.with_suffix(f".{os.getpid()}")
+    torch.save(content, unfinished)
+    unfinished.rename(store)
 
 
 def lessons(target: Transformer, texts: Tensor) -> Lessons:
@@ -201,14 +220,21 @@ def save(head: LearningHead, layers: int, folder: Path) -> None:
     save_file({new: weights[name].half().contiguous() for name, new in NAMES.items()}, folder / "model.safetensors")
 
 
+def load(head: LearningHead, folder: Path) -> None:
+    """Go on from the weights that `save` wrote."""
+    stored = load_file(folder / "model.safetensors")
+    head.load_state_dict({name: stored[new].float() for name, new in NAMES.items()})
+
+
 def main() -> None:
     """Parse the arguments, train on most of the lessons, report on the others, save."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--texts", type=int, default=480)
-    parser.add_argument("--corpus-windows", type=int, default=960)
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--texts", type=int, default=96)
+    parser.add_argument("--corpus-windows", type=int, default=672)
+    parser.add_argument("--start", type=Path, help="a head to go on from")
+    parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--learning-rate", type=float, default=5e-3)
     options = parser.parse_args()
     start_s, start_cpu_s = time.perf_counter(), time.process_time()
@@ -218,6 +244,8 @@ def main() -> None:
     lessons_s = time.perf_counter() - start_s
     torch.manual_seed(9)
     head = LearningHead(target, output)
+    if options.start is not None:
+        load(head, options.start)
     kept, layers = len(found.tokens) - HELD_OUT_TEXTS, len(target.weights.layers)
     head_training.fit(
         head,

@@ -8,6 +8,10 @@ import pytest
 from tests.cli.conftest import LITTLE
 from tests.cli.invented import call, invented, saved, solved, solved_json
 from tests.planner.test_drafters import heads, lookup, lookup_rows
+from tests.support.eagle_heads import make_head, save_head, speculators
+from treeopt import bundled as bundle
+from treeopt.runtime import load_model
+from treeopt.trees.drafter_setting import drafter_setting
 from treeopt.trees.tree_file import load_file
 
 
@@ -81,6 +85,22 @@ def test_without_drafters_nothing_is_said_of_them(folder, profile):
     assert solved_json(folder, replace(profile, drafters=()))["drafters"] == []
 
 
+def test_one_drafter_alone(folder, profile):
+    for name in ("model", "medusa", "prompt-lookup"):
+        text = solved(folder, profile, "--drafter", name)
+        (row,) = rows(text)
+        assert row.startswith(f"* {name}")
+        assert "of all drafters" not in text
+        assert (load_file(folder / "tree.json").drafter or drafter_setting("model")).name == name
+    result = call("solve", "--profile", saved(folder, profile), "--drafter", "eagle")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "Error: drafter eagle: nothing was measured of it that suits. Measured here: model, medusa, prompt-lookup. "
+        "Profile with --drafter eagle.\n"
+    )
+    assert call("solve", "--profile", saved(folder, profile), "--drafter", "medsua").exit_code == 2
+
+
 def test_as_json(folder, profile):
     found = solved_json(folder, profile)["drafters"]
     assert [each["drafter"] for each in found] == ["model", "medusa", "prompt-lookup"]
@@ -101,11 +121,19 @@ def test_a_tree_file_on_standard_output_is_nothing_else(folder, profile):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("folder")
-def test_a_profile_of_the_bundled_pair_with_drafters_is_solved():
-    little = (*LITTLE, "--positions", "48", "--max-prompts", "4")
-    result = call("profile", *little, "--drafter", "prompt-lookup", "--drafter", "medusa")
+def test_a_profile_of_the_bundled_pair_with_drafters_is_solved(folder):
+    target = load_model(bundle.TARGET)
+    eagle = save_head(speculators, folder / "eagle", make_head(target, (1, 2), embedding=True), target)
+    named = ("model", "prompt-lookup", f"medusa={bundle.MEDUSA}", f"eagle={eagle}", f"eagle2={eagle}")
+    options = [part for each in named for part in ("--drafter", each)]
+    result = call("profile", *LITTLE, "--positions", "48", "--max-prompts", "4", *options)
     assert result.exit_code == 0, result.output
+    assert all(f"{name} at" in result.stdout or f"{name}: " in result.stdout for name in ("eagle", "eagle2", "medusa"))
+    names = [each.partition("=")[0] for each in named]
     result = call("solve")
     assert result.exit_code == 0, result.output
-    assert [line[2:].split()[0] for line in rows(result.stdout)] == ["model", "prompt-lookup", "medusa"]
+    assert [line[2:].split()[0] for line in rows(result.stdout)] == names
+    assert call("solve", "--drafter", "eagle2").exit_code == 0
+    drafter = load_file(folder / "tree.json").drafter
+    assert drafter is not None
+    assert drafter.source == str(eagle)

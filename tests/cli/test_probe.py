@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invented import call
+from tests.engines.probes.test_http import serve  # noqa: F401 - a fixture
 from tests.support.fake_engine import FakeEngine
 from treeopt.engines.probes import named
 from treeopt.records.engine import EngineSetting
@@ -36,6 +37,7 @@ class TestProbe:
         result = probe()
         assert result.exit_code == 0, result.stderr
         assert "draft tokens  step, ms" in result.stdout
+        assert "ever accepted" not in result.stderr
         assert Profile.load("profile.yaml").engine.name == "llama-server"
         assert not Path("profile.yaml.partial").exists()
         solved = call("solve")
@@ -56,6 +58,20 @@ class TestProbe:
             f"speculation loses: the fastest draft, a chain of 1 draft token, is {speedup[1]} times" in exported.stderr
         )
         assert Path("flags.txt").read_text() == "\n"
+
+    def test_another_method_is_probed_named_and_raced_as_it_was_probed(self, engine, monkeypatch):
+        engine.step_s = lambda length, _: 0.001 * (1 + 0.1 * length)
+        started = []
+        start = engine.start
+        monkeypatch.setattr(engine, "start", lambda launch: started.append(launch) or start(launch))
+        made = call("probe", "llama-server", *MODELS[:2], *QUICK, "--method", "ngram", "--ngram-tokens", "3")
+        assert made.exit_code == 0, made.output
+        settings = {each.name: each.value for each in Profile.load("profile.yaml").engine.settings}
+        assert (settings["method"], settings["ngram-tokens"]) == ("ngram", "3")
+        assert Profile.load("profile.yaml").pair.draft == "ngram"
+        raced = call("bench", "--engine", "llama-server", "--max-prompts", "12", "--repeats", "1")
+        assert raced.exit_code == 0, raced.output
+        assert {(each.method, each.ngram_tokens, each.draft) for each in started} == {("ngram", 3, None)}
 
     def test_batch_sizes_make_schedules(self, engine):
         engine.step_s = lambda length, batch: 0.001 * (1 + 0.1 * length * batch**3)
@@ -89,7 +105,13 @@ class TestProbe:
             (("llama-server", "--url", "a:1"), "expected a server for each length"),
             (("llama-server", "--url", "http://a:1"), "--url: expected one length of one server"),
             (("llama-server", "--url", "http://a:1", "--lengths", "3", "-o", "-"), "--output: expected a file"),
+            (("vllm", "--url", "http://a:1", "--lengths", "3", "--ngram-tokens", "2"), "that treeopt starts"),
             (("llama-server", *MODELS, "--lengths", "1,3"), "--lengths: expected 0"),
+            (("llama-server", *MODELS, "--method", "ngram"), "--method ngram: expected --target alone"),
+            (("llama-server", *MODELS, "--method", "mtp"), "expected ngram, eagle3, none with llama-server"),
+            (("mlx-lm", *MODELS, "--method", "eagle3"), "--method: expected none with mlx-lm that treeopt starts"),
+            (("llama-server", "--target", "t.gguf", "--method", "eagle3"), "--target, --draft: expected both"),
+            (("llama-server", *MODELS, "--ngram-tokens", "3"), "--ngram-tokens: it is for --method ngram"),
             (("llama-server", *MODELS, "--lengths", "0,-1"), "whole numbers of at least 0"),
         ],
     )
@@ -122,10 +144,52 @@ class TestProbe:
         assert done.exit_code == 0, done.output
         assert [each.length for each in Profile.load("p.yaml").chain_latencies[0].chains] == [0, 3]
         assert "Answers stay in p.yaml.partial" in done.stdout
+        assert (
+            "bench --engine llama-server --profile p.yaml --url 0=URL,3=URL"
+            in call("solve", "--profile", "p.yaml").stdout
+        )
         more = call(*start, "--url", "http://b:2", "--lengths", "1", "--resume")
         assert more.exit_code == 0, more.output
         assert [each.length for each in Profile.load("p.yaml").chain_latencies[0].chains] == [0, 1, 3]
         assert asked == ["3=http://a:1", "0=http://a:1", "0=http://a:1", "1=http://b:2"]
+
+    def test_a_server_that_is_started_anew_with_each_length(self, serve, tmp_path, monkeypatch):  # noqa: F811
+        """Over HTTP, the server at one address: it drafts 3 tokens of which 3 in 5 steps are accepted, then none."""
+        monkeypatch.chdir(tmp_path)
+        counted = {"drafting": True, "texts": 0}
+
+        def completion():
+            timings = {"predicted_n": 9, "predicted_ms": 8.0}
+            if counted["drafting"]:
+                counted["texts"] += 1
+                timings |= {"draft_n": 15, "draft_n_accepted": 3, "predicted_ms": 20.0}
+            return 200, json.dumps({"content": "text", "timings": timings, "tokens_evaluated": 5})
+
+        def metrics():
+            growth = {"drafts": 5, "draft_tokens": 15, "accepted_tokens": 3, 'accepted_tokens_per_pos{position="0"}': 3}
+            rows = [(name.partition("{"), each * counted["texts"]) for name, each in growth.items()]
+            text = "".join(
+                f"# TYPE a:spec_decode_num_{name}_total counter\na:spec_decode_num_{name}_total{mark}{place} {each}\n"
+                for (name, mark, place), each in rows
+            )
+            return (200, text) if counted["drafting"] else (404, "")
+
+        url, _ = serve({"/props": (200, '{"build_info": "b1"}'), "/completion": completion, "/metrics": metrics})
+        first = call("probe", "llama-server", *QUICK[:-2], "--url", url, "--lengths", "3", "-o", "p.yaml")
+        assert first.exit_code == 0, first.output
+        counted["drafting"] = False
+        told = shlex.split(first.stdout.splitlines()[-1].partition("then: ")[2])
+        done = call(*told[1:])
+        assert "with 3 draft tokens none beyond number 1 of a step was ever accepted" in " ".join(done.stderr.split())
+        assert done.exit_code == 0, done.output
+        found = Profile.load("p.yaml")
+        plain, drafted = found.chain_latencies[0].chains
+        assert (plain.length, drafted.length) == (0, 3)
+        assert plain.steps.samples_s == pytest.approx([0.001] * 12)
+        assert drafted.steps.samples_s == pytest.approx([0.004] * 12)
+        assert found.acceptances[0].chains[0].tokens_per_step == pytest.approx(8 / 5)
+        solved = call("solve", "--profile", "p.yaml")  # of a length that is deeper than what was ever accepted
+        assert solved.exit_code == 0, solved.output
 
     def test_after_plain_decoding_a_length_is_proposed(self, engine):
         assert engine.asked == 0

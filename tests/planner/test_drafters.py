@@ -211,7 +211,7 @@ def test_drafters_are_planned_for_where_they_were_measured():
 
 def test_the_best_of_all_and_its_tree_file(tmp_path):
     profile = invented()
-    slow = [({"length": 3, "ngram": 2}, 4, 1.1, 5e-3)]
+    slow = [({"length": 9, "ngram": 2}, 10, 9.0, 0.2)]  # most tokens of all
     for drafters, expected in (
         ((), "model"),
         ((lookup(profile, slow),), "model"),

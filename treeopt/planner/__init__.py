@@ -1,6 +1,6 @@
 """Profile to plan: which rule and tree are fastest, where, by how much, and how sure that is."""
 
-from treeopt.planner.drafters import DrafterChoice, best_drafter, drafter_choices, tree_file
+from treeopt.planner.drafters import DrafterChoice, best_drafter, chosen_drafter, drafter_choices, tree_file
 from treeopt.planner.draws import Confidence
 from treeopt.planner.fastest import Fastest, fastest_tree
 from treeopt.planner.model import Candidate, StepModel, kind_of, requested_model, step_model
@@ -31,6 +31,7 @@ __all__ = [
     "StepModel",
     "Where",
     "best_drafter",
+    "chosen_drafter",
     "drafter_choices",
     "fastest_drafted_tree",
     "fastest_tree",

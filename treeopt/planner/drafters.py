@@ -7,6 +7,7 @@ import numpy as np
 
 from treeopt.array_record import ArrayRecord
 from treeopt.arrays import Float64
+from treeopt.errors import InfeasibleError
 from treeopt.planner.condition import Condition
 from treeopt.planner.counted import counted_predictions
 from treeopt.planner.drafted import Drafted, decoded_at
@@ -72,6 +73,17 @@ def drafter_choices(profile: Profile, request: PlanRequest, *, plan: Plan | None
 def best_drafter(choices: Sequence[DrafterChoice], objective: str = "speed") -> DrafterChoice:
     """Return the choice with most of what the objective asks for, in a tie the first."""
     return max(choices, key=lambda each: (each.speedup if objective == "speed" else each.tokens_per_step).value)
+
+
+def chosen_drafter(choices: Sequence[DrafterChoice], name: str) -> DrafterChoice:
+    """Return the choice of one drafter; raises InfeasibleError where there is none, naming those that there are."""
+    for each in choices:
+        if each.setting.name == name:
+            return each
+    raise InfeasibleError(
+        f"drafter {name}: nothing was measured of it that suits. Measured here: "
+        f"{', '.join(each.setting.name for each in choices)}. Profile with --drafter {name}."
+    )
 
 
 def tree_file(plan: Plan, profile: Profile, *, source: str, choice: DrafterChoice | None = None) -> TreeFile:

@@ -96,11 +96,10 @@ class TokenModel(ArrayRecord):
     @cached_property
     def dependence(self) -> ChainDependence | Dependence | None:
         """What the table leaves out; None where no accepted ranks are known."""
-        if self.acceptance.chains:
-            depth = self.acceptance.table.max_depth or 0
-            return ChainDependence(
-                self.acceptance.table, tuple(each for each in self.acceptance.chains if each.length <= depth)
-            )
+        depth = self.acceptance.table.max_depth or 0
+        chains = tuple(each for each in self.acceptance.chains if each.length <= depth)
+        if chains:
+            return ChainDependence(self.acceptance.table, chains)
         accepted_ranks = self.acceptance.accepted_ranks or self.root_ranks
         return None if accepted_ranks is None else Dependence(self.acceptance.table, accepted_ranks)
 

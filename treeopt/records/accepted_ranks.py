@@ -56,11 +56,14 @@ class AcceptedRanks(ArrayRecord):
         """Return what steps with a tree come to, each text begun with a step and ended before a step may be cut off."""
         key = tree.parents.tobytes()
         if key not in self._replays:
-            walked = [
-                walked_steps(step_tokens(tree, each, by_depth=False), len(each) - tree.max_depth) for each in self.ranks
-            ]
+            each_text = zip(self.step_tokens(tree), self.ranks, strict=True)
+            walked = [walked_steps(tokens, len(ranks) - tree.max_depth) for tokens, ranks in each_text]
             self._replays[key] = Replayed(*np.array(walked, np.int64).T)
         return self._replays[key]
+
+    def step_tokens(self, tree: TokenTree) -> tuple[Int64, ...]:
+        """Return (positions,) for every text: the tokens that a step beginning at each position commits."""
+        return tuple(step_tokens(tree, each, by_depth=False) for each in self.ranks)
 
     def table(self, depths: int, branching: int) -> AcceptanceTable:
         """Return the table of the same ranks, every position taken as a root once; what was never reached is 0."""

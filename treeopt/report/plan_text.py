@@ -54,7 +54,7 @@ def plan_text(
     if len(plan.rules) > 1:
         blocks.append(rules_table(plan))
     blocks.append("\n".join(remarks(plan, level_width)))
-    if len(drafters) > 1:
+    if drafters:
         blocks.append(drafters_table(drafters, plan.objective))
     if schedule is not None:
         blocks.append(schedule_table(schedule))
@@ -113,7 +113,7 @@ def rules_table(plan: "Plan") -> str:
 
 
 def drafters_table(drafters: "Sequence[DrafterChoice]", objective: str) -> str:
-    """Return the best of every drafter as lines, that of all marked, and what it is in words."""
+    """Return the best of every drafter as lines, that of all marked, and in words where there are several."""
     from treeopt.planner import best_drafter
 
     best = best_drafter(drafters, objective)
@@ -123,7 +123,7 @@ def drafters_table(drafters: "Sequence[DrafterChoice]", objective: str) -> str:
     ]
     columns = (Column(least=9), Column(least=9, gap=3), *PREDICTED_COLUMNS)
     lines = aligned([("  drafter", "setting", *PREDICTED), *rows], columns)
-    return "\n".join([*lines, "", _best_of_all(best, objective)])
+    return "\n".join([*lines, "", _best_of_all(best, objective)] if len(drafters) > 1 else lines)
 
 
 def _predicted(choice: "DrafterChoice") -> "tuple[Estimate, Estimate, Estimate]":

@@ -60,6 +60,22 @@ def program(tmp_path):
     return made
 
 
+NGRAM = replace(LAUNCH, draft=None, method="ngram", ngram_tokens=4)
+
+
+@pytest.mark.parametrize("name", ["--spec-ngram-simple-size-", "--spec-ngram-size-"])
+def test_another_method_is_named_as_its_help_names_it(program, name):
+    server = LlamaProgram(str(program(says=f"{TODAY}{name}n N\n{name}m N\n")))
+    plain = server.flags(replace(LAUNCH, draft_tokens=0))
+    assert server.flags(NGRAM) == (*plain, "--spec-type", "ngram-simple", f"{name}m", "3", f"{name}n", "4")
+    assert server.flags(replace(LAUNCH, method="eagle3"))[-2:] == ("--spec-type", "draft-eagle3")
+
+
+def test_a_program_that_cannot_draft_so_is_one_line(program):
+    with pytest.raises(EngineError, match="help names --spec-type and --spec-ngram-simple-size-m"):
+        LlamaProgram(str(program())).flags(NGRAM)
+
+
 @pytest.mark.parametrize(
     ("says", "drafting"),
     [

@@ -11,6 +11,10 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from treeopt.errors import EngineError, InvalidValueError, printable
 from treeopt.records.engine import EngineSetting
 
+NGRAM, EAGLE3, MTP = "ngram", "eagle3", "mtp"
+METHODS = (NGRAM, EAGLE3, MTP)
+"""How engines draft otherwise than with a draft model: from the text itself, with an EAGLE-3 head, with the target's own module."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
@@ -19,6 +23,7 @@ class Launch:
     target: str | None
     """Model in the form that the engine takes; None where the engine runs already."""
     draft: str | None
+    """Draft model or head; None where the engine runs already, or drafts without one."""
     draft_tokens: int
     """Length of the chain; 0 is plain decoding."""
     slots: int = 1
@@ -29,6 +34,15 @@ class Launch:
     """CPU threads; None leaves them to the engine."""
     timeout_s: float = 60.0
     """Longest wait for a start or an answer."""
+    method: str | None = None
+    """One of `METHODS`; None drafts with a draft model."""
+    ngram_tokens: int | None = None
+    """Of the method `ngram`, tokens that have to match; None leaves them to the engine."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the models that an engine needs are named."""
+        return self.target is not None and (self.draft is not None or self.method == NGRAM)
 
 
 class Question(NamedTuple):

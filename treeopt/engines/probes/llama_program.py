@@ -6,7 +6,7 @@ import socket
 import subprocess
 
 from treeopt.engines.probes.child import Child, python
-from treeopt.engines.probes.client import Launch, Running
+from treeopt.engines.probes.client import NGRAM, Launch, Running
 from treeopt.engines.probes.running_llama import NAME, RunningLlama
 from treeopt.errors import EngineError, printable
 from treeopt.records.engine import EngineSetting
@@ -19,6 +19,8 @@ LENGTHS = (
     ("--draft-max", "--draft-min", "--draft-p-min"),
 )
 """Most draft tokens, fewest, and the probability below which no more are drafted: today's names, and those before."""
+
+NGRAM_SIZES = ("--spec-ngram-simple-size-", "--spec-ngram-size-")
 
 
 def on_path() -> str | None:
@@ -52,7 +54,7 @@ class LlamaProgram:
 
     def start(self, launch: Launch) -> Running:
         """See `EngineClient`; it ends with treeopt."""
-        if launch.target is None or launch.draft is None:
+        if not launch.complete:
             raise EngineError(f"{NAME}: expected two models. Got one or none: give --target and --draft.")
         port = _free_port()
         command = (self._program, *self.flags(launch), "--host", "127.0.0.1", "--port", str(port))
@@ -67,11 +69,27 @@ class LlamaProgram:
         flags = ["--model", str(launch.target), "-np", slots, "-c", context, "--metrics"]
         if self._threads is not None:
             flags += ["-t", str(self._threads)]
-        if launch.draft_tokens:
+        if launch.draft_tokens and launch.method == NGRAM:
+            flags += [METHOD, "ngram-simple", self._ngram_flag("m"), str(launch.draft_tokens)]
+            if launch.ngram_tokens is not None:
+                flags += [self._ngram_flag("n"), str(launch.ngram_tokens)]
+        elif launch.draft_tokens:
             most, least, cut = self._length_flags()
             flags += ["--model-draft", str(launch.draft), most, str(launch.draft_tokens), least, "0", cut, "0"]
-            flags += [METHOD, "draft-simple"] if METHOD in self._knows else []
+            kind = "draft-simple" if launch.method is None else f"draft-{launch.method}"
+            flags += [METHOD, kind] if METHOD in self._knows else []
         return tuple(flags)
+
+    def _ngram_flag(self, size: str) -> str:
+        """Return the flag of tokens that match, `n`, or that are drafted, `m`; raises EngineError where help names none."""
+        names = [f"{each}{size}" for each in NGRAM_SIZES]
+        for name in names:
+            if name in self._knows and METHOD in self._knows:
+                return name
+        raise EngineError(
+            f"{NAME}: expected a program whose --help names {METHOD} and {names[0]}. {self._program} does not: update "
+            "llama.cpp, or leave --method out."
+        )
 
     def _length_flags(self) -> tuple[str, str, str]:
         for names in LENGTHS:

@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from typing import Protocol
 
-from treeopt.engines.probes.client import Availability, EngineClient
+from treeopt.engines.probes.client import EAGLE3, NGRAM, Availability, EngineClient
 from treeopt.errors import InvalidValueError
 
 NAMES = ("llama-server", "transformers", "openvino", "mlx-lm", "vllm", "openai")
+STARTED_METHODS = {"llama-server": (NGRAM, EAGLE3), "transformers": (NGRAM,)}
+"""How engines that treeopt starts can be told to draft, beside a draft model; those at an address are as they are."""
 
 
 class ProbeModule(Protocol):
@@ -41,6 +43,18 @@ def engine_client(
 
         return LlamaProgram(program, threads=threads)
     return _module(name).client(name, url=url, threads=threads, timeout_s=timeout_s)
+
+
+def check_method(name: str, method: str | None, *, url: str | None) -> None:
+    """Raise InvalidValueError for a method that an engine cannot be started with; those at an address are as they are."""
+    if method is None or url is not None:
+        return
+    known = STARTED_METHODS.get(name, ())
+    if method not in known:
+        raise InvalidValueError(
+            f"--method: expected {', '.join((*known, 'none'))} with {name} that treeopt starts. Got {method}: leave it out, or "
+            "start the engine with it and give --url."
+        )
 
 
 def availabilities() -> Iterator[Availability]:

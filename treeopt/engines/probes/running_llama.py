@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from treeopt.engines.probes.child import Child
-from treeopt.engines.probes.client import Answer, Counters, Launch, Question
+from treeopt.engines.probes.client import NGRAM, Answer, Counters, Launch, Question
 from treeopt.engines.probes.http import HttpEngine, number
 from treeopt.errors import EngineError
 
@@ -17,7 +17,7 @@ class RunningLlama:
     def __init__(self, url: str, launch: Launch, child: Child | None) -> None:
         self._http = HttpEngine(NAME, url, timeout_s=launch.timeout_s)
         self._child = child
-        self._drafts = launch.draft_tokens > 0
+        self._drafts = launch.draft_tokens > 0 and launch.method != NGRAM  # which finds nothing in many a text
         self._pool = ThreadPoolExecutor(launch.slots)
 
     def answers(self, questions: Sequence[Question]) -> list[Answer]:
