@@ -2,10 +2,9 @@
 
 import pytest
 
-from treeopt import bundled
 from treeopt.methods.contest import NAMES
 from treeopt.methods.running import ContestRequest, Effort, run_contest
-from treeopt.records.results import NotRun, Row
+from treeopt.records.results import NotRun
 from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
 
 SMALL = Effort(
@@ -43,30 +42,24 @@ def rows(pair):
     return contest(pair, ["all"], [0.0, 0.6])
 
 
-@pytest.fixture(scope="module")
-def ran(rows):
-    return [row for row in rows if isinstance(row, Row)]
-
-
 def test_every_system_has_a_row_at_every_temperature(rows):
     assert [(row.temperature, row.system) for row in rows] == [(t, name) for t in (0.0, 0.6) for name in NAMES]
-    missing = () if hasattr(bundled, "EAGLE") else ("eagle", "eagle")  # no such head ships yet
-    assert tuple(row.system for row in rows if isinstance(row, NotRun)) == missing
+    assert [row for row in rows if isinstance(row, NotRun)] == []
 
 
-def test_every_system_is_lossless(ran):
-    assert [(row.system, row.evidence) for row in ran if not row.lossless] == []
+def test_every_system_is_lossless(rows):
+    assert [(row.system, row.evidence) for row in rows if not row.lossless] == []
 
 
-def test_every_number_is_one(ran):
-    for row in ran:
+def test_every_number_is_one(rows):
+    for row in rows:
         assert row.tokens_per_step >= 1
         assert row.step_s == pytest.approx(row.draft_s + row.verify_s + row.rest_s)
         assert row.tokens_per_s == pytest.approx(row.tokens_per_step / row.step_s)
         assert row.predicted_speedup > 0
-    assert [row.speedup for row in ran if row.system == "plain"] == [1.0, 1.0]
+    assert [row.speedup for row in rows if row.system == "plain"] == [1.0, 1.0]
 
 
-def test_drafts_are_of_use(ran):
+def test_drafts_are_of_use(rows):
     """At temperature 0 every drafter gets more than one token a step out of the bundled pair."""
-    assert [row.system for row in ran if row.temperature == 0 and row.tokens_per_step < 1.1] == ["plain"]
+    assert [row.system for row in rows if row.temperature == 0 and row.tokens_per_step < 1.1] == ["plain"]
