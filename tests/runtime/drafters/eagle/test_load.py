@@ -49,7 +49,7 @@ class TestBoundaries:
         assert load_eagle(saved(tmp_path, deep), deep, taps=(0, 8, 3)).wants.boundaries == (0, 8, 3)
 
     def test_default_ones_are_warned_of(self, deep, tmp_path):
-        with pytest.warns(TreeoptWarning, match=rf"{IDS}: is missing.*\(2, 4, 5\) are read.*--eagle-layers"):
+        with pytest.warns(TreeoptWarning, match=rf"{IDS}: is missing.*\(2, 4, 5\) are read.*or with taps="):
             head = load_eagle(saved(tmp_path, deep, layouts.safeailab), deep)
         assert head.wants.boundaries == (2, 4, 5)
 

@@ -155,7 +155,7 @@ class _Loading:
             warnings.warn(
                 TreeoptWarning(
                     f"{self._config.path}: {TAP_IDS}: is missing, and the states at boundaries {found} are read. Where "
-                    "few tokens are accepted, name those that the head was trained on (--eagle-layers, taps=)."
+                    "few tokens are accepted, name in that field, or with taps=, those that the head was trained on."
                 ),
                 stacklevel=4,
             )
