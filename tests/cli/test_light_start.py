@@ -13,7 +13,7 @@ import treeopt
 from treeopt.cli import lazy
 from treeopt.cli.main import Commands, main
 
-NAMES = ["profile", "solve", "show", "compare", "probe", "export", "import", "run", "bench"]
+NAMES = ["profile", "solve", "show", "compare", "probe", "export", "import", "run", "bench", "simulate"]
 HEAVY = ["numpy", "torch", "numba", "scipy", "matplotlib", "yaml", "tqdm", "transformers", "importlib.metadata"]
 
 
@@ -54,7 +54,7 @@ def test_completion_of_commands_and_options() -> None:
         return [each.value for each in ShellComplete(main, {}, "treeopt", "_T").get_completions(arguments, incomplete)]
 
     assert completed("") == NAMES
-    assert completed("s") == ["solve", "show"]
+    assert completed("s") == ["solve", "show", "simulate"]
     assert completed("--") == ["--version", "--debug", "--help"]
 
 
