@@ -49,8 +49,8 @@ LENGTHS = tuple(range(9))
 RUNS = 3
 THREADS = 1
 """Threads of one engine wait for one another: on two cores a second one fights with whatever else runs there."""
-PROMPTS = {"transformers": 128, "mlx-lm": 128}
-MOST_PROMPTS = 384
+PROMPTS = {"transformers": 128, "mlx-lm": 64}
+MOST_PROMPTS = 192
 """Half of them are probed, half raced; texts differ so much that fewer do not tell tokens per step within 5 %."""
 PROBE_ROUNDS, RACE_ROUNDS = 2, 3
 """One fewer of engines with fewer prompts, which need not be started."""
@@ -171,7 +171,7 @@ def source_prompts() -> Iterator[str]:
     files = [text.splitlines() for path, text in corpus.source_files() if corpus.is_held_out(path)]
     for part in range(1000):
         for lines in files:
-            prompt = "\n".join(lines[part * 10 * PROMPT_LINES :][:PROMPT_LINES])
+            prompt = "\n".join(lines[part * 3 * PROMPT_LINES :][:PROMPT_LINES])
             if len(prompt) > 10 * PROMPT_LINES:
                 yield prompt
 

@@ -37,6 +37,7 @@ class TestProbe:
         result = probe()
         assert result.exit_code == 0, result.stderr
         assert "draft tokens  step, ms" in result.stdout
+        assert "ever accepted" not in result.stderr
         assert Profile.load("profile.yaml").engine.name == "llama-server"
         assert not Path("profile.yaml.partial").exists()
         solved = call("solve")
@@ -179,6 +180,7 @@ class TestProbe:
         counted["drafting"] = False
         told = shlex.split(first.stdout.splitlines()[-1].partition("then: ")[2])
         done = call(*told[1:])
+        assert "with 3 draft tokens none beyond number 1 of a step was ever accepted" in " ".join(done.stderr.split())
         assert done.exit_code == 0, done.output
         found = Profile.load("p.yaml")
         plain, drafted = found.chain_latencies[0].chains
@@ -186,6 +188,8 @@ class TestProbe:
         assert plain.steps.samples_s == pytest.approx([0.001] * 12)
         assert drafted.steps.samples_s == pytest.approx([0.004] * 12)
         assert found.acceptances[0].chains[0].tokens_per_step == pytest.approx(8 / 5)
+        solved = call("solve", "--profile", "p.yaml")  # of a length that is deeper than what was ever accepted
+        assert solved.exit_code == 0, solved.output
 
     def test_after_plain_decoding_a_length_is_proposed(self, engine):
         assert engine.asked == 0

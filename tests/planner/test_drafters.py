@@ -36,6 +36,11 @@ def rest_s(tree):
     return 1e-3 + 4e-4 * tree.max_depth + 5e-5 * tree.nodes + 2e-4 * (tree.child_counts.max() > 1)
 
 
+def at_once_s(tree):
+    """Return likewise where one pass drafts all levels, however wide."""
+    return 3e-3 + 5e-5 * tree.nodes
+
+
 def texts(tokens_per_step, step_s, *, steps=(40, 60), texts=2):
     """Return texts whose steps took so long."""
     return DecodedTexts(
@@ -49,7 +54,7 @@ def plain_s(profile):
     return requested_plan(profile, PlanRequest(temperature=0.0)).plain.step_s.value
 
 
-def heads(profile, table=OWN, trees=TREES, name="medusa", temperature=0.0):
+def heads(profile, table=OWN, trees=TREES, name="medusa", temperature=0.0, rest=rest_s):
     measured = MeasuredTrees(
         acceptance=MeasuredAcceptance(
             rule="target", temperature=temperature, top_p=1.0, prompts=9, positions=999, table=table
@@ -57,7 +62,7 @@ def heads(profile, table=OWN, trees=TREES, name="medusa", temperature=0.0):
         context_tokens=256,
         plain=texts(1, SLOWER * plain_s(profile)),
         trees=tuple(
-            DecodedTree(tree=tree, decoded=texts(1.5, SLOWER * (verify_s(tree.nodes, 256, 1) + rest_s(tree))))
+            DecodedTree(tree=tree, decoded=texts(1.5, SLOWER * (verify_s(tree.nodes, 256, 1) + rest(tree))))
             for tree in trees
         ),
     )
@@ -118,14 +123,15 @@ def expected_tokens(table, tree):
     return reach.sum()
 
 
-def test_a_static_tree_is_the_best_of_all_trees():
+@pytest.mark.parametrize("rest", [rest_s, at_once_s])
+def test_a_static_tree_is_the_best_of_all_trees(rest):
     profile = invented()
-    profile = replace(profile, drafters=(heads(profile),))
-    model, found = drafter_choices(profile, PlanRequest(max_nodes=7, raw=True))
+    profile = replace(profile, drafters=(heads(profile, rest=rest),))
+    _, found = drafter_choices(profile, PlanRequest(max_nodes=7, raw=True))
     plain = plain_s(profile)
 
     def speedup(tree):
-        return expected_tokens(OWN, tree) / (verify_s(tree.nodes, 256, 1) + rest_s(tree)) * plain
+        return expected_tokens(OWN, tree) / (verify_s(tree.nodes, 256, 1) + rest(tree)) * plain
 
     known = {tree: speedup(tree) for tree in all_trees(7, 3, 2) if tree.nodes > 1}
     assert len(known) > 40
@@ -133,12 +139,10 @@ def test_a_static_tree_is_the_best_of_all_trees():
     assert known[found.tree] == pytest.approx(max(known.values()), rel=1e-3)
     assert found.speedup.value == pytest.approx(known[found.tree], rel=1e-3)
     assert found.tokens_per_step.value == pytest.approx(expected_tokens(OWN, found.tree))
-    assert found.step_s.value == pytest.approx(verify_s(found.nodes, 256, 1) + rest_s(found.tree), rel=1e-3)
+    assert found.step_s.value == pytest.approx(verify_s(found.nodes, 256, 1) + rest(found.tree), rel=1e-3)
     assert found.bound is not None
     assert found.bound >= found.speedup.value * (1 - 1e-9)
     assert (found.rule, found.setting.name, found.nodes) == ("target", "medusa", found.tree.nodes)
-    worse = known.get(model.tree, 0.0)
-    assert worse < found.speedup.value  # the draft model's tree is not the heads'
     # a step of the draft model's overhead would promise something else
     assert speedup(found.tree) != pytest.approx(
         expected_tokens(OWN, found.tree) / (verify_s(found.nodes, 256, 1) + draft_s(1, 256, 1) + 2e-4) * plain, rel=0.02

@@ -117,7 +117,6 @@ def condition_draws(
     *,
     rule: str,
     max_nodes: int = 0,
-    drafted_at_once: Timing | None = None,
     drafted: Drafted | None = None,
 ) -> Draws:
     """Return the draws of an acceptance with those of one condition, the same at every call; see `step_costs`."""
@@ -131,7 +130,6 @@ def condition_draws(
         rule=rule,
         max_nodes=max_nodes,
         reading=lambda timings: draw_medians(timings, generator),
-        drafted_at_once=drafted_at_once,
     )
     return Draws(acceptance=acceptance, costs=costs)
 

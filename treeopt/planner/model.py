@@ -22,7 +22,7 @@ from treeopt.planner.draws import Draws, TokenDraws, condition_draws, draw_token
 from treeopt.planner.overheads import branches
 from treeopt.planner.request import PlanRequest, Where
 from treeopt.planner.smoothing import Smoothing, smooth
-from treeopt.records.latency import Estimate, Timing
+from treeopt.records.latency import Estimate
 from treeopt.records.profile import MeasuredAcceptance, Profile
 from treeopt.records.root_ranks import RootRanks
 from treeopt.trees import TokenTree
@@ -96,11 +96,10 @@ class TokenModel(ArrayRecord):
     @cached_property
     def dependence(self) -> ChainDependence | Dependence | None:
         """What the table leaves out; None where no accepted ranks are known."""
-        if self.acceptance.chains:
-            depth = self.acceptance.table.max_depth or 0
-            return ChainDependence(
-                self.acceptance.table, tuple(each for each in self.acceptance.chains if each.length <= depth)
-            )
+        depth = self.acceptance.table.max_depth or 0
+        chains = tuple(each for each in self.acceptance.chains if each.length <= depth)
+        if chains:
+            return ChainDependence(self.acceptance.table, chains)
         accepted_ranks = self.acceptance.accepted_ranks or self.root_ranks
         return None if accepted_ranks is None else Dependence(self.acceptance.table, accepted_ranks)
 
@@ -128,8 +127,6 @@ class StepModel(ArrayRecord):
     condition: Condition
     drafts: TokenModel
     costs: StepCosts
-    drafted_at_once: Timing | None = None
-    """Seconds of the one pass that drafts all levels; None where every level has a pass of its own."""
     drafted: Drafted | None = None
     """The decoded texts that a drafter's steps are known from; None for the draft model, whose passes were timed."""
 
@@ -156,7 +153,6 @@ class StepModel(ArrayRecord):
             self.condition,
             rule=self.acceptance.rule,
             max_nodes=self.costs.max_nodes,
-            drafted_at_once=self.drafted_at_once,
             drafted=self.drafted,
         )
 
@@ -255,20 +251,3 @@ def drafted_model(where: Condition, drafted: Drafted, *, raw: bool = False) -> S
     acceptance = drafted.measured.acceptance
     tokens = replace(token_model(acceptance, raw=raw), root_ranks=drafted.measured.ranks)
     return StepModel(condition=where, drafts=tokens, costs=drafted.costs(where), drafted=drafted)
-
-
-def at_once_model(where: Condition, acceptance: MeasuredAcceptance, drafted: Timing) -> StepModel:
-    """Return the model of steps whose drafter predicts all levels in one pass, as heads do (Cai et al., 2024).
-
-    Args:
-        where: whose verification counts, and whose overhead: a step is taken to cost as much beside its passes as with
-            a draft model under the acceptance's rule.
-        acceptance: of the drafter.
-        drafted: seconds of its pass, the same for every tree.
-    """
-    return StepModel(
-        condition=where,
-        drafts=token_model(acceptance),
-        costs=step_costs(where, rule=acceptance.rule, drafted_at_once=drafted),
-        drafted_at_once=drafted,
-    )
