@@ -10,14 +10,17 @@ from typing import Any, NamedTuple
 
 import torch
 
-from treeopt.runtime import Transformer
+from tests.support import eagle_heads
+from treeopt.runtime import Sampling, Transformer
 from treeopt.runtime.drafters.best_first import SpecExecDrafter, SpecExecSetting
 from treeopt.runtime.drafters.dynamic_tree import DynamicDrafter
+from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, load_eagle
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.runtime.drafters.redrafter import Affine, RedrafterDrafter, RedrafterHead
 from treeopt.runtime.models.linear import Linear
+from treeopt.runtime.rules.rule import RULES
 from treeopt.trees import chain, k_ary, level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
 
@@ -66,6 +69,28 @@ def redrafter(target, width, length):
     return RedrafterDrafter(head, width, length)
 
 
+def eagle(layout, target, **options):
+    """Return a random head that was saved in a layout."""
+    made = eagle_heads.make_head(target, **{"boundaries": (1, 1), "seed": 3, **options})
+    with tempfile.TemporaryDirectory() as folder:
+        taps = made.boundaries if layout is eagle_heads.safeailab else None
+        return load_eagle(eagle_heads.save_head(layout, Path(folder), made, target), target, taps=taps)
+
+
+def eagle_static(layout, target, tree, **options):
+    return EagleDrafter(eagle(layout, target, **options), tree, capacity=target.config.max_positions)
+
+
+def eagle_sampled(target, tree):
+    head = eagle(eagle_heads.safeailab, target, ids=range(target.config.vocabulary - 1))
+    return EagleDrafter(head, tree, capacity=target.config.max_positions, rule=RULES["sequoia"], sampling=Sampling(1.0))
+
+
+def eagle_dynamic(layout, target, **options):
+    tree = DynamicTree(top_k=2, depth=3, nodes=6)
+    return EagleDynamicDrafter(eagle(layout, target, **options), tree, capacity=target.config.max_positions)
+
+
 def best_first(draft):
     setting = SpecExecSetting(budget=6, branching=2, batch=2, max_passes=3)
     return SpecExecDrafter(draft, setting, capacity=draft.config.max_positions)
@@ -88,6 +113,16 @@ CASES = {
     "medusa": Case(lambda target, _: (medusa(target, TREE),)),
     "medusa as graphs": Case(lambda target, _: (medusa(target, TREE),), {"cuda_graphs": True}),
     "redrafter": Case(lambda target, _: (redrafter(target, 2, 3),)),
+    "eagle": Case(lambda target, _: (eagle_static(eagle_heads.safeailab, target, TREE, ids=(0, 2, 3, 4)),)),
+    "eagle, sampled": Case(lambda target, _: (eagle_sampled(target, TREE),), {"rule": "sequoia"}, history=True),
+    "eagle of speculators": Case(
+        lambda target, _: (eagle_static(eagle_heads.speculators, target, chain(3), norm_before_residual=True),)
+    ),
+    "eagle, dynamic": Case(lambda target, _: (eagle_dynamic(eagle_heads.model_optimizer, target, ids=(0, 1, 3, 4)),)),
+    "eagle-2": Case(lambda target, _: (eagle_dynamic(eagle_heads.eagle1, target, boundaries=(), eagle1=True, seed=2),)),
+    "eagle as graphs": Case(
+        lambda target, _: (eagle_static(eagle_heads.specforge, target, TREE, norm_output=True),), {"cuda_graphs": True}
+    ),
     "lookahead": Case(lambda *_: (LookaheadDrafter(2, 3, 3),), own_models=False, history=True),
     "prompt lookup": Case(lambda *_: (PromptLookupDrafter(2, 3),), own_models=False),
     "prompt lookup as graphs": Case(lambda *_: (PromptLookupDrafter(2, 3),), {"cuda_graphs": True}, own_models=False),

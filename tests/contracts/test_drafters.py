@@ -13,6 +13,7 @@ from treeopt.errors import TreeoptError
 from treeopt.runtime import Decoder, Transformer, load_model
 from treeopt.runtime.decoding import acceptance
 from treeopt.runtime.drafters.draft_model import DraftModel
+from treeopt.runtime.drafters.eagle.text import EagleText
 from treeopt.runtime.drafters.head_texts import HeadTexts
 
 TOY_PROMPT = (2, 0, 3, 1, 4, 0, 3, 2, 0)
@@ -131,17 +132,22 @@ class TestDrafts:
 
     @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.own_models and not case.history])
     def test_a_stale_cache_of_the_draft_is_found(self, target, draft, name, monkeypatch):
-        accept = DraftModel.accept, HeadTexts.accept
+        accept = DraftModel.accept, HeadTexts.accept, EagleText.accept
 
-        def keeps_too_little(self, path, tokens, fed):
-            accept[0](self, path, tokens, fed)
+        def keeps_too_little(self, step, fed):
+            accept[0](self, step, fed)
             _spoil(self.cache, self.cache.length - 1)
+
+        def keeps_what_was_drafted(self, step, fed):
+            accept[2](self, step, fed)
+            self.cache.length += len(step.path) - 1
 
         def of_the_root(self, texts, steps):
             accept[1](self, texts, [step._replace(states=_shifted(step.states)) for step in steps])
 
         monkeypatch.setattr(DraftModel, "accept", keeps_too_little)
         monkeypatch.setattr(HeadTexts, "accept", of_the_root)
+        monkeypatch.setattr(EagleText, "accept", keeps_what_was_drafted)
         assert not self.agreeing(name, target, draft)
 
 

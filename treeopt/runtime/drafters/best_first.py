@@ -6,7 +6,7 @@ from functools import partial
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.best_first_expansion import BestFirstExpansion
 from treeopt.runtime.drafters.drafted_nodes import Beams, Children, Expanded
-from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
+from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, new_draft_model
 from treeopt.runtime.models.memory import new_cache
 from treeopt.runtime.models.model import LanguageModel, TextCache
 from treeopt.trees.specexec import SpecExecSetting
@@ -29,7 +29,8 @@ class SpecExecDrafter(ExpandingDrafter):
     def __init__(self, model: LanguageModel, setting: SpecExecSetting, *, capacity: int) -> None:
         _check(setting, model, capacity)
         cache = partial(_cache, model, setting, capacity)
-        super().__init__(model, cache, capacity=capacity, children=setting.branching, max_nodes=setting.budget)
+        draft = new_draft_model(model, cache, capacity)
+        super().__init__(model, draft, children=setting.branching, max_nodes=setting.budget)
         self.setting = setting
 
     def _expand(self, root: Children, feed: Callable[[Beams], Children]) -> Expanded | None:

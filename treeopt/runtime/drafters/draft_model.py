@@ -1,15 +1,58 @@
-"""A draft model at one text: its cache, and the tokens at the text's end that it has not been fed."""
+"""What drafts at one text, and a draft model there: its cache, and the tokens at the text's end that it was not fed."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from treeopt.arrays import Int64
 from treeopt.runtime.drafters.drafted_nodes import Children
-from treeopt.runtime.models.model import LanguageModel, TextCache
+from treeopt.runtime.drafters.drafter import States, Step
+from treeopt.runtime.models.model import LanguageModel, ModelSizes, TextCache
 from treeopt.runtime.models.passes import Passes, PassNodes, TreePass
 from treeopt.trees import chain
+
+
+class DraftSource(Protocol):
+    """What gives the distributions that trees are filled from: a draft model, or a head on the target."""
+
+    @property
+    def name(self) -> str:
+        """What errors and warnings call it."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where tokens go in and logits come out."""
+
+    @property
+    def config(self) -> ModelSizes:
+        """Its sizes."""
+
+
+class TextDraft(Protocol):
+    """A draft model or a head at one text."""
+
+    @property
+    def passes(self) -> Passes:
+        """Over nodes behind the text; the root is fed at place 0."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is something to draft from: a head has nothing at a text that is its root alone."""
+
+    @property
+    def root(self) -> int:
+        """The last committed token."""
+
+    def begin(self, tokens: Sequence[int], states: States | None) -> None:
+        """Begin a text whose last token is the root; `states` as in `Drafter.begin`."""
+
+    def feed_root(self) -> Tensor:
+        """Feed the text up to the root where it was not yet, and return the logits (1, V) after the root."""
+
+    def accept(self, step: Step, fed: Sequence[int]) -> None:
+        """Move on to a new root; `fed` tells of each node how many were fed in this step before it, -1 for not at all."""
 
 
 class DraftModel:
@@ -25,6 +68,8 @@ class DraftModel:
         passes: over this cache.
     """
 
+    ready = True
+
     def __init__(self, model: LanguageModel, cache: TextCache, passes: Passes) -> None:
         self.model = model
         self.cache = cache
@@ -37,7 +82,7 @@ class DraftModel:
         """The last committed token."""
         return self.pending[-1]
 
-    def begin(self, tokens: Sequence[int]) -> None:
+    def begin(self, tokens: Sequence[int], states: States | None) -> None:  # noqa: ARG002
         """Begin a text whose last token is the root."""
         self.cache.clear()
         self.model.prefill(torch.tensor(tokens[:-1], dtype=torch.int64, device=self.model.device), self.cache)
@@ -52,18 +97,12 @@ class DraftModel:
         self._commit_pending(len(self.pending) - 1)
         return logits[-1:]
 
-    def accept(self, path: Sequence[int], tokens: Sequence[int], fed: Sequence[int]) -> None:
-        """Move on to a new root: keep the fed nodes of the accepted path and remember what was not fed.
-
-        Args:
-            path: accepted nodes, the root, 0, first.
-            tokens: committed, the next root last.
-            fed: of each node, how many were fed in this step before it, -1 where it was not fed itself.
-        """
-        kept = [fed[node] for node in path if fed[node] >= 0]
+    def accept(self, step: Step, fed: Sequence[int]) -> None:
+        """Move on to a new root: keep the fed nodes of the accepted path and remember what was not fed."""
+        kept = [fed[node] for node in step.path if fed[node] >= 0]
         if kept:
             self.cache.keep(0, kept)
-        self.pending[-1:] = [self.root, *tokens][len(kept) :]
+        self.pending[-1:] = [self.root, *step.tokens][len(kept) :]
 
     def _feed_pending(self, count: int) -> Tensor:
         tokens = torch.tensor(self.pending[:count]).to(self.model.device, non_blocking=True)

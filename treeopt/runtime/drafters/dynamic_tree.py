@@ -5,7 +5,7 @@ from functools import partial
 
 from treeopt.runtime.drafters.beam_expansion import BeamExpansion
 from treeopt.runtime.drafters.drafted_nodes import Beams, Children, Expanded
-from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
+from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, new_draft_model
 from treeopt.runtime.models.memory import new_cache
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees.dynamic_tree import DynamicTree
@@ -22,15 +22,20 @@ class DynamicDrafter(ExpandingDrafter):
 
     def __init__(self, model: LanguageModel, tree: DynamicTree, *, capacity: int) -> None:
         cache = partial(new_cache, model, capacity + sum(tree.draft_widths))
-        super().__init__(model, cache, capacity=capacity, children=tree.top_k, max_nodes=tree.nodes)
+        draft = new_draft_model(model, cache, capacity)
+        super().__init__(model, draft, children=tree.top_k, max_nodes=tree.nodes)
         self.tree = tree
 
     def _expand(self, root: Children, feed: Callable[[Beams], Children]) -> Expanded | None:
-        """Return the tree below the root, drafted in `depth` passes."""
-        expansion = BeamExpansion(self.tree, root)
-        for _ in range(self.tree.depth - 1):
-            children = feed(expansion.beams())
-            if not children.finite:
-                return None
-            expansion.add(children)
-        return expansion.best()
+        return expand(self.tree, root, feed)
+
+
+def expand(tree: DynamicTree, root: Children, feed: Callable[[Beams], Children]) -> Expanded | None:
+    """Return the tree below the root, drafted in `depth` passes; None where a distribution is not finite."""
+    expansion = BeamExpansion(tree, root)
+    for _ in range(tree.depth - 1):
+        children = feed(expansion.beams())
+        if not children.finite:
+            return None
+        expansion.add(children)
+    return expansion.best()

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from treeopt.runtime.drafters.draft_model import DraftModel, feed, likeliest_children
+from treeopt.runtime.drafters.draft_model import DraftModel, DraftSource, TextDraft, likeliest_children
 from treeopt.runtime.drafters.drafted_nodes import Beams, Children, Expanded
-from treeopt.runtime.drafters.drafter import NOTHING, Proposal, Scores, States, Step
+from treeopt.runtime.drafters.drafter import NOTHING, Proposal, Scores, States, Step, Wants
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.texts import Texts
 from treeopt.runtime.models.model import LanguageModel, TextCache
@@ -19,45 +19,43 @@ NOT_EXPANDED = Expanded(ROOT_ALONE, [], [0])
 
 @dataclass(slots=True)
 class _Expansion:
-    """One text's draft model, and the nodes that it was fed in this step."""
+    """What drafts at one text, and the nodes that it was fed in this step."""
 
-    draft: DraftModel
+    draft: TextDraft
     fed: list[int] = field(default_factory=list)
 
 
 class ExpandingDrafter(ABC):
-    """A `Drafter` with a draft model; the classes below say how a tree grows.
+    """A `Drafter` with a draft model, or a head on the target; the classes below say how a tree grows.
 
     Args:
-        model: the draft model; its probabilities are those of temperature 1, whatever the target's.
-        new_cache: makes a cache of one text, with room for the longest and all nodes fed in a step.
-        capacity: longest text.
+        model: what gives the distributions; they are those of temperature 1, whatever the target's.
+        new_draft: makes it ready for one text.
         children: tokens wanted after each node.
         max_nodes: most nodes of a tree.
+        wants: hidden states of the target that it reads.
     """
 
     sampled = False
-    wants = NOTHING
 
     def __init__(
         self,
-        model: LanguageModel,
-        new_cache: Callable[[], TextCache],
+        model: DraftSource,
+        new_draft: Callable[[], TextDraft],
         *,
-        capacity: int,
         children: int,
         max_nodes: int,
+        wants: Wants = NOTHING,
     ) -> None:
-        self.model = model
         self.max_tokens = max_nodes
-        self._new_cache = new_cache
-        self._capacity = capacity
+        self.wants = wants
+        self._model = model
         self._children = children
-        self._texts = Texts(self._new_text)
+        self._texts = Texts(lambda: _Expansion(new_draft()))
 
-    def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:  # noqa: ARG002
+    def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
         """See `Drafter`."""
-        self._texts.begin(text).draft.begin(tokens)
+        self._texts.begin(text).draft.begin(tokens, states)
 
     @torch.inference_mode()
     def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
@@ -68,7 +66,7 @@ class ExpandingDrafter(ABC):
         """See `Drafter`."""
         for text, step in zip(texts, steps, strict=True):
             expansion = self._texts[text]
-            expansion.draft.accept(step.path, step.tokens, expansion.fed)
+            expansion.draft.accept(step, expansion.fed)
 
     def end(self, text: int) -> None:
         """See `Drafter`."""
@@ -79,16 +77,41 @@ class ExpandingDrafter(ABC):
         """Return the tree of a step, given the children of the root; None where those of a node are not finite."""
 
     def _propose(self, expansion: _Expansion) -> Proposal:
-        def feed_beams(beams: Beams) -> Children:
-            return feed(self.model, expansion.draft.cache, beams.tokens, beams.nodes, children=self._children)
+        draft = expansion.draft
+        if not draft.ready:
+            expansion.fed = NOT_EXPANDED.fed
+            return Proposal(NOT_EXPANDED.tree, torch.tensor([draft.root]))
 
-        root = likeliest_children(expansion.draft.feed_root(), self._children)
+        def feed_beams(beams: Beams) -> Children:
+            return feed(draft, beams, self._model.device, children=self._children)
+
+        root = likeliest_children(draft.feed_root(), self._children)
         expanded = self._expand(root, feed_beams) if root.finite else None
         found = NOT_EXPANDED if expanded is None else expanded
         expansion.fed = found.fed
-        tokens = torch.tensor([expansion.draft.root, *found.tokens])
-        return Proposal(found.tree, tokens, scores=Scores.missing(self.model.name) if expanded is None else None)
+        tokens = torch.tensor([draft.root, *found.tokens])
+        return Proposal(found.tree, tokens, scores=Scores.missing(self._model.name) if expanded is None else None)
 
-    def _new_text(self) -> _Expansion:
-        cache = self._new_cache()
-        return _Expansion(DraftModel(self.model, cache, TreePasses(self.model, cache, self._capacity)))
+
+def feed(draft: TextDraft, beams: Beams, device: torch.device, *, children: int) -> Children:
+    """Feed nodes of a tree and return so many of the likeliest tokens after each."""
+    run = draft.passes.once(beams.nodes)
+    return likeliest_children(run(torch.from_numpy(beams.tokens).to(device)).logits, children)
+
+
+def new_draft_model(
+    model: LanguageModel, new_cache: Callable[[], TextCache], capacity: int
+) -> Callable[[], DraftModel]:
+    """Return what makes a draft model ready for one text.
+
+    Args:
+        model: the draft model.
+        new_cache: makes a cache of one text, with room for the longest and all nodes fed in a step.
+        capacity: longest text.
+    """
+
+    def new_draft() -> DraftModel:
+        cache = new_cache()
+        return DraftModel(model, cache, TreePasses(model, cache, capacity))
+
+    return new_draft

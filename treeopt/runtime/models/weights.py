@@ -62,18 +62,18 @@ def _layer(tensors: Tensors, config: ModelConfig, prefix: str) -> Layer:
     return Layer(
         attention_norm=tensors.get(f"{prefix}.input_layernorm.weight", (hidden,)),
         query_key_value=Linear(
-            _query_key_value(tensors, config, attention, "weight", hidden),
-            _query_key_value(tensors, config, attention, "bias") if config.query_key_value_bias else None,
+            query_key_value(tensors, config, attention, "weight", hidden),
+            query_key_value(tensors, config, attention, "bias") if config.query_key_value_bias else None,
         ),
-        head_norms=_head_norms(tensors, config, attention) if config.head_norms else None,
+        head_norms=head_norms(tensors, config, attention) if config.head_norms else None,
         attention_output=Linear(
             tensors.get(f"{attention}.o_proj.weight", (hidden, config.heads * config.head_size)),
             tensors.get(f"{attention}.o_proj.bias", (hidden,)) if config.output_bias else None,
         ),
         mlp_norm=tensors.get(f"{prefix}.post_attention_layernorm.weight", (hidden,)),
         gate_up=Linear(
-            _gate_up(tensors, f"{prefix}.mlp", "weight", inner, hidden),
-            _gate_up(tensors, f"{prefix}.mlp", "bias", inner) if config.mlp_bias else None,
+            gate_up(tensors, f"{prefix}.mlp", "weight", inner, hidden),
+            gate_up(tensors, f"{prefix}.mlp", "bias", inner) if config.mlp_bias else None,
         ),
         down=Linear(
             tensors.get(f"{prefix}.mlp.down_proj.weight", (hidden, inner)),
@@ -82,7 +82,7 @@ def _layer(tensors: Tensors, config: ModelConfig, prefix: str) -> Layer:
     )
 
 
-def _query_key_value(tensors: Tensors, config: ModelConfig, prefix: str, kind: str, *columns: int) -> Tensor:
+def query_key_value(tensors: Tensors, config: ModelConfig, prefix: str, kind: str, *columns: int) -> Tensor:
     """Return the weights or the biases, which have no columns, of three products below one another."""
     key_size = config.key_value_heads * config.head_size
     query = tensors.get(f"{prefix}.q_proj.{kind}", (config.heads * config.head_size, *columns))
@@ -91,11 +91,12 @@ def _query_key_value(tensors: Tensors, config: ModelConfig, prefix: str, kind: s
     return torch.cat([_pairs_together(query, config), _pairs_together(key, config), value])
 
 
-def _gate_up(tensors: Tensors, prefix: str, kind: str, *shape: int) -> Tensor:
+def gate_up(tensors: Tensors, prefix: str, kind: str, *shape: int) -> Tensor:
+    """Return the weights or the biases of both inner products below one another; `shape` is that of one."""
     return torch.cat([tensors.get(f"{prefix}.{name}.{kind}", shape) for name in ("gate_proj", "up_proj")])
 
 
-def _head_norms(tensors: Tensors, config: ModelConfig, prefix: str) -> Tensor:
+def head_norms(tensors: Tensors, config: ModelConfig, prefix: str) -> Tensor:
     """Return the weights (heads + key_value_heads, head_size) of the norms of each query and key."""
     query, key = (
         _pairs_together(tensors.get(f"{prefix}.{name}.weight", (config.head_size,)), config)

@@ -1,0 +1,120 @@
+"""EAGLE heads: what they say in every public layout is what the slow twin says, of any text and any drafted path."""
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.support import eagle_heads as layouts
+from tests.support.decoded import PROMPT
+from tests.support.eagle_heads import make_head, save_head
+from tests.support.slow_eagle import SlowEagle
+from treeopt.runtime.drafters.drafter import Step
+from treeopt.runtime.drafters.eagle import load_eagle
+from treeopt.runtime.drafters.eagle.text import EagleText
+from treeopt.runtime.models.model import Wants
+from treeopt.runtime.models.passes import PassNodes
+from treeopt.trees import TokenTree
+
+EVERY = (2, 4, 5)
+SOME = [1, 2, 5, 6, 9, 11, 14, 15, 20, 22]
+CASES = {
+    "SafeAILab": (layouts.safeailab, {"ids": SOME}),
+    "SafeAILab, all tokens": (layouts.safeailab, {}),
+    "SpecForge": (layouts.specforge, {"ids": SOME, "boundaries": (1, 3, 8)}),
+    "SpecForge, post-norm": (layouts.specforge, {"norm_output": True, "fc_norm": True}),
+    "speculators": (layouts.speculators, {"ids": SOME, "norm_before_residual": True, "embedding": True}),
+    "speculators, norm before fc": (layouts.speculators, {"boundaries": (0, 7), "norm_before_fc": True}),
+    "speculators, two layers": (layouts.speculators, {"layers": 2, "head_norms": True, "embedding": True}),
+    "speculators, narrow": (layouts.speculators, {"hidden": 24, "embedding": True}),
+    "Model-Optimizer": (layouts.model_optimizer, {"ids": SOME}),
+    "Model-Optimizer, the target's output layer": (layouts.model_optimizer, {"own_output": False}),
+    "Model-Optimizer, some rows of the target's": (layouts.model_optimizer, {"own_output": False, "ids": SOME}),
+    "Model-Optimizer, last state": (layouts.model_optimizer, {"boundaries": ()}),
+    "EAGLE-1": (layouts.eagle1, {"boundaries": (), "eagle1": True}),
+}
+every_case = pytest.mark.parametrize("case", CASES)
+
+
+def loaded(case, folder, target, *, shift=0, **changes):
+    """Return a head loaded from a folder, and what it was made of; with a shift other boundaries are given."""
+    layout, options = CASES[case]
+    made = make_head(target, **{"boundaries": EVERY, "scale": 0.2, **options})
+    save_head(layout, folder, made, target, **changes)
+    taps = made.boundaries if layout is layouts.safeailab else None
+    if shift:
+        taps = tuple(each + shift if each < 8 else each - shift for each in made.boundaries)
+    return load_eagle(folder, target, taps=taps), made
+
+
+def states_of(target, text, wants):
+    """Return the states (T, …) of a text's tokens, in one pass."""
+    return target.prefill(torch.tensor(text), target.new_cache(len(text)), wants._replace(whole_text=True))
+
+
+def rows_of(states):
+    """Return of every token the arrays that a head reads."""
+    each = [*states.boundaries, *([] if states.last is None else [states.last])]
+    return [[part[row].double().numpy() for part in each] for row in range(len(each[0]))]
+
+
+@pytest.fixture(scope="module")
+def twin_of(deep_folder):
+    stored = load_file(deep_folder / "model.safetensors")
+    ends = [stored[name].double().numpy() for name in ("model.embed_tokens.weight", "lm_head.weight")]
+    return lambda made: SlowEagle(made, *ends)
+
+
+def wants_of(made):
+    return Wants(made.boundaries) if made.boundaries else Wants(last=True)
+
+
+class TestLogits:
+    @every_case
+    def test_after_texts_paths_and_steps_they_are_the_slow_twins(self, deep, twin_of, tmp_path, case):
+        head, made = loaded(case, tmp_path, deep)
+        twin, wants = twin_of(made), wants_of(made)
+        tree = TokenTree([-1, 0, 0, 1, 2, 2])
+        drafted = np.random.default_rng(1).integers(23, size=6).tolist()
+        text = EagleText(head, 40, 6)
+        tokens = list(PROMPT[:4])
+        text.begin(tokens, states_of(deep, tokens[:-1], wants))
+        passes = text.passes.make([_level(tree, 1, 3)])
+        for path, committed in (((0, 2), [drafted[2], 7]), ((0,), [3]), ((0, 1, 3), [drafted[1], drafted[3], 8])):
+            states = rows_of(states_of(deep, tokens[:-1], wants))
+            np.testing.assert_allclose(text.feed_root()[0], twin.logits_after(states, tokens), atol=1e-5)
+            below = passes[0](torch.tensor(drafted[1:3])).logits
+            deeper = text.passes.once(_level(tree, 3, 6))(torch.tensor(drafted[3:])).logits
+            for node, found in zip(range(1, 6), [*below, *deeper], strict=True):
+                way = [drafted[each] for each in np.flatnonzero(tree.ancestor_mask[node])[1:]]
+                np.testing.assert_allclose(found, twin.logits_after(states, tokens, way), atol=1e-5)
+            nodes = states_of(deep, [*tokens, *committed[:-1]], wants)
+            read = nodes._replace(
+                boundaries=tuple(_as_fed(each, tokens, path) for each in nodes.boundaries),
+                last=None if nodes.last is None else _as_fed(nodes.last, tokens, path),
+            )
+            text.accept(Step(path, committed, torch.empty(0), read), [])
+            tokens += committed
+
+    @pytest.mark.parametrize("case", [case for case in CASES if CASES[case][1].get("boundaries", EVERY)])
+    def test_boundaries_shifted_by_one_give_others(self, deep, twin_of, tmp_path, case):
+        head, made = loaded(case, tmp_path, deep, shift=1)
+        text = EagleText(head, 20, 1)
+        text.begin(PROMPT, states_of(deep, PROMPT[:-1], head.wants))
+        states = rows_of(states_of(deep, PROMPT[:-1], wants_of(made)))
+        found, expected = text.feed_root()[0].numpy(), twin_of(made).logits_after(states, PROMPT)
+        known = np.isfinite(expected)
+        assert np.abs(found[known] - expected[known]).max() > 0.01
+
+
+def _level(tree, first, stop):
+    """Return some nodes as a pass that comes behind all nodes before them."""
+    return PassNodes(visible=tree.ancestor_mask[first:stop, :stop], depth=tree.depth[first:stop], start=first)
+
+
+def _as_fed(rows, tokens, path):
+    """Return the rows of a tree's six nodes, those of the path taken from a pass over the text that they make."""
+    found = torch.full((6, rows.shape[1]), torch.nan, dtype=rows.dtype)
+    for place, node in enumerate(path):
+        found[node] = rows[len(tokens) - 1 + place]
+    return found

@@ -1,0 +1,199 @@
+"""Random EAGLE heads, saved as each of the public layouts saves them: names, files and configurations of their own."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+IDS = "eagle_aux_hidden_state_layer_ids"
+
+
+@dataclass
+class MadeHead:
+    """A head by plain names, and what a layout may say of it."""
+
+    weights: dict[str, torch.Tensor]
+    boundaries: tuple[int, ...]
+    ids: list[int] | None = None
+    """The target's token for each of the head's."""
+    theta: float = 10_000.0
+    heads: int = 4
+    key_value_heads: int = 2
+    head_dim: int = 8
+    layers: int = 1
+    flags: dict[str, bool] = field(default_factory=dict)
+
+    @property
+    def hidden(self) -> int:
+        return len(self.weights["layer0.o"])
+
+
+def make_head(
+    target,
+    boundaries=(1, 2),
+    *,
+    seed=0,
+    ids=None,
+    layers=1,
+    scale=0.3,
+    hidden=None,
+    embedding=False,
+    own_output=True,
+    head_norms=False,
+    eagle1=False,
+    **flags,
+):
+    """Return a random head on a target's boundaries; sizes of attention are those of `MadeHead`."""
+    noise, width, vocabulary = torch.Generator().manual_seed(seed), target.config.hidden, target.config.vocabulary
+    h = hidden or width
+
+    def random(*shape):
+        return scale * torch.randn(shape, generator=noise)
+
+    def norm(size):
+        return 1 + 0.3 * torch.randn(size, generator=noise)
+
+    found = {}
+    if eagle1:
+        found |= {"fc": random(h, 2 * h), "fc_bias": random(h)}
+    elif boundaries:
+        found["fc"] = random(h, len(boundaries) * width)
+    for layer in range(layers):
+        inputs, name = 2 * h if layer == 0 and not eagle1 else h, f"layer{layer}"
+        if layer or not eagle1:
+            found[f"{name}.input_norm"] = norm(h)
+        if layer == 0 and not eagle1:
+            found[f"{name}.hidden_norm"] = norm(h)
+        found |= {f"{name}.q": random(32, inputs), f"{name}.k": random(16, inputs), f"{name}.v": random(16, inputs)}
+        found |= {f"{name}.o": random(h, 32), f"{name}.mlp_norm": norm(h)}
+        found |= {f"{name}.gate": random(40, h), f"{name}.up": random(40, h), f"{name}.down": random(h, 40)}
+        if head_norms:
+            found |= {f"{name}.q_norm": norm(8), f"{name}.k_norm": norm(8)}
+    if not eagle1:
+        found["norm"] = norm(h)
+        if own_output:
+            found["output"] = random(vocabulary if ids is None else len(ids), h)
+    if embedding or eagle1:
+        found["embedding"] = random(vocabulary, h)
+    if flags.get("fc_norm"):
+        found |= {f"fc_norm.{index}": norm(width) for index in range(len(boundaries))}
+    if flags.get("norm_before_fc"):
+        found["before_fc"] = norm(len(boundaries) * width)
+    return MadeHead(found, tuple(boundaries), ids=ids, layers=layers, flags=flags)
+
+
+NAMES = {
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "o": "self_attn.o_proj",
+    "q_norm": "self_attn.q_norm",
+    "k_norm": "self_attn.k_norm",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+    "input_norm": "input_layernorm",
+    "hidden_norm": "hidden_norm",
+    "mlp_norm": "post_attention_layernorm",
+}
+TOP = {
+    "fc": "fc.weight",
+    "fc_bias": "fc.bias",
+    "norm": "norm.weight",
+    "output": "lm_head.weight",
+    "embedding": "embed_tokens.weight",
+    "before_fc": "input_norm.weight",
+}
+
+
+def stored(made, vocabulary, first, *, mask):
+    """Return the tensors by their public names; `first` is the first layer's."""
+    found = {}
+    for name, weight in made.weights.items():
+        layer, _, part = name.partition(".")
+        if layer.startswith("layer"):
+            found[f"{first if layer == 'layer0' else layer.replace('layer', 'layers.')}.{NAMES[part]}.weight"] = weight
+        else:
+            found[TOP.get(name, f"{name}.weight")] = weight
+    if made.ids is not None:
+        ids = torch.tensor(made.ids)
+        found["d2t"] = ids - torch.arange(len(ids))
+        if mask:
+            found["t2d"] = torch.zeros(vocabulary, dtype=torch.bool).index_fill(0, ids, True)
+    return found
+
+
+def sizes(made, target) -> dict[str, Any]:
+    return {
+        "hidden_size": made.hidden,
+        "intermediate_size": 40,
+        "num_attention_heads": made.heads,
+        "num_key_value_heads": made.key_value_heads,
+        "head_dim": made.head_dim,
+        "num_hidden_layers": made.layers,
+        "rms_norm_eps": 1e-5,
+        "vocab_size": target.config.vocabulary,
+        "max_position_embeddings": 64,
+    }
+
+
+def safeailab(folder, made, target):
+    """SafeAILab/EAGLE: a pickle, no boundaries, no base of rotations."""
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **sizes(made, target)}
+    config["draft_vocab_size"] = len(made.ids or range(target.config.vocabulary))
+    torch.save(stored(made, target.config.vocabulary, "midlayer", mask=True), folder / "pytorch_model.bin")
+    return config
+
+
+def specforge(folder, made, target):
+    """SpecForge: ids of layers whose output is read."""
+    config = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        **sizes(made, target),
+        "rope_theta": made.theta,
+        **made.flags,
+    }
+    config["eagle_config"] = {IDS: [each - 1 for each in made.boundaries]}
+    save_file(stored(made, target.config.vocabulary, "midlayer", mask=True), folder / "model.safetensors")
+    return config
+
+
+def speculators(folder, made, target):
+    """speculators: boundaries, sizes in a mapping of their own."""
+    config = {"architectures": ["Eagle3Speculator"], "speculators_model_type": "eagle3", **made.flags}
+    config["norm_before_residual"] = made.flags.get("norm_before_residual", False)
+    config[IDS] = list(made.boundaries)
+    config["transformer_layer_config"] = {
+        "model_type": "llama",
+        **sizes(made, target),
+        "rope_parameters": {"rope_type": "default", "rope_theta": made.theta},
+    }
+    save_file(stored(made, target.config.vocabulary, "layers.0", mask=True), folder / "model.safetensors")
+    return config
+
+
+def model_optimizer(folder, made, target):
+    """Model-Optimizer: ids of layers in a nested mapping, flags there too."""
+    config = {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", **sizes(made, target)}
+    config |= {"rope_theta": made.theta, "eagle_config": {"use_aux_hidden_state": bool(made.boundaries), **made.flags}}
+    if made.boundaries:
+        config["eagle_config"][IDS] = [each - 1 for each in made.boundaries]
+    save_file(stored(made, target.config.vocabulary, "layers.0", mask=False), folder / "model.safetensors")
+    return config
+
+
+def eagle1(folder, made, target):
+    """EAGLE-1 and 2: neither norms nor an output layer of its own."""
+    config = {"architectures": ["LlamaForCausalLM"], **sizes(made, target), "bias": True}
+    torch.save(stored(made, target.config.vocabulary, "layers.0", mask=False), folder / "pytorch_model.bin")
+    return config
+
+
+def save_head(layout, folder, made, target, **changes):
+    """Save a head in a layout, fields of its configuration changed, None leaving one out; return the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = layout(folder, made, target) | changes
+    (folder / "config.json").write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+    return folder

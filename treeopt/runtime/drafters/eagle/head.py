@@ -1,0 +1,184 @@
+"""An EAGLE head: what it reads of the target, its layers, and what it says and feeds back to itself.
+
+Slot j of a text holds the target's state of token j and the embedding of token j + 1, at position j, and tells what
+follows token j + 1.  A drafted token's slot takes the head's own output at its parent in place of the target's state.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from treeopt.runtime.drafters.eagle.layer import HeadLayer, Place, rms_norm
+from treeopt.runtime.models.config import ModelConfig
+from treeopt.runtime.models.kv_cache import KVCache
+from treeopt.runtime.models.linear import Linear
+from treeopt.runtime.models.memory import check_room
+from treeopt.runtime.models.model import States, Wants
+from treeopt.runtime.models.rotary import Rotations
+from treeopt.runtime.models.transformer import Transformer
+
+Norm = Callable[[Tensor], Tensor]
+
+
+class Mixed(NamedTuple):
+    """What the first layer is given."""
+
+    attention_input: Tensor
+    """(n, inputs)."""
+    residual: Tensor
+    """(n, hidden)."""
+
+
+class Draft(NamedTuple):
+    """What a head says of some slots."""
+
+    logits: Tensor
+    """(n, V) over the target's tokens, -inf for those that the head does not know."""
+    feedback: Tensor
+    """(n, hidden): what the slots of drafted children take in place of the target's states."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taps:
+    """How the target's states of a token become what a slot holds: EAGLE-3's `fc`, or the last state as it is."""
+
+    wants: Wants
+    config: ModelConfig
+    each_norm: tuple[Tensor, ...] = ()
+    """(H,) of each boundary's own norm, where there are any."""
+    norm: Tensor | None = None
+    """(boundaries * H,) of a norm of all together."""
+    fc: Linear | None = None
+
+    def __call__(self, states: States) -> Tensor:
+        """Return x (n, hidden) of the states of n tokens."""
+        if self.fc is None:
+            assert states.last is not None  # it was wanted
+            return states.last
+        found: Sequence[Tensor] = states.boundaries
+        if self.each_norm:
+            found = [rms_norm(x, w, self.config) for x, w in zip(found, self.each_norm, strict=True)]
+        x = torch.cat(list(found), -1)
+        return self.fc(x if self.norm is None else rms_norm(x, self.norm, self.config))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideBySide:
+    """EAGLE-3: attention reads the normed embedding and the normed x side by side (Li et al., 2025, section 3)."""
+
+    config: ModelConfig
+    embedding_norm: Tensor
+    hidden_norm: Tensor
+    normed_residual: bool
+    """Whether attention's output is added to the normed x and not to x itself."""
+
+    def __call__(self, embedded: Tensor, x: Tensor) -> Mixed:
+        """Return what the first layer is given."""
+        normed = rms_norm(x, self.hidden_norm, self.config)
+        together = torch.cat([rms_norm(embedded, self.embedding_norm, self.config), normed], -1)
+        return Mixed(together, normed if self.normed_residual else x)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projected:
+    """EAGLE-1 and 2: embedding and x make one input, which no norm is put before (Li et al., 2024)."""
+
+    fc: Linear
+
+    def __call__(self, embedded: Tensor, x: Tensor) -> Mixed:
+        """Return what the first layer is given."""
+        joined = self.fc(torch.cat([embedded, x], -1))
+        return Mixed(joined, joined)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """How the last residual stream becomes logits and feedback."""
+
+    config: ModelConfig
+    norm: Tensor | None
+    """Before the output layer; None for EAGLE-1 and 2."""
+    normed_feedback: bool
+    head: Callable[[Tensor], Tensor]
+    """The output layer: the head's own, or the target's."""
+    target_ids: Tensor | None
+    """int64 (Vd,): the target's token that each of the head's stands for; None where all do for themselves."""
+
+    def __call__(self, hidden: Tensor) -> Draft:
+        """Return what is said of slots with a residual stream (n, hidden)."""
+        normed = hidden if self.norm is None else rms_norm(hidden, self.norm, self.config)
+        logits = self.head(normed)
+        if self.target_ids is not None:
+            known = logits
+            logits = known.new_full((len(known), self.config.vocabulary), float("-inf"))
+            logits[:, self.target_ids] = known
+        return Draft(logits, normed if self.normed_feedback else hidden)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EagleHead:
+    """A head and the target that it was trained for; `load_eagle` makes it out of a folder."""
+
+    name: str
+    target: Transformer
+    config: ModelConfig
+    """Of the head's layers; its vocabulary is the target's."""
+    tokens: int
+    """Of the target's vocabulary, how many the head knows."""
+    embedding: Tensor
+    """(V, hidden)."""
+    fuse: Taps
+    mix: Callable[[Tensor, Tensor], Mixed]
+    layers: tuple[HeadLayer, ...]
+    input_norms: tuple[Tensor, ...]
+    """(hidden,) of what attention reads, of all layers but the first."""
+    output: Output
+    parameters: int
+
+    @property
+    def wants(self) -> Wants:
+        """Hidden states of the target that it reads."""
+        return self.fuse.wants
+
+    @property
+    def device(self) -> torch.device:
+        """The target's."""
+        return self.embedding.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The target's."""
+        return self.embedding.dtype
+
+    @cached_property
+    def _rotations(self) -> Rotations:
+        config = self.config
+        return Rotations(config.head_size, config.rope_base, config.rope_scaling, self.device)
+
+    def new_cache(self, capacity: int) -> KVCache:
+        """Return an empty cache for so many slots; raises OutOfMemoryError where it does not fit into what is free."""
+        config = self.config
+        slot = 2 * config.layers * config.key_value_heads * config.head_size * self.dtype.itemsize
+        check_room(self.device, slot * capacity, f"{self.name}'s cache of {capacity} tokens")
+        return KVCache(config, capacity, 1, rotations=self._rotations, dtype=self.dtype)
+
+    def hidden(self, x: Tensor, tokens: Tensor, cache: KVCache, place: Place) -> Tensor:
+        """Return the residual stream (n, hidden) after all layers, of slots whose keys and values are written.
+
+        Args:
+            x: (n, hidden), fused states of the target, or feedback.
+            tokens: int64 (n,), the token behind each.
+            cache: of the text; its length is not read.
+            place: of the slots.
+        """
+        mixed = self.mix(F.embedding(tokens, self.embedding), x)
+        first, *others = self.layers
+        hidden = first(*mixed, *cache.layers[0], place)
+        for layer, norm, entries in zip(others, self.input_norms, cache.layers[1:], strict=True):
+            hidden = layer(rms_norm(hidden, norm, self.config), hidden, *entries, place)
+        return hidden
