@@ -205,7 +205,8 @@ class Decoder:
 
         An error is told in the last step of its text; raises what `generate_all` raises before anything runs.
         """
-        self._setup.check_batch(self._sampling, batch_size, there=len(self._target_texts))
+        size = min(batch_size, max(1, len(requests)))
+        self._setup.check_batch(self._sampling, size, there=len(self._target_texts))
         first = self._texts + 1
         self._texts += len(requests)
         texts = [
@@ -213,7 +214,7 @@ class Decoder:
             for number, request in enumerate(requests)
         ]
         batch = Batch(self._drafter, self._target_texts, self._acceptance, self._begin_checked)
-        return batch.decode(texts, batch_size)
+        return batch.decode(texts, size)
 
     def start(self, token_ids: Sequence[int], *, seed: int | None = None) -> None:
         """Begin a text: fill the caches with all of it but the last token, which becomes the root."""
@@ -260,7 +261,7 @@ class Decoder:
     def _begin(self, text: int, token_ids: Sequence[int], seed: int | None) -> TargetText:
         """Begin the text of a number at target and drafter, by default with the seed of the number."""
         at = self._target_texts.begin(text)
-        seed = _text_seed(self._seed, text) if seed is None else seed
+        seed = text_seed(self._seed, text) if seed is None else seed
         states = at.begin(token_ids, seed)
         self._drafter.begin(text, token_ids, states)
         return at
@@ -292,6 +293,6 @@ class Decoder:
             yield found, ending.count(found.tokens)
 
 
-def _text_seed(seed: int, text: int) -> int:
+def text_seed(seed: int, text: int) -> int:
     """Return the seed of a decoder's text by its number, which no other text of the decoder has."""
     return int(np.random.SeedSequence([seed % 2**64, text]).generate_state(1, np.uint64)[0])

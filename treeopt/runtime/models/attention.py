@@ -75,9 +75,9 @@ class RaggedPlace:
         self.rotations: Tensor = longest.rotations[torch.cat([part.positions for part in parts])]
         self._caches = [part.cache.layers for part in parts]
         self._masks = [part.mask for part in parts]
-        self._sizes = [len(part.tokens) for part in parts]
-        ends = [part.cache.length + part.start + len(part.tokens) for part in parts]
-        self._slots = [slice(end - size, end) for end, size in zip(ends, self._sizes, strict=True)]
+        self._sizes = [part.tokens.shape[0] for part in parts]
+        firsts = [part.cache.length + part.start for part in parts]
+        self._slots = [slice(first, first + size) for first, size in zip(firsts, self._sizes, strict=True)]
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """See `Place`; there is one batch of all texts' tokens."""

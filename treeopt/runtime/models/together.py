@@ -1,11 +1,11 @@
 """Passes of several texts run as one, so that the weights of a model are read once for all of them."""
 
 from collections.abc import Generator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeGuard, TypeVar
 
 from torch import Tensor
 
-from treeopt.runtime.models.model import Output, RaggedModel
+from treeopt.runtime.models.model import LanguageModel, Output, RaggedModel
 from treeopt.runtime.models.passes import Pass, TreePass
 
 
@@ -30,11 +30,16 @@ def run_together(calls: Sequence[PassCall]) -> list[Output]:
     if len(calls) == 1:
         return [calls[0].run(calls[0].tokens)]
     runs = [call.run for call in calls if isinstance(call.run, TreePass)]
-    models = {id(run.model) for run in runs}
-    if len(runs) < len(calls) or len(models) != 1 or not isinstance(runs[0].model, RaggedModel):
+    models = {id(run.model): run.model for run in runs}
+    model = next(iter(models.values())) if len(models) == 1 and len(runs) == len(calls) else None
+    if model is None or not reads_ragged(model):
         return [call.run(call.tokens) for call in calls]
-    parts = [run.rows(call.tokens) for run, call in zip(runs, calls, strict=True)]
-    return runs[0].model.forward_ragged(parts, runs[0].wants)
+    return model.forward_ragged([run.rows(call.tokens) for run, call in zip(runs, calls, strict=True)], runs[0].wants)
+
+
+def reads_ragged(model: LanguageModel) -> TypeGuard[RaggedModel]:
+    """Return whether a model reads texts of unlike lengths in one pass; `isinstance` would cost a share of a step."""
+    return hasattr(model, "forward_ragged")
 
 
 def finish_together(works: Sequence[Passing[Result]]) -> list[Result]:

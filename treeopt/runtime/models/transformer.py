@@ -122,7 +122,7 @@ class Transformer:
     def forward_ragged(self, parts: Sequence[TextRows], wants: Wants = NOTHING) -> list[Output]:
         """Return what `forward` does of each of some texts, each in a cache of its own, from one pass over all of them."""
         found = self._layers(torch.cat([part.tokens for part in parts]), RaggedPlace(parts), wants)
-        output, sizes = self._output(found, wants), [len(part.tokens) for part in parts]
+        output, sizes = self._output(found, wants), [part.tokens.shape[0] for part in parts]
         logits = output.logits.split(sizes)
         if output.states is None:
             return [Output(each) for each in logits]
@@ -180,7 +180,7 @@ class Transformer:
         for number, layer in enumerate(self.weights.layers, start=1):
             query, key, value = self._project(layer, hidden, place.rotations, batch)
             attended = place.attend(number - 1, query, key, value)
-            hidden = hidden + layer.attention_output(attended.transpose(1, 2).reshape(len(hidden), -1))
+            hidden = hidden + layer.attention_output(attended.transpose(1, 2).reshape(hidden.shape[0], -1))
             gate, up = layer.gate_up(self._norm(hidden, layer.mlp_norm)).chunk(2, dim=-1)
             hidden = hidden + layer.down(F.silu(gate) * up)
             if number in wants.boundaries:
