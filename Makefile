@@ -6,10 +6,13 @@ DEMO := build/demo
 WHEEL := build/wheel
 MLX_LM := build/engines/mlx-lm
 CPU_LIMIT ?= 2
+# llama.cpp as a library alone
+LLAMA := $(foreach part,LLAMA_CURL LLAMA_OPENSSL LLAMA_BUILD_TESTS LLAMA_BUILD_SERVER LLAMA_BUILD_TOOLS \
+	LLAMA_BUILD_EXAMPLES LLAVA_BUILD,-D$(part)=OFF)
 # a worker for each processor, each of one thread (tests/conftest.py)
 PARALLEL := -n logical --maxprocesses 8
 
-.PHONY: demo systems test test-slow test-wheel faults lint bench engines engines-mlx engines-openvino clean
+.PHONY: demo systems test test-slow test-wheel faults lint bench gguf engines engines-mlx engines-openvino clean
 
 demo: .venv/ready
 	mkdir -p $(DEMO)
@@ -57,6 +60,9 @@ lint: .venv/ready-to-test
 bench: .venv/ready-to-test
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
+# what the tests of GGUF models want: compiled in minutes, unless pip's cache holds the wheel from an earlier time
+gguf: .venv/ready-gguf
+
 # engines that are probed, each in an environment of its own, since what they want need not agree
 engines: engines-mlx engines-openvino
 
@@ -65,7 +71,8 @@ engines-mlx: $(MLX_LM)/ready
 
 $(MLX_LM)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(MLX_LM)
-	$(MLX_LM)/bin/python -m pip install --quiet --constraint constraints.txt --editable . "mlx-lm[cpu]==0.32.2"
+	$(MLX_LM)/bin/python -m pip install --quiet --constraint constraints.txt --editable . "mlx-lm[cpu]==0.32.2" \
+		pytest hypothesis  # for its own test
 	touch $@
 
 ENGINES := build/engines
@@ -94,4 +101,11 @@ clean:
 
 .venv/ready-to-test: .venv/ready
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[hf,test]"
+	touch $@
+
+.venv/ready-gguf: .venv/ready-to-test
+	@mkdir -p build
+	CMAKE_ARGS="$(LLAMA)" $(BIN)/python -m pip install --constraint constraints.txt --editable ".[gguf]" >build/gguf.log 2>&1 && \
+		$(BIN)/python -c "import llama_cpp" >>build/gguf.log 2>&1 || \
+		{ echo "make gguf: expected llama.cpp to compile. It did not, see build/gguf.log: is there a C++ compiler?" >&2; exit 1; }
 	touch $@

@@ -40,13 +40,13 @@ def bench_engine(name: str, asked: BenchOptions) -> None:
         )
     engine = _engine(asked, profile)
     engine.check()
-    client, launch = engine.client(name), engine.launch()
-    _warn_of_differences(profile, client, launch)
-    _publish(asked, profile, client, launch)
+    _publish(asked, profile, engine.client(name), engine.launch())
 
 
 def _engine(asked: BenchOptions, profile: "Profile") -> EngineOptions:
     """Return the engine with the models that were probed, or those that the user names."""
+    from treeopt.profiler.engine_profile import METHOD, NGRAM_TOKENS
+
     target, draft = (
         str(given) if given is not None else None if asked.url else known
         for given, known in (
@@ -58,16 +58,27 @@ def _engine(asked: BenchOptions, profile: "Profile") -> EngineOptions:
         target=target,
         draft=draft,
         url=asked.url,
+        program=asked.program,
+        method=_setting(profile, METHOD),
+        ngram_tokens=None if (ngram := _setting(profile, NGRAM_TOKENS)) is None else int(ngram),
         threads=asked.pair.threads or profile.machine.threads,
         timeout_s=asked.timeout_s,
     )
 
 
-def _warn_of_differences(profile: "Profile", client: "EngineClient", launch: "Launch") -> None:
-    """Warn where another engine, other models or another machine answer than were probed."""
+def _setting(profile: "Profile", name: str) -> str | None:
+    """Return what the engine was set to when it was probed; None where that is not said."""
+    assert profile.engine is not None  # checked before
+    return next((each.value for each in profile.engine.settings if each.name == name), None)
+
+
+def _warn_of_differences(
+    profile: "Profile", client: "EngineClient", launch: "Launch", settings: "ProbeSettings"
+) -> None:
+    """Warn where another engine, other models, prompts or another machine answer than were probed."""
     from dataclasses import replace
 
-    from treeopt.profiler.engine_profile import machine_of, pair_of
+    from treeopt.profiler.engine_profile import machine_of, pair_of, settings_of
     from treeopt.records.identity import Identity
     from treeopt.records.warnings import OtherConditions, OtherPair
 
@@ -80,8 +91,16 @@ def _warn_of_differences(profile: "Profile", client: "EngineClient", launch: "La
     assert profile.engine is not None  # checked before
     if profile.engine.version != client.version:
         differences.append(f"{client.name} {profile.engine.version}, not {client.version}")
+    run = {
+        each.name: each.value for each in settings_of(client, launch, settings) if each.name != "threads"
+    }  # told above
+    differences += [
+        f"{each.name} {each.value}, not {run[each.name]}"
+        for each in profile.engine.settings
+        if run.get(each.name, each.value) != each.value
+    ]
     if differences:
-        warn(OtherConditions(said, tuple(differences)))
+        warn(OtherConditions(said, tuple(differences), "times and acceptance may differ"))
 
 
 def _publish(asked: BenchOptions, profile: "Profile", client: "EngineClient", launch: "Launch") -> None:
@@ -93,8 +112,9 @@ def _publish(asked: BenchOptions, profile: "Profile", client: "EngineClient", la
     from treeopt.report.engine_bench import engine_bench_json, engine_bench_table
 
     model = step_model(profile, temperature=asked.temperature)
-    chosen, default = fastest_length(model), _default(client.name)
+    chosen, default = fastest_length(model), default_length(client.name)
     settings = _settings(asked, profile, chosen, default)
+    _warn_of_differences(profile, client, launch, settings)
     with tqdm(total=settings.waves, desc="race      ", unit="text", disable=None) as bar:
         found = race(client, launch, settings, model, chosen, bar.update)
     asked.publish(engine_bench_table(found, default), engine_bench_json(found))
@@ -108,7 +128,7 @@ def _publish(asked: BenchOptions, profile: "Profile", client: "EngineClient", la
 
 def _settings(asked: BenchOptions, profile: "Profile", chosen: int, default: int | None) -> "ProbeSettings":
     from treeopt.profiler.engine import ProbeSettings
-    from treeopt.texts.prompts import bench_prompts, load_prompts
+    from treeopt.texts.prompts import bench_prompts, load_prompts, prompts_name
 
     prompts = asked.prompts
     texts = load_prompts(most=prompts.most) if prompts.path is None else load_prompts(prompts.path, most=prompts.most)
@@ -121,13 +141,14 @@ def _settings(asked: BenchOptions, profile: "Profile", chosen: int, default: int
     return ProbeSettings(
         lengths=tuple(sorted(lengths | set(asked.lengths))),
         prompts=tuple(bench_prompts(texts)),
+        prompts_from=prompts_name(prompts.path, texts),
         rounds=asked.repeats or ROUNDS,
         max_new_tokens=asked.max_new_tokens or 96,
         temperature=profile.acceptances[0].temperature if asked.temperature is None else asked.temperature,
     )
 
 
-def _default(name: str) -> int | None:
+def default_length(name: str) -> int | None:
     """Return the draft tokens that an engine takes when it is told nothing; None where it has to be told."""
     from treeopt.engines import ENGINES
 

@@ -7,29 +7,53 @@ from treeopt.cli.bench_pair import check_whole, load_fitting
 from treeopt.cli.options.bench import REPEATS, BenchOptions
 from treeopt.cli.options.inputs import load_profile, read_any_tree
 from treeopt.cli.options.rule import checked_rule, planned_rule
+from treeopt.cli.planned import load_drafter_of, with_drafter
 
 if TYPE_CHECKING:
     from treeopt.planner import StepModel
-    from treeopt.records.profile import Profile
+    from treeopt.records.profile import MeasuredAcceptance, Profile
+    from treeopt.report.tree_bench import Promise
     from treeopt.trees import TreeFile
 
 
 def bench_tree(tree: Path, asked: BenchOptions) -> None:
-    """Decode with a tree and plainly in turn, and put the result beside the prediction."""
-    planned, profile = read_any_tree(tree), load_profile(asked.profile_path)
-    model = _model(profile, planned, asked)
-    predicted = model.predict("tree", planned.tree)
+    """Decode with what a tree file names and plainly in turn, and put the result beside the prediction."""
+    planned = with_drafter(tree, read_any_tree(tree), asked.drafter)
+    profile = load_profile(asked.profile_path)
+    acceptance, promised = _promise(profile, planned, asked)
     models = load_fitting(asked, profile, tree=tree, planned=planned)
-    from treeopt.profiler.bench.compare import bench_as_measured, workload_as_measured
+    loaded = load_drafter_of(tree, planned, models)
+    from treeopt.methods.make_drafter import bench_planned
+    from treeopt.profiler.bench.compare import workload_as_measured
+    from treeopt.profiler.decoding import Decoding
     from treeopt.report.tree_bench import tree_bench_json, tree_bench_table
     from treeopt.texts.prompts import bench_prompts
 
     held_out = bench_prompts(asked.prompts.load(models.tokenizer))
-    acceptance, repeats = model.acceptance, asked.repeats or REPEATS
+    repeats = asked.repeats or REPEATS
     workload = workload_as_measured(held_out, acceptance, max_new_tokens=asked.max_new_tokens, repeats=repeats)
-    (measured,) = bench_as_measured(models, [planned.tree], workload, acceptance, lossy=asked.lossy)
-    asked.publish(tree_bench_table(predicted, measured, acceptance), tree_bench_json(predicted, measured, acceptance))
+    decoding = Decoding(
+        rule=promised.rule,
+        sampling=acceptance.sampling,
+        draft_sampling=acceptance.draft_sampling if loaded is None else None,
+        lossy=asked.lossy,
+    )
+    measured = bench_planned(models, planned, workload, decoding, loaded=loaded)
+    asked.publish(tree_bench_table(promised, measured), tree_bench_json(promised, measured))
     check_whole(measured.prompts, len(held_out))
+
+
+def _promise(profile: "Profile", planned: "TreeFile", asked: BenchOptions) -> "tuple[MeasuredAcceptance, Promise]":
+    """Return the acceptance whose texts are decoded again, and what was promised of them."""
+    from treeopt.report.tree_bench import Promise
+
+    if planned.drafter is None:
+        model = _model(profile, planned, asked)
+        return model.acceptance, Promise.of_tree(model.predict("tree", planned.tree), model.acceptance)
+    rule = checked_rule(asked.rule or planned_rule(planned), lossy=asked.lossy)
+    made_at = planned.provenance.temperature if planned.provenance else None
+    acceptance = profile.acceptance(temperature=made_at if asked.temperature is None else asked.temperature)
+    return acceptance, Promise.of_file(planned, rule=rule, temperature=acceptance.temperature)
 
 
 def _model(profile: "Profile", planned: "TreeFile", asked: BenchOptions) -> "StepModel":

@@ -13,7 +13,7 @@ from treeopt.cli.options.plan import BATCH_SIZE, CONTEXT_TOKENS, PROFILE_TEMPERA
 from treeopt.cli.options.record import argument, option, options
 from treeopt.cli.options.rule import LOSSY, checked_rule, measured_rule
 from treeopt.cli.waiting import patience
-from treeopt.errors import printable
+from treeopt.errors import TreeoptError, printable
 
 if TYPE_CHECKING:
     from treeopt.planner import PlanRequest
@@ -88,9 +88,17 @@ def compare(asked: CompareOptions) -> None:
 
 
 def _trees(paths: tuple[Path, ...], profile: "Profile") -> "list[tuple[Path, NamedTree]]":
-    """Return every tree of some files; those that were planned for another pair than the profile's are warned of."""
+    """Return every tree of some files; those that were planned for another pair than the profile's are warned of.
+
+    Raises TreeoptError for one that something else than the draft model drafts.
+    """
     trees = [(path, each) for path in paths for each in read_all_trees(path)]
     for path, each in trees:
+        if each.drafter is not None:
+            raise TreeoptError(
+                f"{path}: expected a tree of the draft model, whose acceptance is compared by. Got one of "
+                f"{each.drafter.name}: compare drafters with treeopt solve, or run treeopt bench {path}."
+            )
         warn_of_tree(path, each.provenance, identity_of(profile))
     return trees
 

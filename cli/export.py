@@ -59,6 +59,11 @@ def _export_tree(target: "TopologyFormat", written: Path, asked: ExportOptions) 
     if str(written) == STANDARD_STREAM and not target.text:
         raise click.UsageError(f"--output: a {target.name} file is not text. Name a file with -o.")
     content = asked.tree()
+    if content.drafter is not None and content.drafter.own_trees:
+        raise TreeoptError(
+            f"{asked.path}: expected a tree to write. Got {content.drafter.name}, which brings trees of its own: export "
+            "it to an engine that has this drafter."
+        )
     how = WriteOptions(name=asked.list_name, max_depth=asked.heads, engine_version=asked.engine_version)
     made = target.write(content.tree, how, written.suffix.lower())
     inputs = asked.inputs

@@ -30,6 +30,7 @@ class Commands(LazyGroup):
         "import": Place("import_tree", "Turn another program's tree into a tree file."),
         "run": Place("run", "Generate a text with a tree."),
         "bench": Place("bench", "Check whether a prediction comes true."),
+        "simulate": Place("simulate", "Predict what a server does under a load."),
     }
 
     def main(self, *args: Any, **kwargs: Any) -> Any:

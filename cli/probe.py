@@ -1,6 +1,9 @@
 """`treeopt probe`: measure an engine that serves, from outside."""
 
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import click
 
@@ -8,14 +11,20 @@ from treeopt.cli.command import Command
 from treeopt.cli.options.probe import ProbeOptions
 from treeopt.cli.options.record import options
 from treeopt.cli.profile_files import check_files
+from treeopt.cli.repeated import repeated
 from treeopt.cli.terminal import warn
+from treeopt.errors import TreeoptError
 from treeopt.files.whole_files import STANDARD_STREAM
 from treeopt.report.text import quoted
 
 if TYPE_CHECKING:
     from treeopt.engines.probes.client import EngineClient, Launch
+    from treeopt.profiler import Journal
     from treeopt.profiler.engine import ProbeSettings
     from treeopt.records.profile import Profile
+
+NEXT_LENGTH = 3
+"""Draft tokens that are proposed where only plain decoding was measured."""
 
 
 @click.command(cls=Command)
@@ -32,9 +41,14 @@ def probe(asked: ProbeOptions) -> None:
         return
     name = asked.check()
     check_files(asked.path, None)
-    client, launch = asked.models.client(name), asked.models.launch()
-    result = _measured(asked, client, launch)
+    client, launch = asked.served.client(name), asked.served.launch()
+    journal = _journal(asked, client, launch)
+    result = _measured(asked, client, launch, journal)
+    if result is None:
+        return
     result.save(asked.path)
+    if not asked.one_length:
+        journal.remove()
     _tell(asked, result)
 
 
@@ -46,28 +60,52 @@ def _list() -> None:
         click.echo(availability_lines(each))
 
 
-def _measured(asked: ProbeOptions, client: "EngineClient", launch: "Launch") -> "Profile":
-    """Ask the engine everything that is not in the journal yet, and return its profile; the journal goes then."""
+def _journal(asked: ProbeOptions, client: "EngineClient", launch: "Launch") -> "Journal":
+    """Return what keeps the answers.  Lengths and addresses are no conditions: others may follow in another run."""
+    from treeopt.profiler import Journal
+
+    path, settings = asked.journal_file, _settings(asked)
+    if asked.one_length and not asked.resume and path is not None and path.exists():
+        raise TreeoptError(f"{path}: holds answers of an earlier run. Go on with --resume, or remove it first.")
+    conditions = {each.name: getattr(settings, each.name) for each in fields(settings) if each.name != "lengths"}
+    conditions["prompts"] = f"{len(settings.prompts)}, {crc32(repr(settings.prompts).encode()):08x}"
+    heading = f"probe 2, {client.name} {client.version} {client.settings}, {launch}, {conditions}"
+    return Journal(path, heading, resume=asked.resume)
+
+
+def _measured(asked: ProbeOptions, client: "EngineClient", launch: "Launch", journal: "Journal") -> "Profile | None":
+    """Ask the engine everything that is not in the journal yet, and return the profile of all that is there.
+
+    None where another length has to be measured first, which is told.
+    """
     from tqdm import tqdm
 
-    from treeopt.profiler import Journal
     from treeopt.profiler.engine import Probe
     from treeopt.profiler.engine_profile import engine_profile
 
     settings = _settings(asked)
-    heading = f"probe 1, {client.name} {client.version} {client.settings}, {launch}, {settings}"
-    journal = Journal(asked.journal_file, heading, resume=asked.resume)
     probe = Probe(client, launch, settings, journal)
     with tqdm(total=settings.waves, desc="probe     ", unit="text", disable=None) as bar:
         probe.measure(bar.update, budget_s=asked.time_budget_s)
-    found = engine_profile(client, launch, settings, probe)
-    journal.remove()
-    return found
+    lengths = probe.measured()
+    if asked.one_length and (0 not in lengths or len(lengths) < 2):
+        _tell_missing(asked, lengths)
+        return None
+    return engine_profile(client, launch, replace(settings, lengths=lengths), probe)
+
+
+def _tell_missing(asked: ProbeOptions, lengths: Sequence[int]) -> None:
+    """Say which lengths are there, which has to follow, and by which command."""
+    missing, start = (0, "without a draft") if 0 not in lengths else (NEXT_LENGTH, f"with {NEXT_LENGTH} draft tokens")
+    least = "0, plain decoding" if missing == 0 else f"one above 0, such as {missing}"
+    click.echo(f"Draft tokens measured: {', '.join(map(str, lengths))}. Kept in {asked.journal_file}.")
+    again = repeated({"lengths": (missing,), "resume": True, "path": asked.path})
+    click.echo(f"Missing: {least}. Start the server {start}, then: {again}")
 
 
 def _settings(asked: ProbeOptions) -> "ProbeSettings":
     from treeopt.profiler.engine import ProbeSettings
-    from treeopt.texts.prompts import load_prompts, profile_prompts
+    from treeopt.texts.prompts import load_prompts, profile_prompts, prompts_name
 
     prompts = (
         load_prompts(most=asked.most_prompts)
@@ -78,6 +116,7 @@ def _settings(asked: ProbeOptions) -> "ProbeSettings":
         lengths=asked.lengths,
         batch_sizes=asked.batch_sizes,
         prompts=tuple(profile_prompts(prompts)),
+        prompts_from=prompts_name(asked.prompts, prompts),
         rounds=asked.rounds,
         max_new_tokens=asked.max_new_tokens,
         temperature=asked.temperature,
@@ -92,5 +131,7 @@ def _tell(asked: ProbeOptions, result: "Profile") -> None:
     click.echo(probe_summary(result), err=to_stdout)
     if not to_stdout:
         click.echo(f"\nWritten to {asked.path}. Next: treeopt solve --profile {quoted(asked.path)}")
+    if asked.one_length:
+        click.echo(f"Answers stay in {asked.journal_file}: measure further lengths with --resume, or remove it.")
     for each in doubts(result):
         warn(each)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from treeopt.cli.options.profile import ProfileOptions
 from treeopt.cli.other_programs import warn_of_other_programs
 from treeopt.cli.profile_files import texts_path
+from treeopt.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from treeopt.engines.reports import ImportedLatency
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from treeopt.profiler.processes.processes import Processes
     from treeopt.records.draft_record import DraftRecord
     from treeopt.records.profile import MeasuredAcceptance, Profile
+    from treeopt.runtime.drafters.loaded import LoadedDrafter
     from treeopt.runtime.models.pair import ModelPair
 
     Prompts = list[list[int]]
@@ -66,17 +68,25 @@ class _Run:
 
     def measured(self, imported: _Imported) -> "tuple[Profile, DraftRecord | None] | None":
         """Measure and write what was not imported; return it in the first process."""
-        from treeopt.profiler import TextFiles
         from treeopt.profiler.profile_run import check_measurable
 
         models, prompts = self._loaded()
         check_measurable(models.target, models.draft, prompts, self.settings)
+        drafters = self._drafters(models, prompts)
+        settings = replace(self.settings, drafters=tuple(each.setting() for each in drafters))
+        return replace(self, settings=settings)._measured(models, prompts, drafters, imported)
+
+    def _measured(
+        self, models: "ModelPair", prompts: "Prompts", drafters: "list[LoadedDrafter]", imported: _Imported
+    ) -> "tuple[Profile, DraftRecord | None] | None":
+        from treeopt.profiler import TextFiles
+
         if self.first and not self.asked.imports.times:
             self._warn_of_other_programs(models)
         kept = self.asked.journal_file is not None and self.first
         texts = TextFiles(texts_path(self.asked.path) if kept else None, resume=self.asked.resume)
         journal = self._journal(models, prompts)
-        result = self._profile(self._measurement(models, prompts, journal), imported)
+        result = self._profile(self._measurement(models, prompts, journal, drafters), imported)
         if not self.first:
             return None
         record = self._record(models, prompts, texts)
@@ -109,7 +119,32 @@ class _Run:
         heading = self.settings.conditions(models.target, models.draft, prompts, models.described)
         return Journal(self.asked.journal_file, heading, resume=self.asked.resume, processes=self.processes)
 
-    def _measurement(self, models: "ModelPair", prompts: "Prompts", journal: "Journal") -> "Measurement":
+    def _drafters(self, models: "ModelPair", prompts: "Prompts") -> "list[LoadedDrafter]":
+        """Load the drafters that are measured beside the draft model, before anything is timed."""
+        if not self.asked.beside:
+            return []
+        if self.processes.count > 1:
+            raise InvalidValueError(
+                f"drafter: expected to be measured by one process. Got {self.processes.count}: leave torchrun out."
+            )
+        from treeopt.profiler.profile_run import longest_text
+        from treeopt.runtime.drafters.loaded import load_drafter
+
+        return [
+            load_drafter(
+                each.name,
+                each.source,
+                models.target,
+                models.draft,
+                target_digest=models.described.target_digest,
+                capacity=longest_text(models.target, models.draft, prompts, self.settings),
+            )
+            for each in self.asked.beside
+        ]
+
+    def _measurement(
+        self, models: "ModelPair", prompts: "Prompts", journal: "Journal", drafters: "list[LoadedDrafter]"
+    ) -> "Measurement":
         from treeopt.planner import fastest_drafted_tree
         from treeopt.profiler import Measurement, clock_for
         from treeopt.profiler.latency.busy import ProcessorTimes
@@ -125,6 +160,7 @@ class _Run:
             processes=self.processes,
             load=None if self.asked.tensor_parallel else ProcessorTimes,
             pair=models.described,
+            drafters=drafters,
         )
 
     def _profile(self, measurement: "Measurement", imported: _Imported) -> "Profile":

@@ -11,6 +11,7 @@ import click
 
 from treeopt.cli.command import Command
 from treeopt.cli.identity import identity_here, warn_of_tree
+from treeopt.cli.options.drafter import PLANNED_DRAFTER
 from treeopt.cli.options.inputs import file, read_any_tree
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import CHAT, prompt_tokens
@@ -18,16 +19,18 @@ from treeopt.cli.options.record import argument, group, option, options
 from treeopt.cli.options.rule import LOSSY, checked_rule, planned_rule
 from treeopt.cli.options.sampling import SamplingOptions
 from treeopt.cli.options.values import COUNT, RULE, SEED, TEXT
+from treeopt.cli.planned import load_drafter_of, with_drafter
 from treeopt.cli.run_prompts import NEW_TOKENS, PromptsRequest, SeveralOptions, run_prompts
 from treeopt.cli.waiting import patience
 from treeopt.errors import TreeoptError
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.report.text import counted
+from treeopt.trees.drafter_setting import DrafterSetting
 
 if TYPE_CHECKING:
     from treeopt.runtime import Decoder
     from treeopt.runtime.models.pair import ModelPair
-    from treeopt.trees import TokenTree
+    from treeopt.trees import TreeFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,7 @@ class RunOptions:
         )
     )
     lossy: bool = field(metadata=LOSSY)
+    drafter: DrafterSetting | None = field(metadata=PLANNED_DRAFTER)
     stop: tuple[str, ...] = field(
         metadata=option(
             "--stop", type=TEXT, multiple=True, help="Text that ends the continuation; may be given more than once."
@@ -72,7 +76,7 @@ class RunOptions:
 @click.command(cls=Command)
 @options(RunOptions)
 def run(asked: RunOptions) -> None:
-    """Generate a text with a tree, or many.
+    """Generate a text with a tree, or many, drafted by what the tree file names.
 
     It is printed as it is generated: the prompt and how it goes on, with --chat the answer to a message.
     The text is what the target alone would write: at temperature 0 the same, above it of the same distribution.  Only
@@ -84,19 +88,19 @@ def run(asked: RunOptions) -> None:
     asked.several.check(prompt=asked.prompt)
     if "" in asked.stop:
         raise click.UsageError("--stop: expected a text. Got an empty one.")
-    planned = read_any_tree(asked.tree)
+    planned = with_drafter(asked.tree, read_any_tree(asked.tree), asked.drafter)
     rule = checked_rule(asked.rule or planned_rule(planned), lossy=asked.lossy)
     models = asked.pair.load()
     warn_of_tree(asked.tree, planned.provenance, identity_here(models))
     stop = [models.tokenizer.encode_inner(text) for text in asked.stop]
     if asked.prompt is None:
-        run_prompts(_request(asked, models, planned.tree, rule, stop))
+        run_prompts(_request(asked, models, planned, rule, stop))
         _tell_of_rule(asked, rule)
         return
     tokens = prompt_tokens(models.tokenizer, asked.prompt, chat=asked.chat)
     limit = _new_tokens(models, len(tokens), asked.max_new_tokens)
     with patience("preparing"):
-        decoder = _decoder(models, planned.tree, rule, asked, len(tokens) + limit)
+        decoder = _decoder(asked, models, planned, rule, len(tokens) + limit)
     steps = decoder.steps(tokens, limit, stop=stop)
     if not asked.chat:
         click.echo(asked.prompt, nl=False)
@@ -111,13 +115,14 @@ def _tell_of_rule(asked: RunOptions, rule: str) -> None:
 
 
 def _request(
-    asked: RunOptions, models: "ModelPair", tree: "TokenTree", rule: str, stop: list[list[int]]
+    asked: RunOptions, models: "ModelPair", planned: "TreeFile", rule: str, stop: list[list[int]]
 ) -> PromptsRequest:
     """Return what is asked of all prompts of a file."""
     conditions = {
         "target": models.target.name,
         "draft": models.draft.name,
-        "tree": tree.parents.tolist(),
+        "tree": planned.tree.parents.tolist(),
+        "drafter": repr(planned.drafter),
         "rule": rule,
         "sampling": repr((asked.how.sampling, asked.how.draft_sampling)),
         "seed": asked.seed,
@@ -128,7 +133,7 @@ def _request(
     return PromptsRequest(
         options=asked.several,
         models=models,
-        new_decoder=partial(_decoder, models, tree, rule, asked),
+        new_decoder=partial(_decoder, asked, models, planned, rule),
         stop=stop,
         chat=asked.chat,
         max_new_tokens=asked.max_new_tokens,
@@ -136,20 +141,14 @@ def _request(
     )
 
 
-def _decoder(models: "ModelPair", tree: "TokenTree", rule: str, asked: RunOptions, text_tokens: int) -> "Decoder":
-    from treeopt.runtime import Decoder
+def _decoder(asked: RunOptions, models: "ModelPair", planned: "TreeFile", rule: str, text_tokens: int) -> "Decoder":
+    from treeopt.methods.make_drafter import planned_decoder
+    from treeopt.profiler.decoding import Decoding
 
-    return Decoder(
-        models.target,
-        models.draft,
-        tree,
-        rule=rule,
-        sampling=asked.how.sampling,
-        draft_sampling=asked.how.draft_sampling,
-        lossy=asked.lossy,
-        seed=asked.seed,
-        max_text_tokens=text_tokens,
-    )
+    loaded = load_drafter_of(asked.tree, planned, models, capacity=text_tokens)
+    how = asked.how
+    decoding = Decoding(rule=rule, sampling=how.sampling, draft_sampling=how.draft_sampling, lossy=asked.lossy)
+    return planned_decoder(models, planned, decoding, loaded=loaded, seed=asked.seed, text_tokens=text_tokens)
 
 
 def _new_tokens(models: "ModelPair", prompt_tokens: int, asked: int | None) -> int:

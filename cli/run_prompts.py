@@ -188,6 +188,8 @@ def _decode(asked: PromptsRequest, requests: Sequence["TextRequest"], journal: "
     done = journal.samples(KIND)
     left = [number for number in range(len(requests)) if number not in done]
     wanted = [requests[number] for number in left]
+    if not left:
+        return {}
     tokens: dict[int, list[int]] = {number: [] for number in left}
     steps, errors = dict.fromkeys(left, 0), dict[int, str]()
     with patience("preparing"):
@@ -220,7 +222,7 @@ def _longest(asked: PromptsRequest, requests: Sequence["TextRequest"]) -> int:
     from treeopt.runtime.decoding.limits import trained_tokens
 
     longest = trained_tokens(asked.models.target, asked.models.draft)
-    return max((min(longest, len(each.token_ids) + each.max_new_tokens) for each in requests), default=1)
+    return max(min(longest, len(each.token_ids) + each.max_new_tokens) for each in requests)
 
 
 def _decoded(asked: PromptsRequest, prompt: Sequence[int], kept: list[float] | None, error: str | None) -> Decoded:

@@ -54,10 +54,13 @@ def show(asked: ShowOptions) -> None:
     as_text = str(written) == STANDARD_STREAM
     as_tree = not as_text and checked_suffix(written, TREE_SUFFIX) == TREE_SUFFIX
     from treeopt.trees import draw_text, headline, save_figure
+    from treeopt.trees.headline import drafted_by
 
     content = read_any_tree(asked.path, name=asked.name, budget=asked.budget, depth=asked.depth)
     if as_text:
         click.echo(draw_text(content.tree, reach=content.reach, max_rows=asked.rows, width=diagram_width()))
+        if content.drafter is not None:
+            click.echo(f"\n{drafted_by(content)}")
         return
     if as_tree:
         content.save(written)

@@ -1,9 +1,9 @@
 """`treeopt solve`: the best tree for a profile."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -19,11 +19,13 @@ from treeopt.errors import InterruptionError
 from treeopt.files.picture_file import checked_suffix
 from treeopt.files.whole_files import STANDARD_STREAM
 from treeopt.report.text import quoted
+from treeopt.trees.drafter_setting import DRAFTERS
 
 if TYPE_CHECKING:
-    from treeopt.planner import Plan, Schedule
+    from treeopt.planner import DrafterChoice, Plan, Schedule
     from treeopt.records.profile import Profile
-    from treeopt.trees import TreeFile
+    from treeopt.trees import Provenance, TreeFile
+    from treeopt.trees.tree_schedule import TreeSchedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,14 @@ class SolveOptions:
 
     profile_path: Path = field(metadata=PROFILE_PATH)
     plan: PlanOptions = field(metadata=group(PlanOptions))
+    drafter: str | None = field(
+        metadata=option(
+            "--drafter",
+            type=click.Choice(DRAFTERS),
+            metavar="NAME",
+            help="Drafter to write the tree of; by default the fastest of those measured.",
+        )
+    )
     path: Path = field(
         metadata=option(
             "-o",
@@ -46,6 +56,14 @@ class SolveOptions:
     save: Path | None = field(
         metadata=option(
             "--save", type=output_file, help="Solution file to write too; treeopt show takes any tree out of it."
+        )
+    )
+    schedule_path: Path | None = field(
+        metadata=option(
+            "--schedule",
+            "schedule_path",
+            type=output_file,
+            help="Schedule file to write too: a tree for every number of texts that are decoded at a time.",
         )
     )
     plot: Path | None = field(
@@ -71,22 +89,28 @@ def solve(asked: SolveOptions) -> None:
     All budgets and depths up to those measured are considered.
 
     Prints the best tree of a row of budgets, the best chain and plain decoding, and writes the fastest.  From a profile
-    of several rules it prints the best of each; of several context lengths, batch sizes or temperatures, what to run at
+    of several rules or drafters it prints the best of each; of several context lengths, batch sizes or temperatures, what to run at
     each, and where to switch.
     """
     if asked.as_json and asked.to_stdout:
         raise click.UsageError("--json and --output -: only one can have standard output. Name a file for the tree.")
     if asked.plot is not None:
         checked_suffix(asked.plot)
-    from treeopt.planner import tree_file
+    from treeopt.planner import best_drafter, tree_file
     from treeopt.report.plan_json import plan_json
     from treeopt.report.plan_text import plan_source, warnings
 
     profile = load_profile(asked.profile_path)
-    plan, schedule = _planned(profile, asked.plan)
-    chosen = tree_file(plan, profile, source=plan_source(asked.profile_path, plan))
-    report = plan_json(plan, profile, schedule) if asked.as_json else _text(asked, plan, profile, schedule, chosen)
-    written = _write(_writers(asked, plan, profile, chosen))
+    found = _planned(profile, asked.plan, asked.drafter)
+    plan = found.plan
+    best = best_drafter(found.drafters, plan.objective) if found.drafters else None
+    chosen = tree_file(plan, profile, source=plan_source(asked.profile_path, plan), choice=best)
+    report = (
+        plan_json(plan, profile, found.schedule, found.drafters)
+        if asked.as_json
+        else _text(asked, found, profile, chosen)
+    )
+    written = _write(_writers(asked, found, profile, chosen))
     click.echo(report, err=asked.to_stdout)
     for warning in warnings(plan):
         warn(warning)
@@ -96,26 +120,39 @@ def solve(asked: SolveOptions) -> None:
         click.echo(f"\nWritten to {written}. Next: {_next(asked.path, plan, profile, asked.profile_path)}")
 
 
-def _planned(profile: "Profile", asked: PlanOptions) -> "tuple[Plan, Schedule | None]":
-    """Return the plan, and the schedule where several conditions were measured, while those who wait are told."""
-    from treeopt.planner import requested_plan
+class _Planned(NamedTuple):
+    plan: "Plan"
+    schedule: "Schedule | None"
+    """Where several conditions were measured."""
+    drafters: "tuple[DrafterChoice, ...]"
+    """The best of each, where others than the draft model were measured."""
+
+
+def _planned(profile: "Profile", asked: PlanOptions, drafter: str | None) -> _Planned:
+    """Return all that is planned, of one drafter alone where it is asked for, while those who wait are told."""
+    from treeopt.planner import chosen_drafter, drafter_choices, requested_plan
     from treeopt.planner.scheduling import schedule_as_measured, several_conditions
 
-    request = asked.request
-    with patience("solving", unit="condition", total=1 + several_conditions(profile, request)) as tick:
+    request, several = asked.request, bool(profile.drafters) or drafter is not None
+    with patience("solving", unit="condition", total=1 + several + several_conditions(profile, request)) as tick:
         plan = requested_plan(profile, request)
         tick()
-        return plan, schedule_as_measured(profile, request, tick)
+        drafters = drafter_choices(profile, request, plan=plan) if several else ()
+        if several:
+            tick()
+        if drafter is not None:
+            drafters = (chosen_drafter(drafters, drafter),)
+        return _Planned(plan, schedule_as_measured(profile, request, tick), drafters)
 
 
-def _text(
-    asked: SolveOptions, plan: "Plan", profile: "Profile", schedule: "Schedule | None", chosen: "TreeFile"
-) -> str:
-    """Return the tables and the tree, as wide as the terminal."""
+def _text(asked: SolveOptions, found: _Planned, profile: "Profile", chosen: "TreeFile") -> str:
+    """Return the tables and the tree, where there is one, as wide as the terminal."""
     from treeopt.report.plan_text import plan_text
     from treeopt.trees import draw_text
 
-    text = plan_text(plan, profile, schedule, level_width=asked.plan.level_width)
+    text = plan_text(found.plan, profile, found.schedule, level_width=asked.plan.level_width, drafters=found.drafters)
+    if chosen.drafter is not None and chosen.drafter.values:
+        return text
     width = diagram_width(err=asked.to_stdout)
     return f"{text}\n\n{draw_text(chosen.tree, reach=chosen.reach, max_rows=32, width=width)}"
 
@@ -124,7 +161,9 @@ def _next(path: Path, plan: "Plan", profile: "Profile", profile_path: Path) -> s
     """Return commands that go on with a tree, with its own pair, as it was measured and planned."""
     acceptance, file = plan.model.acceptance, quoted(path)
     if profile.engine is not None:
-        return f"treeopt bench --engine {profile.engine.name} --profile {quoted(profile_path)}"
+        command = f"treeopt bench --engine {profile.engine.name} --profile {quoted(profile_path)}"
+        served = [] if profile.pair.target_source is not None else profile.chain_latencies[0].chains
+        return command + (" --url " + ",".join(f"{each.length}=URL" for each in served) if served else "")
     options = sampling_text(acceptance.sampling, acceptance.draft_sampling) + (" --lossy" if plan.lossy else "")
     return (
         f"treeopt show {file} -o {quoted(path.with_suffix('.svg'))}, "
@@ -135,17 +174,40 @@ def _next(path: Path, plan: "Plan", profile: "Profile", profile_path: Path) -> s
 Writer = tuple[Path, Callable[[Path], None]]
 
 
-def _writers(asked: SolveOptions, plan: "Plan", profile: "Profile", chosen: "TreeFile") -> list[Writer]:
+def _writers(asked: SolveOptions, found: _Planned, profile: "Profile", chosen: "TreeFile") -> list[Writer]:
     """Return the files that are wanted, each with what writes it."""
     from treeopt.report.plan_figure import save_plan_figure
     from treeopt.report.plan_text import subject
 
+    plan = found.plan
     writers: list[Writer] = [(asked.path, chosen.save)]
     if asked.save is not None:
         writers.append((asked.save, plan.solution.save))
+    if asked.schedule_path is not None:
+        writers.append((asked.schedule_path, _tree_schedule(found.plan, profile, asked, chosen).save))
     if asked.plot is not None:
         writers.append((asked.plot, lambda path: save_plan_figure(plan, path, title=subject(profile), profile=profile)))
     return writers
+
+
+def _tree_schedule(plan: "Plan", profile: "Profile", asked: SolveOptions, chosen: "TreeFile") -> "TreeSchedule":
+    """Return the trees by number of texts, under the plan's rule, at its temperature and context length."""
+    from treeopt.planner.scheduling import requested_schedule, tree_schedule
+
+    request = replace(asked.plan.request, rule=plan.rule, temperature=plan.temperature)
+    found = tree_schedule(
+        requested_schedule(profile, request),
+        rule=plan.rule,
+        temperature=plan.temperature,
+        context_tokens=plan.model.condition.context_tokens,
+    )
+    return replace(found, provenance=_without_promise(chosen))
+
+
+def _without_promise(chosen: "TreeFile") -> "Provenance":
+    """Return where a plan came from, without the numbers that are one tree's."""
+    assert chosen.provenance is not None  # plans say where they come from
+    return replace(chosen.provenance, tokens_per_step=None, step_s=None, speedup=None)
 
 
 def _write(writers: list[Writer]) -> str:

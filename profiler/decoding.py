@@ -19,8 +19,10 @@ class Decoding:
     lossy: bool = False
     """Whether rules are allowed that change the text's distribution."""
 
-    def decoder(self, target: LanguageModel, draft: LanguageModel, tree: TokenTree, text_tokens: int) -> Decoder:
-        """Return the decoder with a tree, for texts of so many tokens."""
+    def decoder(
+        self, target: LanguageModel, draft: LanguageModel, tree: TokenTree, text_tokens: int | None, *, seed: int = 0
+    ) -> Decoder:
+        """Return the decoder with a tree, for texts of so many tokens, by default as many as both were trained for."""
         return Decoder(
             target,
             draft,
@@ -29,5 +31,6 @@ class Decoding:
             sampling=self.sampling,
             draft_sampling=self.draft_sampling,
             lossy=self.lossy,
+            seed=seed,
             max_text_tokens=text_tokens,
         )

@@ -24,6 +24,7 @@ from treeopt.engines.probes.client import (
 )
 from treeopt.errors import EngineError, InvalidValueError
 from treeopt.profiler.journal import Journal
+from treeopt.texts.prompts import BUNDLED
 
 SEED = 0
 LEAST_TOKENS = 8
@@ -36,23 +37,23 @@ PASS_SAMPLES = 9
 class ProbeSettings:
     """What an engine is asked, and how often.
 
-    Raises InvalidValueError for lengths without plain decoding, 0, or that repeat, and for fewer than two prompts.
+    Raises InvalidValueError for lengths that do not rise, and for fewer than two prompts.
     """
 
     lengths: tuple[int, ...]
-    """Draft tokens, rising from 0."""
+    """Draft tokens, rising; a profile wants 0, plain decoding, and another, in one run or in several."""
     batch_sizes: tuple[int, ...] = (1,)
     prompts: tuple[str, ...]
+    prompts_from: str = BUNDLED
+    """What they are known by, see `treeopt.texts.prompts.prompts_name`."""
     rounds: int = 3
     """Times that every prompt is decoded with every length."""
     max_new_tokens: int = 96
     temperature: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.lengths[:1] != (0,) or list(self.lengths) != sorted(set(self.lengths)) or len(self.lengths) < 2:
-            raise InvalidValueError(
-                f"lengths: expected 0, plain decoding, and others that rise. Got {self.lengths}: such as 0,1,3,7."
-            )
+        if not self.lengths or list(self.lengths) != sorted(set(self.lengths)):
+            raise InvalidValueError(f"lengths: expected numbers that rise, such as 0,1,3,7. Got {self.lengths}.")
         if len(self.prompts) < 2:
             raise InvalidValueError(f"prompts: expected at least 2. Got {len(self.prompts)}: give more.")
         if self.max_new_tokens < LEAST_TOKENS:
@@ -123,6 +124,12 @@ class Probe:
             for tokens, steps, decode_s, prompt_tokens, checksum, *accepted in [entry.values]
         ]
 
+    def measured(self) -> tuple[int, ...]:
+        """Return the lengths with which every prompt was decoded at every batch size, in this run or in those before."""
+        texts, sizes = len(self._settings.prompts), self._settings.batch_sizes
+        known = sorted({_length(kind) for kind in self._journal.kinds()})
+        return tuple(each for each in known if all(len(self.samples(each, size)) >= texts for size in sizes))
+
     def passes(self, length: int, batch: int) -> list[PassTimes]:
         """Return what the engine told of its passes; nothing where it does not tell."""
         return [PassTimes(*entry.values) for entry in self._journal.entries(_passes_kind(length, batch))]
@@ -171,7 +178,8 @@ class Probe:
             answers = [_with_steps(answers[0], counted)]
         steps = [self._steps(each, length) for each in answers]
         if counted is not None and length:
-            _check_counters(self._client.name, counted, sum(steps), sum(each.after_first for each in answers), length)
+            tokens = sum(each.after_first for each in answers)
+            _check_counters(self._client.name, counted, sum(steps), tokens, length, texts=len(answers))
         for prompt, answer, own in zip(prompts, answers, steps, strict=True):
             accepted = answer.accepted
             if counted is not None and length and len(answers) == 1:
@@ -201,7 +209,8 @@ class Probe:
         name, tokens, steps = self._client.name, answer.after_first, answer.steps
         if steps is None:
             raise EngineError(
-                f"{name}: expected to be told how many steps a text took. It does not tell: probe another engine."
+                f"{name}: expected to be told how many steps a text took. It does not tell: does it draft? Else probe another "
+                "engine."
             )
         if tokens < 1 or steps < 1:
             raise EngineError(
@@ -215,8 +224,11 @@ class Probe:
         return steps
 
 
-def _check_counters(name: str, counted: Counters, steps: int, tokens: int, length: int) -> None:
-    """Raise EngineError unless the counters grew by what the answers told, steps and tokens behind the first."""
+def _check_counters(name: str, counted: Counters, steps: int, tokens: int, length: int, texts: int = 1) -> None:
+    """Raise EngineError unless the counters grew by what the answers told, steps and tokens behind the first.
+
+    The last step of a text may accept more than there was room for, which some engines, vLLM among them, count.
+    """
     accepted = tokens - steps
     numbers = (counted.drafts, counted.draft_tokens, counted.accepted_tokens, *counted.accepted_per_position)
     if min(numbers) < 0:
@@ -228,7 +240,7 @@ def _check_counters(name: str, counted: Counters, steps: int, tokens: int, lengt
             f"{name}: expected at most {length} draft tokens in a step, and no more accepted. Got {counted.draft_tokens} drafted in "
             f"{counted.drafts} steps, {counted.accepted_tokens} accepted: does it run with another length?"
         )
-    if counted.drafts > steps or counted.accepted_tokens > accepted:
+    if counted.drafts > steps or counted.accepted_tokens > accepted + texts * length:
         raise EngineError(
             f"{name}: expected counters of {steps} steps and {accepted} accepted tokens. Got {counted.drafts} and "
             f"{counted.accepted_tokens}: do other clients use it? Probe it when they do not, and go on with --resume."
@@ -242,11 +254,17 @@ def _check_counters(name: str, counted: Counters, steps: int, tokens: int, lengt
 
 def _with_steps(answer: Answer, counted: Counters) -> Answer:
     """Return an answer with the steps that follow from the counters, where it does not tell them itself."""
-    return answer if answer.steps is not None else answer._replace(steps=answer.after_first - counted.accepted_tokens)
+    if answer.steps is not None:
+        return answer
+    return answer._replace(steps=max(counted.drafts, answer.after_first - counted.accepted_tokens))
 
 
 def _kind(length: int, batch: int) -> str:
     return f"chain {length} x {batch}"
+
+
+def _length(kind: str) -> int:
+    return int(kind.split()[1])
 
 
 def _passes_kind(length: int, batch: int) -> str:

@@ -2,7 +2,6 @@
 
 import platform
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -11,15 +10,18 @@ from treeopt.errors import InfeasibleError
 from treeopt.profiler.engine import Probe, ProbeSettings, Sample
 from treeopt.profiler.machine import now, processor
 from treeopt.records.acceptance import TextSums
-from treeopt.records.engine import ChainCounts, ChainLatency, EngineRun, TimedChain
+from treeopt.records.engine import ChainCounts, ChainLatency, EngineRun, EngineSetting, TimedChain
 from treeopt.records.latency import Timing
 from treeopt.records.machine import Machine, Pair
 from treeopt.records.profile import UNKNOWN, MeasuredAcceptance, Profile
-from treeopt.runtime.models.digest import file_digest
+from treeopt.runtime.models.digest import path_digest
 from treeopt.version import TOOL
 
 SERVED = "served"
 """Stands for a model of an engine that runs already, which does not say where it has it from."""
+METHOD = "method"
+NGRAM_TOKENS = "ngram-tokens"
+"""Of an engine's settings, how it drafts otherwise than with a draft model, and how many tokens have to match there."""
 RULE = "target"
 """Chains of one child a node are accepted alike by every lossless rule of engines; this is its plainest name."""
 
@@ -31,10 +33,17 @@ def engine_profile(client: EngineClient, launch: Launch, settings: ProbeSettings
         tool=TOOL,
         machine=machine_of(launch),
         pair=pair_of(launch),
-        engine=EngineRun(name=client.name, version=client.version, settings=client.settings),
+        engine=EngineRun(name=client.name, version=client.version, settings=settings_of(client, launch, settings)),
         chain_latencies=tuple(_latency(settings, probe, batch) for batch in settings.batch_sizes),
         acceptances=(_acceptance(settings, probe),),
     )
+
+
+def settings_of(client: EngineClient, launch: Launch, settings: ProbeSettings) -> tuple[EngineSetting, ...]:
+    """Return what an engine runs under, and what it was asked: prompts of another kind are accepted otherwise."""
+    told = ((METHOD, launch.method), (NGRAM_TOKENS, launch.ngram_tokens))
+    drafting = (EngineSetting(name=name, value=str(value)) for name, value in told if value is not None)
+    return (*client.settings, *drafting, EngineSetting(name="prompts", value=settings.prompts_from))
 
 
 def machine_of(launch: Launch) -> Machine:
@@ -54,18 +63,13 @@ def pair_of(launch: Launch) -> Pair:
     target, draft = launch.target, launch.draft
     return Pair(
         target=SERVED if target is None else _name(target),
-        draft=SERVED if draft is None else _name(draft),
+        draft=(launch.method or SERVED) if draft is None else _name(draft),
         dtype=UNKNOWN,
         target_source=target,
         draft_source=draft,
-        target_digest=_digest(target),
-        draft_digest=_digest(draft),
+        target_digest=path_digest(target),
+        draft_digest=path_digest(draft),
     )
-
-
-def _digest(path: str | None) -> str | None:
-    """Return what tells a model file from any other; None for a folder, a name, or what is not here."""
-    return file_digest(Path(path)) if path is not None and Path(path).is_file() else None
 
 
 def _name(path: str) -> str:

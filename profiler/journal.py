@@ -69,6 +69,10 @@ class Journal:
             self._write("a", json.dumps([kind, key, list(values)]))
             self._measured = True
 
+    def kinds(self) -> Iterator[str]:
+        """Yield the kinds of which there are measurements."""
+        return iter(self._entries)
+
     def entries(self, kind: str) -> Iterator[Entry]:
         """Yield the measurements of one kind in the order they were made."""
         return iter(self._entries.get(kind, ()))

@@ -10,15 +10,18 @@ from treeopt.errors import InvalidValueError
 from treeopt.profiler.acceptance.per_prompt import Counting, FastestTree, counted_rule
 from treeopt.profiler.bench.divergence import logits_after
 from treeopt.profiler.clock import Clock
+from treeopt.profiler.drafters.measuring import DrafterMeasurement
 from treeopt.profiler.journal import Journal
 from treeopt.profiler.latency.busy import LoadReader
 from treeopt.profiler.latency.grid import LatencyGrid
 from treeopt.profiler.latency.passes import ROOM_TOKENS
 from treeopt.profiler.machine import describe_machine, describe_pair, now
 from treeopt.profiler.processes.processes import OneProcess, Processes
+from treeopt.profiler.recorder import Recorder
 from treeopt.profiler.settings import Settings
 from treeopt.records.profile import MeasuredAcceptance, Pair, Profile, StepLatency
 from treeopt.runtime.decoding.limits import trained_tokens
+from treeopt.runtime.drafters.loaded import LoadedDrafter
 from treeopt.runtime.models.finite import check_logits
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.version import TOOL
@@ -27,6 +30,8 @@ POSITIONS = "positions"
 """The journal's entry of how many positions of each text a time budget allowed."""
 LEAST_POSITIONS = 16
 """Positions of each text that are counted, however small the time budget."""
+BUDGET_POSITIONS = 4096
+"""Positions of each text that drafters are decoded for, however large the time budget."""
 
 
 class Measurement:
@@ -42,6 +47,7 @@ class Measurement:
         fastest_tree: what the rule `traversal` is measured on; other rules do not need it.
         processes: those that measure together; by default this one alone.
         pair: what the models are and were loaded from; by default what they tell of themselves.
+        drafters: what is measured beside the draft model, by this process alone.
 
     Raises InvalidValueError when prompts are missing, a context does not fit the models, or `fastest_tree` is missing.
     """
@@ -59,6 +65,7 @@ class Measurement:
         fastest_tree: FastestTree | None = None,
         processes: Processes | None = None,
         pair: Pair | None = None,
+        drafters: Sequence[LoadedDrafter] = (),
     ) -> None:
         check_measurable(target, draft, prompts, settings)
         self._on_trees = any(counted_rule(rule, sampling) != rule for rule, sampling in settings.asked)
@@ -74,6 +81,7 @@ class Measurement:
         self._fastest_tree = fastest_tree
         text = np.concatenate([np.asarray(prompt) for prompt in prompts])
         self._processes = processes or OneProcess()
+        self._clock, self._drafters = clock, drafters
         self._latency_grid = LatencyGrid(
             target, draft, text.tolist(), settings, clock=clock, journal=journal, load=load
         )
@@ -108,12 +116,25 @@ class Measurement:
             latencies=times,
             acceptances=acceptances or self._acceptances(positions, hidden),
         )
-        if not self._on_trees or acceptances:
-            return profile
+        if self._on_trees and not acceptances:
+            profile = replace(profile, acceptances=self._on_the_fastest_trees(profile, positions, hidden))
+        return self._with_drafters(profile, positions, hidden) if self._drafters else profile
+
+    def _on_the_fastest_trees(
+        self, profile: Profile, positions: int, hidden: bool | None
+    ) -> tuple[MeasuredAcceptance, ...]:
         assert self._fastest_tree is not None
         with tqdm(desc="traversal ", unit="text", disable=hidden) as bar:
-            tested = self._counting.on_trees(profile, positions, self._fastest_tree, bar.update)
-        return replace(profile, acceptances=tested)
+            return self._counting.on_trees(profile, positions, self._fastest_tree, bar.update)
+
+    def _with_drafters(self, profile: Profile, positions: int, hidden: bool | None) -> Profile:
+        measurement = DrafterMeasurement(
+            prompts=self._prompts,
+            settings=self._settings,
+            positions=positions,
+            recorder=Recorder(self._clock, self._journal),
+        )
+        return measurement.measure(self._drafters, profile, hidden)
 
     def _latencies(self, hidden: bool | None) -> tuple[StepLatency, ...]:
         with tqdm(total=self._latency_grid.calls, desc="times     ", unit="call", disable=hidden) as bar:
@@ -142,6 +163,14 @@ class Measurement:
 def _room_tokens(target: LanguageModel, draft: LanguageModel, prompts: Sequence[Sequence[int]]) -> int:
     """Return how many tokens every prompt can be continued by."""
     return trained_tokens(target, draft) - max(map(len, prompts))
+
+
+def longest_text(
+    target: LanguageModel, draft: LanguageModel, prompts: Sequence[Sequence[int]], settings: Settings
+) -> int:
+    """Return the tokens of the longest text that is decoded; under a time budget, of the longest that may be."""
+    positions = BUDGET_POSITIONS if settings.time_budget_s is not None else settings.text_positions(len(prompts))
+    return min(trained_tokens(target, draft), max(map(len, prompts)) + positions)
 
 
 def check_measurable(

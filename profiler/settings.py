@@ -7,6 +7,7 @@ from zlib import crc32
 from treeopt.errors import InvalidValueError
 from treeopt.profiler.heading import edition
 from treeopt.profiler.machine import describe_machine, describe_pair
+from treeopt.records.drafter_setting import DrafterSetting
 from treeopt.records.profile import Pair
 from treeopt.records.rules import check_rule
 from treeopt.records.sampling import GREEDY, Sampling, draft_sampling_of
@@ -64,6 +65,8 @@ class Settings:
     """Depths of the acceptance table."""
     record: RecordSize | None = None
     """What to record for dynamic trees, if anything."""
+    drafters: tuple[DrafterSetting, ...] = ()
+    """What is measured beside the draft model, with its heads' digests."""
     cuda_graphs: bool | None = None
     """Whether timed passes are captured as CUDA graphs; by default on a CUDA device."""
 
@@ -141,5 +144,8 @@ class Settings:
         for name in ("record", "cuda_graphs", "target_digest", "draft_digest"):
             if parts[name] is None:
                 del parts[name]
+        parts["drafters"] = ", ".join(f"{each.name} {each.digest or 'without heads'}" for each in self.drafters)
+        if not self.drafters:
+            del parts["drafters"]
         parts["prompts"] = f"{len(prompts)} of checksum {checksum:08x}"
         return ", ".join([edition(), *(f"{name} {value}" for name, value in parts.items())])

@@ -37,6 +37,7 @@ PROFILER = {"treeopt.profiler"}
 METHODS = {"treeopt.methods"}
 IMPORTS = {"treeopt.engines.reports"}
 REPORT = {"treeopt.report"}
+SIMULATION = {"treeopt.simulation"}
 
 MAY_IMPORT = {
     "treeopt.__main__": {"treeopt.cli"},
@@ -46,6 +47,7 @@ MAY_IMPORT = {
     | PROFILER
     | RUNTIME
     | REPORT
+    | SIMULATION
     | {"treeopt.engines.probes"}
     | PLANNER
     | IMPORTS
@@ -62,7 +64,9 @@ MAY_IMPORT = {
     # floor 3: executing
     "treeopt.runtime": RECORDS | TEXTS | TREES,
     # between 2 and 3: plans, profiles, settings and benches as texts, JSON and pictures, without torch
-    "treeopt.report": {"treeopt.engines.probes"} | PLANNER | IMPORTS | SOLVER | RECORDS | TREES,
+    "treeopt.report": {"treeopt.engines.probes"} | SIMULATION | PLANNER | IMPORTS | SOLVER | RECORDS | TREES,
+    # floor 2, above the planner: a server under a load
+    "treeopt.simulation": {"treeopt.planner"} | RECORDS | TREES,
     # floor 2: from a profile to a plan, from a plan to an engine's settings
     "treeopt.engines": {"treeopt.planner"} | SOLVER | RECORDS | TREES,
     "treeopt.planner": SOLVER | RECORDS | TREES,

@@ -38,7 +38,6 @@ SHOWN = [
     "treeopt.pair.MEDUSA",
     "treeopt.systems.running.run_contest",
     "treeopt.systems.bench.Row",
-    "treeopt.systems.headed.medusa",
     "treeopt.trees.text_drawing.draw_text",
     "treeopt.runtime.adapter.load_adapter",
     "treeopt.runtime.checkpoint.build_model",

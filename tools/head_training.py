@@ -22,6 +22,7 @@ def fit(
     steps: int,
     rate: float,
     title: str,
+    save: Callable[[], object] | None = None,
 ) -> None:
     """Train heads in place.
 
@@ -33,6 +34,7 @@ def fit(
         steps: of the optimizer, each on a few texts.
         rate: of learning.
         title: of the bar.
+        save: called after every 100 steps, for a training that may be stopped.
     """
     optimizer_pair = optimizers(heads, rate)
     generator = torch.Generator().manual_seed(8)
@@ -51,6 +53,8 @@ def fit(
             optimizer.zero_grad()
         if step % 20 == 0:
             bar.set_postfix(loss=f"{loss.item():.3f}", agreement=" ".join(f"{share:.2f}" for share in agreement(pairs)))
+        if save is not None and step % 100 == 99:
+            save()
 
 
 def divergence(given: Tensor, wanted: Tensor) -> Tensor:

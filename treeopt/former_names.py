@@ -26,9 +26,6 @@ MOVED: dict[str, dict[str, str]] = {
             "setting sglang source tensorrt_llm vllm"
         ),
     },
-    "methods": {
-        "methods": ("tried=fastest_setting"),
-    },
     "planner": {
         "planner": ("trials=decode_speedup uncertainty=draws"),
         "report": ("figure=plan_figure figure_map=plan_figure_map figure_passes=plan_figure_passes"),
@@ -60,7 +57,7 @@ MOVED: dict[str, dict[str, str]] = {
         "runtime.drafters": ("specexec=best_first specexec_growth=best_first_expansion"),
     },
     "systems": {
-        "methods": ("drafted=dynamic_tree draftless=no_draft headed=heads static=static_tree system=method"),
+        "methods": ("static=static_tree system=method"),
         "report": ("figure=methods_figure grid_figure"),
     },
     "trees": {

@@ -20,7 +20,25 @@ def headline(content: TreeFile) -> tuple[str, str]:
         *([] if known.speedup is None else [f"{known.speedup:.2f} times plain decoding"]),
     ]
     size = f"{tree.nodes} node{'s' * (tree.nodes > 1)}, depth {tree.max_depth}"
-    return (f"{size}: predicted {', '.join(promised)}" if promised else size), _conditions(known)
+    title = f"{size}: predicted {', '.join(promised)}" if promised else size
+    by = "" if content.drafter is None else content.drafter.words
+    return title, ", ".join(filter(None, (by, _conditions(known))))
+
+
+def drafted_by(content: TreeFile) -> str:
+    """Return in a sentence what drafts a tree, empty for the draft model.
+
+    >>> from treeopt.trees import chain
+    >>> from treeopt.trees.drafter_setting import drafter_setting
+    >>> drafted_by(TreeFile(tree=chain(4), drafter=drafter_setting("medusa", source="heads")))
+    'Drafted by medusa, heads from heads.'
+    """
+    setting = content.drafter
+    if setting is None:
+        return ""
+    heads = "" if setting.source is None else f", heads from {setting.source}"
+    stand_in = ", with trees of its own: this one is as deep as they get" if setting.own_trees else ""
+    return f"Drafted by {setting.words}{heads}{stand_in}."
 
 
 def _conditions(known: Provenance) -> str:

@@ -6,10 +6,12 @@ from pathlib import Path
 from treeopt.arguments import instance
 from treeopt.array_record import ArrayRecord
 from treeopt.arrays import Float64
+from treeopt.errors import InvalidValueError
 from treeopt.files.fields import Fields, check_format
 from treeopt.files.json_file import parse_json
 from treeopt.files.record_form import read_record
 from treeopt.files.whole_files import read_text, write_text
+from treeopt.trees.drafter_setting import DrafterSetting, checked_setting
 from treeopt.trees.provenance import Provenance
 from treeopt.trees.token_tree import TokenTree
 from treeopt.trees.tree_text import FORMAT, MAX_NODES, VERSION, check_size, checked_reach, tree_text
@@ -23,10 +25,14 @@ MAX_BYTES = 8_000_000
 class TreeFile(ArrayRecord):
     """What a tree file holds; two are equal when their files are.
 
-    Raises InvalidValueError when `reach` does not fit the tree or the tree is too large for a file.
+    Raises InvalidValueError when `reach` does not fit the tree, the tree is too large for a file, or the drafter's numbers
+    are not those that it has.
     """
 
     tree: TokenTree
+    """Where the drafter brings trees of its own, a stand-in: a chain as long as its longest draft."""
+    drafter: DrafterSetting | None = None
+    """None for the draft model, also where a setting of that name is given."""
     reach: Float64 | None = None
     """float64 (n,): predicted probability that a step accepts each node; the root's is 1."""
     provenance: Provenance | None = None
@@ -36,6 +42,8 @@ class TreeFile(ArrayRecord):
         check_size(self.tree.nodes)
         if self.reach is not None:
             object.__setattr__(self, "reach", checked_reach(self.tree.parents, self.reach))
+        if self.drafter is not None:
+            object.__setattr__(self, "drafter", None if checked_setting(self.drafter).name == "model" else self.drafter)
 
     def save(self, path: Path | str) -> None:
         """Write the file whole or not at all; '-' is standard output."""
@@ -43,7 +51,7 @@ class TreeFile(ArrayRecord):
 
     def to_json(self) -> str:
         """Return the file's text; equal trees give equal bytes."""
-        return tree_text(self.tree.parents, self.reach, self.provenance)
+        return tree_text(self.tree.parents, self.reach, self.provenance, self.drafter)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TreeFile) and self.to_json() == other.to_json()
@@ -71,12 +79,24 @@ def load_file(path: Path | str) -> TreeFile:
 def parse(path: Path | str, text: str) -> TreeFile:
     """Return everything that the text of a tree file holds; raises FormatError as `load_file` does."""
     fields = Fields(path, parse_json(path, text, unique_keys=True, constants=False))
-    check_format(fields, FORMAT, VERSION)
+    version = check_format(fields, FORMAT, VERSION)
     tree = fields.build("parents", _make_tree, fields.integers("parents"))
+    drafter = _read_drafter(fields, version) if "drafter" in fields else None
     reach = fields.build("reach", checked_reach, tree.parents, fields.numbers("reach")) if "reach" in fields else None
     provenance = read_record(fields.mapping("provenance"), Provenance) if "provenance" in fields else None
     fields.end()
-    return TreeFile(tree=tree, reach=reach, provenance=provenance)
+    return TreeFile(tree=tree, drafter=drafter, reach=reach, provenance=provenance)
+
+
+def _read_drafter(fields: Fields, version: int) -> DrafterSetting:
+    if version < VERSION:
+        raise fields.error("drafter", f"expected version {VERSION} beside it. Got {version}: set version to {VERSION}.")
+    named = fields.mapping("drafter")
+    setting = read_record(named, DrafterSetting)
+    try:
+        return checked_setting(setting)
+    except InvalidValueError as error:
+        raise named.error(error.field or "name", str(error)) from None
 
 
 def _make_tree(parents: list[int]) -> TokenTree:

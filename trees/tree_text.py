@@ -9,26 +9,33 @@ import numpy as np
 from treeopt.arrays import Float64, Int32
 from treeopt.errors import InvalidValueError
 from treeopt.files.record_form import written_record
+from treeopt.trees.drafter_setting import DrafterSetting
 from treeopt.trees.provenance import Provenance
 
 FORMAT = "treeopt-tree"
-VERSION = 1
+VERSION = 2
+"""Of files that name a drafter; those without one are of version 1, which older readers know."""
 MAX_NODES = 65_536
 
 
-def tree_text(parents: Int32, reach: Float64 | None, provenance: Provenance | None) -> str:
+def tree_text(
+    parents: Int32, reach: Float64 | None, provenance: Provenance | None, drafter: DrafterSetting | None = None
+) -> str:
     """Return the text of a tree's file: one key a line, keys in a fixed order, so that equal trees give equal bytes.
 
     Args:
         parents: int32 (n,) of a tree, checked.
         reach: float64 (n,), checked.
         provenance: where it came from.
+        drafter: what drafts it, checked; None is the draft model.
     """
     fields: list[tuple[str, Any]] = [
         ("format", FORMAT),
-        ("version", VERSION),
+        ("version", 1 if drafter is None else VERSION),
         ("parents", parents.tolist()),
     ]
+    if drafter is not None:
+        fields.append(("drafter", written_record(drafter)))
     if reach is not None:
         fields.append(("reach", [float(f"{value:.6g}") for value in reach]))
     if provenance is not None:

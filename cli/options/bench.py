@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from treeopt.cli.options.drafter import PLANNED_DRAFTER
 from treeopt.cli.options.inputs import PROFILE, file, output, output_file
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
@@ -14,6 +15,7 @@ from treeopt.cli.options.rule import LOSSY
 from treeopt.cli.options.values import DURATION, LENGTHS, TEMPERATURES
 from treeopt.files.picture_file import checked_suffix
 from treeopt.files.whole_files import STANDARD_STREAM, write_text
+from treeopt.trees.drafter_setting import DrafterSetting
 
 TREE, GRID, SYSTEMS, ENGINE = "TREE", "--grid", "--systems", "--engine"
 REFUSED = {
@@ -21,13 +23,17 @@ REFUSED = {
         "plot": "one tree gives no picture of a bench. Bench many with --grid, or draw the tree with treeopt show.",
         "same_prompts": "held-out prompts are decoded. Leave it out, or bench many trees with --grid.",
     },
-    GRID: {},
+    GRID: {
+        "drafter": "the draft model fills all trees. Leave it out, or bench a tree file that names another drafter.",
+    },
     SYSTEMS: {
+        "drafter": "methods bring their own drafters. Name them with --systems.",
         "same_prompts": "all methods decode prompts that none was measured on. Leave it out.",
         "rule": "each method verifies by a rule of its own. Leave it out, or name methods of that rule.",
         "lossy": "only methods that keep the target's distribution are compared. Leave it out.",
     },
     ENGINE: {
+        "drafter": "the engine drafts by its own method. Leave it out.",
         "same_prompts": "held-out prompts are decoded. Leave it out.",
         "rule": "the engine verifies by its own rule. Leave it out.",
         "lossy": "the engine verifies by its own rule. Leave it out.",
@@ -70,6 +76,9 @@ class BenchOptions:
     )
     url: str | None = field(
         metadata=option("--url", metavar="URL", help="With --engine: address of one that runs already.")
+    )
+    program: str | None = field(
+        metadata=option("--program", metavar="PATH", help="With --engine: llama-server to start.")
     )
     lengths: tuple[int, ...] = field(
         metadata=option(
@@ -133,6 +142,7 @@ class BenchOptions:
         )
     )
     lossy: bool = field(metadata=LOSSY)
+    drafter: DrafterSetting | None = field(metadata=PLANNED_DRAFTER)
     max_new_tokens: int | None = field(
         metadata=option(
             "--max-new-tokens",
@@ -205,7 +215,7 @@ def refuse_useless(mode: str, temperatures: tuple[float, ...]) -> None:
     """Raise click.UsageError for an option that was given and that the mode has no use for."""
     context = click.get_current_context()
     flags = {parameter.name: parameter.opts[0] for parameter in context.command.params}
-    for name in () if mode == ENGINE else ("url", "lengths", "timeout_s"):
+    for name in () if mode == ENGINE else ("url", "program", "lengths", "timeout_s"):
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             raise click.UsageError(f"{flags[name]} with {mode}: it is for --engine. Leave it out.")
     for name, reason in REFUSED[mode].items():

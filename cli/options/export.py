@@ -181,6 +181,8 @@ class ExportOptions:
             profile=profile,
             record=None if self.record_path is None else DraftRecord.load(self.record_path),
             tree=None if content is None else content.tree,
+            drafter=None if content is None else content.drafter,
+            promised=None if content is None else content.provenance,
             request=self.request,
             draft_model=self.draft_model,
             method=self.method,

@@ -1,6 +1,6 @@
 """What `treeopt probe` and `treeopt bench --engine` are asked: which engine, with which models, under which settings."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ from treeopt.cli.options.inputs import PROFILE, file, output
 from treeopt.cli.options.record import argument, group, option
 from treeopt.cli.options.values import COUNT, COUNTS, DURATION, LENGTHS, TEMPERATURE, THREADS, Whole
 from treeopt.cli.profile_files import journal_path
+from treeopt.engines.probes.client import METHODS, NGRAM
 from treeopt.errors import InvalidValueError
 from treeopt.files.whole_files import is_stream
 
@@ -33,7 +34,30 @@ class EngineOptions:
         metadata=option(
             "--url",
             metavar="URLS",
-            help="Addresses of engines that run already, one for each length, 0=URL,3=URL; nothing else is contacted.",
+            help="Addresses of engines that run already, one for each length, 0=URL,3=URL; or one alone, with one length "
+            "in --lengths. Nothing else is contacted.",
+        )
+    )
+    program: str | None = field(
+        metadata=option(
+            "--program",
+            metavar="PATH",
+            help="llama-server to start; by default the package xllamacpp's, or else the one on PATH.",
+        )
+    )
+    method: str | None = field(
+        metadata=option(
+            "--method",
+            type=click.Choice(METHODS),
+            help="How the engine drafts where not with a draft model: ngram from the text itself, eagle3 with the head in "
+            "--draft, mtp with the target's own module, of an engine at --url.",
+        )
+    )
+    ngram_tokens: int | None = field(
+        metadata=option(
+            "--ngram-tokens",
+            type=COUNT,
+            help="With --method ngram: tokens that have to match; by default the engine's.",
         )
     )
     threads: int | None = field(
@@ -52,7 +76,15 @@ class EngineOptions:
 
     def check(self) -> None:
         """Raise click.UsageError unless models are named, or the address of an engine that has them."""
-        if self.url is None and (self.target is None or self.draft is None):
+        if self.ngram_tokens is not None and (self.method != NGRAM or self.url is not None):
+            raise click.UsageError(
+                "--ngram-tokens: it is for --method ngram of an engine that treeopt starts. Leave it out."
+            )
+        if self.url is None and self.method == NGRAM and (self.target is None or self.draft is not None):
+            raise click.UsageError(
+                "--method ngram: expected --target alone, because nothing else drafts. Leave --draft out."
+            )
+        if self.url is None and self.method != NGRAM and (self.target is None or self.draft is None):
             raise click.UsageError("--target, --draft: expected both, or --url of an engine that runs. Give them.")
         if self.url is not None:
             from treeopt.engines.probes.client import addresses
@@ -66,7 +98,7 @@ class EngineOptions:
         """Return the engine of a name."""
         from treeopt.engines.probes.named import engine_client
 
-        return engine_client(name, url=self.url, threads=self.threads, timeout_s=self.timeout_s)
+        return engine_client(name, url=self.url, threads=self.threads, timeout_s=self.timeout_s, program=self.program)
 
     def launch(self) -> "Launch":
         """Return how the engine is started, whatever the length."""
@@ -78,6 +110,8 @@ class EngineOptions:
             draft_tokens=0,
             threads=self.threads,
             timeout_s=self.timeout_s,
+            method=self.method,
+            ngram_tokens=self.ngram_tokens,
         )
 
 
@@ -164,12 +198,48 @@ class ProbeOptions:
             raise click.UsageError(
                 f"ENGINE: expected one of {', '.join(NAMES)}. Got {self.engine!r:.40}: treeopt probe --list tells of each."
             )
+        if self.one_length:
+            self._check_one_length()
+            self.served.check()
+            return self.engine
         self.models.check()
+        self._check_method()
         if self.lengths[0] != 0 or len(self.lengths) < 2 or list(self.lengths) != sorted(self.lengths):
             raise click.UsageError(
                 f"--lengths: expected 0, plain decoding, and others that rise, such as 0,1,3,7. Got {','.join(map(str, self.lengths))}."
             )
         return self.engine
+
+    def _check_method(self) -> None:
+        """Raise click.UsageError for a method that the engine cannot be started with."""
+        from treeopt.engines.probes.named import check_method
+
+        try:
+            check_method(str(self.engine), self.models.method, url=self.models.url)
+        except InvalidValueError as error:
+            raise click.UsageError(str(error)) from None
+
+    def _check_one_length(self) -> None:
+        """Raise click.UsageError for several lengths of one server, and where answers cannot be kept for the next."""
+        if len(self.lengths) != 1:
+            raise click.UsageError(
+                f"--url: expected one length of one server, such as --lengths 3. Got {','.join(map(str, self.lengths))}: start "
+                "it with each in turn, or give a server for each, 0=URL,3=URL."
+            )
+        if self.journal_file is None:
+            raise click.UsageError("--output: expected a file, beside which answers are kept. Name one with -o.")
+
+    @property
+    def one_length(self) -> bool:
+        """Whether one server is asked with one length, and the profile comes together in several runs."""
+        from treeopt.engines.probes.client import is_address
+
+        return self.models.url is not None and is_address(self.models.url)
+
+    @property
+    def served(self) -> EngineOptions:
+        """The engine, its address that of the one length where there is one."""
+        return replace(self.models, url=f"{self.lengths[0]}={self.models.url}") if self.one_length else self.models
 
     @property
     def journal_file(self) -> Path | None:

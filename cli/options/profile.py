@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from treeopt.cli.options.drafter import DRAFTER
 from treeopt.cli.options.imports import ImportOptions
 from treeopt.cli.options.inputs import PROFILE, output
 from treeopt.cli.options.pair import PairOptions
@@ -18,6 +19,7 @@ from treeopt.cli.profile_files import BESIDE, journal_path, record_file
 from treeopt.errors import InvalidValueError
 from treeopt.files.whole_files import STANDARD_STREAM, is_stream
 from treeopt.records.rules import RULES
+from treeopt.trees.drafter_setting import DRAFTERS, DrafterSetting
 
 if TYPE_CHECKING:
     from treeopt.profiler import Settings
@@ -134,7 +136,26 @@ class ProfileOptions:
             "--tensor-parallel", is_flag=True, help="Split the target over the processes that torchrun started."
         )
     )
+    drafters: tuple[DrafterSetting, ...] = field(
+        metadata=option(
+            "--drafter",
+            "drafters",
+            type=DRAFTER,
+            multiple=True,
+            metavar="NAME[=DIR]",
+            help="Another drafter to measure beside the draft model, which always is; may be given several times: "
+            f"{', '.join(name for name in DRAFTERS if name != 'model')}. Heads without DIR are the bundled ones.",
+        )
+    )
     pair: PairOptions = field(metadata=group(PairOptions))
+
+    @property
+    def beside(self) -> tuple[DrafterSetting, ...]:
+        """The drafters that are measured beside the draft model; click.UsageError for one that is named twice."""
+        names = [each.name for each in self.drafters]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise click.UsageError(f"--drafter {twice[0]}: expected once. Got it {names.count(twice[0])} times.")
+        return tuple(each for each in self.drafters if each.name != "model")
 
     @property
     def rule_names(self) -> tuple[str, ...]:
@@ -157,7 +178,11 @@ class ProfileOptions:
         return None if self.record_name is None else record_file(self.record_name, self.path)
 
     def check(self) -> None:
-        """Raise click.UsageError for what has no meaning beside imported curves."""
+        """Raise click.UsageError for what has no meaning beside imported curves, and a drafter named twice."""
+        if self.beside and self.imports.times:
+            raise click.UsageError(
+                "--drafter: expected times to be taken, because drafters are timed beside them. Got imported ones: leave it out."
+            )
         if self.imports.times and self.wait_s is not None:
             raise click.UsageError("--wait: expected times to be taken. Got imported ones: leave it out.")
         if self.imports.everything and self.record_name is not None:
@@ -167,6 +192,10 @@ class ProfileOptions:
         """Raise click.UsageError for what cannot be measured together."""
         if self.record_name is not None and self.tensor_parallel:
             raise click.UsageError("--record: expected without --tensor-parallel. Record with a target that is whole.")
+        if self.beside and self.tensor_parallel:
+            raise click.UsageError(
+                "--drafter: expected without --tensor-parallel. Measure with a target that is whole."
+            )
         imports = self.imports
         if imports.latency is not None and imports.draft_latency is None and self.pair.target is None:
             raise click.UsageError(

@@ -30,5 +30,6 @@ def checked_rule(rule: str, *, lossy: bool, option: str = "--rule") -> str:
 
 
 def planned_rule(planned: "TreeFile") -> str:
-    """Return the rule that a tree was planned for, `sequoia` where its file does not say."""
-    return (planned.provenance and planned.provenance.rule) or "sequoia"
+    """Return the rule that a tree was planned for; where its file does not say, the one that fits its drafter."""
+    fitting = "sequoia" if planned.drafter is None else "target"
+    return (planned.provenance and planned.provenance.rule) or fitting

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 MOST = 999_999_999
 """No count that a user means is larger, and every sum and product of a few of them fits in 64 bits."""
-_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(s|m|h|)", re.ASCII)
-_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|s|m|h|)", re.ASCII)
+_SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class Text(click.ParamType[str]):
@@ -81,7 +81,7 @@ class CommaList(click.ParamType[tuple[Any, ...]]):
 
 
 class Duration(click.ParamType[float]):
-    """A span of time such as `90s`, `3m` or `1.5h`, in seconds; a number alone is seconds.
+    """A span of time such as `250ms`, `90s`, `3m` or `1.5h`, in seconds; a number alone is seconds.
 
     >>> Duration().convert("3m", None, None)
     180.0

@@ -1,11 +1,12 @@
-"""Counting the acceptance of Medusa's heads, depth by depth, on text that the target itself generates.
+"""Counting the acceptance of heads, depth by depth, on text that the target itself generates.
 
-The children that a head gives are the same whatever is decided above them, so a text is generated plainly, and every
-position of it is taken as a root once: the heads predict from the hidden state before it, and the text says how far a
+What a head says below a node depends on the tokens down to that node alone.  So a text is generated plainly, and every
+position of it is taken as a root once: the heads predict from the hidden states before it, and the text says how far a
 step would have come.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -19,21 +20,33 @@ from treeopt.records.profile import MeasuredAcceptance
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Transformer
 from treeopt.runtime.decoding.acceptance import sampled
+from treeopt.runtime.drafters.eagle.head import EagleHead
+from treeopt.runtime.drafters.eagle.unrolled import unrolled
 from treeopt.runtime.drafters.medusa import MedusaHeads
 from treeopt.runtime.models.finite import check_logits, not_finite_error
-from treeopt.runtime.models.model import Wants
+from treeopt.runtime.models.model import States, Wants, states_together
 from treeopt.runtime.rules.distributions import distribution
+
+LAST = Wants(last=True)
 
 
 class HeadText(NamedTuple):
     """A generated text: n places, each of them once the root of a step."""
 
-    hidden: Tensor
-    """(n, hidden): the target's last hidden state before each root, which the heads read."""
+    states: States
+    """The target's, of the n tokens before the roots; of all tokens before them where the whole text was wanted."""
     distributions: Tensor
     """float32 (n, V): the target's, after each root; at temperature 0 all on one token."""
     tokens: Tensor
     """int64 (n,): what was sampled of them."""
+    before: Tensor
+    """int64 (m,): the text up to the first root, which is its last."""
+
+    @property
+    def hidden(self) -> Tensor:
+        """(n, hidden): the target's last hidden state before each root, which Medusa's heads read."""
+        assert self.states.last is not None  # it was wanted
+        return self.states.last
 
 
 def medusa_acceptance(
@@ -58,11 +71,54 @@ def medusa_acceptance(
     Raises InvalidValueError for prompts and positions that the target was not trained for, TreeoptError for too little
     text.
     """
+    count = partial(head_counts, heads, branching=branching)
+    return _acceptance(target, prompts, count, LAST, sampling, positions)
+
+
+def eagle_acceptance(
+    target: Transformer,
+    head: EagleHead,
+    prompts: Sequence[Sequence[int]],
+    *,
+    sampling: Sampling,
+    positions: int,
+    branching: int = 16,
+    depths: int = 8,
+) -> MeasuredAcceptance:
+    """Return the acceptance of an EAGLE head's likeliest tokens under the rule `target`, by depth and rank.
+
+    They are counted along the committed paths of plainly generated texts and not by decoding: the head is unrolled from
+    every position at once, over the tokens that the text goes on with, which is what it says there in a step.
+
+    Args:
+        target: the model whose texts are generated.
+        head: on its hidden states.
+        prompts: token ids that it continues; at least two.
+        sampling: how its tokens are sampled.
+        positions: generated, over all prompts.
+        branching: B, tokens after each node that are counted; at most those that the head knows.
+        depths: D, levels that are counted.
+
+    Raises what `medusa_acceptance` raises.
+    """
+    count = partial(eagle_counts, head, branching=branching, depths=depths)
+    return _acceptance(target, prompts, count, head.wants, sampling, positions)
+
+
+def _acceptance(
+    target: Transformer,
+    prompts: Sequence[Sequence[int]],
+    count: Callable[[HeadText], AcceptanceCounts],
+    wants: Wants,
+    sampling: Sampling,
+    positions: int,
+) -> MeasuredAcceptance:
+    """Return the acceptance over one text for each prompt, of which `count` makes the sums."""
     each = _positions_of_each(target, prompts, positions)
     texts = []
     for seed, prompt in enumerate(prompts):
         generator = torch.Generator(target.device).manual_seed(seed)
-        texts.append(head_counts(heads, generated(target, prompt, each, sampling, generator), branching))
+        texts.append(count(generated(target, prompt, each, sampling, generator, wants)))
     sums = text_sums(texts)
     return MeasuredAcceptance(
         rule="target",
@@ -78,24 +134,28 @@ def medusa_acceptance(
 
 @torch.inference_mode()
 def generated(
-    target: Transformer, prompt: Sequence[int], positions: int, sampling: Sampling, generator: torch.Generator
+    target: Transformer,
+    prompt: Sequence[int],
+    positions: int,
+    sampling: Sampling,
+    generator: torch.Generator,
+    wants: Wants = LAST,
 ) -> HeadText:
     """Generate so many tokens after a prompt, fewer if the text ends.
 
     Its first place is the prompt's last token, or the one after it where no hidden state stands before that.
     """
     cache = target.new_cache(len(prompt) + positions)
-    wants = Wants(last=True)
     before = target.prefill(torch.tensor(prompt[:-1], dtype=torch.int64, device=target.device), cache, wants)
-    token = torch.tensor(prompt[-1:], device=target.device)
-    hidden = [] if before is None or before.last is None else [before.last]
+    text = torch.tensor(prompt, device=target.device)
+    token = text[-1:]
+    found = [] if before is None else [before]
     distributions, tokens = [], []
     for _ in range(positions):
         place = torch.tensor([cache.length], device=target.device)
         logits, states = target.forward(token, place, cache, None, wants=wants)
-        assert states is not None
-        assert states.last is not None  # it was wanted
-        hidden.append(states.last)
+        assert states is not None  # they were wanted
+        found.append(states)
         cache.length += 1
         check_logits(target, "target", logits)
         distributions.append(_distribution(logits, sampling))
@@ -104,25 +164,68 @@ def generated(
         if int(token) in target.config.end_tokens:
             break
     first = 1 if before is None else 0
-    return HeadText(torch.cat(hidden)[:-1], torch.cat(distributions)[first:], torch.cat(tokens)[first:])
+    return HeadText(
+        states_together(found).rows(slice(-1)),
+        torch.cat(distributions)[first:],
+        torch.cat(tokens)[first:],
+        torch.cat([text, *tokens[:first]]),
+    )
 
 
+@torch.inference_mode()
 def head_counts(heads: MedusaHeads, text: HeadText, branching: int) -> AcceptanceCounts:
-    """Return the sums per depth, (D,) and (D, B), every place of a text taken as a root once.
+    """Return the sums of Medusa's heads; see `children_counts`."""
+    return children_counts(medusa_children(heads, text, branching), text)
 
-    Root s counts for depth d when the tokens behind it were among the B likeliest of heads 1 … d - 1, and there with
-    the target's probability of each of head d's.
-    """
-    logits, proposals = heads.likeliest(text.hidden, min(branching, text.distributions.shape[1]))
+
+def medusa_children(heads: MedusaHeads, text: HeadText, branching: int) -> Tensor:
+    """Return the likeliest tokens of every head, int64 (n, D, B), below each of a text's roots."""
+    logits, children = heads.likeliest(text.hidden, min(branching, text.distributions.shape[1]))
     if not bool(logits[..., 0].isfinite().all()):
         raise not_finite_error(heads.name, "draft model")
-    reached, accepted = np.zeros(heads.heads), np.zeros(proposals.shape[1:])
-    reach = torch.ones(len(proposals), dtype=torch.float64, device=proposals.device)  # 1 where root s came to depth d
-    for d in range(min(heads.heads, len(proposals))):
-        reach, children = reach[: len(proposals) - d], proposals[: len(proposals) - d, d]
+    return children
+
+
+def eagle_counts(head: EagleHead, text: HeadText, branching: int, depths: int) -> AcceptanceCounts:
+    """Return the sums of an EAGLE head; see `children_counts`."""
+    return children_counts(eagle_children(head, text, branching, depths), text)
+
+
+@torch.inference_mode()
+def eagle_children(head: EagleHead, text: HeadText, branching: int, depths: int) -> Tensor:
+    """Return the likeliest tokens, int64 (n, D, B), below each of a text's roots and the d - 1 tokens behind it.
+
+    Where the text ends before a depth, the row holds zeros, which nobody may count.
+    """
+    places, count = len(text.tokens), min(branching, head.tokens)
+    children = torch.zeros((places, depths, count), dtype=torch.int64, device=head.device)
+    following = torch.cat([text.before[1:], text.tokens])[:-1]
+    for depth, logits in enumerate(unrolled(head, text.states, following, roots=places, steps=min(depths, places))):
+        likeliest = logits.topk(count)
+        if not bool(likeliest.values[:, 0].isfinite().all()):
+            raise not_finite_error(head.name, "draft model")
+        children[: places - depth, depth] = likeliest.indices
+    return children
+
+
+def children_counts(children: Tensor, text: HeadText) -> AcceptanceCounts:
+    """Return the sums per depth, (D,) and (D, B), every place of a text taken as a root once.
+
+    Root s counts for depth d when the tokens behind it were among the B likeliest of depths 1 … d - 1, and there with
+    the target's probability of each child of depth d.
+
+    Args:
+        children: int64 (n, D, B), of root s at depth d the likeliest tokens, those behind the root being the text's.
+        text: of n places.
+    """
+    places, depths, _ = children.shape
+    reached, accepted = np.zeros(depths), np.zeros(children.shape[1:])
+    reach = torch.ones(places, dtype=torch.float64, device=children.device)  # 1 where root s came to depth d
+    for d in range(min(depths, places)):
+        reach, below = reach[: places - d], children[: places - d, d]
         reached[d] = float(reach.sum())
-        accepted[d] = (reach @ text.distributions[d:].gather(1, children).double()).cpu().numpy()
-        reach = reach * (children == text.tokens[d:, None]).any(1)
+        accepted[d] = (reach @ text.distributions[d:].gather(1, below).double()).cpu().numpy()
+        reach = reach * (below == text.tokens[d:, None]).any(1)
     return AcceptanceCounts(reached, accepted)
 
 

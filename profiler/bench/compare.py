@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -96,29 +97,75 @@ def bench_trees(
 
     Raises InvalidValueError without trees or prompts, or where the decoder refuses a prompt.
     """
-    prompts, max_new_tokens, repeats = workload.prompts, workload.max_new_tokens, workload.repeats
-    if not trees or not prompts or max_new_tokens < 1 or repeats < 1:
-        raise InvalidValueError(
-            "trees, prompts, max_new_tokens, repeats: expected at least one of each. "
-            f"Got {len(trees)}, {len(prompts)}, {max_new_tokens}, {repeats}."
-        )
-    trained = trained_tokens(target, draft)
+    if not trees:
+        raise InvalidValueError("trees: expected at least one. Got none: name one.")
+    _check(workload)
+    prompts, trained = workload.prompts, trained_tokens(target, draft)
     max_depth = max(tree.max_depth for tree in trees)
-    longest = min(trained, max(map(len, prompts)) + max_new_tokens + max_depth)
+    longest = min(trained, max(map(len, prompts)) + workload.max_new_tokens + max_depth)
     plain, drafting = (
         decoding.decoder(target, draft, max(shapes, key=lambda tree: tree.nodes), longest)
         for shapes in ([chain(0)], trees)
     )
 
-    def run(tree: TokenTree | None, prompt: Sequence[int], tokens: int) -> Run:
-        if tree is None:
-            return _decode(plain, prompt, tokens, now_s)
+    def with_tree(tree: TokenTree, prompt: Sequence[int], tokens: int) -> Run:
         drafting.change_tree(tree)
-        return _decode(drafting, prompt, tokens, now_s)
+        return _decode(drafting, prompt, tokens, tree.max_depth, now_s)
 
-    ways = [None, *trees]
+    ways = [partial(_decode, plain, deepest=0, now_s=now_s), *(partial(with_tree, tree) for tree in trees)]
+    return _in_turn(target, ways, workload, greedy=decoding.sampling.greedy, show_progress=show_progress)
+
+
+def bench_decoder(
+    plain: Decoder,
+    drafting: Decoder,
+    workload: Workload,
+    *,
+    greedy: bool,
+    now_s: Callable[[], float] = time.perf_counter,
+    show_progress: bool = True,
+) -> Measured:
+    """Decode every prompt of the workload plainly and with any decoder, in turn, and compare; see `bench_trees`.
+
+    Args:
+        plain: plain decoding.
+        drafting: of the same target, with a drafter of any kind.
+        workload: prompts, how far each is continued, and how often.
+        greedy: whether both decode at temperature 0, so that their texts have to be the same.
+        now_s: the clock.
+        show_progress: whether a bar goes to standard error.
+    """
+    _check(workload)
+    deepest = drafting.max_nodes - 1
+    ways = [
+        partial(_decode, plain, deepest=0, now_s=now_s),
+        partial(_decode, drafting, deepest=deepest, now_s=now_s),
+    ]
+    (measured,) = _in_turn(plain.target, ways, workload, greedy=greedy, show_progress=show_progress)
+    return measured
+
+
+def _check(workload: Workload) -> None:
+    prompts, max_new_tokens, repeats = workload.prompts, workload.max_new_tokens, workload.repeats
+    if not prompts or max_new_tokens < 1 or repeats < 1:
+        raise InvalidValueError(
+            "prompts, max_new_tokens, repeats: expected at least one of each. "
+            f"Got {len(prompts)}, {max_new_tokens}, {repeats}."
+        )
+
+
+def _in_turn(
+    target: LanguageModel,
+    ways: Sequence[Callable[[Sequence[int], int], Run]],
+    workload: Workload,
+    *,
+    greedy: bool,
+    show_progress: bool,
+) -> tuple[Measured, ...]:
+    """Decode every prompt in each of some ways in turn, the first of them plainly, and compare the others with it."""
+    prompts, max_new_tokens, repeats = workload.prompts, workload.max_new_tokens, workload.repeats
     for way in ways:  # the first calls of every size are slower
-        run(way, prompts[0], min(32, max_new_tokens))
+        way(prompts[0], min(32, max_new_tokens))
     rows: list[list[list[Run]]] = []
     hidden = None if show_progress else True
     with tqdm(total=len(prompts) * repeats, desc="bench     ", unit="text", disable=hidden) as bar:
@@ -126,7 +173,7 @@ def bench_trees(
             for prompt in prompts:
                 rows.append([])
                 for _ in range(repeats):
-                    rows[-1].append([run(way, prompt, max_new_tokens) for way in ways])
+                    rows[-1].append([way(prompt, max_new_tokens) for way in ways])
                     bar.update()
         except KeyboardInterrupt:
             if not any(rows):
@@ -134,8 +181,7 @@ def bench_trees(
     rows = [row for row in rows if row]
     compared = [[[(each[0], each[place]) for each in row] for row in rows] for place in range(1, len(ways))]
     return tuple(
-        _measured(runs, _divergences(target, prompts, runs, max_new_tokens) if decoding.sampling.greedy else None)
-        for runs in compared
+        _measured(runs, _divergences(target, prompts, runs, max_new_tokens) if greedy else None) for runs in compared
     )
 
 
@@ -185,10 +231,15 @@ def bench_as_measured(
     return bench_trees(pair.target, pair.draft, trees, workload, decoding, show_progress=show_progress)
 
 
-def _decode(decoder: Decoder, prompt: Sequence[int], max_new_tokens: int, now_s: Callable[[], float]) -> Run:
-    """Decode whole steps until there are so many tokens: one cut short would count as a step of few."""
+def _decode(
+    decoder: Decoder, prompt: Sequence[int], max_new_tokens: int, deepest: int, now_s: Callable[[], float]
+) -> Run:
+    """Decode whole steps, of at most `deepest` draft tokens, until there are so many tokens.
+
+    A step cut short would count as one of few.
+    """
     room = decoder.max_text_tokens - len(prompt)
-    most = max(max_new_tokens, min(max_new_tokens + decoder.tree.max_depth, room))
+    most = max(max_new_tokens, min(max_new_tokens + deepest, room))
     steps = decoder.steps(prompt, most)  # fills the caches
     tokens: list[int] = []
     count = 0

@@ -27,6 +27,7 @@ VALUES = {
     "temperatures": "0.5",
     "temperatures_alias": "0.5",
     "lossy": None,
+    "drafter": "medusa",
     "max_new_tokens": "7",
     "repeats": "5",
     "plot": "picture.svg",
@@ -40,6 +41,7 @@ VALUES = {
     "offload": "weights",
     "max_memory": "cpu=4GB",
     "url": "0=http://a:1",
+    "program": "llama-server",
     "lengths": "2",
     "timeout_s": "9s",
 }
@@ -50,7 +52,8 @@ REFUSED = {
     ("--systems", "same_prompts"),
     ("--systems", "rule"),
     ("--systems", "lossy"),
-    *((mode, name) for mode in ("TREE", "--grid", "--systems") for name in ("url", "lengths", "timeout_s")),
+    *((mode, "drafter") for mode in ("--grid", "--systems", "--engine")),
+    *((mode, name) for mode in ("TREE", "--grid", "--systems") for name in ("url", "program", "lengths", "timeout_s")),
     *(
         ("--engine", name)
         for name in ("same_prompts", "rule", "lossy", "chat", "device", "dtype", "offload", "max_memory")

@@ -143,13 +143,46 @@ def test_without_a_profile_only_the_length_is_carried_over(folder: Path):
     assert ran("export", "tree.json", "--to", "nxdi").stdout == '{"0": [1, 2], "1": [3]}\n'
 
 
-def test_where_plain_decoding_wins_nothing_is_written(folder: Path):
+def test_where_plain_decoding_wins_every_engine_is_set_to_it(folder: Path):
     saved(folder, invented(tables=[NEVER]))
+    model = step_model(Profile.load("profile.yaml"))
+    best = max(model.speedup(chain(length)) for length in range(1, 5))
+    assert best < 1
     for engine in ENGINES:
-        result = call("export", "profile.yaml", "--to", engine.name, "-o", "out.txt")
-        assert result.exit_code == 1
-        assert "plain decoding is the fastest here" in result.stderr
-    assert [path.name for path in Path().iterdir()] == ["profile.yaml"]
+        result = ran("export", "profile.yaml", "--to", engine.name, "-o", "out")
+        assert Path("out").read_text("utf-8") == engine.off.files[0].text
+        assert result.stdout.startswith(f"{engine.title} ({engine.versions}): no speculation\n")
+        assert "\n* plain decoding" in result.stdout
+        (lost,) = (line for line in result.stderr.splitlines() if "speculation loses" in line)
+        assert f"a chain of 1 draft token, is {best:.2f} times as fast as plain decoding" in lost
+        sidecar = json.loads(Path("out.provenance.json").read_text("utf-8"))
+        assert sidecar["setting"] == {"nodes": 1, "depth": 0, "root_counted": True}
+        assert sidecar["predictions"][0]["speedup"]["value"] == 1
+
+
+def test_the_batch_size_that_is_served_decides(folder: Path):
+    """An engine of one length is told to export for it; plain decoding may win there, though not at every batch size."""
+    saved(folder, invented(conditions=BATCHES, verify=lambda n, c, b: verify_s(n, c, b) + 2e-3 * n * (b - 1)))
+    profile = Profile.load("profile.yaml")
+    lengths = [fastest_length(step_model(profile, batch_size=batch)) for _, batch in BATCHES]
+    assert lengths == [4, 1, 0]
+    for (_, batch), length in zip(BATCHES, lengths, strict=True):
+        ran("export", "profile.yaml", "--to", "mlx-lm", "-o", "out.txt", "--batch-size", batch)
+        written = Path("out.txt").read_text("utf-8").split()
+        assert written == (["--draft-model", "small", "--num-draft-tokens", str(length)] if length else [])
+
+
+def test_the_root_alone_is_plain_decoding(folder: Path):
+    chain(0).save("root.json")
+    alone = ran("export", "root.json", "--to", "llama-cpp", "-o", "flags.txt")
+    assert "set to decode plainly, as nothing is known of a draft" in alone.stderr
+    assert Path("flags.txt").read_text("utf-8") == "\n"
+    saved(folder, invented())
+    best = max(step_model(Profile.load("profile.yaml")).speedup(chain(length)) for length in range(1, 5))
+    beside = ran("export", "root.json", "--to", "llama-cpp", "-o", "flags.txt")
+    assert best > 1
+    assert "as asked, although a chain of" in beside.stderr
+    assert f"is {best:.2f} times as fast" in beside.stderr
 
 
 def test_the_fastest_tree_of_a_profile(folder: Path):

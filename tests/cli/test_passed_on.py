@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 from tests.cli.invented import call, invented, saved
-from treeopt import runtime
 from treeopt.cli import bench_pair, run
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
@@ -59,8 +58,9 @@ def given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
 
         steps = staticmethod(stop_there)
 
-    monkeypatch.setattr(import_module("treeopt.profiler.bench.compare"), "bench_trees", stop_there)
-    monkeypatch.setattr(runtime, "Decoder", Decoder)
+    for module in ("treeopt.profiler.bench.compare", "treeopt.methods.make_drafter"):
+        monkeypatch.setattr(import_module(module), "bench_trees", stop_there)
+    monkeypatch.setattr(import_module("treeopt.profiler.decoding"), "Decoder", Decoder)
     return seen
 
 

@@ -1,13 +1,17 @@
 """`treeopt probe` and `bench --engine` with a fake engine: files, tables, warnings, refusals."""
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from tests.cli.invented import call
+from tests.engines.probes.test_http import serve  # noqa: F401 - a fixture
 from tests.support.fake_engine import FakeEngine
 from treeopt.engines.probes import named
+from treeopt.records.engine import EngineSetting
 from treeopt.records.profile import Profile
 
 MODELS = ("--target", "t.gguf", "--draft", "d.gguf")
@@ -33,6 +37,7 @@ class TestProbe:
         result = probe()
         assert result.exit_code == 0, result.stderr
         assert "draft tokens  step, ms" in result.stdout
+        assert "ever accepted" not in result.stderr
         assert Profile.load("profile.yaml").engine.name == "llama-server"
         assert not Path("profile.yaml.partial").exists()
         solved = call("solve")
@@ -46,10 +51,27 @@ class TestProbe:
     def test_where_speculation_loses_plans_say_so(self, engine):
         engine.step_s = lambda length, _: 0.001 * (1 + 4 * length)
         assert probe().exit_code == 0
-        assert "Plain decoding wins" in call("solve").stdout
-        refused = call("export", "profile.yaml", "--to", "llama-cpp")
-        assert refused.exit_code == 1
-        assert "run llama.cpp without speculation" in refused.stderr
+        speedup = re.search(r"Plain decoding wins: .*, is (0\.\d\d) times as fast", call("solve").stdout)
+        exported = call("export", "profile.yaml", "--to", "llama-cpp", "-o", "flags.txt")
+        assert exported.exit_code == 0, exported.output
+        assert (
+            f"speculation loses: the fastest draft, a chain of 1 draft token, is {speedup[1]} times" in exported.stderr
+        )
+        assert Path("flags.txt").read_text() == "\n"
+
+    def test_another_method_is_probed_named_and_raced_as_it_was_probed(self, engine, monkeypatch):
+        engine.step_s = lambda length, _: 0.001 * (1 + 0.1 * length)
+        started = []
+        start = engine.start
+        monkeypatch.setattr(engine, "start", lambda launch: started.append(launch) or start(launch))
+        made = call("probe", "llama-server", *MODELS[:2], *QUICK, "--method", "ngram", "--ngram-tokens", "3")
+        assert made.exit_code == 0, made.output
+        settings = {each.name: each.value for each in Profile.load("profile.yaml").engine.settings}
+        assert (settings["method"], settings["ngram-tokens"]) == ("ngram", "3")
+        assert Profile.load("profile.yaml").pair.draft == "ngram"
+        raced = call("bench", "--engine", "llama-server", "--max-prompts", "12", "--repeats", "1")
+        assert raced.exit_code == 0, raced.output
+        assert {(each.method, each.ngram_tokens, each.draft) for each in started} == {("ngram", 3, None)}
 
     def test_batch_sizes_make_schedules(self, engine):
         engine.step_s = lambda length, batch: 0.001 * (1 + 0.1 * length * batch**3)
@@ -80,8 +102,16 @@ class TestProbe:
         [
             ((), "ENGINE: expected one of"),
             (("llama-server",), "--target, --draft: expected both"),
-            (("llama-server", "--url", "http://a:1"), "expected a server for each length"),
+            (("llama-server", "--url", "a:1"), "expected a server for each length"),
+            (("llama-server", "--url", "http://a:1"), "--url: expected one length of one server"),
+            (("llama-server", "--url", "http://a:1", "--lengths", "3", "-o", "-"), "--output: expected a file"),
+            (("vllm", "--url", "http://a:1", "--lengths", "3", "--ngram-tokens", "2"), "that treeopt starts"),
             (("llama-server", *MODELS, "--lengths", "1,3"), "--lengths: expected 0"),
+            (("llama-server", *MODELS, "--method", "ngram"), "--method ngram: expected --target alone"),
+            (("llama-server", *MODELS, "--method", "mtp"), "expected ngram, eagle3, none with llama-server"),
+            (("mlx-lm", *MODELS, "--method", "eagle3"), "--method: expected none with mlx-lm that treeopt starts"),
+            (("llama-server", "--target", "t.gguf", "--method", "eagle3"), "--target, --draft: expected both"),
+            (("llama-server", *MODELS, "--ngram-tokens", "3"), "--ngram-tokens: it is for --method ngram"),
             (("llama-server", *MODELS, "--lengths", "0,-1"), "whole numbers of at least 0"),
         ],
     )
@@ -90,6 +120,93 @@ class TestProbe:
         assert result.exit_code == 2
         assert reason in " ".join(result.stderr.split())
         assert engine.asked == 0
+
+    def test_lengths_are_measured_one_after_the_other(self, engine, monkeypatch):
+        """Any order, any addresses; each last line is the command that goes on, until the profile is written."""
+        asked = []
+        monkeypatch.setattr(named, "engine_client", lambda *_, url, **__: asked.append(url) or engine)
+        start = ("probe", "llama-server", *QUICK[:-2], "--prompts", "some prompts.txt", "-o", "p.yaml")
+        Path("some prompts.txt").write_text("\n".join("abcdefgh") + "\n")
+        first = call(*start, "--url", "http://a:1", "--lengths", "3")
+        assert first.exit_code == 0, first.output
+        assert "measured: 3. Kept in p.yaml.partial" in first.stdout
+        assert Path("p.yaml.partial").exists()
+        assert not Path("p.yaml").exists()
+        again = call(*start, "--url", "http://a:1", "--lengths", "0")
+        assert again.exit_code == 1
+        assert "p.yaml.partial: holds answers of an earlier run. Go on with --resume" in again.stderr
+        last = first.stdout.splitlines()[-1]
+        assert last.startswith("Missing: 0, plain decoding. Start the server without a draft, then: treeopt probe ")
+        program, *command = shlex.split(last.partition("then: ")[2])
+        assert program == "treeopt"
+        assert {"--resume", "some prompts.txt", "p.yaml", "http://a:1"} < set(command)
+        done = call(*command)
+        assert done.exit_code == 0, done.output
+        assert [each.length for each in Profile.load("p.yaml").chain_latencies[0].chains] == [0, 3]
+        assert "Answers stay in p.yaml.partial" in done.stdout
+        assert (
+            "bench --engine llama-server --profile p.yaml --url 0=URL,3=URL"
+            in call("solve", "--profile", "p.yaml").stdout
+        )
+        more = call(*start, "--url", "http://b:2", "--lengths", "1", "--resume")
+        assert more.exit_code == 0, more.output
+        assert [each.length for each in Profile.load("p.yaml").chain_latencies[0].chains] == [0, 1, 3]
+        assert asked == ["3=http://a:1", "0=http://a:1", "0=http://a:1", "1=http://b:2"]
+
+    def test_a_server_that_is_started_anew_with_each_length(self, serve, tmp_path, monkeypatch):  # noqa: F811
+        """Over HTTP, the server at one address: it drafts 3 tokens of which 3 in 5 steps are accepted, then none."""
+        monkeypatch.chdir(tmp_path)
+        counted = {"drafting": True, "texts": 0}
+
+        def completion():
+            timings = {"predicted_n": 9, "predicted_ms": 8.0}
+            if counted["drafting"]:
+                counted["texts"] += 1
+                timings |= {"draft_n": 15, "draft_n_accepted": 3, "predicted_ms": 20.0}
+            return 200, json.dumps({"content": "text", "timings": timings, "tokens_evaluated": 5})
+
+        def metrics():
+            growth = {"drafts": 5, "draft_tokens": 15, "accepted_tokens": 3, 'accepted_tokens_per_pos{position="0"}': 3}
+            rows = [(name.partition("{"), each * counted["texts"]) for name, each in growth.items()]
+            text = "".join(
+                f"# TYPE a:spec_decode_num_{name}_total counter\na:spec_decode_num_{name}_total{mark}{place} {each}\n"
+                for (name, mark, place), each in rows
+            )
+            return (200, text) if counted["drafting"] else (404, "")
+
+        url, _ = serve({"/props": (200, '{"build_info": "b1"}'), "/completion": completion, "/metrics": metrics})
+        first = call("probe", "llama-server", *QUICK[:-2], "--url", url, "--lengths", "3", "-o", "p.yaml")
+        assert first.exit_code == 0, first.output
+        counted["drafting"] = False
+        told = shlex.split(first.stdout.splitlines()[-1].partition("then: ")[2])
+        done = call(*told[1:])
+        assert "with 3 draft tokens none beyond number 1 of a step was ever accepted" in " ".join(done.stderr.split())
+        assert done.exit_code == 0, done.output
+        found = Profile.load("p.yaml")
+        plain, drafted = found.chain_latencies[0].chains
+        assert (plain.length, drafted.length) == (0, 3)
+        assert plain.steps.samples_s == pytest.approx([0.001] * 12)
+        assert drafted.steps.samples_s == pytest.approx([0.004] * 12)
+        assert found.acceptances[0].chains[0].tokens_per_step == pytest.approx(8 / 5)
+        solved = call("solve", "--profile", "p.yaml")  # of a length that is deeper than what was ever accepted
+        assert solved.exit_code == 0, solved.output
+
+    def test_after_plain_decoding_a_length_is_proposed(self, engine):
+        assert engine.asked == 0
+        first = call("probe", "llama-server", *QUICK[:-2], "--url", "http://a:1", "--lengths", "0")
+        last = first.stdout.splitlines()[-1]
+        assert last.startswith("Missing: one above 0, such as 3. Start the server with 3 draft tokens, then: ")
+        assert call(*shlex.split(last.partition("then: ")[2])[1:]).exit_code == 0
+
+    def test_another_prompt_file_is_not_gone_on_with(self, engine):
+        """Negative control: what samples depend on stays in the heading."""
+        assert call("probe", "llama-server", *QUICK[:-2], "--url", "http://a:1", "--lengths", "0").exit_code == 0
+        before = engine.asked
+        other = ("probe", "llama-server", "--url", "http://a:1", "--lengths", "3", "--resume", "--temperature", "0.5")
+        refused = call(*other, *QUICK[:-2])
+        assert refused.exit_code == 1
+        assert "other conditions" in refused.stderr
+        assert engine.asked == before
 
     def test_an_unknown_engine_is_one_line(self):
         result = call("probe", "nothing", *MODELS)
@@ -148,6 +265,41 @@ class TestBench:
         result = self.bench("--target", "other.gguf")
         assert "llama-server 1, not 2" in result.stderr
         assert "other.gguf" in result.stderr
+
+    def test_files_of_the_same_name_that_hold_something_else_are_told(self, engine):
+        for each in MODELS[1::2]:
+            Path(each).write_bytes(b"f16")
+        assert probe().exit_code == 0
+        assert engine.name
+        assert "hold something else" not in self.bench().stderr  # negative control
+        Path(MODELS[3]).write_bytes(b"q8_0")
+        told = " ".join(self.bench().stderr.split())
+        assert "t.gguf + d.gguf, and these files of that name hold something else" in told
+        assert "probe again" in told
+
+    @pytest.mark.parametrize(
+        ("options", "more", "told"),
+        [
+            (("--threads", "1"), ("--threads", "2"), "1 thread, not 2 threads"),
+            ((), ("--prompts", "mine.txt"), "prompts bundled, not mine.txt "),
+            (("--prompts", "mine.txt"), (), "prompts mine.txt "),
+        ],
+    )
+    def test_other_threads_and_other_prompts_are_told(self, engine, options, more, told):
+        Path("mine.txt").write_text("\n".join("abcdefgh") + "\n")
+        assert probe(*options).exit_code == 0
+        assert engine.name
+        same = self.bench(*options)
+        assert (same.exit_code, told in same.stderr) == (0, False)
+        other = " ".join(self.bench(*more).stderr.split())
+        assert told in other
+        assert "times and acceptance may differ" in other
+
+    def test_another_served_model_is_told(self, engine):
+        engine.settings = (EngineSetting(name="model", value="a"),)
+        assert probe().exit_code == 0
+        engine.settings = (EngineSetting(name="model", value="b"),)
+        assert "the profile is of model a, not b" in self.bench().stderr
 
     def test_a_text_that_differs_is_told_with_what_to_do(self, engine, monkeypatch):
         start = engine.start

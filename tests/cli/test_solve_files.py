@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from tests.cli.invented import FOUR_CONDITIONS, NOISY, TABLE, call, invented, saved, solved, solved_json
-from treeopt.planner import plan
+from treeopt.planner import plan, schedule
 from treeopt.records.profile import Profile
 from treeopt.solver import Solution, solve
 from treeopt.trees import TokenTree, load
+from treeopt.trees.tree_schedule import load_schedule
 
 
 class TestJson:
@@ -142,3 +143,30 @@ class TestFiles:
         assert result.stderr == "Error: interrupted. Written: tree.json. Run it again for the rest.\n"
         assert sorted(folder.iterdir()) == [path, folder / "tree.json"]
         assert load(folder / "tree.json") == plan(invented(), 32).choice.tree
+
+
+class TestSchedule:
+    def test_a_tree_for_every_number_of_texts(self, folder: Path) -> None:
+        saved(folder, invented(conditions=FOUR_CONDITIONS))
+        found = call("solve", "--context-tokens", 4096, "--batch-size", 1, "--schedule", "schedule.json")
+        assert found.exit_code == 0, found.output
+        assert "Written to tree.json, schedule.json" in found.stdout
+        made = load_schedule("schedule.json")
+        planned = schedule(Profile.load(folder / "profile.yaml"), 32).over_batch_sizes
+        expected = {
+            texts: each.choice.tree
+            for each in planned
+            if each.context_tokens[0] == 4096
+            for texts in range(each.batch_sizes[0], each.batch_sizes[1] + 1)
+        }
+        assert {texts: made.tree(texts) for texts in expected} == expected
+        assert len(set(expected.values())) > 1
+        assert made.provenance is not None
+        assert (made.provenance.rule, made.provenance.speedup) == ("sequoia", None)
+
+    def test_one_batch_size_is_one_line_and_nothing_is_written(self, folder: Path) -> None:
+        saved(folder, invented())
+        found = call("solve", "--schedule", "schedule.json")
+        assert found.exit_code == 1
+        assert "schedule: expected several batch sizes at 256 tokens of context" in found.stderr
+        assert [path.name for path in folder.iterdir()] == ["profile.yaml"]

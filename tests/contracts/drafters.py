@@ -41,7 +41,7 @@ class Case(NamedTuple):
 
 def page_drafter(length):
     """Return the drafter that docs/drafters/README.md walks through."""
-    file, _ = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    file, *_ = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     with tempfile.NamedTemporaryFile("w", suffix=".py", encoding="utf-8") as kept:
         kept.write(file)
         kept.flush()

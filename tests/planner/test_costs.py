@@ -13,6 +13,7 @@ from treeopt.errors import InfeasibleError
 from treeopt.planner.condition import Condition, condition
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.costs import step_costs as step_costs_of
+from treeopt.planner.curves import Curve
 from treeopt.planner.request import Where
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.profile import StepLatency
@@ -296,3 +297,8 @@ class TestRules:
         where = at(first, latency(self.machine, context_tokens=100), context_tokens=25)
         assert step_costs_of(where, rule="typical").overhead_s == close(0.75 * 0.1 + 0.25 * 0.5)
         assert step_costs_of(where, rule="sequoia").overhead_s == close(0.5)
+
+
+def test_what_takes_no_pass_is_free_at_every_count():
+    assert Curve.free(8).at(np.arange(9)).tolist() == [0.0] * 9
+    assert Curve.free(8).max_tokens == 8

@@ -165,12 +165,13 @@ class TestAsking:
             (Counters(10, 20, 21, (12, 9)), "another length"),
             (Counters(10, 40, 6, (4, 2)), "another length"),
             (Counters(11, 30, 6, (4, 2)), "other clients"),
-            (Counters(10, 30, 7, (4, 3)), "other clients"),
+            (Counters(10, 30, 10, (5, 5)), "other clients"),
             (Counters(10, 30, 6, (4, 1)), "update the engine"),
         ],
     )
     def test_counters_that_cannot_be_are_refused(self, counted, reason):
         _check_counters("fake", Counters(10, 30, 6, (4, 2, 0)), 10, 16, 3)  # these can
+        _check_counters("fake", Counters(10, 30, 9, (4, 3, 2)), 10, 16, 3)  # 3 accepted at the end that had no room
         with pytest.raises(EngineError, match=reason):
             _check_counters("fake", counted, 10, 16, 3)
 
@@ -188,10 +189,50 @@ class TestAsking:
             each for each in probed(FakeEngine()).acceptances[0].chains if each.length == 3
         )
 
-    @pytest.mark.parametrize("lengths", [(1, 3), (0,), (0, 3, 3), (0, 3, 1)])
-    def test_lengths_without_plain_decoding_are_refused(self, lengths):
-        with pytest.raises(InvalidValueError, match="lengths: expected 0"):
+    @pytest.mark.parametrize("lengths", [(), (0, 3, 3), (0, 3, 1)])
+    def test_lengths_that_do_not_rise_are_refused(self, lengths):
+        with pytest.raises(InvalidValueError, match="lengths: expected numbers that rise"):
             replace(SETTINGS, lengths=lengths)
+
+    def test_lengths_measured_in_runs_of_their_own_are_those_measured_together(self, tmp_path):
+        """Each run goes on with the journal of those before; a length that was cut short is not there yet."""
+        together, path = probed(FakeEngine()), tmp_path / "j.partial"
+        for run, length in enumerate((3, 0, 7)):
+            probe = Probe(
+                FakeEngine(), LAUNCH, replace(SETTINGS, lengths=(length,)), Journal(path, "x", resume=run > 0)
+            )
+            probe.measure()
+        assert probe.measured() == (0, 3, 7)
+        cut = Probe(FakeEngine(dies_after=3), LAUNCH, replace(SETTINGS, lengths=(1,)), Journal(path, "x", resume=True))
+        with pytest.raises(EngineError, match="gone"):
+            cut.measure()
+        assert cut.measured() == (0, 3, 7)
+        last = Probe(FakeEngine(), LAUNCH, replace(SETTINGS, lengths=(1,)), Journal(path, "x", resume=True))
+        last.measure()
+        found = engine_profile(FakeEngine(), LAUNCH, replace(SETTINGS, lengths=last.measured()), last)
+        assert found.chain_latencies == together.chain_latencies
+        assert found.acceptances == together.acceptances
+
+    def test_what_was_accepted_beyond_a_texts_end_is_no_other_client(self):
+        """VLLM counts it: with the steps of the chunks, and with none, tokens per step are those of the texts."""
+
+        class Beyond(FakeEngine):
+            def start(self, launch):
+                running = super().start(launch)
+                counters = running.counters
+                if launch.draft_tokens:
+                    running.counters = lambda: _more(counters(), running.engine.asked)
+                return running
+
+        def _more(counted, texts):
+            first, *others = counted.accepted_per_position
+            return counted._replace(
+                accepted_tokens=counted.accepted_tokens + texts, accepted_per_position=(first + texts, *others)
+            )
+
+        for tells_steps in (True, False):
+            found = probed(Beyond(tells_steps=tells_steps), replace(SETTINGS, lengths=(0, 3)))
+            assert found.acceptances[0].chains[0].tokens_per_step == pytest.approx(tokens_per_step(3))
 
 
 class TestRace:

@@ -8,6 +8,7 @@ import torch
 
 from treeopt.errors import TreeoptError
 from treeopt.profiler import Journal, RecordSize, Settings
+from treeopt.records.drafter_setting import DrafterSetting
 from treeopt.records.sampling import Sampling
 
 SETTINGS = Settings(samplings=(Sampling(0.6), Sampling(1.0)))
@@ -25,6 +26,7 @@ OTHERS = {
     "branching": 15,
     "depth": 15,
     "record": RecordSize(),
+    "drafters": (DrafterSetting(name="medusa", digest="0123456789abcdef"),),
     "cuda_graphs": False,
 }
 PROMPTS = [[1, 2], [3]]

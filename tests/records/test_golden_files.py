@@ -14,7 +14,7 @@ TREES = sorted((ROOT / "tests/data").glob("tree-*.json"))
 
 def test_there_are_some():
     assert len(PROFILES) > 5
-    assert len(TREES) >= 3
+    assert len(TREES) >= 6
 
 
 @pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.name)
@@ -28,5 +28,6 @@ def test_a_tree_written_again_is_the_same(path, tmp_path):
     file = load_file(path)
     file.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == path.read_bytes()
-    file.tree.save(tmp_path / "tree.json", reach=file.reach, provenance=file.provenance)
-    assert (tmp_path / "tree.json").read_bytes() == path.read_bytes()
+    if file.drafter is None:  # a tree by itself is the draft model's
+        file.tree.save(tmp_path / "tree.json", reach=file.reach, provenance=file.provenance)
+        assert (tmp_path / "tree.json").read_bytes() == path.read_bytes()

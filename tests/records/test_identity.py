@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 
 from tests.records.test_profile_file import GOLDEN
+from treeopt import bundled
 from treeopt.engines.reports.combine import UNKNOWN
 from treeopt.records.identity import Identity
-from treeopt.runtime.models.digest import SAMPLES, model_digest
+from treeopt.runtime.models.digest import SAMPLES, model_digest, path_digest
+from treeopt.runtime.models.folder import ModelFolder
 from treeopt.trees import Provenance
 
 HERE = Identity.of(GOLDEN.pair, GOLDEN.machine)
@@ -97,3 +99,22 @@ class TestDigest:
         before, other = model_digest({}, [file]), model_digest({"layers": 2}, [file])
         file.write_bytes(bytes(1_000_001))
         assert len({before, other, model_digest({}, [file])}) == 3
+
+    def test_a_folder_is_known_as_the_decoder_knows_it(self):
+        assert path_digest(str(bundled.TARGET)) == ModelFolder(bundled.TARGET).digest
+
+    def test_a_folder_of_openvino_is_its_weights_and_its_graph(self, tmp_path):
+        found = set()
+        for name, content in (
+            ("m.bin", b"1"),
+            ("m.xml", b"<a/>"),
+            ("m.bin", b"2"),
+            ("config.json", b"{}"),
+            ("m.xml", b"<b/>"),
+        ):
+            (tmp_path / name).write_bytes(content)
+            found.add(path_digest(str(tmp_path)))
+        assert len(found) == 4  # an empty configuration is none
+
+    def test_what_is_no_model_here_has_none(self, tmp_path):
+        assert [path_digest(each) for each in (None, "org/name", str(tmp_path))] == [None] * 3

@@ -69,6 +69,26 @@ TEXTS = {
         "vLLM", branched=True
     ): "without a profile nothing is predicted, and the length is the depth "
     "of the tree, whose branches vLLM cannot be given. Run treeopt profile, or name one with --profile.",
+    warnings.OtherHeads(
+        "t.json", "eagle", "heads"
+    ): "t.json was planned for other eagle heads than those in heads: what was "
+    "promised does not hold. Name the folder of the planned ones with --drafter eagle=DIR, or profile and solve again.",
+    warnings.OtherHeads(
+        "t.json", "medusa", None
+    ): "t.json was planned for other medusa heads than those that ship: what was "
+    "promised does not hold. Name the folder of the planned ones with --drafter medusa=DIR, or profile and solve again.",
+    warnings.SpeculationOff(
+        "vLLM"
+    ): "vLLM is set to decode plainly, as nothing is known of a draft. Export a tree file with a chain to speculate.",
+    warnings.SpeculationOff(
+        "vLLM", "chain of 1 draft token", 1.5
+    ): "vLLM is set to decode plainly, as asked, although a chain "
+    "of 1 draft token is 1.50 times as fast. Export a tree file with a chain to speculate.",
+    warnings.SpeculationOff(
+        "vLLM", "chain of 1 draft token", 0.5
+    ): "speculation loses: the fastest draft, a chain of 1 draft "
+    "token, is 0.50 times as fast as plain decoding, so vLLM is set to decode plainly. Export a tree file with a chain to "
+    "speculate.",
     FormatCaution("Heads are few. It fails. Check the model."): "Heads are few. It fails. Check the model.",
 }
 

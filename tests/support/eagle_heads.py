@@ -43,6 +43,8 @@ def make_head(
     own_output=True,
     head_norms=False,
     eagle1=False,
+    theta=10_000.0,
+    mtp=False,
     **flags,
 ):
     """Return a random head on a target's boundaries; sizes of attention are those of `MadeHead`."""
@@ -58,10 +60,13 @@ def make_head(
     found = {}
     if eagle1:
         found |= {"fc": random(h, 2 * h), "fc_bias": random(h)}
+    elif mtp:
+        found |= {"fc": random(h, 2 * h), "token_norm": norm(h)}
+        flags["norm_output"] = True
     elif boundaries:
         found["fc"] = random(h, len(boundaries) * width)
     for layer in range(layers):
-        inputs, name = 2 * h if layer == 0 and not eagle1 else h, f"layer{layer}"
+        inputs, name = 2 * h if layer == 0 and not (eagle1 or mtp) else h, f"layer{layer}"
         if layer or not eagle1:
             found[f"{name}.input_norm"] = norm(h)
         if layer == 0 and not eagle1:
@@ -69,6 +74,8 @@ def make_head(
         found |= {f"{name}.q": random(32, inputs), f"{name}.k": random(16, inputs), f"{name}.v": random(16, inputs)}
         found |= {f"{name}.o": random(h, 32), f"{name}.mlp_norm": norm(h)}
         found |= {f"{name}.gate": random(40, h), f"{name}.up": random(40, h), f"{name}.down": random(h, 40)}
+        if mtp:
+            found |= {f"{name}.q_bias": random(32), f"{name}.k_bias": random(16), f"{name}.v_bias": random(16)}
         if head_norms:
             found |= {f"{name}.q_norm": norm(8), f"{name}.k_norm": norm(8)}
     if not eagle1:
@@ -81,7 +88,7 @@ def make_head(
         found |= {f"fc_norm.{index}": norm(width) for index in range(len(boundaries))}
     if flags.get("norm_before_fc"):
         found["before_fc"] = norm(len(boundaries) * width)
-    return MadeHead(found, tuple(boundaries), ids=ids, layers=layers, flags=flags)
+    return MadeHead(found, tuple(boundaries), ids=ids, theta=theta, layers=layers, flags=flags)
 
 
 NAMES = {
@@ -189,6 +196,19 @@ def eagle1(folder, made, target):
     config = {"architectures": ["LlamaForCausalLM"], **sizes(made, target), "bias": True}
     torch.save(stored(made, target.config.vocabulary, "layers.0", mask=False), folder / "pytorch_model.bin")
     return config
+
+
+def mimo(folder, made, target):
+    """MiMo: a module among the target's own tensors, all of them in one file."""
+    names = {"fc": "input_proj", "norm": "final_layernorm", "layer0.hidden_norm": "hidden_layernorm"}
+    names |= {"token_norm": "token_layernorm", "layer0.input_norm": "input_layernorm"}
+    module = {}
+    for name, weight in made.weights.items():
+        stored_name = names.get(name) or NAMES[name.partition(".")[2].removesuffix("_bias")]
+        module[f"model.mtp_layers.0.{stored_name}.{'bias' if name.endswith('_bias') else 'weight'}"] = weight
+    save_file({**module, "model.norm.weight": torch.ones(target.config.hidden)}, folder / "model.safetensors")
+    config = {"architectures": ["MiMoForCausalLM"], **sizes(made, target), "rope_theta": made.theta}
+    return config | {"num_hidden_layers": 8, "num_nextn_predict_layers": 1, "attention_bias": True}
 
 
 def save_head(layout, folder, made, target, **changes):

@@ -27,7 +27,7 @@ class FakeEngine:
     tells_positions: bool = True
     tells_steps: bool = True
     others: int = 0
-    """Accepted tokens of another client that are counted with each text."""
+    """Steps of another client, with one accepted token each, that are counted with each text."""
     dies_after: int | None = None
     name: str = "fake"
     version: str = "1"
@@ -65,8 +65,8 @@ class FakeRunning:
             raise EngineError("fake: it is gone. Go on with --resume.")
         steps = accepted_of(question.prompt, length, question.max_new_tokens - 1)
         if length:
-            self.counted[0] += len(steps)
-            self.counted[1] += length * len(steps)
+            self.counted[0] += len(steps) + engine.others
+            self.counted[1] += length * (len(steps) + engine.others)
             self.counted[2] += sum(steps) + engine.others
             for place in range(length):
                 self.counted[3][place] += sum(each > place for each in steps)

@@ -32,6 +32,7 @@ class SlowEagle:
         self.embedding = self.w.get("embedding", embedding)
         self.output = self.w.get("output", output)
         self.eagle1 = "layer0.hidden_norm" not in self.w
+        self.mtp = "token_norm" in self.w
 
     def logits_after(self, states, tokens, path=()):
         """Return the logits (V,) after a text and a drafted path.
@@ -47,7 +48,7 @@ class SlowEagle:
         return self.logits(self.stream(slots))
 
     def fused(self, states):
-        if "fc" not in self.w or self.eagle1:
+        if "fc" not in self.w or self.eagle1 or self.mtp:
             return states[0]
         if "fc_norm.0" in self.w:
             states = [normed(x, self.w[f"fc_norm.{index}"]) for index, x in enumerate(states)]
@@ -64,6 +65,10 @@ class SlowEagle:
             if self.eagle1:
                 joined = self.w["fc"] @ np.concatenate([e, x]) + self.w["fc_bias"]
                 rows.append((joined, joined))
+            elif self.mtp:
+                e = normed(e if rows else 0 * e, self.w["token_norm"])  # the first slot reads zeros
+                joined = self.w["fc"] @ np.concatenate([normed(x, self.w["layer0.hidden_norm"]), e])
+                rows.append((normed(joined, self.w["layer0.input_norm"]), joined))
             else:
                 g = normed(x, self.w["layer0.hidden_norm"])
                 read = np.concatenate([normed(e, self.w["layer0.input_norm"]), g])
@@ -81,7 +86,8 @@ class SlowEagle:
         )
 
         def heads(name, row):
-            found = (part[name] @ rows[row][0]).reshape(-1, made.head_dim)
+            bias = self.w.get(f"layer{layer}.{name}_bias", 0)
+            found = (part[name] @ rows[row][0] + bias).reshape(-1, made.head_dim)
             if name == "v":
                 return found
             weight = self.w.get(f"layer{layer}.{name}_norm")

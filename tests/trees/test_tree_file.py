@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError, printable
 from treeopt.trees import Provenance, TokenTree, TreeFile
+from treeopt.trees.drafter_setting import DRAFTERS, FROM_FOLDER, SETTINGS, DrafterSetting, SettingValue, drafter_setting
 from treeopt.trees.tree_file import MAX_BYTES, MAX_NODES, load, load_file
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,6 +52,19 @@ GOLDEN = {
             speedup=1.61668,
         ),
     ),
+    "tree-drafter.json": TreeFile(
+        tree=TokenTree([-1, 0, 0, 1, 1, 2, 3]),
+        drafter=drafter_setting("medusa", source="models/heads", digest="89abcdef01234567"),
+    ),
+    "tree-drafter-own.json": TreeFile(
+        tree=TokenTree([-1, 0, 1, 2, 3]), drafter=drafter_setting("prompt-lookup", ngram=3, length=4)
+    ),
+    "tree-drafter-full.json": TreeFile(
+        tree=TokenTree([-1, 0, 1, 2]),
+        drafter=drafter_setting("eagle2", top_k=2, depth=3, nodes=8, source="models/head", digest="89abcdef01234567"),
+        reach=np.array([1, 0.7, 0.49, 0.343]),
+        provenance=Provenance(tool="treeopt 0.1.0", tokens_per_step=2.533),
+    ),
 }
 golden = pytest.mark.parametrize("name", GOLDEN)
 
@@ -66,6 +80,7 @@ class TestGoldenFiles:
         found, expected = load_file(DATA / name), GOLDEN[name]
         assert load(DATA / name) == found.tree == expected.tree
         assert found.provenance == expected.provenance
+        assert found.drafter == expected.drafter
         assert found == expected
         assert (found.reach is None) == (expected.reach is None)
         if expected.reach is not None:
@@ -78,12 +93,26 @@ class TestGoldenFiles:
     def test_the_fullest_one_has_every_key(self):
         content = json.loads((DATA / "tree-full.json").read_bytes())
         properties = VALIDATOR.schema["properties"]
-        assert list(content) == list(properties)
+        assert list(content) == [name for name in properties if name != "drafter"]
+        named = json.loads((DATA / "tree-drafter-full.json").read_bytes())
+        assert list(named) == list(properties)
+        assert list(named["drafter"]) == list(properties["drafter"]["properties"])
+        assert list(named["drafter"]) == [field.name for field in dataclasses.fields(DrafterSetting)]
         assert list(content["provenance"]) == list(properties["provenance"]["properties"])
         assert list(content["provenance"]) == [field.name for field in dataclasses.fields(Provenance)]
 
-    def test_the_specification_shows_it(self):
-        assert f"```json\n{(DATA / 'tree-full.json').read_text('utf-8')}```" in SPECIFICATION.read_text("utf-8")
+    @pytest.mark.parametrize("name", ["tree-full.json", "tree-drafter.json", "tree-drafter-own.json"])
+    def test_the_specification_shows_it(self, name):
+        assert f"```json\n{(DATA / name).read_text('utf-8')}```" in SPECIFICATION.read_text("utf-8")
+
+    def test_the_specification_and_the_schema_name_every_drafter_with_its_numbers(self):
+        page, schema = SPECIFICATION.read_text("utf-8"), VALIDATOR.schema["properties"]["drafter"]
+        assert tuple(schema["properties"]["name"]["enum"]) == DRAFTERS
+        for name in DRAFTERS:
+            numbers = ", ".join(f"`{each}`" for each in SETTINGS.get(name, ())) or "none"
+            heads = "read" if name in FROM_FOLDER else "none"
+            named = f"`{name}`, also absent" if name == "model" else f"`{name}`"
+            assert f"| {named} | {numbers} | {heads}" in page
 
     def test_the_specification_shows_the_smallest_file(self, tmp_path):
         (tmp_path / "t.json").write_text(smallest := '{"format": "treeopt-tree", "version": 1, "parents": [-1]}')
@@ -94,6 +123,14 @@ class TestGoldenFiles:
         expected = GOLDEN["tree-full.json"]
         expected.tree.save(tmp_path / "t.json", reach=expected.reach, provenance=expected.provenance)
         assert (tmp_path / "t.json").read_bytes() == (DATA / "tree-full.json").read_bytes()
+
+
+@st.composite
+def drafters(draw: st.DrawFn) -> DrafterSetting:
+    name = draw(st.sampled_from(DRAFTERS[1:]))
+    text = TEXT if name in FROM_FOLDER else st.none()
+    values = tuple(SettingValue(name=each, value=draw(st.integers(1, 65_536))) for each in SETTINGS.get(name, ()))
+    return DrafterSetting(name=name, source=draw(text), digest=draw(text), values=values)
 
 
 TEXT = st.none() | st.text(max_size=8).map(printable)
@@ -117,6 +154,7 @@ def tree_files(draw: st.DrawFn) -> TreeFile:
     values = {field.name: draw(strategies[field.type]) for field in fields}
     return TreeFile(
         tree=TokenTree(parents),
+        drafter=draw(st.none() | drafters()),
         reach=np.array(reach) if draw(st.booleans()) else None,
         provenance=Provenance(**values) if draw(st.booleans()) else None,
     )
@@ -131,6 +169,7 @@ class TestRoundTrip:
         found = load_file(path)
         assert found.tree == tree_file.tree
         assert found.provenance == tree_file.provenance
+        assert found.drafter == tree_file.drafter
         if tree_file.reach is None:
             assert found.reach is None
         else:
@@ -163,6 +202,11 @@ def bare(text: str) -> bytes:
     return b'{"format": "treeopt-tree", "version": 1, "parents": [-1, 0], ' + text.encode() + b"}"
 
 
+def drafted(**drafter: object) -> bytes:
+    """Return the bytes of a file of version 2 with a drafter."""
+    return document(version=2, drafter=drafter)
+
+
 NOT_JSON = {
     "empty": (b"", "expected JSON"),
     "words": (b"parents: [-1, 0]\n", "expected JSON"),
@@ -179,6 +223,10 @@ NOT_JSON = {
     "key twice": (bare('"version": 1'), "the key 'version' appears twice"),
     "key twice inside": (bare('"provenance": {"rule": "a", "rule": "b"}'), "the key 'rule' appears twice"),
     "5000 digits": (bare(f'"reach": [1, {"9" * 5000}]'), "expected JSON"),
+    "number twice": (
+        bare('"drafter": {"name": "lookahead", "values": {"ngram": 2, "ngram": 3}}'),
+        "the key 'ngram' appears twice",
+    ),
     "list": (b"[-1, 0, 0]", "expected fields with names"),
     "null": (b"null", "expected fields with names"),
 }
@@ -190,7 +238,7 @@ WRONG_SHAPE = {
     "format null": (document(format=None), "format", "expected text. Got None"),
     "no version": (document(version=...), "version", "is missing"),
     "version 0": (document(version=0), "version", "at least 1. Got 0"),
-    "version 2": (document(version=2), "version", "at most 1. Got 2: update treeopt"),
+    "version 3": (document(version=3), "version", "at most 2. Got 3: update treeopt"),
     "version true": (document(version=True), "version", "whole number.* Got True"),
     "version text": (document(version="1"), "version", "whole number.* Got '1'"),
     "unknown key": (document(mask=[[1]]), "mask", "unknown field"),
@@ -217,6 +265,62 @@ WRONG_SHAPE = {
     "reach negative": (document(reach=[1, 0.5, -0.1, 0]), "reach", "from 0 to 1"),
     "reach of the root": (document(reach=[0.9, 0.5, 0, 0]), "reach", "expected 1 for the root.* Got 0.9"),
     "reach huge": (document(reach=[1, 10**400, 0, 0]), "reach", "list of finite numbers"),
+    "drafter in version 1": (document(drafter={"name": "eagle"}), "drafter", "version 2 .*Got 1: set version to 2"),
+    "drafter null": (document(version=2, drafter=None), "drafter", "expected fields with names"),
+    "drafter text": (document(version=2, drafter="medusa"), "drafter", "expected fields with names"),
+    "drafter without name": (drafted(), "drafter.name", "is missing"),
+    "drafter unknown": (drafted(name="hydra"), "drafter.name", "expected a drafter: model, medusa.* Got 'hydra'"),
+    "drafter with an escape": (drafted(name="a\x1b[2J"), "drafter.name", "printable"),
+    "drafter long": (drafted(name="a" * 999), "drafter.name", "expected a drafter"),
+    "drafter extra key": (drafted(name="medusa", tree=[1]), "drafter.tree", "unknown field"),
+    "source null": (drafted(name="medusa", source=None), "drafter.source", "expected text. Got None"),
+    "source turned around": (drafted(name="medusa", source="a\u202e"), "drafter.source", r"Got \\u202e"),
+    "digest number": (drafted(name="medusa", digest=3), "drafter.digest", "expected text. Got 3"),
+    "source of none": (
+        drafted(name="specexec", source="heads", values={"batch": 1, "branching": 1, "budget": 2, "max_passes": 1}),
+        "drafter.source",
+        "specexec reads no folder",
+    ),
+    "digest of the model": (drafted(name="model", digest="0"), "drafter.digest", "model reads no folder"),
+    "values null": (drafted(name="lookahead", values=None), "drafter.values", "expected fields with names"),
+    "values list": (drafted(name="lookahead", values=[1]), "drafter.values", "expected fields with names"),
+    "values missing": (
+        drafted(name="prompt-lookup"),
+        "drafter.values",
+        "numbers length, ngram of prompt-lookup. Got no",
+    ),
+    "value missing": (
+        drafted(name="prompt-lookup", values={"ngram": 2}),
+        "drafter.values",
+        "length, ngram .*Got .* ngram",
+    ),
+    "value too many": (drafted(name="eagle", values={"top_k": 2}), "drafter.values", "expected no numbers of eagle"),
+    "values misspelt": (drafted(name="redrafter", values={"length": 2, "widht": 2}), "drafter.values", "widht: plan"),
+    "values many": (
+        drafted(name="redrafter", values={f"v{i}": 1 for i in range(999)}),
+        "drafter.values",
+        "expected the",
+    ),
+    "value 0": (
+        drafted(name="prompt-lookup", values={"length": 0, "ngram": 1}),
+        "drafter.values.length",
+        "least 1. Got 0",
+    ),
+    "value text": (
+        drafted(name="prompt-lookup", values={"length": "2", "ngram": 1}),
+        "drafter.values.length",
+        "Got '2'",
+    ),
+    "value true": (
+        drafted(name="prompt-lookup", values={"length": True, "ngram": 1}),
+        "drafter.values.length",
+        "Got True",
+    ),
+    "value huge": (
+        drafted(name="prompt-lookup", values={"length": 65537, "ngram": 1}),
+        "drafter.values",
+        "length from 1 to 65536",
+    ),
     "provenance null": (document(provenance=None), "provenance", "expected fields with names"),
     "provenance list": (document(provenance=[]), "provenance", "expected fields with names"),
     "provenance unknown": (document(provenance={"author": "me"}), "provenance.author", "unknown field"),
@@ -243,6 +347,16 @@ WRONG_SHAPE = {
 # What only the loader refuses.
 WRONG_MEANING = {
     "version 1.0": (document(version=1.0), "version", "whole number.* Got 1.0"),
+    "value 2.0": (
+        drafted(name="prompt-lookup", values={"length": 2.0, "ngram": 1}),
+        "drafter.values.length",
+        "Got 2.0",
+    ),
+    "value beyond 64 bits": (
+        drafted(name="prompt-lookup", values={"length": 1, "ngram": 10**30}),
+        "drafter.values.ngram",
+        "whole",
+    ),
     "parents 0.0": (document(parents=[-1, 0.0]), "parents", "whole numbers"),
     "own parent": (document(parents=[-1, 1]), "parents", r"parents\[1\]: .*Got 1"),
     "parent behind": (document(parents=[-1, 2, 0]), "parents", r"parents\[1\]: .*Got 2"),
@@ -282,6 +396,15 @@ class TestMalformed:
         assert str(caught.value).startswith(f"{path}: {field}: ")
         assert len(str(caught.value)) < len(str(path)) + 300
         assert "\n" not in str(caught.value)
+
+    def test_version_2_without_a_drafter_means_what_version_1_does(self, tmp_path):
+        (tmp_path / "2.json").write_bytes(document(version=2))
+        (tmp_path / "model.json").write_bytes(drafted(name="model"))
+        (tmp_path / "1.json").write_bytes(document())
+        assert load_file(tmp_path / "2.json") == load_file(tmp_path / "model.json") == load_file(tmp_path / "1.json")
+        assert '"version": 1,' in load_file(tmp_path / "model.json").to_json()
+        for name in ("2.json", "model.json"):
+            VALIDATOR.validate(json.loads((tmp_path / name).read_bytes()))
 
     @pytest.mark.parametrize(("data", "field", "reason"), cases(WRONG_SHAPE))
     def test_the_schema_refuses_it_too(self, data, field, reason):  # noqa: ARG002
@@ -359,11 +482,26 @@ def test_mutated_files_load_as_valid_trees_or_raise_a_known_error(name, tmp_path
             assert load_file(again) == found
             loaded += 1
     assert unnamed == 0
-    assert loaded > 10
+    assert loaded > 5
     assert refused > 400
 
 
 class TestRecords:
+    def test_a_drafter_that_no_file_can_hold_is_refused(self):
+        with pytest.raises(InvalidValueError, match=r"the numbers length, width of redrafter\. Got no numbers"):
+            TreeFile(tree=TokenTree([-1]), drafter=DrafterSetting(name="redrafter"))
+        with pytest.raises(InvalidValueError, match="once each, in the order"):
+            DrafterSetting(name="lookahead", values=(SettingValue(name="b", value=1), SettingValue(name="a", value=1)))
+        with pytest.raises(InvalidValueError, match=r"the setting width of lookahead\. Got none: plan again"):
+            drafter_setting("lookahead", ngram=2).value("width")
+
+    def test_files_with_other_drafters_differ(self):
+        tree = TokenTree([-1, 0])
+        files = [
+            TreeFile(tree=tree, drafter=each) for each in (None, drafter_setting("medusa"), drafter_setting("eagle"))
+        ]
+        assert len({file.to_json() for file in files}) == len(set(files)) == 3
+
     @pytest.mark.parametrize(
         ("reach", "reason"),
         [

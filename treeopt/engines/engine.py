@@ -1,7 +1,7 @@
 """What an engine's exporter gets and what it gives: one canonical record in, the engine's own files out."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from treeopt.trees import TokenTree
@@ -43,6 +43,8 @@ class SettingRequest:
     """Path or name of the draft model."""
     method: str | None = None
     """The engine's own name of the speculation method; None takes the exporter's default, a separate draft model."""
+    ngram: int | None = None
+    """For methods that look up n-grams of the text: most tokens of one; None leaves it to the engine."""
     engine_version: str | None = None
     """Version that will read the files; None is the newest that the exporter knows."""
     static_tree: TokenTree | None = None
@@ -88,8 +90,13 @@ class Engine:
     """What it does when it is told nothing but to speculate; None where a length must be given."""
     emit: Callable[[SettingRequest], SettingFiles]
     """Raises InfeasibleError naming the field, what was expected and what came, for settings that it cannot take."""
+    off: SettingFiles
+    """What makes it decode plainly, without a draft."""
     static: bool = False
     """Whether it can be handed treeopt's own decoder, and so any static tree."""
+    methods: Mapping[str, str | None] = field(default_factory=dict)
+    """Drafters beside the draft model that it has, by treeopt's names, each with its own name of the method, None where
+    that is the default: `eagle`, a head; `eagle2`, dynamic trees of the draft model; `prompt-lookup`."""
 
 
 Json = dict[str, Any]

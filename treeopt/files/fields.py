@@ -103,6 +103,10 @@ class Fields:
     def __contains__(self, field: str) -> bool:
         return field in self._content
 
+    def names(self) -> list[str]:
+        """Return the names of the fields that were not read, in alphabetical order."""
+        return sorted(self._content)
+
     def require(self, field: str) -> None:
         """Raise FormatError where a field is missing."""
         if field not in self._content:

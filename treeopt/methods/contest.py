@@ -7,12 +7,14 @@ from functools import cache
 from tqdm import tqdm
 
 from treeopt.errors import InvalidValueError, TreeoptError
-from treeopt.methods import dynamic_tree, heads, no_draft, static_tree
+from treeopt.methods import static_tree
+from treeopt.methods.drafted import drafted
 from treeopt.methods.method import Inputs, Method
+from treeopt.planner import PlanRequest, requested_plan
 from treeopt.records.results import NotRun
 
 NAMES = (
-    *("plain", "prompt-lookup", "chain", "k-sequences", "top-k-tree", "medusa", "redrafter"),
+    *("plain", "prompt-lookup", "chain", "k-sequences", "top-k-tree", "medusa", "redrafter", "eagle"),
     *("lookahead", "specexec", "eagle2", "sequoia", "treeopt"),
 )
 """In the order of the table."""
@@ -34,33 +36,27 @@ def planned_methods(inputs: Inputs, names: Sequence[str], *, show_progress: bool
 
     `treeopt` is the one of the others, and of the best tree under the best rule, that promises most.
     """
-    recorded = cache(lambda: dynamic_tree.record(inputs))
-    makers: dict[str, Callable[[], Method]] = {
-        "plain": lambda: static_tree.plain(inputs),
-        "prompt-lookup": lambda: no_draft.prompt_lookup(inputs),
-        "chain": lambda: static_tree.one_chain(inputs),
-        "k-sequences": lambda: static_tree.k_sequences(inputs),
-        "top-k-tree": lambda: static_tree.top_k_tree(inputs),
-        "medusa": lambda: heads.medusa(inputs),
-        "redrafter": lambda: heads.redrafter(inputs),
-        "lookahead": lambda: no_draft.lookahead(inputs),
-        "specexec": lambda: dynamic_tree.specexec(inputs, recorded()),
-        "eagle2": lambda: dynamic_tree.eagle2(inputs, recorded()),
-        "sequoia": lambda: static_tree.sequoia(inputs),
+    plan = cache(lambda: requested_plan(inputs.profile, PlanRequest(temperature=inputs.sampling.temperature)))
+    of_the_draft: dict[str, Callable[[Inputs], Method]] = {
+        "plain": static_tree.plain,
+        "chain": static_tree.one_chain,
+        "k-sequences": static_tree.k_sequences,
+        "top-k-tree": static_tree.top_k_tree,
+        "sequoia": static_tree.sequoia,
     }
     hidden = None if show_progress else True
     found: list[Method | NotRun] = []
     others = [name for name in names if name != "treeopt"]
     for name in tqdm(others, desc="planning  ", unit="method", disable=hidden):
         try:
-            found.append(makers[name]())
+            found.append(of_the_draft[name](inputs) if name in of_the_draft else drafted(name, inputs, plan()))
         except TreeoptError as error:
             if name == "plain":  # without it there is nothing to compare with
                 raise
             found.append(NotRun(system=name, temperature=inputs.sampling.temperature, reason=str(error)))
     if "treeopt" in names:
         able = [each for each in found if isinstance(each, Method)]
-        best = max([static_tree.best_rule(inputs), *able], key=lambda method: method.predicted.value)
+        best = max([static_tree.best_rule(inputs, plan()), *able], key=lambda method: method.predicted.value)
         setting = best.setting if best.name in ("treeopt", "sequoia") else f"{best.name}: {best.setting}"
         found.append(replace(best, name="treeopt", setting=setting))
     return found

@@ -8,10 +8,7 @@ from treeopt.records.latency import Estimate
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
-from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.models.pair import ModelPair
-
-REST_ASSUMED = "a step takes as long beside its passes as with a draft model's tree under rule target"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +39,7 @@ class Inputs:
     prompts: Sequence[Sequence[int]]
     """Token ids of the prompts that may be measured on; benchmarks take others."""
     positions: int
-    """New tokens of a text that is decoded to compare settings, or recorded."""
-
-    def decoder(self, drafter: Drafter, seed: int) -> Decoder:
-        """Return a decoder with a drafter, sampling as the inputs do."""
-        return Decoder(self.pair.target, drafter, sampling=self.sampling, seed=seed)
+    """New tokens of a text that a drafter is measured on."""
 
     def model(self, rule: str | None = None) -> StepModel:
         """Return the step model of a rule, by default of the first measured; at temperature 0 all rules are one.

@@ -33,8 +33,8 @@ class Effort:
     """Samples of every time."""
     positions: int = 3072
     """Generated tokens whose acceptance is counted, for each rule; fewer where the prompts leave less room."""
-    setting_prompts: int = 6
-    """Prompts that every setting of a drafter is tried on."""
+    setting_prompts: int = 12
+    """Prompts that drafters are measured on."""
     setting_positions: int = 96
     """New tokens of each."""
     bench_tokens: int = 192

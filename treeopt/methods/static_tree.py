@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from treeopt.methods.method import Inputs, Method
-from treeopt.planner import Candidate, PlanRequest, StepModel, kind_of, requested_plan
+from treeopt.planner import Candidate, Plan, PlanRequest, StepModel, kind_of, requested_plan
 from treeopt.planner.chains import fastest_chain
 from treeopt.runtime import Decoder
 from treeopt.trees import TokenTree, chain, chains
@@ -39,11 +39,9 @@ def sequoia(inputs: Inputs) -> Method:
     return _planned("sequoia", inputs, "sequoia")
 
 
-def best_rule(inputs: Inputs) -> Method:
-    """Return the fastest tree under the best of the rules that were measured."""
-    temperature = inputs.sampling.temperature
-    found = requested_plan(inputs.profile, PlanRequest(temperature=temperature))
-    return _method("treeopt", inputs, found.model, found.choice.tree)
+def best_rule(inputs: Inputs, plan: Plan) -> Method:
+    """Return the fastest tree under the best of the rules that were measured, which the plan holds."""
+    return _method("treeopt", inputs, plan.model, plan.choice.tree)
 
 
 def _planned(name: str, inputs: Inputs, rule: str) -> Method:

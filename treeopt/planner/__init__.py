@@ -1,5 +1,6 @@
 """Profile to plan: which rule and tree are fastest, where, by how much, and how sure that is."""
 
+from treeopt.planner.drafters import DrafterChoice, best_drafter, chosen_drafter, drafter_choices, tree_file
 from treeopt.planner.draws import Confidence
 from treeopt.planner.fastest import Fastest, fastest_tree
 from treeopt.planner.model import Candidate, StepModel, kind_of, requested_model, step_model
@@ -9,7 +10,6 @@ from treeopt.planner.planning import (
     largest_pass,
     plan,
     requested_plan,
-    tree_file,
 )
 from treeopt.planner.request import OBJECTIVES, PlanRequest, Where
 from treeopt.planner.rule_choice import RuleChoice
@@ -20,6 +20,7 @@ __all__ = [
     "OBJECTIVES",
     "Candidate",
     "Confidence",
+    "DrafterChoice",
     "Fastest",
     "Plan",
     "PlanRequest",
@@ -29,6 +30,9 @@ __all__ = [
     "Smoothing",
     "StepModel",
     "Where",
+    "best_drafter",
+    "chosen_drafter",
+    "drafter_choices",
     "fastest_drafted_tree",
     "fastest_tree",
     "kind_of",

@@ -147,7 +147,6 @@ def step_costs(
     rule: str,
     max_nodes: int = 0,
     reading: Reading | None = None,
-    drafted_at_once: Timing | None = None,
 ) -> StepCosts:
     """Return the curves of a condition under a rule at every count from 1 to the largest measured.
 
@@ -156,15 +155,9 @@ def step_costs(
         rule: verification rule whose overhead counts.
         max_nodes: where larger than what was measured, the curves go on at their last slope, up to there.
         reading: what is read from the timings; by default their medians.  What is padded, the medians decide.
-        drafted_at_once: seconds of the one pass that drafts all levels, if that is how the drafter works.  Levels are
-            free then, and what was timed of a draft model's levels does not count.
 
     Raises InfeasibleError where an extrapolated time is not above 0.
     """
-    if drafted_at_once is not None:
-        costs = step_costs(condition.without_steps(), rule=rule, max_nodes=max_nodes, reading=reading)
-        pass_s = (reading or _medians)((drafted_at_once,))[..., 0]
-        return replace(costs, draft=Curve.free(costs.max_nodes), overhead_s=costs.overhead_s + pass_s)
     verify = _curve(condition, [each.verify for _, each in condition.parts], reading, max_nodes)
     tables = [each.draft for _, each in condition.parts]
     draft = Curve.free(verify.max_tokens) if _whole(condition) else _curve(condition, tables, reading, max_nodes)

@@ -16,6 +16,7 @@ from treeopt.arrays import Float64
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.engine import ChainCounts
+from treeopt.records.root_ranks import RootRanks
 from treeopt.trees import TokenTree, chain
 
 LEAST_STEPS = 100
@@ -27,7 +28,7 @@ class Dependence:
     """The accepted ranks of some texts beside the table that is planned with."""
 
     table: AcceptanceTable
-    accepted_ranks: AcceptedRanks
+    accepted_ranks: AcceptedRanks | RootRanks
 
     def tells(self, tree: TokenTree) -> bool:
         """Return whether enough whole steps with a tree can be replayed to tell more than the table."""

@@ -17,6 +17,7 @@ from treeopt.arrays import Float64, Int64
 from treeopt.planner.condition import Condition
 from treeopt.planner.costs import StepCosts, StepParts, sizes, step_costs
 from treeopt.planner.dependence import ChainDependence, Dependence
+from treeopt.planner.drafted import Drafted
 from treeopt.records.latency import Estimate, Timing
 from treeopt.records.profile import MeasuredAcceptance
 from treeopt.trees import TokenTree
@@ -116,16 +117,19 @@ def condition_draws(
     *,
     rule: str,
     max_nodes: int = 0,
-    drafted_at_once: Timing | None = None,
+    drafted: Drafted | None = None,
 ) -> Draws:
     """Return the draws of an acceptance with those of one condition, the same at every call; see `step_costs`."""
     generator = deepcopy(acceptance.generator)
+    if drafted is not None:
+        weights = text_weights(drafted.measured.plain.texts, generator)
+        costs = drafted.costs(condition, reading=lambda timings: draw_medians(timings, generator), weights=weights)
+        return Draws(acceptance=acceptance, costs=costs)
     costs = step_costs(
         condition,
         rule=rule,
         max_nodes=max_nodes,
         reading=lambda timings: draw_medians(timings, generator),
-        drafted_at_once=drafted_at_once,
     )
     return Draws(acceptance=acceptance, costs=costs)
 
@@ -207,9 +211,13 @@ def draw_medians(timings: tuple[Timing, ...], generator: np.random.Generator) ->
 
 def draw_ratios(above: Int64, below: Int64) -> Float64:
     """Return (draws,): a ratio of sums over texts, (J,) each, drawn anew with replacement: one text is alike in itself."""
-    count = len(above)
-    weights = np.random.default_rng(SEED).multinomial(count, np.full(count, 1 / count), DRAWS)
+    weights = text_weights(len(above), np.random.default_rng(SEED))
     return np.asarray((weights @ above) / (weights @ below))
+
+
+def text_weights(texts: int, generator: np.random.Generator) -> Int64:
+    """Return (draws, texts): how often each text counts when so many are drawn anew with replacement."""
+    return np.asarray(generator.multinomial(texts, np.full(texts, 1 / texts), DRAWS))
 
 
 @lru_cache(maxsize=1024)

@@ -6,7 +6,7 @@ with the costs of `treeopt.planner.costs`.  Plain decoding is the tree of the ro
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -17,12 +17,14 @@ from treeopt.arrays import Float64
 from treeopt.planner.condition import Condition, condition
 from treeopt.planner.costs import StepCosts, sizes, step_costs
 from treeopt.planner.dependence import ChainDependence, Dependence
+from treeopt.planner.drafted import Drafted
 from treeopt.planner.draws import Draws, TokenDraws, condition_draws, draw_tokens, estimates
 from treeopt.planner.overheads import branches
 from treeopt.planner.request import PlanRequest, Where
 from treeopt.planner.smoothing import Smoothing, smooth
-from treeopt.records.latency import Estimate, Timing
+from treeopt.records.latency import Estimate
 from treeopt.records.profile import MeasuredAcceptance, Profile
+from treeopt.records.root_ranks import RootRanks
 from treeopt.trees import TokenTree
 
 
@@ -69,6 +71,8 @@ class TokenModel(ArrayRecord):
     """As measured, or smoothed."""
     smoothing: Smoothing | None
     """What smoothing did; None where it was not asked for."""
+    root_ranks: RootRanks | None = None
+    """The accepted ranks below every position, where a drafter's children hang on where the step began."""
 
     def tokens_per_step(self, tree: TokenTree) -> float:
         """Return F(T), corrected by the replay of the measured texts where their accepted ranks are known."""
@@ -92,12 +96,11 @@ class TokenModel(ArrayRecord):
     @cached_property
     def dependence(self) -> ChainDependence | Dependence | None:
         """What the table leaves out; None where no accepted ranks are known."""
-        if self.acceptance.chains:
-            depth = self.acceptance.table.max_depth or 0
-            return ChainDependence(
-                self.acceptance.table, tuple(each for each in self.acceptance.chains if each.length <= depth)
-            )
-        accepted_ranks = self.acceptance.accepted_ranks
+        depth = self.acceptance.table.max_depth or 0
+        chains = tuple(each for each in self.acceptance.chains if each.length <= depth)
+        if chains:
+            return ChainDependence(self.acceptance.table, chains)
+        accepted_ranks = self.acceptance.accepted_ranks or self.root_ranks
         return None if accepted_ranks is None else Dependence(self.acceptance.table, accepted_ranks)
 
     @cached_property
@@ -124,8 +127,8 @@ class StepModel(ArrayRecord):
     condition: Condition
     drafts: TokenModel
     costs: StepCosts
-    drafted_at_once: Timing | None = None
-    """Seconds of the one pass that drafts all levels; None where every level has a pass of its own."""
+    drafted: Drafted | None = None
+    """The decoded texts that a drafter's steps are known from; None for the draft model, whose passes were timed."""
 
     @property
     def acceptance(self) -> MeasuredAcceptance:
@@ -150,7 +153,7 @@ class StepModel(ArrayRecord):
             self.condition,
             rule=self.acceptance.rule,
             max_nodes=self.costs.max_nodes,
-            drafted_at_once=self.drafted_at_once,
+            drafted=self.drafted,
         )
 
     def step_s(self, tree: TokenTree) -> float:
@@ -243,18 +246,8 @@ def token_model(acceptance: MeasuredAcceptance, *, raw: bool = False) -> TokenMo
     return TokenModel(acceptance=smoothing.acceptance if smoothing else acceptance, smoothing=smoothing)
 
 
-def at_once_model(where: Condition, acceptance: MeasuredAcceptance, drafted: Timing) -> StepModel:
-    """Return the model of steps whose drafter predicts all levels in one pass, as heads do (Cai et al., 2024).
-
-    Args:
-        where: whose verification counts, and whose overhead: a step is taken to cost as much beside its passes as with
-            a draft model under the acceptance's rule.
-        acceptance: of the drafter.
-        drafted: seconds of its pass, the same for every tree.
-    """
-    return StepModel(
-        condition=where,
-        drafts=token_model(acceptance),
-        costs=step_costs(where, rule=acceptance.rule, drafted_at_once=drafted),
-        drafted_at_once=drafted,
-    )
+def drafted_model(where: Condition, drafted: Drafted, *, raw: bool = False) -> StepModel:
+    """Return the model of steps whose static trees another drafter than the draft model fills, under a condition."""
+    acceptance = drafted.measured.acceptance
+    tokens = replace(token_model(acceptance, raw=raw), root_ranks=drafted.measured.ranks)
+    return StepModel(condition=where, drafts=tokens, costs=drafted.costs(where), drafted=drafted)

@@ -1,7 +1,7 @@
 """Profile to plan: the rule and the tree, chain or plain decoding with the most tokens per second, found together."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -15,12 +15,10 @@ from treeopt.planner.model import Candidate, StepModel, token_model
 from treeopt.planner.request import PlanRequest, Where
 from treeopt.planner.rule_choice import RuleChoice, planned_acceptances
 from treeopt.planner.rule_trees import RuleTrees
-from treeopt.records.identity import Identity
 from treeopt.records.profile import Profile
 from treeopt.records.rules import LOSSY_RULES, rule_label
 from treeopt.solver import Solution
-from treeopt.trees import Provenance, TokenTree, TreeFile, chain
-from treeopt.version import TOOL
+from treeopt.trees import TokenTree, chain
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -178,13 +176,13 @@ def plan_rules(rules: Sequence[RuleTrees], where: Condition, *, max_nodes: int =
         max_nodes: where larger than what was measured, how far the curves go on.
         objective: as for `plan`.
     """
-    plans = [_plan_of(each, each.drafts.under(where, max_nodes=max_nodes), objective) for each in rules]
+    plans = [rule_plan(each, each.drafts.under(where, max_nodes=max_nodes), objective) for each in rules]
     choices = tuple(RuleChoice(rule=each.rule, lossy=each.lossy, choice=each.choice) for each in plans)
     return replace(max(plans, key=lambda each: each.merit), rules=choices)
 
 
-def _plan_of(trees: RuleTrees, model: StepModel, objective: str) -> Plan:
-    """Return the plan under one rule."""
+def rule_plan(trees: RuleTrees, model: StepModel, objective: str) -> Plan:
+    """Return the plan of one acceptance's trees under a condition and an objective."""
     solution, chains, speedups = trees.solution, trees.chains, speeds(trees.solution, model.costs)
     fastest = trees.fastest(model.costs, speedups)
     rivals = [fastest.tree, *trees.rivals(speedups)]
@@ -234,24 +232,3 @@ def fastest_drafted_tree(profile: Profile) -> TokenTree:
     found = requested_plan(profile, PlanRequest())
     drafted = [each for each in (found.tree, *found.budgets) if each.tree.nodes > 1]
     return max(drafted, key=lambda candidate: candidate.speedup.value).tree
-
-
-def tree_file(plan: Plan, profile: Profile, *, source: str) -> TreeFile:
-    """Return the tree file of a plan's choice, with what was promised of it and where the promise comes from."""
-    choice = plan.choice
-    return TreeFile(
-        tree=choice.tree,
-        reach=plan.solution.table.reach(choice.tree),
-        provenance=Provenance(
-            tool=TOOL,
-            created=profile.created,
-            source=source,
-            **asdict(Identity.of(profile.pair, profile.machine)),
-            rule=plan.rule,
-            lossy=plan.lossy or None,
-            temperature=plan.temperature,
-            tokens_per_step=choice.tokens_per_step.value,
-            step_s=choice.step_s.value,
-            speedup=choice.speedup.value,
-        ),
-    )

@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from treeopt.array_record import ShortRepr
+from treeopt.errors import InfeasibleError
 from treeopt.planner.condition import condition
 from treeopt.planner.model import Candidate, StepModel, TokenModel, token_model
 from treeopt.planner.planning import Plan, check_profile, plan_rules
@@ -18,6 +19,7 @@ from treeopt.planner.request import PlanRequest, Where
 from treeopt.planner.rule_choice import RuleChoice, planned_acceptances
 from treeopt.planner.rule_trees import RuleTrees
 from treeopt.records.profile import Profile
+from treeopt.trees.tree_schedule import ScheduledTree, TreeSchedule
 
 CLOSE = 1e-9
 """Speeds that differ by no more than this share are equal; then the simpler way to decode wins."""
@@ -144,6 +146,40 @@ def schedule_as_measured(
     measured = min(latency.verify.max_tokens for latency in profile.step_latencies)
     most = measured if request.max_nodes is None else min(request.max_nodes, measured)
     return requested_schedule(profile, replace(request, max_nodes=most), tick)
+
+
+def tree_schedule(schedule: Schedule, *, rule: str, temperature: float, context_tokens: int) -> TreeSchedule:
+    """Return the trees of a schedule by the number of texts, which a decoder takes as texts come and go.
+
+    Args:
+        schedule: planned for one rule, so that texts go on as they began.
+        rule: that rule.
+        temperature: of the text.
+        context_tokens: one of those measured.
+
+    Raises InfeasibleError where no other number of texts than one was measured, or not that context length.
+    """
+    at = [
+        each
+        for each in schedule.over_batch_sizes
+        if (each.rule, each.temperature) == (rule, temperature)
+        and each.context_tokens == (context_tokens, context_tokens)
+    ]
+    if not at:
+        raise InfeasibleError(
+            f"schedule: expected several batch sizes at {context_tokens} tokens of context. One was measured: profile with "
+            "--batch-sizes 1,2,4,8."
+        )
+    return TreeSchedule(
+        trees=tuple(
+            ScheduledTree(
+                first_texts=1 if number == 0 else each.batch_sizes[0],  # what was planned for the smallest holds below
+                last_texts=each.batch_sizes[1],
+                tree=each.choice.tree,
+            )
+            for number, each in enumerate(at)
+        )
+    )
 
 
 def _refuse_unmeasured(profile: Profile, drafts: TokenModel, max_nodes: int) -> None:

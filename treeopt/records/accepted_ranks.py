@@ -56,9 +56,14 @@ class AcceptedRanks(ArrayRecord):
         """Return what steps with a tree come to, each text begun with a step and ended before a step may be cut off."""
         key = tree.parents.tobytes()
         if key not in self._replays:
-            walked = [_steps(_step_tokens(tree, each), len(each) - tree.max_depth) for each in self.ranks]
+            each_text = zip(self.step_tokens(tree), self.ranks, strict=True)
+            walked = [walked_steps(tokens, len(ranks) - tree.max_depth) for tokens, ranks in each_text]
             self._replays[key] = Replayed(*np.array(walked, np.int64).T)
         return self._replays[key]
+
+    def step_tokens(self, tree: TokenTree) -> tuple[Int64, ...]:
+        """Return (positions,) for every text: the tokens that a step beginning at each position commits."""
+        return tuple(step_tokens(tree, each, by_depth=False) for each in self.ranks)
 
     def table(self, depths: int, branching: int) -> AcceptanceTable:
         """Return the table of the same ranks, every position taken as a root once; what was never reached is 0."""
@@ -71,15 +76,21 @@ class AcceptedRanks(ArrayRecord):
         return AcceptanceTable(accepted / np.maximum(reached, 1.0)[:, None])
 
 
-def _step_tokens(tree: TokenTree, ranks: Int64) -> Int64:
-    """Return (positions,): tokens that a step beginning at each position commits, the one after its path included."""
+def step_tokens(tree: TokenTree, ranks: Int64, *, by_depth: bool) -> Int64:
+    """Return (positions,): tokens that a step beginning at each position commits, the one after its path included.
+
+    Args:
+        tree: of at most as many levels as ranks have depths.
+        ranks: int64 (positions,), or (positions, D) where they are told by depth below each position.
+        by_depth: which of the two.
+    """
     counts, first_child = tree.child_counts, tree.first_child
     node = np.zeros(len(ranks), np.int64)
     tokens = np.ones(len(ranks), np.int64)
     going = np.arange(len(ranks))
-    for depth in range(tree.max_depth):
+    for depth in range(min(tree.max_depth, ranks.shape[1]) if by_depth else tree.max_depth):
         going = going[going + depth < len(ranks)]
-        rank = ranks[going + depth]
+        rank = ranks[going, depth] if by_depth else ranks[going + depth]
         accepted = (rank != REJECTED) & (rank < counts[node[going]])
         going, rank = going[accepted], rank[accepted]
         node[going] = first_child[node[going]] + rank
@@ -87,7 +98,7 @@ def _step_tokens(tree: TokenTree, ranks: Int64) -> Int64:
     return tokens
 
 
-def _steps(step_tokens: Int64, end: int) -> tuple[int, int]:
+def walked_steps(step_tokens: Int64, end: int) -> tuple[int, int]:
     """Return the tokens and the number of steps, one after the other, that begin before `end`."""
     lengths: list[int] = step_tokens.tolist()
     position = steps = 0

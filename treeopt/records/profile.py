@@ -5,18 +5,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
-
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.files.fields import Fields, check_format
 from treeopt.files.record_form import in_file, read_record, written_record
 from treeopt.files.whole_files import read_text, write_text
-from treeopt.records.acceptance import SUMS_ROUNDING, AcceptanceTable, TextSums
-from treeopt.records.accepted_ranks import AcceptedRanks
-from treeopt.records.engine import ChainCounts, ChainLatency, EngineRun, check_lengths
+from treeopt.records.engine import ChainLatency, EngineRun
 from treeopt.records.machine import Machine, Pair
-from treeopt.records.sampling import Sampling
+from treeopt.records.measured_acceptance import ACCEPTANCE, MeasuredAcceptance
+from treeopt.records.measured_drafter import MeasuredDrafter, check_drafters
 from treeopt.records.step_latency import (
     LATENCY_PARTS,
     Disturbance,
@@ -58,82 +55,13 @@ __all__ = [
 
 FORMAT = "treeopt-profile"
 VERSION = 2
-"""Profiles of engines have it; others are written as version 1, which older programs read."""
+"""Profiles of engines and of drafters have it; others are written as version 1, which older programs read."""
 MAX_BYTES = 32_000_000
-ACCEPTANCE = "acceptance"
 IMPORTED, UNKNOWN = "imported", "unknown"
 """Stand for the device, and for texts, of a profile that another program measured and that does not say them."""
 INCLUDED = "included in the verify times"
 """Source of an overhead of 0: whoever measured the verify times took whole steps."""
 _IN_WORDS = {"verify": "verify times", "draft": "draft times", "overhead": "overhead", ACCEPTANCE: "acceptance"}
-
-
-def _accepted_ranks(fields: Fields, name: str) -> AcceptedRanks:
-    return fields.build(name, AcceptedRanks, fields.integer_rows(name))
-
-
-def _ranks(accepted_ranks: AcceptedRanks) -> list[list[int]]:
-    return [ranks.tolist() for ranks in accepted_ranks.ranks]
-
-
-@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class MeasuredAcceptance(ShortRepr):
-    """The acceptance of one verification rule at one temperature.
-
-    Raises InvalidValueError when the sums over texts are not those of the table, or the import is told twice.
-    """
-
-    rule: str
-    temperature: float
-    top_p: float = field(metadata=in_file(most=1.0))
-    top_k: int = field(default=0, metadata=in_file(least=0, optional=True))
-    """Tokens of the target's distribution that sampling kept; 0 is all."""
-    draft_sampling: Sampling | None = None
-    """The distribution that children were sampled from; None is the target's temperature and all tokens."""
-    prompts: int | None
-    """Prompts whose continuations were measured; None where an imported table does not say."""
-    positions: int | None
-    """Generated positions that were measured; None likewise."""
-    table: AcceptanceTable = field(metadata=in_file(inline=True))
-    texts: TextSums | None = None
-    """What the table was made of, text by text; None where only the table is known."""
-    accepted_ranks: AcceptedRanks | None = field(
-        default=None, metadata=in_file(name="outcomes", read=_accepted_ranks, write=_ranks)
-    )
-    """Of every position, text by text; for `traversal` those that its table was built on."""
-    imported: tuple[Imported, ...] = ()
-    """Where `acceptance` was read from, if it was measured elsewhere."""
-    chains: tuple[ChainCounts, ...] = ()
-    """What an engine's steps came to by draft length, where whole steps were counted; texts as in `texts`."""
-
-    @property
-    def sampling(self) -> Sampling:
-        """How the target's tokens were sampled."""
-        return Sampling(self.temperature, self.top_p, self.top_k)
-
-    def __post_init__(self) -> None:
-        check_imported(self.imported, (ACCEPTANCE,))
-        check_lengths(self.chains)
-        texts = 0 if self.texts is None else len(self.texts.reached)
-        if self.accepted_ranks is not None and len(self.accepted_ranks.ranks) != texts:
-            raise InvalidValueError(
-                f"outcomes: expected those of {texts} texts, as many as `texts` has. Got {len(self.accepted_ranks.ranks)}.",
-                field="texts",
-            )
-        if self.texts is None:
-            return
-        p = self.texts.p
-        if p.shape != self.table.p.shape:
-            raise InvalidValueError(
-                f"texts: expected sums for p in shape {self.table.p.shape}. Got {p.shape}.", field="texts"
-            )
-        if np.abs(p - self.table.p).max() > SUMS_ROUNDING:
-            where = tuple(np.argwhere(np.abs(p - self.table.p) > SUMS_ROUNDING)[0].tolist())
-            raise InvalidValueError(
-                f"texts: expected accepted / reached, over all texts, to be p{list(where)} = {self.table.p[where]:.6g}. "
-                f"Got {p[where]:.6g}.",
-                field="texts",
-            )
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -165,12 +93,17 @@ class Profile(ShortRepr):
     chain_latencies: tuple[ChainLatency, ...] = field(default=(), metadata=in_file("chain_latency"))
     """Seconds of an engine's whole steps under each condition."""
     acceptances: tuple[MeasuredAcceptance, ...] = field(metadata=in_file("acceptance"))
+    drafters: tuple[MeasuredDrafter, ...] = ()
+    """Those that were measured beside the draft model, whose times and acceptance the profile itself has."""
 
     def __post_init__(self) -> None:
         if not self.acceptances or bool(self.latencies) == bool(self.chain_latencies):
             raise InvalidValueError("profile: expected at least one latency and one acceptance.")
         if (self.engine is None) != (not self.chain_latencies):
             raise InvalidValueError("engine: expected with chain_latency, and only there.", field="engine")
+        if self.drafters and self.chain_latencies:
+            raise InvalidValueError("drafters: expected beside latency. Got an engine's.", field="drafters")
+        check_drafters(self.drafters)
         check_conditions(self.step_latencies)
         check_rules(self.acceptances)
 
@@ -184,8 +117,9 @@ class Profile(ShortRepr):
 
         fields = Fields(path, parse_yaml(path, read_text(path, limit_bytes=MAX_BYTES), kind="a profile"))
         version = check_format(fields, FORMAT, VERSION)
-        if version == 1 and "engine" in fields:
-            raise fields.error("engine", "expected in version 2 and later. Got version 1: probe again.")
+        for name, again in {"engine": "probe", "drafters": "profile"}.items():
+            if version == 1 and name in fields:
+                raise fields.error(name, f"expected in version 2 and later. Got version 1: {again} again.")
         if version == 1:
             fields.require("latency")
         return read_record(fields, cls)
@@ -194,7 +128,7 @@ class Profile(ShortRepr):
         """Write the profile file whole or not at all; '-' is standard output."""
         from treeopt.files.yaml_file import yaml_text
 
-        version = 1 if self.engine is None else VERSION
+        version = VERSION if self.engine is not None or self.drafters else 1
         write_text(path, yaml_text({"format": FORMAT, "version": version, **written_record(self)}))
 
     @property

@@ -40,22 +40,26 @@ def _overhead_mapping(fields: Fields, name: str) -> Timing:
     return overhead
 
 
-def _steps(fields: Fields, name: str) -> Timing:
+def read_samples(fields: Fields, name: str) -> Timing:
+    """Return the times that `samples_s` holds."""
     del name
     return Timing.from_fields(fields)
 
 
-def _samples(timing: Timing) -> list[Any]:
+def samples(timing: Timing) -> list[Any]:
+    """Return the seconds of each sample, as files hold them."""
     return rounded(timing.samples_s)
 
 
-def _tree(fields: Fields, name: str) -> TokenTree:
+def read_tree(fields: Fields, name: str) -> TokenTree:
+    """Return the tree that a list of parents says."""
     return fields.build(name, TokenTree, fields.integers(name))
 
 
-def _parents(tree: TokenTree) -> list[int]:
-    parents: list[int] = tree.parents.tolist()
-    return parents
+def parents(tree: TokenTree) -> list[int]:
+    """Return each node's parent, as files hold them."""
+    numbers: list[int] = tree.parents.tolist()
+    return numbers
 
 
 def _few_digits(share: float) -> float:
@@ -74,15 +78,15 @@ class RuleOverhead(ShortRepr):
     """The overhead of steps under one rule, where several were measured."""
 
     rule: str
-    overhead: Timing = field(metadata=in_file("samples_s", read=_overhead, write=_samples))
+    overhead: Timing = field(metadata=in_file("samples_s", read=_overhead, write=samples))
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class TimedTree(ShortRepr):
     """Whole steps with one tree."""
 
-    tree: TokenTree = field(metadata=in_file("parents", read=_tree, write=_parents))
-    steps: Timing = field(metadata=in_file("samples_s", read=_steps, write=_samples))
+    tree: TokenTree = field(metadata=in_file("parents", read=read_tree, write=parents))
+    steps: Timing = field(metadata=in_file("samples_s", read=read_samples, write=samples))
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)

@@ -130,12 +130,35 @@ class OtherPair(Caution):
     @property
     def found(self) -> str:
         """Both pairs."""
-        return f"{self.said} {self.promised}, and this is {self.here}: what was promised does not hold."
+        this = f"this is {self.here}" if self.here != self.promised else "these files of that name hold something else"
+        return f"{self.said} {self.promised}, and {this}: what was promised does not hold."
 
     @property
     def action(self) -> str:
         """Load the other pair."""
         return f"For the promised pair {self.remedy}."
+
+
+@dataclass(frozen=True, slots=True)
+class OtherHeads(Caution):
+    """A tree that is drafted by other heads than those it was planned for."""
+
+    path: str
+    """Of the tree."""
+    drafter: str
+    folder: str | None
+    """Where the heads that are there lie; None for those that ship."""
+
+    @property
+    def found(self) -> str:
+        """Where the other heads lie."""
+        here = "those that ship" if self.folder is None else f"those in {self.folder}"
+        return f"{self.path} was planned for other {self.drafter} heads than {here}: what was promised does not hold."
+
+    @property
+    def action(self) -> str:
+        """Find them, or plan for these."""
+        return f"Name the folder of the planned ones with --drafter {self.drafter}=DIR, or profile and solve again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +168,12 @@ class OtherConditions(Caution):
     said: str
     """As for `OtherPair`."""
     differences: tuple[str, ...]
+    effect: str = "times differ"
 
     @property
     def found(self) -> str:
         """What differs."""
-        return f"{self.said} {'; '.join(self.differences)}: times differ."
+        return f"{self.said} {'; '.join(self.differences)}: {self.effect}."
 
     @property
     def action(self) -> str:
@@ -313,6 +337,34 @@ class NamedDraft(Caution):
     def action(self) -> str:
         """Name the model."""
         return "Name one with --draft-model."
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationOff(Caution):
+    """An engine that is set to decode plainly."""
+
+    engine: str
+    best: str | None = None
+    """The fastest draft in words; None where none was measured."""
+    speedup: float | None = None
+    """Its tokens per second over those of plain decoding."""
+
+    @property
+    def found(self) -> str:
+        """Why, and by how much a draft would lose or win."""
+        if self.best is None or self.speedup is None:
+            return f"{self.engine} is set to decode plainly, as nothing is known of a draft."
+        if self.speedup > 1:
+            return f"{self.engine} is set to decode plainly, as asked, although a {self.best} is {self.speedup:.2f} times as fast."
+        return (
+            f"speculation loses: the fastest draft, a {self.best}, is {self.speedup:.2f} times as fast as plain decoding, so "
+            f"{self.engine} is set to decode plainly."
+        )
+
+    @property
+    def action(self) -> str:
+        """Draft all the same."""
+        return "Export a tree file with a chain to speculate."
 
 
 @dataclass(frozen=True, slots=True)

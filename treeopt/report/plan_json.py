@@ -1,6 +1,6 @@
 """A plan as one JSON object, seconds and tokens, for programs."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,7 @@ from treeopt.report.json_text import INLINE, json_lines
 from treeopt.report.plan_text import warnings
 
 if TYPE_CHECKING:
-    from treeopt.planner import Candidate, Confidence, Plan, RuleChoice, Schedule, Segment
+    from treeopt.planner import Candidate, Confidence, DrafterChoice, Plan, RuleChoice, Schedule, Segment
     from treeopt.records.profile import Profile
 
 
@@ -65,6 +65,40 @@ class RuleReport:
     def of(cls, best: "RuleChoice") -> "RuleReport":
         """Return that of one rule."""
         return cls(rule=best.rule, lossy=best.lossy, choice=ChoiceReport.of(best.choice))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterReport:
+    """The best that one drafter comes to; no parents where it brings trees of its own."""
+
+    drafter: str
+    source: str | None
+    settings: dict[str, int]
+    rule: str
+    nodes: int
+    tokens_per_step: Estimate
+    step_s: Estimate
+    speedup: Estimate
+    bound_on_speedup: float | None
+    chosen: bool
+    parents: list[int] | None
+
+    @classmethod
+    def of(cls, choice: "DrafterChoice", *, chosen: bool) -> "DrafterReport":
+        """Return that of one drafter."""
+        return cls(
+            drafter=choice.setting.name,
+            source=choice.setting.source,
+            settings={each.name: each.value for each in choice.setting.values},
+            rule=choice.rule,
+            nodes=choice.nodes,
+            tokens_per_step=choice.tokens_per_step,
+            step_s=choice.step_s,
+            speedup=choice.speedup,
+            bound_on_speedup=choice.bound,
+            chosen=chosen,
+            parents=None if choice.tree is None else choice.tree.parents.tolist(),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +263,7 @@ class PlanReport:
     max_depth: int
     choice: str
     rules: tuple[RuleReport, ...]
+    drafters: tuple[DrafterReport, ...]
     candidates: CandidatesReport
     budgets: tuple[CandidateReport, ...]
     certificate: CertificateReport
@@ -238,9 +273,14 @@ class PlanReport:
     schedule: ScheduleReport | None
 
     @classmethod
-    def of(cls, plan: "Plan", profile: "Profile", schedule: "Schedule | None") -> "PlanReport":
+    def of(
+        cls, plan: "Plan", profile: "Profile", schedule: "Schedule | None", drafters: "Sequence[DrafterChoice]"
+    ) -> "PlanReport":
         """Return that of a plan."""
+        from treeopt.planner import best_drafter
+
         one, smoothing = CandidateReport.of, plan.model.smoothing
+        best = best_drafter(drafters, plan.objective) if drafters else None
         found = origins([latency for _, latency in plan.model.condition.parts], plan.model.acceptance)
         return cls(
             pair=profile.pair,
@@ -252,6 +292,7 @@ class PlanReport:
             max_depth=plan.solution.max_depth,
             choice=plan.choice.kind,
             rules=tuple(RuleReport.of(each) for each in plan.rules),
+            drafters=tuple(DrafterReport.of(each, chosen=each is best) for each in drafters),
             candidates=CandidatesReport(plain=one(plan.plain), chain=one(plan.chain), tree=one(plan.tree)),
             budgets=tuple(one(candidate) for candidate in plan.budgets),
             certificate=CertificateReport.of(plan),
@@ -266,6 +307,8 @@ class PlanReport:
         )
 
 
-def plan_json(plan: "Plan", profile: "Profile", schedule: "Schedule | None") -> str:
-    """Return the object's text, one key a line."""
-    return json_lines(PlanReport.of(plan, profile, schedule))
+def plan_json(
+    plan: "Plan", profile: "Profile", schedule: "Schedule | None", drafters: "Sequence[DrafterChoice]" = ()
+) -> str:
+    """Return the object's text, one key a line; `drafters` are rows where others than the draft model were measured."""
+    return json_lines(PlanReport.of(plan, profile, schedule, drafters))

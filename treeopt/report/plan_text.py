@@ -1,6 +1,7 @@
 """A plan as `treeopt solve` prints it: the table, what is certain about it, and what to be warned of."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from treeopt.report.table import Column, aligned
 from treeopt.report.text import counted, rule_name, spread
 
 if TYPE_CHECKING:
-    from treeopt.planner import Candidate, Plan, Schedule
+    from treeopt.planner import Candidate, DrafterChoice, Plan, Schedule
     from treeopt.records.latency import Estimate
     from treeopt.records.profile import Machine, Pair, Profile
 
@@ -33,7 +34,12 @@ REMEDIES = {"acceptance": "--positions", "verify": "--rounds", "draft": "--round
 
 
 def plan_text(
-    plan: "Plan", profile: "Profile", schedule: "Schedule | None" = None, *, level_width: int | None = None
+    plan: "Plan",
+    profile: "Profile",
+    schedule: "Schedule | None" = None,
+    *,
+    level_width: int | None = None,
+    drafters: "Sequence[DrafterChoice]" = (),
 ) -> str:
     """Return all of a plan in words and tables.
 
@@ -42,11 +48,14 @@ def plan_text(
         profile: what it was planned from.
         schedule: what to run where, if that was planned too.
         level_width: the most nodes of any level that were allowed, or None for any number.
+        drafters: the best of each, where others than the draft model were measured.
     """
     blocks = [heading(plan, profile), table(plan)]
     if len(plan.rules) > 1:
         blocks.append(rules_table(plan))
     blocks.append("\n".join(remarks(plan, level_width)))
+    if drafters:
+        blocks.append(drafters_table(drafters, plan.objective))
     if schedule is not None:
         blocks.append(schedule_table(schedule))
     return "\n\n".join(blocks)
@@ -103,6 +112,34 @@ def rules_table(plan: "Plan") -> str:
     return "\n".join(aligned([_header("rule"), *rows], COLUMNS))
 
 
+def drafters_table(drafters: "Sequence[DrafterChoice]", objective: str) -> str:
+    """Return the best of every drafter as lines, that of all marked, and in words where there are several."""
+    from treeopt.planner import best_drafter
+
+    best = best_drafter(drafters, objective)
+    rows = [
+        (f"{'*' if each is best else ' '} {each.setting.name}", each.shape, *spreads(*_predicted(each)))
+        for each in drafters
+    ]
+    columns = (Column(least=9), Column(least=9, gap=3), *PREDICTED_COLUMNS)
+    lines = aligned([("  drafter", "setting", *PREDICTED), *rows], columns)
+    return "\n".join([*lines, "", _best_of_all(best, objective)] if len(drafters) > 1 else lines)
+
+
+def _predicted(choice: "DrafterChoice") -> "tuple[Estimate, Estimate, Estimate]":
+    return choice.tokens_per_step, choice.step_s, choice.speedup
+
+
+def _best_of_all(best: "DrafterChoice", objective: str) -> str:
+    """Return what all drafters come to, in a sentence."""
+    name = "the draft model" if best.setting.name == "model" else best.setting.name
+    if objective == "tokens":
+        return f"Most tokens of all drafters: {name}, {best.shape}, {best.tokens_per_step.value:.2f} per step."
+    if best.nodes == 1:
+        return "Plain decoding is the fastest of all: no drafter pays for itself here."
+    return f"Fastest of all drafters: {name}, {best.shape}, {best.speedup.value:.2f} times plain decoding."
+
+
 def spreads(tokens_per_step: "Estimate", step_s: "Estimate", speedup: "Estimate") -> tuple[str, str, str]:
     """Return what stands in the columns of what is predicted."""
     return spread(tokens_per_step), spread(step_s, 1000), spread(speedup)
@@ -149,8 +186,17 @@ def _verdict(plan: "Plan") -> str:
     if plan.objective == "tokens":
         return f"Most tokens: {shape}, {choice.tokens_per_step.value:.2f} per step."
     if choice.kind == "plain":
-        return "Plain decoding wins: on this machine no draft of this pair pays for itself."
+        return f"Plain decoding wins: on this machine no draft of this pair pays for itself{_best_draft(plan)}."
     return f"Fastest: {shape}, {choice.speedup.value:.2f} times plain decoding."
+
+
+def _best_draft(plan: "Plan") -> str:
+    """Return by how much the fastest of the budgets' drafts loses, empty where none drafts."""
+    drafts = [each for each in plan.budgets if each.tree.nodes > 1]
+    if not drafts:
+        return ""
+    best = max(drafts, key=lambda each: each.speedup.value)
+    return f"; the fastest above, of {best.tree.nodes} nodes, is {best.speedup.value:.2f} times as fast"
 
 
 def _optimality(plan: "Plan", level_width: int | None) -> str:

@@ -94,3 +94,9 @@ def doubts(profile: Profile) -> Iterator[Caution]:
             "steps with 1 draft token were not measured, and those with fewer than "
             f"{lengths[1]} lie on a line from plain decoding, which does not draft. Probe with --lengths {'0,1,' + ','.join(map(str, lengths[1:]))}."
         )
+    deepest = int((profile.acceptances[0].table.p[:, 0] > 0).sum())
+    if deepest < lengths[-1]:
+        yield FormatCaution(
+            f"with {lengths[-1]} draft tokens none beyond number {deepest} of a step was ever accepted. Was the engine started with "
+            "fewer? Then probe again, and name the length that it was started with."
+        )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from treeopt.records.draft_record import DraftRecord
 from treeopt.records.latency import LatencyTable
+from treeopt.records.measured_drafter import MeasuredDrafter
 from treeopt.records.profile import MeasuredAcceptance, Profile, StepLatency, origins_text
 from treeopt.records.rules import rule_label
 from treeopt.records.steadiness import precision
@@ -29,6 +30,8 @@ def summary(profile: Profile) -> str:
         lines += _times(latency, named=several)
     for acceptance in profile.acceptances:
         lines += _table(acceptance)
+    for drafter in profile.drafters:
+        lines += ["", *_drafter(drafter)]
     return "\n".join(lines)
 
 
@@ -39,6 +42,24 @@ def record_summary(record: DraftRecord) -> str:
         f"draft record at temperature {record.temperature:g}, {record.roots} positions of {record.texts} texts\n"
         f"dynamic trees up to top-k {record.top_k}, depth {record.depth}; {nodes:.0f} draft nodes a position"
     )
+
+
+def _drafter(drafter: MeasuredDrafter) -> list[str]:
+    """Return a line for each temperature of a drafter of static trees, and for each setting that was decoded with."""
+    lines = [
+        f"{drafter.name} at temperature {each.sampling.temperature:g}: rank 0 at depth 1 accepted "
+        f"{each.acceptance.table.p[0, 0]:.3f}, {each.acceptance.positions} positions; {counted(len(each.trees), 'tree')} "
+        "decoded with"
+        for each in drafter.trees
+    ]
+    for decodes in drafter.decodes:
+        for setting in decodes.settings:
+            relative = setting.decoded.step_s / decodes.plain.step_s
+            lines.append(
+                f"{drafter.setting(setting.values).words} at temperature {decodes.temperature:g}: "
+                f"{setting.decoded.tokens_per_step:.2f} tokens a step of {relative:.2f} plain steps' time"
+            )
+    return lines
 
 
 def _times(latency: StepLatency, *, named: bool) -> list[str]:

@@ -11,7 +11,7 @@ from treeopt.report.text import quoted
 if TYPE_CHECKING:
     from treeopt.engines.engine import Engine
     from treeopt.engines.reports import AcceptanceFormat
-    from treeopt.engines.settings.setting import Setting
+    from treeopt.engines.settings.made import Setting
     from treeopt.records.profile import MeasuredAcceptance
     from treeopt.trees import TokenTree
     from treeopt.trees.formats.topology import TopologyFormat
@@ -32,7 +32,8 @@ def setting_text(engine: "Engine", setting: "Setting", written: Path) -> str:
     """Return the setting beside its alternatives, the reasons, and the line that uses it."""
     from treeopt.engines.settings.prediction import shape
 
-    blocks = [f"{engine.title} ({engine.versions}): {shape(setting.asked.tree)}"]
+    chosen = "no speculation" if setting.asked is None else shape(setting.asked.tree)
+    blocks = [f"{engine.title} ({engine.versions}): {chosen}"]
     if setting.predictions:
         rows = [
             (f"{' ' if number else '*'} {each.label}", *spreads(each.tokens_per_step, each.step_s, each.speedup))

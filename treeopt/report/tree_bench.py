@@ -10,10 +10,59 @@ from treeopt.records.rules import LOSSY_RULES
 from treeopt.records.warnings import TextDiffers
 from treeopt.report.json_text import json_text
 from treeopt.report.text import milliseconds
+from treeopt.trees import Provenance, TreeFile
 from treeopt.version import TOOL
 
 if TYPE_CHECKING:
     from treeopt.planner import Candidate
+
+UNKNOWN = "-"
+"""Stands for what nobody promised."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """How is decoded, with what, and what was promised of it; None where nothing was."""
+
+    rule: str
+    temperature: float
+    drafter: str = "model"
+    """With its numbers."""
+    nodes: int
+    depth: int
+    tokens_per_step: float | None
+    step_s: float | None
+    speedup: Estimate | float | None
+    """Without an interval where a tree file promises it."""
+
+    @classmethod
+    def of_tree(cls, predicted: "Candidate", asked: MeasuredAcceptance) -> "Promise":
+        """Return that of a tree which the draft model fills, as an acceptance was measured."""
+        return cls(
+            rule=asked.rule,
+            temperature=asked.temperature,
+            nodes=predicted.tree.nodes,
+            depth=predicted.tree.max_depth,
+            tokens_per_step=predicted.tokens_per_step.value,
+            step_s=predicted.step_s.value,
+            speedup=predicted.speedup,
+        )
+
+    @classmethod
+    def of_file(cls, planned: TreeFile, *, rule: str, temperature: float) -> "Promise":
+        """Return that of a tree file's own words, which hold for its rule and temperature only."""
+        known = planned.provenance or Provenance()
+        holds = known.temperature == temperature and (temperature == 0 or known.rule == rule)
+        return cls(
+            rule=rule,
+            temperature=temperature,
+            drafter="model" if planned.drafter is None else planned.drafter.words,
+            nodes=planned.tree.nodes,
+            depth=planned.tree.max_depth,
+            tokens_per_step=known.tokens_per_step if holds else None,
+            step_s=known.step_s if holds else None,
+            speedup=known.speedup if holds else None,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,16 +70,17 @@ class TreeBenchReport:
     """Prediction and measurement of one tree, seconds and tokens."""
 
     tool: str = TOOL
+    drafter: str
     rule: str
     temperature: float
     lossy: bool
     nodes: int
     depth: int
-    predicted_speedup: Estimate
+    predicted_speedup: Estimate | float | None
     measured_speedup: Estimate
-    predicted_tokens_per_step: float
+    predicted_tokens_per_step: float | None
     measured_tokens_per_step: float
-    predicted_step_s: float
+    predicted_step_s: float | None
     measured_step_s: float
     measured_plain_step_s: float
     identical_to_plain_decoding: bool | None
@@ -38,19 +88,20 @@ class TreeBenchReport:
     tokens: int
 
     @classmethod
-    def of(cls, predicted: "Candidate", measured: Measured, asked: MeasuredAcceptance) -> "TreeBenchReport":
-        """Return that of a tree, as an acceptance was measured."""
+    def of(cls, promised: Promise, measured: Measured) -> "TreeBenchReport":
+        """Return that of a promise and what came true of it."""
         return cls(
-            rule=asked.rule,
-            temperature=asked.temperature,
-            lossy=asked.rule in LOSSY_RULES,
-            nodes=predicted.tree.nodes,
-            depth=predicted.tree.max_depth,
-            predicted_speedup=predicted.speedup,
+            drafter=promised.drafter,
+            rule=promised.rule,
+            temperature=promised.temperature,
+            lossy=promised.rule in LOSSY_RULES,
+            nodes=promised.nodes,
+            depth=promised.depth,
+            predicted_speedup=promised.speedup,
             measured_speedup=measured.speedup,
-            predicted_tokens_per_step=predicted.tokens_per_step.value,
+            predicted_tokens_per_step=promised.tokens_per_step,
             measured_tokens_per_step=measured.tokens_per_step,
-            predicted_step_s=predicted.step_s.value,
+            predicted_step_s=promised.step_s,
             measured_step_s=measured.step_s,
             measured_plain_step_s=measured.plain_step_s,
             identical_to_plain_decoding=measured.identical,
@@ -59,22 +110,33 @@ class TreeBenchReport:
         )
 
 
-def tree_bench_json(predicted: "Candidate", measured: Measured, asked: MeasuredAcceptance) -> str:
+def tree_bench_json(promised: Promise, measured: Measured) -> str:
     """Return prediction and measurement as one JSON object."""
-    return json_text(TreeBenchReport.of(predicted, measured, asked)) + "\n"
+    return json_text(TreeBenchReport.of(promised, measured)) + "\n"
 
 
-def tree_bench_table(predicted: "Candidate", measured: Measured, asked: MeasuredAcceptance) -> str:
+def tree_bench_table(promised: Promise, measured: Measured) -> str:
     """Return prediction beside measurement, in a few lines."""
+    speedup = promised.speedup.value if isinstance(promised.speedup, Estimate) else promised.speedup
     rows = [
-        ("tokens per step", f"{predicted.tokens_per_step.value:.2f}", f"{measured.tokens_per_step:.2f}"),
-        ("step, ms", milliseconds(predicted.step_s.value), milliseconds(measured.step_s)),
-        ("speedup", f"{predicted.speedup.value:.2f}", f"{measured.speedup.value:.2f}"),
+        ("tokens per step", _two_digits(promised.tokens_per_step), f"{measured.tokens_per_step:.2f}"),
+        (
+            "step, ms",
+            UNKNOWN if promised.step_s is None else milliseconds(promised.step_s),
+            milliseconds(measured.step_s),
+        ),
+        ("speedup", _two_digits(speedup), f"{measured.speedup.value:.2f}"),
     ]
     lines = [f"{'':<18}{'predicted':>10}{'measured':>10}"]
     lines += [f"{name:<18}{left:>10}{right:>10}" for name, left, right in rows]
-    lines.append(f"\n{measured.tokens} tokens decoded in whole steps; {_verdict(measured, asked.rule)}.")
+    lines.append(f"\n{measured.tokens} tokens decoded in whole steps; {_verdict(measured, promised.rule)}.")
+    if promised.drafter != "model":
+        lines.append(f"Drafted by {promised.drafter}.")
     return "\n".join(lines)
+
+
+def _two_digits(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.2f}"
 
 
 def _verdict(measured: Measured, rule: str) -> str:

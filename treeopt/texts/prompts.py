@@ -1,19 +1,23 @@
 """Prompts for profiles and benchmarks: the bundled ones, or those of a text, JSON or JSONL file or a datasets folder."""
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar
+from zlib import crc32
 
 from treeopt import bundled as bundle
-from treeopt.errors import FormatError, TreeoptError
+from treeopt.errors import FormatError, TreeoptError, printable
 from treeopt.files.json_file import parse_json
 from treeopt.files.whole_files import read_bytes
 from treeopt.texts.datasets import arrow_rows, is_saved_dataset, parquet_rows
 
 MAX_BYTES = 64_000_000
 """Of a text or JSON file, and of a line of a JSONL file."""
+BUNDLED = "bundled"
+"""Name of the prompts that come with treeopt."""
 MAX_PROMPTS = 4096
 LEAST_PROMPTS = 3
 """Two for a profile and one for a benchmark."""
@@ -71,6 +75,18 @@ def every_prompt(path: Path | str) -> list[PlacedPrompt]:
     if len(prompts) > MAX_PROMPTS:
         raise FormatError(path, "content", f"expected at most {MAX_PROMPTS} prompts. Got more: split the file.")
     return prompts
+
+
+def prompts_name(path: Path | None, prompts: Sequence[str]) -> str:
+    """Return what prompts are known by: the name of their file or folder and a checksum of the first, however many are taken.
+
+    >>> prompts_name(None, []), prompts_name(Path("mine.txt"), ["a", "b", "c"])
+    ('bundled', 'mine.txt 6a861398')
+    """
+    if path is None:
+        return BUNDLED
+    checksum = crc32(json.dumps(prompts[:LEAST_PROMPTS]).encode())
+    return printable(f"{path.name} {checksum:08x}")
 
 
 def profile_prompts(prompts: Sequence[Prompt]) -> list[Prompt]:

@@ -105,7 +105,7 @@ def _found_in_object(path: Path, text: str, content: dict[str, Any]) -> Found:
 
 def _read_own(path: Path, text: str) -> tuple[NamedTree, ...]:
     content = tree_file.parse(path, text)
-    return (NamedTree(None, content.tree, content.provenance),)
+    return (NamedTree(None, content.tree, content.provenance, content.drafter),)
 
 
 def _found_in_python(path: Path, text: str) -> Found:

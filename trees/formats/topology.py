@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from treeopt.trees.drafter_setting import DrafterSetting
 from treeopt.trees.token_tree import TokenTree
 from treeopt.trees.tree_file import Provenance
 
@@ -15,6 +16,8 @@ class NamedTree:
     tree: TokenTree
     provenance: Provenance | None = None
     """What a tree file says of it; other formats say nothing."""
+    drafter: DrafterSetting | None = None
+    """As in `TreeFile`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
@@ -111,6 +112,15 @@ def test_other_answers_are_one_line(serve, answer, reason):
         HttpEngine("e", url, timeout_s=0.3).get("/x")
 
 
+def test_when_a_counter_began_is_no_count():
+    """Prometheus' libraries tell it, in seconds since 1970, by position too."""
+    created = VLLM + (
+        "# TYPE vllm:spec_decode_num_accepted_tokens_per_pos_created gauge\n"
+        'vllm:spec_decode_num_accepted_tokens_per_pos_created{model_name="m",position="5"} 1.7953524885231879e+09\n'
+    )
+    assert counters_of(created, "e") == Counters(10, 30, 6, (4, 2))
+
+
 def test_nobody_there_is_one_line():
     with pytest.raises(EngineError, match=r"expected an answer from http://127\.0\.0\.1:9"):
         HttpEngine("e", "http://127.0.0.1:9", timeout_s=1).get("/x")
@@ -159,6 +169,20 @@ class TestLlamaServer:
         with pytest.raises(EngineError, match=reason):
             running.answers([QUESTION])
 
+    def test_a_server_that_does_not_draft_is_noticed(self, serve):
+        answer = json.dumps(
+            {"content": "x", "timings": {"predicted_n": 9, "predicted_ms": 12.0}, "tokens_evaluated": 5}
+        )
+        running, _ = self.running(serve, (200, answer))
+        with pytest.raises(EngineError, match="expected a server that drafts"):
+            running.answers([QUESTION])
+
+    def test_what_it_serves_is_a_setting(self, serve):
+        url, _ = serve({"/props": (200, '{"build_info": "b1", "model_path": "a\\u001b.gguf"}')})
+        assert [(each.name, each.value) for each in LlamaAtUrl(f"0={url}", timeout_s=1).settings] == [
+            ("model", "a\\x1b.gguf")
+        ]
+
     def test_a_length_without_a_server(self, serve):
         url, _ = serve({"/props": (200, "{}")})
         with pytest.raises(EngineError, match="add 2=URL to --url"):
@@ -177,10 +201,26 @@ def chunks(*usages, text="x"):
 
 
 class TestOpenAI:
+    def servers(self, serve, answer=(404, ""), metrics=(404, ""), **more):
+        models = json.dumps({"data": [{"id": "m", "owned_by": "someone"}]})
+        url, _ = serve({"/v1/models": (200, models), "/v1/completions": answer, "/metrics": metrics, **more})
+        return OpenAIServers("vllm", {2: url, 3: url}, timeout_s=1)
+
     def running(self, serve, answer, metrics=(404, "")):
-        models = json.dumps({"data": [{"id": "m", "owned_by": "vllm"}]})
-        url, _ = serve({"/v1/models": (200, models), "/v1/completions": answer, "/metrics": metrics})
-        return OpenAIServers("vllm", {2: url}, timeout_s=1).start(LAUNCH)
+        return self.servers(serve, answer, metrics).start(LAUNCH)
+
+    @pytest.mark.parametrize(
+        ("version", "expected"), [((200, '{"version": "0.32.0"}'), "0.32.0"), ((404, ""), "someone")]
+    )
+    def test_version_and_model_are_what_it_says(self, serve, version, expected):
+        servers = self.servers(serve, **{"/version": version})
+        assert (servers.version, servers.settings[0].value) == (expected, "m")
+
+    def test_another_length_than_named_is_noticed_before_anything_is_asked(self, serve):
+        servers = self.servers(serve, metrics=(200, VLLM))
+        assert servers.start(LAUNCH).counters() == Counters(10, 30, 6, (4, 2))
+        with pytest.raises(EngineError, match=r"expected a server with 3 draft tokens\. Got one with 2"):
+            servers.start(replace(LAUNCH, draft_tokens=3)).counters()
 
     def test_usage_that_grows_tells_steps(self, serve):
         (answer,) = self.running(serve, chunks(1, 3, 4, 7)).answers([QUESTION])

@@ -216,7 +216,7 @@ class TestRefusals:
 def test_the_real_one_agrees_with_itself():
     """Texts are plain decoding's, and tokens are steps and what was accepted."""
     if not INSTALLED:
-        pytest.skip("mlx-lm is not installed: make engines-mlx, and run this test in its environment")
+        pytest.skip("mlx-lm is not installed: make engines-mlx, and run this test with build/engines/mlx-lm/bin/python")
     client = engine()
     question = Question("class Parser:\n    def parse(self", 24, 0.0)
     plain, *drafted = (

@@ -45,6 +45,15 @@ def test_a_plan_from_a_probe_is_raced_in_the_server(models, tmp_path, monkeypatc
     assert all(row["identical"] for row in rows)
 
 
+def test_it_drafts_from_the_text_itself(models, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    method = ("--method", "ngram", "--ngram-tokens", "3", "--lengths", "0,4", "--threads", "1")
+    probed = call("probe", "llama-server", *models[:2], *method, "--max-prompts", "8", "--max-new-tokens", "96")
+    assert probed.exit_code == 0, probed.output
+    (counts,) = Profile.load("profile.yaml").acceptances[0].chains
+    assert 1.02 < counts.tokens_per_step < 5
+
+
 def test_another_length_than_asked_for_is_noticed(models, tmp_path, monkeypatch):
     """Negative control: the server drafts twice as many tokens as it was told to."""
     from treeopt.engines.probes.llama_server import LlamaServer

@@ -193,6 +193,37 @@ def test_files_are_as_written_down_here(name, setting, files):
     assert texts(name, setting) == files
 
 
+OFF = {
+    "vllm": "null\n",  # read as None, where {} would be a configuration without a method
+    "sglang": "\n",
+    "tensorrt-llm": "{}\n",
+    "hf": "{}\n",
+    "llama-cpp": "\n",
+    "lmdeploy": "\n",
+    "mlx-lm": "\n",
+    "exllamav3": "{}\n",
+    "openvino": "{}\n",
+    "eagle": "\n",
+}
+WITHOUT_DRAFT = {
+    "hf": "without assistant_model",
+    "exllamav3": "without draft_model",
+    "openvino": "without draft_model",
+    "eagle": "naivegenerate",
+}
+"""Engines whose draft is given in Python, and how they are told to leave it out."""
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+def test_speculation_is_switched_off_by_a_file_and_a_line_without_a_draft(engine):
+    off = engine.off
+    assert [(file.name, file.text) for file in off.files] == [("", OFF[engine.name])]
+    assert WITHOUT_DRAFT.get(engine.name, "TARGET") in off.usage
+    on = engine.emit(asked()).files[0].text
+    for text, drafts in ((on, True), (OFF[engine.name], False)):
+        assert bool(re.search("spec|draft|assist|token", text)) == drafts
+
+
 def test_engines_are_listed_in_order():
     names = "vllm sglang tensorrt-llm hf llama-cpp lmdeploy mlx-lm exllamav3 openvino eagle"
     assert " ".join(engine.name for engine in ENGINES) == names
@@ -239,7 +270,7 @@ class TestEveryEngine:
         assert engine.emit(asked(schedule=FALLING)) == engine.emit(asked(schedule=FALLING))
 
 
-@pytest.mark.parametrize("name", ["hf", "mlx-lm", "exllamav3", "openvino", "eagle"])
+@pytest.mark.parametrize("name", ["mlx-lm", "exllamav3", "eagle"])
 def test_no_method_is_taken_where_there_is_no_choice(name):
     with pytest.raises(InvalidValueError, match=r"expected none, .*leave it out"):
         engine_named(name).emit(asked(method="eagle3"))

@@ -25,6 +25,7 @@ CHAINS, TREES = (
         dynamic=name == "trees",
         default=None,
         emit=lambda _: SettingFiles(files=(EngineFile(name="", text=""),), usage=""),
+        off=SettingFiles(files=(EngineFile(name="", text="off"),), usage=""),
     )
     for name in ("chains", "trees")
 )

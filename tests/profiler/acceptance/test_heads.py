@@ -13,7 +13,7 @@ from treeopt.profiler.acceptance.heads import HeadText, generated, head_counts, 
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime import DraftingDecoder, distribution
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
-from treeopt.runtime.models.model import Wants
+from treeopt.runtime.models.model import States, Wants
 from treeopt.texts.prompts import load_prompts, profile_prompts
 from treeopt.trees import chain, level_widths
 
@@ -71,7 +71,8 @@ class TestCounting:
         heads = SimpleNamespace(
             heads=3, likeliest=lambda _, count: (torch.zeros(proposals.shape), torch.from_numpy(proposals)[..., :count])
         )
-        counts = head_counts(heads, HeadText(torch.zeros(places, 1), distributions, tokens), branching)
+        text = HeadText(States((), torch.zeros(places, 1)), distributions, tokens, tokens[:0])
+        counts = head_counts(heads, text, branching)
         reached, accepted = slow_counts(proposals[..., :branching], distributions.numpy(), tokens.numpy())
         assert counts.reached.tolist() == reached.tolist()
         np.testing.assert_allclose(counts.accepted, accepted, rtol=1e-12)
@@ -195,7 +196,7 @@ class TestBundled:
     def test_hidden_states_one_place_off_are_found(self, bundled):
         text = generated(bundled.target, bundled.prompts[0], 150, GREEDY, new_generator())
         right = head_counts(bundled.heads, text, 4)
-        wrong = head_counts(bundled.heads, text._replace(hidden=text.hidden.roll(1, 0)), 4)
+        wrong = head_counts(bundled.heads, text._replace(states=States((), text.hidden.roll(1, 0))), 4)
         assert wrong.accepted[0, 0] < 0.8 * right.accepted[0, 0]
 
 

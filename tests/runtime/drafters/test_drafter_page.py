@@ -15,7 +15,7 @@ from treeopt.runtime.drafters.ngram_pool import NgramPool
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "drafters" / "README.md").read_text("utf-8")
 PAGES = [DOCS / "drafters" / name for name in ("README.md", "lookahead.md", "prompt-lookup.md")]
-FILE, USE = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+FILE, USE, PLANNED = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +42,14 @@ def test_the_lines_that_use_it_run(drafter_file, tmp_path):
     path = tmp_path / "use.py"
     path.write_text(USE, "utf-8")
     assert "token" in runpy.run_path(str(path), init_globals=drafter_file)
+
+
+def test_the_lines_that_decode_a_tree_file_run(bundled_pair, bundled_texts):
+    names: dict = {"pair": bundled_pair}
+    exec(PLANNED, names)  # noqa: S102 - from this checkout's own page
+    prompt, text = bundled_texts[0]
+    assert list(names["decoder"].generate(prompt, 20)) == text[:20]
+    assert names["drafter"].max_tokens == 9
 
 
 def test_it_refuses_what_it_cannot_do(repeat_drafter):

@@ -236,6 +236,12 @@ class TestWhatMatters:
         change_config(folder, **changes)
         assert distance(folder, expected, self.TEXT) > 0.05
 
+    def test_mimo_is_qwen2(self, tmp_path):
+        folder = make(tmp_path, "Qwen2")
+        expected = reference(folder)(self.TEXT)
+        change_config(folder, architectures=["MiMoForCausalLM"], model_type="mimo", num_nextn_predict_layers=1)
+        assert distance(folder, expected, self.TEXT) < 1e-4
+
     def test_a_bias_that_is_missing_is_named(self, tmp_path):
         folder = make(tmp_path, "Llama")
         for field, weight in (("mlp_bias", "mlp.gate_proj.bias"), ("attention_bias", "self_attn.q_proj.bias")):

@@ -61,13 +61,13 @@ class Assisted:
             raise EngineError(
                 f"{NAME}: expected a batch of 1, as assisted generation takes. Got {launch.slots}: probe batch 1."
             )
-        if launch.target is None or launch.draft is None:
+        if launch.target is None or not launch.complete:
             raise EngineError(f"{NAME}: expected two models. Got one or none: give --target and --draft.")
         if self._models is None:
             self._models = self._loaded(launch.target, launch.draft)
-        return RunningAssisted(*self._models, launch.draft_tokens)
+        return RunningAssisted(*self._models, launch.draft_tokens, launch.ngram_tokens)
 
-    def _loaded(self, target_folder: str, draft_folder: str) -> tuple[Any, Any, Any]:
+    def _loaded(self, target_folder: str, draft_folder: str | None) -> tuple[Any, Any, Any]:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -76,7 +76,7 @@ class Assisted:
         try:
             tokenizer = AutoTokenizer.from_pretrained(target_folder)
             target, draft = (
-                AutoModelForCausalLM.from_pretrained(each, dtype=torch.float32).eval()
+                None if each is None else AutoModelForCausalLM.from_pretrained(each, dtype=torch.float32).eval()
                 for each in (target_folder, draft_folder)
             )
         except (OSError, ValueError) as error:
@@ -87,11 +87,13 @@ class Assisted:
 
 
 class RunningAssisted:
-    """A pair under one draft length."""
+    """A pair, or a target alone that drafts from the text itself, under one draft length."""
 
-    def __init__(self, tokenizer: Any, target: Any, draft: Any, draft_tokens: int) -> None:
+    def __init__(
+        self, tokenizer: Any, target: Any, draft: Any, draft_tokens: int, ngram_tokens: int | None = None
+    ) -> None:
         self._tokenizer, self._target, self._draft = tokenizer, target, draft
-        self._draft_tokens = draft_tokens
+        self._draft_tokens, self._ngram_tokens = draft_tokens, ngram_tokens
 
     def answers(self, questions: Sequence[Question]) -> list[Answer]:
         """See `Running`."""
@@ -137,6 +139,9 @@ class RunningAssisted:
     def _drafting(self) -> dict[str, Any]:
         if self._draft_tokens == 0:
             return {}
+        if self._draft is None:
+            matching = {} if self._ngram_tokens is None else {"max_matching_ngram_size": self._ngram_tokens}
+            return {"prompt_lookup_num_tokens": self._draft_tokens, **matching}
         config = self._draft.generation_config
         config.num_assistant_tokens = self._draft_tokens
         config.num_assistant_tokens_schedule = "constant"

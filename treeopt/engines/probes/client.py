@@ -8,8 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from treeopt.errors import EngineError, InvalidValueError
+from treeopt.errors import EngineError, InvalidValueError, printable
 from treeopt.records.engine import EngineSetting
+
+NGRAM, EAGLE3, MTP = "ngram", "eagle3", "mtp"
+METHODS = (NGRAM, EAGLE3, MTP)
+"""How engines draft otherwise than with a draft model: from the text itself, with an EAGLE-3 head, with the target's own module."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +23,7 @@ class Launch:
     target: str | None
     """Model in the form that the engine takes; None where the engine runs already."""
     draft: str | None
+    """Draft model or head; None where the engine runs already, or drafts without one."""
     draft_tokens: int
     """Length of the chain; 0 is plain decoding."""
     slots: int = 1
@@ -29,6 +34,15 @@ class Launch:
     """CPU threads; None leaves them to the engine."""
     timeout_s: float = 60.0
     """Longest wait for a start or an answer."""
+    method: str | None = None
+    """One of `METHODS`; None drafts with a draft model."""
+    ngram_tokens: int | None = None
+    """Of the method `ngram`, tokens that have to match; None leaves them to the engine."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the models that an engine needs are named."""
+        return self.target is not None and (self.draft is not None or self.method == NGRAM)
 
 
 class Question(NamedTuple):
@@ -147,6 +161,20 @@ class Availability:
     """What to do where it is not installed."""
 
 
+def served_model(name: object) -> tuple[EngineSetting, ...]:
+    """Return what a server says that it serves, as a setting; nothing where it does not say."""
+    return (EngineSetting(name="model", value=printable(name)),) if isinstance(name, str) and name else ()
+
+
+def is_address(url: str) -> bool:
+    """Return whether this is one address, and not one for each length.
+
+    >>> is_address("http://a:1"), is_address("0=http://a:1")
+    (True, False)
+    """
+    return url.startswith(("http://", "https://"))
+
+
 def addresses(url: str) -> dict[int, str]:
     """Return the address of each draft length.
 
@@ -158,7 +186,7 @@ def addresses(url: str) -> dict[int, str]:
     found = {}
     for pair in url.split(","):
         length, equals, address = pair.partition("=")
-        if not equals or not length.strip().isdecimal() or not address.startswith(("http://", "https://")):
+        if not equals or not length.strip().isdecimal() or not is_address(address):
             raise InvalidValueError(
                 f"--url: expected a server for each length, such as 0=http://localhost:8000,3=http://localhost:8001. Got {pair!r:.80}."
             )

@@ -15,6 +15,8 @@ KEY_VARIABLE = "TREEOPT_API_KEY"
 """Environment variable with the key of a server that asks for one; it is written nowhere."""
 MAX_BYTES = 64_000_000
 COUNTED = "spec_decode_num_"
+CREATED = "_created"
+"""When each counter began, which Prometheus' libraries add."""
 
 
 class HttpEngine:
@@ -122,7 +124,8 @@ def counters_of(text: str, title: str) -> Counters | None:
     try:
         for family in text_string_to_metric_families(text):
             _, _, name = family.name.partition(":")
-            for sample in family.samples if name.startswith(COUNTED) else ():
+            counts = name.startswith(COUNTED) and not name.endswith(CREATED)
+            for sample in family.samples if counts else ():
                 if "position" in sample.labels:
                     place = int(sample.labels["position"])
                     positions[place] = positions.get(place, 0.0) + sample.value

@@ -5,6 +5,8 @@ import os
 import sys
 from typing import Any
 
+from treeopt.engines.probes.client import EAGLE3, NGRAM
+
 
 def main() -> None:
     """Serve the models named in the JSON object that is the first argument until standard input ends."""
@@ -27,9 +29,18 @@ def _parameters(xllamacpp: Any, asked: dict[str, Any]) -> Any:
     threads = asked["threads"]
     if threads is not None:
         parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = threads
-    if asked["draft_tokens"]:
-        speculative = parameters.speculative
-        speculative.types = [xllamacpp.common_speculative_type.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
+    if asked["draft_tokens"] and asked["method"] == NGRAM:
+        kinds, speculative = xllamacpp.common_speculative_type, parameters.speculative
+        speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
+        speculative.ngram_simple.size_m = asked["draft_tokens"]
+        if asked["ngram_tokens"] is not None:
+            speculative.ngram_simple.size_n = asked["ngram_tokens"]
+    elif asked["draft_tokens"]:
+        kinds, speculative = xllamacpp.common_speculative_type, parameters.speculative
+        eagle = asked["method"] == EAGLE3
+        speculative.types = [
+            kinds.COMMON_SPECULATIVE_TYPE_DRAFT_EAGLE3 if eagle else kinds.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE
+        ]
         speculative.draft.mparams.path = asked["draft"]
         speculative.draft.n_max = asked["draft_tokens"]
         speculative.draft.n_min = 0

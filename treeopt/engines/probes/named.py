@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from typing import Protocol
 
-from treeopt.engines.probes.client import Availability, EngineClient
+from treeopt.engines.probes.client import EAGLE3, NGRAM, Availability, EngineClient
 from treeopt.errors import InvalidValueError
 
 NAMES = ("llama-server", "transformers", "openvino", "mlx-lm", "vllm", "openai")
+STARTED_METHODS = {"llama-server": (NGRAM, EAGLE3), "transformers": (NGRAM,)}
+"""How engines that treeopt starts can be told to draft, beside a draft model; those at an address are as they are."""
 
 
 class ProbeModule(Protocol):
@@ -19,13 +21,40 @@ class ProbeModule(Protocol):
         """Return what is known of it here."""
 
 
-def engine_client(name: str, *, url: str | None, threads: int | None, timeout_s: float) -> EngineClient:
+def engine_client(
+    name: str, *, url: str | None, threads: int | None, timeout_s: float, program: str | None = None
+) -> EngineClient:
     """Return an engine by its name, started by treeopt or asked at its addresses.
+
+    Args:
+        name: as in `treeopt probe --list`.
+        url: addresses of engines that run already.
+        threads: of the CPU; None leaves them to the engine.
+        timeout_s: longest wait for an answer.
+        program: the executable to start, of llama-server alone.
 
     Raises InvalidValueError for a name that is none, and where it cannot be reached in that way; EngineError where it
     is not installed or does not answer.
     """
+    if program is not None:
+        if name != "llama-server" or url is not None:
+            raise InvalidValueError("--program: expected with llama-server alone, and without --url. Leave it out.")
+        from treeopt.engines.probes.llama_program import LlamaProgram
+
+        return LlamaProgram(program, threads=threads)
     return _module(name).client(name, url=url, threads=threads, timeout_s=timeout_s)
+
+
+def check_method(name: str, method: str | None, *, url: str | None) -> None:
+    """Raise InvalidValueError for a method that an engine cannot be started with; those at an address are as they are."""
+    if method is None or url is not None:
+        return
+    known = STARTED_METHODS.get(name, ())
+    if method not in known:
+        raise InvalidValueError(
+            f"--method: expected {', '.join((*known, 'none'))} with {name} that treeopt starts. Got {method}: leave it out, or "
+            "start the engine with it and give --url."
+        )
 
 
 def availabilities() -> Iterator[Availability]:

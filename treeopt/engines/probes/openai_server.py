@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from treeopt.engines.probes.client import (
@@ -20,12 +21,13 @@ from treeopt.engines.probes.client import (
     Running,
     address_of,
     addresses,
+    served_model,
 )
 from treeopt.engines.probes.http import HttpEngine
 from treeopt.errors import EngineError, InvalidValueError
-from treeopt.records.engine import EngineSetting
 
-TITLES = {"openai": "a server with OpenAI's completions", "vllm": "vLLM"}
+VLLM = "vllm"
+TITLES = {"openai": "a server with OpenAI's completions", VLLM: "vLLM"}
 
 
 def client(name: str, *, url: str | None, threads: int | None, timeout_s: float) -> EngineClient:
@@ -44,7 +46,7 @@ def available(name: str) -> Availability:
         name=name,
         title=TITLES[name],
         version=None,
-        started="by you, once for each length: --url 0=URL,3=URL",
+        started="by you: --url 0=URL,3=URL, or one length after the other, --url URL --lengths 3",
         tells="tokens as they come; steps where chunks are steps or /metrics counts drafts",
         install="run it, and give --url",
     )
@@ -53,17 +55,19 @@ def available(name: str) -> Availability:
 class OpenAIServers:
     """Servers that run already, one for each draft length."""
 
-    settings: tuple[EngineSetting, ...] = ()
-
     def __init__(self, name: str, by_length: Mapping[int, str], *, timeout_s: float) -> None:
         self.name = name
         self._by_length = dict(by_length)
         first = HttpEngine(name, next(iter(self._by_length.values())), timeout_s=timeout_s)
         models = first.get("/v1/models").get("data")
-        first.close()
         served = models[0] if isinstance(models, list) and models and isinstance(models[0], dict) else {}
         self._model = str(served.get("id", ""))
+        self.settings = served_model(self._model)
         self.version = str(served.get("owned_by", "unknown"))
+        if name == VLLM:
+            with suppress(EngineError):  # something between it and here may not pass this on
+                self.version = str(first.get("/version").get("version", self.version))
+        first.close()
 
     def start(self, launch: Launch) -> Running:
         """See `EngineClient`; raises EngineError for a length that has no server."""
@@ -82,7 +86,7 @@ class RunningServer:
 
     def __init__(self, name: str, url: str, model: str, launch: Launch) -> None:
         self._http = HttpEngine(name, url, timeout_s=launch.timeout_s)
-        self._name, self._model, self._drafts = name, model, launch.draft_tokens > 0
+        self._name, self._model, self._draft_tokens = name, model, launch.draft_tokens
         self._pool = ThreadPoolExecutor(launch.slots)
 
     def answers(self, questions: Sequence[Question]) -> list[Answer]:
@@ -90,8 +94,14 @@ class RunningServer:
         return list(self._pool.map(self._answer, questions))
 
     def counters(self) -> Counters | None:
-        """See `Running`."""
-        return self._http.counters()
+        """See `Running`; raises EngineError where vLLM, which counts every position, drafts with another length."""
+        found = self._http.counters()
+        if found is not None and self._name == VLLM and len(found.accepted_per_position) != self._draft_tokens:
+            raise EngineError(
+                f"{VLLM}: expected a server with {self._draft_tokens} draft tokens. Got one with "
+                f"{len(found.accepted_per_position)}: name its length, or start it with the one named."
+            )
+        return found
 
     def close(self) -> None:
         """See `Running`; the server goes on."""
@@ -115,7 +125,7 @@ class RunningServer:
             raise EngineError(
                 f"{self._name}: expected a text of several chunks. Got {len(sizes)}: update it, or ask for more tokens."
             )
-        told = not self._drafts or max(sizes[1:]) > 1
+        told = not self._draft_tokens or max(sizes[1:]) > 1
         return Answer(
             text="".join(each.text for each in chunks),
             tokens=1 + sum(sizes[1:]),

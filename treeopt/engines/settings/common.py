@@ -7,9 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from treeopt.engines.engine import BatchLength, Json, SettingRequest
+from treeopt.engines.engine import BatchLength, EngineFile, Json, SettingFiles, SettingRequest
 from treeopt.errors import InfeasibleError, InvalidValueError
 
+NO_FLAGS = "\n"
+NO_FIELDS = "{}\n"
+"""Files that change nothing: what plain decoding takes."""
 RATE_DECIMALS = 6
 """Rounding keeps the order, so rates that never rise still never rise."""
 
@@ -80,6 +83,11 @@ def chain_length(asked: SettingRequest, engine: str, field: str) -> int:
             f"Got top-k {tree.top_k}, depth {tree.depth}, {tree.nodes} nodes: ask for a chain."
         )
     return tree.depth
+
+
+def speculation_off(text: str, usage: str) -> SettingFiles:
+    """Return the setting of an engine that decodes plainly: a file without any draft in it, and how it is started."""
+    return SettingFiles(files=(EngineFile(name="", text=text),), usage=usage)
 
 
 def chosen_method(asked: SettingRequest, engine: str, default: str, methods: Sequence[str]) -> str:

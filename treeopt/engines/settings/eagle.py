@@ -8,7 +8,16 @@ Checked against `eagle/model/cnets.py` of commit 148042c (Li et al., 2024 and 20
 """
 
 from treeopt.engines.engine import Engine, EngineFile, Json, SettingFiles, SettingRequest
-from treeopt.engines.settings.common import Checked, flag_line, json_text, one_length, refuse_method, with_flags
+from treeopt.engines.settings.common import (
+    NO_FLAGS,
+    Checked,
+    flag_line,
+    json_text,
+    one_length,
+    refuse_method,
+    speculation_off,
+    with_flags,
+)
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
 
 TITLE = "EAGLE"
@@ -65,4 +74,6 @@ ENGINE = Engine(
     dynamic=True,
     default=DynamicTree(top_k=10, depth=8, nodes=60),
     emit=emit,
+    off=speculation_off(NO_FLAGS, "model.naivegenerate(input_ids) in place of model.eagenerate(input_ids)"),
+    methods={"eagle": None},
 )

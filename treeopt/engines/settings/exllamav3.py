@@ -10,11 +10,13 @@ In a batch of b it drafts the smaller of K and draft_max_rows // b - 1 tokens, s
 
 from treeopt.engines.engine import Engine, EngineFile, Json, SettingFiles, SettingRequest
 from treeopt.engines.settings.common import (
+    NO_FIELDS,
     Checked,
     chain_length,
     json_text,
     one_length,
     refuse_method,
+    speculation_off,
     unchecked_version,
     varying_schedule,
 )
@@ -61,4 +63,7 @@ ENGINE = Engine(
     dynamic=False,
     default=DynamicTree.chain(4),
     emit=emit,
+    off=speculation_off(
+        NO_FIELDS, 'Generator(model, cache, tokenizer, **json.load(open("FILE"))), without draft_model'
+    ),
 )

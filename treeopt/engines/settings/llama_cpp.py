@@ -10,6 +10,7 @@ Chains only:
 
 from treeopt.engines.engine import Engine, EngineFile, SettingFiles, SettingRequest
 from treeopt.engines.settings.common import (
+    NO_FLAGS,
     RATE_DECIMALS,
     Checked,
     chain_length,
@@ -17,6 +18,7 @@ from treeopt.engines.settings.common import (
     flag_line,
     one_length,
     rounded_rates,
+    speculation_off,
     with_flags,
 )
 from treeopt.trees.dynamic_tree import DynamicTree
@@ -74,4 +76,6 @@ ENGINE = Engine(
     dynamic=False,
     default=DynamicTree.chain(3),
     emit=emit,
+    off=speculation_off(NO_FLAGS, "llama-server -m TARGET $(cat FILE)"),
+    methods={"eagle": "draft-eagle3"},
 )

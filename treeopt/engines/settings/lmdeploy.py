@@ -9,11 +9,13 @@ model.  Without --speculative-algorithm it does not speculate, whatever the othe
 
 from treeopt.engines.engine import Engine, EngineFile, SettingFiles, SettingRequest
 from treeopt.engines.settings.common import (
+    NO_FLAGS,
     Checked,
     chain_length,
     chosen_method,
     flag_line,
     one_length,
+    speculation_off,
     unchecked_version,
     with_flags,
 )
@@ -63,4 +65,6 @@ ENGINE = Engine(
     dynamic=False,
     default=DynamicTree.chain(1),
     emit=emit,
+    off=speculation_off(NO_FLAGS, "lmdeploy serve api_server TARGET $(cat FILE)"),
+    methods={"eagle": "eagle3"},
 )

@@ -7,11 +7,13 @@ Checked against 0.32.2.  Chains only:
 
 from treeopt.engines.engine import Engine, EngineFile, SettingFiles, SettingRequest
 from treeopt.engines.settings.common import (
+    NO_FLAGS,
     Checked,
     chain_length,
     flag_line,
     one_length,
     refuse_method,
+    speculation_off,
     unchecked_version,
     with_flags,
 )
@@ -49,4 +51,5 @@ ENGINE = Engine(
     dynamic=False,
     default=DynamicTree.chain(3),
     emit=emit,
+    off=speculation_off(NO_FLAGS, "mlx_lm.server --model TARGET $(cat FILE)"),
 )

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from treeopt.engines.engine import Engine
-from treeopt.engines.settings.setting import Setting
+from treeopt.engines.settings.made import Setting
 from treeopt.files.marks import checksum
 from treeopt.records.profile import Profile, all_imported
-from treeopt.trees import TokenTree, TreeFile
+from treeopt.trees import TokenTree, TreeFile, chain
 from treeopt.trees.formats.topology import TopologyFormat
 from treeopt.version import TOOL
 
@@ -28,6 +28,7 @@ def setting_provenance(
         files: what is written, by its path below the sidecar's folder; named likewise.
         profile: what was measured, if anything was.
     """
+    asked = setting.asked
     return _text(
         {
             "tool": TOOL,
@@ -35,7 +36,7 @@ def setting_provenance(
             "files": _listed(files),
             "inputs": _hashed(inputs),
             **({} if profile is None else _measured(profile)),
-            "setting": asdict(setting.asked.tree) | {"root_counted": True},
+            "setting": _size(chain(0)) if asked is None else asdict(asked.tree) | {"root_counted": True},
             "predictions": [asdict(each) for each in setting.predictions],
             "remarks": [*setting.remarks, *map(str, setting.warnings)],
         }
@@ -69,6 +70,7 @@ def topology_provenance(
             "files": _listed(files),
             "inputs": _hashed(inputs),
             "setting": _size(content.tree),
+            **({} if content.drafter is None else {"drafter": content.drafter.words}),
             "tree": {key: value for key, value in known.items() if value is not None},
         }
     )

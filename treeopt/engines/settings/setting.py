@@ -1,10 +1,11 @@
 """Profile, record and tree to an engine's setting: what to ask it for, and what that, its default and plain come to."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
-from treeopt.engines.engine import BatchLength, Engine, SettingFiles, SettingRequest
+from treeopt.engines.engine import BatchLength, Engine, SettingRequest
+from treeopt.engines.settings.drafted import drafter_setting
+from treeopt.engines.settings.made import UNNAMED_DRAFT, Setting, plain_setting
 from treeopt.engines.settings.prediction import Predicted, predicted, predicted_static, shape
 from treeopt.engines.settings.source import Source, verify_times
 from treeopt.errors import InfeasibleError, reason
@@ -19,37 +20,23 @@ from treeopt.records.warnings import (
     FormatCaution,
     NamedDraft,
     SmallBatchesUnmeasured,
+    SpeculationOff,
     WithoutProfile,
     WithoutRecord,
 )
 from treeopt.trees import TokenTree, chain
 from treeopt.trees.dynamic_tree import DynamicTree
 
-UNNAMED_DRAFT = "DRAFT"
-"""Stands for the draft model where nobody named one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """An engine's files, and what they promise."""
-
-    asked: SettingRequest
-    emitted: SettingFiles
-    target_model: str | None = None
-    """What the target was loaded from; None where nobody knows, and for the bundled one."""
-    predictions: tuple[Predicted, ...]
-    """The setting, the engine's default where it can be predicted, and plain decoding; empty without a profile."""
-    remarks: tuple[str, ...]
-    """What was chosen for which reason, in words."""
-    warnings: tuple[Caution, ...]
-
 
 def setting(engine: Engine, source: Source) -> Setting:
     """Return the fastest setting of an engine that the profile allows, or the chain that a tree is.
 
     Dynamic trees are chosen where the engine takes them and a record of the same temperature is there; else chains.
-    Raises InfeasibleError where plain decoding is fastest, or the engine cannot be set to what was asked for.
+    Of a tree file that names a drafter, the same drafter of the engine is set.  Where plain decoding is the fastest,
+    speculation is off.  Raises InfeasibleError where the engine cannot be set to what was asked for.
     """
+    if source.drafter is not None:
+        return drafter_setting(engine, source, source.drafter)
     source = source.for_engine(engine)
     if source.profile is None:
         return _without_profile(engine, source)
@@ -63,14 +50,17 @@ class _Chooser:
     def __init__(self, engine: Engine, source: Source, profile: Profile, model: StepModel) -> None:
         self._engine, self._source, self._profile, self._model = engine, source, profile, model
         self._replay = None if source.record is None else Replay(source.record)
+        self._best_draft: DynamicTree | None = None
         self._remarks: list[str] = []
         self._warnings: list[Caution] = []
 
     def setting(self) -> Setting:
         """Return the setting."""
-        asked = self._dynamic() or self._chain()
-        self._check_draft_model()
-        emitted = self._engine.emit(asked)
+        replay = self._trees()
+        asked = self._chain() if replay is None else self._dynamic(replay)
+        if asked is not None:
+            self._check_draft_model()
+        emitted = self._engine.off if asked is None else self._engine.emit(asked)
         return Setting(
             asked=asked,
             emitted=emitted,
@@ -86,40 +76,67 @@ class _Chooser:
         if self._source.draft_model is None and pair.draft_source is None and self._source.method is None:
             self._warnings.append(NamedDraft(pair.draft, self._engine.title))
 
-    def _dynamic(self) -> SettingRequest | None:
-        """Return the fastest dynamic tree, or None where chains are to be taken."""
+    def _trees(self) -> Replay | None:
+        """Return the record that dynamic trees are chosen by, or None where chains are to be taken."""
         if not self._engine.dynamic or self._source.chain_length is not None:
             return None
         if self._replay is None:
             self._warnings.append(WithoutRecord(self._engine.title))
-            return None
+        return self._replay
+
+    def _dynamic(self, replay: Replay) -> SettingRequest | None:
+        """Return the fastest dynamic tree; None where plain decoding is faster."""
         most = self._source.request.max_nodes or self._model.costs.max_nodes
-        best = fastest_dynamic_tree(self._replay, self._model, max_nodes=most, allowed=self._allowed)
+        best = fastest_dynamic_tree(replay, self._model, max_nodes=most, allowed=self._allowed)
         if best.speedup.value <= 1:
-            raise _plain_wins(self._engine)
+            self._off(best.tree)
+            return None
         self._note_tree("the fastest dynamic tree of the record")
         return self._asked(best.tree)
 
-    def _chain(self) -> SettingRequest:
-        """Return the chain that was given, or the longest that is the fastest at a batch size, with its schedule."""
+    def _chain(self) -> SettingRequest | None:
+        """Return the chain that was given, or else the longest that is the fastest at a batch size, with its schedule.
+
+        None where that is plain decoding.
+        """
         given, schedule = self._source.chain_length, self._schedule()
         here = fastest_length(self._model, max_length=self._source.max_length)
         length = max([here, *(part.length for part in schedule)]) if given is None else given
         if length == 0:
-            raise _plain_wins(self._engine)
+            self._off(self._fastest_chain())
+            return None
         if given is None:
             self._note_tree("the fastest chain")
         return self._asked(DynamicTree.chain(length), schedule)
 
+    def _off(self, best: DynamicTree | None) -> None:
+        """Say that speculation is off, and what the best draft would come to, where any was measured."""
+        self._best_draft = best
+        if best is None:
+            self._warnings.append(SpeculationOff(self._engine.title))
+        else:
+            speedup = predicted(shape(best), best, self._model, self._replay).speedup.value
+            self._warnings.append(SpeculationOff(self._engine.title, shape(best), speedup))
+
+    def _fastest_chain(self) -> DynamicTree | None:
+        """Return the fastest chain that drafts at all, however slow; None where none was measured."""
+        depth, most = self._model.acceptance.table.max_depth, self._model.costs.max_nodes - 1
+        lengths = range(1, 1 + (most if depth is None else min(most, depth)))
+        if not lengths:
+            return None
+        speedups = self._model.speedups([chain(length) for length in lengths])
+        return DynamicTree.chain(lengths[int(speedups.argmax())])
+
     def _schedule(self) -> tuple[BatchLength, ...]:
-        """Return the fastest length of every batch size from 1 on; empty where one was measured."""
-        if len({latency.batch_size for latency in self._profile.step_latencies}) == 1:
+        """Return the fastest length of every batch size from 1 on; empty where one was measured or is asked for."""
+        where = self._source.request.where
+        if where.batch_size is not None or len({each.batch_size for each in self._profile.step_latencies}) == 1:
             return ()
         acceptance = self._model.acceptance
         request = PlanRequest(
             rule=acceptance.rule,
             temperature=acceptance.temperature,
-            where=Where(context_tokens=self._source.request.where.context_tokens),
+            where=Where(context_tokens=where.context_tokens),
             max_depth=self._source.max_length,
         )
         segments = chain_schedule(self._profile, request)
@@ -172,20 +189,30 @@ class _Chooser:
             return False
         return True
 
-    def _predictions(self, asked: SettingRequest) -> Iterator[Predicted]:
-        default, title = self._engine.default, self._engine.title
-        labelled = [(shape(asked.tree), asked.tree)]
-        if default is not None and default != asked.tree:
-            labelled.append((f"{title}'{'s' * (title[-1] != 's')} default, {shape(default)}", default))
-        for label, tree in labelled:
+    def _predictions(self, asked: SettingRequest | None) -> Iterator[Predicted]:
+        plain = predicted_static("plain decoding", chain(0), self._model)
+        if asked is None:
+            yield plain
+        first = self._best_draft if asked is None else asked.tree
+        for label, tree in self._drafts(first):
             try:
                 yield predicted(label, tree, self._model, self._replay)
             except InfeasibleError as error:
                 self._remarks.append(f"{label}: not predicted, because {reason(error)}")
+        if asked is None:
+            return
         if asked.static_tree is not None:
             label = f"tree of {asked.static_tree.nodes} nodes, treeopt's decoder"
             yield predicted_static(label, asked.static_tree, self._model)
-        yield predicted_static("plain decoding", chain(0), self._model)
+        yield plain
+
+    def _drafts(self, first: DynamicTree | None) -> Iterator[tuple[str, DynamicTree]]:
+        """Yield a draft and the engine's default, each with what it is called."""
+        default, title = self._engine.default, self._engine.title
+        if first is not None:
+            yield shape(first), first
+        if default is not None and default != first:
+            yield f"{title}'{'s' * (title[-1] != 's')} default, {shape(default)}", default
 
     def _note_tree(self, instead: str) -> None:
         """Say so where the user's tree has branches that the engine cannot be given."""
@@ -206,7 +233,7 @@ def _without_profile(engine: Engine, source: Source) -> Setting:
     if source.tree is None:
         raise InfeasibleError("setting: expected a profile or a tree. Got neither.")
     if source.tree.nodes == 1:
-        raise _plain_wins(engine)
+        return plain_setting(engine)
     asked = SettingRequest(
         tree=DynamicTree.chain(source.tree.max_depth),
         static_tree=source.tree if engine.static else None,
@@ -225,10 +252,4 @@ def _without_profile(engine: Engine, source: Source) -> Setting:
             WithoutProfile(engine.title, branched=source.chain_length is None),
             *map(FormatCaution, emitted.warnings),
         ),
-    )
-
-
-def _plain_wins(engine: Engine) -> InfeasibleError:
-    return InfeasibleError(
-        f"plain decoding is the fastest here: run {engine.title} without speculation, or give a chain to be set anyway."
     )

@@ -7,16 +7,20 @@ Checked against `arg_groups/speculative_hook.py`, `speculative/adaptive_spec_par
     --speculative-num-steps = depth
     --speculative-num-draft-tokens = nodes, the root counted
     pool: nodes - 1 <= top_k + (depth - 1) top_k², which SGLang does not check at its start
+    NGRAM: no draft model; --speculative-num-draft-tokens = K + 1, --speculative-ngram-max-bfs-breadth = 1 for a chain
     adaptive: {smallest batch: {"candidate_steps": [K]}, …}; the largest key up to the batch counts, 0 is plain decoding
 """
 
 from treeopt.engines.engine import Engine, EngineFile, SettingFiles, SettingRequest
 from treeopt.engines.settings.common import (
+    NO_FLAGS,
     Checked,
+    chain_length,
     chosen_method,
     flag_line,
     json_text,
     left_out_schedule,
+    speculation_off,
     unchecked_version,
     varying_schedule,
     with_flags,
@@ -25,10 +29,11 @@ from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
 
 TITLE = "SGLang"
 VERSION = "0.5.23"
-METHODS = ("STANDALONE", "EAGLE", "EAGLE3", "NEXTN")
+METHODS = ("STANDALONE", "EAGLE", "EAGLE3", "NEXTN", "NGRAM")
 ADAPTIVE_METHODS = ("EAGLE", "EAGLE3", "NEXTN")
 """NEXTN is read as EAGLE."""
 ALGORITHM, DRAFT = "--speculative-algorithm", "--speculative-draft-model-path"
+BREADTH = "--speculative-ngram-max-bfs-breadth"
 STEPS, TOP_K, NODES = "--speculative-num-steps", "--speculative-eagle-topk", "--speculative-num-draft-tokens"
 
 
@@ -36,6 +41,8 @@ def emit(asked: SettingRequest) -> SettingFiles:
     """Return the flags; the schedule for chains that have one; the cost table where passes were measured."""
     tree = asked.tree
     method = chosen_method(asked, TITLE, "STANDALONE", METHODS)
+    if method == "NGRAM":
+        return _ngram(asked)
     draft = [] if method == "NEXTN" else [(DRAFT, asked.draft_model)]
     shape = [(STEPS, tree.depth), (TOP_K, tree.top_k), (NODES, tree.nodes)]
     flags = flag_line([(ALGORITHM, method), *draft, *shape])
@@ -72,10 +79,39 @@ def emit(asked: SettingRequest) -> SettingFiles:
     return SettingFiles(files=tuple(files), usage=usage, warnings=tuple(warnings))
 
 
+def _ngram(asked: SettingRequest) -> SettingFiles:
+    """Return the flags of drafts looked up in the text."""
+    length = chain_length(asked, TITLE, NODES)
+    flags = flag_line([(ALGORITHM, "NGRAM"), (NODES, length + 1), (BREADTH, 1)])
+    check(flags)
+    longest = (
+        ""
+        if asked.ngram is None
+        else (
+            f"SGLang chooses by itself how many tokens it looks up; {asked.ngram} were planned. Race it before you serve."
+        )
+    )
+    return SettingFiles(
+        files=(EngineFile(name="", text=flags),),
+        usage=with_flags("python -m sglang.launch_server --model-path TARGET", flags),
+        warnings=(
+            *unchecked_version(asked, TITLE, VERSION, VERSION),
+            *filter(None, [longest]),
+            *left_out_schedule(asked, "SGLang changes no lengths for NGRAM"),
+        ),
+    )
+
+
 def check(text: str) -> None:
     """Raise InfeasibleError for flags that SGLang refuses, changes, or fails on while it drafts."""
     checked = Checked.from_flags(TITLE, text)
-    if checked.one_of(ALGORITHM, METHODS) != "NEXTN":
+    method = checked.one_of(ALGORITHM, METHODS)
+    if method == "NGRAM":
+        checked.whole(NODES, 2)
+        checked.whole(BREADTH)
+        checked.require(DRAFT not in checked.fields, DRAFT, "none for NGRAM", "leave it out")
+        return
+    if method != "NEXTN":
         checked.require(DRAFT in checked.fields, DRAFT, "the draft model", "add it")
     steps, top_k, nodes = checked.whole(STEPS), checked.whole(TOP_K), checked.whole(NODES, 2)
     chained = top_k > 1 or nodes == steps + 1
@@ -121,4 +157,6 @@ ENGINE = Engine(
     dynamic=True,
     default=DynamicTree(top_k=1, depth=3, nodes=4),
     emit=emit,
+    off=speculation_off(NO_FLAGS, "python -m sglang.launch_server --model-path TARGET $(cat FILE)"),
+    methods={"eagle": "EAGLE3", "eagle2": "STANDALONE", "prompt-lookup": "NGRAM"},
 )

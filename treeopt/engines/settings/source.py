@@ -7,7 +7,8 @@ from treeopt.errors import InfeasibleError
 from treeopt.planner import PlanRequest, kind_of
 from treeopt.records.draft_record import DraftRecord
 from treeopt.records.profile import Profile
-from treeopt.trees import TokenTree
+from treeopt.trees import Provenance, TokenTree
+from treeopt.trees.drafter_setting import DrafterSetting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,10 @@ class Source:
     """For engines that draft dynamic trees; others do not look at it."""
     tree: TokenTree | None = None
     """What the user means to run: a chain is kept as it is; of a tree with branches the rule and the size are free."""
+    drafter: DrafterSetting | None = None
+    """What drafts the tree, as its file says; None for a draft model."""
+    promised: Provenance | None = None
+    """What its file promises."""
     request: PlanRequest = field(default_factory=PlanRequest)
     """For which rule, temperature and condition, and the most nodes, root included, and levels of a setting."""
     draft_model: str | None = None

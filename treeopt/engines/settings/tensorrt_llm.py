@@ -6,6 +6,7 @@ whose records refuse unknown fields; that is why no origin is written into the f
     dynamic_tree_max_topK = top_k
     max_draft_len = depth, or K of a chain
     max_total_draft_tokens = nodes - 1, the root not counted; max_draft_len <= it <= dynamic_tree_max_topK max_draft_len
+    NGram: max_draft_len = K, max_matching_ngram_size = most tokens looked up; no draft model
     draft_len_schedule = {largest batch: K, …}; the first has max_draft_len, beyond the last nothing is drafted
 
 Before 1.3 the draft model was named `speculative_model_dir` (later releases still take that), the keys of
@@ -16,11 +17,13 @@ import yaml
 
 from treeopt.engines.engine import Engine, EngineFile, Json, SettingFiles, SettingRequest
 from treeopt.engines.settings.common import (
+    NO_FIELDS,
     Checked,
     asked_version,
     chain_length,
     chosen_method,
     left_out_schedule,
+    speculation_off,
     unchecked_version,
     varying_schedule,
 )
@@ -28,11 +31,14 @@ from treeopt.errors import InfeasibleError
 
 TITLE = "TensorRT-LLM"
 OLDEST, NEWEST = "1.3", "1.4"
-METHODS = ("Draft_Target", "Eagle3", "MTP")
+METHODS = ("Draft_Target", "Eagle3", "MTP", "NGram")
+WITHOUT_DRAFT = ("MTP", "NGram")
+"""Methods that load no draft model."""
+NGRAM = "max_matching_ngram_size"
 TREE_METHODS = ("Eagle3", "MTP")
 TREE_FIELDS = ("use_dynamic_tree", "dynamic_tree_max_topK", "max_total_draft_tokens")
 MODEL_FIELDS = ("speculative_model", "speculative_model_dir")
-FIELDS = ("decoding_type", *MODEL_FIELDS, "max_draft_len", *TREE_FIELDS, "draft_len_schedule")
+FIELDS = ("decoding_type", *MODEL_FIELDS, "max_draft_len", *TREE_FIELDS, "draft_len_schedule", NGRAM)
 
 
 def emit(asked: SettingRequest) -> SettingFiles:
@@ -41,9 +47,11 @@ def emit(asked: SettingRequest) -> SettingFiles:
     method = chosen_method(asked, TITLE, "Draft_Target" if tree.is_chain else "Eagle3", METHODS)
     old = asked_version(asked, NEWEST) < (1, 3, 0)
     config: Json = {"decoding_type": method}
-    if method != "MTP":
+    if method not in WITHOUT_DRAFT:
         config["speculative_model_dir" if old else "speculative_model"] = asked.draft_model
     config["max_draft_len"] = tree.depth
+    if method == "NGram" and asked.ngram is not None:
+        config[NGRAM] = asked.ngram
     warnings = unchecked_version(asked, TITLE, OLDEST, NEWEST)
     if old and method != "Draft_Target":
         raise InfeasibleError(
@@ -76,9 +84,12 @@ def check(text: str) -> None:
     for field in checked.fields:
         checked.require(field in FIELDS, str(field), "no such field", "remove it")
     method = checked.one_of("decoding_type", METHODS)
-    named = method == "MTP" or any(checked.fields.get(field) for field in MODEL_FIELDS)
+    named = method in WITHOUT_DRAFT or any(checked.fields.get(field) for field in MODEL_FIELDS)
     checked.require(named, "speculative_model", "the draft model", "name it")
     length = checked.whole("max_draft_len")
+    if NGRAM in checked.fields:
+        checked.require(method == "NGram", NGRAM, "no such field", "remove it")
+        checked.whole(NGRAM)
     if "use_dynamic_tree" in checked.fields:
         checked.require(method in TREE_METHODS, "decoding_type", " or ".join(TREE_METHODS) + " for trees", "name one")
         top_k, nodes = checked.whole("dynamic_tree_max_topK"), checked.whole("max_total_draft_tokens")
@@ -131,4 +142,6 @@ ENGINE = Engine(
     dynamic=True,
     default=None,
     emit=emit,
+    off=speculation_off(NO_FIELDS, "trtllm-serve TARGET --config FILE"),
+    methods={"eagle": "Eagle3", "prompt-lookup": "NGram"},
 )

@@ -6,6 +6,8 @@ schedule, and where between the two it and the replay came is not known: they ar
     num_speculative_tokens = K, the root not counted
     num_speculative_tokens_per_batch_size = [[first batch, last batch, K], …], ends included, 0 is plain decoding
     synthetic_acceptance_rates[i] = chance that a step accepts at least i + 1 draft tokens
+    ngram: prompt_lookup_max = most tokens looked up, prompt_lookup_min = 1, by default the same as the most
+    mtp: no model, the target's checkpoint holds the modules
 
 Gaps and the batch sizes beyond the last inherit the K before them.
 """
@@ -19,6 +21,7 @@ from treeopt.engines.settings.common import (
     json_text,
     left_out_schedule,
     rounded_rates,
+    speculation_off,
     unchecked_version,
     varying_schedule,
     version_numbers,
@@ -29,6 +32,9 @@ OLDEST, NEWEST = "0.23.0", "0.33.0"
 SCHEDULE = "num_speculative_tokens_per_batch_size"
 WITHOUT_DRAFT = ("ngram", "ngram_gpu", "suffix")
 """Methods that draft from the text itself."""
+NGRAM = ("ngram", "ngram_gpu")
+OWN_MODULES = "mtp"
+"""Drafts with modules of the target's checkpoint."""
 METHODS = (
     "draft_model",
     "eagle",
@@ -50,9 +56,11 @@ def emit(asked: SettingRequest) -> SettingFiles:
     newest = asked_version(asked, NEWEST) >= version_numbers(NEWEST)
     method = chosen_method(asked, TITLE, "draft_model", _methods(newest))
     config: Json = {"method": method}
-    if method not in WITHOUT_DRAFT:
+    if method not in (*WITHOUT_DRAFT, OWN_MODULES):
         config["model"] = asked.draft_model
     config["num_speculative_tokens"] = length
+    if method in NGRAM and asked.ngram is not None:
+        config |= {"prompt_lookup_max": asked.ngram, "prompt_lookup_min": 1}
     schedule = varying_schedule(asked)
     if schedule and newest:
         config[SCHEDULE] = [[part.first_batch, part.last_batch, part.length] for part in schedule]
@@ -77,6 +85,9 @@ def check(text: str, version: str = NEWEST) -> None:
     checked = Checked.from_json(TITLE, text)
     checked.one_of("method", _methods(newest))
     length = checked.whole("num_speculative_tokens")
+    if "prompt_lookup_max" in checked.fields:
+        most, least = checked.whole("prompt_lookup_max"), checked.whole("prompt_lookup_min")
+        checked.require(least <= most, "prompt_lookup_min", f"at most prompt_lookup_max, {most}", "lower it")
     if SCHEDULE in checked.fields:
         checked.require(newest, SCHEDULE, f"no schedule before {NEWEST}", "leave it out")
         _check_schedule(checked, checked.fields[SCHEDULE], length)
@@ -113,4 +124,6 @@ ENGINE = Engine(
     dynamic=False,
     default=None,
     emit=emit,
+    off=speculation_off("null\n", 'vllm serve TARGET --speculative-config "$(cat FILE)"'),
+    methods={"eagle": "eagle3", "prompt-lookup": "ngram"},
 )

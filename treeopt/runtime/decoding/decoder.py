@@ -154,7 +154,12 @@ class Decoder:
         return (step.tokens[:count] for step, count in self._loop(self.step, ending, self._text))
 
     def whole_steps(
-        self, token_ids: Sequence[int], positions: int, step: Callable[[], Step] | None = None
+        self,
+        token_ids: Sequence[int],
+        positions: int,
+        step: Callable[[], Step] | None = None,
+        *,
+        seed: int | None = None,
     ) -> Iterator[Step]:
         """Return an iterator over the steps of a text of at least `positions` new tokens, fewer where it ends.
 
@@ -162,8 +167,9 @@ class Decoder:
             token_ids: the prompt.
             positions: new tokens; fewer where the longest text has no room for them.
             step: decodes one step; by default `step` of this decoder.
+            seed: of this text, which then does not depend on how many were decoded before.
         """
-        self.start(token_ids)
+        self.start(token_ids, seed=seed)
         most = min(positions, self.max_text_tokens - len(token_ids))
         return (found for found, _ in self._loop(step or self.step, self._ending(most), self._text))
 

@@ -9,7 +9,9 @@ from treeopt.files.fields import Fields
 from treeopt.files.json_file import read_object
 from treeopt.runtime.models.rotary import RopeScaling, parse_rope
 
-ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MiMoForCausalLM")
+SAME = {"MiMoForCausalLM": "Qwen2ForCausalLM"}
+"""Architectures that are another one; MiMo's module for more tokens is no part of the target."""
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
 LAYER_KINDS = ("full_attention", "sliding_attention")
@@ -124,7 +126,7 @@ def _architecture(fields: Fields, content: dict[str, object]) -> str:
     listed = content.get("architectures")
     for name in ARCHITECTURES:
         if isinstance(listed, list) and name in listed:
-            return name
+            return SAME.get(name, name)
     raise fields.error("architectures", f"expected one of {', '.join(ARCHITECTURES)}. Got {listed}.")
 
 

@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from treeopt.files.json_file import read_object
+from treeopt.runtime.models.config import CONFIG
+
 HEAD_BYTES = 65_536
 SAMPLE_BYTES = 4096
 SAMPLES = 32
@@ -34,6 +37,19 @@ def file_digest(path: Path) -> str:
     found = hashlib.sha256()
     _add_samples(found, path)
     return found.hexdigest()[:DIGITS]
+
+
+def path_digest(path: str | None) -> str | None:
+    """Return the digits of a model in any form that engines take: a file, or a folder, Hugging Face's or OpenVINO's.
+
+    None for a name, a folder without weights, and what is not here.
+    """
+    found = None if path is None else Path(path)
+    if found is None or not found.is_dir():
+        return file_digest(found) if found is not None and found.is_file() else None
+    weights = [*found.glob("*.safetensors")] or [*found.glob("*.bin"), *found.glob("*.xml")]
+    config = found / CONFIG
+    return model_digest(read_object(config) if config.is_file() else {}, weights) if weights else None
 
 
 def _add_samples(found: "hashlib._Hash", file: Path) -> None:

@@ -38,11 +38,21 @@ class States(NamedTuple):
 
     def row(self, row: int) -> "States":
         """Return those of one token of a text, each (1, hidden), in memory of their own."""
-        rows = slice(row, row + 1)
-        return States(
-            tuple(each[rows].clone() for each in self.boundaries),
-            None if self.last is None else self.last[rows].clone(),
-        )
+        return self.rows(slice(row, row + 1))
+
+    def rows(self, rows: "slice | Tensor") -> "States":
+        """Return those of some tokens of a text, in memory of their own."""
+        last = None if self.last is None else self.last[rows].clone()
+        return States(tuple(each[rows].clone() for each in self.boundaries), last)
+
+
+def states_together(parts: Sequence[States]) -> States:
+    """Return the states of tokens that follow on one another, of a text."""
+    if len(parts) == 1:
+        return parts[0]
+    boundaries = tuple(torch.cat(each) for each in zip(*(part.boundaries for part in parts), strict=True))
+    lasts = [part.last for part in parts if part.last is not None]
+    return States(boundaries, torch.cat(lasts) if lasts else None)
 
     def split(self, sizes: Sequence[int]) -> list["States"]:
         """Return those of the first tokens, of the next, and so on."""

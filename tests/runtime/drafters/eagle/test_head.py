@@ -22,15 +22,16 @@ CASES = {
     "SafeAILab": (layouts.safeailab, {"ids": SOME}),
     "SafeAILab, all tokens": (layouts.safeailab, {}),
     "SpecForge": (layouts.specforge, {"ids": SOME, "boundaries": (1, 3, 8)}),
-    "SpecForge, post-norm": (layouts.specforge, {"norm_output": True, "fc_norm": True}),
+    "SpecForge, post-norm": (layouts.specforge, {"norm_output": True, "fc_norm": True, "theta": 90.0}),
     "speculators": (layouts.speculators, {"ids": SOME, "norm_before_residual": True, "embedding": True}),
     "speculators, norm before fc": (layouts.speculators, {"boundaries": (0, 7), "norm_before_fc": True}),
     "speculators, two layers": (layouts.speculators, {"layers": 2, "head_norms": True, "embedding": True}),
-    "speculators, narrow": (layouts.speculators, {"hidden": 24, "embedding": True}),
+    "speculators, narrow": (layouts.speculators, {"hidden": 24, "embedding": True, "theta": 90.0}),
     "Model-Optimizer": (layouts.model_optimizer, {"ids": SOME}),
     "Model-Optimizer, the target's output layer": (layouts.model_optimizer, {"own_output": False}),
     "Model-Optimizer, some rows of the target's": (layouts.model_optimizer, {"own_output": False, "ids": SOME}),
     "Model-Optimizer, last state": (layouts.model_optimizer, {"boundaries": ()}),
+    "MiMo": (layouts.mimo, {"boundaries": (), "mtp": True, "own_output": False, "theta": 90.0}),
     "EAGLE-1": (layouts.eagle1, {"boundaries": (), "eagle1": True}),
 }
 every_case = pytest.mark.parametrize("case", CASES)
@@ -74,6 +75,7 @@ class TestLogits:
     def test_after_texts_paths_and_steps_they_are_the_slow_twins(self, deep, twin_of, tmp_path, case):
         head, made = loaded(case, tmp_path, deep)
         twin, wants = twin_of(made), wants_of(made)
+        assert head.wants == wants._replace(whole_text=True)
         tree = TokenTree([-1, 0, 0, 1, 2, 2])
         drafted = np.random.default_rng(1).integers(23, size=6).tolist()
         text = EagleText(head, 40, 6)

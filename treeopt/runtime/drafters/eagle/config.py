@@ -29,6 +29,8 @@ class EagleConfig:
     norm_before_fc: bool
     norm_output: bool
     fc_norm: bool
+    last_state: bool
+    """Whether an EAGLE-3 head reads the target's last state, as EAGLE-1 does, and not those of boundaries."""
     speculators: bool
     """Whether the file is of the layout that keeps the sizes in `transformer_layer_config`."""
 
@@ -61,6 +63,7 @@ def read_config(folder: Path, target: Transformer) -> EagleConfig:
         norm_before_fc=bool(flag("norm_before_fc")),
         norm_output=bool(flag("norm_output")),
         fc_norm=bool(flag("fc_norm")),
+        last_state=flag("use_aux_hidden_state") is False,
         speculators=speculators,
     )
 

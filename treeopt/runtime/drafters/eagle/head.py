@@ -132,6 +132,8 @@ class EagleHead:
     """Of the target's vocabulary, how many the head knows."""
     embedding: Tensor
     """(V, hidden)."""
+    first_embedding_read: bool = True
+    """Whether the first slot reads an embedding; MTP modules were trained with zeros there."""
     fuse: Taps
     mix: Callable[[Tensor, Tensor], Mixed]
     layers: tuple[HeadLayer, ...]
@@ -176,7 +178,10 @@ class EagleHead:
             cache: of the text; its length is not read.
             place: of the slots.
         """
-        mixed = self.mix(F.embedding(tokens, self.embedding), x)
+        embedded = F.embedding(tokens, self.embedding)
+        if place.first == 0 and not self.first_embedding_read:
+            embedded[0] = 0
+        mixed = self.mix(embedded, x)
         first, *others = self.layers
         hidden = first(*mixed, *cache.layers[0], place)
         for layer, norm, entries in zip(others, self.input_norms, cache.layers[1:], strict=True):

@@ -11,17 +11,20 @@ from treeopt.errors import FormatError, InvalidValueError, TreeoptWarning
 from treeopt.runtime.drafters.eagle.config import TAP_IDS, EagleConfig, default_boundaries, read_config
 from treeopt.runtime.drafters.eagle.head import EagleHead, Mixed, Output, Projected, SideBySide, Taps
 from treeopt.runtime.drafters.eagle.layer import head_layer
+from treeopt.runtime.drafters.eagle.mtp import MODULE, load_mtp
 from treeopt.runtime.drafters.eagle.tensors import HeadTensors
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.model import Wants
 from treeopt.runtime.models.transformer import Transformer
 
-OTHERS = {"mask_hidden": "P-EAGLE", "markov_": "DSpark", "hidden_norm.": "DFlash", "mtp": "MTP", "model.mtp": "MTP"}
+OTHERS = {"mask_hidden": "P-EAGLE", "markov_": "DSpark", "hidden_norm.": "DFlash", "mtp": "MTP of another kind"}
 """What the names of tensors begin with in heads that draft otherwise."""
 
 
 def load_eagle(folder: Path | str, target: Transformer, *, taps: tuple[int, ...] | None = None) -> EagleHead:
     """Return the head of a folder: EAGLE-3 as SafeAILab, SpecForge, speculators or Model-Optimizer save it, or EAGLE-1/2.
+
+    The folder of a target that holds MiMo's module for multi-token prediction gives that.
 
     Args:
         folder: with `config.json` and `model.safetensors` or `pytorch_model.bin`; nothing in it is executed.
@@ -38,8 +41,10 @@ def load_eagle(folder: Path | str, target: Transformer, *, taps: tuple[int, ...]
             f"Got {type(target).__name__}: load the target without --backend, or draft with something else."
         )
     folder = Path(folder)
-    config = read_config(folder, target)
     tensors = HeadTensors(folder, target.device, target.dtype)
+    if any(name.startswith(f"{MODULE}.") for name in tensors):
+        return load_mtp(folder, target, tensors)
+    config = read_config(folder, target)
     return _Loading(folder, target, config, tensors).head(taps)
 
 
@@ -115,7 +120,7 @@ class _Loading:
     def _taps(self, taps: tuple[int, ...] | None) -> Taps:
         """Return how states are fused, by the width of `fc`."""
         tensors, hidden, width = self._tensors, self._layers.hidden, self._target.config.hidden
-        if not self._eagle3 or "fc.weight" not in tensors:
+        if not self._eagle3 or self._config.last_state:
             self._check_width("fc.weight of its own for the target's states")
             return Taps(wants=Wants(last=True, whole_text=True), config=self._layers)
         columns = tensors.shape("fc.weight")[-1]
@@ -126,12 +131,19 @@ class _Loading:
             )
         boundaries = self._boundaries(columns // width, taps)
         norms = [f"fc_norm.{index}.weight" for index in range(len(boundaries))]
-        each, joint = self._config.fc_norm or norms[0] in tensors, self._config.norm_before_fc
+        each = self._config.fc_norm or norms[0] in tensors
+        joint = self._config.norm_before_fc or "input_norm.weight" in tensors
+        if each and joint:
+            raise FormatError(
+                self._config.path,
+                "norm_before_fc",
+                "expected no fc_norm beside it: states are normed one by one or together. Got both: leave one out.",
+            )
         return Taps(
             wants=Wants(boundaries=boundaries, whole_text=True),
             config=self._layers,
             each_norm=tuple(tensors.get(name, (width,)) for name in norms) if each else (),
-            norm=tensors.get("input_norm.weight", (columns,)) if joint or "input_norm.weight" in tensors else None,
+            norm=tensors.get("input_norm.weight", (columns,)) if joint else None,
             fc=self._linear("fc", hidden, columns),
         )
 
@@ -143,7 +155,7 @@ class _Loading:
             warnings.warn(
                 TreeoptWarning(
                     f"{self._config.path}: {TAP_IDS}: is missing, and the states at boundaries {found} are read. Where "
-                    "few tokens are accepted, name those that the head was trained on (--eagle-layers, taps=)."
+                    "few tokens are accepted, name in that field, or with taps=, those that the head was trained on."
                 ),
                 stacklevel=4,
             )
@@ -205,12 +217,16 @@ class _Loading:
                 self._folder,
                 "d2t",
                 f"expected offsets to tokens from 0 to {vocabulary - 1}. Got {int(offsets[first])} at {first}, which is "
-                f"token {int(ids[first])}: are these ids?",
+                f"token {int(ids[first])}: are these ids? Subtract each one's own number.",
             )
         if len(ids.unique()) < known:
             values, counts = ids.unique(return_counts=True)
             twice = int(values[counts > 1][0])
-            raise FormatError(self._folder, "d2t", f"expected different tokens. Got token {twice} more than once.")
+            raise FormatError(
+                self._folder,
+                "d2t",
+                f"expected different tokens. Got token {twice} more than once: take a complete checkpoint of a head.",
+            )
         return None if torch.equal(ids, torch.arange(vocabulary)) else ids.to(self._target.device)
 
     def _linear(self, name: str, outputs: int, inputs: int) -> Linear:

@@ -11,7 +11,7 @@ from treeopt.runtime.drafters.eagle.head import EagleHead
 from treeopt.runtime.drafters.eagle.layer import place_of, text_place
 from treeopt.runtime.models.kv_cache import KVCache
 from treeopt.runtime.models.mask import TreeMask
-from treeopt.runtime.models.model import Output
+from treeopt.runtime.models.model import Output, states_together
 from treeopt.runtime.models.passes import Pass, PassNodes
 from treeopt.runtime.models.together import Passing
 
@@ -51,9 +51,9 @@ class EagleText:
         if states is not None:
             before = len(tokens) - 2
             if before:
-                self._feed(_rows(states, slice(before)), tokens[1:-1])
+                self._feed(states.rows(slice(before)), tokens[1:-1])
                 self.cache.length = before
-            self._pending = [(_rows(states, slice(before, before + 1)), [self.root])]
+            self._pending = [(states.row(before), [self.root])]
 
     def root_logits(self) -> Passing[Tensor]:
         """Return what `feed_root` does; a head's passes are its text's own, and wait for no other text's."""
@@ -63,7 +63,7 @@ class EagleText:
     def feed_root(self) -> Tensor:
         """Feed the pending slots and return the logits (1, V) after the last, the root's."""
         if self._pending:
-            states = _together([states for states, _ in self._pending])
+            states = states_together([states for states, _ in self._pending])
             tokens = [token for _, following in self._pending for token in following]
             draft = self.head.output(self._feed(states, tokens)[-1:])
             self.cache.length += len(tokens) - 1
@@ -80,7 +80,7 @@ class EagleText:
             self.cache.length += 1  # the root's own slot was true
             self._logits = None
         path = torch.tensor(step.path).to(self.head.device, non_blocking=True)
-        self._pending.append((_rows(step.states, path), step.tokens))
+        self._pending.append((step.states.rows(path), step.tokens))
         self.root = step.tokens[-1]
 
     def _feed(self, states: States, tokens: Sequence[int]) -> Tensor:
@@ -141,18 +141,3 @@ def _parents(nodes: PassNodes) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     above[np.arange(rows), nodes.start + np.arange(rows)] = False
     last: np.ndarray[tuple[int], np.dtype[np.int64]] = columns - 1 - above[:, ::-1].argmax(1)
     return np.where(above.any(1), last, 0)
-
-
-def _rows(states: States, rows: slice | Tensor) -> States:
-    """Return the states of some tokens, in memory of their own."""
-    last = None if states.last is None else states.last[rows].clone()
-    return States(tuple(each[rows].clone() for each in states.boundaries), last)
-
-
-def _together(parts: Sequence[States]) -> States:
-    """Return the states of tokens that follow on one another."""
-    if len(parts) == 1:
-        return parts[0]
-    boundaries = tuple(torch.cat(each) for each in zip(*(part.boundaries for part in parts), strict=True))
-    lasts = [part.last for part in parts if part.last is not None]
-    return States(boundaries, torch.cat(lasts) if lasts else None)

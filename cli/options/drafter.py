@@ -1,0 +1,47 @@
+"""The option that names a drafter, and the folder of its heads."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from treeopt.cli.options.record import option
+from treeopt.cli.options.values import TEXT
+from treeopt.trees.drafter_setting import DRAFTERS, FROM_FOLDER, DrafterSetting
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+
+class DrafterName(click.ParamType[DrafterSetting]):
+    """A drafter, `NAME`, or `NAME=DIR` with the folder of its heads; its numbers are left open."""
+
+    name = "drafter"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> DrafterSetting:
+        """Return the drafter; a usage error for unknown names, and for a folder where none is read."""
+        if isinstance(value, DrafterSetting):
+            return value
+        name, separator, folder = TEXT.convert(value, param, ctx).partition("=")
+        if name not in DRAFTERS:
+            self.fail(f"expected one of {', '.join(DRAFTERS)}. Got {name!r:.60}.", param, ctx)
+        if separator and not folder:
+            self.fail(f"expected a folder behind {name}=. Got none: name it, or leave out the =.", param, ctx)
+        if folder and name not in FROM_FOLDER:
+            self.fail(f"expected no folder, because {name} reads none. Got {folder!r:.60}: leave it out.", param, ctx)
+        return DrafterSetting(name=name, source=folder or None)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+        """Return the names that begin so."""
+        del ctx, param
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(name) for name in DRAFTERS if name.startswith(incomplete)]
+
+
+DRAFTER = DrafterName()
+PLANNED_DRAFTER = option(
+    "--drafter",
+    type=DRAFTER,
+    metavar="NAME[=DIR]",
+    help="Where the heads of the tree's drafter lie, if no longer where the tree file says.",
+)

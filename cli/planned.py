@@ -1,0 +1,49 @@
+"""A tree file that is to be decoded with: its drafter, found where the user says, and warned of where it is another."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from treeopt.cli.terminal import warn
+from treeopt.records.warnings import OtherHeads
+
+if TYPE_CHECKING:
+    from treeopt.runtime.drafters.loaded import LoadedDrafter
+    from treeopt.runtime.models.pair import ModelPair
+    from treeopt.trees import TreeFile
+    from treeopt.trees.drafter_setting import DrafterSetting
+
+
+def with_drafter(path: Path, planned: "TreeFile", asked: "DrafterSetting | None") -> "TreeFile":
+    """Return what was planned, the folder of its drafter's heads replaced by the one that was asked for.
+
+    Raises click.UsageError for another drafter than the plan's, whose tree and numbers say nothing of it.
+    """
+    if asked is None:
+        return planned
+    name = "model" if planned.drafter is None else planned.drafter.name
+    if asked.name != name:
+        raise click.UsageError(
+            f"--drafter: expected {name}, which {path} was planned for. Got {asked.name}: plan for it with treeopt "
+            f"profile --drafter {asked.name} and treeopt solve."
+        )
+    if planned.drafter is None or asked.source is None:
+        return planned
+    return replace(planned, drafter=replace(planned.drafter, source=asked.source))
+
+
+def load_drafter_of(
+    path: Path, planned: "TreeFile", models: "ModelPair", *, capacity: int | None = None
+) -> "LoadedDrafter | None":
+    """Load the heads of a plan's drafter and warn where they are others than planned; None for the draft model."""
+    from treeopt.methods.make_drafter import load_planned
+
+    setting = planned.drafter
+    if setting is None:
+        return None
+    loaded = load_planned(setting, models, capacity=capacity)
+    if None not in (setting.digest, loaded.digest) and setting.digest != loaded.digest:
+        warn(OtherHeads(str(path), setting.name, setting.source))
+    return loaded

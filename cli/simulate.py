@@ -1,0 +1,287 @@
+"""`treeopt simulate`: what a server will do under a load, before it serves."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from treeopt.cli.bench_engine import default_length
+from treeopt.cli.command import Command
+from treeopt.cli.options.inputs import PROFILE_PATH, load_profile, output_file
+from treeopt.cli.options.plan import PROFILE_TEMPERATURE
+from treeopt.cli.options.record import option, options
+from treeopt.cli.options.rule import measured_rule
+from treeopt.cli.options.values import COUNT, DURATION, MOST, SEED, CommaList
+from treeopt.cli.terminal import warn
+from treeopt.cli.waiting import patience
+from treeopt.files.picture_file import checked_suffix
+from treeopt.records.warnings import FormatCaution
+
+if TYPE_CHECKING:
+    from treeopt.planner import PlanRequest
+    from treeopt.records.profile import Profile
+    from treeopt.report.simulation import LargestRate, Simulation
+    from treeopt.simulation.arrivals import Load
+    from treeopt.simulation.outcome import Outcome
+    from treeopt.simulation.settings import ServedSetting
+    from treeopt.simulation.simulate import Limits
+    from treeopt.simulation.step_seconds import StepSeconds
+
+_RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(?:/(s|min|h))?", re.ASCII)
+_PER_SECOND = {None: 1.0, "s": 1.0, "min": 1 / 60, "h": 1 / 3600}
+AROUND = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
+"""What the picture shows beside a single rate, as multiples of it."""
+UNKNOWN_PROMPTS = (
+    "the profile does not tell how long prompts take to be read, so that times to the first token are waiting alone. "
+    "Give the seconds of one with --prompt-time."
+)
+ONE_TEXT = (
+    "the profile has times of one text at a time only, so that servers take one after the other. Measure more: "
+    "{} --batch-sizes 1,2,4,8."
+)
+
+
+def _rate(text: str) -> float:
+    match = _RATE.fullmatch(text)
+    if match is None or float(match[1]) <= 0:
+        raise ValueError(text)
+    return float(match[1]) * _PER_SECOND[match[2]]
+
+
+class LengthRange(click.ParamType[tuple[int, int]]):
+    """A number of tokens, or a range such as `32-128`."""
+
+    name = "tokens"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """Return the smallest and the largest; a usage error for anything else."""
+        if isinstance(value, tuple):
+            return value
+        match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", str(value), re.ASCII)
+        low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+        if not 1 <= low <= high <= MOST:
+            self.fail(f"expected a number of tokens, or a range such as 32-128. Got {value!r}.", param, ctx)
+        return low, high
+
+
+TOKENS = LengthRange()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateOptions:
+    """Under which load, of what, and what to write."""
+
+    profile_path: Path = field(metadata=PROFILE_PATH)
+    rates: tuple[float, ...] = field(
+        metadata=option(
+            "--rate",
+            "rates",
+            type=CommaList("rates above 0", _rate, "4/s,90/min"),
+            required=True,
+            help="Texts that arrive, such as 4/s or 90/min; several with commas.",
+        )
+    )
+    prompt_tokens: tuple[int, int] = field(
+        metadata=option("--prompt-tokens", type=TOKENS, required=True, help="Length of prompts, or a range, 32-128.")
+    )
+    new_tokens: tuple[int, int] = field(
+        metadata=option("--new-tokens", type=TOKENS, required=True, help="Length of texts, or a range, 32-128.")
+    )
+    replicas: int = field(
+        metadata=option("--replicas", type=COUNT, default=1, show_default=True, help="Servers that share the texts.")
+    )
+    most_texts: int | None = field(
+        metadata=option(
+            "--most-texts", type=COUNT, help="Most texts that a server decodes at a time; by default all measured."
+        )
+    )
+    prompt_s: float | None = field(
+        metadata=option(
+            "--prompt-time",
+            "prompt_s",
+            type=DURATION,
+            help="Time of reading a prompt; by default that of passes as long, which profiles of engines do not have.",
+        )
+    )
+    first_token_s: float | None = field(
+        metadata=option(
+            "--first-token-within",
+            "first_token_s",
+            type=DURATION,
+            help="Find the largest rate at which 99 of 100 texts have their first token within this time.",
+        )
+    )
+    token_s: float | None = field(
+        metadata=option(
+            "--token-within",
+            "token_s",
+            type=DURATION,
+            help="Find the largest rate at which 99 of 100 texts have a token in this time, on average.",
+        )
+    )
+    rule: str | None = field(metadata=measured_rule("Verification rule; by default the first in the profile."))
+    temperature: float | None = field(metadata=PROFILE_TEMPERATURE)
+    budget: int | None = field(
+        metadata=option("--budget", type=COUNT, help="Most nodes of trees, root included; by default all measured.")
+    )
+    duration_s: float = field(
+        metadata=option(
+            "--duration", "duration_s", type=DURATION, default=60.0, show_default="60s", help="How long texts arrive."
+        )
+    )
+    seed: int = field(metadata=option("--seed", type=SEED, default=0, show_default=True, help="Of all draws."))
+    plot: Path | None = field(
+        metadata=option("--plot", type=output_file, help="Picture over rates to write too: .svg, .png or .pdf.")
+    )
+    as_json: bool = field(
+        metadata=option(
+            "--json", "as_json", is_flag=True, help="Print everything as one JSON object instead of the tables."
+        )
+    )
+
+    @property
+    def load(self) -> "Load":
+        """The load at the largest rate."""
+        from treeopt.simulation.arrivals import Load
+
+        return Load(
+            rate_per_s=max(self.rates),
+            prompt_tokens=self.prompt_tokens,
+            new_tokens=self.new_tokens,
+            duration_s=self.duration_s,
+            seed=self.seed,
+        )
+
+    @property
+    def limits(self) -> "Limits":
+        """The latencies to keep."""
+        from treeopt.simulation.simulate import Limits
+
+        return Limits(first_token_s=self.first_token_s, token_s=self.token_s)
+
+    @property
+    def request(self) -> "PlanRequest":
+        """What the planner is asked for."""
+        from treeopt.planner import PlanRequest
+
+        return PlanRequest(rule=self.rule, temperature=self.temperature, max_nodes=self.budget)
+
+
+@click.command(cls=Command)
+@options(SimulateOptions)
+def simulate(asked: SimulateOptions) -> None:
+    """Predict what a server does under a load: tokens per second and waiting times, setting by setting.
+
+    Texts arrive at random and meet the measured times and accepted ranks of a profile, of treeopt's decoder or of an
+    engine that was probed.  Plain decoding, the engine's default, every fixed length and the schedule get the same texts.
+    """
+    if asked.plot is not None:
+        checked_suffix(asked.plot)
+    from treeopt.planner.model import token_model
+    from treeopt.report.simulation import simulation_json, simulation_text
+    from treeopt.simulation.settings import served_settings
+    from treeopt.simulation.step_seconds import StepSeconds
+
+    profile = load_profile(asked.profile_path)
+    model = token_model(profile.acceptance(rule=asked.rule, temperature=asked.temperature))
+    seconds = StepSeconds(profile, model, asked.prompt_s)
+    default = default_length(profile.engine.name) if profile.engine is not None else None
+    with patience("solving"):
+        settings = served_settings(profile, seconds, asked.request, default)
+    found = _simulated(asked, settings, seconds)
+    click.echo(simulation_json(found) if asked.as_json else simulation_text(found))
+    if asked.plot is not None:
+        _draw(asked, profile, settings, seconds, found)
+    _warn(profile, seconds)
+
+
+def _simulated(asked: SimulateOptions, settings: "Sequence[ServedSetting]", seconds: "StepSeconds") -> "Simulation":
+    from treeopt.report.simulation import Simulation
+
+    limited = len(settings) if asked.limits.any else 0
+    with patience("simulating", unit="setting", total=len(settings) * len(asked.rates) + limited) as tick:
+        outcomes = _at_rates(asked, settings, seconds, sorted(asked.rates), tick)
+        rates = _largest(asked, settings, seconds, tick) if asked.limits.any else ()
+    return Simulation(
+        load=asked.load,
+        replicas=asked.replicas,
+        most_texts=asked.most_texts or seconds.most_texts,
+        outcomes=outcomes,
+        tells_prompts=seconds.tells_prompts,
+        limits=asked.limits,
+        largest_rates=rates,
+    )
+
+
+def _at_rates(
+    asked: SimulateOptions,
+    settings: "Sequence[ServedSetting]",
+    seconds: "StepSeconds",
+    rates: Sequence[float],
+    tick: Any = lambda: None,
+) -> "tuple[Outcome, ...]":
+    from treeopt.simulation.simulate import simulate as simulated
+
+    return tuple(
+        each
+        for rate in rates
+        for each in simulated(
+            settings,
+            seconds,
+            replace(asked.load, rate_per_s=rate),
+            replicas=asked.replicas,
+            most_texts=asked.most_texts,
+            tick=tick,
+        )
+    )
+
+
+def _largest(
+    asked: SimulateOptions, settings: "Sequence[ServedSetting]", seconds: "StepSeconds", tick: Any
+) -> "tuple[LargestRate, ...]":
+    from treeopt.report.simulation import LargestRate
+    from treeopt.simulation.simulate import largest_rate
+
+    found = []
+    for each in settings:
+        rate = largest_rate(
+            each, seconds, asked.load, asked.limits, replicas=asked.replicas, most_texts=asked.most_texts
+        )
+        found.append(LargestRate(name=each.name, rate_per_s=rate))
+        tick()
+    return tuple(found)
+
+
+def _draw(
+    asked: SimulateOptions,
+    profile: "Profile",
+    settings: "Sequence[ServedSetting]",
+    seconds: "StepSeconds",
+    found: "Simulation",
+) -> None:
+    """Draw the rates that are asked for, or those around a single one."""
+    from treeopt.report.plan_text import models_and_machine
+    from treeopt.report.simulation import simulation_text
+    from treeopt.report.simulation_figure import save_simulation_figure
+
+    outcomes = found.outcomes
+    if len(asked.rates) == 1:
+        with patience("drawing", total=1):
+            outcomes = _at_rates(asked, settings, seconds, [share * asked.rates[0] for share in AROUND])
+    assert asked.plot is not None  # asked before
+    served, _, _ = simulation_text(found).partition("\n")
+    save_simulation_figure(
+        outcomes, asked.plot, title=models_and_machine(profile.pair, profile.machine), subtitle=f"simulated: {served}"
+    )
+    click.echo(f"Written to {asked.plot}", err=True)
+
+
+def _warn(profile: "Profile", seconds: "StepSeconds") -> None:
+    if not seconds.tells_prompts:
+        warn(FormatCaution(UNKNOWN_PROMPTS))
+    if seconds.most_texts == 1:
+        command = "treeopt profile" if profile.engine is None else f"treeopt probe {profile.engine.name}"
+        warn(FormatCaution(ONE_TEXT.format(command)))

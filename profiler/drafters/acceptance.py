@@ -1,0 +1,139 @@
+"""The acceptance of heads that fill static trees, text by text, with the ranks below every root."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from treeopt.arrays import Int64
+from treeopt.profiler.acceptance.heads import HeadText, children_counts, eagle_children, generated, medusa_children
+from treeopt.profiler.journal import Journal
+from treeopt.records.acceptance_counts import REJECTED, AcceptanceCounts, text_sums
+from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.measured_drafter import RULE
+from treeopt.records.root_ranks import RootRanks
+from treeopt.records.sampling import Sampling
+from treeopt.runtime.drafters.eagle import EagleHead
+from treeopt.runtime.drafters.loaded import LoadedDrafter
+from treeopt.runtime.models.transformer import Transformer
+
+
+class CountedRoots(NamedTuple):
+    """One text, every position of it a root once."""
+
+    counts: AcceptanceCounts
+    ranks: Int64
+    """int64 (roots, D): the rank of the text's token at each depth below each root, `REJECTED` for none."""
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """All of it in one row, as a journal keeps it: D, the sums, and the ranks."""
+        return (self.ranks.shape[1], self.ranks.size, *map(float, self.ranks.ravel()), *self.counts.numbers)
+
+    @classmethod
+    def of(cls, numbers: Sequence[float]) -> "CountedRoots":
+        """Return the text of which `numbers` gave a row."""
+        depths, size = int(numbers[0]), int(numbers[1])
+        ranks = np.array(numbers[2 : 2 + size]).astype(np.int64).reshape(-1, depths)
+        return cls(AcceptanceCounts.from_numbers(np.array(numbers[2 + size :]), depths), ranks)
+
+
+class CountedAcceptance(NamedTuple):
+    """What all texts come to."""
+
+    acceptance: MeasuredAcceptance
+    ranks: RootRanks
+
+
+def counted_acceptance(
+    count: Callable[[int], CountedRoots],
+    texts: int,
+    sampling: Sampling,
+    kind: str,
+    journal: Journal,
+    tick: Callable[[], object],
+) -> CountedAcceptance:
+    """Return the acceptance over some texts, counting those that the journal does not hold.
+
+    Args:
+        count: from a text's number to what was counted on it.
+        texts: how many.
+        sampling: how they were sampled.
+        kind: their name in the journal.
+        journal: where each is kept.
+        tick: called after every text.
+
+    Raises TreeoptError for too little text.
+    """
+    known = {entry.key: entry.values for entry in journal.entries(kind)}
+    for number in range(texts):
+        if number not in known:
+            known[number] = count(number).numbers
+            journal.append(kind, number, known[number])
+        tick()
+    found = [CountedRoots.of(known[number]) for number in range(texts)]
+    sums = text_sums([each.counts for each in found])
+    acceptance = MeasuredAcceptance(
+        rule=RULE,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        prompts=texts,
+        positions=int(sums.reached[:, 0].sum()),
+        table=sums.table(),
+        texts=sums,
+    )
+    depths = sums.reached.shape[1]
+    return CountedAcceptance(acceptance, RootRanks([_cut(each.ranks[:, :depths]) for each in found], depths))
+
+
+def counter(
+    drafter: LoadedDrafter,
+    prompts: Sequence[Sequence[int]],
+    *,
+    positions: int,
+    sampling: Sampling,
+    branching: int,
+    depth: int,
+) -> Callable[[int], CountedRoots]:
+    """Return what counts one prompt's text by its number, which is its seed too.
+
+    Args:
+        drafter: one that fills static trees.
+        prompts: token ids that the target continues.
+        positions: generated after each, fewer where a text ends.
+        sampling: how.
+        branching: tokens after each node that are counted.
+        depth: levels of an EAGLE head; Medusa has as many as it has heads.
+    """
+    target, heads = drafter.target, drafter.heads
+    assert isinstance(target, Transformer)  # heads are loaded for no other
+
+    def count(number: int) -> CountedRoots:
+        generator = torch.Generator(target.device).manual_seed(number)
+        if isinstance(heads, EagleHead):
+            text = generated(target, prompts[number], positions, sampling, generator, heads.wants)
+            return counted_roots(eagle_children(heads, text, branching, depth), text)
+        text = generated(target, prompts[number], positions, sampling, generator)
+        return counted_roots(medusa_children(heads, text, branching), text)
+
+    return count
+
+
+def counted_roots(children: Tensor, text: HeadText) -> CountedRoots:
+    """Return the sums and the ranks of one text; arguments as for `children_counts`."""
+    places, depths, _ = children.shape
+    ranks = np.full((places, depths), REJECTED, np.int64)
+    for depth in range(min(depths, places)):
+        hits = children[: places - depth, depth] == text.tokens[depth:, None]
+        rank = torch.where(hits.any(1), hits.int().argmax(1), REJECTED)
+        ranks[: len(rank), depth] = rank.cpu().numpy()
+    return CountedRoots(children_counts(children, text), ranks)
+
+
+def _cut(ranks: Int64) -> list[list[int]]:
+    """Return the rows up to where the text left the drafted children."""
+    left = np.where((ranks == REJECTED).any(axis=1), (ranks == REJECTED).argmax(axis=1), ranks.shape[1])
+    return [row[:length].tolist() for row, length in zip(ranks, left, strict=True)]

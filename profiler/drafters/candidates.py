@@ -1,0 +1,81 @@
+"""Settings of drafters with trees of their own that are worth decoding with."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from treeopt.errors import InfeasibleError, InvalidValueError
+from treeopt.planner.calibration import calibration, specexec_settings
+from treeopt.planner.dynamic import fastest_dynamic_tree
+from treeopt.planner.model import StepModel
+from treeopt.planner.replay import Replay
+from treeopt.records.draft_record import DraftRecord
+from treeopt.records.drafter_setting import DrafterSetting, drafter_setting
+from treeopt.runtime.drafters.loaded import LoadedDrafter
+from treeopt.runtime.drafters.lookahead import LOOKAHEAD_SETTINGS
+from treeopt.runtime.drafters.prompt_lookup import PROMPT_LOOKUP_SETTINGS
+from treeopt.runtime.drafters.redrafter import REDRAFTER_SETTINGS
+from treeopt.trees.dynamic_tree import DynamicTree
+
+HEAD_TREES = tuple(
+    DynamicTree(top_k=top_k, depth=depth, nodes=nodes)
+    for top_k, depth, nodes in (
+        *((1, 2, 3), (1, 4, 5), (2, 3, 6), (2, 4, 8), (3, 4, 12), (4, 5, 16), (4, 6, 24)),
+        *((8, 5, 32), (8, 6, 48), (10, 7, 60)),
+    )
+)
+"""Dynamic trees of a head, of which there is no draft record: from a short chain to EAGLE-2's own numbers."""
+Recorded = Callable[[], DraftRecord]
+
+
+def candidates(drafter: LoadedDrafter, model: StepModel, recorded: Recorded, max_tokens: int) -> list[DrafterSetting]:
+    """Return the settings of a drafter that may be the fastest, each once.
+
+    Args:
+        drafter: with trees of its own.
+        model: the profile's times, from which settings of trees of the draft model are chosen.
+        recorded: returns what the draft model thinks along some texts; asked where it is needed only.
+        max_tokens: of the largest pass; settings beyond it are left out.
+
+    Raises InfeasibleError where none is left.
+    """
+    found = [
+        drafter_setting(drafter.name, source=drafter.source, digest=drafter.digest, **values)
+        for values in _values(drafter, model, recorded, max_tokens)
+    ]
+    fitting = [each for each in dict.fromkeys(found) if _fits(drafter, each, max_tokens)]
+    if not fitting:
+        raise InfeasibleError(
+            f"{drafter.name}: no setting of it verifies {max_tokens} tokens at most. Profile with a larger --max-tokens."
+        )
+    return fitting
+
+
+def _values(drafter: LoadedDrafter, model: StepModel, recorded: Recorded, max_tokens: int) -> Iterator[dict[str, int]]:
+    if drafter.name == "redrafter":
+        yield from ({"width": each.width, "length": each.length} for each in REDRAFTER_SETTINGS)
+    elif drafter.name == "lookahead":
+        for window in LOOKAHEAD_SETTINGS:
+            yield {"window": window.window, "ngram": window.ngram, "candidates": window.candidates}
+    elif drafter.name == "prompt-lookup":
+        yield from ({"ngram": each.ngram, "length": each.length} for each in PROMPT_LOOKUP_SETTINGS)
+    elif drafter.name == "specexec":
+        names = ("budget", "branching", "batch", "max_passes")
+        for each in specexec_settings(model, calibration(recorded())):
+            yield {name: getattr(each, name) for name in names}
+    else:
+        trees = HEAD_TREES if drafter.heads is not None else _recorded_trees(recorded(), model, max_tokens)
+        yield from ({"top_k": each.top_k, "depth": each.depth, "nodes": each.nodes} for each in trees)
+
+
+def _recorded_trees(record: DraftRecord, model: StepModel, max_tokens: int) -> Sequence[DynamicTree]:
+    """Return the fastest dynamic trees of a row of sizes, as a record and a profile's times say."""
+    replay, most = Replay(record), min(max_tokens, model.costs.max_nodes)
+    sizes = [size for size in (4, 6, 8, 12, 16, 24, 32, 64) if size <= most] or [most]
+    return [fastest_dynamic_tree(replay, model, max_nodes=size).tree for size in sizes]
+
+
+def _fits(drafter: LoadedDrafter, setting: DrafterSetting, max_tokens: int) -> bool:
+    """Return whether the drafter can be set so, and verifies no more than was timed."""
+    try:
+        return drafter.set_to(setting).max_tokens <= max_tokens
+    except InvalidValueError:  # more children than a small vocabulary has
+        return False

@@ -1,0 +1,244 @@
+"""Every drafter that is asked for, at every temperature: measured last, from what the profile holds by then."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import NoReturn
+from zlib import crc32
+
+from tqdm import tqdm
+
+from treeopt.planner.model import StepModel, step_model
+from treeopt.profiler.acceptance.draft_record import Recording, TextFiles
+from treeopt.profiler.drafters.acceptance import CountedAcceptance, counted_acceptance, counter
+from treeopt.profiler.drafters.candidates import candidates
+from treeopt.profiler.drafters.decodes import (
+    DecodedText,
+    Way,
+    decoded_in_turn,
+    middle_tokens,
+    passes_of,
+    together,
+)
+from treeopt.profiler.recorder import Recorder
+from treeopt.profiler.settings import RecordSize, Settings
+from treeopt.records.draft_record import DraftRecord
+from treeopt.records.drafter_setting import TREES, DrafterSetting
+from treeopt.records.measured_drafter import (
+    RULE,
+    CountedDecodes,
+    CountedSetting,
+    DecodedTree,
+    MeasuredDrafter,
+    MeasuredTrees,
+)
+from treeopt.records.profile import Profile
+from treeopt.records.sampling import Sampling
+from treeopt.runtime import Decoder
+from treeopt.runtime.drafters.drafter import Drafter
+from treeopt.runtime.drafters.loaded import LoadedDrafter
+from treeopt.trees import TokenTree, chain, level_widths
+
+Prompts = Sequence[Sequence[int]]
+TRIED_PROMPTS, TRIED_POSITIONS = 4, 48
+"""Texts that every candidate is decoded with, to find those that are decoded with in full."""
+KEPT, KEPT_POSITIONS = 2, 128
+"""Settings that are decoded with on all prompts, and how long their texts are at most."""
+TREE_PROMPTS, TREE_POSITIONS = 8, 64
+"""Texts that trees are decoded with, to know what their steps take; what they accept is counted apart."""
+RECORD = RecordSize(top_k=8, depth=8)
+RECORDED_PROMPTS, RECORDED_POSITIONS = 6, 64
+"""Texts along which the draft model is recorded, to find candidates."""
+WIDTHS = ((1,), (3, 3, 2, 1), (4, 6, 6, 4, 3, 2), (8, 12, 12, 8, 4, 2))
+"""Nodes of each level of the trees that are decoded with, beside chains; as deep as the drafter drafts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterMeasurement:
+    """What drafters are measured with.
+
+    Args of all: the texts are those that the profile's acceptance is counted on.
+    """
+
+    prompts: Prompts
+    settings: Settings
+    positions: int
+    """New tokens of each text."""
+    recorder: Recorder
+    """What times texts, and where they are kept."""
+
+    def measure(self, drafters: Sequence[LoadedDrafter], profile: Profile, hidden: bool | None) -> Profile:
+        """Return a profile with the drafters in it; those of which the journal holds all are not run again."""
+        found = []
+        for drafter in drafters:
+            with tqdm(desc=f"{drafter.name:<10}", unit="text", disable=hidden) as bar:
+                work = _Work(drafter, self, profile, partial(_more, bar), replace(self.recorder, tick=bar.update))
+                found.append(work.measured())
+        return replace(profile, drafters=tuple(found))
+
+
+def _more(bar: "tqdm[NoReturn]", texts: int) -> None:
+    """Let a bar end later."""
+    bar.total = (bar.total or 0) + texts
+    bar.refresh()
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One drafter in the making."""
+
+    drafter: LoadedDrafter
+    given: DrafterMeasurement
+    profile: Profile
+    more: Callable[[int], None]
+    """Told how many texts are to come."""
+    recorder: Recorder
+
+    def measured(self) -> MeasuredDrafter:
+        drafter, samplings = self.drafter, self.given.settings.samplings
+        static = drafter.name in TREES
+        return MeasuredDrafter(
+            name=drafter.name,
+            source=drafter.source,
+            digest=drafter.digest,
+            trees=tuple(map(self._trees, samplings)) if static else (),
+            decodes=() if static else tuple(map(self._decodes, samplings)),
+        )
+
+    def _trees(self, sampling: Sampling) -> MeasuredTrees:
+        """Return the acceptance of static trees, and texts decoded with some."""
+        counted = self._acceptance(sampling)
+        prompts = self.given.prompts[:TREE_PROMPTS]
+        trees = probe_trees(counted.acceptance.table.max_depth or 1, self._widest, self.given.settings.max_tokens)
+        ways = [self._plain(sampling, "trees"), *(self._filling(tree, sampling) for tree in trees)]
+        plain, *found = self._decoded(ways, prompts, min(self.given.positions, TREE_POSITIONS))
+        return MeasuredTrees(
+            acceptance=counted.acceptance,
+            ranks=counted.ranks,
+            context_tokens=middle_tokens(prompts, plain),
+            plain=together(plain),
+            trees=tuple(
+                DecodedTree(tree=tree, decoded=together(texts)) for tree, texts in zip(trees, found, strict=True)
+            ),
+        )
+
+    def _acceptance(self, sampling: Sampling) -> CountedAcceptance:
+        prompts, settings = self.given.prompts, self.given.settings
+        self.more(len(prompts))
+        count = counter(
+            self.drafter,
+            prompts,
+            positions=self.given.positions,
+            sampling=sampling,
+            branching=settings.branching,
+            depth=settings.depth,
+        )
+        kind = f"acceptance {self._kind(sampling)}"
+        return counted_acceptance(count, len(prompts), sampling, kind, self.recorder.journal, self.recorder.tick)
+
+    @property
+    def _widest(self) -> int:
+        return self.drafter.target.config.vocabulary
+
+    def _decodes(self, sampling: Sampling) -> CountedDecodes:
+        """Return the settings that were fastest on a few texts, decoded with in full."""
+        settings = candidates(self.drafter, self._model(sampling), self._recorded(sampling), self._max_tokens)
+        kept = self._fastest(settings, sampling)
+        ways = [self._plain(sampling, "decode"), *(self._set_to(each, sampling, "decode") for each in kept)]
+        plain, *found = self._decoded(ways, self.given.prompts, min(self.given.positions, KEPT_POSITIONS))
+        return CountedDecodes(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            context_tokens=middle_tokens(self.given.prompts, plain),
+            plain=together(plain),
+            settings=tuple(
+                _counted(setting, self.drafter.set_to(setting).max_tokens, texts)
+                for setting, texts in zip(kept, found, strict=True)
+            ),
+        )
+
+    def _fastest(self, settings: Sequence[DrafterSetting], sampling: Sampling) -> list[DrafterSetting]:
+        """Return the settings with the most tokens per second on a few texts."""
+        if len(settings) <= KEPT:
+            return list(settings)
+        ways = [self._set_to(each, sampling, "try") for each in settings]
+        tried = self._decoded(ways, self.given.prompts[:TRIED_PROMPTS], min(self.given.positions, TRIED_POSITIONS))
+        rates = [sum(each.tokens for each in texts) / sum(each.seconds for each in texts) for texts in tried]
+        order = sorted(range(len(settings)), key=lambda place: -rates[place])
+        return [settings[place] for place in order[:KEPT]]
+
+    def _decoded(self, ways: Sequence[Way], prompts: Prompts, positions: int) -> list[list[DecodedText]]:
+        self.more(len(ways) * len(prompts))
+        return decoded_in_turn(ways, prompts, positions, self.recorder)
+
+    def _plain(self, sampling: Sampling, what: str) -> Way:
+        return Way(f"{what} plain {self._kind(sampling)}", lambda: self._decoder(None, sampling))
+
+    def _filling(self, tree: TokenTree, sampling: Sampling) -> Way:
+        kind = f"trees {crc32(repr(tree.parents.tolist()).encode())} {self._kind(sampling)}"
+        return Way(kind, lambda: self._decoder(self.drafter.filling(tree), sampling))
+
+    def _set_to(self, setting: DrafterSetting, sampling: Sampling, what: str) -> Way:
+        kind = f"{what} {setting.words} {self._kind(sampling)}"
+        return Way(kind, lambda: self._decoder(self.drafter.set_to(setting), sampling))
+
+    def _kind(self, sampling: Sampling) -> str:
+        """Return the end of a name in the journal: whatever it is of, it is of this drafter and sampling."""
+        return f"{self.drafter.name} {sampling.temperature:g}"
+
+    def _decoder(self, drafter: Drafter | None, sampling: Sampling) -> Decoder:
+        return Decoder(
+            self.drafter.target,
+            drafter,
+            chain(0) if drafter is None else None,
+            sampling=sampling,
+            max_text_tokens=self.drafter.capacity,
+            cuda_graphs=self.given.settings.cuda_graphs,
+        )
+
+    @property
+    def _max_tokens(self) -> int:
+        """The largest pass that was timed under every condition: what is larger cannot be planned."""
+        return min(each.verify.max_tokens for each in self.profile.latencies)
+
+    def _model(self, sampling: Sampling) -> StepModel:
+        temperature = sampling.temperature
+        known = self.profile.acceptances_of(rule=RULE, temperature=temperature)
+        return step_model(self.profile, rule=RULE if known else None, temperature=temperature)
+
+    def _recorded(self, sampling: Sampling) -> Callable[[], DraftRecord]:
+        """Return what records the draft model along a few texts, once."""
+        prompts, size = self.given.prompts[:RECORDED_PROMPTS], min(self.given.positions, RECORDED_POSITIONS)
+
+        @cache
+        def record() -> DraftRecord:
+            settings = Settings(samplings=(sampling,), positions=size * len(prompts), record=RECORD)
+            pair = self.drafter.target, self.drafter.draft
+            return Recording(*pair, prompts, settings, files=TextFiles(None)).record(show_progress=False)
+
+        return record
+
+
+def probe_trees(depth: int, widest: int, max_tokens: int) -> tuple[TokenTree, ...]:
+    """Return trees that differ in levels, nodes, internal nodes and branching, none deeper or larger than they may be.
+
+    Args:
+        depth: most levels.
+        widest: most children of a node.
+        max_tokens: most nodes.
+    """
+    chains = [chain(length) for length in sorted({1, (depth + 1) // 2, depth})]
+    wide = [level_widths([min(width, widest) for width in widths[:depth]]) for widths in WIDTHS]
+    return tuple(dict.fromkeys(tree for tree in [*chains, *wide] if tree.nodes <= max_tokens))
+
+
+def _counted(setting: DrafterSetting, max_tokens: int, texts: Sequence[DecodedText]) -> CountedSetting:
+    passes = passes_of(texts)
+    return CountedSetting(
+        values=setting.values,
+        max_tokens=max_tokens,
+        decoded=together(texts),
+        pass_tokens=tuple(passes),
+        passes=tuple(passes.values()),
+    )

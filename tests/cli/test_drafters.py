@@ -1,0 +1,139 @@
+"""Drafters on the command line: named before anything is loaded, a row each in what solve prints, the fastest in the tree file."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.cli.conftest import LITTLE
+from tests.cli.invented import call, invented, saved, solved, solved_json
+from tests.planner.test_drafters import heads, lookup, lookup_rows
+from tests.support.eagle_heads import make_head, save_head, speculators
+from treeopt import bundled as bundle
+from treeopt.runtime import load_model
+from treeopt.trees.drafter_setting import drafter_setting
+from treeopt.trees.tree_file import load_file
+
+
+@pytest.fixture
+def profile():
+    found = invented()
+    best = ({"length": 5, "ngram": 3}, 6, 4.5, 1e-4)
+    return replace(found, drafters=(heads(found), lookup(found, [*lookup_rows(), best])))
+
+
+def rows(text):
+    """Return the lines of the table of drafters."""
+    lines = text.splitlines()
+    start = next(place for place, line in enumerate(lines) if line.startswith("  drafter"))
+    return lines[start + 1 : lines.index("", start)]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("medsua",), "expected one of model, medusa, redrafter, eagle, eagle2, specexec, lookahead, prompt-lookup"),
+        (("lookahead=heads",), "expected no folder, because lookahead reads none. Got 'heads': leave it out."),
+        (("medusa=",), "expected a folder behind medusa=. Got none"),
+        (("lookahead", "medusa", "lookahead"), "--drafter lookahead: expected once. Got it 2 times."),
+        (("model", "model"), "--drafter model: expected once. Got it 2 times."),
+    ],
+)
+def test_names_are_refused_before_anything_is_loaded(folder, options, expected):
+    named = [part for each in options for part in ("--drafter", each)]
+    result = call("profile", "--target", "absent", "--draft", "absent", *named)
+    assert result.exit_code == 2
+    assert expected in " ".join(result.stderr.split())
+    assert list(folder.iterdir()) == []
+
+
+def test_heads_that_are_not_there_or_fit_no_target(folder):
+    (folder / "heads").mkdir()
+    for drafter in ("medusa=absent", "eagle=heads", "eagle2=absent"):
+        result = call("profile", "--drafter", drafter, *LITTLE)
+        assert result.exit_code == 1, drafter
+        assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+        assert not (folder / "profile.yaml").exists()
+
+
+def test_a_row_for_each_drafter_and_the_fastest_in_the_tree_file(folder, profile):
+    text = solved(folder, profile)
+    found = rows(text)
+    assert [line[2:].split()[0] for line in found] == ["model", "medusa", "prompt-lookup"]
+    (chosen,) = [line for line in found if line.startswith("*")]
+    rates = [float(line.split()[-2]) for line in found]
+    assert found[rates.index(max(rates))] == chosen
+    file = load_file(folder / "tree.json")
+    assert file.drafter is not None
+    assert file.drafter.name == chosen[2:].split()[0]
+    assert f"Fastest of all drafters: {file.drafter.name}" in text
+    assert file.provenance is not None
+    assert round(file.provenance.speedup, 2) == max(rates)
+
+
+def test_where_the_draft_model_is_fastest_the_file_names_no_drafter(folder, profile):
+    slow = lookup(profile, [({"length": 3, "ngram": 2}, 4, 1.1, 5e-3)])
+    text = solved(folder, replace(profile, drafters=(slow,)))
+    assert rows(text)[0].startswith("* model")
+    assert '"version": 1' in (folder / "tree.json").read_text()
+    assert load_file(folder / "tree.json").drafter is None
+
+
+def test_without_drafters_nothing_is_said_of_them(folder, profile):
+    text = solved(folder, replace(profile, drafters=()))
+    assert "drafter" not in text
+    assert solved_json(folder, replace(profile, drafters=()))["drafters"] == []
+
+
+def test_one_drafter_alone(folder, profile):
+    for name in ("model", "medusa", "prompt-lookup"):
+        text = solved(folder, profile, "--drafter", name)
+        (row,) = rows(text)
+        assert row.startswith(f"* {name}")
+        assert "of all drafters" not in text
+        assert (load_file(folder / "tree.json").drafter or drafter_setting("model")).name == name
+    result = call("solve", "--profile", saved(folder, profile), "--drafter", "eagle")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "Error: drafter eagle: nothing was measured of it that suits. Measured here: model, medusa, prompt-lookup. "
+        "Profile with --drafter eagle.\n"
+    )
+    assert call("solve", "--profile", saved(folder, profile), "--drafter", "medsua").exit_code == 2
+
+
+def test_as_json(folder, profile):
+    found = solved_json(folder, profile)["drafters"]
+    assert [each["drafter"] for each in found] == ["model", "medusa", "prompt-lookup"]
+    assert sum(each["chosen"] for each in found) == 1
+    model, medusa, prompt_lookup = found
+    assert (len(medusa["parents"]), medusa["settings"]) == (medusa["nodes"], {})
+    assert (prompt_lookup["parents"], sorted(prompt_lookup["settings"])) == (None, ["length", "ngram"])
+    assert model["bound_on_speedup"] >= model["speedup"]
+    for each in found:
+        low, high = each["speedup_interval"]
+        assert low <= each["speedup"] <= high
+
+
+def test_a_tree_file_on_standard_output_is_nothing_else(folder, profile):
+    result = call("solve", "--profile", saved(folder, profile), "-o", "-")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["drafter"]["name"] in result.stderr
+
+
+@pytest.mark.slow
+def test_a_profile_of_the_bundled_pair_with_drafters_is_solved(folder):
+    target = load_model(bundle.TARGET)
+    eagle = save_head(speculators, folder / "eagle", make_head(target, (1, 2), embedding=True), target)
+    named = ("model", "prompt-lookup", f"medusa={bundle.MEDUSA}", f"eagle={eagle}", f"eagle2={eagle}")
+    options = [part for each in named for part in ("--drafter", each)]
+    result = call("profile", *LITTLE, "--positions", "48", "--max-prompts", "4", *options)
+    assert result.exit_code == 0, result.output
+    assert all(f"{name} at" in result.stdout or f"{name}: " in result.stdout for name in ("eagle", "eagle2", "medusa"))
+    names = [each.partition("=")[0] for each in named]
+    result = call("solve")
+    assert result.exit_code == 0, result.output
+    assert [line[2:].split()[0] for line in rows(result.stdout)] == names
+    assert call("solve", "--drafter", "eagle2").exit_code == 0
+    drafter = load_file(folder / "tree.json").drafter
+    assert drafter is not None
+    assert drafter.source == str(eagle)

@@ -1,0 +1,96 @@
+"""`treeopt simulate`: what it prints and refuses."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.cli.invented import STEEP, call, invented
+from tests.scripts import ROOT
+
+LOAD = ("--rate", "2/s", "--prompt-tokens", "32-64", "--new-tokens", "16", "--duration", "10s")
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    invented(conditions=[(256, 1), (256, 4)], tables=[STEEP]).save("profile.yaml")
+    return tmp_path
+
+
+@pytest.mark.usefixtures("served")
+class TestPrinted:
+    def test_every_setting_at_every_rate(self) -> None:
+        found = call("simulate", *LOAD[2:], "--rate", "2/s,30/min")
+
+        assert found.exit_code == 0, found.output
+        assert "0.5 texts a second" in found.stdout
+        assert "2 texts a second" in found.stdout
+        for name in ("plain", "chain of 1 draft token", "chain of 4 draft tokens", "schedule"):
+            assert found.stdout.count(f" {name} ") == 2
+        assert found.stdout.count("* ") == 2
+
+    def test_the_largest_rate_is_told_where_a_latency_is_asked_for(self) -> None:
+        found = json.loads(call("simulate", *LOAD, "--first-token-within", "1s", "--json").stdout)
+        rates = {each["name"]: each["rate_per_s"] for each in found["largest_rates"]}
+
+        assert rates["schedule"] > rates["plain"] > 0
+
+    def test_json_holds_what_was_simulated(self) -> None:
+        found = json.loads(call("simulate", *LOAD, "--json", "--replicas", "2", "--most-texts", "3").stdout)
+
+        assert (found["replicas"], found["most_texts"]) == (2, 3)
+        assert {each["name"] for each in found["outcomes"]} >= {"plain", "schedule"}
+        assert all(each["time_per_token"]["p99_s"] >= each["time_per_token"]["median_s"] for each in found["outcomes"])
+        assert found["largest_rates"] == []
+
+    def test_a_picture(self, served: Path) -> None:
+        found = call("simulate", *LOAD, "--plot", "load.svg")
+
+        assert found.exit_code == 0, found.output
+        text = (served / "load.svg").read_text("utf-8")
+        assert all(word in text for word in ("Throughput", "Latency", "schedule", "plain"))
+
+    def test_one_measured_text_at_a_time_is_said_with_what_to_do(self) -> None:
+        invented().save("profile.yaml")
+        found = call("simulate", *LOAD)
+
+        assert found.exit_code == 0
+        assert "at most 1 text at a time" in found.stdout
+        assert "treeopt profile --batch-sizes 1,2,4,8" in found.stderr
+
+
+@pytest.mark.usefixtures("served")
+@pytest.mark.parametrize(
+    ("changed", "code", "message"),
+    [
+        (("--rate", "0"), 2, "rates above 0"),
+        (("--rate", "-1/s"), 2, "rates above 0"),
+        (("--rate", "fast"), 2, "rates above 0"),
+        (("--new-tokens", "0"), 2, "a number of tokens, or a range"),
+        (("--prompt-tokens", "9-3"), 2, "a number of tokens, or a range"),
+        (("--replicas", "0"), 2, "1 to"),
+        (("--most-texts", "5"), 1, "4 were measured. Got 5"),
+        (("--rule", "nothing"), 1, "nothing"),
+        (("--plot", "load.txt"), 1, ".svg"),
+        (("--profile", "none.yaml"), 1, "no such file"),
+        (("--rate", "1000000/s"), 1, "at most 1000000 texts"),
+    ],
+)
+def test_bad_input_is_one_line(changed: tuple[str, str], code: int, message: str) -> None:
+    found = call("simulate", *LOAD, *changed)
+
+    assert found.exit_code == code
+    assert message in found.stderr
+    assert "Traceback" not in found.stderr
+    assert not found.stdout
+
+
+@pytest.mark.usefixtures("served")
+def test_the_page_shows_what_is_printed() -> None:
+    text = (ROOT / "docs" / "simulation.md").read_text("utf-8")
+    command, _, shown = text.split("```console\n$ treeopt ")[1].split("\n```")[0].replace("\\\n", "").partition("\n")
+    arguments = [str(ROOT / each) if each.startswith("docs/") else each for each in shlex.split(command)]
+
+    assert call(*arguments).stdout.rstrip() == shown

@@ -1,0 +1,161 @@
+"""A llama-server of one's own: its flags, that it answers, and that it ends with whoever started it, on a script of that name."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from tests.engines.probes.test_llama_server import gone
+from treeopt.engines.probes import llama_server
+from treeopt.engines.probes.client import Launch, Question
+from treeopt.engines.probes.llama_program import LlamaProgram
+from treeopt.engines.probes.named import availabilities, engine_client
+from treeopt.errors import EngineError, InvalidValueError
+
+TODAY = "-m, --model FNAME\n--spec-type TYPE\n--spec-draft-n-max N\n--spec-draft-n-min N\n--spec-draft-p-min P\n"
+BEFORE = "-m, --model FNAME\n--draft, --draft-max N\n--draft-min N\n--draft-p-min P\n"
+SCRIPT = """#!{python}
+import json, os, sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+if "--help" in sys.argv:
+    sys.exit(print({help!r}))
+if "--version" in sys.argv:
+    print("version: 7311 (abc)\\nbuilt with cc", file=sys.stderr)
+    sys.exit()
+if {fault!r}:
+    sys.exit({fault!r})
+given = dict(zip(sys.argv[1:], sys.argv[2:]))
+json.dump([os.getpid(), sys.argv[1:]], open({log!r}, "w"))
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        timings = {{"predicted_n": 9, "predicted_ms": 12.0, "draft_n": 10, "draft_n_accepted": 3}}
+        answers = {{"/health": {{}}, "/completion": {{"content": "text", "timings": timings, "tokens_evaluated": 5}}}}
+        found = answers.get(self.path)
+        self.send_response(404 if found is None else 200)
+        self.end_headers()
+        self.wfile.write(json.dumps(found).encode())
+    do_POST = do_GET
+    def log_message(self, *_): pass
+HTTPServer((given["--host"], int(given["--port"])), Handler).serve_forever()
+"""
+LAUNCH = Launch(target="t.gguf", draft="my d.gguf", draft_tokens=3, slots=2, context_tokens=64, timeout_s=20)
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Return the function that makes the script, which notes its process and its arguments in `log`."""
+
+    def made(*, says=TODAY, fault=""):
+        path = tmp_path / "llama-server"
+        log = str(tmp_path / "log")
+        path.write_text(SCRIPT.format(python=sys.executable, help=says, fault=fault, log=log), "utf-8")
+        path.chmod(0o755)
+        return path
+
+    return made
+
+
+NGRAM = replace(LAUNCH, draft=None, method="ngram", ngram_tokens=4)
+
+
+@pytest.mark.parametrize("name", ["--spec-ngram-simple-size-", "--spec-ngram-size-"])
+def test_another_method_is_named_as_its_help_names_it(program, name):
+    server = LlamaProgram(str(program(says=f"{TODAY}{name}n N\n{name}m N\n")))
+    plain = server.flags(replace(LAUNCH, draft_tokens=0))
+    assert server.flags(NGRAM) == (*plain, "--spec-type", "ngram-simple", f"{name}m", "3", f"{name}n", "4")
+    assert server.flags(replace(LAUNCH, method="eagle3"))[-2:] == ("--spec-type", "draft-eagle3")
+
+
+def test_a_program_that_cannot_draft_so_is_one_line(program):
+    with pytest.raises(EngineError, match="help names --spec-type and --spec-ngram-simple-size-m"):
+        LlamaProgram(str(program())).flags(NGRAM)
+
+
+@pytest.mark.parametrize(
+    ("says", "drafting"),
+    [
+        (
+            TODAY,
+            "--spec-draft-n-max 3 --spec-draft-n-min 0 --spec-draft-p-min 0 --spec-type draft-simple",
+        ),
+        (BEFORE, "--draft-max 3 --draft-min 0 --draft-p-min 0"),
+    ],
+)
+def test_flags_are_those_that_its_help_names(program, says, drafting):
+    server = LlamaProgram(str(program(says=says)), threads=2)
+    plain = ("--model", "t.gguf", "-np", "2", "-c", "128", "--metrics", "-t", "2")
+    assert server.flags(replace(LAUNCH, draft_tokens=0)) == plain
+    assert server.flags(LAUNCH) == (*plain, "--model-draft", "my d.gguf", *drafting.split())
+    assert server.version == "7311 (abc)"
+    assert [(each.name, each.value) for each in server.settings] == [("threads", "2")]
+
+
+@pytest.mark.process
+def test_it_answers_and_ends_when_closed(program, tmp_path):
+    running = engine_client("llama-server", url=None, threads=None, timeout_s=9, program=str(program())).start(LAUNCH)
+    pid, arguments = json.loads((tmp_path / "log").read_text())
+    (answer,) = running.answers([Question("abc", 9, 0.0)])
+    assert (answer.tokens, answer.steps, answer.prompt_tokens) == (9, 5, 5)
+    assert arguments[:3] == ["--model", "t.gguf", "-np"]
+    assert arguments[-4:-1] == ["--host", "127.0.0.1", "--port"]
+    assert not gone(pid, within_s=0.1)
+    running.close()
+    assert gone(pid)
+
+
+@pytest.mark.process
+def test_it_ends_with_a_treeopt_that_is_killed(program, tmp_path):
+    code = (
+        "import time\nfrom treeopt.engines.probes.client import Launch\n"
+        "from treeopt.engines.probes.llama_program import LlamaProgram\n"
+        f"LlamaProgram({str(program())!r}).start({LAUNCH!r})\nprint('there', flush=True)\ntime.sleep(60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout.readline() == "there\n"
+    pid, _ = json.loads((tmp_path / "log").read_text())
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    assert gone(pid)
+
+
+@pytest.mark.process
+def test_one_that_does_not_start_says_why(program):
+    with pytest.raises(EngineError, match=r"expected it to start\. It ended: no such model"):
+        LlamaProgram(str(program(fault="no such model"))).start(LAUNCH)
+
+
+def test_what_is_no_such_program_is_one_line(program, tmp_path):
+    for path, reason in (
+        (tmp_path / "nothing", "expected a program. Got '.*nothing'"),
+        (program(says="--model FNAME"), "update llama.cpp"),
+    ):
+        with pytest.raises(EngineError, match=reason):
+            LlamaProgram(str(path))
+    with pytest.raises(EngineError, match="give --target and --draft"):
+        LlamaProgram(str(program())).start(replace(LAUNCH, draft=None))
+
+
+def test_other_engines_take_no_program():
+    for name, url in (("vllm", None), ("llama-server", "0=http://a:1")):
+        with pytest.raises(InvalidValueError, match="--program: expected with llama-server alone"):
+            engine_client(name, url=url, threads=None, timeout_s=9, program="x")
+
+
+def test_the_one_on_path_is_taken_where_the_wheel_is_missing(program, monkeypatch):
+    """And not where it is there, of which more is known."""
+    path = program()
+    monkeypatch.setenv("PATH", str(path.parent))
+    for wheel, kind in ((None, LlamaProgram), ("xllamacpp 1", llama_server.LlamaServer)):
+        monkeypatch.setattr(llama_server, "_wheel", lambda wheel=wheel: wheel)
+        assert isinstance(engine_client("llama-server", url=None, threads=None, timeout_s=9), kind)
+        assert next(availabilities()).version == (wheel or str(path))
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(llama_server, "_wheel", lambda: None)
+    with pytest.raises(EngineError, match="Neither is installed: pip install xllamacpp"):
+        engine_client("llama-server", url=None, threads=None, timeout_s=9)

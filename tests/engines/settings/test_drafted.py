@@ -1,0 +1,177 @@
+"""Tree files that name a drafter, as settings of engines: which have it, what they are told, and what is refused."""
+
+import json
+import re
+
+import pytest
+
+from tests.engines.settings.named import engine_named
+from treeopt.engines import ENGINES
+from treeopt.engines.settings.setting import setting
+from treeopt.engines.settings.source import Source
+from treeopt.errors import InfeasibleError, InvalidValueError
+from treeopt.trees import Provenance, chain, k_ary
+from treeopt.trees.drafter_setting import DRAFTERS, drafter_setting
+
+LOOKUP = drafter_setting("prompt-lookup", ngram=3, length=6)
+HEAD = drafter_setting("eagle", source="heads/e3")
+DYNAMIC = {"top_k": 4, "depth": 4, "nodes": 16}
+OF_THE_DRAFT, OF_A_HEAD = drafter_setting("eagle2", **DYNAMIC), drafter_setting("eagle2", source="heads/e3", **DYNAMIC)
+WRITTEN = {
+    ("vllm", LOOKUP): {"method": "ngram", "num_speculative_tokens": 6, "prompt_lookup_max": 3, "prompt_lookup_min": 1},
+    ("vllm", HEAD): {"method": "eagle3", "model": "heads/e3", "num_speculative_tokens": 4},
+    ("vllm", OF_A_HEAD): {"method": "eagle3", "model": "heads/e3", "num_speculative_tokens": 4},
+    ("sglang", LOOKUP): (
+        "--speculative-algorithm NGRAM --speculative-num-draft-tokens 7 --speculative-ngram-max-bfs-breadth 1\n"
+    ),
+    ("sglang", HEAD): (
+        "--speculative-algorithm EAGLE3 --speculative-draft-model-path heads/e3 --speculative-num-steps 4 "
+        "--speculative-eagle-topk 1 --speculative-num-draft-tokens 5\n"
+    ),
+    ("sglang", OF_A_HEAD): (
+        "--speculative-algorithm EAGLE3 --speculative-draft-model-path heads/e3 --speculative-num-steps 4 "
+        "--speculative-eagle-topk 4 --speculative-num-draft-tokens 16\n"
+    ),
+    ("sglang", OF_THE_DRAFT): (
+        "--speculative-algorithm STANDALONE --speculative-draft-model-path DRAFT --speculative-num-steps 4 "
+        "--speculative-eagle-topk 4 --speculative-num-draft-tokens 16\n"
+    ),
+    ("hf", LOOKUP): {"prompt_lookup_num_tokens": 6, "max_matching_ngram_size": 3},
+    ("openvino", LOOKUP): {"num_assistant_tokens": 6, "max_ngram_size": 3},
+    ("openvino", HEAD): {"num_assistant_tokens": 4, "assistant_confidence_threshold": 0.0},
+    ("openvino", OF_A_HEAD): {"num_assistant_tokens": 15, "branching_factor": 4, "tree_depth": 4},
+    ("tensorrt-llm", LOOKUP): (
+        "speculative_config:\n  decoding_type: NGram\n  max_draft_len: 6\n  max_matching_ngram_size: 3\n"
+    ),
+    ("tensorrt-llm", HEAD): (
+        "speculative_config:\n  decoding_type: Eagle3\n  speculative_model: heads/e3\n  max_draft_len: 4\n"
+    ),
+    ("tensorrt-llm", OF_A_HEAD): (
+        "speculative_config:\n  decoding_type: Eagle3\n  speculative_model: heads/e3\n  max_draft_len: 4\n"
+        "  use_dynamic_tree: true\n  dynamic_tree_max_topK: 4\n  max_total_draft_tokens: 15\n"
+    ),
+    ("llama-cpp", HEAD): (
+        "--spec-type draft-eagle3 --spec-draft-n-max 4 --spec-draft-n-min 0 --spec-draft-p-min 0.00 -md heads/e3\n"
+    ),
+    ("llama-cpp", OF_A_HEAD): (
+        "--spec-type draft-eagle3 --spec-draft-n-max 4 --spec-draft-n-min 0 --spec-draft-p-min 0.00 -md heads/e3\n"
+    ),
+    ("lmdeploy", HEAD): (
+        "--speculative-num-draft-tokens 4 --speculative-algorithm eagle3 --speculative-draft-model heads/e3\n"
+    ),
+    ("lmdeploy", OF_A_HEAD): (
+        "--speculative-num-draft-tokens 4 --speculative-algorithm eagle3 --speculative-draft-model heads/e3\n"
+    ),
+    ("eagle", HEAD): "--total-token 5 --depth 3 --top-k 1\n",
+    ("eagle", OF_A_HEAD): "--total-token 16 --depth 3 --top-k 4\n",
+}
+"""By the engines' own documents; every pair that is not here is refused."""
+OTHERS = (
+    drafter_setting("medusa"),
+    drafter_setting("redrafter", width=2, length=3),
+    drafter_setting("specexec", budget=8, branching=4, batch=4, max_passes=4),
+    drafter_setting("lookahead", window=2, ngram=3, candidates=2),
+)
+
+
+def made(name, drafter, **source):
+    return setting(engine_named(name), Source(**({"tree": chain(4), "drafter": drafter} | source)))
+
+
+def test_every_drafter_is_written_for_every_engine_that_has_it_and_refused_by_the_others():
+    assert {each.name for each in (*OTHERS, LOOKUP, HEAD, OF_THE_DRAFT)} == {*DRAFTERS} - {"model"}
+    for engine in ENGINES:
+        for drafter in (LOOKUP, HEAD, OF_THE_DRAFT, OF_A_HEAD, *OTHERS):
+            wanted = WRITTEN.get((engine.name, drafter))
+            if wanted is None:
+                with pytest.raises(InfeasibleError, match=rf"Got {drafter.name}: run it with treeopt run"):
+                    made(engine.name, drafter)
+                continue
+            found = made(engine.name, drafter)
+            text = found.emitted.files[0].text
+            assert (json.loads(text) if isinstance(wanted, dict) else text) == wanted, (engine.name, drafter)
+            assert found.predictions == (), "nobody measured it there"
+
+
+def test_a_method_of_the_engine_that_drafts_otherwise_is_refused_and_another_head_is_taken():
+    for name, method in (("vllm", "eagle3"), ("sglang", "STANDALONE"), ("hf", "assistant"), ("openvino", "eagle3")):
+        with pytest.raises(InvalidValueError, match=r"method: expected .* for prompt-lookup\. Got .*: leave it out"):
+            made(name, LOOKUP, method=method)
+    with pytest.raises(InvalidValueError, match=r"expected eagle3 for eagle\. Got 'ngram'"):
+        made("vllm", HEAD, method="ngram")
+    assert '"method": "eagle"' in made("vllm", HEAD, method="eagle").emitted.files[0].text
+
+
+def test_what_becomes_of_a_tree_is_said_with_an_action():
+    for found, said in (
+        (made("vllm", HEAD, tree=k_ary(2, 3)), "vLLM loads no static tree: in place of the one of 15 nodes"),
+        (made("vllm", OF_A_HEAD), "vLLM drafts chains only: in place of the dynamic tree of 16 nodes"),
+        (made("sglang", LOOKUP), "SGLang chooses by itself how many tokens it looks up"),
+    ):
+        (warning,) = map(str, found.warnings)
+        assert said in warning
+        assert re.match("Race it", warning.removesuffix(".").split(". ")[-1])
+    assert '"num_speculative_tokens": 3' in made("vllm", HEAD, tree=k_ary(2, 3)).emitted.files[0].text
+
+
+def test_the_root_alone_switches_speculation_off():
+    found = made("vllm", HEAD, tree=chain(0))
+    assert (found.asked, found.emitted) == (None, engine_named("vllm").off)
+    assert "vLLM is set to decode plainly" in str(found.warnings[0])
+
+
+def test_the_promise_is_said_to_be_of_treeopts_decoder():
+    promised = Provenance(speedup=1.25, target="models/big")
+    found = made("vllm", HEAD, promised=promised)
+    assert found.remarks == ("Promised in treeopt's decoder: 1.25 times plain decoding.",)
+    assert found.target_model == "models/big"
+    assert made("vllm", HEAD, promised=Provenance()).remarks == ()
+
+
+def test_modules_of_the_target_and_n_grams_name_no_draft_model():
+    from treeopt.engines.engine import SettingRequest
+    from treeopt.trees.dynamic_tree import DynamicTree
+
+    def text(name, method):
+        asked = SettingRequest(tree=DynamicTree.chain(3), draft_model="drafts/small", method=method)
+        return engine_named(name).emit(asked).files[0].text
+
+    assert json.loads(text("vllm", "mtp")) == {"method": "mtp", "num_speculative_tokens": 3}
+    assert json.loads(text("vllm", "ngram")) == {"method": "ngram", "num_speculative_tokens": 3}
+    assert text("sglang", "NEXTN") == (
+        "--speculative-algorithm NEXTN --speculative-num-steps 3 --speculative-eagle-topk 1 "
+        "--speculative-num-draft-tokens 4\n"
+    )
+    assert text("tensorrt-llm", "MTP") == "speculative_config:\n  decoding_type: MTP\n  max_draft_len: 3\n"
+    assert "drafts" not in text("tensorrt-llm", "NGram") + text("sglang", "NGRAM") + text("hf", "prompt_lookup")
+
+
+def test_what_an_engine_would_refuse_is_found():
+    from treeopt.engines.settings import hf, openvino, sglang, tensorrt_llm, vllm
+
+    for check, text in (
+        (
+            vllm.check,
+            '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 2, "prompt_lookup_min": 3}',
+        ),
+        (sglang.check, "--speculative-algorithm NGRAM --speculative-num-draft-tokens 7"),
+        (
+            sglang.check,
+            (
+                "--speculative-algorithm NGRAM --speculative-num-draft-tokens 7 --speculative-ngram-max-bfs-breadth 1 "
+                "--speculative-draft-model-path d"
+            ),
+        ),
+        (hf.check, '{"prompt_lookup_num_tokens": 0}'),
+        (hf.check, '{"prompt_lookup_num_tokens": 3, "max_matching_ngram_size": 0}'),
+        (openvino.check, '{"num_assistant_tokens": 3, "max_ngram_size": 0}'),
+        (
+            tensorrt_llm.check,
+            (
+                "speculative_config: {decoding_type: Eagle3, speculative_model: e, max_draft_len: 2, "
+                "max_matching_ngram_size: 3}"
+            ),
+        ),
+    ):
+        with pytest.raises(InfeasibleError):
+            check(text)

@@ -1,0 +1,118 @@
+"""Drafters of a contest: measured where the profile lacks them, taken from it where it holds them, heads and all."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.cli.invented import TABLE, invented
+from tests.methods.toys import pair_of
+from tests.support import eagle_heads
+from treeopt.errors import InfeasibleError
+from treeopt.methods import drafted as module
+from treeopt.methods.contest import planned_methods
+from treeopt.methods.drafted import FITTED, drafted
+from treeopt.methods.method import Inputs, Method
+from treeopt.planner import PlanRequest, best_drafter, drafter_choices, requested_plan
+from treeopt.profiler.drafters.measuring import DrafterMeasurement
+from treeopt.records.results import NotRun
+from treeopt.records.sampling import Sampling
+from treeopt.runtime import Decoder
+from treeopt.trees import chain
+
+
+@pytest.fixture(scope="module")
+def inputs(target, draft, prompts) -> Inputs:
+    return Inputs(
+        pair=pair_of(target, draft),
+        profile=invented(tables=(TABLE, TABLE)),
+        sampling=Sampling(0.0),
+        prompts=prompts[:3],
+        positions=10,
+    )
+
+
+@pytest.fixture(scope="module")
+def plan(inputs):
+    return requested_plan(inputs.profile, PlanRequest(temperature=0.0))
+
+
+@pytest.fixture(scope="module")
+def head(target, tmp_path_factory):
+    """Return the folder of a random EAGLE head of the toy target."""
+    made = eagle_heads.make_head(target, boundaries=(1, 1), seed=3)
+    return eagle_heads.save_head(eagle_heads.specforge, tmp_path_factory.mktemp("head"), made, target)
+
+
+@pytest.fixture(scope="module")
+def measured(inputs, head):
+    """Return the inputs with a profile that holds an EAGLE head and prompt lookup, as profile measures them."""
+    found = []
+    for name, source in (("eagle", str(head)), ("prompt-lookup", None)):
+        loaded = module.load_named(name, inputs.pair, source=source)
+        found.append(module._measured(loaded, inputs))
+    return replace(inputs, profile=replace(inputs.profile, drafters=tuple(found)))
+
+
+@pytest.fixture
+def nothing_measured(monkeypatch):
+    def never(*_, **__):
+        raise AssertionError("measured though the profile holds it")
+
+    monkeypatch.setattr(DrafterMeasurement, "measure", never)
+
+
+def text_of(decoder, prompt):
+    return [token for tokens in decoder.steps(prompt, 10) for token in tokens]
+
+
+def test_what_the_profile_lacks_is_measured_and_decodes_like_plain(inputs, plan, target):
+    method = drafted("prompt-lookup", inputs, plan)
+    assert (method.name, method.rule, method.assumed) == ("prompt-lookup", "target", ())
+    assert method.predicted.value > 0
+    plain = Decoder(target, None, chain(0), temperature=0.0)
+    for prompt in inputs.prompts:
+        assert text_of(method.make(1), prompt) == text_of(plain, prompt)
+
+
+@pytest.mark.usefixtures("nothing_measured")
+def test_what_it_holds_is_planned_from_with_its_own_heads(measured, plan, target):
+    choices = {each.setting.name: each for each in drafter_choices(measured.profile, PlanRequest(temperature=0.0))}
+    plain = Decoder(target, None, chain(0), temperature=0.0)
+    for name in ("eagle", "prompt-lookup"):
+        method = drafted(name, measured, plan)
+        assert (method.setting, method.predicted) == (choices[name].shape, choices[name].speedup)
+        assert method.assumed == ((FITTED,) if name == "eagle" else ())
+        assert text_of(method.make(1), measured.prompts[0]) == text_of(plain, measured.prompts[0])
+
+
+@pytest.mark.usefixtures("nothing_measured")
+def test_another_temperature_than_was_measured_is_measured_now(measured):
+    warm = replace(measured, sampling=Sampling(0.2))
+    with pytest.raises(AssertionError, match="measured though"):
+        drafted("eagle", warm, requested_plan(warm.profile, PlanRequest(temperature=0.2)))
+
+
+@pytest.mark.usefixtures("nothing_measured")
+def test_treeopt_is_what_solve_would_write(measured):
+    found = planned_methods(measured, ("plain", "prompt-lookup", "eagle", "treeopt"), show_progress=False)
+    best = best_drafter(drafter_choices(measured.profile, PlanRequest(temperature=0.0)))
+    assert isinstance(found[-1], Method)
+    assert found[-1].name == "treeopt"
+    assert found[-1].predicted == best.speedup
+    slow = replace(measured, profile=replace(invented(draft=lambda *_: 1.0), drafters=measured.profile.drafters))
+    last = planned_methods(slow, ("plain", "prompt-lookup", "treeopt"), show_progress=False)[-1]
+    assert isinstance(last, Method)
+    assert last.setting.startswith(("prompt-lookup: ", "plain decoding")), "a draft model of a second a pass is none"
+
+
+def test_heads_that_do_not_ship_for_the_pair_and_settings_beyond_what_was_timed_are_refused(inputs, measured, plan):
+    for name in ("medusa", "redrafter", "eagle"):
+        with pytest.raises(InfeasibleError, match=r"heads: .*--drafter"):
+            drafted(name, inputs, plan)
+    known = measured.profile.drafters[1]
+    (decodes,) = known.decodes
+    large = replace(decodes, settings=tuple(replace(each, max_tokens=999) for each in decodes.settings))
+    profile = replace(measured.profile, drafters=(replace(known, decodes=(large,)),))
+    (_, row) = planned_methods(replace(measured, profile=profile), ("plain", "prompt-lookup"), show_progress=False)
+    assert isinstance(row, NotRun)
+    assert row.reason.endswith("Profile with a larger --max-tokens.")

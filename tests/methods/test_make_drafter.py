@@ -1,0 +1,132 @@
+"""Every drafter that a tree file can name, made and decoded with: the text is plain decoding's, and the tree is used."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.methods.toys import pair_of
+from tests.support import eagle_heads
+from treeopt import bundled
+from treeopt.errors import InfeasibleError, InvalidValueError, TreeoptError
+from treeopt.methods.make_drafter import bench_planned, load_planned, make_drafter, planned_decoder
+from treeopt.profiler.bench.compare import Workload
+from treeopt.profiler.decoding import Decoding
+from treeopt.records.sampling import GREEDY, Sampling
+from treeopt.trees import TreeFile, chain, k_ary
+from treeopt.trees.drafter_setting import DRAFTERS, DrafterSetting, drafter_setting
+
+DECODING = Decoding(rule="target", sampling=GREEDY)
+TREE = k_ary(2, 2)
+SETTINGS = (
+    drafter_setting("medusa"),
+    drafter_setting("redrafter", width=2, length=3),
+    drafter_setting("eagle", source="head"),
+    drafter_setting("eagle2", top_k=2, depth=3, nodes=6),
+    drafter_setting("eagle2", source="head", top_k=2, depth=3, nodes=6),
+    drafter_setting("specexec", budget=6, branching=2, batch=2, max_passes=3),
+    drafter_setting("lookahead", window=2, ngram=3, candidates=2),
+    drafter_setting("prompt-lookup", ngram=2, length=3),
+)
+DEEPEST = {"medusa": 2, "redrafter": 3, "eagle": 2, "eagle2": 3, "specexec": 3, "lookahead": 2, "prompt-lookup": 3}
+"""Most draft tokens that a step can accept."""
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory, bundled_pair) -> Path:
+    """Return the folder of a random EAGLE head of the bundled target."""
+    target = bundled_pair.target
+    made = eagle_heads.make_head(target, boundaries=(1, 2, 3), seed=3)
+    return eagle_heads.save_head(eagle_heads.specforge, tmp_path_factory.mktemp("head"), made, target)
+
+
+def placed(setting: DrafterSetting, head: Path) -> DrafterSetting:
+    return setting if setting.source is None else replace(setting, source=str(head))
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda each: f"{each.words} {each.source or ''}")
+def test_the_text_is_plain_decodings_and_no_step_is_deeper_than_the_setting(setting, head, bundled_pair, bundled_texts):
+    planned = TreeFile(tree=TREE, drafter=placed(setting, head))
+    decoder = planned_decoder(bundled_pair, planned, DECODING, text_tokens=len(bundled_texts[0][0]) + 24)
+    prompt, text = bundled_texts[0]
+    steps = list(decoder.steps(prompt, 24))
+    assert [token for tokens in steps for token in tokens] == text[:24]
+    assert max(map(len, steps)) <= DEEPEST[setting.name] + 1
+    if setting.source is None:
+        assert len(steps) < 24, "nothing was ever accepted"
+
+
+def test_the_stand_in_is_as_long_as_the_longest_draft():
+    for setting in SETTINGS:
+        if setting.own_trees:
+            assert setting.longest_draft == DEEPEST[setting.name], setting
+        else:
+            with pytest.raises(InvalidValueError, match="expected the setting length"):
+                assert setting.longest_draft
+
+
+def test_every_drafter_but_the_draft_model_is_among_them():
+    assert {each.name for each in SETTINGS} == {*DRAFTERS} - {"model"}
+
+
+def test_a_file_without_a_drafter_means_the_draft_model(bundled_pair, bundled_texts):
+    prompt, text = bundled_texts[0]
+    decoding = replace(DECODING, rule="sequoia")
+    decoder = planned_decoder(bundled_pair, TreeFile(tree=TREE), decoding, text_tokens=len(prompt) + 12)
+    assert decoder.tree == TREE
+    assert list(decoder.generate(prompt, 12)) == text[:12]
+    with pytest.raises(InvalidValueError, match="give the draft model itself"):
+        load_planned(drafter_setting("model"), bundled_pair)
+
+
+def test_a_tree_is_filled_and_a_stand_in_is_not_looked_at(bundled_pair):
+    for tree in (chain(2), TREE):
+        assert make_drafter(drafter_setting("medusa"), tree, bundled_pair, capacity=64).max_tokens == tree.nodes
+        lookup = make_drafter(drafter_setting("prompt-lookup", ngram=2, length=5), tree, bundled_pair, capacity=64)
+        assert lookup.max_tokens == 6
+
+
+def test_heads_of_another_target_a_missing_folder_and_other_numbers_are_refused(
+    target, draft, bundled_pair, head, tmp_path
+):
+    toys = pair_of(target, draft)
+    for setting in (drafter_setting("medusa"), drafter_setting("redrafter", width=2, length=3)):
+        with pytest.raises(InfeasibleError, match=r"those that ship are the bundled target's\. Got large: give heads"):
+            load_planned(setting, toys)
+    for name, folder in (("medusa", bundled.MEDUSA), ("redrafter", bundled.REDRAFTER), ("eagle", head)):
+        values = {"width": 2, "length": 3} if name == "redrafter" else {}
+        with pytest.raises(TreeoptError):
+            load_planned(drafter_setting(name, source=str(folder), **values), toys)
+        with pytest.raises(TreeoptError, match=r"no such file|no model\.safetensors"):
+            load_planned(drafter_setting(name, source=str(tmp_path / "nowhere"), **values), bundled_pair)
+    with pytest.raises(
+        InvalidValueError, match=r"expected the numbers length, ngram of prompt-lookup\. Got no numbers"
+    ):
+        load_planned(drafter_setting("prompt-lookup"), bundled_pair)
+    with pytest.raises(InvalidValueError, match="head"):
+        make_drafter(drafter_setting("medusa"), chain(9), bundled_pair, capacity=64)
+
+
+def test_a_draft_distribution_of_its_own_is_refused_where_nothing_is_sampled(bundled_pair):
+    planned = TreeFile(tree=TREE, drafter=drafter_setting("medusa"))
+    decoding = Decoding(rule="target", sampling=Sampling(0.8), draft_sampling=Sampling(0.4))
+    with pytest.raises(InvalidValueError, match="medusa does not sample what it drafts"):
+        planned_decoder(bundled_pair, planned, decoding)
+
+
+def test_the_heads_are_known_by_what_they_hold_wherever_they_lie(bundled_pair):
+    shipped = load_planned(drafter_setting("medusa"), bundled_pair)
+    named = load_planned(drafter_setting("medusa", source=str(bundled.MEDUSA)), bundled_pair)
+    other = load_planned(drafter_setting("redrafter", width=2, length=3), bundled_pair)
+    assert shipped.digest is not None
+    assert shipped.digest == named.digest != other.digest
+
+
+def test_a_bench_of_each_kind_is_of_whole_steps_and_finds_the_text_unchanged(bundled_pair, bundled_texts):
+    workload = Workload(prompts=[bundled_texts[0][0]], max_new_tokens=12, repeats=1)
+    for drafter in (None, drafter_setting("medusa"), drafter_setting("prompt-lookup", ngram=2, length=3)):
+        planned = TreeFile(tree=TREE, drafter=drafter)
+        measured = bench_planned(bundled_pair, planned, workload, DECODING, show_progress=False)
+        assert measured.identical is True
+        assert measured.tokens >= 12
+        assert measured.tokens_per_step > 1

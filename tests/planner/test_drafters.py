@@ -1,0 +1,263 @@
+"""The best of every drafter against brute force: all small trees, all settings, on machines whose every step is known."""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from tests.cli.invented import TABLE, draft_s, invented, verify_s
+from treeopt.errors import InvalidValueError
+from treeopt.planner import PlanRequest, Where, best_drafter, drafter_choices, requested_plan, tree_file
+from treeopt.records.acceptance import AcceptanceTable
+from treeopt.records.drafter_setting import drafter_setting
+from treeopt.records.latency import Timing
+from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.measured_drafter import (
+    CountedDecodes,
+    CountedSetting,
+    DecodedTexts,
+    DecodedTree,
+    MeasuredDrafter,
+    MeasuredTrees,
+)
+from treeopt.trees import TokenTree, TreeFile, chain, level_widths
+
+OWN = AcceptanceTable([[0.8, 0.2], [0.5, 0.3], [0.2, 0.1]])
+"""Of the heads: wider and shallower than the draft model's."""
+PLAIN_S = verify_s(1, 256, 1) + 2e-4  # the profile's overhead is of steps that draft; a plain step has a pass alone
+SLOWER = 1.7
+"""How much slower the machine was when drafters were decoded with than when passes were timed."""
+TREES = (chain(1), chain(3), level_widths([2, 2, 1]), level_widths([2, 4, 4]), level_widths([2]), level_widths([2, 4]))
+
+
+def rest_s(tree):
+    """Return what a step of heads takes beside the target's pass."""
+    return 1e-3 + 4e-4 * tree.max_depth + 5e-5 * tree.nodes + 2e-4 * (tree.child_counts.max() > 1)
+
+
+def at_once_s(tree):
+    """Return likewise where one pass drafts all levels, however wide."""
+    return 3e-3 + 5e-5 * tree.nodes
+
+
+def texts(tokens_per_step, step_s, *, steps=(40, 60), texts=2):
+    """Return texts whose steps took so long."""
+    return DecodedTexts(
+        tokens=tuple(round(tokens_per_step * steps[place]) for place in range(texts)),
+        steps=tuple(steps[:texts]),
+        seconds=Timing([steps[place] * step_s for place in range(texts)]),
+    )
+
+
+def plain_s(profile):
+    return requested_plan(profile, PlanRequest(temperature=0.0)).plain.step_s.value
+
+
+def heads(profile, table=OWN, trees=TREES, name="medusa", temperature=0.0, rest=rest_s):
+    measured = MeasuredTrees(
+        acceptance=MeasuredAcceptance(
+            rule="target", temperature=temperature, top_p=1.0, prompts=9, positions=999, table=table
+        ),
+        context_tokens=256,
+        plain=texts(1, SLOWER * plain_s(profile)),
+        trees=tuple(
+            DecodedTree(tree=tree, decoded=texts(1.5, SLOWER * (verify_s(tree.nodes, 256, 1) + rest(tree))))
+            for tree in trees
+        ),
+    )
+    return MeasuredDrafter(name=name, trees=(measured,))
+
+
+def lookup(profile, rows, temperature=0.0, name="prompt-lookup", top_k=0):
+    """Return a drafter with a row of settings: values, largest pass, tokens per step, seconds beside the pass."""
+    settings = tuple(
+        CountedSetting(
+            values=drafter_setting(name, **values).values,
+            max_tokens=most,
+            decoded=texts(tokens, SLOWER * (verify_s(most, 256, 1) + beside)),
+            pass_tokens=(most,),
+            passes=(100,),
+        )
+        for values, most, tokens, beside in rows
+    )
+    decodes = CountedDecodes(
+        temperature=temperature,
+        top_p=1.0,
+        top_k=top_k,
+        context_tokens=256,
+        plain=texts(1, SLOWER * plain_s(profile)),
+        settings=settings,
+    )
+    return MeasuredDrafter(name=name, decodes=(decodes,))
+
+
+def lookup_rows():
+    return [
+        ({"length": length, "ngram": ngram}, length + 1, 1 + 0.3 * ngram * (1 - 0.7**length), 1e-4 * ngram)
+        for length, ngram in product((1, 3, 7), (1, 2, 4))
+    ]
+
+
+def all_trees(nodes, depth, branching):
+    """Return every tree in level order of at most so many nodes: siblings by rank, no rank left out."""
+    found, kept = {(-1,)}, [TokenTree([-1])]
+    while found:
+        grown = set()
+        for parents in found:
+            for parent in range(max(0, parents[-1]), len(parents)):
+                tree = (*parents, parent)
+                if parents.count(parent) < branching and TokenTree(tree).max_depth <= depth:
+                    grown.add(tree)
+        kept += [TokenTree(each) for each in grown]
+        found = {each for each in grown if len(each) < nodes}
+    return kept
+
+
+def expected_tokens(table, tree):
+    reach = np.ones(tree.nodes)
+    for node in range(1, tree.nodes):
+        parent = int(tree.parents[node])
+        rank = node - int(np.flatnonzero(tree.parents == parent)[0])
+        reach[node] = reach[parent] * table.p[tree.depth[node] - 1, rank]
+    return reach.sum()
+
+
+@pytest.mark.parametrize("rest", [rest_s, at_once_s])
+def test_a_static_tree_is_the_best_of_all_trees(rest):
+    profile = invented()
+    profile = replace(profile, drafters=(heads(profile, rest=rest),))
+    _, found = drafter_choices(profile, PlanRequest(max_nodes=7, raw=True))
+    plain = plain_s(profile)
+
+    def speedup(tree):
+        return expected_tokens(OWN, tree) / (verify_s(tree.nodes, 256, 1) + rest(tree)) * plain
+
+    known = {tree: speedup(tree) for tree in all_trees(7, 3, 2) if tree.nodes > 1}
+    assert len(known) > 40
+    assert found.tree is not None
+    assert known[found.tree] == pytest.approx(max(known.values()), rel=1e-3)
+    assert found.speedup.value == pytest.approx(known[found.tree], rel=1e-3)
+    assert found.tokens_per_step.value == pytest.approx(expected_tokens(OWN, found.tree))
+    assert found.step_s.value == pytest.approx(verify_s(found.nodes, 256, 1) + rest(found.tree), rel=1e-3)
+    assert found.bound is not None
+    assert found.bound >= found.speedup.value * (1 - 1e-9)
+    assert (found.rule, found.setting.name, found.nodes) == ("target", "medusa", found.tree.nodes)
+    # a step of the draft model's overhead would promise something else
+    assert speedup(found.tree) != pytest.approx(
+        expected_tokens(OWN, found.tree) / (verify_s(found.nodes, 256, 1) + draft_s(1, 256, 1) + 2e-4) * plain, rel=0.02
+    )
+
+
+def test_a_counted_setting_is_the_fastest_of_those_decoded_with():
+    profile, rows = invented(), lookup_rows()
+    profile = replace(profile, drafters=(lookup(profile, rows),))
+    _, found = drafter_choices(profile, PlanRequest())
+    (decodes,) = profile.drafters[0].decodes
+    rates = [sum(each.decoded.tokens) / each.decoded.seconds.samples_s.sum() for each in decodes.settings]
+    plain = sum(decodes.plain.tokens) / decodes.plain.seconds.samples_s.sum()
+    best = decodes.settings[int(np.argmax(rates))]
+    assert (found.setting.values, found.nodes, found.tree) == (best.values, best.max_tokens, None)
+    assert found.speedup.value == pytest.approx(max(rates) / plain)
+    assert found.tokens_per_step.value == pytest.approx(best.decoded.tokens_per_step)
+    assert found.step_s.value == pytest.approx(best.decoded.step_s / SLOWER)
+    tokens = drafter_choices(profile, PlanRequest(objective="tokens"))[1]
+    assert tokens.tokens_per_step.value == max(each.decoded.tokens_per_step for each in decodes.settings)
+
+
+def test_elsewhere_the_target_takes_what_it_takes_there():
+    """At a longer context the pass and a plain step take longer, what is beside the pass does not."""
+    profile = invented(conditions=[(256, 1), (4096, 1)])
+    profile = replace(profile, drafters=(lookup(profile, lookup_rows()), heads(profile)))
+    request = PlanRequest(where=Where(context_tokens=4096), max_nodes=8, raw=True)
+    plan = requested_plan(profile, request)
+    _, counted, static = drafter_choices(profile, request, plan=plan)
+    assert static.tree is not None
+    length, ngram = (each.value for each in counted.setting.values)
+    assert counted.step_s.value == pytest.approx(verify_s(length + 1, 4096, 1) + 1e-4 * ngram, rel=2e-3)
+    assert counted.speedup.value == pytest.approx(
+        counted.tokens_per_step.value / counted.step_s.value * plan.plain.step_s.value
+    )
+    assert static.step_s.value == pytest.approx(verify_s(static.nodes, 4096, 1) + rest_s(static.tree), rel=2e-3)
+
+
+def test_settings_beyond_the_budget_are_left_out_and_a_drafter_with_none_that_fits():
+    profile = invented()
+    profile = replace(profile, drafters=(lookup(profile, lookup_rows()),))
+    for most in range(1, 10):
+        found = drafter_choices(profile, PlanRequest(max_nodes=most))
+        assert len(found) == 1 + (most >= 2)
+        assert all(each.nodes <= most for each in found)
+
+
+def test_drafters_are_planned_for_where_they_were_measured():
+    profile = invented(conditions=[(256, 1), (256, 4)], tables=(TABLE, TABLE))
+    profile = replace(profile, drafters=(heads(profile), lookup(profile, lookup_rows(), top_k=0)))
+
+    def names(**request):
+        return [each.setting.name for each in drafter_choices(profile, PlanRequest(**request))]
+
+    assert names() == ["model", "medusa", "prompt-lookup"]
+    assert names(temperature=0.2) == ["model"]
+    assert names(where=Where(batch_size=4)) == ["model"]
+    assert names(rule="sequoia") == ["model", "medusa", "prompt-lookup"]  # greedily all rules are one
+    sampled = replace(profile, drafters=(lookup(profile, lookup_rows(), temperature=0.2),))
+    assert [each.setting.name for each in drafter_choices(sampled, PlanRequest(temperature=0.2))] == [
+        "model",
+        "prompt-lookup",
+    ]
+    assert [each.setting.name for each in drafter_choices(sampled, PlanRequest(temperature=0.2, rule="sequoia"))] == [
+        "model"
+    ]
+    other = replace(profile, drafters=(lookup(profile, lookup_rows(), temperature=0.2, top_k=5),))
+    assert [each.setting.name for each in drafter_choices(other, PlanRequest(temperature=0.2))] == ["model"]
+
+
+def test_the_best_of_all_and_its_tree_file(tmp_path):
+    profile = invented()
+    slow = [({"length": 9, "ngram": 2}, 10, 9.0, 0.2)]  # most tokens of all
+    for drafters, expected in (
+        ((), "model"),
+        ((lookup(profile, slow),), "model"),
+        ((lookup(profile, lookup_rows()[-1:]), heads(profile)), None),
+    ):
+        made = replace(profile, drafters=drafters)
+        choices = drafter_choices(made, PlanRequest())
+        best = best_drafter(choices)
+        assert best.speedup.value == max(each.speedup.value for each in choices)
+        assert expected in (None, best.setting.name)
+        for each in choices:
+            plan = requested_plan(made, PlanRequest())
+            file = tree_file(plan, made, source="p.yaml", choice=each)
+            file.save(tmp_path / "tree.json")
+            assert TreeFile is type(file)
+            assert file.provenance is not None
+            assert file.provenance.speedup == each.speedup.value
+            assert file.provenance.rule == each.rule
+            assert file.tree.nodes == each.nodes
+            assert (file.drafter is None) == (each.setting.name == "model")
+        assert tree_file(plan, made, source="p.yaml") == tree_file(plan, made, source="p.yaml", choice=choices[0])
+
+
+def test_the_intervals_hold_what_is_known():
+    """Texts of different speed give an interval; one that is the same in every text none but the times' own."""
+    profile = invented(verify_noise=0.05)
+    drafter = lookup(profile, lookup_rows())
+    (decodes,) = drafter.decodes
+    noisy = replace(
+        decodes,
+        settings=tuple(
+            replace(each, decoded=replace(each.decoded, seconds=Timing(each.decoded.seconds.samples_s * [0.8, 1.2])))
+            for each in decodes.settings
+        ),
+    )
+    same = drafter_choices(replace(profile, drafters=(drafter,)), PlanRequest())[1].speedup
+    differ = drafter_choices(replace(profile, drafters=(replace(drafter, decodes=(noisy,)),)), PlanRequest())[1].speedup
+    assert same.low <= same.value <= same.high
+    assert differ.high - differ.low > 3 * (same.high - same.low)
+
+
+def test_a_drafter_is_refused_twice():
+    profile = invented()
+    with pytest.raises(InvalidValueError, match="expected each once"):
+        replace(profile, drafters=(heads(profile), heads(profile)))

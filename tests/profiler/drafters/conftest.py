@@ -1,0 +1,49 @@
+"""A toy pair, whose target continues some texts in loops, and every drafter on it with random heads."""
+
+import pytest
+import torch
+
+from tests.support.eagle_heads import make_head, save_head, speculators
+from treeopt.runtime.drafters.eagle import load_eagle
+from treeopt.runtime.drafters.loaded import LoadedDrafter
+from treeopt.runtime.drafters.medusa import MedusaHeads
+from treeopt.runtime.drafters.redrafter import Affine, RedrafterHead
+from treeopt.runtime.models.linear import Linear
+
+
+@pytest.fixture(scope="session")
+def heads(target, tmp_path_factory):
+    """Return random heads on the target by the names of drafters."""
+    size, noise = target.config.hidden, torch.Generator().manual_seed(0)
+
+    def random(*shape):
+        return 0.4 * torch.randn(shape, generator=noise)
+
+    folder = save_head(speculators, tmp_path_factory.mktemp("eagle"), make_head(target, (0, 1)), target)
+    return {
+        "medusa": MedusaHeads(target, random(3, size, size), torch.zeros(3, size)),
+        "eagle": load_eagle(folder, target),
+        "redrafter": RedrafterHead(
+            target=target,
+            recurrence=Affine(linear=Linear(random(size, size)), bias=torch.zeros(size)),
+            token=Linear(random(size, size)),
+            from_hidden=Affine(linear=Linear(random(size, size)), bias=torch.zeros(size)),
+            from_state=Linear(random(size, size)),
+            blocks=(),
+        ),
+    }
+
+
+@pytest.fixture(scope="session")
+def loaded(target, draft, heads):
+    """Return a function that returns a drafter by its name; `eagle2` with the EAGLE head on request."""
+
+    def loaded(name, *, with_head=False):
+        known = heads["eagle"] if with_head else heads.get(name)
+        digest = None if known is None else "0123456789abcdef"
+        source = "heads" if known is not None else None
+        return LoadedDrafter(
+            name=name, source=source, digest=digest, target=target, draft=draft, heads=known, capacity=128
+        )
+
+    return loaded

@@ -1,0 +1,141 @@
+"""The ranks below every root of heads that fill static trees: replayed, any tree takes the very steps that decoding takes."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support.eagle_heads import eagle1, make_head, save_head, speculators
+from treeopt.profiler.acceptance.heads import generated, head_counts
+from treeopt.profiler.drafters.acceptance import CountedRoots, counted_acceptance, counter
+from treeopt.profiler.journal import Journal
+from treeopt.records.root_ranks import RootRanks
+from treeopt.records.sampling import GREEDY, Sampling
+from treeopt.runtime import Decoder
+from treeopt.runtime.drafters.eagle import load_eagle
+from treeopt.runtime.drafters.loaded import LoadedDrafter
+from treeopt.runtime.drafters.medusa import MedusaHeads
+from treeopt.trees import TokenTree, chain, level_widths
+
+BUSHY = TokenTree([-1] + [0] * 12 + [parent for parent in range(1, 13) for _ in range(12)])
+TREES = (chain(1), chain(3), level_widths([4, 4, 2]), BUSHY)
+LENGTH = 60
+
+
+@pytest.fixture(scope="module")
+def drafters(target, tmp_path_factory):
+    """Return drafters with random heads by name."""
+
+    def eagle(layout, **changes):
+        folder = save_head(layout, tmp_path_factory.mktemp("head"), make_head(target, **changes), target)
+        return load_eagle(folder, target)
+
+    size, noise = target.config.hidden, torch.Generator().manual_seed(0)
+    medusa = MedusaHeads(target, 0.4 * torch.randn(3, size, size, generator=noise), torch.zeros(3, size))
+    heads = {
+        "medusa": medusa,
+        "eagle": eagle(speculators, boundaries=(0, 1)),
+        "eagle, few tokens": eagle(speculators, boundaries=(0, 1), ids=list(range(3, 15))),
+        "eagle 1": eagle(eagle1, boundaries=(), eagle1=True),
+    }
+    return {
+        name: LoadedDrafter(
+            name=name.partition(" ")[0].rstrip(","),
+            source=None,
+            digest=None,
+            target=target,
+            draft=target,
+            heads=each,
+            capacity=128,
+        )
+        for name, each in heads.items()
+    }
+
+
+def counted(drafter, prompt, sampling=GREEDY, branching=23):
+    return counter(drafter, [prompt], positions=LENGTH, sampling=sampling, branching=branching, depth=3)(0)
+
+
+@pytest.mark.parametrize("prompt", [[5], [5, 3], [1, 2, 3, 4, 9]])
+@pytest.mark.parametrize("name", ["medusa", "eagle", "eagle, few tokens", "eagle 1"])
+def test_a_replay_takes_the_steps_that_decoding_takes(drafters, target, name, prompt):
+    found = counted(drafters[name], prompt)
+    assert found.ranks.shape == (LENGTH - (len(prompt) == 1), 3)
+    lengths = []
+    for tree in TREES:
+        decoder = Decoder(target, drafters[name].filling(tree), sampling=GREEDY, max_text_tokens=128)
+        steps = [len(step.tokens) for step in decoder.whole_steps(prompt, LENGTH)]
+        if len(prompt) == 1:
+            assert steps.pop(0) == 1  # the root's child has nothing to be drafted from
+        place, replayed = 0, []
+        for taken in steps:
+            if place >= len(found.ranks) - tree.max_depth:
+                break
+            ranks = RootRanks([[row[: row.tolist().index(-1) if -1 in row else 3] for row in found.ranks[place:]]], 3)
+            replayed.append(first_step(tree, ranks.ranks[0]))
+            assert replayed[-1] == taken, (tree, place)
+            place += taken
+        lengths += replayed
+    assert max(lengths) > 2, "nothing was accepted: this test would not see a wrong rank"
+
+
+def first_step(tree, ranks):
+    """Walk a tree down from its root, child by child."""
+    node, tokens = 0, 1
+    for depth in range(min(tree.max_depth, len(ranks))):
+        children = np.flatnonzero(tree.parents == node)
+        if not 0 <= ranks[0, depth] < len(children):
+            break
+        node, tokens = children[ranks[0, depth]], tokens + 1
+    return tokens
+
+
+def test_the_sums_are_those_of_the_ranks_at_temperature_0(drafters):
+    """Every accepted token is the child of its rank, and of no other."""
+    for name, drafter in drafters.items():
+        found = counted(drafter, [1, 2, 3, 4, 9], branching=4)
+        reached, accepted = np.zeros(3), np.zeros((3, 4))
+        for root in range(LENGTH):
+            for depth in range(min(3, LENGTH - root)):
+                reached[depth] += 1
+                rank = found.ranks[root, depth]
+                if rank < 0:
+                    break
+                accepted[depth, rank] += 1
+        assert found.counts.reached.tolist() == reached.tolist(), name
+        assert found.counts.accepted.tolist() == accepted.tolist(), name
+
+
+def test_sampling_counts_the_probability_of_every_child(drafters, target):
+    """At the first depth, where every root counts, the sums are the target's probabilities of what the head says."""
+    drafter, prompt, sampling = drafters["eagle"], [1, 2, 3], Sampling(0.8)
+    found = counted(drafter, prompt, sampling)
+    assert found.counts.accepted.sum(1) == pytest.approx(found.counts.reached)  # all of the vocabulary are children
+    text = generated(target, prompt, LENGTH, sampling, torch.Generator().manual_seed(0), drafter.heads.wants)
+    assert 0 < found.counts.accepted[0].max() < LENGTH
+    hits = np.bincount(found.ranks[:, 0], minlength=23)
+    assert np.corrcoef(hits, found.counts.accepted[0])[0, 1] > 0.5
+    assert len(text.tokens) == LENGTH
+
+
+def test_medusa_is_counted_as_before(drafters, target):
+    drafter, prompt = drafters["medusa"], [1, 2, 3, 4, 9]
+    text = generated(target, prompt, LENGTH, GREEDY, torch.Generator().manual_seed(0))
+    assert counted(drafter, prompt, branching=4).counts.numbers == head_counts(drafter.heads, text, 4).numbers
+
+
+def test_a_row_of_the_journal_gives_the_text_again(drafters, tmp_path):
+    found = counted(drafters["eagle"], [1, 2, 3])
+    again = CountedRoots.of(found.numbers)
+    assert again.ranks.tolist() == found.ranks.tolist()
+    assert again.counts.numbers == found.counts.numbers
+
+    def never(number):
+        raise AssertionError(number)
+
+    told = []
+    with_journal = lambda resume: Journal(tmp_path / "journal", "heading", resume=resume)
+    first = counted_acceptance(lambda _: found, 3, GREEDY, "kind", with_journal(False), lambda: told.append(1))
+    second = counted_acceptance(never, 3, GREEDY, "kind", with_journal(True), lambda: told.append(1))
+    assert len(told) == 6
+    assert first.acceptance.table.p.tolist() == second.acceptance.table.p.tolist()
+    assert first.ranks.rows == second.ranks.rows

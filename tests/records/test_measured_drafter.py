@@ -1,0 +1,182 @@
+"""Profiles with drafters as files: the golden one follows its schema, and what contradicts itself is refused by field."""
+
+import json
+from copy import deepcopy
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from treeopt.errors import FormatError
+from treeopt.records.profile import Profile
+from treeopt.trees import chain
+
+ROOT = Path(__file__).resolve().parents[2]
+GOLDEN = ROOT / "tests" / "data" / "profile-drafters.yaml"
+SCHEMA = json.loads((ROOT / "docs" / "drafter-profile.schema.json").read_bytes())
+
+
+@pytest.fixture
+def content():
+    return yaml.safe_load(GOLDEN.read_bytes())
+
+
+@pytest.fixture
+def load(tmp_path):
+    def load(content):
+        (tmp_path / "p.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+        return Profile.load(tmp_path / "p.yaml")
+
+    return load
+
+
+@pytest.mark.source
+def test_the_golden_file_follows_the_schema(content):
+    validator = jsonschema.Draft202012Validator(SCHEMA)
+    validator.validate(content)
+    for spoil in (
+        lambda c: c["drafters"][0].pop("trees"),
+        lambda c: c["drafters"][1].update(name="medusa"),
+        lambda c: c["drafters"][0].update(name="model"),
+        lambda c: c.update(version=1),
+    ):
+        wrong = deepcopy(content)
+        spoil(wrong)
+        assert not validator.is_valid(wrong)
+
+
+def test_what_a_file_holds(content, load):
+    profile = load(content)
+    medusa, lookup = profile.drafters
+    assert (medusa.name, medusa.source, medusa.digest) == ("medusa", "heads/medusa", "0123456789abcdef")
+    trees = medusa.trees_at(0.0)
+    assert trees is not None
+    assert [each.tree.nodes for each in trees.trees] == [2, 4]
+    assert trees.plain.step_s == pytest.approx((0.019 + 0.0229) / 22)
+    assert trees.ranks.rows == [[[0, 0], [1], [], []], [[0, 1], [0], [], [0], []]]
+    assert medusa.trees_at(0.6) is None
+    sampled = lookup.decodes_at(0.6)
+    assert sampled is not None
+    assert (sampled.sampling.top_p, sampled.sampling.top_k) == (0.9, 50)
+    assert lookup.setting(sampled.settings[0].values).words == "prompt-lookup: length 2, ngram 2"
+    assert sampled.settings[0].decoded.tokens_per_step == pytest.approx(26 / 17)
+
+
+def test_without_drafters_it_is_version_1(content, load, tmp_path):
+    content.pop("drafters")
+    load(content).save(tmp_path / "again.yaml")
+    assert yaml.safe_load((tmp_path / "again.yaml").read_bytes())["version"] == 1
+
+
+def trees(content):
+    return content["drafters"][0]["trees"][0]
+
+
+def decodes(content):
+    return content["drafters"][1]["decodes"][0]
+
+
+def setting(content):
+    return decodes(content)["settings"][0]
+
+
+SPOILT = {
+    "version 1": (lambda c: c.update(version=1), "drafters: expected in version 2"),
+    "version 3": (lambda c: c.update(version=3), "version: expected at most 2"),
+    "an engine's": (
+        lambda c: engine(c),
+        r"drafters: drafters: expected beside latency|drafters: expected beside latency",
+    ),
+    "twice": (lambda c: c["drafters"].append(deepcopy(c["drafters"][0])), "drafters: expected each once. Got medusa"),
+    "none": (lambda c: c.update(drafters=[]), "drafters: expected a list of at least one"),
+    "unknown drafter": (lambda c: c["drafters"][0].update(name="oracle"), r"drafters\[0\].name: expected a drafter"),
+    "draft model": (lambda c: c["drafters"][0].update(name="model"), r"drafters\[0\].name: expected another drafter"),
+    "unknown key": (lambda c: c["drafters"][0].update(speed=1), r"drafters\[0\].speed: unknown field"),
+    "no folder belongs": (lambda c: c["drafters"][1].update(source="x"), r"drafters\[1\].source: expected none"),
+    "wrong way": (lambda c: c["drafters"][1].update(name="redrafter"), r"drafters\[1\].values: expected the numbers"),
+    "no trees": (lambda c: c["drafters"][0].pop("trees"), r"drafters\[0\].trees: expected trees of medusa"),
+    "trees too": (
+        lambda c: c["drafters"][1].update(trees=deepcopy(c["drafters"][0]["trees"])),
+        r"drafters\[1\].decodes: expected decodes of prompt-lookup, and nothing else",
+    ),
+    "temperature twice": (
+        lambda c: c["drafters"][1]["decodes"].append(deepcopy(decodes(c))),
+        r"drafters\[1\].decodes: expected each temperature once",
+    ),
+    "another rule": (
+        lambda c: trees(c)["acceptance"].update(rule="sequoia"),
+        r"trees\[0\].acceptance: expected rule target",
+    ),
+    "a table that its sums contradict": (
+        lambda c: trees(c)["acceptance"]["p"][0].__setitem__(0, 0.7),
+        r"trees\[0\].acceptance.texts: texts: expected accepted / reached",
+    ),
+    "a tree twice": (
+        lambda c: trees(c)["trees"].append(deepcopy(trees(c)["trees"][0])),
+        r"trees\[0\].trees: expected one or more, each once",
+    ),
+    "a tree too deep": (
+        lambda c: trees(c)["trees"][0].update(parents=chain(3).parents.tolist()),
+        r"trees\[0\].trees: expected 2 nodes or more, and no tree deeper",
+    ),
+    "a root alone": (
+        lambda c: trees(c)["trees"][0].update(parents=[-1]),
+        r"trees\[0\].trees: expected 2 nodes or more",
+    ),
+    "ranks of other texts": (lambda c: trees(c)["outcomes"].pop(), r"trees\[0\].outcomes: expected those of as many"),
+    "no rank": (
+        lambda c: trees(c)["outcomes"][0]["roots"][0].__setitem__(0, -2),
+        r"trees\[0\].outcomes: ranks: expected rows",
+    ),
+    "texts missing": (lambda c: trees(c)["plain"]["steps"].pop(), r"trees\[0\].plain.steps: expected as many of each"),
+    "other texts": (
+        lambda c: [trees(c)["plain"][name].append(1) for name in ("tokens", "steps", "samples_s")],
+        r"trees\[0\].trees: expected decodes of 3 texts",
+    ),
+    "no time": (
+        lambda c: trees(c)["plain"]["samples_s"].__setitem__(0, 0.0),
+        r"trees\[0\].plain.samples_s: samples_s: expected seconds above 0",
+    ),
+    "plain steps of two tokens": (
+        lambda c: decodes(c)["plain"]["tokens"].__setitem__(0, 11),
+        r"decodes\[0\].plain: expected a token of each step",
+    ),
+    "fewer tokens than steps": (
+        lambda c: setting(c)["decoded"]["tokens"].__setitem__(0, 1),
+        r"settings\[0\].decoded.tokens: expected a step of every text, and a token",
+    ),
+    "a setting twice": (
+        lambda c: decodes(c)["settings"].append(deepcopy(setting(c))),
+        r"decodes\[0\].settings: expected one or more, each once",
+    ),
+    "a number missing": (lambda c: setting(c)["values"].pop("ngram"), r"drafters\[1\].values: expected the numbers"),
+    "a number too small": (lambda c: setting(c)["values"].update(ngram=0), r"values.ngram: expected a whole number"),
+    "a number too large": (lambda c: setting(c)["values"].update(ngram=10**6), r"drafters\[1\].values: expected ngram"),
+    "sizes fall": (
+        lambda c: setting(c)["pass_tokens"].reverse(),
+        r"settings\[0\].pass_tokens: expected sizes that rise",
+    ),
+    "too large a pass": (lambda c: setting(c).update(max_tokens=4), r"settings\[0\].pass_tokens: expected at most 4"),
+    "passes missing": (lambda c: setting(c)["passes"].pop(), r"settings\[0\].passes: expected a number"),
+    "too few passes": (
+        lambda c: setting(c)["passes"].__setitem__(0, 1),
+        r"settings\[0\].passes: expected as many as steps",
+    ),
+}
+
+
+def engine(content):
+    """Make the profile that of an engine, but for its drafters."""
+    theirs = yaml.safe_load((ROOT / "tests" / "data" / "profile-engine.yaml").read_bytes())
+    content.pop("latency")
+    content.update({name: theirs[name] for name in ("engine", "chain_latency", "acceptance")})
+
+
+def test_what_contradicts_itself_is_refused(content, load):
+    assert load(content)
+    for spoil, reason in SPOILT.values():
+        wrong = deepcopy(content)
+        spoil(wrong)
+        with pytest.raises(FormatError, match=reason):
+            load(wrong)

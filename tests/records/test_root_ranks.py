@@ -1,0 +1,76 @@
+"""Ranks below every root: replayed as a decoder would walk the text, and counted as by hand."""
+
+import numpy as np
+import pytest
+
+from treeopt.errors import InvalidValueError
+from treeopt.records.acceptance_counts import REJECTED
+from treeopt.records.root_ranks import RootRanks
+from treeopt.trees import TokenTree, chain, k_ary, level_widths
+
+DEPTHS = 3
+TREES = (chain(0), chain(1), chain(3), k_ary(2, 2), level_widths([3, 2, 1]), TokenTree([-1, 0, 0, 2]))
+
+
+def drawn(seed, roots):
+    """Return rows of ranks of a text: each root has others, as heads that do not see each other give them."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for _ in range(roots):
+        row = rng.choice([REJECTED, 0, 1, 2], DEPTHS, p=[0.3, 0.4, 0.2, 0.1]).tolist()
+        rows.append(row[: row.index(REJECTED)] if REJECTED in row else row)
+    return rows
+
+
+def walked(rows, tree):
+    """Return tokens and steps, node by node: the child of a rank, if the tree has it, until it has none."""
+    place = tokens = steps = 0
+    children = {(int(p), int(r)): n for n, (p, r) in enumerate(zip(tree.parents, tree.rank, strict=True)) if n}
+    while place < len(rows) - tree.max_depth:
+        node, committed = 0, 1
+        for rank in rows[place]:
+            if (node, rank) not in children:
+                break
+            node = children[node, rank]
+            committed += 1
+        place, tokens, steps = place + committed, tokens + committed, steps + 1
+    return tokens, steps
+
+
+def test_a_replay_walks_every_text_as_a_decoder_does():
+    texts = [drawn(seed, 20 + seed) for seed in range(4)]
+    ranks = RootRanks(texts, DEPTHS)
+    for tree in TREES:
+        found = ranks.replay(tree)
+        assert list(zip(found.tokens.tolist(), found.steps.tolist(), strict=True)) == [walked(t, tree) for t in texts]
+
+
+def test_ranks_by_the_places_of_a_text_would_be_another_walk():
+    """The negative control: what a step that began elsewhere saw there is not what this one sees."""
+    rows = [[0, 0], [], [], [0, 0], [], [], []]
+    shifted = [[0, 0], [0], [], [], [], [], []]
+    assert (
+        RootRanks([rows], 2).replay(chain(2)).tokens.tolist()
+        != RootRanks([shifted], 2).replay(chain(2)).tokens.tolist()
+    )
+
+
+def test_rows_come_back_and_a_tree_deeper_than_they_tell_goes_no_further():
+    texts = [[[0, 1], [], [2]], [[1], [0, 0]]]
+    ranks = RootRanks(texts, 2)
+    assert ranks.rows == texts
+    assert ranks == RootRanks(texts, 2)
+    assert RootRanks([[[0, 0]] * 9], 2).replay(chain(4)).tokens.tolist() == [6]
+
+
+def test_the_table_is_what_each_root_reached():
+    ranks = RootRanks([[[0, 0], [1], [0, 1], []]], 2)
+    table = ranks.table(2, 2)
+    assert table.p[0].tolist() == [2 / 4, 1 / 4]  # all four roots
+    assert table.p[1].tolist() == [1 / 3, 1 / 3]  # three of them have a second depth within the text, none was missed
+
+
+@pytest.mark.parametrize("wrong", [([], 2), ([[[0, 0, 0]]], 2), ([[[-2]]], 2)])
+def test_what_are_no_ranks_is_refused(wrong):
+    with pytest.raises(InvalidValueError, match="ranks: expected rows"):
+        RootRanks(*wrong)

@@ -1,0 +1,15 @@
+"""The lines that `treeopt profile` prints of drafters; all others are in the tests of the command."""
+
+from pathlib import Path
+
+from treeopt.records.profile import Profile
+from treeopt.report.profile_text import summary
+
+GOLDEN = Path(__file__).resolve().parents[1] / "data" / "profile-drafters.yaml"
+
+
+def test_a_line_for_each_drafter_and_setting():
+    lines = summary(Profile.load(GOLDEN)).splitlines()
+    assert "medusa at temperature 0: rank 0 at depth 1 accepted 0.556, 9 positions; 2 trees decoded with" in lines
+    assert "prompt-lookup: length 4, ngram 2 at temperature 0: 2.17 tokens a step of 1.14 plain steps' time" in lines
+    assert sum("prompt-lookup" in line for line in lines) == 3

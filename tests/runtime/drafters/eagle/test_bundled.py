@@ -1,0 +1,62 @@
+"""The head that ships: it drafts what its target says, reads the right boundaries, and leaves the text alone."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from treeopt import bundled as bundle
+from treeopt.profiler.acceptance.heads import eagle_acceptance, eagle_counts, generated, medusa_acceptance
+from treeopt.records.sampling import GREEDY
+from treeopt.runtime import Decoder
+from treeopt.runtime.drafters.eagle import EagleDrafter, load_eagle
+from treeopt.runtime.drafters.medusa import load_medusa
+from treeopt.texts.prompts import load_prompts, profile_prompts
+from treeopt.trees import chain, level_widths
+
+
+@pytest.fixture(scope="module")
+def bundled(bundled_pair):
+    """Return the bundled target, its head and prompts of profiles."""
+    prompts = [bundled_pair.tokenizer.encode(text) for text in profile_prompts(load_prompts())[:12]]
+    return SimpleNamespace(
+        target=bundled_pair.target, head=load_eagle(bundle.EAGLE, bundled_pair.target), prompts=prompts
+    )
+
+
+def test_it_reads_the_states_that_it_was_trained_on_and_others_score_worse(bundled):
+    target, head, prompt = bundled.target, bundled.head, bundled.prompts[0]
+    assert head.wants.boundaries == (2, 4, 5)
+    scores = []
+    for taps in ((2, 4, 5), (1, 3, 4), (3, 5, 6)):
+        other = load_eagle(bundle.EAGLE, target, taps=taps)
+        text = generated(target, prompt[:80], 60, GREEDY, torch.Generator().manual_seed(0), other.wants)
+        scores.append(float(eagle_counts(other, text, 1, 4).accepted.sum()))  # drafted tokens of a chain of 4
+    assert max(scores[1:]) < 0.93 * scores[0]
+
+
+def test_the_text_is_plain_decodings(bundled):
+    prompt = bundled.prompts[1][:60]
+    drafter = EagleDrafter(bundled.head, level_widths([2, 2, 1]), capacity=120)
+    texts = [list(Decoder(bundled.target, each, temperature=0.0).generate(prompt, 24)) for each in (drafter, None)]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.slow
+def test_decoding_yields_the_tokens_that_the_table_expects_and_more_than_medusa(bundled):
+    target, head, prompts, positions = bundled.target, bundled.head, bundled.prompts, 110
+    found = eagle_acceptance(target, head, prompts, sampling=GREEDY, positions=12 * positions)
+    other = medusa_acceptance(
+        target, load_medusa(bundle.MEDUSA, target), prompts, sampling=GREEDY, positions=12 * positions
+    )
+    tree = chain(4)
+    assert found.table.expected_tokens(tree) > other.table.expected_tokens(tree)
+    decoder = Decoder(target, EagleDrafter(head, tree, capacity=1024), temperature=0.0)
+    steps = [list(decoder.steps(prompt, positions)) for prompt in prompts]
+    tokens = np.array([sum(map(len, text)) for text in steps])
+    counts = np.array([len(text) for text in steps])
+    rate = tokens.sum() / counts.sum()
+    error = np.sqrt(((tokens - rate * counts) ** 2).sum()) / counts.sum()
+    assert abs(rate - found.table.expected_tokens(tree)) < 3 * error
+    assert error < 0.1 * rate

@@ -1,0 +1,213 @@
+"""Heads out of folders: which boundaries are read, what is warned of, and what is refused in one line."""
+
+import json
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.support import eagle_heads as layouts
+from tests.support.eagle_heads import IDS, make_head, save_head
+from treeopt.errors import FormatError, InvalidValueError, TreeoptError, TreeoptWarning
+from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, load_eagle
+from treeopt.trees import level_widths
+from treeopt.trees.dynamic_tree import DynamicTree
+
+TAPS = (2, 4, 5)
+SOME = [1, 2, 5, 6, 9]
+
+
+def saved(folder, target, layout=layouts.specforge, *, config=None, tensors=None, drop=(), **options):
+    """Save a head, fields of its configuration and tensors changed; return the folder."""
+    made = make_head(target, **{"boundaries": TAPS, "ids": SOME, **options})
+    save_head(layout, folder, made, target, **(config or {}))
+    weights = folder / "model.safetensors"
+    if weights.is_file() and (tensors or drop):
+        content = {**load_file(weights), **(tensors or {})}
+        save_file({name: content[name] for name in content if name not in drop}, weights)
+    return folder
+
+
+class TestBoundaries:
+    @pytest.mark.parametrize(
+        ("layout", "listed", "expected"),
+        [
+            (layouts.specforge, [1, 3, 4], (2, 4, 5)),
+            (layouts.specforge, [0, 5, 7], (1, 6, 8)),
+            (layouts.specforge, [2, 4, 5], (2, 4, 5)),  # the default boundaries: saved for an engine that reads these
+            (layouts.speculators, [1, 3, 4], (1, 3, 4)),
+            (layouts.speculators, [2, 4, 5], (2, 4, 5)),
+        ],
+    )
+    def test_what_a_configuration_names(self, deep, tmp_path, layout, listed, expected):
+        config = {IDS: listed} if layout is layouts.speculators else {"eagle_config": {IDS: listed}}
+        assert load_eagle(saved(tmp_path, deep, layout, config=config), deep).wants.boundaries == expected
+
+    def test_given_ones_come_first(self, deep, tmp_path):
+        assert load_eagle(saved(tmp_path, deep), deep, taps=(0, 8, 3)).wants.boundaries == (0, 8, 3)
+
+    def test_default_ones_are_warned_of(self, deep, tmp_path):
+        with pytest.warns(TreeoptWarning, match=rf"{IDS}: is missing.*\(2, 4, 5\) are read.*or with taps="):
+            head = load_eagle(saved(tmp_path, deep, layouts.safeailab), deep)
+        assert head.wants.boundaries == (2, 4, 5)
+
+    def test_a_complete_configuration_is_not_warned_of(self, deep, tmp_path):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            load_eagle(saved(tmp_path, deep, layouts.speculators), deep)
+
+    def test_a_residual_that_engines_differ_in_is_warned_of(self, deep, tmp_path):
+        folder = saved(tmp_path, deep, layouts.speculators, config={"norm_before_residual": None})
+        with pytest.warns(TreeoptWarning, match=r"norm_before_residual: is missing.*add it as true"):
+            load_eagle(folder, deep)
+
+
+WRONG = {
+    "another vocabulary": ({"config": {"vocab_size": 99}}, r"vocab_size: expected a head for 23.*Got 99: take"),
+    "another hidden size": (
+        {"tensors": {"fc.weight": torch.zeros(32, 100)}},
+        r"fc.weight: expected states of 32.*Got 100",
+    ),
+    "no embedding of its own": ({"hidden": 24}, r"hidden_size: expected 32.*has no embed_tokens.weight. Got 24: take"),
+    "fewer boundaries": (
+        {"config": {"eagle_config": {IDS: [1, 2]}}},
+        r"taps: expected 3 boundaries from 0 to 8.*Got \(2, 3\)",
+    ),
+    "a deeper target": ({"config": {"eagle_config": {IDS: [1, 20, 30]}}}, r"taps: expected 3.*Got \(2, 21, 31\): take"),
+    "layers by name": ({"config": {"eagle_config": {IDS: ["1"]}}}, rf"{IDS}: expected a list of layers. Got \['1'\]"),
+    "a list for fields": ({"config": {"eagle_config": [1]}}, r"eagle_config: expected fields with names. Got \[1\]"),
+    "a flag by name": ({"config": {"norm_output": "yes"}}, r"norm_output: expected true or false. Got 'yes'"),
+    "two norms before fc": (
+        {"fc_norm": True, "norm_before_fc": True},
+        r"norm_before_fc: expected no fc_norm beside it.*Got both: ",
+    ),
+    "no size": ({"config": {"hidden_size": None}}, r"hidden_size: "),
+    "tokens by number": (
+        {"tensors": {"d2t": torch.tensor([1, 2, 5, 6, 20])}},
+        r"d2t: expected offsets to tokens from 0 to 22. Got 20 at 4, which is token 24: are these ids\?",
+    ),
+    "a token below 0": ({"tensors": {"d2t": torch.tensor([1, 2, -5, 6, 7])}}, r"d2t: expected offsets.*Got -5 at 2"),
+    "a token twice": ({"tensors": {"d2t": torch.tensor([1, 0, 5, 6, 7])}}, r"d2t: expected different.*token 1 more"),
+    "numbers of tokens": (
+        {"tensors": {"d2t": torch.zeros(5)}},
+        r"d2t: expected int64 \(5,\). Got torch.float32 \(5,\)",
+    ),
+    "too few tokens": (
+        {"tensors": {"d2t": torch.zeros(4).long()}},
+        r"d2t: expected int64 \(5,\). Got torch.int64 \(4,\)",
+    ),
+    "no d2t": ({"drop": ["d2t"]}, r"d2t: this tensor is missing. Take a complete checkpoint"),
+    "another shape": (
+        {"tensors": {"norm.weight": torch.ones(31)}},
+        r"norm.weight: expected shape \(32,\). Got \(31,\)",
+    ),
+    "whole numbers": (
+        {"tensors": {"norm.weight": torch.ones(32).int()}},
+        r"norm.weight: expected float32.*Got torch.int32",
+    ),
+    "P-EAGLE": ({"tensors": {"mask_hidden": torch.ones(1, 96)}}, r"mask_hidden: expected an EAGLE head. Got P-EAGLE"),
+    "DSpark": ({"tensors": {"markov_head.weight": torch.ones(1)}}, r"markov: expected an EAGLE head. Got DSpark"),
+    "MTP": ({"tensors": {"mtp.fc.weight": torch.ones(1)}}, r"mtp: expected an EAGLE head. Got MTP of another kind"),
+    "DFlash": ({"tensors": {"hidden_norm.weight": torch.ones(1)}}, r"hidden_norm: expected an EAGLE head. Got DFlash"),
+}
+NEEDED = (
+    *("fc", "norm", "midlayer.input_layernorm", "midlayer.hidden_norm", "midlayer.post_attention_layernorm"),
+    *(f"midlayer.self_attn.{name}_proj" for name in "qkvo"),
+    *(f"midlayer.mlp.{name}_proj" for name in ("gate", "up", "down")),
+)
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("name", WRONG)
+    def test_what_is_wrong_is_said_in_one_line(self, deep, tmp_path, name):
+        options, reason = WRONG[name]
+        with pytest.raises(TreeoptError, match=reason) as raised:
+            load_eagle(saved(tmp_path, deep, **options), deep)
+        assert "\n" not in str(raised.value)
+
+    def test_every_missing_tensor_is_named(self, deep, tmp_path):
+        for name in NEEDED:
+            folder = saved(tmp_path, deep, drop=[f"{name}.weight"])
+            with pytest.raises(FormatError, match=rf"{name}.weight: this tensor is missing"):
+                load_eagle(folder, deep)
+
+    def test_of_an_older_head_too(self, deep, tmp_path):
+        folder = saved(tmp_path, deep, layouts.eagle1, boundaries=(), ids=None, eagle1=True)
+        whole = torch.load(folder / "pytorch_model.bin")
+        for name in ("fc.weight", "layers.0.self_attn.q_proj.weight", "layers.0.post_attention_layernorm.weight"):
+            torch.save({key: value for key, value in whole.items() if key != name}, folder / "pytorch_model.bin")
+            with pytest.raises(FormatError, match=rf"{name}: this tensor is missing"):
+                load_eagle(folder, deep)
+
+    def test_boundaries_of_a_target_that_is_less_deep(self, deep, target, tmp_path):
+        with pytest.raises(InvalidValueError, match=r"taps: expected 3 boundaries from 0 to 2.*Got \(2, 4, 5\)"):
+            load_eagle(saved(tmp_path, deep), target)
+
+    def test_a_target_that_tells_no_states(self, deep, tmp_path):
+        with pytest.raises(
+            InvalidValueError, match=r"target: expected one that treeopt runs itself.*SimpleNamespace: "
+        ):
+            load_eagle(saved(tmp_path, deep), SimpleNamespace())
+
+    def test_more_children_than_it_knows_tokens(self, deep, tmp_path):
+        head = load_eagle(saved(tmp_path, deep), deep)
+        with pytest.raises(InvalidValueError, match=r"tree: expected at most 5 children.*Got 6: take a narrower tree"):
+            EagleDrafter(head, level_widths([6]), capacity=20)
+        with pytest.raises(InvalidValueError, match=r"top_k: expected at most 5 children.*Got 6"):
+            EagleDynamicDrafter(head, DynamicTree(top_k=6, depth=2, nodes=9), capacity=20)
+
+
+class Runs:
+    """Pickled as a call: whoever loads it without care creates a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+class TestFiles:
+    def test_code_in_a_checkpoint_is_not_run(self, deep, tmp_path):
+        folder, proof = saved(tmp_path, deep, layouts.safeailab), tmp_path / "proof"
+        torch.save({"fc.weight": torch.ones(2, 2), "code": Runs(proof)}, folder / "pytorch_model.bin")
+        with pytest.raises(FormatError, match=r"pytorch_model.bin: content: expected tensors.*holds no code") as raised:
+            load_eagle(folder, deep)
+        assert not proof.exists()
+        assert "\n" not in str(raised.value)
+
+    @pytest.mark.parametrize("content", [[torch.ones(2)], {"fc.weight": 3}, {}])
+    def test_a_pickle_of_something_else(self, deep, tmp_path, content):
+        folder = saved(tmp_path, deep, layouts.safeailab)
+        torch.save(content, folder / "pytorch_model.bin")
+        with pytest.raises(FormatError):
+            load_eagle(folder, deep)
+
+    @pytest.mark.parametrize(
+        ("layout", "file"), [(layouts.safeailab, "pytorch_model.bin"), (layouts.specforge, "model.safetensors")]
+    )
+    def test_a_file_that_is_cut_off_or_missing(self, deep, tmp_path, layout, file):
+        folder = saved(tmp_path, deep, layout)
+        whole = (folder / file).read_bytes()
+        for length in (0, 10, len(whole) // 2):
+            (folder / file).write_bytes(whole[:length])
+            with pytest.raises(FormatError) as raised:
+                load_eagle(folder, deep)
+            assert "\n" not in str(raised.value)
+        (folder / file).unlink()
+        with pytest.raises(TreeoptError, match=r"no model.safetensors and no pytorch_model.bin"):
+            load_eagle(folder, deep)
+
+    def test_no_configuration(self, deep, tmp_path):
+        folder = saved(tmp_path, deep)
+        (folder / "config.json").unlink()
+        with pytest.raises(TreeoptError, match=r"config\.json"):
+            load_eagle(folder, deep)
+
+    def test_a_configuration_that_is_no_object(self, deep, tmp_path):
+        folder = saved(tmp_path, deep)
+        (folder / "config.json").write_text(json.dumps([1]))
+        with pytest.raises(FormatError):
+            load_eagle(folder, deep)

@@ -1,0 +1,83 @@
+"""Drafters by name: every one is loaded and made, and what does not fit is one line."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.eagle_heads import make_head, save_head, speculators
+from treeopt import bundled as bundle
+from treeopt.errors import InfeasibleError, InvalidValueError, TreeoptError
+from treeopt.records.drafter_setting import drafter_setting
+from treeopt.runtime import load_model
+from treeopt.runtime.drafters.loaded import heads_digest, load_drafter
+from treeopt.runtime.models.folder import ModelFolder
+from treeopt.trees import chain, level_widths
+
+TREE = level_widths([2, 2])
+SETTINGS = (
+    (drafter_setting("redrafter", length=3, width=2), 7),
+    (drafter_setting("lookahead", candidates=2, ngram=3, window=2), None),
+    (drafter_setting("prompt-lookup", length=5, ngram=2), 6),
+    (drafter_setting("specexec", batch=3, branching=4, budget=6, max_passes=3), 6),
+    (drafter_setting("eagle2", depth=3, nodes=9, top_k=3), 9),
+)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return load_model(bundle.TARGET), load_model(bundle.DRAFT)
+
+
+def load(pair, name, source=None, digest=None):
+    return load_drafter(name, source, *pair, target_digest=digest or ModelFolder(bundle.TARGET).digest, capacity=64)
+
+
+@pytest.mark.parametrize(("setting", "most"), SETTINGS)
+def test_trees_of_their_own(pair, setting, most):
+    loaded = load(pair, setting.name)
+    assert loaded.setting(setting.values).values == setting.values
+    assert (loaded.heads is not None) == (loaded.digest is not None) == (setting.name == "redrafter")
+    made = loaded.set_to(setting)
+    assert most in (None, made.max_tokens)
+    with pytest.raises(InvalidValueError, match="expected one that fills a tree"):
+        loaded.filling(chain(2))
+    with pytest.raises(InvalidValueError, match="Got none: plan again"):
+        loaded.set_to(drafter_setting(setting.name))
+
+
+def test_heads_fill_a_tree_or_grow_their_own(pair, tmp_path):
+    folder = save_head(speculators, tmp_path / "eagle", make_head(pair[0], (1, 2), embedding=True), pair[0])
+    for name, source in (("medusa", None), ("medusa", str(bundle.MEDUSA)), ("eagle", str(folder))):
+        loaded = load(pair, name, source)
+        assert loaded.filling(TREE).max_tokens == TREE.nodes
+        assert loaded.setting().source == source
+        with pytest.raises(InvalidValueError, match="expected one with trees of its own"):
+            loaded.set_to(drafter_setting(name))
+    dynamic = load(pair, "eagle2", str(folder))
+    assert dynamic.digest == heads_digest(folder) == load(pair, "eagle", str(folder)).digest
+    assert dynamic.set_to(SETTINGS[-1][0]).wants.boundaries
+    assert not load(pair, "eagle2").set_to(SETTINGS[-1][0]).wants.boundaries
+
+
+def test_a_digest_tells_heads_apart_and_not_where_they_lie(pair, tmp_path):
+    folders = [
+        save_head(speculators, tmp_path / str(place), make_head(pair[0], (1, 2), embedding=True, seed=seed), pair[0])
+        for place, seed in enumerate((0, 0, 1))
+    ]
+    first, same, other = map(heads_digest, folders)
+    assert first == same != other
+
+
+def test_what_does_not_fit_is_one_line(pair, tmp_path):
+    with pytest.raises(InfeasibleError, match="those that ship are the bundled target's") as found:
+        load(pair, "medusa", digest="0" * 16)
+    assert "--drafter medusa=DIR" in str(found.value)
+    foreign = SimpleNamespace(name="foreign")
+    with pytest.raises(InfeasibleError, match="expected a target that is built in"):
+        load_drafter("eagle", str(tmp_path), foreign, foreign, target_digest=None, capacity=64)  # type: ignore[arg-type]
+    for name in ("medusa", "redrafter", "eagle", "eagle2"):
+        with pytest.raises(TreeoptError) as error:
+            load(pair, name, str(tmp_path / "absent"))
+        assert len(str(error.value).splitlines()) == 1
+    with pytest.raises(TreeoptError):
+        load(pair, "redrafter", str(bundle.MEDUSA))

@@ -1,0 +1,252 @@
+"""Servers under a load: against queueing theory, against rounds worked out by hand, and against what planners expect."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.support.invented_machines import acceptance, latency, profile, seconds
+from treeopt.errors import InfeasibleError, InvalidValueError
+from treeopt.planner.model import token_model
+from treeopt.planner.request import PlanRequest
+from treeopt.records.acceptance import TextSums
+from treeopt.records.accepted_ranks import AcceptedRanks
+from treeopt.records.profile import Profile
+from treeopt.simulation.arrivals import Arrival, Load, arrivals
+from treeopt.simulation.outcome import outcome
+from treeopt.simulation.serving import Server, serve
+from treeopt.simulation.settings import ServedSetting, served_settings
+from treeopt.simulation.simulate import Limits, largest_rate, simulate
+from treeopt.simulation.step_seconds import StepSeconds
+from treeopt.simulation.step_tokens import DrawnTokens, ReplayedTokens, step_tokens
+from treeopt.trees import TokenTree, chain
+
+P = [[0.7, 0.15], [0.6, 0.2], [0.6, 0.2], [0.5, 0.2]]
+ALWAYS = [[1.0]] * 4
+STEP_S, TOKEN_S = 1.0, 0.01
+"""Of a pass of one token, and of each further one."""
+
+
+def machine(*, batches: tuple[int, ...] = (1,), table: object = P, dearer: float = 0.0) -> Profile:
+    """Return a machine on which a pass over n tokens of B texts takes 1 + (n - 1) (0.01 + dearer (B - 1)) + 0.1 (B - 1)."""
+    latencies = [
+        latency(
+            seconds(
+                lambda n, b=batch: STEP_S + (n - 1) * (TOKEN_S + dearer * (b - 1)) + 0.1 * (b - 1),
+                lambda _: 0.001,
+                nodes=32,
+            ),
+            batch_size=batch,
+        )
+        for batch in batches
+    ]
+    return profile(latencies, [acceptance(table)])
+
+
+def seconds_of(found: Profile, prompt_s: float | None = None) -> StepSeconds:
+    return StepSeconds(found, token_model(found.acceptances[0]), prompt_s)
+
+
+def served_by(found: StepSeconds, texts: list[Arrival], tree: TokenTree, most_texts: int, servers: int = 1) -> list:
+    setting = ServedSetting.fixed("fixed", tree, found.most_texts)
+    made = [
+        Server(
+            setting=setting,
+            seconds=found,
+            tokens=step_tokens(found.model, setting.trees),
+            noise=np.random.default_rng(number),
+            most_texts=most_texts,
+        )
+        for number in range(servers)
+    ]
+    return serve(texts, made)
+
+
+class TestRounds:
+    """Worked out by hand: reading takes 0.5 s, a step of one text 1 s, of two 1.1 s."""
+
+    def served(self, most_texts: int, servers: int = 1) -> list[tuple[float, float, float]]:
+        found = seconds_of(machine(batches=(1, 2)), prompt_s=0.5)
+        texts = [Arrival(0.0, 8, 2), Arrival(0.6, 8, 2)]
+        done = served_by(found, texts, chain(0), most_texts, servers)
+        return sorted((each.asked.arrival_s, each.first_token_s, each.finished_s) for each in done)
+
+    def test_a_second_text_joins_between_two_steps(self) -> None:
+        # 0.5 read, 1.5 first token; 2.0 the second is read, 3.1 a step of both ends the first; 4.1 the second's last
+        assert self.served(2) == [pytest.approx((0.0, 1.5, 3.1)), pytest.approx((0.6, 3.1, 4.1))]
+
+    def test_it_waits_where_one_is_decoded_at_a_time(self) -> None:
+        assert self.served(1) == [pytest.approx((0.0, 1.5, 2.5)), pytest.approx((0.6, 4.0, 5.0))]
+
+    def test_it_goes_to_the_server_without_texts(self) -> None:
+        assert self.served(1, servers=2) == [pytest.approx((0.0, 1.5, 2.5)), pytest.approx((0.6, 2.1, 3.1))]
+
+    def test_a_step_gives_no_more_tokens_than_were_asked_for(self) -> None:
+        found = seconds_of(machine(table=ALWAYS), prompt_s=0.5)
+        (done,) = served_by(found, [Arrival(0.0, 8, 7)], chain(4), 1)
+
+        assert done.steps == 2  # 5 tokens, and 2 of 5
+        assert outcome("", 1.0, [done]).tokens_per_s == pytest.approx(7 / done.finished_s)
+
+
+class TestQueueingTheory:
+    """One text at a time, all alike: waiting follows Pollaczek and Khinchine, rho D / (2 (1 - rho)) on average."""
+
+    SERVICE_S = 0.5 + 2 * STEP_S
+
+    @pytest.mark.parametrize("rho", [0.3, 0.8])
+    def test_waiting_of_poisson_arrivals(self, rho: float) -> None:
+        found = seconds_of(machine(), prompt_s=0.5)
+        load = Load(
+            rate_per_s=rho / self.SERVICE_S, prompt_tokens=(8, 8), new_tokens=(2, 2), duration_s=12_000 / rho, seed=3
+        )
+        done = served_by(found, list(arrivals(load)), chain(0), 1)
+
+        waited = np.mean([each.finished_s - each.asked.arrival_s for each in done]) - self.SERVICE_S
+        assert waited == pytest.approx(rho * self.SERVICE_S / (2 * (1 - rho)), rel=0.12)
+
+    def test_more_than_it_can_do_does_not_keep_up(self) -> None:
+        found = seconds_of(machine(), prompt_s=0.5)
+        load = Load(rate_per_s=1.5 / self.SERVICE_S, prompt_tokens=(8, 8), new_tokens=(2, 2), duration_s=2000)
+        (over,) = simulate([ServedSetting.fixed("plain", chain(0), 1)], found, load)
+        (below,) = simulate(
+            [ServedSetting.fixed("plain", chain(0), 1)],
+            found,
+            dataclasses.replace(load, rate_per_s=0.5 / self.SERVICE_S),
+        )
+
+        assert (over.keeps_up, below.keeps_up) == (False, True)
+        assert over.tokens_per_s == pytest.approx(2 / self.SERVICE_S, rel=0.01)
+
+    def test_the_largest_rate_is_the_largest(self) -> None:
+        found = seconds_of(machine(), prompt_s=0.5)
+        setting = ServedSetting.fixed("plain", chain(0), 1)
+        load = Load(rate_per_s=0.05, prompt_tokens=(8, 8), new_tokens=(2, 2), duration_s=2500)
+        limits = Limits(first_token_s=10.0)
+        rate = largest_rate(setting, found, load, limits)
+
+        def kept(at: float) -> bool:
+            (there,) = simulate([setting], found, dataclasses.replace(load, rate_per_s=at))
+            return limits.kept(there)
+
+        assert rate is not None
+        assert kept(rate)
+        assert not kept(1.2 * rate)
+        assert rate < 1 / self.SERVICE_S
+
+    def test_a_limit_below_one_step_is_never_kept(self) -> None:
+        load = Load(rate_per_s=0.05, prompt_tokens=(8, 8), new_tokens=(2, 2), duration_s=400)
+        setting = ServedSetting.fixed("plain", chain(0), 1)
+
+        assert largest_rate(setting, seconds_of(machine()), load, Limits(token_s=0.5)) is None
+
+
+class TestTokens:
+    TREE = TokenTree([-1, 0, 0, 1, 1, 3])
+
+    def mean(self, source: object, tree: TokenTree, steps: int = 20_000) -> float:
+        noise = np.random.default_rng(1)
+        place, total = source.start(noise), 0
+        for _ in range(steps):
+            tokens, place = source.step(tree, place, noise)
+            total += tokens
+        return total / steps
+
+    @pytest.mark.parametrize("tree", [TREE, chain(3), chain(0)])
+    def test_draws_come_to_what_the_planner_expects(self, tree: TokenTree) -> None:
+        model = token_model(acceptance(P))
+
+        assert self.mean(DrawnTokens(model), tree) == pytest.approx(model.tokens_per_step(tree), rel=0.01)
+
+    def test_replays_walk_measured_texts(self) -> None:
+        rng = np.random.default_rng(4)
+        ranks = AcceptedRanks([rng.choice([-1, 0, 0, 0, 1], 400) for _ in range(6)])
+        tokens, steps = ranks.replay(self.TREE)
+
+        walked = self.mean(ReplayedTokens(ranks), self.TREE)
+        assert walked == pytest.approx(tokens.sum() / steps.sum(), rel=0.01)
+
+    def test_a_text_stays_as_hard_as_it_was_measured(self) -> None:
+        easy, hard = np.zeros(200, np.int64), np.full(200, -1)
+        source, noise = ReplayedTokens(AcceptedRanks([easy, hard])), np.random.default_rng(0)
+        found = set()
+        for _ in range(20):
+            place = source.start(noise)
+            came = []
+            for _ in range(10):
+                tokens, place = source.step(chain(3), place, noise)
+                came.append(tokens)
+            found.add(tuple(came))
+
+        assert found == {(4,) * 10, (1,) * 10}
+
+    def test_ranks_are_replayed_where_they_tell_of_every_tree(self) -> None:
+        ranks = AcceptedRanks([np.zeros(300, np.int64)] * 2)
+        sums = TextSums(np.full((2, 4), 300.0), 300 * np.array([P, P]))
+        model = token_model(acceptance(P, texts=sums, accepted_ranks=ranks))
+
+        assert isinstance(step_tokens(model, [chain(3)]), ReplayedTokens)
+        assert isinstance(step_tokens(token_model(acceptance(P)), [chain(3)]), DrawnTokens)
+
+
+class TestLoads:
+    def test_texts_come_as_often_as_asked_and_the_same_for_a_seed(self) -> None:
+        load = Load(rate_per_s=7.0, prompt_tokens=(3, 9), new_tokens=(5, 5), duration_s=1000)
+        texts = arrivals(load)
+
+        assert len(texts) == pytest.approx(7000, rel=0.05)
+        assert {each.prompt_tokens for each in texts} == set(range(3, 10))
+        assert texts == arrivals(load)
+        assert texts != arrivals(dataclasses.replace(load, seed=1))
+        gaps = np.diff([each.arrival_s for each in texts])
+        assert np.std(gaps) == pytest.approx(np.mean(gaps), rel=0.05)  # as of exponential ones
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            {"rate_per_s": 0.0},
+            {"rate_per_s": float("nan")},
+            {"duration_s": -1.0},
+            {"new_tokens": (0, 4)},
+            {"prompt_tokens": (5, 4)},
+            {"rate_per_s": 1e9},
+        ],
+    )
+    def test_impossible_loads_are_refused(self, wrong: dict[str, object]) -> None:
+        (name,) = wrong
+        with pytest.raises(InvalidValueError, match=rf"^{name}: expected"):
+            Load(**{"rate_per_s": 1.0, "prompt_tokens": (8, 8), "new_tokens": (8, 8)} | wrong)
+
+    def test_more_texts_at_a_time_than_measured_are_refused(self) -> None:
+        load = Load(rate_per_s=1.0, prompt_tokens=(8, 8), new_tokens=(8, 8))
+        found = seconds_of(machine(batches=(1, 4)))
+        with pytest.raises(InfeasibleError, match=r"4 were measured. Got 5: .*--batch-sizes"):
+            simulate([ServedSetting.fixed("plain", chain(0), 4)], found, load, most_texts=5)
+
+
+class TestSettings:
+    def test_the_schedule_drafts_less_where_more_texts_are_decoded(self) -> None:
+        found = machine(batches=(1, 8), dearer=0.2)
+        seconds = seconds_of(found)
+        settings = served_settings(found, seconds, PlanRequest(max_nodes=8))
+        schedule = settings[-1]
+
+        assert [each.name for each in settings[:2]] == ["plain", "chain of 1 draft token"]
+        assert schedule.name == "schedule"
+        nodes = [tree.nodes for tree in schedule.trees]
+        assert len(nodes) == 8
+        assert nodes == sorted(nodes, reverse=True)
+        assert nodes[0] > nodes[-1]
+
+    def test_it_is_about_as_fast_as_the_best_fixed_setting_at_every_rate(self) -> None:
+        found = machine(batches=(1, 2, 3, 4, 6, 8), dearer=0.2)
+        seconds = seconds_of(found, prompt_s=0.01)
+        settings = served_settings(found, seconds, PlanRequest(max_nodes=8))
+        for rate in (0.02, 0.2):
+            load = Load(rate_per_s=rate, prompt_tokens=(8, 8), new_tokens=(16, 16), duration_s=60 / rate)
+            *fixed, schedule = simulate(settings, seconds, load)
+            best = min(each.time_per_token.median_s for each in fixed)
+            worst = max(each.time_per_token.median_s for each in fixed)
+
+            assert schedule.time_per_token.median_s <= 1.1 * best
+            assert worst > 1.3 * best  # otherwise this would tell nothing

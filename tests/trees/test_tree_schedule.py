@@ -1,0 +1,78 @@
+"""The schedule file: bytes, round trips, and every way in which it can be wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from treeopt.errors import FormatError, InvalidValueError
+from treeopt.trees import Provenance, TokenTree, chain
+from treeopt.trees.tree_schedule import ScheduledTree, TreeSchedule, load_schedule
+
+
+def scheduled(first: int, last: int, tree: TokenTree) -> ScheduledTree:
+    return ScheduledTree(first_texts=first, last_texts=last, tree=tree)
+
+
+SCHEDULE = TreeSchedule(
+    trees=(scheduled(1, 2, TokenTree([-1, 0, 0, 1])), scheduled(3, 3, chain(2)), scheduled(4, 8, chain(0))),
+    provenance=Provenance(tool="treeopt 0.1.0", rule="sequoia", temperature=0.6),
+)
+TEXT = """{
+  "format": "treeopt-schedule",
+  "version": 1,
+  "trees": [
+    {"first_texts": 1, "last_texts": 2, "parents": [-1, 0, 0, 1]},
+    {"first_texts": 3, "last_texts": 3, "parents": [-1, 0, 1]},
+    {"first_texts": 4, "last_texts": 8, "parents": [-1]}
+  ],
+  "provenance": {"tool": "treeopt 0.1.0", "rule": "sequoia", "temperature": 0.6}
+}
+"""
+
+
+def test_it_is_written_and_read_as_it_is(tmp_path: Path) -> None:
+    SCHEDULE.save(tmp_path / "schedule.json")
+
+    assert (tmp_path / "schedule.json").read_text("utf-8") == TEXT
+    assert load_schedule(tmp_path / "schedule.json") == SCHEDULE
+
+
+def test_every_number_of_texts_has_its_tree() -> None:
+    found = [SCHEDULE.tree(texts).nodes for texts in range(1, 11)]
+
+    assert found == [4, 4, 3, 1, 1, 1, 1, 1, 1, 1]  # beyond 8, as for 8
+    assert (SCHEDULE.most_texts, SCHEDULE.max_nodes) == (8, 4)
+    with pytest.raises(InvalidValueError, match=r"texts: expected at least 1\. Got 0"):
+        SCHEDULE.tree(0)
+
+
+@pytest.mark.parametrize(
+    "ranges", [[], [(2, 3)], [(1, 2), (4, 5)], [(1, 3), (3, 4)], [(1, 0)], [(1, 2), (3, 2)]], ids=str
+)
+def test_gaps_and_overlaps_are_refused(ranges: list[tuple[int, int]]) -> None:
+    with pytest.raises(InvalidValueError, match=r"plan again\.$"):
+        TreeSchedule(trees=tuple(scheduled(first, last, chain(1)) for first, last in ranges))
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"format": "treeopt-tree"}, "format"),
+        ({"version": 2}, "version"),
+        ({"trees": []}, "trees"),
+        ({"trees": [{"first_texts": 1, "last_texts": 2}]}, "trees[0].parents"),
+        ({"trees": [{"first_texts": 1, "last_texts": 2, "parents": [0]}]}, "trees[0].parents"),
+        ({"trees": [{"first_texts": 1, "last_texts": 2, "parents": [-1], "more": 1}]}, "trees[0].more"),
+        ({"trees": [{"first_texts": 2, "last_texts": 2, "parents": [-1]}]}, "trees"),
+        ({"trees": [{"first_texts": 1.5, "last_texts": 2, "parents": [-1]}]}, "trees[0].first_texts"),
+        ({"more": 1}, "more"),
+    ],
+)
+def test_a_wrong_file_is_named_with_its_field(tmp_path: Path, change: dict[str, object], field: str) -> None:
+    path = tmp_path / "schedule.json"
+    path.write_text(json.dumps(json.loads(TEXT) | change), "utf-8")
+
+    with pytest.raises(FormatError) as found:
+        load_schedule(path)
+    assert found.value.field == field

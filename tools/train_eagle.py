@@ -1,0 +1,268 @@
+"""Train the EAGLE-3 head of the bundled target by training-time test (Li et al., 2025, section 3).
+
+    OMP_NUM_THREADS=2 python tools/train_eagle.py --target treeopt/bundled/target --output treeopt/bundled/eagle
+
+The target stays as it is.  The head learns from texts that the target wrote itself.  It is unrolled over the next tokens
+of a text, each time on its own output of the time before, and every time its distribution is pulled to what the target
+says there.  It is saved as SafeAILab's trainer saves heads, in safetensors.
+"""
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import corpus
+import head_training
+import torch
+from llama import load_llama
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional as F
+from tqdm import tqdm
+from train_draft import written_texts
+
+from treeopt.runtime import Transformer, load_model
+from treeopt.runtime.drafters.eagle.config import TAP_IDS, default_boundaries
+from treeopt.runtime.models.model import Wants
+
+UNROLLED = 5
+STEP_WEIGHT = 0.8
+"""Of a step's loss beside the one before."""
+HELD_OUT_TEXTS = 32
+TEXT_TOKENS = 512
+INNER = 256
+"""Of the MLP: less than the target's, because a draft pass must cost little."""
+STORE = Path("build/heads")
+
+
+class Lessons(NamedTuple):
+    """Texts with what the target thinks at each of their tokens."""
+
+    taps: Tensor
+    """float16 (N, T, 3 hidden): the residual stream at the default boundaries."""
+    last: Tensor
+    """float16 (N, T, hidden): after the final norm."""
+    tokens: Tensor
+    """int64 (N, T)."""
+
+    def of(self, texts: Tensor | slice) -> "Lessons":
+        """Return some texts, in float32."""
+        return Lessons(self.taps[texts].float(), self.last[texts].float(), self.tokens[texts])
+
+
+def prepared(folder: Path, target: Transformer, texts: int, corpus_windows: int) -> Lessons:
+    """Return the lessons, made once and kept: texts of the target shuffled with windows of the corpus.
+
+    The last are windows that nothing is trained on, neither here nor with fewer windows.
+    """
+    store = STORE / f"eagle_lessons_{texts}_{corpus_windows}.pt"
+    if not store.is_file():
+        together = torch.cat([_written(folder, texts), _windows(corpus_windows)])
+        order = torch.randperm(len(together) - HELD_OUT_TEXTS, generator=torch.Generator().manual_seed(7))
+        _keep(tuple(lessons(target, torch.cat([together[order], together[-HELD_OUT_TEXTS:]]))), store)
+    return Lessons(*torch.load(store, weights_only=True))
+
+
+def _written(folder: Path, texts: int) -> Tensor:
+    """Return texts of the target, made once and kept, because they cost most."""
+    store = STORE / f"eagle_texts_{texts}.pt"
+    if not store.is_file():
+        _keep(written_texts(load_llama(folder), texts, TEXT_TOKENS, torch.Generator().manual_seed(5)), store)
+    written: Tensor = torch.load(store, weights_only=True)
+    return written
+
+
+def _windows(count: int) -> Tensor:
+    stream = corpus.windows(corpus.byte_stream(held_out=False), TEXT_TOKENS, torch.Generator().manual_seed(6))
+    return torch.stack([next(stream)[:-1] for _ in range(count)])
+
+
+def _keep(content: object, store: Path) -> None:
+    store.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = store.with_suffix(f".{os.getpid()}")
+    torch.save(content, unfinished)
+    unfinished.rename(store)
+
+
+def lessons(target: Transformer, texts: Tensor) -> Lessons:
+    """Return texts, int64 (N, T), with the target's states."""
+    wants = Wants(boundaries=default_boundaries(len(target.weights.layers)), last=True, whole_text=True)
+    hidden, (count, tokens) = target.config.hidden, texts.shape
+    taps = torch.empty((count, tokens, len(wants.boundaries) * hidden), dtype=torch.float16)
+    last = torch.empty((count, tokens, hidden), dtype=torch.float16)
+    cache = target.new_cache(tokens, 8)
+    for start in tqdm(range(0, count, 8), desc="lessons"):
+        cache.clear()
+        states = target.prefill(texts[start : start + 8], cache, wants)
+        assert states is not None
+        assert states.last is not None  # both were wanted
+        taps[start : start + 8] = torch.cat(states.boundaries, -1)
+        last[start : start + 8] = states.last
+    return Lessons(taps, last, texts)
+
+
+class LearningHead(nn.Module):
+    """What `treeopt.runtime.drafters.eagle` runs, in a form that learns."""
+
+    def __init__(self, target: Transformer, output: Tensor) -> None:
+        super().__init__()
+        self.config = config = target.config
+        hidden, heads, keys = config.hidden, config.heads * config.head_size, config.key_value_heads * config.head_size
+        self.embedding: Tensor
+        self.wanted: Tensor
+        self.register_buffer("embedding", target.weights.embedding, persistent=False)
+        self.register_buffer("wanted", output, persistent=False)
+        sizes = {"q": (2 * hidden, heads), "k": (2 * hidden, keys), "v": (2 * hidden, keys), "o": (heads, hidden)}
+        sizes |= {"gate": (hidden, INNER), "up": (hidden, INNER), "down": (INNER, hidden), "fc": (3 * hidden, hidden)}
+        layers = {name: nn.Linear(*each, bias=False) for name, each in sizes.items()}
+        for name in ("o", "down"):
+            nn.init.zeros_(layers[name].weight)
+        self.layers = nn.ModuleDict(layers)
+        self.norms = nn.ParameterDict({name: torch.ones(hidden) for name in ("input", "hidden", "attention", "output")})
+        self.output = nn.Parameter(output.clone())
+        frequencies = config.rope_base ** -(torch.arange(0, config.head_size, 2) / config.head_size)
+        self.angles: Tensor
+        self.register_buffer("angles", torch.outer(torch.arange(TEXT_TOKENS), frequencies), persistent=False)
+
+    def normed(self, x: Tensor, name: str) -> Tensor:
+        """Return x (…, hidden) normed."""
+        return F.rms_norm(x.float(), x.shape[-1:], self.norms[name], self.config.norm_epsilon)
+
+    def turned(self, x: Tensor, first: int) -> Tensor:
+        """Return heads (texts, T, heads, d) turned for the positions from `first` on."""
+        angles = self.angles[first : first + x.shape[1], None]
+        a, b = x.float().chunk(2, -1)
+        return torch.cat([a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()], -1)
+
+    def unrolled(self, found: Lessons) -> list[tuple[Tensor, Tensor]]:
+        """Return, for every step, the head's logits and the target's at the same places, each (texts, places, V)."""
+        places = found.tokens.shape[1] - UNROLLED
+        x = self.layers["fc"](found.taps[:, :places])
+        past: list[tuple[Tensor, Tensor]] = []
+        steps = []
+        for step in range(UNROLLED):
+            tokens = found.tokens[:, step + 1 : places + step + 1]
+            g = self.normed(x, "hidden")
+            read = torch.cat([self.normed(F.embedding(tokens, self.embedding), "input"), g], -1)
+            y = x + self.attended(read, step, past)
+            z = self.normed(y, "attention")
+            x = y + self.layers["down"](F.silu(self.layers["gate"](z)) * self.layers["up"](z))
+            wanted = found.last[:, step + 1 : places + step + 1] @ self.wanted.T
+            steps.append((self.normed(x, "output") @ self.output.T, wanted))
+        return steps
+
+    def attended(self, read: Tensor, step: int, past: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """Return attention's output; keys and values of this step are put behind those of the steps `past`.
+
+        A place sees the places up to its own as the first step made them, and of later steps its own alone.
+        """
+        config, (texts, places, _) = self.config, read.shape
+        shape = (texts, places, -1, config.head_size)
+        query = self.turned(self.layers["q"](read).view(shape), step).transpose(1, 2)
+        key = self.turned(self.layers["k"](read).view(shape), step).transpose(1, 2)
+        value = self.layers["v"](read).view(shape).transpose(1, 2)
+        groups = config.heads // config.key_value_heads
+        past.append((key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)))
+        (keys, values), *own = past
+        before = torch.ones(places, places, dtype=torch.bool).triu(1)
+        scores = [(query @ keys.transpose(-1, -2)).masked_fill(before, float("-inf"))]
+        scores += [(query * each).sum(-1, keepdim=True) for each, _ in own]
+        weights = (torch.cat([each.float() for each in scores], -1) * config.head_size**-0.5).softmax(-1)
+        found = weights[..., :places] @ values
+        for index, (_, each) in enumerate(own):
+            found = found + weights[..., places + index, None] * each
+        output: Tensor = self.layers["o"](found.transpose(1, 2).reshape(texts, places, -1))
+        return output
+
+
+NAMES = {
+    "layers.fc.weight": "fc.weight",
+    "layers.q.weight": "midlayer.self_attn.q_proj.weight",
+    "layers.k.weight": "midlayer.self_attn.k_proj.weight",
+    "layers.v.weight": "midlayer.self_attn.v_proj.weight",
+    "layers.o.weight": "midlayer.self_attn.o_proj.weight",
+    "layers.gate.weight": "midlayer.mlp.gate_proj.weight",
+    "layers.up.weight": "midlayer.mlp.up_proj.weight",
+    "layers.down.weight": "midlayer.mlp.down_proj.weight",
+    "norms.input": "midlayer.input_layernorm.weight",
+    "norms.hidden": "midlayer.hidden_norm.weight",
+    "norms.attention": "midlayer.post_attention_layernorm.weight",
+    "norms.output": "norm.weight",
+    "output": "lm_head.weight",
+}
+
+
+def save(head: LearningHead, layers: int, folder: Path) -> None:
+    """Write the weights in half precision by SafeAILab's names, and what they fit; states are named by their layers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = head.config
+    content = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": config.hidden,
+        "intermediate_size": INNER,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.key_value_heads,
+        "head_dim": config.head_size,
+        "num_hidden_layers": 1,
+        "rms_norm_eps": config.norm_epsilon,
+        "rope_theta": config.rope_base,
+        "vocab_size": config.vocabulary,
+        "draft_vocab_size": config.vocabulary,
+        "max_position_embeddings": TEXT_TOKENS,
+        "eagle_config": {TAP_IDS: [boundary - 1 for boundary in default_boundaries(layers)]},
+    }
+    (folder / "config.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    weights = head.state_dict()
+    save_file({new: weights[name].half().contiguous() for name, new in NAMES.items()}, folder / "model.safetensors")
+
+
+def load(head: LearningHead, folder: Path) -> None:
+    """Go on from the weights that `save` wrote."""
+    stored = load_file(folder / "model.safetensors")
+    head.load_state_dict({name: stored[new].float() for name, new in NAMES.items()})
+
+
+def main() -> None:
+    """Parse the arguments, train on most of the lessons, report on the others, save."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--texts", type=int, default=96)
+    parser.add_argument("--corpus-windows", type=int, default=672)
+    parser.add_argument("--start", type=Path, help="a head to go on from")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--learning-rate", type=float, default=5e-3)
+    options = parser.parse_args()
+    start_s, start_cpu_s = time.perf_counter(), time.process_time()
+    target = load_model(options.target)
+    output = load_llama(options.target).lm_head.weight.detach()
+    found = prepared(options.target, target, options.texts, options.corpus_windows)
+    lessons_s = time.perf_counter() - start_s
+    torch.manual_seed(9)
+    head = LearningHead(target, output)
+    if options.start is not None:
+        load(head, options.start)
+    kept, layers = len(found.tokens) - HELD_OUT_TEXTS, len(target.weights.layers)
+    head_training.fit(
+        head,
+        lambda texts: head.unrolled(found.of(texts)),
+        kept,
+        weight=STEP_WEIGHT,
+        steps=options.steps,
+        rate=options.learning_rate,
+        title="eagle",
+        save=lambda: save(head, layers, options.output),
+    )
+    with torch.no_grad():
+        head_training.report(head.unrolled(found.of(slice(kept, None))), (1, 5, 10))
+    save(head, layers, options.output)
+    minutes, cpu = (time.perf_counter() - start_s) / 60, (time.process_time() - start_cpu_s) / 60
+    print(f"{minutes:.1f} minutes, {lessons_s / 60:.1f} of them for lessons; {cpu:.1f} CPU minutes")
+
+
+if __name__ == "__main__":
+    main()

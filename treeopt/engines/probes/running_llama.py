@@ -1,0 +1,69 @@
+"""What a llama-server answers, however it was started: its own times and counts of each text."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from treeopt.engines.probes.child import Child
+from treeopt.engines.probes.client import NGRAM, Answer, Counters, Launch, Question
+from treeopt.engines.probes.http import HttpEngine, number
+from treeopt.errors import EngineError
+
+NAME = "llama-server"
+
+
+class RunningLlama:
+    """A server that answers `/completion` with its own times and counts."""
+
+    def __init__(self, url: str, launch: Launch, child: Child | None) -> None:
+        self._http = HttpEngine(NAME, url, timeout_s=launch.timeout_s)
+        self._child = child
+        self._drafts = launch.draft_tokens > 0 and launch.method != NGRAM  # which finds nothing in many a text
+        self._pool = ThreadPoolExecutor(launch.slots)
+
+    def answers(self, questions: Sequence[Question]) -> list[Answer]:
+        """See `Running`."""
+        return list(self._pool.map(self._answer, questions))
+
+    def counters(self) -> Counters | None:
+        """See `Running`."""
+        return self._http.counters()
+
+    def close(self) -> None:
+        """See `Running`."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._http.close()
+        if self._child is not None:
+            self._child.close()
+
+    def _answer(self, question: Question) -> Answer:
+        content = {
+            "prompt": question.prompt,
+            "n_predict": question.max_new_tokens,
+            "temperature": question.temperature,
+            "seed": question.seed,
+            "ignore_eos": True,
+            "cache_prompt": True,
+        }
+        if question.temperature > 0:  # the whole distribution: samplers that are on by default are not the model's
+            content |= {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+        found = self._http.post("/completion", content)
+        timings = found.get("timings")
+        if not isinstance(timings, dict) or not isinstance(found.get("content"), str):
+            raise EngineError(f"{NAME}: expected content and timings in its answer. Got {sorted(found)!r:.80}.")
+        tokens = int(number(NAME, timings, "predicted_n"))
+        if self._drafts and "draft_n" not in timings:
+            raise EngineError(f"{NAME}: expected a server that drafts. It does not: start it with a draft model.")
+        drafted, accepted = (
+            int(number(NAME, timings, each)) if each in timings else 0 for each in ("draft_n", "draft_n_accepted")
+        )
+        if accepted > drafted:
+            raise EngineError(
+                f"{NAME}: expected at most {drafted} accepted tokens, as many as were drafted. Got {accepted}: update it."
+            )
+        return Answer(
+            text=found["content"],
+            tokens=tokens,
+            decode_s=number(NAME, timings, "predicted_ms") / 1000,
+            steps=tokens - 1 - accepted,
+            prompt_tokens=int(number(NAME, found, "tokens_evaluated")),
+        )

@@ -1,0 +1,85 @@
+"""A tree file that names a drafter, as an engine's setting: the engine's own drafter of the same kind, where it has one."""
+
+from treeopt.engines.engine import Engine, SettingRequest
+from treeopt.engines.settings.made import UNNAMED_DRAFT, Setting, plain_setting
+from treeopt.engines.settings.source import Source
+from treeopt.errors import InfeasibleError, InvalidValueError
+from treeopt.planner import kind_of
+from treeopt.records.warnings import FormatCaution
+from treeopt.trees import Provenance, TokenTree
+from treeopt.trees.drafter_setting import DrafterSetting
+from treeopt.trees.dynamic_tree import DynamicTree
+
+
+def drafter_setting(engine: Engine, source: Source, drafter: DrafterSetting) -> Setting:
+    """Return an engine's setting for a drafter; nothing is predicted but what the file promised of treeopt's decoder.
+
+    Raises InfeasibleError where the engine has no such drafter, or cannot be set to its numbers, InvalidValueError for a
+    method that drafts otherwise.
+    """
+    kind = "eagle" if drafter.name == "eagle2" and drafter.source is not None else drafter.name
+    if kind not in engine.methods:
+        raise InfeasibleError(
+            f"{engine.title}: expected one of its drafters, {_drafters(engine)}. Got {drafter.name}: run it with treeopt "
+            "run, or choose another engine."
+        )
+    if not drafter.own_trees and (source.tree is None or source.tree.nodes == 1):
+        return plain_setting(engine)
+    tree, warnings = _tree(engine, drafter, source.tree)
+    asked = SettingRequest(
+        tree=tree,
+        rule="target",
+        draft_model=source.draft_model or drafter.source or UNNAMED_DRAFT,
+        method=_method(engine, kind, source.method),
+        ngram=drafter.value("ngram") if kind == "prompt-lookup" else None,
+        engine_version=source.engine_version,
+    )
+    emitted, promised = engine.emit(asked), source.promised or Provenance()
+    return Setting(
+        asked=asked,
+        emitted=emitted,
+        target_model=promised.target,
+        predictions=(),
+        remarks=_promise(promised),
+        warnings=tuple(map(FormatCaution, (*warnings, *emitted.warnings))),
+    )
+
+
+def _drafters(engine: Engine) -> str:
+    """Return the drafters of an engine in words; of one whose default is another, it has no draft model."""
+    words = {"eagle": "EAGLE heads", "eagle2": "dynamic trees of it"}
+    model = [] if None in engine.methods.values() else ["the draft model"]
+    return ", ".join([*model, *(words.get(name, name) for name in engine.methods)])
+
+
+def _method(engine: Engine, kind: str, asked: str | None) -> str | None:
+    """Return the engine's own name of the method; that of a head may be another one, such as EAGLE-1's."""
+    planned, lookup = engine.methods[kind], engine.methods.get("prompt-lookup")
+    if asked is not None and asked != planned and lookup in (asked, planned):
+        raise InvalidValueError(f"method: expected {planned} for {kind}. Got {asked!r:.60}: leave it out.")
+    return asked or planned
+
+
+def _tree(engine: Engine, drafter: DrafterSetting, tree: TokenTree | None) -> tuple[DynamicTree, tuple[str, ...]]:
+    """Return what the engine drafts, and what the user must know where that is not what was planned."""
+    if drafter.name == "prompt-lookup":
+        return DynamicTree.chain(drafter.value("length")), ()
+    if drafter.name == "eagle2":
+        planned = DynamicTree(**{each.name: each.value for each in drafter.values})
+        if engine.dynamic or planned.is_chain:
+            return planned, ()
+        instead = f"{engine.title} drafts chains only: in place of the dynamic tree of {planned.nodes} nodes"
+        return DynamicTree.chain(planned.depth), (f"{instead} it gets its depth. Race it before you serve.",)
+    assert tree is not None  # an engine is set off without one
+    chain = DynamicTree.chain(tree.max_depth)
+    if kind_of(tree) != "tree":
+        return chain, ()
+    instead = f"{engine.title} loads no static tree: in place of the one of {tree.nodes} nodes"
+    return chain, (f"{instead} it gets a chain as long as it is deep. Race it before you serve.",)
+
+
+def _promise(known: Provenance) -> tuple[str, ...]:
+    """Return what the file promises, which holds for treeopt's decoder."""
+    if known.speedup is None:
+        return ()
+    return (f"Promised in treeopt's decoder: {known.speedup:.2f} times plain decoding.",)

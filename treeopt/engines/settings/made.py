@@ -1,0 +1,32 @@
+"""What an export makes for an engine."""
+
+from dataclasses import dataclass
+
+from treeopt.engines.engine import Engine, SettingFiles, SettingRequest
+from treeopt.engines.settings.prediction import Predicted
+from treeopt.records.warnings import Caution, SpeculationOff
+
+UNNAMED_DRAFT = "DRAFT"
+"""Stands for the draft model where nobody named one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """An engine's files, and what they promise."""
+
+    asked: SettingRequest | None
+    """None where plain decoding is the fastest, or all that was asked for: speculation is off then."""
+    emitted: SettingFiles
+    target_model: str | None = None
+    """What the target was loaded from; None where nobody knows, and for the bundled one."""
+    predictions: tuple[Predicted, ...]
+    """The setting, the engine's default where it can be predicted, and plain decoding; empty without a profile.
+    Of plain decoding, the best that drafts stands behind it."""
+    remarks: tuple[str, ...]
+    """What was chosen for which reason, in words."""
+    warnings: tuple[Caution, ...]
+
+
+def plain_setting(engine: Engine) -> Setting:
+    """Return the setting of an engine that decodes plainly, because nothing is to be drafted."""
+    return Setting(asked=None, emitted=engine.off, predictions=(), remarks=(), warnings=(SpeculationOff(engine.title),))

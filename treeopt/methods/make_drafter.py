@@ -1,0 +1,125 @@
+"""What a tree file names, made: its drafter, the decoder that decodes with it, and its bench."""
+
+from treeopt.errors import InvalidValueError
+from treeopt.profiler.bench.compare import Workload, bench_decoder, bench_trees
+from treeopt.profiler.decoding import Decoding
+from treeopt.records.results import Measured
+from treeopt.runtime import Decoder
+from treeopt.runtime.decoding.limits import trained_tokens
+from treeopt.runtime.drafters.drafter import Drafter
+from treeopt.runtime.drafters.loaded import LoadedDrafter, load_drafter
+from treeopt.runtime.models.pair import ModelPair
+from treeopt.trees import TokenTree, TreeFile
+from treeopt.trees.drafter_setting import TREES, DrafterSetting, checked_setting
+
+
+def load_named(
+    name: str, models: ModelPair, *, source: str | None = None, capacity: int | None = None
+) -> LoadedDrafter:
+    """Return a drafter that can be made with any of its settings, its heads loaded.
+
+    Args:
+        name: any but the draft model's, `model`.
+        models: the pair that decodes.
+        source: the folder of its heads; None for those that ship, and where it has none.
+        capacity: longest text; by default as long as both were trained for.
+
+    Raises InfeasibleError for heads of another target, TreeoptError for a folder that holds none.
+    """
+    return load_drafter(
+        name,
+        source,
+        models.target,
+        models.draft,
+        target_digest=models.described.target_digest,
+        capacity=trained_tokens(models.target, models.draft) if capacity is None else capacity,
+    )
+
+
+def load_planned(setting: DrafterSetting, models: ModelPair, *, capacity: int | None = None) -> LoadedDrafter:
+    """Return the drafter that a setting names; see `load_named`.
+
+    Raises InvalidValueError for the draft model and for numbers that are not the drafter's, and as `load_named` does.
+    """
+    if checked_setting(setting).name == "model":
+        raise InvalidValueError("drafter: expected one beside the draft model. Got model: give the draft model itself.")
+    return load_named(setting.name, models, source=setting.source, capacity=capacity)
+
+
+def made_drafter(loaded: LoadedDrafter, setting: DrafterSetting, tree: TokenTree) -> Drafter:
+    """Return a loaded drafter as it is set, with the tree that it fills; others look at no tree.
+
+    Raises InvalidValueError for numbers out of range, and a tree that it cannot fill.
+    """
+    return loaded.filling(tree) if setting.name in TREES else loaded.set_to(setting)
+
+
+def make_drafter(
+    setting: DrafterSetting, tree: TokenTree, models: ModelPair, *, capacity: int | None = None
+) -> Drafter:
+    """Return the drafter that a tree file names; arguments and errors as for `load_planned` and `made_drafter`."""
+    return made_drafter(load_planned(setting, models, capacity=capacity), setting, tree)
+
+
+def planned_decoder(
+    models: ModelPair,
+    planned: TreeFile,
+    decoding: Decoding,
+    *,
+    loaded: LoadedDrafter | None = None,
+    seed: int = 0,
+    text_tokens: int | None = None,
+) -> Decoder:
+    """Return the decoder of a tree file: its drafter's, or that of the draft model which fills its tree.
+
+    Args:
+        models: the pair that decodes.
+        planned: tree and drafter.
+        decoding: the rule, and how target and draft sample.
+        loaded: the drafter, where it is loaded already.
+        seed: of all randomness.
+        text_tokens: longest text, prompt included; by default as long as both models were trained for.
+
+    Raises InvalidValueError for a draft sampled by a distribution of its own where the drafter's tokens are not sampled,
+    and as `make_drafter` and `Decoder` do.
+    """
+    setting = planned.drafter
+    if setting is None:
+        return decoding.decoder(models.target, models.draft, planned.tree, text_tokens, seed=seed)
+    loaded = loaded or load_planned(setting, models, capacity=text_tokens)
+    drafter = made_drafter(loaded, setting, planned.tree)
+    if decoding.draft_sampling is not None and not drafter.sampled:
+        raise InvalidValueError(
+            f"draft_sampling: expected none, because {setting.name} does not sample what it drafts. "
+            "Got one: leave it out."
+        )
+    return Decoder(
+        models.target,
+        drafter,
+        rule=decoding.rule,
+        sampling=decoding.sampling,
+        draft_sampling=decoding.draft_sampling,
+        lossy=decoding.lossy,
+        seed=seed,
+        max_text_tokens=loaded.capacity,
+    )
+
+
+def bench_planned(
+    models: ModelPair,
+    planned: TreeFile,
+    workload: Workload,
+    decoding: Decoding,
+    *,
+    loaded: LoadedDrafter | None = None,
+    show_progress: bool = True,
+) -> Measured:
+    """Decode with a tree file and plainly, in turn; see `bench_trees`, and `planned_decoder` for arguments and errors."""
+    if planned.drafter is None:
+        (measured,) = bench_trees(
+            models.target, models.draft, [planned.tree], workload, decoding, show_progress=show_progress
+        )
+        return measured
+    drafting = planned_decoder(models, planned, decoding, loaded=loaded)
+    plain = Decoder(models.target, None, sampling=decoding.sampling, max_text_tokens=drafting.max_text_tokens)
+    return bench_decoder(plain, drafting, workload, greedy=decoding.sampling.greedy, show_progress=show_progress)

@@ -1,0 +1,201 @@
+"""The fastest setting of every drafter that a profile holds, and the fastest of all."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from treeopt.array_record import ArrayRecord
+from treeopt.arrays import Float64
+from treeopt.errors import InfeasibleError
+from treeopt.planner.condition import Condition
+from treeopt.planner.counted import counted_predictions
+from treeopt.planner.drafted import Drafted, decoded_at
+from treeopt.planner.model import Candidate, drafted_model
+from treeopt.planner.planning import Plan, requested_plan, rule_plan
+from treeopt.planner.request import PlanRequest
+from treeopt.planner.rule_trees import RuleTrees
+from treeopt.records.drafter_setting import DrafterSetting
+from treeopt.records.identity import Identity
+from treeopt.records.latency import Estimate
+from treeopt.records.measured_drafter import RULE, CountedDecodes, MeasuredDrafter, MeasuredTrees
+from treeopt.records.profile import Profile
+from treeopt.records.rules import LOSSY_RULES
+from treeopt.trees import Provenance, TokenTree, TreeFile, chain
+from treeopt.version import TOOL
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class DrafterChoice(ArrayRecord):
+    """The best that one drafter comes to."""
+
+    setting: DrafterSetting
+    tree: TokenTree | None
+    """What it fills; None where it brings trees of its own."""
+    rule: str
+    """By which it is verified."""
+    shape: str
+    """Tree or setting in words."""
+    nodes: int
+    """Of the largest pass, root included."""
+    tokens_per_step: Estimate
+    step_s: Estimate
+    speedup: Estimate
+    """Tokens per second over those of plain decoding."""
+    reach: Float64 | None = None
+    """float64 (n,): predicted probability that a step accepts each node of the tree."""
+    bound: float | None = None
+    """By the acceptance table, no tree of the drafter has a larger speedup; None where settings were decoded with."""
+
+
+def drafter_choices(profile: Profile, request: PlanRequest, *, plan: Plan | None = None) -> tuple[DrafterChoice, ...]:
+    """Return the choice of each drafter: the draft model, or plain decoding, first, then those that were measured.
+
+    A drafter is left out where it was not measured at the temperature, where no setting fits the request, for batches, and where
+    the request asks for another rule than given tokens are verified by.
+
+    Args:
+        profile: what was measured.
+        request: what is planned for.
+        plan: that of the draft model, where it is there already.
+
+    Raises as `requested_plan` does.
+    """
+    plan = plan or requested_plan(profile, request)
+    found = [_of_the_plan(plan)]
+    if plan.model.condition.batch_size == 1 and (request.rule in (None, RULE) or plan.temperature == 0):
+        for drafter in profile.drafters:
+            choice = _choice(drafter, profile, request, plan)
+            found += [] if choice is None else [choice]
+    return tuple(found)
+
+
+def best_drafter(choices: Sequence[DrafterChoice], objective: str = "speed") -> DrafterChoice:
+    """Return the choice with most of what the objective asks for, in a tie the first."""
+    return max(choices, key=lambda each: (each.speedup if objective == "speed" else each.tokens_per_step).value)
+
+
+def chosen_drafter(choices: Sequence[DrafterChoice], name: str) -> DrafterChoice:
+    """Return the choice of one drafter; raises InfeasibleError where there is none, naming those that there are."""
+    for each in choices:
+        if each.setting.name == name:
+            return each
+    raise InfeasibleError(
+        f"drafter {name}: nothing was measured of it that suits. Measured here: "
+        f"{', '.join(each.setting.name for each in choices)}. Profile with --drafter {name}."
+    )
+
+
+def tree_file(plan: Plan, profile: Profile, *, source: str, choice: DrafterChoice | None = None) -> TreeFile:
+    """Return the tree file of a choice, with what was promised of it and where the promise comes from.
+
+    Where a drafter brings trees of its own, a chain as long as its longest draft stands in for them.
+
+    Args:
+        plan: that of the draft model.
+        profile: what it was planned from.
+        source: what the file names as its source.
+        choice: of a drafter; by default the plan's own.
+    """
+    chosen = _of_the_plan(plan) if choice is None else choice
+    return TreeFile(
+        tree=chain(chosen.setting.longest_draft) if chosen.tree is None else chosen.tree,
+        drafter=chosen.setting,
+        reach=chosen.reach,
+        provenance=Provenance(
+            tool=TOOL,
+            created=profile.created,
+            source=source,
+            **asdict(Identity.of(profile.pair, profile.machine)),
+            rule=chosen.rule,
+            lossy=chosen.rule in LOSSY_RULES or None,
+            temperature=plan.temperature,
+            tokens_per_step=chosen.tokens_per_step.value,
+            step_s=chosen.step_s.value,
+            speedup=chosen.speedup.value,
+        ),
+    )
+
+
+def _of_the_plan(plan: Plan) -> DrafterChoice:
+    return _of_a_tree(DrafterSetting(name="model"), plan, plan.choice)
+
+
+def _of_a_tree(setting: DrafterSetting, plan: Plan, choice: Candidate) -> DrafterChoice:
+    return DrafterChoice(
+        setting=setting,
+        tree=choice.tree,
+        rule=plan.rule,
+        shape=choice.shape,
+        nodes=choice.tree.nodes,
+        tokens_per_step=choice.tokens_per_step,
+        step_s=choice.step_s,
+        speedup=choice.speedup,
+        reach=plan.solution.table.reach(choice.tree),
+        bound=plan.fastest.bound if plan.objective == "speed" else None,
+    )
+
+
+def _choice(drafter: MeasuredDrafter, profile: Profile, request: PlanRequest, plan: Plan) -> DrafterChoice | None:
+    """Return the best of one drafter, None where nothing of it suits."""
+    trees, decodes = drafter.trees_at(plan.temperature), drafter.decodes_at(plan.temperature)
+    measured = trees or decodes
+    if measured is None or measured.sampling != plan.model.acceptance.sampling:
+        return None
+    at = decoded_at(profile, plan.temperature, measured.context_tokens)
+    most = plan.solution.max_nodes
+    if trees is not None:
+        return _best_tree(drafter, Drafted(measured=trees, at=at), request, plan)
+    assert decodes is not None
+    return _best_setting(drafter, decodes, plan.model.condition, at, most, request.objective)
+
+
+def _best_tree(drafter: MeasuredDrafter, drafted: Drafted, request: PlanRequest, plan: Plan) -> DrafterChoice | None:
+    """Return the best tree that drafts at all, None where none fits."""
+    where, most = plan.model.condition, plan.solution.max_nodes
+    model = drafted_model(where, drafted, raw=request.raw)
+    solved = RuleTrees.solve(
+        model.drafts, min(most, model.costs.max_nodes), _most_depth(drafted.measured, request), request.level_widths
+    )
+    found = rule_plan(solved, model, request.objective)
+    drafting = [each for each in (found.chain, found.tree, *found.budgets) if each.tree.nodes > 1]
+    if not drafting:
+        return None
+    best = max(
+        drafting, key=lambda each: (each.speedup if request.objective == "speed" else each.tokens_per_step).value
+    )
+    return _of_a_tree(drafter.setting(), found, best)
+
+
+def _most_depth(measured: MeasuredTrees, request: PlanRequest) -> int | None:
+    """Return the most levels: those asked for, no more than were measured."""
+    deepest = measured.acceptance.table.max_depth
+    known = [each for each in (deepest, request.max_depth) if each is not None]
+    return min(known) if known else None
+
+
+def _best_setting(
+    drafter: MeasuredDrafter,
+    decodes: CountedDecodes,
+    where: Condition,
+    at: Condition,
+    most: int,
+    objective: str,
+) -> DrafterChoice | None:
+    """Return the best of the settings that were decoded with, None where none fits."""
+    found = counted_predictions(decodes, where, at, max_nodes=most)
+    if not found:
+        return None
+    merits = [(each.speedup if objective == "speed" else each.tokens_per_step).value for each in found]
+    best = found[int(np.argmax(merits))]
+    setting = drafter.setting(best.setting.values)
+    return DrafterChoice(
+        setting=setting,
+        tree=None,
+        rule=RULE,
+        shape=", ".join(f"{each.name} {each.value}" for each in setting.values),
+        nodes=best.setting.max_tokens,
+        tokens_per_step=best.tokens_per_step,
+        step_s=best.step_s,
+        speedup=best.speedup,
+    )

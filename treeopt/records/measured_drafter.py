@@ -1,0 +1,244 @@
+"""What was measured of one drafter beside the draft model: its acceptance, or what steps with its settings came to.
+
+Seconds are those of decoding texts from end to end, the prompts left out.  The same texts are decoded plainly in turn,
+so that a drift of the machine hits both, and only quotients are planned with.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from treeopt.array_record import ShortRepr
+from treeopt.errors import InvalidValueError
+from treeopt.files.fields import Fields
+from treeopt.files.record_form import in_file
+from treeopt.records.drafter_setting import TREES, DrafterSetting, SettingValue, checked_setting
+from treeopt.records.latency import Timing
+from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.root_ranks import RootRanks, read_root_ranks, written_root_ranks
+from treeopt.records.sampling import Sampling
+from treeopt.records.step_latency import first_repeated, parents, read_samples, read_tree, samples
+from treeopt.trees.token_tree import TokenTree
+
+RULE = "target"
+"""How given tokens are verified: the target samples, and the child that it samples is accepted."""
+
+
+def _counts(fields: Fields, name: str) -> tuple[int, ...]:
+    return tuple(fields.integers(name))
+
+
+def _values(fields: Fields, name: str) -> tuple[SettingValue, ...]:
+    given = fields.mapping(name)
+    return tuple(SettingValue(name=each, value=given.integer(each)) for each in given.names())
+
+
+def _named(values: Sequence[SettingValue]) -> dict[str, int]:
+    return {each.name: each.value for each in values}
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class DecodedTexts(ShortRepr):
+    """Some texts decoded in one way, text by text.
+
+    Raises InvalidValueError where there is not as much of each, a text has no step, or a step no token.
+    """
+
+    tokens: tuple[int, ...] = field(metadata=in_file(read=_counts, write=list))
+    """That each text's steps committed."""
+    steps: tuple[int, ...] = field(metadata=in_file(read=_counts, write=list))
+    seconds: Timing = field(metadata=in_file("samples_s", read=read_samples, write=samples))
+    """Of each text's steps together."""
+
+    def __post_init__(self) -> None:
+        if not len(self.tokens) == len(self.steps) == len(self.seconds.samples_s):
+            raise InvalidValueError(
+                f"expected as many of each. Got {len(self.steps)}, {len(self.tokens)} and "
+                f"{len(self.seconds.samples_s)}.",
+                field="steps",
+            )
+        if any(steps < 1 or tokens < steps for tokens, steps in zip(self.tokens, self.steps, strict=True)):
+            raise InvalidValueError("expected a step of every text, and a token of every step.", field="tokens")
+
+    @property
+    def texts(self) -> int:
+        """J: how many there are."""
+        return len(self.steps)
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Over all texts together."""
+        return sum(self.tokens) / sum(self.steps)
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step, over all texts together."""
+        return float(self.seconds.samples_s.sum()) / sum(self.steps)
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class DecodedTree(ShortRepr):
+    """Texts decoded with one static tree."""
+
+    tree: TokenTree = field(metadata=in_file("parents", read=read_tree, write=parents))
+    decoded: DecodedTexts
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class MeasuredTrees(ShortRepr):
+    """A drafter of static trees at one temperature: its acceptance, and what steps with some trees take.
+
+    Raises InvalidValueError for an acceptance of another rule than `target`, trees that are not each once, deeper than
+    the acceptance or of other texts than those decoded plainly, and ranks of other texts than the acceptance's.
+    """
+
+    acceptance: MeasuredAcceptance
+    ranks: RootRanks | None = field(
+        default=None, metadata=in_file("outcomes", read=read_root_ranks, write=written_root_ranks)
+    )
+    """Below every position of the acceptance's texts, along which any tree is replayed; None where nobody kept them."""
+    context_tokens: int = field(metadata=in_file(least=0))
+    """Tokens of a text in the middle of what was decoded, on average."""
+    plain: DecodedTexts
+    """The same texts decoded plainly, in turn with the trees."""
+    trees: tuple[DecodedTree, ...]
+    """From whose steps it is known what any tree takes beside the target's pass."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the target's tokens were sampled."""
+        return self.acceptance.sampling
+
+    def __post_init__(self) -> None:
+        deepest = self.acceptance.table.max_depth
+        if self.acceptance.rule != RULE:
+            raise InvalidValueError(f"expected rule {RULE}. Got {self.acceptance.rule!r:.60}.", field="acceptance")
+        if not self.trees or first_repeated(each.tree for each in self.trees) is not None:
+            raise InvalidValueError("expected one or more, each once.", field="trees")
+        if any(each.tree.nodes == 1 or (deepest or each.tree.max_depth) < each.tree.max_depth for each in self.trees):
+            raise InvalidValueError("expected 2 nodes or more, and no tree deeper than the acceptance.", field="trees")
+        _check_texts(self.plain, (each.decoded for each in self.trees), "trees")
+        texts = self.acceptance.texts
+        if self.ranks is not None and (texts is None or len(texts.reached) != len(self.ranks.ranks)):
+            raise InvalidValueError("expected those of as many texts as the acceptance has.", field="outcomes")
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class CountedSetting(ShortRepr):
+    """Texts decoded with one setting of a drafter that brings trees of its own.
+
+    Raises InvalidValueError where passes and steps do not add up, or a pass is larger than any can be.
+    """
+
+    values: tuple[SettingValue, ...] = field(metadata=in_file(read=_values, write=_named))
+    max_tokens: int = field(metadata=in_file(least=2))
+    """Of the largest pass that the setting allows."""
+    decoded: DecodedTexts
+    pass_tokens: tuple[int, ...] = field(metadata=in_file(read=_counts, write=list))
+    """Sizes of the target's passes, rising."""
+    passes: tuple[int, ...] = field(metadata=in_file(read=_counts, write=list))
+    """How many passes had each size, over all texts."""
+
+    def __post_init__(self) -> None:
+        if not self.pass_tokens or list(self.pass_tokens) != sorted({*self.pass_tokens}) or self.pass_tokens[0] < 1:
+            raise InvalidValueError("expected sizes that rise from 1 or more.", field="pass_tokens")
+        if self.pass_tokens[-1] > self.max_tokens:
+            raise InvalidValueError(
+                f"expected at most {self.max_tokens}. Got {self.pass_tokens[-1]}.", field="pass_tokens"
+            )
+        if len(self.passes) != len(self.pass_tokens) or min(self.passes) < 1:
+            raise InvalidValueError("expected a number of at least 1 for every size.", field="passes")
+        if sum(self.passes) != sum(self.decoded.steps):
+            raise InvalidValueError(
+                f"expected as many as steps, {sum(self.decoded.steps)}. Got {sum(self.passes)}.", field="passes"
+            )
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class CountedDecodes(ShortRepr):
+    """Some settings of a drafter at one temperature, each decoded with, and plain decoding of the same texts.
+
+    Raises InvalidValueError for settings that are not each once, or of other texts than those decoded plainly.
+    """
+
+    temperature: float
+    top_p: float = field(metadata=in_file(most=1.0))
+    top_k: int = field(default=0, metadata=in_file(least=0, optional=True))
+    """Tokens of the target's distribution that sampling kept; 0 is all."""
+    context_tokens: int = field(metadata=in_file(least=0))
+    """Tokens of a text in the middle of what was decoded, on average."""
+    plain: DecodedTexts
+    settings: tuple[CountedSetting, ...]
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the target's tokens were sampled."""
+        return Sampling(self.temperature, self.top_p, self.top_k)
+
+    def __post_init__(self) -> None:
+        if not self.settings or first_repeated(each.values for each in self.settings) is not None:
+            raise InvalidValueError("expected one or more, each once.", field="settings")
+        _check_texts(self.plain, (each.decoded for each in self.settings), "settings")
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class MeasuredDrafter(ShortRepr):
+    """One drafter beside the draft model: of static trees, or with settings that were decoded with.
+
+    Raises InvalidValueError for the draft model and unknown names, settings that are none of the drafter, where it is not
+    measured in the way that suits it, and for a temperature twice.
+    """
+
+    name: str
+    """As in `DRAFTERS`."""
+    source: str | None = None
+    """The folder of its heads as it was given; None for those that ship, and where it has none."""
+    digest: str | None = None
+    """What the heads' files hold."""
+    trees: tuple[MeasuredTrees, ...] = ()
+    """Temperature by temperature; empty where it brings trees of its own."""
+    decodes: tuple[CountedDecodes, ...] = ()
+    """Likewise; empty where its trees are solved for."""
+
+    def setting(self, values: tuple[SettingValue, ...] = ()) -> DrafterSetting:
+        """Return the drafter as plans and tree files name it; raises InvalidValueError for values that are not its own."""
+        return checked_setting(DrafterSetting(name=self.name, source=self.source, digest=self.digest, values=values))
+
+    def trees_at(self, temperature: float) -> MeasuredTrees | None:
+        """Return what was measured of static trees at a temperature, None where nothing was."""
+        return next((each for each in self.trees if each.sampling.temperature == temperature), None)
+
+    def decodes_at(self, temperature: float) -> CountedDecodes | None:
+        """Return the settings that were decoded with at a temperature, None where there are none."""
+        return next((each for each in self.decodes if each.temperature == temperature), None)
+
+    def __post_init__(self) -> None:
+        if self.name == "model":
+            raise InvalidValueError(
+                "expected another drafter than the draft model, which has the profile.", field="name"
+            )
+        DrafterSetting(name=self.name)  # refuse an unknown one first
+        if bool(self.trees) == bool(self.decodes) or bool(self.trees) != (self.name in TREES):
+            wanted = "trees" if self.name in TREES else "decodes"
+            raise InvalidValueError(f"expected {wanted} of {self.name}, and nothing else.", field=wanted)
+        for values in [each.values for decodes in self.decodes for each in decodes.settings] or [()]:
+            self.setting(values)
+        temperatures = [each.acceptance.temperature for each in self.trees] + [e.temperature for e in self.decodes]
+        if (twice := first_repeated(temperatures)) is not None:
+            raise InvalidValueError(
+                f"expected each temperature once. Got {twice:g} twice: remove one.",
+                field="trees" if self.trees else "decodes",
+            )
+
+
+def check_drafters(drafters: Sequence[MeasuredDrafter]) -> None:
+    """Raise InvalidValueError for a drafter that was measured twice."""
+    if (twice := first_repeated(each.name for each in drafters)) is not None:
+        raise InvalidValueError(f"expected each once. Got {twice} twice: remove one.", field="drafters")
+
+
+def _check_texts(plain: DecodedTexts, others: Iterable[DecodedTexts], name: str) -> None:
+    """Refuse decodes of other texts than those decoded plainly."""
+    if any(steps != tokens for tokens, steps in zip(plain.tokens, plain.steps, strict=True)):
+        raise InvalidValueError("expected a token of each step.", field="plain")
+    if any(each.texts != plain.texts for each in others):
+        raise InvalidValueError(f"expected decodes of {plain.texts} texts, as many as decoded plainly.", field=name)

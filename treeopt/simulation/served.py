@@ -1,0 +1,25 @@
+"""A text that was served, as those who asked for it see it."""
+
+from typing import NamedTuple
+
+from treeopt.simulation.arrivals import Arrival
+
+
+class ServedText(NamedTuple):
+    """When its tokens came, in seconds since the simulation began."""
+
+    asked: Arrival
+    first_token_s: float
+    finished_s: float
+    steps: int
+
+    @property
+    def time_to_first_token_s(self) -> float:
+        """From its arrival on, waiting included."""
+        return self.first_token_s - self.asked.arrival_s
+
+    @property
+    def time_per_token_s(self) -> float:
+        """Of the tokens after the first; 0 where there is none."""
+        after = self.asked.new_tokens - 1
+        return (self.finished_s - self.first_token_s) / after if after else 0.0

@@ -1,0 +1,137 @@
+"""Which drafter fills a tree or brings its own, and how it is set: what a plan chooses and a tree file names."""
+
+from dataclasses import dataclass, field
+
+from treeopt.array_record import ShortRepr
+from treeopt.errors import InvalidValueError
+from treeopt.files.fields import Fields
+from treeopt.files.record_form import in_file
+
+DRAFTERS = ("model", "medusa", "redrafter", "eagle", "eagle2", "specexec", "lookahead", "prompt-lookup")
+"""As in `--drafter NAME`; `model`, the draft model, is what a file without a drafter means."""
+HEADS = ("medusa", "redrafter", "eagle")
+"""Those that are read from a folder of their own, `--drafter NAME=DIR`."""
+TREES = ("model", "medusa", "eagle")
+"""Those that draft a static tree, which is solved for from their acceptance table."""
+SETTINGS = {
+    "redrafter": ("length", "width"),
+    "eagle2": ("depth", "nodes", "top_k"),
+    "specexec": ("batch", "branching", "budget", "max_passes"),
+    "lookahead": ("candidates", "ngram", "window"),
+    "prompt-lookup": ("length", "ngram"),
+}
+"""The numbers that those with trees of their own are set to; of all others the tree says all."""
+MAX_VALUE = 65_536
+"""Largest of these numbers: none is of more than the nodes that a tree file holds."""
+FROM_FOLDER = (*HEADS, "eagle2")
+"""Those that may name a folder: `eagle2` one of an EAGLE head, without it expands the draft model."""
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class SettingValue(ShortRepr):
+    """One number that a drafter is set to."""
+
+    name: str
+    value: int
+
+
+def _read_values(fields: Fields, name: str) -> tuple[SettingValue, ...]:
+    given = fields.mapping(name)
+    return tuple(SettingValue(name=each, value=given.integer(each)) for each in given.names())
+
+
+def _written_values(values: tuple[SettingValue, ...]) -> dict[str, int]:
+    return {each.name: each.value for each in values}
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class DrafterSetting(ShortRepr):
+    """A drafter with its setting.
+
+    Raises InvalidValueError for an unknown name, or settings that are not each once in the order of their names.
+    """
+
+    name: str
+    source: str | None = None
+    """The folder of its heads as it was given; None for those that ship, and where it has none."""
+    digest: str | None = None
+    """What the heads' files hold."""
+    values: tuple[SettingValue, ...] = field(default=(), metadata=in_file(read=_read_values, write=_written_values))
+    """Such as `length` and `ngram`, each from 1 to `MAX_VALUE`; none where the tree says all."""
+
+    def __post_init__(self) -> None:
+        if self.name not in DRAFTERS:
+            raise InvalidValueError(f"expected a drafter: {', '.join(DRAFTERS)}. Got {self.name!r:.40}.", field="name")
+        names = [each.name for each in self.values]
+        if names != sorted(set(names)):
+            raise InvalidValueError(
+                f"expected settings once each, in the order of their names. Got {names}.", field="values"
+            )
+
+    def value(self, name: str) -> int:
+        """Return the number that it is set to; raises InvalidValueError where it is not said."""
+        for each in self.values:
+            if each.name == name:
+                return each.value
+        raise InvalidValueError(f"drafter: expected the setting {name} of {self.name}. Got none: plan again.")
+
+    @property
+    def own_trees(self) -> bool:
+        """Whether it brings trees of its own, so that the tree of a file is a stand-in."""
+        return self.name not in TREES
+
+    @property
+    def longest_draft(self) -> int:
+        """Most draft tokens that a step can accept of trees of its own, as long as the chain that stands in for them.
+
+        Raises InvalidValueError for a drafter that fills the tree of a file, and where its numbers do not say.
+        """
+        of = self.value
+        if self.name == "lookahead":
+            return of("ngram") - 1
+        if self.name == "specexec":
+            return min(of("max_passes"), of("budget") - 1)
+        return of("depth" if self.name == "eagle2" else "length")
+
+    @property
+    def words(self) -> str:
+        """Name and numbers, such as `prompt-lookup: length 8, ngram 4`."""
+        numbers = ", ".join(f"{each.name} {each.value}" for each in self.values)
+        return f"{self.name}: {numbers}" if numbers else self.name
+
+
+def drafter_setting(
+    name: str, *, source: str | None = None, digest: str | None = None, **values: int
+) -> DrafterSetting:
+    """Return a drafter with its setting, `values` in any order; raises InvalidValueError as the record does.
+
+    >>> drafter_setting("prompt-lookup", ngram=4, length=8).words
+    'prompt-lookup: length 8, ngram 4'
+    """
+    numbers = tuple(SettingValue(name=each, value=values[each]) for each in sorted(values))
+    return DrafterSetting(name=name, source=source, digest=digest, values=numbers)
+
+
+def checked_setting(setting: DrafterSetting) -> DrafterSetting:
+    """Return a setting that a drafter can be made of.
+
+    Raises InvalidValueError, with the field, for other numbers than the drafter has, or a folder where it has none.
+    """
+    wanted, names = SETTINGS.get(setting.name, ()), tuple(each.name for each in setting.values)
+    if names != wanted:
+        raise InvalidValueError(
+            f"expected {_listed(wanted)} of {setting.name}. Got {_listed(names)}: plan again.", field="values"
+        )
+    for each in setting.values:
+        if not 1 <= each.value <= MAX_VALUE:
+            raise InvalidValueError(f"expected {each.name} from 1 to {MAX_VALUE}. Got {each.value}.", field="values")
+    for name in ("source", "digest"):
+        if getattr(setting, name) is not None and setting.name not in FROM_FOLDER:
+            raise InvalidValueError(
+                f"expected none, because {setting.name} reads no folder. Got one: leave it out.", field=name
+            )
+    return setting
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return f"the numbers {', '.join(names):.80}" if names else "no numbers"

@@ -1,0 +1,111 @@
+"""The schedule file, `schedule.json`: a tree for every number of texts that are decoded at a time."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from treeopt.array_record import ShortRepr
+from treeopt.errors import InvalidValueError
+from treeopt.files.fields import Fields, check_format
+from treeopt.files.json_file import parse_json
+from treeopt.files.record_form import read_record, written_record
+from treeopt.files.whole_files import read_text, write_text
+from treeopt.trees.provenance import Provenance
+from treeopt.trees.token_tree import TokenTree
+from treeopt.trees.tree_text import check_size
+
+FORMAT, VERSION = "treeopt-schedule", 1
+MAX_BYTES = 8_000_000
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class ScheduledTree(ShortRepr):
+    """A tree, and from how many texts on it is verified."""
+
+    first_texts: int
+    last_texts: int
+    """The largest number; of the last tree it is the largest that was planned for."""
+    tree: TokenTree
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class TreeSchedule(ShortRepr):
+    """Trees by the number of texts.
+
+    Raises InvalidValueError unless numbers of texts begin with 1 and go on without gaps.
+    """
+
+    trees: tuple[ScheduledTree, ...]
+    provenance: Provenance | None = None
+
+    def __post_init__(self) -> None:
+        expected = 1
+        for each in self.trees:
+            if each.first_texts != expected or each.last_texts < each.first_texts:
+                raise InvalidValueError(
+                    f"expected trees for 1, 2, … texts without gaps, the next from {expected} on. Got one for "
+                    f"{each.first_texts} to {each.last_texts}: plan again.",
+                    field="trees",
+                )
+            expected = each.last_texts + 1
+        if not self.trees:
+            raise InvalidValueError("expected at least one tree. Got none: plan again.", field="trees")
+
+    @property
+    def most_texts(self) -> int:
+        """The largest number of texts that was planned for."""
+        return self.trees[-1].last_texts
+
+    @property
+    def max_nodes(self) -> int:
+        """Nodes of the largest tree."""
+        return max(each.tree.nodes for each in self.trees)
+
+    def tree(self, texts: int) -> TokenTree:
+        """Return the tree for so many texts, at least 1; beyond the largest number that of the largest."""
+        if texts < 1:
+            raise InvalidValueError(f"texts: expected at least 1. Got {texts}.")
+        return next((each.tree for each in self.trees if texts <= each.last_texts), self.trees[-1].tree)
+
+    def save(self, path: Path | str) -> None:
+        """Write the file whole or not at all; '-' is standard output."""
+        write_text(path, self.to_json())
+
+    def to_json(self) -> str:
+        """Return the file's text; equal schedules give equal bytes."""
+        lines = [f'  "format": "{FORMAT}"', f'  "version": {VERSION}']
+        trees = ",\n".join(f"    {json.dumps(_fields(each))}" for each in self.trees)
+        lines.append(f'  "trees": [\n{trees}\n  ]')
+        if self.provenance is not None:
+            lines.append(f'  "provenance": {json.dumps(written_record(self.provenance), allow_nan=False)}')
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def load_schedule(path: Path | str) -> TreeSchedule:
+    """Return a schedule file's content.
+
+    Raises FormatError naming the file, the field and the reason, and TreeoptError when it cannot be read.
+    """
+    fields = Fields(path, parse_json(path, read_text(path, limit_bytes=MAX_BYTES), unique_keys=True, constants=False))
+    check_format(fields, FORMAT, VERSION)
+    trees = tuple(_tree(each) for each in fields.mappings("trees"))
+    provenance = read_record(fields.mapping("provenance"), Provenance) if "provenance" in fields else None
+    fields.end()
+    return fields.build("trees", lambda: TreeSchedule(trees=trees, provenance=provenance))
+
+
+def _fields(each: ScheduledTree) -> dict[str, object]:
+    parents = each.tree.parents.tolist()
+    return {"first_texts": each.first_texts, "last_texts": each.last_texts, "parents": parents}
+
+
+def _tree(fields: Fields) -> ScheduledTree:
+    first, last = fields.integer("first_texts"), fields.integer("last_texts")
+    tree = fields.build("parents", _make_tree, fields.integers("parents"))
+    fields.end()
+    return ScheduledTree(first_texts=first, last_texts=last, tree=tree)
+
+
+def _make_tree(parents: list[int]) -> TokenTree:
+    check_size(len(parents))
+    return TokenTree(parents)
