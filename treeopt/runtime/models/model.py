@@ -45,6 +45,12 @@ class States(NamedTuple):
         last = None if self.last is None else self.last[rows].clone()
         return States(tuple(each[rows].clone() for each in self.boundaries), last)
 
+    def split(self, sizes: Sequence[int]) -> list["States"]:
+        """Return those of the first tokens, of the next, and so on."""
+        boundaries = [each.split(sizes) for each in self.boundaries]
+        lasts = [None] * len(sizes) if self.last is None else self.last.split(sizes)
+        return [States(tuple(each[part] for each in boundaries), last) for part, last in enumerate(lasts)]
+
 
 def states_together(parts: Sequence[States]) -> States:
     """Return the states of tokens that follow on one another, of a text."""
@@ -53,12 +59,6 @@ def states_together(parts: Sequence[States]) -> States:
     boundaries = tuple(torch.cat(each) for each in zip(*(part.boundaries for part in parts), strict=True))
     lasts = [part.last for part in parts if part.last is not None]
     return States(boundaries, torch.cat(lasts) if lasts else None)
-
-    def split(self, sizes: Sequence[int]) -> list["States"]:
-        """Return those of the first tokens, of the next, and so on."""
-        boundaries = [each.split(sizes) for each in self.boundaries]
-        lasts = [None] * len(sizes) if self.last is None else self.last.split(sizes)
-        return [States(tuple(each[part] for each in boundaries), last) for part, last in enumerate(lasts)]
 
 
 class Output(NamedTuple):
