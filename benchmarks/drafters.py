@@ -19,6 +19,7 @@ from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_med
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.runtime.drafters.redrafter import RedrafterDrafter, RedrafterHead, load_redrafter
 from treeopt.runtime.models.pair import ModelPair, load_pair
+from treeopt.runtime.models.passes import TreePasses
 from treeopt.texts.prompts import bench_prompts, load_prompts
 from treeopt.trees import TokenTree, chain, level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
@@ -28,7 +29,8 @@ PASSES: dict[object, tuple[str, ...]] = {
     Transformer: ("forward", "logits"),
     MedusaHeads: ("likeliest",),
     RedrafterHead: ("advance", "log_probs"),
-    expanding_drafter: ("feed", "likeliest_children"),
+    TreePasses: ("once",),
+    expanding_drafter: ("likeliest_children",),
 }
 """What is a model pass, as profiles time it: a drafted level's children included; one may call another."""
 

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from treeopt.cli.outputs import InputFile, Named, OutputFile, check_outputs
-from treeopt.errors import InfeasibleError, InvalidValueError
+from treeopt.errors import InfeasibleError, InvalidValueError, OutOfMemoryError
 
 OPTIONS = {
     "max_nodes": "budget",
@@ -29,7 +29,7 @@ class Command(click.Command):
         check_outputs(self._given(ctx, OutputFile), self._given(ctx, InputFile))
         try:
             return super().invoke(ctx)
-        except (InvalidValueError, InfeasibleError) as error:
+        except (InvalidValueError, InfeasibleError, OutOfMemoryError) as error:
             names = {param.name: _long_name(param) for param in self.params if isinstance(param, click.Option)}
             text = in_options(str(error), {name: option for name, option in names.items() if name is not None})
             if text == str(error):

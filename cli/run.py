@@ -3,6 +3,7 @@
 import time
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from treeopt.cli.options.rule import LOSSY, checked_rule, planned_rule
 from treeopt.cli.options.sampling import SamplingOptions
 from treeopt.cli.options.values import COUNT, RULE, SEED, TEXT
 from treeopt.cli.planned import load_drafter_of, with_drafter
+from treeopt.cli.run_prompts import NEW_TOKENS, PromptsRequest, SeveralOptions, run_prompts
 from treeopt.cli.waiting import patience
 from treeopt.errors import TreeoptError
 from treeopt.records.rules import LOSSY_RULES
@@ -30,15 +32,14 @@ if TYPE_CHECKING:
     from treeopt.runtime.models.pair import ModelPair
     from treeopt.trees import TreeFile
 
-NEW_TOKENS = 256
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """What is generated, with which tree, how, and by which pair."""
 
     tree: Path = field(metadata=argument(type=file))
-    prompt: str = field(metadata=option("--prompt", type=TEXT, required=True, help="Text to continue."))
+    prompt: str | None = field(metadata=option("--prompt", type=TEXT, help="Text to continue."))
+    several: SeveralOptions = field(metadata=group(SeveralOptions))
     chat: bool = field(metadata=CHAT)
     max_new_tokens: int | None = field(
         metadata=option(
@@ -75,29 +76,69 @@ class RunOptions:
 @click.command(cls=Command)
 @options(RunOptions)
 def run(asked: RunOptions) -> None:
-    """Generate a text with a tree, drafted by what the tree file names.
+    """Generate a text with a tree, or many, drafted by what the tree file names.
 
     It is printed as it is generated: the prompt and how it goes on, with --chat the answer to a message.
     The text is what the target alone would write: at temperature 0 the same, above it of the same distribution.  Only
     with --lossy, and a lossy rule, it is not.
+
+    With --prompts, one line of JSON is written for each prompt of a file, in its order: `text`, how the prompt goes on,
+    and the number of its `tokens` and `steps`.  --batch-size texts are decoded at a time, none of which changes another.
     """
+    asked.several.check(prompt=asked.prompt)
     if "" in asked.stop:
         raise click.UsageError("--stop: expected a text. Got an empty one.")
     planned = with_drafter(asked.tree, read_any_tree(asked.tree), asked.drafter)
     rule = checked_rule(asked.rule or planned_rule(planned), lossy=asked.lossy)
     models = asked.pair.load()
     warn_of_tree(asked.tree, planned.provenance, identity_here(models))
+    stop = [models.tokenizer.encode_inner(text) for text in asked.stop]
+    if asked.prompt is None:
+        run_prompts(_request(asked, models, planned, rule, stop))
+        _tell_of_rule(asked, rule)
+        return
     tokens = prompt_tokens(models.tokenizer, asked.prompt, chat=asked.chat)
     limit = _new_tokens(models, len(tokens), asked.max_new_tokens)
     with patience("preparing"):
         decoder = _decoder(asked, models, planned, rule, len(tokens) + limit)
-    steps = decoder.steps(tokens, limit, stop=[models.tokenizer.encode_inner(text) for text in asked.stop])
+    steps = decoder.steps(tokens, limit, stop=stop)
     if not asked.chat:
         click.echo(asked.prompt, nl=False)
     told = _print_text(models, steps, after=tokens)
+    _tell_of_rule(asked, rule)
+    click.echo(told, err=True)
+
+
+def _tell_of_rule(asked: RunOptions, rule: str) -> None:
     if rule in LOSSY_RULES and not asked.how.sampling.greedy:
         click.echo(f"Rule {rule} is lossy: this text does not follow the target's distribution.", err=True)
-    click.echo(told, err=True)
+
+
+def _request(
+    asked: RunOptions, models: "ModelPair", planned: "TreeFile", rule: str, stop: list[list[int]]
+) -> PromptsRequest:
+    """Return what is asked of all prompts of a file."""
+    conditions = {
+        "target": models.target.name,
+        "draft": models.draft.name,
+        "tree": planned.tree.parents.tolist(),
+        "drafter": repr(planned.drafter),
+        "rule": rule,
+        "sampling": repr((asked.how.sampling, asked.how.draft_sampling)),
+        "seed": asked.seed,
+        "max_new_tokens": asked.max_new_tokens,
+        "stop": stop,
+        "chat": asked.chat,
+    }
+    return PromptsRequest(
+        options=asked.several,
+        models=models,
+        new_decoder=partial(_decoder, asked, models, planned, rule),
+        stop=stop,
+        chat=asked.chat,
+        max_new_tokens=asked.max_new_tokens,
+        conditions=conditions,
+    )
 
 
 def _decoder(asked: RunOptions, models: "ModelPair", planned: "TreeFile", rule: str, text_tokens: int) -> "Decoder":

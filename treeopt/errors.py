@@ -1,6 +1,7 @@
 """The errors a user can meet; each text says what was expected, what came and what to do."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
@@ -44,6 +45,20 @@ class EngineError(TreeoptError):
 
 class OutOfMemoryError(TreeoptError, MemoryError):
     """A need of more memory than is free, found before it was taken."""
+
+
+class TextsError(TreeoptError):
+    """Texts of several that could not be decoded; the others were.
+
+    Args:
+        errors: why not, by number.
+        count: how many texts there were.
+    """
+
+    def __init__(self, errors: Mapping[int, TreeoptError], count: int) -> None:
+        number, first = next(iter(errors.items()))
+        super().__init__(f"{len(errors)} of {count} texts could not be decoded. The first is number {number}: {first}")
+        self.errors = dict(errors)
 
 
 class TreeoptWarning(UserWarning):

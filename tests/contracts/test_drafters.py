@@ -77,7 +77,7 @@ class TestDistribution:
     def test_noise_used_again_in_the_next_step_is_found(self, p_value, name, texts):
         class Forgetful(Decoder):
             def step(self):
-                self._noise.manual_seed(self._text)
+                self._at.noise.manual_seed(self._text)
                 return super().step()
 
         assert p_value(name, texts, kind=Forgetful)[0] < 1e-6
@@ -102,7 +102,7 @@ class TestGreedyText:
         class Stale(Decoder):
             def commit(self, step):
                 super().commit(step)
-                _spoil(self._cache, self._cache.length - 1)
+                _spoil(self._at.cache, self._at.cache.length - 1)
 
         found = text_of(decoder_of(name, target, draft, kind=Stale), REPEATS, 30)
         assert found != greedy_text(target, REPEATS, 30)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from zlib import crc32
 
 from treeopt import bundled as bundle
@@ -51,6 +51,29 @@ def load_prompts(path: Path | str = bundle.PROMPTS, *, most: int = MAX_PROMPTS) 
     prompts = list(islice((text for text in texts if text.strip()), most))
     if len(prompts) < LEAST_PROMPTS:
         raise FormatError(path, "content", f"expected at least {LEAST_PROMPTS} prompts. Got {len(prompts)}.")
+    return prompts
+
+
+class PlacedPrompt(NamedTuple):
+    """A prompt of a file."""
+
+    place: str
+    """Where it stands, such as `line 3`, or `[2]` for the third of a list."""
+    text: str
+    """Blank where there is none."""
+
+
+def every_prompt(path: Path | str) -> list[PlacedPrompt]:
+    """Return all prompts of a file or a datasets folder, blank ones too; see `load_prompts`.
+
+    Raises what `load_prompts` raises, but for too few; FormatError where all are blank, or more than `MAX_PROMPTS`.
+    """
+    path = Path(path)
+    prompts = [PlacedPrompt(row[1], prompt_of(*row)) for row in islice(_rows(path), MAX_PROMPTS + 1)]
+    if not any(prompt.text.strip() for prompt in prompts):
+        raise FormatError(path, "content", "expected at least one prompt. Got none.")
+    if len(prompts) > MAX_PROMPTS:
+        raise FormatError(path, "content", f"expected at most {MAX_PROMPTS} prompts. Got more: split the file.")
     return prompts
 
 

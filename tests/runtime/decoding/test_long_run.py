@@ -118,7 +118,7 @@ class TestWhatMustBeRejected:
     def test_noise_used_again_in_every_step(self, rule):
         class Forgetful(Decoder):
             def step(self):
-                self._noise.manual_seed(0)
+                self._at.noise.manual_seed(0)
                 return super().step()
 
         assert excess(rule, kind=Forgetful) > REJECTED
@@ -127,10 +127,10 @@ class TestWhatMustBeRejected:
     def test_noise_of_the_draft_used_again_in_every_step(self, rule):
         class HalfForgetful(Decoder):
             def draft(self):
-                state = self._noise.get_state()
-                self._noise.manual_seed(0)
+                state = self._at.noise.get_state()
+                self._at.noise.manual_seed(0)
                 drafted = super().draft()
-                self._noise.set_state(state)
+                self._at.noise.set_state(state)
                 return drafted
 
         assert excess(rule, kind=HalfForgetful) > REJECTED

@@ -97,13 +97,13 @@ class TestDistribution:
 
     @pytest.mark.parametrize("rule", SAMPLED_DRAFTS)
     def test_without_the_check_it_is_not(self, chi_squared, toys, rule, monkeypatch):
-        monkeypatch.setattr("treeopt.runtime.decoding.decoder.all_finite", lambda _: True)
+        monkeypatch.setattr("treeopt.runtime.decoding.step_acceptance.all_finite", lambda _: True)
         draft = toys[1].spoiled(BAD, NOT_FINITE["all NaN"])
         assert self.p_value(chi_squared, static(rule), toys, draft)[0] < 1e-6
 
     @pytest.mark.parametrize("rule", SAMPLED_DRAFTS)
     def test_to_drop_the_whole_draft_would_take_tokens_from_the_text(self, chi_squared, toys, rule, monkeypatch):
-        monkeypatch.setattr("treeopt.runtime.decoding.decoder.usable_nodes", lambda *_: 1)
+        monkeypatch.setattr("treeopt.runtime.decoding.step_acceptance.usable_nodes", lambda *_: 1)
         draft = toys[1].spoiled(BAD, NOT_FINITE["all NaN"])
         with one_warning():
             assert self.p_value(chi_squared, static(rule), toys, draft)[0] < 1e-6

@@ -1,7 +1,7 @@
 """The decode loop: draft a tree, verify it in one pass of the target, accept a path of it, commit the path."""
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -9,14 +9,16 @@ import torch
 
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.records.sampling import Sampling, draft_sampling_of
-from treeopt.runtime.decoding.acceptance import Draft, acceptance_by
+from treeopt.runtime.decoding.acceptance import acceptance_by
+from treeopt.runtime.decoding.batch import Batch, BatchText, TextRequest, TextStep, tokens_of
+from treeopt.runtime.decoding.ending import Ending
 from treeopt.runtime.decoding.limits import check_text
-from treeopt.runtime.decoding.prepared import PreparedTrees
 from treeopt.runtime.decoding.setup import Setup, fitting_rule
+from treeopt.runtime.decoding.step_acceptance import StepAcceptance
+from treeopt.runtime.decoding.target_text import TargetText
 from treeopt.runtime.drafters.drafter import Drafter, Proposal, Step
-from treeopt.runtime.drafters.recurring import recurring_tree
-from treeopt.runtime.models.finite import all_finite, draft_warning, not_finite_error, on_host, usable_nodes
-from treeopt.runtime.models.graphs import passes_over, pool_for
+from treeopt.runtime.drafters.texts import Texts
+from treeopt.runtime.models.graphs import GraphPool, pool_for
 from treeopt.runtime.models.model import LanguageModel, Output
 from treeopt.runtime.rules.verify import Verdict
 from treeopt.texts.stop import Stopping
@@ -84,22 +86,13 @@ class Decoder:
         pool = pool_for(target.device, cuda_graphs)
         self._static = setup.static_drafter(self._rule, sampled_from, pool)
         self._drafter: Drafter = drafter if isinstance(drafter, Drafter) else self._static
-        self._cache = target.new_cache(self.max_text_tokens + self.max_nodes)
-        self._passes = passes_over(
-            target,
-            self._cache,
-            capacity=self.max_text_tokens,
-            max_nodes=self.max_nodes,
-            pool=pool,
-            wants=self._drafter.wants,
-        )
-        self._prepared = PreparedTrees(self._passes, trained=setup.trained_tokens)
-        self._acceptance = acceptance_by(self._rule, sampling, target)
+        self._acceptance = StepAcceptance(target.name, acceptance_by(self._rule, sampling, target))
+        self._acceptance.prepare(self._static.tree)
+        self._target_texts = Texts(partial(self._new_text, pool))
+        self._at: TargetText  # the target at the text that `step` decodes, which the first `start` begins
+        self._sampling = sampling
         self._seed = seed
-        self._text = 0
-        self._noise = torch.Generator(target.device)
-        self._warned = False
-        self._prepare()
+        self._text = self._texts = 0
 
     @property
     def tree(self) -> TokenTree:
@@ -118,7 +111,9 @@ class Decoder:
             raise InvalidValueError("tree: expected none, because the drafter brings its own. Got one: leave it out.")
         self._setup.check_tree(tree)
         self._static.change_tree(tree)
-        self._prepare()
+        for at in self._target_texts:
+            at.prepared.make(tree)
+        self._acceptance.prepare(tree)
 
     def generate(
         self,
@@ -153,15 +148,10 @@ class Decoder:
         seed: int | None = None,
     ) -> Iterator[list[int]]:
         """Return an iterator over the tokens of each step; `generate` returns them one by one."""
-        check_text(
-            token_ids,
-            max_new_tokens,
-            vocabulary=self.target.config.vocabulary,
-            max_text_tokens=self.max_text_tokens,
-        )
-        stopping = self._stopping(stop)
+        self._check_text(token_ids, max_new_tokens)
+        ending = self._ending(max_new_tokens, stop)
         self.start(token_ids, seed=seed)
-        return (step.tokens[:count] for step, count in self._loop(self.step, max_new_tokens, stopping, self._text))
+        return (step.tokens[:count] for step, count in self._loop(self.step, ending, self._text))
 
     def whole_steps(
         self,
@@ -181,19 +171,64 @@ class Decoder:
         """
         self.start(token_ids, seed=seed)
         most = min(positions, self.max_text_tokens - len(token_ids))
-        return (found for found, _ in self._loop(step or self.step, most, self._stopping(), self._text))
+        return (found for found, _ in self._loop(step or self.step, self._ending(most), self._text))
 
-    @torch.inference_mode()
+    def generate_all(
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: int,
+        *,
+        stop: Sequence[Sequence[int]] = (),
+        seeds: Sequence[int] | None = None,
+        batch_size: int = 8,
+    ) -> Iterator[tuple[int, list[int]]]:
+        """Return an iterator over the tokens of each step of several texts, with the number of the text's prompt.
+
+        `batch_size` texts are decoded at a time; where one ends, the next prompt joins.  The tokens of each are those
+        that `generate` gives with the same seed.  A text that fails leaves the others alone.
+
+        Args:
+            prompts: of the texts, 0 first.
+            max_new_tokens: most tokens of each.
+            stop: token sequences that end a text.
+            seeds: of each text; by default those that `generate` would take one after the other.
+            batch_size: texts at a time, each with caches of its own.
+
+        Raises InvalidValueError before anything runs for a batch size, seeds or stops that do not fit,
+        OutOfMemoryError where the caches do not fit into memory; and TextsError, when all other texts have ended, with
+        the error of every text that could not be decoded.
+        """
+        if seeds is not None and len(seeds) != len(prompts):
+            raise InvalidValueError(f"seeds: expected {len(prompts)}, one for each prompt. Got {len(seeds)}.")
+        requests = [
+            TextRequest(prompt, max_new_tokens, stop, None if seeds is None else seeds[number])
+            for number, prompt in enumerate(prompts)
+        ]
+        return tokens_of(self.steps_of_all(requests, batch_size=batch_size), len(requests))
+
+    def steps_of_all(self, requests: Sequence[TextRequest], *, batch_size: int = 8) -> Iterator[TextStep]:
+        """Return an iterator over the steps of several texts, as `generate_all` without its error at the end.
+
+        An error is told in the last step of its text; raises what `generate_all` raises before anything runs.
+        """
+        size = min(batch_size, max(1, len(requests)))
+        self._setup.check_batch(self._sampling, size, there=len(self._target_texts))
+        first = self._texts + 1
+        self._texts += len(requests)
+        texts = [
+            BatchText(number, first + number, request, self._ending(request.max_new_tokens, request.stop))
+            for number, request in enumerate(requests)
+        ]
+        batch = Batch(self._drafter, self._target_texts, self._acceptance, self._begin_checked)
+        return batch.decode(texts, size)
+
     def start(self, token_ids: Sequence[int], *, seed: int | None = None) -> None:
         """Begin a text: fill the caches with all of it but the last token, which becomes the root."""
         self._drafter.end(self._text)
-        self._text += 1
-        seed = _text_seed(self._seed, self._text) if seed is None else seed
-        self._noise = torch.Generator(self.target.device).manual_seed(seed)
-        self._cache.clear()
-        tokens = torch.tensor(token_ids[:-1], dtype=torch.int64, device=self.target.device)
-        states = self.target.prefill(tokens, self._cache, self._drafter.wants)
-        self._drafter.begin(self._text, token_ids, states)
+        self._target_texts.end(self._text)
+        self._texts += 1
+        self._text = self._texts
+        self._at = self._begin(self._text, token_ids, seed)
 
     def step(self) -> Step:
         """Decode one step of the text."""
@@ -205,78 +240,65 @@ class Decoder:
 
     def draft(self) -> Proposal:
         """Return the draft of a step."""
-        return self._drafter.propose([self._text], [self._noise])[0]
+        return self._drafter.propose([self._text], [self._at.noise])[0]
 
     def verify(self, proposal: Proposal) -> Output:
         """Return the target's logits after every token of a proposal, from one pass, and the states wanted."""
-        tokens, side = proposal.tokens, proposal.side
-        if side is not None:
-            tokens = torch.cat([tokens, side.tokens])
-        return self._prepared.of(proposal.tree, side).run(
-            tokens if tokens.device == self.target.device else tokens.to(self.target.device)
-        )
+        call = self._at.call(proposal)
+        return call.run(call.tokens)
 
     def accept(self, proposal: Proposal, output: Output) -> Step:
         """Return the step that a proposal comes to: the accepted path, and one token sampled after it.
 
         Raises TreeoptError, and forgets the text, where the target's distributions are not finite.
         """
-        draft = self._finite(proposal)
-        nodes = len(draft.tokens)
-        logits = output.logits if len(output.logits) == nodes else output.logits[:nodes]
-        verdict = self._acceptance(draft, logits, self._noise)
-        return self.accepted(draft.tokens, verdict, output, cut=nodes < proposal.tree.nodes)
+        return self._acceptance.step(self._at, proposal, output)
 
-    def accepted(self, tokens: Sequence[int], verdict: Verdict, output: Output, *, cut: bool = False) -> Step:
+    def accepted(self, tokens: Sequence[int], verdict: Verdict, output: Output) -> Step:
         """Return the step of a verdict on drafted tokens; see `accept`."""
-        if not verdict.finite:
-            self._cache.clear()
-            self._passes.clean()
-            raise not_finite_error(self.target.name, "target")
-        committed = [*(tokens[node] for node in verdict.nodes[1:]), verdict.bonus]
-        return Step(verdict.nodes, committed, output.logits, output.states, cut)
+        return self._acceptance.accepted(self._at, tokens, verdict, output)
 
     def commit(self, step: Step) -> None:
         """Keep the accepted path in the caches; the last committed token is the new root."""
-        self._cache.keep(0, step.path)
+        self._at.cache.keep(0, step.path)
         self._drafter.accept([self._text], [step])
 
-    def _finite(self, proposal: Proposal) -> Draft:
-        """Return as much of a proposal as was made from distributions that are finite."""
-        scores = proposal.scores
-        tokens, values = on_host(proposal.tokens, None if scores is None else scores.values)
-        if scores is None or all_finite(values):
-            children = self._prepared.children(proposal.tree)
-            return Draft(proposal.tree, children, tokens, proposal.tokens, proposal.probs)
-        if not self._warned:
-            self._warned = True
-            warnings.warn(draft_warning(scores.model), stacklevel=2)
-        nodes = usable_nodes(proposal.tree, scores.nodes, values)
-        tree = recurring_tree(tuple(proposal.tree.parents[:nodes].tolist()))
-        probs = None if proposal.probs is None else proposal.probs[:nodes]
-        return Draft(tree, self._prepared.children(tree), tokens[:nodes], proposal.tokens[:nodes], probs)
+    @torch.inference_mode()
+    def _begin(self, text: int, token_ids: Sequence[int], seed: int | None) -> TargetText:
+        """Begin the text of a number at target and drafter, by default with the seed of the number."""
+        at = self._target_texts.begin(text)
+        seed = text_seed(self._seed, text) if seed is None else seed
+        states = at.begin(token_ids, seed)
+        self._drafter.begin(text, token_ids, states)
+        return at
 
-    def _prepare(self) -> None:
-        """Make what is needed for the static tree before its first step."""
-        self._prepared.make(self._static.tree)
-        self._acceptance.prepare(self._static.tree)
+    def _begin_checked(self, text: BatchText) -> None:
+        self._check_text(text.request.token_ids, text.request.max_new_tokens)
+        self._begin(text.key, text.request.token_ids, text.request.seed)
 
-    def _stopping(self, stop: Sequence[Sequence[int]] = ()) -> Stopping:
+    def _check_text(self, token_ids: Sequence[int], max_new_tokens: int) -> None:
+        vocabulary = self.target.config.vocabulary
+        check_text(token_ids, max_new_tokens, vocabulary=vocabulary, max_text_tokens=self.max_text_tokens)
+
+    def _new_text(self, pool: GraphPool | None) -> TargetText:
+        """Return the target ready for one text, and for the static tree."""
+        at = TargetText(self._setup, self._drafter.wants, pool)
+        at.prepared.make(self._static.tree)
+        return at
+
+    def _ending(self, max_new_tokens: int, stop: Sequence[Sequence[int]] = ()) -> Ending:
         ends = [(token,) for token in self.target.config.end_tokens]
-        return Stopping([*ends, *stop], vocabulary=self.target.config.vocabulary)
+        return Ending(max_new_tokens, Stopping([*ends, *stop], vocabulary=self.target.config.vocabulary))
 
-    def _loop(self, step: Callable[[], Step], left: int, stopping: Stopping, text: int) -> Iterator[tuple[Step, int]]:
+    def _loop(self, step: Callable[[], Step], ending: Ending, text: int) -> Iterator[tuple[Step, int]]:
         """Yield the steps of a text, and how many tokens of each belong to it."""
-        while left > 0:
+        while not ending.reached:
             if self._text != text:
                 raise TreeoptError("generate: another text was begun on this decoder. Make a decoder for each.")
             found = step()
-            tokens = found.tokens[:left]
-            end = stopping.length(tokens)
-            left = 0 if end is not None else left - len(tokens)
-            yield found, len(tokens) if end is None else end
+            yield found, ending.count(found.tokens)
 
 
-def _text_seed(seed: int, text: int) -> int:
+def text_seed(seed: int, text: int) -> int:
     """Return the seed of a decoder's text by its number, which no other text of the decoder has."""
     return int(np.random.SeedSequence([seed % 2**64, text]).generate_state(1, np.uint64)[0])

@@ -10,7 +10,7 @@ from treeopt.runtime.drafters.plain import PlainDrafter
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.runtime.models.graphs import GraphPool
-from treeopt.runtime.models.memory import check_decoder
+from treeopt.runtime.models.memory import check_decoder, check_texts, decoder_bytes
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.rules import Rule, rule_named
 from treeopt.trees import TokenTree
@@ -68,6 +68,28 @@ class Setup:
             max_nodes=self.max_nodes,
             sampling=sampling,
         )
+
+    def check_batch(self, sampling: Sampling, batch_size: int, *, there: int) -> None:
+        """Refuse more texts at a time than memory has room for.
+
+        Args:
+            sampling: of the target.
+            batch_size: texts.
+            there: for how many of them there is room already.
+
+        Raises InvalidValueError for no text at all, OutOfMemoryError naming the most that fit.
+        """
+        if batch_size < 1:
+            raise InvalidValueError(f"batch_size: expected at least 1. Got {batch_size}.")
+        each = decoder_bytes(
+            self.target,
+            self.draft,
+            None,
+            text_tokens=self.max_text_tokens,
+            max_nodes=self.max_nodes,
+            sampling=sampling,
+        )
+        check_texts(each, batch_size, there=there)
 
     def check_tree(self, tree: TokenTree) -> None:
         """Raise InvalidValueError for a static tree that the decoder cannot draft and verify."""

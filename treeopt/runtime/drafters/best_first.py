@@ -1,14 +1,14 @@
 """SpecExec: in every step the draft model grows the most probable paths that fit a budget (Svirschevski et al., 2024)."""
 
-from collections.abc import Callable
 from functools import partial
 
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.best_first_expansion import BestFirstExpansion
-from treeopt.runtime.drafters.drafted_nodes import Beams, Children, Expanded
-from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, new_draft_model
+from treeopt.runtime.drafters.drafted_nodes import Children, Expanded
+from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, Feed, new_draft_model
 from treeopt.runtime.models.memory import new_cache
 from treeopt.runtime.models.model import LanguageModel, TextCache
+from treeopt.runtime.models.together import Passing
 from treeopt.trees.specexec import SpecExecSetting
 
 __all__ = ["SpecExecDrafter", "SpecExecSetting"]
@@ -33,14 +33,14 @@ class SpecExecDrafter(ExpandingDrafter):
         super().__init__(model, draft, children=setting.branching, max_nodes=setting.budget)
         self.setting = setting
 
-    def _expand(self, root: Children, feed: Callable[[Beams], Children]) -> Expanded | None:
+    def _expand(self, root: Children, feed: Feed) -> Passing[Expanded | None]:
         """Return the tree below the root, drafted in as many passes as pay, at most `max_passes`."""
         expansion = BestFirstExpansion(self.setting, root)
         for _ in range(self.setting.max_depth - 1):
             frontier = expansion.frontier()
             if frontier is None:
                 break
-            children = feed(frontier)
+            children = yield from feed(frontier)
             if not children.finite:
                 return None
             expansion.add(children)

@@ -11,6 +11,7 @@ from treeopt.runtime.drafters.drafted_nodes import Children
 from treeopt.runtime.drafters.drafter import States, Step
 from treeopt.runtime.models.model import LanguageModel, ModelSizes, TextCache
 from treeopt.runtime.models.passes import Passes, PassNodes, TreePass
+from treeopt.runtime.models.together import PassCall, Passing
 from treeopt.trees import chain
 
 
@@ -48,7 +49,7 @@ class TextDraft(Protocol):
     def begin(self, tokens: Sequence[int], states: States | None) -> None:
         """Begin a text whose last token is the root; `states` as in `Drafter.begin`."""
 
-    def feed_root(self) -> Tensor:
+    def root_logits(self) -> Passing[Tensor]:
         """Feed the text up to the root where it was not yet, and return the logits (1, V) after the root."""
 
     def accept(self, step: Step, fed: Sequence[int]) -> None:
@@ -88,14 +89,14 @@ class DraftModel:
         self.model.prefill(torch.tensor(tokens[:-1], dtype=torch.int64, device=self.model.device), self.cache)
         self.pending = [tokens[-1]]
 
-    def feed_root(self) -> Tensor:
+    def root_logits(self) -> Passing[Tensor]:
         """Feed what is pending and return the logits (1, V) after its last token, the root."""
         while len(self.pending) > 2:
-            self._feed_pending(2)
+            yield self._pass_over_pending(2)
             self._commit_pending(2)
-        logits = self._feed_pending(len(self.pending))
+        output = yield self._pass_over_pending(len(self.pending))
         self._commit_pending(len(self.pending) - 1)
-        return logits[-1:]
+        return output.logits[-1:]
 
     def accept(self, step: Step, fed: Sequence[int]) -> None:
         """Move on to a new root: keep the fed nodes of the accepted path and remember what was not fed."""
@@ -104,9 +105,9 @@ class DraftModel:
             self.cache.keep(0, kept)
         self.pending[-1:] = [self.root, *step.tokens][len(kept) :]
 
-    def _feed_pending(self, count: int) -> Tensor:
+    def _pass_over_pending(self, count: int) -> PassCall:
         tokens = torch.tensor(self.pending[:count]).to(self.model.device, non_blocking=True)
-        return self._runs[count - 1](tokens).logits
+        return PassCall(self._runs[count - 1], tokens)
 
     def _commit_pending(self, count: int) -> None:
         self.cache.length += count

@@ -1,13 +1,13 @@
 """Dynamic trees: in every step the draft model grows a tree where it is sure of itself (Li et al., 2024)."""
 
-from collections.abc import Callable
 from functools import partial
 
 from treeopt.runtime.drafters.beam_expansion import BeamExpansion
-from treeopt.runtime.drafters.drafted_nodes import Beams, Children, Expanded
-from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, new_draft_model
+from treeopt.runtime.drafters.drafted_nodes import Children, Expanded
+from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, Feed, new_draft_model
 from treeopt.runtime.models.memory import new_cache
 from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.together import Passing
 from treeopt.trees.dynamic_tree import DynamicTree
 
 
@@ -26,15 +26,15 @@ class DynamicDrafter(ExpandingDrafter):
         super().__init__(model, draft, children=tree.top_k, max_nodes=tree.nodes)
         self.tree = tree
 
-    def _expand(self, root: Children, feed: Callable[[Beams], Children]) -> Expanded | None:
+    def _expand(self, root: Children, feed: Feed) -> Passing[Expanded | None]:
         return expand(self.tree, root, feed)
 
 
-def expand(tree: DynamicTree, root: Children, feed: Callable[[Beams], Children]) -> Expanded | None:
+def expand(tree: DynamicTree, root: Children, feed: Feed) -> Passing[Expanded | None]:
     """Return the tree below the root, drafted in `depth` passes; None where a distribution is not finite."""
     expansion = BeamExpansion(tree, root)
     for _ in range(tree.depth - 1):
-        children = feed(expansion.beams())
+        children = yield from feed(expansion.beams())
         if not children.finite:
             return None
         expansion.add(children)

@@ -13,7 +13,10 @@ from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.texts import Texts
 from treeopt.runtime.models.model import LanguageModel, TextCache
 from treeopt.runtime.models.passes import TreePasses
+from treeopt.runtime.models.together import PassCall, Passing, finish_together
 
+Feed = Callable[[Beams], Passing[Children]]
+"""Feeds nodes of a tree, which get children."""
 NOT_EXPANDED = Expanded(ROOT_ALONE, [], [0])
 
 
@@ -60,7 +63,7 @@ class ExpandingDrafter(ABC):
     @torch.inference_mode()
     def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
         """Return the trees below the roots; the root alone where a distribution on the way is not finite."""
-        return [self._propose(self._texts[text]) for text in texts]
+        return finish_together([self._propose(self._texts[text]) for text in texts])
 
     def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
         """See `Drafter`."""
@@ -73,30 +76,31 @@ class ExpandingDrafter(ABC):
         self._texts.end(text)
 
     @abstractmethod
-    def _expand(self, root: Children, feed: Callable[[Beams], Children]) -> Expanded | None:
+    def _expand(self, root: Children, feed: Feed) -> Passing[Expanded | None]:
         """Return the tree of a step, given the children of the root; None where those of a node are not finite."""
 
-    def _propose(self, expansion: _Expansion) -> Proposal:
+    def _propose(self, expansion: _Expansion) -> Passing[Proposal]:
         draft = expansion.draft
         if not draft.ready:
             expansion.fed = NOT_EXPANDED.fed
             return Proposal(NOT_EXPANDED.tree, torch.tensor([draft.root]))
 
-        def feed_beams(beams: Beams) -> Children:
+        def feed_beams(beams: Beams) -> Passing[Children]:
             return feed(draft, beams, self._model.device, children=self._children)
 
-        root = likeliest_children(draft.feed_root(), self._children)
-        expanded = self._expand(root, feed_beams) if root.finite else None
+        logits = yield from draft.root_logits()
+        root = likeliest_children(logits, self._children)
+        expanded = (yield from self._expand(root, feed_beams)) if root.finite else None
         found = NOT_EXPANDED if expanded is None else expanded
         expansion.fed = found.fed
         tokens = torch.tensor([draft.root, *found.tokens])
         return Proposal(found.tree, tokens, scores=Scores.missing(self._model.name) if expanded is None else None)
 
 
-def feed(draft: TextDraft, beams: Beams, device: torch.device, *, children: int) -> Children:
+def feed(draft: TextDraft, beams: Beams, device: torch.device, *, children: int) -> Passing[Children]:
     """Feed nodes of a tree and return so many of the likeliest tokens after each."""
-    run = draft.passes.once(beams.nodes)
-    return likeliest_children(run(torch.from_numpy(beams.tokens).to(device)).logits, children)
+    output = yield PassCall(draft.passes.once(beams.nodes), torch.from_numpy(beams.tokens).to(device))
+    return likeliest_children(output.logits, children)
 
 
 def new_draft_model(

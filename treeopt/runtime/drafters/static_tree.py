@@ -12,6 +12,7 @@ from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.texts import Texts
 from treeopt.runtime.models.graphs import GraphPool, passes_over
 from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.together import PassCall, Passing, finish_together
 from treeopt.runtime.rules import Rule
 from treeopt.trees import TokenTree
 
@@ -53,7 +54,9 @@ class FilledTreeDrafter:
     @torch.inference_mode()
     def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator]) -> list[Proposal]:
         """Return the trees below the roots, in buffers that the next call writes over."""
-        return [self._texts[text].propose(generator) for text, generator in zip(texts, noise, strict=True)]
+        return finish_together(
+            [self._texts[text].propose(generator) for text, generator in zip(texts, noise, strict=True)]
+        )
 
     def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
         """See `Drafter`."""
@@ -129,7 +132,7 @@ class _FilledTree:
         )
         self._fed: list[int] = self._into.fed.tolist()
 
-    def propose(self, noise: torch.Generator) -> Proposal:
+    def propose(self, noise: torch.Generator) -> Passing[Proposal]:
         """Return the tree below the root; the root alone is no work for the draft model."""
         if not self.draft.ready:
             return Proposal(ROOT_ALONE, torch.tensor([self.draft.root]))
@@ -138,9 +141,11 @@ class _FilledTree:
         if into.levels:
             into.fill_noise(noise)
             first, *below = into.levels
-            first.children.copy_(first.sample(self.draft.feed_root(), noise))
+            logits = yield from self.draft.root_logits()
+            first.children.copy_(first.sample(logits, noise))
             for level in below:
-                level.children.copy_(level.sample(level.run(level.fed.read()).logits, noise))
+                output = yield PassCall(level.run, level.fed.read())
+                level.children.copy_(level.sample(output.logits, noise))
         scores = Scores(self._model.name, into.scores, into.scored)
         return Proposal(self._tree, into.tokens, into.probs, scores=scores)
 

@@ -32,6 +32,10 @@ class Texts(Generic[Kept]):
         if text in self._taken:
             self._free.append(self._taken.pop(text))
 
+    def __len__(self) -> int:
+        """Return how many objects there are, those that no text has included."""
+        return len(self._free) + len(self._taken)
+
     def __iter__(self) -> Iterator[Kept]:
         """Yield all objects, those that no text has included."""
         yield from (*self._free, *self._taken.values())

@@ -79,6 +79,23 @@ def check_decoder(
         check_room(device, size, f"a decoder of trees of {max_nodes} nodes and texts of {text_tokens} tokens")
 
 
+def check_texts(each: Counter[torch.device], texts: int, *, there: int) -> None:
+    """Raise OutOfMemoryError, naming the most that fit, for more texts at a time than memory has room for.
+
+    Args:
+        each: bytes that a text takes on each device.
+        texts: how many are to be decoded at a time.
+        there: for how many of them the memory has been taken.
+    """
+    for device, size in each.items():
+        free = free_bytes(device)
+        if free is not None and size * (texts - there) > free:
+            raise OutOfMemoryError(
+                f"batch_size: expected at most {there + int(free // size)}, because each text takes "
+                f"{_gigabytes(size)} and {_gigabytes(free)} are free on {device}. Got {texts}: decode fewer at a time."
+            )
+
+
 def new_cache(model: LanguageModel, capacity: int) -> TextCache:
     """Return a model's cache for so many tokens; raises OutOfMemoryError where it does not fit into what is free."""
     check_room(model.device, cache_bytes(model, capacity), f"{model.name}'s cache of {capacity} tokens")

@@ -45,6 +45,12 @@ class States(NamedTuple):
         last = None if self.last is None else self.last[rows].clone()
         return States(tuple(each[rows].clone() for each in self.boundaries), last)
 
+    def split(self, sizes: Sequence[int]) -> list["States"]:
+        """Return those of the first tokens, of the next, and so on."""
+        boundaries = [each.split(sizes) for each in self.boundaries]
+        lasts = [None] * len(sizes) if self.last is None else self.last.split(sizes)
+        return [States(tuple(each[part] for each in boundaries), last) for part, last in enumerate(lasts)]
+
 
 def states_together(parts: Sequence[States]) -> States:
     """Return the states of tokens that follow on one another, of a text."""
@@ -109,6 +115,19 @@ class TextCache(Protocol):
         """Forget every token."""
 
 
+class TextRows(NamedTuple):
+    """One text's tokens in a pass over several texts; the fields are what `LanguageModel.forward` takes."""
+
+    tokens: Tensor
+    """int64 (n,)."""
+    positions: Tensor
+    """int64 (n,)."""
+    cache: Any
+    """Of this text alone."""
+    mask: Tensor | None = None
+    start: int = 0
+
+
 class LanguageModel(Protocol):
     """Tokens in, logits out; a cache belongs to the caller, and only to the model that made it.
 
@@ -162,6 +181,14 @@ class SizedModel(LanguageModel, Protocol):
 
     def pass_bytes(self, tokens: int) -> int:
         """Return the most bytes that a pass over so many tokens takes for a moment, logits left out."""
+
+
+@runtime_checkable
+class RaggedModel(LanguageModel, Protocol):
+    """A model that reads several texts of unlike lengths in one pass."""
+
+    def forward_ragged(self, parts: Sequence[TextRows], wants: Wants = NOTHING) -> list[Output]:
+        """Return what `forward` does of each text, whose number of tokens, length and mask are its own."""
 
 
 @runtime_checkable

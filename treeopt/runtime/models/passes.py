@@ -9,7 +9,7 @@ from torch import Tensor
 
 from treeopt.arrays import Bool, Integers
 from treeopt.runtime.models.mask import TreeMask
-from treeopt.runtime.models.model import NOTHING, LanguageModel, Output, TextCache, Wants
+from treeopt.runtime.models.model import NOTHING, LanguageModel, Output, TextCache, TextRows, Wants
 from treeopt.trees import TokenTree
 
 Pass = Callable[[Tensor], Output]
@@ -59,21 +59,23 @@ class TreePass:
     def __init__(
         self, model: LanguageModel, cache: TextCache, nodes: PassNodes, *, capacity: int, wants: Wants = NOTHING
     ) -> None:
-        self._model = model
+        self.model = model
+        self.wants = wants
         self._cache = cache
         self._start = nodes.start
-        self._wants = wants
         self._depth = torch.tensor(nodes.depth, dtype=torch.int64, device=model.device)
         visible = nodes.visible if nodes.visible.flags.writeable else nodes.visible.copy()  # torch warns of what is not
         self._mask = TreeMask(torch.from_numpy(visible), capacity, dtype=model.dtype, device=model.device)
 
     def __call__(self, tokens: Tensor) -> Output:
         """Return the logits and states after tokens, int64 (rows,)."""
+        tokens, positions, cache, mask, start = self.rows(tokens)
+        return self.model.forward(tokens, positions, cache, mask, start=start, wants=self.wants)
+
+    def rows(self, tokens: Tensor) -> TextRows:
+        """Return what the pass feeds behind the text as it is now."""
         length = self._cache.length
-        mask = self._mask.behind(length)
-        return self._model.forward(
-            tokens, length + self._depth, self._cache, mask, start=self._start, wants=self._wants
-        )
+        return TextRows(tokens, length + self._depth, self._cache, self._mask.behind(length), self._start)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from treeopt.errors import InvalidValueError
+from treeopt.runtime.models.attention import Place, RaggedPlace, SharedPlace
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.kv_cache import KVCache
 from treeopt.runtime.models.linear import Linear
-from treeopt.runtime.models.model import NOTHING, Output, States, Wants, check_boundaries
+from treeopt.runtime.models.model import NOTHING, Output, States, TextRows, Wants, check_boundaries
 from treeopt.runtime.models.rotary import Rotations, rotate
 
 
@@ -39,20 +39,6 @@ class Weights:
     layers: tuple[Layer, ...]
     norm: Tensor
     head: Linear
-
-
-class _Place(NamedTuple):
-    """Where the tokens of a pass stand, and what they see."""
-
-    rotations: Tensor
-    """Of each token's position."""
-    slots: slice | Tensor
-    """Where keys and values are written."""
-    extent: int
-    """Slots that may be seen, from the first."""
-    mask: Tensor | None = None
-    causal: bool = False
-    """Whether each token sees those before it, and no other."""
 
 
 class Transformer:
@@ -99,7 +85,8 @@ class Transformer:
         if length == 0:
             return None
         slots = slice(0, length)
-        found = self._layers(tokens, cache, _Place(cache.rotations[slots], slots, length, causal=True), wants)
+        _check_texts(tokens, cache)
+        found = self._layers(tokens, SharedPlace(cache, cache.rotations[slots], slots, length, causal=True), wants)
         cache.length = length
         rows = slice(None) if wants.whole_text else slice(-1, None)
         return self._states([each[..., rows, :] for each in found], wants)
@@ -127,9 +114,19 @@ class Transformer:
         """
         first = cache.length + start
         slots = slice(first, first + tokens.shape[-1])
-        return self._output(
-            self._layers(tokens, cache, _Place(cache.rotations[positions], slots, slots.stop, mask), wants), wants
-        )
+        _check_texts(tokens, cache)
+        place = SharedPlace(cache, cache.rotations[positions], slots, slots.stop, mask)
+        return self._output(self._layers(tokens, place, wants), wants)
+
+    @torch.inference_mode()
+    def forward_ragged(self, parts: Sequence[TextRows], wants: Wants = NOTHING) -> list[Output]:
+        """Return what `forward` does of each of some texts, each in a cache of its own, from one pass over all of them."""
+        found = self._layers(torch.cat([part.tokens for part in parts]), RaggedPlace(parts), wants)
+        output, sizes = self._output(found, wants), [part.tokens.shape[0] for part in parts]
+        logits = output.logits.split(sizes)
+        if output.states is None:
+            return [Output(each) for each in logits]
+        return [Output(*each) for each in zip(logits, output.states.split(sizes), strict=True)]
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
@@ -156,9 +153,9 @@ class Transformer:
             mask: (n, extent) to add to the attention scores of the first `extent` slots.
             wants: hidden states.
         """
-        place = _Place(cache.rotations[positions], slots, mask.shape[1], mask)
-        found = self._layers(tokens, cache, place, wants)
-        return self._output(found, wants)
+        _check_texts(tokens, cache)
+        place = SharedPlace(cache, cache.rotations[positions], slots, mask.shape[1], mask)
+        return self._output(self._layers(tokens, place, wants), wants)
 
     def _output(self, found: Sequence[Tensor], wants: Wants) -> Output:
         """Return logits and states, given the residual stream at the boundaries wanted and after all layers."""
@@ -174,29 +171,16 @@ class Transformer:
             return None
         return States(tuple(boundaries), self._norm(after_all, self.weights.norm) if wants.last else None)
 
-    def _layers(self, tokens: Tensor, cache: KVCache, place: _Place, wants: Wants) -> list[Tensor]:
+    def _layers(self, tokens: Tensor, place: Place, wants: Wants) -> list[Tensor]:
         """Return the residual stream of tokens at every boundary wanted, and last after all layers."""
         check_boundaries(wants, self.config.layers, self.name)
-        batch, rows = cache.batch_size, tokens.shape[-1]
-        if tokens.numel() != batch * rows:
-            raise InvalidValueError(
-                f"tokens: expected those of {batch} texts, as the cache. Got {tuple(tokens.shape)}."
-            )
-        hidden = F.embedding(tokens.reshape(-1), self.weights.embedding)  # (batch * rows, hidden)
+        batch = 1 if tokens.ndim == 1 else len(tokens)
+        hidden = F.embedding(tokens.reshape(-1), self.weights.embedding)  # (batch * n, hidden)
         at = {0: hidden}
-        for number, (layer, (keys, values)) in enumerate(zip(self.weights.layers, cache.layers, strict=True), start=1):
+        for number, layer in enumerate(self.weights.layers, start=1):
             query, key, value = self._project(layer, hidden, place.rotations, batch)
-            keys[:, :, place.slots] = key
-            values[:, :, place.slots] = value
-            attended = F.scaled_dot_product_attention(
-                query,
-                keys[:, :, : place.extent],
-                values[:, :, : place.extent],
-                attn_mask=place.mask,
-                is_causal=place.causal,
-                enable_gqa=True,
-            )
-            hidden = hidden + layer.attention_output(attended.transpose(1, 2).reshape(batch * rows, -1))
+            attended = place.attend(number - 1, query, key, value)
+            hidden = hidden + layer.attention_output(attended.transpose(1, 2).reshape(hidden.shape[0], -1))
             gate, up = layer.gate_up(self._norm(hidden, layer.mlp_norm)).chunk(2, dim=-1)
             hidden = hidden + layer.down(F.silu(gate) * up)
             if number in wants.boundaries:
@@ -217,6 +201,14 @@ class Transformer:
 
     def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(hidden, (self.config.hidden,), weight, self.config.norm_epsilon)
+
+
+def _check_texts(tokens: Tensor, cache: KVCache) -> None:
+    """Refuse tokens of another number of texts than a cache has."""
+    if (1 if tokens.ndim == 1 else len(tokens)) != cache.batch_size:
+        raise InvalidValueError(
+            f"tokens: expected those of {cache.batch_size} texts, as the cache. Got {tuple(tokens.shape)}."
+        )
 
 
 def _count(weights: Weights, config: ModelConfig) -> int:

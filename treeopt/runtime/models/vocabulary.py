@@ -1,6 +1,6 @@
 """What two models must share to speculate: tokens with the same ids, and logit columns for them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +11,14 @@ from treeopt.runtime.models.model import (
     NOTHING,
     LanguageModel,
     Output,
+    RaggedModel,
     SizedModel,
     States,
-    StaticModel,
     TextCache,
+    TextRows,
     Wants,
 )
+from treeopt.runtime.models.transformer import Transformer
 
 
 def check_same_tokens(target: Mapping[str, int], draft: Mapping[str, int]) -> None:
@@ -104,10 +106,20 @@ class TrimmedModel:
         return output._replace(logits=output.logits[..., : self.config.vocabulary])
 
 
-class TrimmedStaticModel(TrimmedModel):
-    """The same of a model whose pass can be captured as a CUDA graph."""
+class TrimmedRaggedModel(TrimmedModel):
+    """The same of a model that reads several texts in one pass."""
 
-    _model: StaticModel
+    _model: RaggedModel
+
+    def forward_ragged(self, parts: Sequence[TextRows], wants: Wants = NOTHING) -> list[Output]:
+        """Return the first columns of the model's logits, and its states, for each text."""
+        return [self._shown(output) for output in self._model.forward_ragged(parts, wants)]
+
+
+class TrimmedStaticModel(TrimmedRaggedModel):
+    """The same of the built-in model, whose pass can also be captured as a CUDA graph."""
+
+    _model: Transformer
 
     def forward_static(
         self,
@@ -126,4 +138,6 @@ def trimmed(model: LanguageModel, columns: int) -> LanguageModel:
     """Return the model with so many logit columns: itself where it has no more of them."""
     if model.config.vocabulary <= columns:
         return model
-    return TrimmedStaticModel(model, columns) if isinstance(model, StaticModel) else TrimmedModel(model, columns)
+    if isinstance(model, Transformer):
+        return TrimmedStaticModel(model, columns)
+    return TrimmedRaggedModel(model, columns) if isinstance(model, RaggedModel) else TrimmedModel(model, columns)

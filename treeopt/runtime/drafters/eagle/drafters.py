@@ -1,18 +1,18 @@
 """Drafters that an EAGLE head fills trees for: static ones by depth and rank, and dynamic ones."""
 
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
 from treeopt.errors import InvalidValueError
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.drafters.drafted_nodes import Beams, Children, Expanded
+from treeopt.runtime.drafters.drafted_nodes import Children, Expanded
 from treeopt.runtime.drafters.dynamic_tree import expand
 from treeopt.runtime.drafters.eagle.head import EagleHead
 from treeopt.runtime.drafters.eagle.text import EagleText
-from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
+from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, Feed
 from treeopt.runtime.drafters.static_tree import FilledTreeDrafter
+from treeopt.runtime.models.together import Passing
 from treeopt.runtime.rules import Rule
 from treeopt.runtime.rules.rule import RULES
 from treeopt.trees import TokenTree
@@ -77,7 +77,7 @@ class EagleDynamicDrafter(ExpandingDrafter):
         self.head = head
         self.tree = tree
 
-    def _expand(self, root: Children, feed: Callable[[Beams], Children]) -> Expanded | None:
+    def _expand(self, root: Children, feed: Feed) -> Passing[Expanded | None]:
         return expand(self.tree, root, feed)
 
 

@@ -13,6 +13,7 @@ from treeopt.runtime.models.kv_cache import KVCache
 from treeopt.runtime.models.mask import TreeMask
 from treeopt.runtime.models.model import Output, states_together
 from treeopt.runtime.models.passes import Pass, PassNodes
+from treeopt.runtime.models.together import Passing
 
 
 class EagleText:
@@ -53,6 +54,11 @@ class EagleText:
                 self._feed(states.rows(slice(before)), tokens[1:-1])
                 self.cache.length = before
             self._pending = [(states.row(before), [self.root])]
+
+    def root_logits(self) -> Passing[Tensor]:
+        """Return what `feed_root` does; a head's passes are its text's own, and wait for no other text's."""
+        yield from ()
+        return self.feed_root()
 
     def feed_root(self) -> Tensor:
         """Feed the pending slots and return the logits (1, V) after the last, the root's."""

@@ -1,0 +1,93 @@
+"""What every drafter keeps when several texts are decoded at a time: each text is the one that it is alone."""
+
+import pytest
+
+from tests.contracts.drafters import CASES
+from tests.support.decoded import PROMPT
+from treeopt.errors import TextsError
+from treeopt.runtime import Decoder
+from treeopt.runtime.decoding.batch import TextRequest
+
+every_drafter = pytest.mark.parametrize("name", CASES)
+PROMPTS = [PROMPT, [1], PROMPT[:3] * 4, PROMPT * 3, [4, 5], [7, 8, 9] * 5]
+COUNTS = [9, 25, 3, 14, 0, 21]
+"""New tokens of each: texts join and leave in nearly every step."""
+SEEDS = [3, 0, 7, 3, 2, 1]
+
+
+def decoder_of(name, target, draft, **options):
+    case = CASES[name]
+    return Decoder(target, *case.make(target, draft), **{"temperature": 0.0, **case.options, **options})
+
+
+def requests(stop=()):
+    return [
+        TextRequest(*each, seed=seed) for *each, seed in zip(PROMPTS, COUNTS, [stop] * len(PROMPTS), SEEDS, strict=True)
+    ]
+
+
+def alone(decoder, wanted):
+    return [
+        list(decoder.generate(each.token_ids, each.max_new_tokens, stop=each.stop, seed=each.seed)) for each in wanted
+    ]
+
+
+def together(decoder, wanted, batch_size=3):
+    texts = [[] for _ in wanted]
+    ends = []
+    for found in decoder.steps_of_all(wanted, batch_size=batch_size):
+        assert found.error is None
+        assert found.text not in ends
+        texts[found.text] += found.tokens
+        ends += [found.text] * found.ended
+    assert sorted(ends) == list(range(len(wanted)))
+    return texts
+
+
+@every_drafter
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_texts_that_join_and_leave_are_those_decoded_alone(target, draft, name, temperature):
+    decoder = decoder_of(name, target, draft, temperature=temperature)
+    expected = alone(decoder, requests())
+    assert [len(text) for text in expected] == COUNTS
+    for size in (3, 2, 8):
+        assert together(decoder, requests(), size) == expected
+    assert alone(decoder, requests()) == expected  # and a batch leaves nothing behind
+
+
+@every_drafter
+def test_stops_end_each_text_where_they_do_alone(target, draft, name):
+    decoder = decoder_of(name, target, draft)
+    stop = [tuple(list(decoder.generate(PROMPTS[1], 25))[5:7])]
+    expected = alone(decoder, requests(stop))
+    assert [len(text) for text in expected] != COUNTS
+    assert together(decoder, requests(stop)) == expected
+
+
+@every_drafter
+def test_a_batch_that_is_given_up_leaves_nothing_behind(target, draft, name):
+    decoder = decoder_of(name, target, draft, temperature=0.8)
+    expected = alone(decoder, requests())
+    steps = decoder.steps_of_all(requests(), batch_size=3)
+    for _ in range(4):
+        next(steps)
+    assert alone(decoder, requests()) == expected  # while the batch is still there
+    steps.close()
+    assert together(decoder, requests()) == expected
+
+
+@every_drafter
+def test_a_text_that_cannot_be_decoded_leaves_the_others_alone(target, draft, name):
+    decoder = decoder_of(name, target, draft, temperature=0.8)
+    wanted = [[], PROMPT, PROMPT * 19, [99], [4, 5]]
+    expected = {number: list(decoder.generate(wanted[number], 9, seed=number)) for number in (1, 4)}
+    texts = {}
+
+    def decode():
+        for number, tokens in decoder.generate_all(wanted, 9, seeds=range(5), batch_size=2):
+            texts.setdefault(number, []).extend(tokens)
+
+    with pytest.raises(TextsError, match=r"3 of 5 texts .* number 0: token_ids: .* empty prompt") as raised:
+        decode()
+    assert texts == expected
+    assert [*raised.value.errors] == [0, 2, 3]

@@ -1,0 +1,191 @@
+"""Several texts at a time: shared passes, seeds by number, errors of their own, bounded memory."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from tests.support.decoded import PROMPT, TREES
+from treeopt.errors import InvalidValueError, OutOfMemoryError, TextsError
+from treeopt.records.sampling import Sampling
+from treeopt.runtime import Decoder, DynamicDrafter, Transformer, load_model
+from treeopt.runtime.decoding.batch import TextRequest
+from treeopt.runtime.models import memory
+from treeopt.runtime.models.vocabulary import trimmed
+from treeopt.trees import chain, level_widths
+from treeopt.trees.dynamic_tree import DynamicTree
+
+PROMPTS = [PROMPT, [1], PROMPT[:3] * 4, PROMPT * 3, [4, 5, 6]]
+COUNTS = [9, 25, 3, 14, 21]
+TREE = level_widths([2, 3, 1])
+
+
+@pytest.fixture(scope="module")
+def pair(make_checkpoint):
+    """Return target and draft in float64, whose texts are the same whatever shares a pass."""
+    folders = make_checkpoint(seed=1), make_checkpoint(seed=2, num_hidden_layers=1)
+    return [load_model(folder, dtype=torch.float64) for folder in folders]
+
+
+def texts_of(decoder, *, batch_size=3, prompts=PROMPTS, counts=COUNTS):
+    requests = [TextRequest(prompt, count) for prompt, count in zip(prompts, counts, strict=True)]
+    texts = [[] for _ in requests]
+    for found in decoder.steps_of_all(requests, batch_size=batch_size):
+        texts[found.text] += found.tokens
+    return texts
+
+
+def one_by_one(decoder, prompts=PROMPTS, counts=COUNTS):
+    return [list(decoder.generate(prompt, count)) for prompt, count in zip(prompts, counts, strict=True)]
+
+
+def counted_passes(monkeypatch, *models):
+    """Return a counter of the passes of each model, those of one text and those of several."""
+    counts = Counter()
+    for method in ("forward", "forward_ragged"):
+        original = getattr(Transformer, method)
+
+        def run(self, *arguments, method=method, original=original, **keywords):
+            counts[models.index(self), method] += 1
+            return original(self, *arguments, **keywords)
+
+        monkeypatch.setattr(Transformer, method, run)
+    return counts
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("tree", [*TREES.values(), DynamicTree(top_k=2, depth=3, nodes=7)], ids=[*TREES, "dynamic"])
+def test_texts_are_those_that_a_fresh_decoder_gives_one_after_the_other(pair, tree, temperature):
+    def fresh():
+        if isinstance(tree, DynamicTree):
+            return Decoder(pair[0], DynamicDrafter(pair[1], tree, capacity=128), temperature=temperature, seed=4)
+        return Decoder(*pair, tree, temperature=temperature, seed=4)
+
+    expected = one_by_one(fresh())
+    for size in (1, 2, 4, 9):
+        assert texts_of(fresh(), batch_size=size) == expected
+
+
+@pytest.mark.parametrize("drafter", ["static", "dynamic"])
+def test_a_step_is_one_pass_of_the_target_and_one_of_the_draft_for_each_level(pair, monkeypatch, drafter):
+    grown = DynamicTree(top_k=2, depth=3, nodes=7)
+    own = DynamicDrafter(pair[1], grown, capacity=128)
+    decoder = Decoder(*pair, TREE, temperature=0.0) if drafter == "static" else Decoder(pair[0], own, temperature=0.0)
+    counts = counted_passes(monkeypatch, *pair)
+    steps = list(decoder.steps_of_all([TextRequest([*PROMPT[:3], each], 12) for each in range(4)], batch_size=4))
+    most = max(Counter(step.text for step in steps).values())
+    assert counts[0, "forward"] + counts[0, "forward_ragged"] == most
+    assert counts[1, "forward"] + counts[1, "forward_ragged"] == 3 * most
+    assert counts[0, "forward_ragged"] >= most / 2
+
+
+def test_states_and_logits_of_a_ragged_pass_are_those_of_passes_in_turn(pair):
+    from treeopt.runtime.models.model import TextRows, Wants
+
+    target, wants = pair[0], Wants(boundaries=(0, 1), last=True)
+    parts, expected = [], []
+    for number, (prompt, rows) in enumerate(zip(PROMPTS, (1, 4, 2, 3, 1), strict=True)):
+        cache = target.new_cache(40 + 7 * number)
+        target.prefill(torch.tensor(prompt), cache)
+        cache.layers[0][0][0, :, len(prompt)] = 3.0  # a node that was fed before
+        seen = torch.tril(torch.ones(rows, rows)).bool()
+        mask = torch.zeros(rows, len(prompt) + 1 + rows, dtype=torch.float64)
+        mask[:, len(prompt) + 1 :].masked_fill_(~seen, float("-inf"))
+        part = TextRows(torch.arange(rows) + number, len(prompt) + 1 + torch.arange(rows), cache, mask, 1)
+        tokens, positions, *behind, start = part
+        expected.append(target.forward(tokens, positions, *behind, start=start, wants=wants))
+        parts.append(part)
+    for output, single in zip(target.forward_ragged(parts, wants), expected, strict=True):
+        torch.testing.assert_close(output, single, rtol=0, atol=1e-12)
+    for output, single in zip(trimmed(target, 20).forward_ragged(parts), expected, strict=True):
+        assert output.states is None
+        torch.testing.assert_close(output.logits, single.logits[:, :20], rtol=0, atol=1e-12)
+
+
+def test_seeds_are_of_the_texts(pair):
+    decoder = Decoder(*pair, TREE, temperature=0.9)
+    alone = [
+        list(decoder.generate(prompt, 12, seed=seed)) for prompt, seed in zip(PROMPTS, (0, 5, 0, 5, 9), strict=True)
+    ]
+    for order in ([0, 1, 2, 3, 4], [4, 2, 0, 1, 3]):
+        found = [[] for _ in PROMPTS]
+        seeds = [(0, 5, 0, 5, 9)[number] for number in order]
+        for place, tokens in decoder.generate_all([PROMPTS[number] for number in order], 12, seeds=seeds, batch_size=2):
+            found[order[place]] += tokens
+        assert found == alone
+
+
+def test_another_tree_may_come_within_texts(pair):
+    decoder = Decoder(*pair, TREE, temperature=0.0)
+    expected = one_by_one(decoder)
+    texts = [[] for _ in PROMPTS]
+    trees = [chain(0), TREE, chain(3), level_widths([1, 2])] * 20
+    requests = [TextRequest(prompt, count) for prompt, count in zip(PROMPTS, COUNTS, strict=True)]
+    for tree, found in zip(trees, decoder.steps_of_all(requests, batch_size=3), strict=False):
+        texts[found.text] += found.tokens
+        decoder.change_tree(tree)
+    assert texts == expected
+
+
+class TestErrors:
+    def test_a_text_whose_target_is_not_finite_leaves_the_others_alone(self, pair):
+        target, draft = pair
+        decoder = Decoder(target, draft, TREE, temperature=0.0)
+        expected = one_by_one(decoder)
+        found, errors = [[] for _ in PROMPTS], {}
+        spoilt = False
+        requests = [TextRequest(prompt, count) for prompt, count in zip(PROMPTS, COUNTS, strict=True)]
+        for step in decoder.steps_of_all(requests, batch_size=3):
+            found[step.text] += step.tokens
+            if step.error is not None:
+                errors[step.text] = str(step.error)
+                assert step.ended
+            if not spoilt:  # text 1 is the second of the batch
+                spoilt = True
+                with torch.inference_mode():
+                    decoder._target_texts[decoder._texts - len(PROMPTS) + 2].cache.layers[0][1][:, :, 0] = torch.nan
+        assert list(errors) == [1]
+        assert "logits are finite" in errors[1]
+        assert [text for number, text in enumerate(found) if number != 1] == expected[:1] + expected[2:]
+
+    def test_what_fits_no_text_is_said_before_anything_runs(self, pair):
+        decoder = Decoder(*pair, TREE, temperature=0.0)
+        for options, message in (
+            ({"batch_size": 0}, "batch_size: expected at least 1. Got 0"),
+            ({"seeds": [1]}, "seeds: expected 5, one for each prompt. Got 1"),
+            ({"stop": [[]]}, "stop: expected sequences"),
+        ):
+            with pytest.raises(InvalidValueError, match=message):
+                decoder.generate_all(PROMPTS, 4, **options)
+
+    def test_all_texts_may_fail(self, pair):
+        decoder = Decoder(*pair, TREE, temperature=0.0)
+        with pytest.raises(TextsError, match=r"2 of 2 texts could not be decoded. The first is number 0: token_ids:"):
+            list(decoder.generate_all([[], [99]], 4))
+        assert list(decoder.generate_all([], 4)) == []
+        assert list(decoder.generate_all([[1], [2]], 0)) == []
+
+    def test_more_texts_than_memory_has_room_for(self, pair, monkeypatch):
+        decoder = Decoder(*pair, TREE, temperature=0.0)
+        each = memory.decoder_bytes(*pair, None, text_tokens=128, max_nodes=TREE.nodes, sampling=Sampling(0.0))[
+            torch.device("cpu")
+        ]
+        monkeypatch.setattr(memory, "free_bytes", lambda _: 3.5 * each)
+        with pytest.raises(OutOfMemoryError, match=r"batch_size: expected at most 4, because each text takes .* Got 5"):
+            decoder.generate_all(PROMPTS, 4, batch_size=5)
+        assert len(texts_of(decoder, batch_size=4)) == len(PROMPTS)
+        assert len(decoder._target_texts) == 4
+
+
+def test_a_model_that_cannot_share_a_pass_is_run_in_turn(pair, monkeypatch):
+    class InTurn:
+        """A model without a ragged pass."""
+
+        def __init__(self, model):
+            for name in ("config", "name", "dtype", "device", "parameters", "new_cache", "prefill", "forward"):
+                setattr(self, name, getattr(model, name))
+
+    expected = texts_of(Decoder(*pair, TREE, temperature=0.9))
+    counts = counted_passes(monkeypatch, *pair)
+    assert texts_of(Decoder(*map(InTurn, pair), TREE, temperature=0.9)) == expected
+    assert {method for _, method in counts} == {"forward"}
