@@ -41,9 +41,6 @@ from treeopt.report.engine_bench import engine_bench_json
 from treeopt.report.engine_figure import save_engine_figure
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT / "tools"))
-import corpus
-
 RESULTS = ROOT / "build" / "engines"
 LENGTHS = tuple(range(9))
 RUNS = 3
@@ -168,6 +165,9 @@ def models(name: str, folder: Path, gguf_type: str) -> tuple[str, str]:
 
 def source_prompts() -> Iterator[str]:
     """Yield a few lines out of every part of files that the bundled pair was not trained on."""
+    sys.path.append(str(ROOT / "tools"))
+    import corpus
+
     files = [text.splitlines() for path, text in corpus.source_files() if corpus.is_held_out(path)]
     for part in range(1000):
         for lines in files:
