@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ from treeopt.errors import TreeoptError
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.report.text import counted
 from treeopt.trees.drafter_setting import DrafterSetting
+from treeopt.trees.tree_schedule import TreeSchedule, is_schedule, load_schedule
 
 if TYPE_CHECKING:
     from treeopt.runtime import Decoder
@@ -40,6 +41,14 @@ class RunOptions:
     tree: Path = field(metadata=argument(type=file))
     prompt: str | None = field(metadata=option("--prompt", type=TEXT, help="Text to continue."))
     several: SeveralOptions = field(metadata=group(SeveralOptions))
+    schedule: bool = field(
+        metadata=option(
+            "--schedule",
+            is_flag=True,
+            help="TREE is a schedule of treeopt solve --schedule: a tree for every number of texts. Files tell that themselves, "
+            "pipes do not.",
+        )
+    )
     chat: bool = field(metadata=CHAT)
     max_new_tokens: int | None = field(
         metadata=option(
@@ -88,17 +97,22 @@ def run(asked: RunOptions) -> None:
     asked.several.check(prompt=asked.prompt)
     if "" in asked.stop:
         raise click.UsageError("--stop: expected a text. Got an empty one.")
-    planned = with_drafter(asked.tree, read_any_tree(asked.tree), asked.drafter)
+    schedule = load_schedule(asked.tree) if asked.schedule or is_schedule(asked.tree) else None
+    planned = with_drafter(
+        asked.tree, read_any_tree(asked.tree) if schedule is None else _largest(schedule), asked.drafter
+    )
     rule = checked_rule(asked.rule or planned_rule(planned), lossy=asked.lossy)
     models = asked.pair.load()
     warn_of_tree(asked.tree, planned.provenance, identity_here(models))
     stop = [models.tokenizer.encode_inner(text) for text in asked.stop]
     if asked.prompt is None:
-        run_prompts(_request(asked, models, planned, rule, stop))
+        run_prompts(_request(asked, models, planned, rule, stop, schedule))
         _tell_of_rule(asked, rule)
         return
     tokens = prompt_tokens(models.tokenizer, asked.prompt, chat=asked.chat)
     limit = _new_tokens(models, len(tokens), asked.max_new_tokens)
+    if schedule is not None:
+        planned = replace(planned, tree=schedule.tree(1))
     with patience("preparing"):
         decoder = _decoder(asked, models, planned, rule, len(tokens) + limit)
     steps = decoder.steps(tokens, limit, stop=stop)
@@ -109,19 +123,32 @@ def run(asked: RunOptions) -> None:
     click.echo(told, err=True)
 
 
+def _largest(schedule: TreeSchedule) -> "TreeFile":
+    """Return the schedule's largest tree, for which a decoder has room, as a tree file."""
+    from treeopt.trees import TreeFile
+
+    largest = max((each.tree for each in schedule.trees), key=lambda tree: tree.nodes)
+    return TreeFile(tree=largest, provenance=schedule.provenance)
+
+
 def _tell_of_rule(asked: RunOptions, rule: str) -> None:
     if rule in LOSSY_RULES and not asked.how.sampling.greedy:
         click.echo(f"Rule {rule} is lossy: this text does not follow the target's distribution.", err=True)
 
 
 def _request(
-    asked: RunOptions, models: "ModelPair", planned: "TreeFile", rule: str, stop: list[list[int]]
+    asked: RunOptions,
+    models: "ModelPair",
+    planned: "TreeFile",
+    rule: str,
+    stop: list[list[int]],
+    schedule: TreeSchedule | None,
 ) -> PromptsRequest:
     """Return what is asked of all prompts of a file."""
     conditions = {
         "target": models.target.name,
         "draft": models.draft.name,
-        "tree": planned.tree.parents.tolist(),
+        "tree": planned.tree.parents.tolist() if schedule is None else schedule.to_json(),
         "drafter": repr(planned.drafter),
         "rule": rule,
         "sampling": repr((asked.how.sampling, asked.how.draft_sampling)),
@@ -138,6 +165,7 @@ def _request(
         chat=asked.chat,
         max_new_tokens=asked.max_new_tokens,
         conditions=conditions,
+        schedule=schedule,
     )
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from treeopt.runtime.decoding.batch import TextRequest
     from treeopt.runtime.models.pair import ModelPair
     from treeopt.texts.prompts import PlacedPrompt
+    from treeopt.trees.tree_schedule import TreeSchedule
 
 NEW_TOKENS = 256
 MOST_TEXTS = 1024
@@ -108,6 +109,8 @@ class PromptsRequest:
     max_new_tokens: int | None
     conditions: Mapping[str, Any]
     """What makes the texts what they are, the prompts left out."""
+    schedule: "TreeSchedule | None" = None
+    """The tree by the number of texts; None for the decoder's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +199,7 @@ def _decode(asked: PromptsRequest, requests: Sequence["TextRequest"], journal: "
         decoder = asked.new_decoder(_longest(asked, wanted))
     try:
         with patience("decoding", unit="text", total=len(wanted)) as tick:
-            for step in decoder.steps_of_all(wanted, batch_size=asked.options.batch_size):
+            for step in decoder.steps_of_all(wanted, batch_size=asked.options.batch_size, schedule=asked.schedule):
                 number = left[step.text]
                 tokens[number] += step.tokens
                 steps[number] += bool(step.tokens)

@@ -11,8 +11,9 @@ from treeopt.cli.command import Command
 from treeopt.cli.identity import next_options
 from treeopt.cli.options.inputs import PROFILE_PATH, load_profile, output, output_file
 from treeopt.cli.options.plan import PlanOptions
-from treeopt.cli.options.record import group, option, options
+from treeopt.cli.options.record import given, group, option, options
 from treeopt.cli.options.sampling import sampling_text
+from treeopt.cli.outputs import Named, check_outputs
 from treeopt.cli.terminal import diagram_width, warn
 from treeopt.cli.waiting import patience
 from treeopt.errors import InterruptionError
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from treeopt.records.profile import Profile
     from treeopt.trees import Provenance, TreeFile
     from treeopt.trees.tree_schedule import TreeSchedule
+
+SCHEDULE = Path("schedule.json")
+"""Where a schedule goes unless another name is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +62,14 @@ class SolveOptions:
             "--save", type=output_file, help="Solution file to write too; treeopt show takes any tree out of it."
         )
     )
-    schedule_path: Path | None = field(
+    schedule: bool = field(
         metadata=option(
             "--schedule",
-            "schedule_path",
-            type=output_file,
-            help="Schedule file to write too: a tree for every number of texts that are decoded at a time.",
+            is_flag=True,
+            help="Write a schedule in place of the tree: one for every number of texts that are decoded at a time.",
         )
     )
+    path_given: bool = field(metadata=given("path"))
     plot: Path | None = field(
         metadata=option("--plot", type=output_file, help="Picture of the plan to write too: .svg, .png or .pdf.")
     )
@@ -79,6 +83,11 @@ class SolveOptions:
     def to_stdout(self) -> bool:
         """Whether the tree file goes to standard output."""
         return str(self.path) == STANDARD_STREAM
+
+    @property
+    def written_path(self) -> Path:
+        """Where the tree goes, or the schedule, which has a default name of its own."""
+        return SCHEDULE if self.schedule and not self.path_given else self.path
 
 
 @click.command(cls=Command)
@@ -96,6 +105,8 @@ def solve(asked: SolveOptions) -> None:
         raise click.UsageError("--json and --output -: only one can have standard output. Name a file for the tree.")
     if asked.plot is not None:
         checked_suffix(asked.plot)
+    if asked.schedule:
+        check_outputs([Named("--output", asked.written_path)])
     from treeopt.planner import best_drafter, tree_file
     from treeopt.report.plan_json import plan_json
     from treeopt.report.plan_text import plan_source, warnings
@@ -117,7 +128,7 @@ def solve(asked: SolveOptions) -> None:
     if asked.as_json:
         click.echo(f"Written to {written}", err=True)
     elif not asked.to_stdout:
-        click.echo(f"\nWritten to {written}. Next: {_next(asked.path, plan, profile, asked.profile_path)}")
+        click.echo(f"\nWritten to {written}. Next: {_next(asked, plan, profile)}")
 
 
 class _Planned(NamedTuple):
@@ -157,16 +168,18 @@ def _text(asked: SolveOptions, found: _Planned, profile: "Profile", chosen: "Tre
     return f"{text}\n\n{draw_text(chosen.tree, reach=chosen.reach, max_rows=32, width=width)}"
 
 
-def _next(path: Path, plan: "Plan", profile: "Profile", profile_path: Path) -> str:
-    """Return commands that go on with a tree, with its own pair, as it was measured and planned."""
-    acceptance, file = plan.model.acceptance, quoted(path)
+def _next(asked: SolveOptions, plan: "Plan", profile: "Profile") -> str:
+    """Return commands that go on with what was written, with its own pair, as it was measured and planned."""
+    acceptance, file = plan.model.acceptance, quoted(asked.written_path)
     if profile.engine is not None:
-        command = f"treeopt bench --engine {profile.engine.name} --profile {quoted(profile_path)}"
+        command = f"treeopt bench --engine {profile.engine.name} --profile {quoted(asked.profile_path)}"
         served = [] if profile.pair.target_source is not None else profile.chain_latencies[0].chains
         return command + (" --url " + ",".join(f"{each.length}=URL" for each in served) if served else "")
     options = sampling_text(acceptance.sampling, acceptance.draft_sampling) + (" --lossy" if plan.lossy else "")
+    if asked.schedule:
+        return f"treeopt run {file}{next_options(profile)}{options} --prompts FILE"
     return (
-        f"treeopt show {file} -o {quoted(path.with_suffix('.svg'))}, "
+        f"treeopt show {file} -o {quoted(asked.path.with_suffix('.svg'))}, "
         f"treeopt run {file}{next_options(profile)}{options} --prompt TEXT"
     )
 
@@ -180,11 +193,10 @@ def _writers(asked: SolveOptions, found: _Planned, profile: "Profile", chosen: "
     from treeopt.report.plan_text import subject
 
     plan = found.plan
-    writers: list[Writer] = [(asked.path, chosen.save)]
+    wanted = _tree_schedule(plan, profile, asked, chosen) if asked.schedule else chosen
+    writers: list[Writer] = [(asked.written_path, wanted.save)]
     if asked.save is not None:
         writers.append((asked.save, plan.solution.save))
-    if asked.schedule_path is not None:
-        writers.append((asked.schedule_path, _tree_schedule(found.plan, profile, asked, chosen).save))
     if asked.plot is not None:
         writers.append((asked.plot, lambda path: save_plan_figure(plan, path, title=subject(profile), profile=profile)))
     return writers

@@ -16,6 +16,7 @@ from treeopt.trees.tree_text import check_size
 
 FORMAT, VERSION = "treeopt-schedule", 1
 MAX_BYTES = 8_000_000
+HEAD_BYTES = 200
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -79,6 +80,17 @@ class TreeSchedule(ShortRepr):
         if self.provenance is not None:
             lines.append(f'  "provenance": {json.dumps(written_record(self.provenance), allow_nan=False)}')
         return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def is_schedule(path: Path) -> bool:
+    """Tell a schedule file by its first line; pipes, which a look inside would empty, are none."""
+    if not path.is_file():
+        return False
+    try:
+        with path.open("rb") as opened:
+            return f'"{FORMAT}"'.encode() in opened.read(HEAD_BYTES)
+    except OSError:
+        return False
 
 
 def load_schedule(path: Path | str) -> TreeSchedule:

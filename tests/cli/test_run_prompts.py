@@ -8,7 +8,8 @@ import pytest
 
 from tests.cli.invented import call
 from treeopt.runtime import Decoder
-from treeopt.trees import level_widths
+from treeopt.trees import TokenTree, chain, level_widths
+from treeopt.trees.tree_schedule import ScheduledTree, TreeSchedule
 
 PROMPTS = ["import os\n", "def f(", "class A:\n    ", "for x in ", "x" * 900 + "\n"]
 
@@ -48,6 +49,28 @@ def test_each_prompt_has_a_line_in_its_order_with_the_text_of_a_run_of_its_own(f
 
 
 @pytest.mark.usefixtures("files")
+def test_a_schedule_gives_the_same_greedy_texts_as_a_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, more = level_widths([2, 1]), chain(0)
+    made = [ScheduledTree(first_texts=1, last_texts=2, tree=one), ScheduledTree(first_texts=3, last_texts=3, tree=more)]
+    TreeSchedule(trees=tuple(made)).save("schedule.json")
+    taken: list[TokenTree] = []
+    take = Decoder._take
+    monkeypatch.setattr(Decoder, "_take", lambda self, tree: taken.append(tree) or take(self, tree))
+    how = ("--prompts", "prompts.jsonl", "--batch-size", 3, "--temperature", 0)
+    found = call("run", "schedule.json", "--max-new-tokens", 12, *how)
+    assert found.exit_code == 0, found.output
+    assert set(taken) == {one, more}
+    text = "text"
+    with_tree = [json.loads(line)[text] for line in run(*how).stdout.splitlines()]
+    assert [json.loads(line)[text] for line in found.stdout.splitlines()] == with_tree
+    alone = call("run", "schedule.json", "--max-new-tokens", 12, "--prompt", PROMPTS[0], "--temperature", 0)
+    assert alone.stdout == PROMPTS[0] + with_tree[0] + "\n"
+    wrong = call("run", "--schedule", "tree.json", "--prompt", "a")
+    assert (wrong.exit_code, wrong.stderr.count("\n")) == (1, 1)
+    assert "tree.json: format: expected" in wrong.stderr
+
+
+@pytest.mark.usefixtures("files")
 def test_prompts_that_cannot_be_continued_are_named_and_the_others_go_on() -> None:
     Path("prompts.jsonl").write_text(
         '"import "\n\n"  "\n{"text": "' + "x" * 1100 + '"}\n"def "\n"' + "y" * 1020 + '"\n'
@@ -72,10 +95,10 @@ def test_an_interrupted_run_keeps_what_has_ended_and_goes_on(files: Path, monkey
     asked: list[int] = []
     original = Decoder.steps_of_all
 
-    def broken_off(self: Decoder, requests: Any, *, batch_size: int) -> Any:
+    def broken_off(self: Decoder, requests: Any, **how: Any) -> Any:
         asked.append(len(requests))
         ended = 0
-        for step in original(self, requests, batch_size=batch_size):
+        for step in original(self, requests, **how):
             yield step
             ended += step.ended
             if ended == 3 and len(asked) == 1:

@@ -148,9 +148,10 @@ class TestFiles:
 class TestSchedule:
     def test_a_tree_for_every_number_of_texts(self, folder: Path) -> None:
         saved(folder, invented(conditions=FOUR_CONDITIONS))
-        found = call("solve", "--context-tokens", 4096, "--batch-size", 1, "--schedule", "schedule.json")
+        found = call("solve", "--context-tokens", 4096, "--batch-size", 1, "--schedule")
         assert found.exit_code == 0, found.output
-        assert "Written to tree.json, schedule.json" in found.stdout
+        assert "Written to schedule.json. Next: treeopt run schedule.json --prompts FILE" in found.stdout
+        assert not (folder / "tree.json").exists()
         made = load_schedule("schedule.json")
         planned = schedule(Profile.load(folder / "profile.yaml"), 32).over_batch_sizes
         expected = {
@@ -166,7 +167,7 @@ class TestSchedule:
 
     def test_one_batch_size_is_one_line_and_nothing_is_written(self, folder: Path) -> None:
         saved(folder, invented())
-        found = call("solve", "--schedule", "schedule.json")
+        found = call("solve", "--schedule", "-o", "mine.json")
         assert found.exit_code == 1
         assert "schedule: expected several batch sizes at 256 tokens of context" in found.stderr
         assert [path.name for path in folder.iterdir()] == ["profile.yaml"]

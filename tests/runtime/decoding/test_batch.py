@@ -10,10 +10,12 @@ from treeopt.errors import InvalidValueError, OutOfMemoryError, TextsError
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, DynamicDrafter, Transformer, load_model
 from treeopt.runtime.decoding.batch import TextRequest
+from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.runtime.models import memory
 from treeopt.runtime.models.vocabulary import trimmed
 from treeopt.trees import chain, level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
+from treeopt.trees.tree_schedule import ScheduledTree, TreeSchedule
 
 PROMPTS = [PROMPT, [1], PROMPT[:3] * 4, PROMPT * 3, [4, 5, 6]]
 COUNTS = [9, 25, 3, 14, 21]
@@ -189,3 +191,54 @@ def test_a_model_that_cannot_share_a_pass_is_run_in_turn(pair, monkeypatch):
     counts = counted_passes(monkeypatch, *pair)
     assert texts_of(Decoder(*map(InTurn, pair), TREE, temperature=0.9)) == expected
     assert {method for _, method in counts} == {"forward"}
+
+
+def by_texts(*trees):
+    """Return the schedule of one tree for 1, 2, … texts."""
+    return TreeSchedule(
+        trees=tuple(
+            ScheduledTree(first_texts=texts, last_texts=texts, tree=tree) for texts, tree in enumerate(trees, 1)
+        )
+    )
+
+
+class TestSchedule:
+    def test_every_step_has_the_tree_of_as_many_texts_and_texts_stay_the_same(self, pair, monkeypatch):
+        schedule = by_texts(chain(3), chain(0), level_widths([2, 1]))
+        expected = one_by_one(Decoder(*pair, TREE, temperature=0.0))
+        decoder = Decoder(*pair, TREE, temperature=0.0)
+        seen = set()
+        propose = StaticTreeDrafter.propose
+
+        def noted(self, texts, noise):
+            proposals = propose(self, texts, noise)
+            seen.update((len(texts), each.tree) for each in proposals)
+            return proposals
+
+        monkeypatch.setattr(StaticTreeDrafter, "propose", noted)
+        requests = [TextRequest(prompt, count) for prompt, count in zip(PROMPTS, COUNTS, strict=True)]
+        texts = [[] for _ in requests]
+        for found in decoder.steps_of_all(requests, batch_size=3, schedule=schedule):
+            texts[found.text] += found.tokens
+        assert texts == expected
+        assert seen == {(texts, schedule.tree(texts)) for texts in (1, 2, 3)}
+
+    def test_a_draft_that_was_left_out_for_a_while_knows_the_whole_text(self, pair):
+        """The draft is the target itself, so that every node of a chain is accepted where the draft's cache is right."""
+        decoder = Decoder(pair[0], pair[0], chain(3), temperature=0.0)
+        requests = [TextRequest([1, 2], 9), TextRequest([3], 30)]
+        sizes = [[], []]
+        for found in decoder.steps_of_all(requests, batch_size=2, schedule=by_texts(chain(3), chain(0))):
+            sizes[found.text].append(len(found.tokens))
+        assert sizes[0] == [1] * 9
+        assert sizes[1][:9] == [1] * 9
+        assert sizes[1][9:-1] == [4] * len(sizes[1][9:-1])
+        assert len(sizes[1]) == 9 + 6  # 21 tokens more, 4 at a time
+
+    def test_what_does_not_fit_is_refused_before_anything_runs(self, pair):
+        decoder = Decoder(*pair, chain(1), temperature=0.0)
+        with pytest.raises(InvalidValueError, match="nodes"):
+            decoder.generate_all(PROMPTS, 5, schedule=by_texts(chain(6)))
+        dynamic = Decoder(pair[0], DynamicDrafter(pair[1], DynamicTree(top_k=2, depth=2, nodes=5), capacity=64))
+        with pytest.raises(InvalidValueError, match="brings its own"):
+            dynamic.generate_all(PROMPTS, 5, schedule=by_texts(chain(1)))

@@ -56,12 +56,14 @@ class Batch:
         targets: the target at each text, by key.
         acceptance: accepts paths of proposals.
         begin: begins a text at both; raises TreeoptError where it cannot be decoded.
+        before_step: called with the number of texts before each step of them.
     """
 
     drafter: Drafter
     targets: Texts[TargetText]
     acceptance: StepAcceptance
     begin: Callable[[BatchText], object]
+    before_step: Callable[[int], object]
 
     def decode(self, texts: Iterable[BatchText], size: int) -> Iterator[TextStep]:
         """Yield the steps of texts, `size` of which are decoded at a time."""
@@ -76,6 +78,7 @@ class Batch:
                         yield TextStep(text.number, [], True, error)
                 if not running:
                     return
+                self.before_step(len(running))
                 for text, found in self._step(running):
                     if found.ended:
                         self._leave(running, text)

@@ -23,6 +23,7 @@ from treeopt.runtime.models.model import LanguageModel, Output
 from treeopt.runtime.rules.verify import Verdict
 from treeopt.texts.stop import Stopping
 from treeopt.trees import TokenTree
+from treeopt.trees.tree_schedule import TreeSchedule
 
 
 class Decoder:
@@ -107,13 +108,8 @@ class Decoder:
         Raises InvalidValueError for a tree of more nodes than `max_nodes`, where the decoder could not be made with it,
         and where a drafter brings trees of its own.
         """
-        if self._setup.tree is None:
-            raise InvalidValueError("tree: expected none, because the drafter brings its own. Got one: leave it out.")
-        self._setup.check_tree(tree)
-        self._static.change_tree(tree)
-        for at in self._target_texts:
-            at.prepared.make(tree)
-        self._acceptance.prepare(tree)
+        self._check_change(tree)
+        self._take(tree)
 
     def generate(
         self,
@@ -181,6 +177,7 @@ class Decoder:
         stop: Sequence[Sequence[int]] = (),
         seeds: Sequence[int] | None = None,
         batch_size: int = 8,
+        schedule: TreeSchedule | None = None,
     ) -> Iterator[tuple[int, list[int]]]:
         """Return an iterator over the tokens of each step of several texts, with the number of the text's prompt.
 
@@ -193,8 +190,9 @@ class Decoder:
             stop: token sequences that end a text.
             seeds: of each text; by default those that `generate` would take one after the other.
             batch_size: texts at a time, each with caches of its own.
+            schedule: the tree of each step by the number of texts that are decoded then; by default the decoder's own.
 
-        Raises InvalidValueError before anything runs for a batch size, seeds or stops that do not fit,
+        Raises InvalidValueError before anything runs for a batch size, seeds, stops or a schedule that do not fit,
         OutOfMemoryError where the caches do not fit into memory; and TextsError, when all other texts have ended, with
         the error of every text that could not be decoded.
         """
@@ -204,9 +202,11 @@ class Decoder:
             TextRequest(prompt, max_new_tokens, stop, None if seeds is None else seeds[number])
             for number, prompt in enumerate(prompts)
         ]
-        return tokens_of(self.steps_of_all(requests, batch_size=batch_size), len(requests))
+        return tokens_of(self.steps_of_all(requests, batch_size=batch_size, schedule=schedule), len(requests))
 
-    def steps_of_all(self, requests: Sequence[TextRequest], *, batch_size: int = 8) -> Iterator[TextStep]:
+    def steps_of_all(
+        self, requests: Sequence[TextRequest], *, batch_size: int = 8, schedule: TreeSchedule | None = None
+    ) -> Iterator[TextStep]:
         """Return an iterator over the steps of several texts, as `generate_all` without its error at the end.
 
         An error is told in the last step of its text; raises what `generate_all` raises before anything runs.
@@ -219,7 +219,15 @@ class Decoder:
             BatchText(number, first + number, request, self._ending(request.max_new_tokens, request.stop))
             for number, request in enumerate(requests)
         ]
-        batch = Batch(self._drafter, self._target_texts, self._acceptance, self._begin_checked)
+        if schedule is not None:
+            for each in schedule.trees:
+                self._check_change(each.tree)
+
+        def before_step(count: int) -> None:
+            if schedule is not None:
+                self._take(schedule.tree(count))
+
+        batch = Batch(self._drafter, self._target_texts, self._acceptance, self._begin_checked, before_step)
         return batch.decode(texts, size)
 
     def start(self, token_ids: Sequence[int], *, seed: int | None = None) -> None:
@@ -262,6 +270,20 @@ class Decoder:
         """Keep the accepted path in the caches; the last committed token is the new root."""
         self._at.cache.keep(0, step.path)
         self._drafter.accept([self._text], [step])
+
+    def _check_change(self, tree: TokenTree) -> None:
+        if self._setup.tree is None:
+            raise InvalidValueError("tree: expected none, because the drafter brings its own. Got one: leave it out.")
+        self._setup.check_tree(tree)
+
+    def _take(self, tree: TokenTree) -> None:
+        """Go on with a tree that was checked."""
+        if tree == self._static.tree:
+            return
+        self._static.change_tree(tree)
+        for at in self._target_texts:
+            at.prepared.make(tree)
+        self._acceptance.prepare(tree)
 
     @torch.inference_mode()
     def _begin(self, text: int, token_ids: Sequence[int], seed: int | None) -> TargetText:
