@@ -87,6 +87,7 @@ def test_bad_input_is_one_line(changed: tuple[str, str], code: int, message: str
     assert not found.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("served")
 def test_the_page_shows_what_is_printed() -> None:
     text = (ROOT / "docs" / "simulation.md").read_text("utf-8")

@@ -11,9 +11,12 @@ from treeopt.planner.model import token_model
 from treeopt.planner.request import PlanRequest
 from treeopt.records.acceptance import TextSums
 from treeopt.records.accepted_ranks import AcceptedRanks
+from treeopt.records.engine import ChainCounts, ChainLatency, EngineRun, TimedChain
+from treeopt.records.latency import Timing
 from treeopt.records.profile import Profile
 from treeopt.simulation.arrivals import Arrival, Load, arrivals
 from treeopt.simulation.outcome import outcome
+from treeopt.simulation.served import ServedText
 from treeopt.simulation.serving import Server, serve
 from treeopt.simulation.settings import ServedSetting, served_settings
 from treeopt.simulation.simulate import Limits, largest_rate, simulate
@@ -87,6 +90,38 @@ class TestRounds:
 
         assert done.steps == 2  # 5 tokens, and 2 of 5
         assert outcome("", 1.0, [done]).tokens_per_s == pytest.approx(7 / done.finished_s)
+
+
+class TestEngines:
+    """Steps of an engine, 1 s plain and 1.5 s with a chain of 1 that is always accepted; a prompt brings a token."""
+
+    ACCEPTANCE = acceptance([[1.0]], chains=(ChainCounts(length=1, steps=(9, 9), tokens=(18, 18)),))
+
+    def served(self, length: int, new_tokens: int) -> ServedText:
+        chains = tuple(TimedChain(length=drafted, steps=Timing([step_s])) for drafted, step_s in ((0, 1.0), (1, 1.5)))
+        found = dataclasses.replace(
+            machine(),
+            engine=EngineRun(name="engine", version="1"),
+            latencies=(),
+            chain_latencies=(ChainLatency(context_tokens=64, batch_size=1, chains=chains),),
+            acceptances=(self.ACCEPTANCE,),
+        )
+        seconds = StepSeconds(found, token_model(found.acceptances[0]), 0.25)
+        (done,) = served_by(seconds, [Arrival(0.0, 8, new_tokens)], chain(length), 1)
+        return done
+
+    def test_the_first_token_comes_with_the_prompt(self) -> None:
+        plain, drafted = self.served(0, 5), self.served(1, 5)
+
+        assert (plain.first_token_s, plain.finished_s, plain.steps) == (0.25, pytest.approx(4.25), 4)
+        assert (drafted.first_token_s, drafted.finished_s, drafted.steps) == (0.25, pytest.approx(3.25), 2)
+        assert outcome("", 1.0, [plain]).tokens_per_step == 1.0
+        assert outcome("", 1.0, [drafted]).tokens_per_step == 2.0
+
+    def test_a_text_of_one_token_takes_no_step(self) -> None:
+        done = self.served(1, 1)
+
+        assert (done.first_token_s, done.finished_s, done.steps) == (0.25, 0.25, 0)
 
 
 class TestQueueingTheory:

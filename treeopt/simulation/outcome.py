@@ -54,7 +54,7 @@ def outcome(name: str, rate_per_s: float, served: Sequence[ServedText]) -> Outco
         rate_per_s=rate_per_s,
         texts=len(served),
         tokens_per_s=tokens / (max(each.finished_s for each in served) - first_s),
-        tokens_per_step=tokens / max(1, sum(each.steps for each in served)),
+        tokens_per_step=sum(each.step_tokens for each in served) / max(1, sum(each.steps for each in served)),
         time_to_first_token=Percentiles.of(waits),
         time_per_token=Percentiles.of([each.time_per_token_s for each in served]),
         keeps_up=float(np.median(last)) <= max(1.0, 2 * float(np.median(waits))),

@@ -12,6 +12,8 @@ class ServedText(NamedTuple):
     first_token_s: float
     finished_s: float
     steps: int
+    step_tokens: int
+    """Tokens that came with steps: all, or all but one that came with the prompt."""
 
     @property
     def time_to_first_token_s(self) -> float:

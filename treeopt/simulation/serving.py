@@ -27,6 +27,8 @@ class _Running:
     place: Place
     tokens: int = 0
     steps: int = 0
+    with_prompt: int = 0
+    """Tokens that came with the prompt."""
     first_token_s: float | None = None
 
     def add(self, tokens: int, now_s: float) -> None:
@@ -67,7 +69,14 @@ class Server:
         finished = [each for each in self.running if each.finished]
         self.running = [each for each in self.running if not each.finished]
         return [
-            ServedText(each.asked, each.first_token_s or self.ready_s, self.ready_s, each.steps) for each in finished
+            ServedText(
+                each.asked,
+                each.first_token_s or self.ready_s,
+                self.ready_s,
+                each.steps,
+                each.asked.new_tokens - each.with_prompt,
+            )
+            for each in finished
         ]
 
     def _read(self) -> None:
@@ -75,6 +84,7 @@ class Server:
             joining = _Running(self.waiting.popleft(), self.tokens.start(self.noise))
             self.ready_s += self.seconds.reading_s(joining.asked.prompt_tokens)
             if self.seconds.first_token_with_prompt:
+                joining.with_prompt = 1
                 joining.add(1, self.ready_s)
             self.running.append(joining)
 
