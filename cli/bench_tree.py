@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def bench_tree(tree: Path, asked: BenchOptions) -> None:
     """Decode with what a tree file names and plainly in turn, and put the result beside the prediction."""
-    planned = with_drafter(tree, read_any_tree(tree), asked.drafter)
+    planned = with_drafter(tree, read_any_tree(tree), asked.drafter, asked.eagle_layers)
     profile = load_profile(asked.profile_path)
     acceptance, promised = _promise(profile, planned, asked)
     models = load_fitting(asked, profile, tree=tree, planned=planned)

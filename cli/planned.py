@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from treeopt.cli.terminal import warn
-from treeopt.records.warnings import OtherHeads
+from treeopt.records.warnings import OtherHeads, OtherLayers
 
 if TYPE_CHECKING:
     from treeopt.runtime.drafters.loaded import LoadedDrafter
@@ -16,11 +16,18 @@ if TYPE_CHECKING:
     from treeopt.trees.drafter_setting import DrafterSetting
 
 
-def with_drafter(path: Path, planned: "TreeFile", asked: "DrafterSetting | None") -> "TreeFile":
-    """Return what was planned, the folder of its drafter's heads replaced by the one that was asked for.
+def with_drafter(
+    path: Path, planned: "TreeFile", asked: "DrafterSetting | None", layers: tuple[int, ...] = ()
+) -> "TreeFile":
+    """Return what was planned, the folder of its drafter's heads, and what they read, replaced by what was asked for.
 
-    Raises click.UsageError for another drafter than the plan's, whose tree and numbers say nothing of it.
+    Raises click.UsageError for another drafter than the plan's, whose tree and numbers say nothing of it, and for
+    boundaries where it has no EAGLE head.
     """
+    return _with_layers(path, _with_heads(path, planned, asked), layers)
+
+
+def _with_heads(path: Path, planned: "TreeFile", asked: "DrafterSetting | None") -> "TreeFile":
     if asked is None:
         return planned
     name = "model" if planned.drafter is None else planned.drafter.name
@@ -32,6 +39,19 @@ def with_drafter(path: Path, planned: "TreeFile", asked: "DrafterSetting | None"
     if planned.drafter is None or asked.source is None:
         return planned
     return replace(planned, drafter=replace(planned.drafter, source=asked.source))
+
+
+def _with_layers(path: Path, planned: "TreeFile", layers: tuple[int, ...]) -> "TreeFile":
+    setting = planned.drafter
+    if not layers or (setting is not None and setting.layers == layers):
+        return planned
+    if setting is None or not setting.eagle_head:
+        name = "model" if setting is None else setting.name
+        raise click.UsageError(
+            f"--eagle-layers: expected a plan for an EAGLE head. {path} was planned for {name}: leave it out."
+        )
+    warn(OtherLayers(str(path), setting.layers, layers))
+    return replace(planned, drafter=replace(setting, layers=layers))
 
 
 def load_drafter_of(

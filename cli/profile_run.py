@@ -136,6 +136,7 @@ class _Run:
                 each.source,
                 models.target,
                 models.draft,
+                layers=each.layers,
                 target_digest=models.described.target_digest,
                 capacity=longest_text(models.target, models.draft, prompts, self.settings),
             )

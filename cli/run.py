@@ -11,7 +11,7 @@ import click
 
 from treeopt.cli.command import Command
 from treeopt.cli.identity import identity_here, warn_of_tree
-from treeopt.cli.options.drafter import PLANNED_DRAFTER
+from treeopt.cli.options.drafter import PLANNED_DRAFTER, PLANNED_EAGLE_LAYERS
 from treeopt.cli.options.inputs import file, read_any_tree
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import CHAT, prompt_tokens
@@ -64,6 +64,7 @@ class RunOptions:
     )
     lossy: bool = field(metadata=LOSSY)
     drafter: DrafterSetting | None = field(metadata=PLANNED_DRAFTER)
+    eagle_layers: tuple[int, ...] = field(metadata=PLANNED_EAGLE_LAYERS)
     stop: tuple[str, ...] = field(
         metadata=option(
             "--stop", type=TEXT, multiple=True, help="Text that ends the continuation; may be given more than once."
@@ -98,9 +99,8 @@ def run(asked: RunOptions) -> None:
     if "" in asked.stop:
         raise click.UsageError("--stop: expected a text. Got an empty one.")
     schedule = load_schedule(asked.tree) if asked.schedule or is_schedule(asked.tree) else None
-    planned = with_drafter(
-        asked.tree, read_any_tree(asked.tree) if schedule is None else _largest(schedule), asked.drafter
-    )
+    read = read_any_tree(asked.tree) if schedule is None else _largest(schedule)
+    planned = with_drafter(asked.tree, read, asked.drafter, asked.eagle_layers)
     rule = checked_rule(asked.rule or planned_rule(planned), lossy=asked.lossy)
     models = asked.pair.load()
     warn_of_tree(asked.tree, planned.provenance, identity_here(models))

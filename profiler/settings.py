@@ -144,8 +144,14 @@ class Settings:
         for name in ("record", "cuda_graphs", "target_digest", "draft_digest"):
             if parts[name] is None:
                 del parts[name]
-        parts["drafters"] = ", ".join(f"{each.name} {each.digest or 'without heads'}" for each in self.drafters)
+        parts["drafters"] = ", ".join(map(_heads, self.drafters))
         if not self.drafters:
             del parts["drafters"]
         parts["prompts"] = f"{len(prompts)} of checksum {checksum:08x}"
         return ", ".join([edition(), *(f"{name} {value}" for name, value in parts.items())])
+
+
+def _heads(drafter: DrafterSetting) -> str:
+    """Return a drafter with all that its measurements hang on."""
+    at = f" at {drafter.layers}" if drafter.layers else ""
+    return f"{drafter.name} {drafter.digest or 'without heads'}{at}"

@@ -44,6 +44,16 @@ def _written_values(values: tuple[SettingValue, ...]) -> dict[str, int]:
     return {each.name: each.value for each in values}
 
 
+def _read_layers(fields: Fields, name: str) -> tuple[int, ...]:
+    if found := fields.integers(name):
+        return tuple(found)
+    raise fields.error(name, "expected a list of at least one. Got none: leave it out.")
+
+
+LAYERS = in_file(read=_read_layers, write=list)
+"""How `layers` stands in files."""
+
+
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class DrafterSetting(ShortRepr):
     """A drafter with its setting.
@@ -56,6 +66,8 @@ class DrafterSetting(ShortRepr):
     """The folder of its heads as it was given; None for those that ship, and where it has none."""
     digest: str | None = None
     """What the heads' files hold."""
+    layers: tuple[int, ...] = field(default=(), metadata=LAYERS)
+    """Boundaries of the target's residual stream that an EAGLE head reads, in the order of training; empty for those of its configuration."""
     values: tuple[SettingValue, ...] = field(default=(), metadata=in_file(read=_read_values, write=_written_values))
     """Such as `length` and `ngram`, each from 1 to `MAX_VALUE`; none where the tree says all."""
 
@@ -74,6 +86,11 @@ class DrafterSetting(ShortRepr):
             if each.name == name:
                 return each.value
         raise InvalidValueError(f"drafter: expected the setting {name} of {self.name}. Got none: plan again.")
+
+    @property
+    def eagle_head(self) -> bool:
+        """Whether an EAGLE head drafts."""
+        return self.name == "eagle" or (self.name == "eagle2" and self.source is not None)
 
     @property
     def own_trees(self) -> bool:
@@ -101,7 +118,7 @@ class DrafterSetting(ShortRepr):
 
 
 def drafter_setting(
-    name: str, *, source: str | None = None, digest: str | None = None, **values: int
+    name: str, *, source: str | None = None, digest: str | None = None, layers: tuple[int, ...] = (), **values: int
 ) -> DrafterSetting:
     """Return a drafter with its setting, `values` in any order; raises InvalidValueError as the record does.
 
@@ -109,13 +126,14 @@ def drafter_setting(
     'prompt-lookup: length 8, ngram 4'
     """
     numbers = tuple(SettingValue(name=each, value=values[each]) for each in sorted(values))
-    return DrafterSetting(name=name, source=source, digest=digest, values=numbers)
+    return DrafterSetting(name=name, source=source, digest=digest, layers=layers, values=numbers)
 
 
 def checked_setting(setting: DrafterSetting) -> DrafterSetting:
     """Return a setting that a drafter can be made of.
 
-    Raises InvalidValueError, with the field, for other numbers than the drafter has, or a folder where it has none.
+    Raises InvalidValueError, with the field, for other numbers than the drafter has, a folder where it has none, and
+    boundaries that no head reads.
     """
     wanted, names = SETTINGS.get(setting.name, ()), tuple(each.name for each in setting.values)
     if names != wanted:
@@ -130,7 +148,22 @@ def checked_setting(setting: DrafterSetting) -> DrafterSetting:
             raise InvalidValueError(
                 f"expected none, because {setting.name} reads no folder. Got one: leave it out.", field=name
             )
+    _check_layers(setting)
     return setting
+
+
+def _check_layers(setting: DrafterSetting) -> None:
+    layers = setting.layers
+    if layers and not setting.eagle_head:
+        name = "eagle2 without source" if setting.name == "eagle2" else setting.name
+        raise InvalidValueError(
+            f"expected none, because {name} reads no EAGLE head. Got some: leave them out.", field="layers"
+        )
+    if len(set(layers)) < len(layers) or not all(0 <= each <= MAX_VALUE for each in layers):
+        raise InvalidValueError(
+            f"expected boundaries from 0 to {MAX_VALUE}, each once, as the head reads them. Got {layers!s:.60}.",
+            field="layers",
+        )
 
 
 def _listed(names: tuple[str, ...]) -> str:

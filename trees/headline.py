@@ -37,8 +37,9 @@ def drafted_by(content: TreeFile) -> str:
     if setting is None:
         return ""
     heads = "" if setting.source is None else f", heads from {setting.source}"
+    read = f", reading boundaries {','.join(map(str, setting.layers))}" if setting.layers else ""
     stand_in = ", with trees of its own: this one is as deep as they get" if setting.own_trees else ""
-    return f"Drafted by {setting.words}{heads}{stand_in}."
+    return f"Drafted by {setting.words}{heads}{read}{stand_in}."
 
 
 def _conditions(known: Provenance) -> str:

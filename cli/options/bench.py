@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from treeopt.cli.options.drafter import PLANNED_DRAFTER
+from treeopt.cli.options.drafter import PLANNED_DRAFTER, PLANNED_EAGLE_LAYERS
 from treeopt.cli.options.inputs import PROFILE, file, output, output_file
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
@@ -25,15 +25,18 @@ REFUSED = {
     },
     GRID: {
         "drafter": "the draft model fills all trees. Leave it out, or bench a tree file that names another drafter.",
+        "eagle_layers": "the draft model fills all trees. Leave it out.",
     },
     SYSTEMS: {
         "drafter": "methods bring their own drafters. Name them with --systems.",
+        "eagle_layers": "methods bring their own heads. Leave it out, and name a profile that was measured with it.",
         "same_prompts": "all methods decode prompts that none was measured on. Leave it out.",
         "rule": "each method verifies by a rule of its own. Leave it out, or name methods of that rule.",
         "lossy": "only methods that keep the target's distribution are compared. Leave it out.",
     },
     ENGINE: {
         "drafter": "the engine drafts by its own method. Leave it out.",
+        "eagle_layers": "the engine reads what the head's config.json names. Leave it out.",
         "same_prompts": "held-out prompts are decoded. Leave it out.",
         "rule": "the engine verifies by its own rule. Leave it out.",
         "lossy": "the engine verifies by its own rule. Leave it out.",
@@ -143,6 +146,7 @@ class BenchOptions:
     )
     lossy: bool = field(metadata=LOSSY)
     drafter: DrafterSetting | None = field(metadata=PLANNED_DRAFTER)
+    eagle_layers: tuple[int, ...] = field(metadata=PLANNED_EAGLE_LAYERS)
     max_new_tokens: int | None = field(
         metadata=option(
             "--max-new-tokens",

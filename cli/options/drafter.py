@@ -1,11 +1,13 @@
-"""The option that names a drafter, and the folder of its heads."""
+"""The options that name a drafter, the folder of its heads, and what an EAGLE head reads."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from treeopt.cli.options.record import option
-from treeopt.cli.options.values import TEXT
+from treeopt.cli.options.values import BOUNDARIES, TEXT
 from treeopt.trees.drafter_setting import DRAFTERS, FROM_FOLDER, DrafterSetting
 
 if TYPE_CHECKING:
@@ -45,3 +47,31 @@ PLANNED_DRAFTER = option(
     metavar="NAME[=DIR]",
     help="Where the heads of the tree's drafter lie, if no longer where the tree file says.",
 )
+EAGLE_LAYERS = option(
+    "--eagle-layers",
+    type=BOUNDARIES,
+    default=(),
+    metavar="NUMBERS",
+    help="Boundaries of the target's layers that an EAGLE-3 head reads, 0 the embedding, in place of those of its "
+    "config.json; with commas between.",
+)
+PLANNED_EAGLE_LAYERS = option(
+    "--eagle-layers",
+    type=BOUNDARIES,
+    default=(),
+    metavar="NUMBERS",
+    help="Boundaries of the target's layers that the EAGLE-3 head of the tree file reads, if not those that it was planned with.",
+)
+
+
+def with_layers(drafters: Sequence[DrafterSetting], layers: tuple[int, ...]) -> tuple[DrafterSetting, ...]:
+    """Return drafters, those with an EAGLE head reading the boundaries that were given, if any were.
+
+    Raises click.UsageError where there is none.
+    """
+    if layers and not any(each.eagle_head for each in drafters):
+        raise click.UsageError(
+            "--eagle-layers: expected --drafter eagle, or --drafter eagle2=DIR, whose head reads them. Got neither: name "
+            "one, or leave it out."
+        )
+    return tuple(replace(each, layers=layers) if layers and each.eagle_head else each for each in drafters)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.options.drafter import DRAFTER
+from treeopt.cli.options.drafter import DRAFTER, EAGLE_LAYERS, with_layers
 from treeopt.cli.options.imports import ImportOptions
 from treeopt.cli.options.inputs import PROFILE, output
 from treeopt.cli.options.pair import PairOptions
@@ -147,15 +147,19 @@ class ProfileOptions:
             f"{', '.join(name for name in DRAFTERS if name != 'model')}. Heads without DIR are the bundled ones.",
         )
     )
+    eagle_layers: tuple[int, ...] = field(metadata=EAGLE_LAYERS)
     pair: PairOptions = field(metadata=group(PairOptions))
 
     @property
     def beside(self) -> tuple[DrafterSetting, ...]:
-        """The drafters that are measured beside the draft model; click.UsageError for one that is named twice."""
+        """The drafters that are measured beside the draft model.
+
+        Raises click.UsageError for one that is named twice, and for boundaries that no head reads.
+        """
         names = [each.name for each in self.drafters]
         if twice := [name for name in names if names.count(name) > 1]:
             raise click.UsageError(f"--drafter {twice[0]}: expected once. Got it {names.count(twice[0])} times.")
-        return tuple(each for each in self.drafters if each.name != "model")
+        return with_layers([each for each in self.drafters if each.name != "model"], self.eagle_layers)
 
     @property
     def rule_names(self) -> tuple[str, ...]:

@@ -145,7 +145,7 @@ class Names(Text):
 
 
 def _length(text: str) -> int:
-    """Return a number of draft tokens, 0 included."""
+    """Return a whole number, 0 included."""
     return 0 if text == "0" else _count(text)
 
 
@@ -190,6 +190,7 @@ SHARE = Number(_share, "a number above 0 and at most 1")
 TEMPERATURE = Number(_temperature, "0, which is greedy, or a number of at least 1e-6")
 DRAFT_TEMPERATURE = Number(_warm, "a number of at least 1e-6")
 COUNTS = CommaList("whole numbers of at least 1", _count, "256,1024")
+BOUNDARIES = CommaList("boundaries of the target, whole numbers of at least 0", _length, "2,6,9")
 LENGTHS = CommaList("whole numbers of at least 0", _length, "0,1,3,7")
 TEMPERATURES = CommaList("temperatures of at least 0", _temperature, "0,0.6")
 DURATION = Duration()

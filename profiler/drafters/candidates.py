@@ -38,7 +38,7 @@ def candidates(drafter: LoadedDrafter, model: StepModel, recorded: Recorded, max
     Raises InfeasibleError where none is left.
     """
     found = [
-        drafter_setting(drafter.name, source=drafter.source, digest=drafter.digest, **values)
+        drafter_setting(drafter.name, source=drafter.source, digest=drafter.digest, layers=drafter.layers, **values)
         for values in _values(drafter, model, recorded, max_tokens)
     ]
     fitting = [each for each in dict.fromkeys(found) if _fits(drafter, each, max_tokens)]

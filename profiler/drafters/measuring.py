@@ -101,6 +101,7 @@ class _Work:
             name=drafter.name,
             source=drafter.source,
             digest=drafter.digest,
+            layers=drafter.layers,
             trees=tuple(map(self._trees, samplings)) if static else (),
             decodes=() if static else tuple(map(self._decodes, samplings)),
         )

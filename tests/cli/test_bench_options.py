@@ -28,6 +28,7 @@ VALUES = {
     "temperatures_alias": "0.5",
     "lossy": None,
     "drafter": "medusa",
+    "eagle_layers": "2,6,9",
     "max_new_tokens": "7",
     "repeats": "5",
     "plot": "picture.svg",
@@ -52,7 +53,7 @@ REFUSED = {
     ("--systems", "same_prompts"),
     ("--systems", "rule"),
     ("--systems", "lossy"),
-    *((mode, "drafter") for mode in ("--grid", "--systems", "--engine")),
+    *((mode, name) for mode in ("--grid", "--systems", "--engine") for name in ("drafter", "eagle_layers")),
     *((mode, name) for mode in ("TREE", "--grid", "--systems") for name in ("url", "program", "lengths", "timeout_s")),
     *(
         ("--engine", name)

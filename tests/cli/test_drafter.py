@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invented import call
+from tests.support.eagle_heads import make_head, safeailab, save_head
 from treeopt import bundled
+from treeopt.runtime.drafters import eagle as eagle_package
+from treeopt.runtime.drafters.eagle import load_eagle
 from treeopt.trees import Provenance, TreeFile, chain, k_ary, load_file
 from treeopt.trees.drafter_setting import drafter_setting
 
@@ -26,11 +29,21 @@ def lookup() -> TreeFile:
 
 
 @pytest.fixture
+def eagle(folder: Path, bundled_pair) -> Path:
+    """Save a random head of the bundled target, whose configuration names no boundaries; return its folder."""
+    head = folder / "eagle"
+    save_head(safeailab, head, make_head(bundled_pair.target, (1, 2, 3), seed=3), bundled_pair.target)
+    TreeFile(tree=k_ary(2, 2), drafter=drafter_setting("eagle", source=str(head), layers=(3, 1, 2))).save("eagle.json")
+    return head
+
+
+@pytest.fixture
 def trees(folder: Path) -> Path:
     chain(0).save("plain.json")
     k_ary(2, 2).save("tree.json")
     heads().save("medusa.json")
     lookup().save("lookup.json")
+    TreeFile(tree=k_ary(2, 2), drafter=drafter_setting("eagle")).save("shipped.json")
     return folder
 
 
@@ -88,6 +101,40 @@ def test_the_folder_of_the_heads_may_be_another():
     assert "other medusa heads" not in result.stderr
 
 
+def warnings_of(result) -> list[str]:
+    return [line for line in result.stderr.splitlines() if line.startswith("Warning: ")]
+
+
+@pytest.mark.usefixtures("trees")
+def test_the_boundaries_of_the_file_are_read_and_others_only_where_they_are_asked_for(eagle: Path, monkeypatch):
+    read = []
+
+    def spy(*arguments, **options):
+        read.append(load_eagle(*arguments, **options))
+        return read[-1]
+
+    monkeypatch.setattr(eagle_package, "load_eagle", spy)
+    TreeFile(tree=k_ary(2, 2), drafter=drafter_setting("eagle", source=str(eagle))).save("default.json")
+    plain = call("run", "plain.json", *PROMPT).stdout
+    asked = ("--eagle-layers", "6,5,1")
+    runs = [
+        ("eagle.json",),
+        ("eagle.json", "--eagle-layers", "3,1,2"),
+        ("eagle.json", *asked),
+        ("default.json", *asked),
+    ]
+    found = [call("run", *each, *PROMPT) for each in (*runs, ("default.json",))]
+    assert [each.stdout for each in found] == [plain] * 5
+    assert [each.wants.boundaries for each in read] == [(3, 1, 2)] * 2 + [(6, 5, 1)] * 2 + [(2, 4, 5)]
+    planned, again, other, config, default = map(warnings_of, found)
+    assert planned == again == []
+    end = ", and boundaries 6,5,1 are read: what was promised need not hold. Leave out --eagle-layers, or profile with it and solve again."
+    assert other == [f"Warning: eagle.json was planned with boundaries 3,1,2{end}"]
+    assert config == [f"Warning: default.json was planned with those of the head's config.json{end}"]
+    assert len(default) == 1
+    assert "or with --eagle-layers (taps= in Python), those that the head was trained on." in default[0]
+
+
 @pytest.mark.usefixtures("trees")
 def test_other_heads_than_those_planned_for_are_warned_of_with_an_action():
     heads(digest="0123456789abcdef").save("other.json")
@@ -123,6 +170,11 @@ def test_other_heads_than_those_planned_for_are_warned_of_with_an_action():
             "medusa does not sample what it drafts",
         ),
         (("run", "medusa.json", "--drafter", f"medusa={bundled.REDRAFTER}", *PROMPT), 1, "expected 'medusa'"),
+        (("run", "tree.json", "--eagle-layers", "2,4,5", *PROMPT), 2, "tree.json was planned for model: leave it out"),
+        (("bench", "medusa.json", "--eagle-layers", "2"), 2, "expected a plan for an EAGLE head. medusa.json"),
+        (("run", "shipped.json", "--eagle-layers", "2,4,9", *PROMPT), 1, "layers: expected 3 boundaries from 0 to 8"),
+        (("bench", "--grid", "--eagle-layers", "2"), 2, "the draft model fills all trees. Leave it out"),
+        (("bench", "--systems", "all", "--eagle-layers", "2"), 2, "methods bring their own heads. Leave it out"),
         (("compare", "medusa.json", "--profile", "profile.yaml"), 1, "compare drafters with treeopt solve"),
         (("export", "lookup.json", "--to", "medusa"), 1, "brings trees of its own"),
         (("export", "medusa.json", "--to", "vllm"), 1, "run it with treeopt run, or choose another engine"),
@@ -146,6 +198,8 @@ def test_show_says_the_drafter_and_keeps_it():
     assert call("show", "medusa.json").stdout.endswith("\nDrafted by medusa.\n")
     assert "with trees of its own" in call("show", "lookup.json").stdout
     assert "Drafted" not in call("show", "tree.json").stdout
+    TreeFile(tree=chain(2), drafter=drafter_setting("eagle", source="head", layers=(6, 2))).save("eagle.json")
+    assert "Drafted by eagle, heads from head, reading boundaries 6,2." in call("show", "eagle.json").stdout
     assert call("show", "lookup.json", "-o", "kept.json").exit_code == 0
     assert load_file("kept.json") == lookup()
     assert call("show", "medusa.json", "-o", "medusa.svg").exit_code == 0

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.cli.invented import call, invented, saved, solved, solved_json
 from tests.planner.test_drafters import heads, lookup, lookup_rows
 from tests.support.eagle_heads import make_head, save_head, speculators
 from treeopt import bundled as bundle
+from treeopt.errors import TreeoptError
 from treeopt.runtime import load_model
 from treeopt.trees.drafter_setting import drafter_setting
 from treeopt.trees.tree_file import load_file
@@ -45,6 +47,58 @@ def test_names_are_refused_before_anything_is_loaded(folder, options, expected):
     assert result.exit_code == 2
     assert expected in " ".join(result.stderr.split())
     assert list(folder.iterdir()) == []
+
+
+EAGLE = "--eagle-layers: expected --drafter eagle, or --drafter eagle2=DIR, whose head reads them. Got neither"
+
+
+@pytest.mark.parametrize(
+    ("named", "layers", "expected"),
+    [
+        ((), "2,6,9", EAGLE),
+        (("model", "medusa=heads", "eagle2"), "2,6,9", EAGLE),
+        (
+            ("eagle",),
+            "2,-6",
+            "expected boundaries of the target, whole numbers of at least 0, each once, such as 2,6,9.",
+        ),
+        (("eagle",), "2,6,2", "Got '2,6,2'."),
+        (("eagle",), "", "Got ''."),
+    ],
+)
+def test_boundaries_that_no_head_reads_are_refused_before_anything_is_loaded(folder, named, layers, expected):
+    options = [part for each in named for part in ("--drafter", each)]
+    result = call("profile", "--target", "absent", "--draft", "absent", *options, "--eagle-layers", layers)
+    assert result.exit_code == 2
+    assert expected in " ".join(result.stderr.split())
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.usefixtures("folder")
+def test_boundaries_are_those_of_eagle_heads_and_of_no_other_drafter(monkeypatch):
+    found = {}
+
+    def load(name, *_, layers, **__):
+        found[name] = layers
+        if len(found) < 4:
+            return SimpleNamespace(setting=lambda: drafter_setting(name, layers=layers))
+        raise TreeoptError("enough")
+
+    monkeypatch.setattr("treeopt.runtime.drafters.loaded.load_drafter", load)
+    named = ("medusa", "eagle=heads", "eagle2=heads", "lookahead")
+    options = [part for each in named for part in ("--drafter", each)]
+    assert call("profile", *LITTLE, *options, "--eagle-layers", "9,2,6").exit_code == 1
+    assert found == {"medusa": (), "eagle": (9, 2, 6), "eagle2": (9, 2, 6), "lookahead": ()}
+
+
+def test_boundaries_of_a_profile_reach_the_plan_and_the_tree_file(folder):
+    found = invented()
+    profile = replace(found, drafters=(replace(heads(found, name="eagle"), layers=(9, 2, 6)),))
+    text = solved(folder, profile, "--drafter", "eagle")
+    assert rows(text)[0].startswith("* eagle")
+    assert load_file(folder / "tree.json").drafter == drafter_setting("eagle", layers=(9, 2, 6))
+    model, eagle = solved_json(folder, profile)["drafters"]
+    assert (model["layers"], eagle["layers"]) == ([], [9, 2, 6])
 
 
 def test_heads_that_are_not_there_or_fit_no_target(folder):
@@ -126,7 +180,7 @@ def test_a_profile_of_the_bundled_pair_with_drafters_is_solved(folder):
     eagle = save_head(speculators, folder / "eagle", make_head(target, (1, 2), embedding=True), target)
     named = ("model", "prompt-lookup", f"medusa={bundle.MEDUSA}", f"eagle={eagle}", f"eagle2={eagle}")
     options = [part for each in named for part in ("--drafter", each)]
-    result = call("profile", *LITTLE, "--positions", "48", "--max-prompts", "4", *options)
+    result = call("profile", *LITTLE, "--positions", "48", "--max-prompts", "4", *options, "--eagle-layers", "5,3")
     assert result.exit_code == 0, result.output
     assert all(f"{name} at" in result.stdout or f"{name}: " in result.stdout for name in ("eagle", "eagle2", "medusa"))
     names = [each.partition("=")[0] for each in named]
@@ -136,4 +190,4 @@ def test_a_profile_of_the_bundled_pair_with_drafters_is_solved(folder):
     assert call("solve", "--drafter", "eagle2").exit_code == 0
     drafter = load_file(folder / "tree.json").drafter
     assert drafter is not None
-    assert drafter.source == str(eagle)
+    assert (drafter.source, drafter.layers) == (str(eagle), (5, 3))

@@ -11,6 +11,7 @@ from treeopt.errors import InfeasibleError
 from treeopt.methods import drafted as module
 from treeopt.methods.contest import planned_methods
 from treeopt.methods.drafted import FITTED, drafted
+from treeopt.methods.make_drafter import load_named
 from treeopt.methods.method import Inputs, Method
 from treeopt.planner import PlanRequest, best_drafter, drafter_choices, requested_plan
 from treeopt.profiler.drafters.measuring import DrafterMeasurement
@@ -47,8 +48,8 @@ def head(target, tmp_path_factory):
 def measured(inputs, head):
     """Return the inputs with a profile that holds an EAGLE head and prompt lookup, as profile measures them."""
     found = []
-    for name, source in (("eagle", str(head)), ("prompt-lookup", None)):
-        loaded = module.load_named(name, inputs.pair, source=source)
+    for name, source, layers in (("eagle", str(head), (1, 0)), ("prompt-lookup", None, ())):
+        loaded = module.load_named(name, inputs.pair, source=source, layers=layers)
         found.append(module._measured(loaded, inputs))
     return replace(inputs, profile=replace(inputs.profile, drafters=tuple(found)))
 
@@ -83,6 +84,20 @@ def test_what_it_holds_is_planned_from_with_its_own_heads(measured, plan, target
         assert (method.setting, method.predicted) == (choices[name].shape, choices[name].speedup)
         assert method.assumed == ((FITTED,) if name == "eagle" else ())
         assert text_of(method.make(1), measured.prompts[0]) == text_of(plain, measured.prompts[0])
+
+
+@pytest.mark.usefixtures("nothing_measured")
+def test_a_head_reads_the_boundaries_that_it_was_measured_with(measured, plan, monkeypatch):
+    loaded = []
+
+    def spy(*arguments, **options):
+        loaded.append(load_named(*arguments, **options))
+        return loaded[-1]
+
+    monkeypatch.setattr(module, "load_named", spy)
+    drafted("eagle", measured, plan)
+    assert measured.profile.drafters[0].layers == (1, 0)
+    assert loaded[0].heads.wants.boundaries == (1, 0)
 
 
 @pytest.mark.usefixtures("nothing_measured")

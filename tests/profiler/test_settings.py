@@ -48,6 +48,12 @@ def test_every_setting_counts():
     assert heading(replace(SETTINGS)) == heading()
 
 
+def test_so_do_boundaries_that_were_given():
+    head = DrafterSetting(name="eagle", digest="0123456789abcdef")
+    others = [replace(head, layers=layers) for layers in ((), (2, 6, 9), (9, 6, 2), (2, 6))]
+    assert len({heading(replace(SETTINGS, drafters=(each,))) for each in others}) == len(others)
+
+
 def test_so_do_both_models_and_every_token_of_the_prompts():
     others = [{"target": "U"}, {"draft": "E"}]
     others += [{"prompts": prompts} for prompts in ([[1, 2], [4]], [[2, 1], [3]], [[1], [2, 3]], [[3], [1, 2]])]

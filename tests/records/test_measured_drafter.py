@@ -40,6 +40,9 @@ def test_the_golden_file_follows_the_schema(content):
         lambda c: c["drafters"][1].update(name="medusa"),
         lambda c: c["drafters"][0].update(name="model"),
         lambda c: c.update(version=1),
+        lambda c: c["drafters"][0].update(layers=[2]),
+        lambda c: as_eagle(c, layers=[]),
+        lambda c: as_eagle(c, layers=[2, 2]),
     ):
         wrong = deepcopy(content)
         spoil(wrong)
@@ -61,6 +64,20 @@ def test_what_a_file_holds(content, load):
     assert (sampled.sampling.top_p, sampled.sampling.top_k) == (0.9, 50)
     assert lookup.setting(sampled.settings[0].values).words == "prompt-lookup: length 2, ngram 2"
     assert sampled.settings[0].decoded.tokens_per_step == pytest.approx(26 / 17)
+
+
+def as_eagle(content, **more):
+    content["drafters"][0].update(name="eagle", **more)
+
+
+def test_boundaries_that_were_given_are_kept_and_reach_the_plans_setting(content, load, tmp_path):
+    assert "layers" not in GOLDEN.read_text("utf-8")
+    assert load(content).drafters[0].setting().layers == ()
+    as_eagle(content, layers=[9, 2, 6])
+    jsonschema.Draft202012Validator(SCHEMA).validate(content)
+    load(content).save(tmp_path / "again.yaml")
+    assert yaml.safe_load((tmp_path / "again.yaml").read_bytes())["drafters"][0]["layers"] == [9, 2, 6]
+    assert Profile.load(tmp_path / "again.yaml").drafters[0].setting().layers == (9, 2, 6)
 
 
 def test_without_drafters_it_is_version_1(content, load, tmp_path):
@@ -94,6 +111,10 @@ SPOILT = {
     "draft model": (lambda c: c["drafters"][0].update(name="model"), r"drafters\[0\].name: expected another drafter"),
     "unknown key": (lambda c: c["drafters"][0].update(speed=1), r"drafters\[0\].speed: unknown field"),
     "no folder belongs": (lambda c: c["drafters"][1].update(source="x"), r"drafters\[1\].source: expected none"),
+    "layers of none": (lambda c: c["drafters"][0].update(layers=[2]), r"drafters\[0\].layers: .*medusa reads no EAGLE"),
+    "layers of nothing": (lambda c: as_eagle(c, layers=[]), r"drafters\[0\].layers: expected a list of at least one"),
+    "layer below 0": (lambda c: as_eagle(c, layers=[-2]), r"drafters\[0\].layers: expected boundaries from 0"),
+    "layer twice": (lambda c: as_eagle(c, layers=[2, 2]), r"drafters\[0\].layers: .*each once"),
     "wrong way": (lambda c: c["drafters"][1].update(name="redrafter"), r"drafters\[1\].values: expected the numbers"),
     "no trees": (lambda c: c["drafters"][0].pop("trees"), r"drafters\[0\].trees: expected trees of medusa"),
     "trees too": (

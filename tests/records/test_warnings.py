@@ -77,6 +77,14 @@ TEXTS = {
         "t.json", "medusa", None
     ): "t.json was planned for other medusa heads than those that ship: what was "
     "promised does not hold. Name the folder of the planned ones with --drafter medusa=DIR, or profile and solve again.",
+    warnings.OtherLayers(
+        "t.json", (2, 6, 9), (1, 2)
+    ): "t.json was planned with boundaries 2,6,9, and boundaries 1,2 are read: what was promised need not hold. Leave out "
+    "--eagle-layers, or profile with it and solve again.",
+    warnings.OtherLayers(
+        "t.json", (), (1,)
+    ): "t.json was planned with those of the head's config.json, and boundaries 1 "
+    "are read: what was promised need not hold. Leave out --eagle-layers, or profile with it and solve again.",
     warnings.SpeculationOff(
         "vLLM"
     ): "vLLM is set to decode plainly, as nothing is known of a draft. Export a tree file with a chain to speculate.",

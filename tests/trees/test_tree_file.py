@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError, printable
 from treeopt.trees import Provenance, TokenTree, TreeFile
-from treeopt.trees.drafter_setting import DRAFTERS, FROM_FOLDER, SETTINGS, DrafterSetting, SettingValue, drafter_setting
+from treeopt.trees.drafter_setting import (
+    DRAFTERS,
+    FROM_FOLDER,
+    MAX_VALUE,
+    SETTINGS,
+    DrafterSetting,
+    SettingValue,
+    drafter_setting,
+)
 from treeopt.trees.tree_file import MAX_BYTES, MAX_NODES, load, load_file
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,7 +69,9 @@ GOLDEN = {
     ),
     "tree-drafter-full.json": TreeFile(
         tree=TokenTree([-1, 0, 1, 2]),
-        drafter=drafter_setting("eagle2", top_k=2, depth=3, nodes=8, source="models/head", digest="89abcdef01234567"),
+        drafter=drafter_setting(
+            "eagle2", source="models/head", digest="89abcdef01234567", layers=(2, 6, 9), top_k=2, depth=3, nodes=8
+        ),
         reach=np.array([1, 0.7, 0.49, 0.343]),
         provenance=Provenance(tool="treeopt 0.1.0", tokens_per_step=2.533),
     ),
@@ -130,7 +140,9 @@ def drafters(draw: st.DrawFn) -> DrafterSetting:
     name = draw(st.sampled_from(DRAFTERS[1:]))
     text = TEXT if name in FROM_FOLDER else st.none()
     values = tuple(SettingValue(name=each, value=draw(st.integers(1, 65_536))) for each in SETTINGS.get(name, ()))
-    return DrafterSetting(name=name, source=draw(text), digest=draw(text), values=values)
+    setting = DrafterSetting(name=name, source=draw(text), digest=draw(text), values=values)
+    layers = st.lists(st.integers(0, MAX_VALUE), max_size=4, unique=True).map(tuple)
+    return dataclasses.replace(setting, layers=draw(layers)) if setting.eagle_head else setting
 
 
 TEXT = st.none() | st.text(max_size=8).map(printable)
@@ -282,6 +294,20 @@ WRONG_SHAPE = {
         "specexec reads no folder",
     ),
     "digest of the model": (drafted(name="model", digest="0"), "drafter.digest", "model reads no folder"),
+    "layers null": (drafted(name="eagle", layers=None), "drafter.layers", "list of whole numbers. Got None"),
+    "layers text": (drafted(name="eagle", layers="2,6,9"), "drafter.layers", "list of whole numbers. Got '2,6,9'"),
+    "layers of text": (drafted(name="eagle", layers=["2"]), "drafter.layers", "list of whole numbers"),
+    "layers true": (drafted(name="eagle", layers=[True]), "drafter.layers", "list of whole numbers"),
+    "layers empty": (drafted(name="eagle", layers=[]), "drafter.layers", "at least one. Got none: leave it out"),
+    "layer twice": (drafted(name="eagle", layers=[2, 6, 2]), "drafter.layers", r"each once, .*Got \(2, 6, 2\)"),
+    "layer below 0": (drafted(name="eagle", layers=[-1, 2]), "drafter.layers", r"from 0 to 65536.* Got \(-1, 2\)"),
+    "layer huge": (drafted(name="eagle", layers=[65537]), "drafter.layers", r"from 0 to 65536.* Got \(65537,\)"),
+    "layers of Medusa": (drafted(name="medusa", layers=[2]), "drafter.layers", "medusa reads no EAGLE head. Got some"),
+    "layers of the draft model": (
+        drafted(name="eagle2", layers=[2], values={"depth": 1, "nodes": 2, "top_k": 1}),
+        "drafter.layers",
+        "eagle2 without source reads no EAGLE head. Got some: leave them out",
+    ),
     "values null": (drafted(name="lookahead", values=None), "drafter.values", "expected fields with names"),
     "values list": (drafted(name="lookahead", values=[1]), "drafter.values", "expected fields with names"),
     "values missing": (
@@ -357,6 +383,7 @@ WRONG_MEANING = {
         "drafter.values.ngram",
         "whole",
     ),
+    "layer 2.0": (drafted(name="eagle", layers=[2.0]), "drafter.layers", "list of whole numbers"),
     "parents 0.0": (document(parents=[-1, 0.0]), "parents", "whole numbers"),
     "own parent": (document(parents=[-1, 1]), "parents", r"parents\[1\]: .*Got 1"),
     "parent behind": (document(parents=[-1, 2, 0]), "parents", r"parents\[1\]: .*Got 2"),

@@ -32,7 +32,8 @@ def drafted(name: str, inputs: Inputs, plan: Plan) -> Method:
     Raises TreeoptError where the pair has no such heads, InfeasibleError where nothing of it fits into what was timed.
     """
     known = next((each for each in inputs.profile.drafters if each.name == name), None)
-    loaded = load_named(name, inputs.pair, source=known.source if known else None)
+    source, layers = (known.source, known.layers) if known else (None, ())
+    loaded = load_named(name, inputs.pair, source=source, layers=layers)
     temperature = inputs.sampling.temperature
     if known is None or not (known.trees_at(temperature) or known.decodes_at(temperature)):
         known = _measured(loaded, inputs)

@@ -14,7 +14,12 @@ from treeopt.trees.drafter_setting import TREES, DrafterSetting, checked_setting
 
 
 def load_named(
-    name: str, models: ModelPair, *, source: str | None = None, capacity: int | None = None
+    name: str,
+    models: ModelPair,
+    *,
+    source: str | None = None,
+    layers: tuple[int, ...] = (),
+    capacity: int | None = None,
 ) -> LoadedDrafter:
     """Return a drafter that can be made with any of its settings, its heads loaded.
 
@@ -22,6 +27,7 @@ def load_named(
         name: any but the draft model's, `model`.
         models: the pair that decodes.
         source: the folder of its heads; None for those that ship, and where it has none.
+        layers: boundaries that an EAGLE head reads; by default those of its configuration.
         capacity: longest text; by default as long as both were trained for.
 
     Raises InfeasibleError for heads of another target, TreeoptError for a folder that holds none.
@@ -31,6 +37,7 @@ def load_named(
         source,
         models.target,
         models.draft,
+        layers=layers,
         target_digest=models.described.target_digest,
         capacity=trained_tokens(models.target, models.draft) if capacity is None else capacity,
     )
@@ -43,7 +50,7 @@ def load_planned(setting: DrafterSetting, models: ModelPair, *, capacity: int | 
     """
     if checked_setting(setting).name == "model":
         raise InvalidValueError("drafter: expected one beside the draft model. Got model: give the draft model itself.")
-    return load_named(setting.name, models, source=setting.source, capacity=capacity)
+    return load_named(setting.name, models, source=setting.source, layers=setting.layers, capacity=capacity)
 
 
 def made_drafter(loaded: LoadedDrafter, setting: DrafterSetting, tree: TokenTree) -> Drafter:

@@ -3,6 +3,7 @@
 from treeopt.trees.drafter_setting import (
     DRAFTERS,
     HEADS,
+    LAYERS,
     SETTINGS,
     TREES,
     DrafterSetting,
@@ -14,6 +15,7 @@ from treeopt.trees.drafter_setting import (
 __all__ = [
     "DRAFTERS",
     "HEADS",
+    "LAYERS",
     "SETTINGS",
     "TREES",
     "DrafterSetting",

@@ -11,7 +11,7 @@ from treeopt.array_record import ShortRepr
 from treeopt.errors import InvalidValueError
 from treeopt.files.fields import Fields
 from treeopt.files.record_form import in_file
-from treeopt.records.drafter_setting import TREES, DrafterSetting, SettingValue, checked_setting
+from treeopt.records.drafter_setting import LAYERS, TREES, DrafterSetting, SettingValue, checked_setting
 from treeopt.records.latency import Timing
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.root_ranks import RootRanks, read_root_ranks, written_root_ranks
@@ -194,6 +194,8 @@ class MeasuredDrafter(ShortRepr):
     """The folder of its heads as it was given; None for those that ship, and where it has none."""
     digest: str | None = None
     """What the heads' files hold."""
+    layers: tuple[int, ...] = field(default=(), metadata=LAYERS)
+    """As in `DrafterSetting`."""
     trees: tuple[MeasuredTrees, ...] = ()
     """Temperature by temperature; empty where it brings trees of its own."""
     decodes: tuple[CountedDecodes, ...] = ()
@@ -201,7 +203,9 @@ class MeasuredDrafter(ShortRepr):
 
     def setting(self, values: tuple[SettingValue, ...] = ()) -> DrafterSetting:
         """Return the drafter as plans and tree files name it; raises InvalidValueError for values that are not its own."""
-        return checked_setting(DrafterSetting(name=self.name, source=self.source, digest=self.digest, values=values))
+        return checked_setting(
+            DrafterSetting(name=self.name, source=self.source, digest=self.digest, layers=self.layers, values=values)
+        )
 
     def trees_at(self, temperature: float) -> MeasuredTrees | None:
         """Return what was measured of static trees at a temperature, None where nothing was."""

@@ -162,6 +162,31 @@ class OtherHeads(Caution):
 
 
 @dataclass(frozen=True, slots=True)
+class OtherLayers(Caution):
+    """A tree whose EAGLE head is told to read other states than it was planned with."""
+
+    path: str
+    """Of the tree."""
+    planned: tuple[int, ...]
+    """Boundaries; empty for those of the head's configuration."""
+    read: tuple[int, ...]
+
+    @property
+    def found(self) -> str:
+        """Both."""
+        planned = f"boundaries {listed(self.planned)}" if self.planned else "those of the head's config.json"
+        return (
+            f"{self.path} was planned with {planned}, and boundaries {listed(self.read)} are read: what was promised need "
+            "not hold."
+        )
+
+    @property
+    def action(self) -> str:
+        """Read the planned ones, or plan for these."""
+        return "Leave out --eagle-layers, or profile with it and solve again."
+
+
+@dataclass(frozen=True, slots=True)
 class OtherConditions(Caution):
     """A promise that is of another machine, number format or number of threads."""
 
@@ -438,6 +463,11 @@ class FormatCaution(Caution):
     def action(self) -> str:
         """The last sentence."""
         return self.text.rpartition(". ")[2]
+
+
+def listed(layers: tuple[int, ...]) -> str:
+    """Return boundaries with commas between, as `--eagle-layers` takes them."""
+    return ",".join(map(str, layers))
 
 
 def sureness(probability: float) -> str:

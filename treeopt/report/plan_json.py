@@ -73,6 +73,7 @@ class DrafterReport:
 
     drafter: str
     source: str | None
+    layers: tuple[int, ...]
     settings: dict[str, int]
     rule: str
     nodes: int
@@ -89,6 +90,7 @@ class DrafterReport:
         return cls(
             drafter=choice.setting.name,
             source=choice.setting.source,
+            layers=choice.setting.layers,
             settings={each.name: each.value for each in choice.setting.values},
             rule=choice.rule,
             nodes=choice.nodes,

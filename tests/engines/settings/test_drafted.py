@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -112,6 +113,14 @@ def test_what_becomes_of_a_tree_is_said_with_an_action():
         assert said in warning
         assert re.match("Race it", warning.removesuffix(".").split(". ")[-1])
     assert '"num_speculative_tokens": 3' in made("vllm", HEAD, tree=k_ary(2, 3)).emitted.files[0].text
+
+
+def test_boundaries_that_the_engine_does_not_know_are_told_with_an_action():
+    for name, head in (("vllm", HEAD), ("sglang", OF_A_HEAD)):
+        assert "boundaries" not in " ".join(map(str, made(name, head).warnings))
+        told = [str(each) for each in made(name, replace(head, layers=(2, 6, 9))).warnings]
+        (warning,) = [each for each in told if "boundaries 2,6,9" in each]
+        assert warning.endswith(". Name them in that file before you serve.")
 
 
 def test_the_root_alone_switches_speculation_off():

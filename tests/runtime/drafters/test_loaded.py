@@ -28,8 +28,9 @@ def pair():
     return load_model(bundle.TARGET), load_model(bundle.DRAFT)
 
 
-def load(pair, name, source=None, digest=None):
-    return load_drafter(name, source, *pair, target_digest=digest or ModelFolder(bundle.TARGET).digest, capacity=64)
+def load(pair, name, source=None, digest=None, layers=()):
+    known = digest or ModelFolder(bundle.TARGET).digest
+    return load_drafter(name, source, *pair, layers=layers, target_digest=known, capacity=64)
 
 
 @pytest.mark.parametrize(("setting", "most"), SETTINGS)
@@ -57,6 +58,18 @@ def test_heads_fill_a_tree_or_grow_their_own(pair, tmp_path):
     assert dynamic.digest == heads_digest(folder) == load(pair, "eagle", str(folder)).digest
     assert dynamic.set_to(SETTINGS[-1][0]).wants.boundaries
     assert not load(pair, "eagle2").set_to(SETTINGS[-1][0]).wants.boundaries
+
+
+def test_boundaries_that_are_given_override_those_of_the_head_and_stay_with_the_drafter(pair, tmp_path):
+    folder = save_head(speculators, tmp_path / "eagle", make_head(pair[0], (1, 2), embedding=True), pair[0])
+    for name in ("eagle", "eagle2"):
+        assert load(pair, name, str(folder)).setting().layers == ()
+        loaded = load(pair, name, str(folder), layers=(5, 3))
+        assert (loaded.heads.wants.boundaries, loaded.setting().layers) == ((5, 3), (5, 3))
+    assert load(pair, "eagle", layers=(1, 2, 3)).heads.wants.boundaries == (1, 2, 3)
+    for wrong in ((1, 2, 3), (1, 9)):
+        with pytest.raises(InvalidValueError, match=r"layers: expected 2 boundaries from 0 to 8.*with --eagle-layers"):
+            load(pair, "eagle", str(folder), layers=wrong)
 
 
 def test_a_digest_tells_heads_apart_and_not_where_they_lie(pair, tmp_path):

@@ -5,7 +5,7 @@ from treeopt.engines.settings.made import UNNAMED_DRAFT, Setting, plain_setting
 from treeopt.engines.settings.source import Source
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner import kind_of
-from treeopt.records.warnings import FormatCaution
+from treeopt.records.warnings import FormatCaution, listed
 from treeopt.trees import Provenance, TokenTree
 from treeopt.trees.drafter_setting import DrafterSetting
 from treeopt.trees.dynamic_tree import DynamicTree
@@ -17,7 +17,7 @@ def drafter_setting(engine: Engine, source: Source, drafter: DrafterSetting) -> 
     Raises InfeasibleError where the engine has no such drafter, or cannot be set to its numbers, InvalidValueError for a
     method that drafts otherwise.
     """
-    kind = "eagle" if drafter.name == "eagle2" and drafter.source is not None else drafter.name
+    kind = "eagle" if drafter.eagle_head else drafter.name
     if kind not in engine.methods:
         raise InfeasibleError(
             f"{engine.title}: expected one of its drafters, {_drafters(engine)}. Got {drafter.name}: run it with treeopt "
@@ -35,13 +35,14 @@ def drafter_setting(engine: Engine, source: Source, drafter: DrafterSetting) -> 
         engine_version=source.engine_version,
     )
     emitted, promised = engine.emit(asked), source.promised or Provenance()
+    warnings = (*warnings, *_layers(engine, drafter), *emitted.warnings)
     return Setting(
         asked=asked,
         emitted=emitted,
         target_model=promised.target,
         predictions=(),
         remarks=_promise(promised),
-        warnings=tuple(map(FormatCaution, (*warnings, *emitted.warnings))),
+        warnings=tuple(map(FormatCaution, warnings)),
     )
 
 
@@ -76,6 +77,15 @@ def _tree(engine: Engine, drafter: DrafterSetting, tree: TokenTree | None) -> tu
         return chain, ()
     instead = f"{engine.title} loads no static tree: in place of the one of {tree.nodes} nodes"
     return chain, (f"{instead} it gets a chain as long as it is deep. Race it before you serve.",)
+
+
+def _layers(engine: Engine, drafter: DrafterSetting) -> tuple[str, ...]:
+    """Return what the user must know where the head was told to read other states than its configuration names."""
+    if not drafter.layers:
+        return ()
+    planned = listed(drafter.layers)
+    reads = f"{engine.title} reads the states that the head's config.json names, and it was planned with boundaries {planned}"
+    return (f"{reads}. Name them in that file before you serve.",)
 
 
 def _promise(known: Provenance) -> tuple[str, ...]:

@@ -32,8 +32,9 @@ class LoadedDrafter:
 
     name: str
     source: str | None
-    """As in `DrafterSetting`."""
     digest: str | None
+    layers: tuple[int, ...]
+    """These three as in `DrafterSetting`."""
     target: LanguageModel
     draft: LanguageModel
     heads: Any
@@ -43,7 +44,7 @@ class LoadedDrafter:
 
     def setting(self, values: tuple[SettingValue, ...] = ()) -> DrafterSetting:
         """Return the drafter with its numbers, as plans and files name it."""
-        return DrafterSetting(name=self.name, source=self.source, digest=self.digest, values=values)
+        return DrafterSetting(name=self.name, source=self.source, digest=self.digest, layers=self.layers, values=values)
 
     def filling(self, tree: TokenTree) -> Drafter:
         """Return the drafter that fills a static tree; raises InvalidValueError for one that it cannot."""
@@ -89,6 +90,7 @@ def load_drafter(
     target: LanguageModel,
     draft: LanguageModel,
     *,
+    layers: tuple[int, ...] = (),
     target_digest: str | None,
     capacity: int,
 ) -> LoadedDrafter:
@@ -99,6 +101,7 @@ def load_drafter(
         source: the folder of its heads; None for those that ship, and where it has none.
         target: the model that verifies.
         draft: the draft model, which `eagle2` and `specexec` expand.
+        layers: boundaries that an EAGLE head reads; by default those of its configuration.
         target_digest: what the target is known by: the heads that ship fit the bundled one only.
         capacity: longest text.
 
@@ -108,9 +111,16 @@ def load_drafter(
     heads, digest = None, None
     if source is not None or name in BUNDLED:
         folder = bundled_heads(name, target, target_digest) if source is None else Path(source)
-        heads, digest = _load(name, folder, target), heads_digest(folder)
+        heads, digest = _load(name, folder, target, layers), heads_digest(folder)
     return LoadedDrafter(
-        name=name, source=source, digest=digest, target=target, draft=draft, heads=heads, capacity=capacity
+        name=name,
+        source=source,
+        digest=digest,
+        layers=layers,
+        target=target,
+        draft=draft,
+        heads=heads,
+        capacity=capacity,
     )
 
 
@@ -131,7 +141,7 @@ def heads_digest(folder: Path) -> str:
     return model_digest(read_object(folder / "config.json"), weights)
 
 
-def _load(name: str, folder: Path, target: LanguageModel) -> Any:
+def _load(name: str, folder: Path, target: LanguageModel, layers: tuple[int, ...]) -> Any:
     if not isinstance(target, Transformer):
         raise InfeasibleError(
             f"heads: expected a target that is built in, because they read its hidden states. Got {target.name}: "
@@ -143,4 +153,4 @@ def _load(name: str, folder: Path, target: LanguageModel) -> Any:
         return load_redrafter(folder, target)
     from treeopt.runtime.drafters.eagle import load_eagle
 
-    return load_eagle(folder, target)
+    return load_eagle(folder, target, taps=layers or None)

@@ -49,9 +49,18 @@ class TestBoundaries:
         assert load_eagle(saved(tmp_path, deep), deep, taps=(0, 8, 3)).wants.boundaries == (0, 8, 3)
 
     def test_default_ones_are_warned_of(self, deep, tmp_path):
-        with pytest.warns(TreeoptWarning, match=rf"{IDS}: is missing.*\(2, 4, 5\) are read.*or with taps="):
+        with pytest.warns(TreeoptWarning, match=rf"{IDS}: is missing.*\(2, 4, 5\) are read.*or with --eagle-layers"):
             head = load_eagle(saved(tmp_path, deep, layouts.safeailab), deep)
         assert head.wants.boundaries == (2, 4, 5)
+
+    def test_a_head_that_reads_the_last_state_is_given_none(self, deep, tmp_path):
+        last = saved(tmp_path / "last", deep, layouts.model_optimizer, boundaries=())
+        older = saved(tmp_path / "older", deep, layouts.eagle1, boundaries=(), ids=None, eagle1=True)
+        module = saved(tmp_path / "module", deep, layouts.mimo, boundaries=(), ids=None, mtp=True, own_output=False)
+        for folder in (last, older, module):
+            load_eagle(folder, deep)
+            with pytest.raises(InvalidValueError, match=r"reads the target's last state\. Got \(2, 4, 5\): leave out"):
+                load_eagle(folder, deep, taps=(2, 4, 5))
 
     def test_a_complete_configuration_is_not_warned_of(self, deep, tmp_path):
         with warnings.catch_warnings():
@@ -73,9 +82,12 @@ WRONG = {
     "no embedding of its own": ({"hidden": 24}, r"hidden_size: expected 32.*has no embed_tokens.weight. Got 24: take"),
     "fewer boundaries": (
         {"config": {"eagle_config": {IDS: [1, 2]}}},
-        r"taps: expected 3 boundaries from 0 to 8.*Got \(2, 3\)",
+        r"layers: expected 3 boundaries from 0 to 8.*Got \(2, 3\)",
     ),
-    "a deeper target": ({"config": {"eagle_config": {IDS: [1, 20, 30]}}}, r"taps: expected 3.*Got \(2, 21, 31\): take"),
+    "a deeper target": (
+        {"config": {"eagle_config": {IDS: [1, 20, 30]}}},
+        r"layers: expected 3.*Got \(2, 21, 31\): take",
+    ),
     "layers by name": ({"config": {"eagle_config": {IDS: ["1"]}}}, rf"{IDS}: expected a list of layers. Got \['1'\]"),
     "a list for fields": ({"config": {"eagle_config": [1]}}, r"eagle_config: expected fields with names. Got \[1\]"),
     "a flag by name": ({"config": {"norm_output": "yes"}}, r"norm_output: expected true or false. Got 'yes'"),
@@ -142,7 +154,7 @@ class TestRefusals:
                 load_eagle(folder, deep)
 
     def test_boundaries_of_a_target_that_is_less_deep(self, deep, target, tmp_path):
-        with pytest.raises(InvalidValueError, match=r"taps: expected 3 boundaries from 0 to 2.*Got \(2, 4, 5\)"):
+        with pytest.raises(InvalidValueError, match=r"layers: expected 3 boundaries from 0 to 2.*Got \(2, 4, 5\)"):
             load_eagle(saved(tmp_path, deep), target)
 
     def test_a_target_that_tells_no_states(self, deep, tmp_path):

@@ -30,7 +30,8 @@ def load_eagle(folder: Path | str, target: Transformer, *, taps: tuple[int, ...]
         folder: with `config.json` and `model.safetensors` or `pytorch_model.bin`; nothing in it is executed.
         target: the model that the head was trained for.
         taps: boundaries of the target's residual stream that an EAGLE-3 head reads, 0 the embedding, in the order of
-            training; by default those of `config.json`, or where it names none 2, L // 2 and L - 3 with a warning.
+            training; by default those of `config.json`, or where it names none 2, L // 2 and L - 3 with a warning. A
+            head of another kind reads the last state, and is given none.
 
     Raises TreeoptError where a file is missing, FormatError naming the field or tensor that is wrong, InvalidValueError
     for a head of another target, and for a target that treeopt does not run itself.
@@ -43,6 +44,7 @@ def load_eagle(folder: Path | str, target: Transformer, *, taps: tuple[int, ...]
     folder = Path(folder)
     tensors = HeadTensors(folder, target.device, target.dtype)
     if any(name.startswith(f"{MODULE}.") for name in tensors):
+        _refuse_taps(folder, taps)
         return load_mtp(folder, target, tensors)
     config = read_config(folder, target)
     return _Loading(folder, target, config, tensors).head(taps)
@@ -121,6 +123,7 @@ class _Loading:
         """Return how states are fused, by the width of `fc`."""
         tensors, hidden, width = self._tensors, self._layers.hidden, self._target.config.hidden
         if not self._eagle3 or self._config.last_state:
+            _refuse_taps(self._folder, taps)
             self._check_width("fc.weight of its own for the target's states")
             return Taps(wants=Wants(last=True, whole_text=True), config=self._layers)
         columns = tensors.shape("fc.weight")[-1]
@@ -155,14 +158,15 @@ class _Loading:
             warnings.warn(
                 TreeoptWarning(
                     f"{self._config.path}: {TAP_IDS}: is missing, and the states at boundaries {found} are read. Where "
-                    "few tokens are accepted, name in that field, or with taps=, those that the head was trained on."
+                    "few tokens are accepted, name in that field, or with --eagle-layers (taps= in Python), those that the "
+                    "head was trained on."
                 ),
                 stacklevel=4,
             )
         if len(found) != count or not all(0 <= each <= layers for each in found):
             raise InvalidValueError(
-                f"taps: expected {count} boundaries from 0 to {layers}, which fc.weight reads of {self._target.name}. "
-                f"Got {found}: take a head that was trained on this target, or name its boundaries."
+                f"layers: expected {count} boundaries from 0 to {layers}, which fc.weight reads of {self._target.name}. "
+                f"Got {found}: take a head that was trained on this target, or name its boundaries with --eagle-layers."
             )
         return found
 
@@ -234,4 +238,13 @@ class _Loading:
         return Linear(
             tensors.get(f"{name}.weight", (outputs, inputs)),
             tensors.get(bias, (outputs,)) if bias in tensors else None,
+        )
+
+
+def _refuse_taps(folder: Path, taps: tuple[int, ...] | None) -> None:
+    """Raise InvalidValueError for boundaries that are given to a head which reads the last state."""
+    if taps is not None:
+        raise InvalidValueError(
+            f"layers: expected none, because the head in {folder} reads the target's last state. Got {taps}: leave out "
+            "--eagle-layers."
         )
