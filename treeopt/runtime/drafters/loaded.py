@@ -33,7 +33,7 @@ class LoadedDrafter:
     name: str
     source: str | None
     digest: str | None
-    layers: tuple[int, ...]
+    layers: tuple[int, ...] = ()
     """These three as in `DrafterSetting`."""
     target: LanguageModel
     draft: LanguageModel
