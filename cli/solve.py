@@ -25,7 +25,7 @@ from treeopt.trees.drafter_setting import DRAFTERS
 if TYPE_CHECKING:
     from treeopt.planner import DrafterChoice, Plan, Schedule
     from treeopt.records.profile import Profile
-    from treeopt.trees import Provenance, TreeFile
+    from treeopt.trees import TreeFile
     from treeopt.trees.tree_schedule import TreeSchedule
 
 SCHEDULE = Path("schedule.json")
@@ -89,6 +89,16 @@ class SolveOptions:
         """Where the tree goes, or the schedule, which has a default name of its own."""
         return SCHEDULE if self.schedule and not self.path_given else self.path
 
+    def check_schedule(self) -> None:
+        """Raise click.UsageError for what a schedule cannot be of, and for a file that cannot be written."""
+        if self.drafter not in (None, "model"):
+            raise click.UsageError(
+                f"--schedule with --drafter {self.drafter}: batches are planned for the draft model alone. Leave one out."
+            )
+        if self.plan.objective != "speed":
+            raise click.UsageError("--schedule with --objective tokens: schedules are for speed. Leave one out.")
+        check_outputs([Named("--output", self.written_path)])
+
 
 @click.command(cls=Command)
 @options(SolveOptions)
@@ -106,7 +116,7 @@ def solve(asked: SolveOptions) -> None:
     if asked.plot is not None:
         checked_suffix(asked.plot)
     if asked.schedule:
-        check_outputs([Named("--output", asked.written_path)])
+        asked.check_schedule()
     from treeopt.planner import best_drafter, tree_file
     from treeopt.report.plan_json import plan_json
     from treeopt.report.plan_text import plan_source, warnings
@@ -193,7 +203,7 @@ def _writers(asked: SolveOptions, found: _Planned, profile: "Profile", chosen: "
     from treeopt.report.plan_text import subject
 
     plan = found.plan
-    wanted = _tree_schedule(plan, profile, asked, chosen) if asked.schedule else chosen
+    wanted = _tree_schedule(found, profile, asked) if asked.schedule else chosen
     writers: list[Writer] = [(asked.written_path, wanted.save)]
     if asked.save is not None:
         writers.append((asked.save, plan.solution.save))
@@ -202,24 +212,21 @@ def _writers(asked: SolveOptions, found: _Planned, profile: "Profile", chosen: "
     return writers
 
 
-def _tree_schedule(plan: "Plan", profile: "Profile", asked: SolveOptions, chosen: "TreeFile") -> "TreeSchedule":
+def _tree_schedule(found: _Planned, profile: "Profile", asked: SolveOptions) -> "TreeSchedule":
     """Return the trees by number of texts, under the plan's rule, at its temperature and context length."""
-    from treeopt.planner.scheduling import requested_schedule, tree_schedule
+    from treeopt.planner import tree_file
+    from treeopt.planner.scheduling import schedule_as_measured, tree_schedule
+    from treeopt.report.plan_text import plan_source
 
-    request = replace(asked.plan.request, rule=plan.rule, temperature=plan.temperature)
-    found = tree_schedule(
-        requested_schedule(profile, request),
-        rule=plan.rule,
-        temperature=plan.temperature,
-        context_tokens=plan.model.condition.context_tokens,
+    plan, schedule = found.plan, found.schedule
+    if len(plan.rules) > 1:  # then what was planned changes rules too, which a text cannot
+        schedule = schedule_as_measured(profile, replace(asked.plan.request, rule=plan.rule))
+    trees = tree_schedule(
+        schedule, rule=plan.rule, temperature=plan.temperature, context_tokens=plan.model.condition.context_tokens
     )
-    return replace(found, provenance=_without_promise(chosen))
-
-
-def _without_promise(chosen: "TreeFile") -> "Provenance":
-    """Return where a plan came from, without the numbers that are one tree's."""
-    assert chosen.provenance is not None  # plans say where they come from
-    return replace(chosen.provenance, tokens_per_step=None, step_s=None, speedup=None)
+    source = tree_file(plan, profile, source=plan_source(asked.profile_path, plan)).provenance
+    assert source is not None  # plans say where they come from
+    return replace(trees, provenance=replace(source, tokens_per_step=None, step_s=None, speedup=None))
 
 
 def _write(writers: list[Writer]) -> str:

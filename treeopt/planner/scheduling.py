@@ -148,11 +148,11 @@ def schedule_as_measured(
     return requested_schedule(profile, replace(request, max_nodes=most), tick)
 
 
-def tree_schedule(schedule: Schedule, *, rule: str, temperature: float, context_tokens: int) -> TreeSchedule:
+def tree_schedule(schedule: Schedule | None, *, rule: str, temperature: float, context_tokens: int) -> TreeSchedule:
     """Return the trees of a schedule by the number of texts, which a decoder takes as texts come and go.
 
     Args:
-        schedule: planned for one rule, so that texts go on as they began.
+        schedule: planned for one rule, so that texts go on as they began; None where one condition was measured.
         rule: that rule.
         temperature: of the text.
         context_tokens: one of those measured.
@@ -161,7 +161,7 @@ def tree_schedule(schedule: Schedule, *, rule: str, temperature: float, context_
     """
     at = [
         each
-        for each in schedule.over_batch_sizes
+        for each in (() if schedule is None else schedule.over_batch_sizes)
         if (each.rule, each.temperature) == (rule, temperature)
         and each.context_tokens == (context_tokens, context_tokens)
     ]
