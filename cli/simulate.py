@@ -10,6 +10,7 @@ import click
 
 from treeopt.cli.bench_engine import default_length
 from treeopt.cli.command import Command
+from treeopt.cli.identity import next_options
 from treeopt.cli.options.inputs import PROFILE_PATH, load_profile, output_file
 from treeopt.cli.options.plan import PROFILE_TEMPERATURE
 from treeopt.cli.options.record import option, options
@@ -19,6 +20,7 @@ from treeopt.cli.terminal import warn
 from treeopt.cli.waiting import patience
 from treeopt.files.picture_file import checked_suffix
 from treeopt.records.warnings import FormatCaution
+from treeopt.report.text import quoted
 
 if TYPE_CHECKING:
     from treeopt.planner import PlanRequest
@@ -210,7 +212,6 @@ def _simulated(asked: SimulateOptions, settings: "Sequence[ServedSetting]", seco
         replicas=asked.replicas,
         most_texts=asked.most_texts or seconds.most_texts,
         outcomes=outcomes,
-        tells_prompts=seconds.tells_prompts,
         limits=asked.limits,
         largest_rates=rates,
     )
@@ -283,5 +284,14 @@ def _warn(profile: "Profile", seconds: "StepSeconds") -> None:
     if not seconds.tells_prompts:
         warn(FormatCaution(UNKNOWN_PROMPTS))
     if seconds.most_texts == 1:
-        command = "treeopt profile" if profile.engine is None else f"treeopt probe {profile.engine.name}"
-        warn(FormatCaution(ONE_TEXT.format(command)))
+        warn(FormatCaution(ONE_TEXT.format(_measuring(profile))))
+
+
+def _measuring(profile: "Profile") -> str:
+    """Return the command that measured a pair, or an engine with its models."""
+    if profile.engine is None:
+        return f"treeopt profile{next_options(profile)}"
+    pair = profile.pair
+    models = (("target", pair.target_source), ("draft", pair.draft_source))
+    given = "".join(f" --{name} {quoted(source)}" for name, source in models if source is not None)
+    return f"treeopt probe {profile.engine.name}{given or ' --url URLS'}"

@@ -2,12 +2,14 @@
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.cli.invented import STEEP, call, invented
 from tests.scripts import ROOT
+from treeopt.records.profile import Profile
 
 LOAD = ("--rate", "2/s", "--prompt-tokens", "32-64", "--new-tokens", "16", "--duration", "10s")
 
@@ -59,6 +61,16 @@ class TestPrinted:
         assert found.exit_code == 0
         assert "at most 1 text at a time" in found.stdout
         assert "treeopt profile --batch-sizes 1,2,4,8" in found.stderr
+
+    def test_of_an_engine_the_models_are_named(self) -> None:
+        engine = Profile.load(ROOT / "tests" / "data" / "profile-engine.yaml")
+        pair = replace(engine.pair, target_source="my models/t.gguf", draft_source="d.gguf")
+        (one,) = (each for each in engine.chain_latencies if each.batch_size == 1)
+        replace(engine, pair=pair, chain_latencies=(one,)).save("profile.yaml")
+        found = call("simulate", *LOAD)
+
+        assert found.exit_code == 0, found.output
+        assert "--target 'my models/t.gguf' --draft d.gguf --batch-sizes 1,2,4,8" in found.stderr
 
 
 @pytest.mark.usefixtures("served")

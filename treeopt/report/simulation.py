@@ -1,9 +1,9 @@
 """Settings under loads: a table for each rate, and JSON."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from treeopt.report.json_text import json_text
+from treeopt.report.json_text import INLINE, json_text
 from treeopt.report.table import Column, aligned
 from treeopt.report.text import counted, milliseconds
 from treeopt.simulation.arrivals import Load
@@ -33,8 +33,6 @@ class Simulation:
     most_texts: int
     outcomes: tuple[Outcome, ...]
     """Settings within rates."""
-    tells_prompts: bool
-    """Whether reading the prompts counted."""
     limits: Limits
     largest_rates: tuple[LargestRate, ...] = ()
 
@@ -42,27 +40,12 @@ class Simulation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Report:
     tool: str
-    load: Load
-    replicas: int
-    most_texts: int
-    outcomes: tuple[Outcome, ...]
-    limits: Limits
-    largest_rates: tuple[LargestRate, ...]
+    found: Simulation = field(metadata=INLINE)
 
 
 def simulation_json(found: Simulation) -> str:
     """Return everything as one JSON object; seconds, texts per second and tokens per second."""
-    return json_text(
-        _Report(
-            tool=TOOL,
-            load=found.load,
-            replicas=found.replicas,
-            most_texts=found.most_texts,
-            outcomes=found.outcomes,
-            limits=found.limits,
-            largest_rates=found.largest_rates,
-        )
-    )
+    return json_text(_Report(tool=TOOL, found=found))
 
 
 def simulation_text(found: Simulation) -> str:

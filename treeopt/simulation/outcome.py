@@ -1,7 +1,7 @@
 """What serving came to: tokens per second, and how long people waited."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,8 +35,8 @@ class Outcome(ShortRepr):
     """All new tokens over the time from the first arrival to the last token."""
     tokens_per_step: float
     """Of one text."""
-    time_to_first_token: Percentiles = field()
-    time_per_token: Percentiles = field()
+    time_to_first_token: Percentiles
+    time_per_token: Percentiles
     """Of each text's tokens after the first."""
     keeps_up: bool
     """Whether texts did not wait longer and longer: the last tenth to arrive at most twice as long as all, or a second."""
