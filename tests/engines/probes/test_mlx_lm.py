@@ -10,6 +10,7 @@ import pytest
 
 from treeopt.bundled import DRAFT, TARGET
 from treeopt.engines.probes import mlx_lm as probe
+from treeopt.engines.probes import started
 from treeopt.engines.probes.client import Launch, Question
 from treeopt.engines.probes.named import engine_client
 from treeopt.errors import EngineError
@@ -78,7 +79,7 @@ def mlx(monkeypatch):
     packages["mlx_lm.sample_utils"].make_sampler = fake.make_sampler
     for name, package in packages.items():
         monkeypatch.setitem(sys.modules, name, package)
-    monkeypatch.setattr(probe, "version", {"mlx-lm": "1.2", "mlx": "3.4"}.__getitem__)
+    monkeypatch.setattr(started, "version", {"mlx-lm": "1.2", "mlx": "3.4"}.__getitem__)
     monkeypatch.setattr(probe, "time", SimpleNamespace(perf_counter=fake.perf_counter))
     return fake
 
@@ -158,7 +159,7 @@ class TestRefusals:
         def missing(name):
             raise PackageNotFoundError(name)
 
-        monkeypatch.setattr(probe, "version", missing)
+        monkeypatch.setattr(started, "version", missing)
         assert probe.available().version is None
         with pytest.raises(EngineError, match=r"not installed: pip install 'mlx-lm\[cpu\]'"):
             engine()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.fake_openvino import DRAFT_S, STEP_S, VERIFY_S, FakeOpenVino
-from treeopt.engines.probes import named, openvino_genai
+from treeopt.engines.probes import named, openvino_genai, started
 from treeopt.engines.probes.client import Launch, Question
 from treeopt.errors import EngineError
 from treeopt.profiler import Journal
@@ -25,7 +25,7 @@ PAIR = Path(os.environ.get("TREEOPT_OPENVINO_PAIR", "build/engines/openvino"))
 def fake(monkeypatch):
     found = FakeOpenVino()
     monkeypatch.setitem(sys.modules, "openvino_genai", found)
-    monkeypatch.setattr(openvino_genai, "version", lambda _: "2026.4.1.0")
+    monkeypatch.setattr(started, "version", lambda _: "2026.4.1.0")
     monkeypatch.setattr(openvino_genai.time, "perf_counter", lambda: found.now_s)
     return found
 
@@ -156,9 +156,9 @@ class TestRefusals:
 
     def test_not_installed(self, monkeypatch):
         def none(name):
-            raise openvino_genai.PackageNotFoundError(name)
+            raise started.PackageNotFoundError(name)
 
-        monkeypatch.setattr(openvino_genai, "version", none)
+        monkeypatch.setattr(started, "version", none)
         assert "not installed: pip install openvino-genai" in self.refused(client)
         assert openvino_genai.available().version is None
 

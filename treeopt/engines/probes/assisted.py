@@ -2,12 +2,11 @@
 
 import time
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from treeopt.engines.probes.client import Answer, Availability, Counters, EngineClient, Launch, Question, Running
+from treeopt.engines.probes.client import Answer, Availability, EngineClient, Launch, Question, Running
+from treeopt.engines.probes.started import InProcess, installed_version, missing_models, refuse_address, threads_setting
 from treeopt.errors import EngineError
-from treeopt.records.engine import EngineSetting
 
 NAME = "transformers"
 
@@ -15,21 +14,16 @@ NAME = "transformers"
 def client(name: str, *, url: str | None, threads: int | None, timeout_s: float) -> EngineClient:
     """Return assisted generation; see `treeopt.engines.probes.named`.  It has no address and no time limit."""
     del name, timeout_s
-    if url is not None:
-        raise EngineError(f"{NAME}: expected no --url, because it runs in this process. Leave it out.")
+    refuse_address(NAME, url)
     return Assisted(threads)
 
 
 def available(name: str = NAME) -> Availability:
     """Return what is known of it here."""
-    try:
-        found: str | None = version("transformers")
-    except PackageNotFoundError:
-        found = None
     return Availability(
         name=name,
         title="transformers' assisted generation",
-        version=found,
+        version=installed_version("transformers"),
         started="in this process, batch 1",
         tells="seconds, tokens and steps of each text, accepted tokens by position",
         install="pip install 'treeopt[hf]'",
@@ -49,9 +43,7 @@ class Assisted:
         if found.version is None:
             raise EngineError(f"{NAME}: expected the package. It is not installed: {found.install}.")
         self.version = found.version
-        self.settings: tuple[EngineSetting, ...] = (
-            () if threads is None else (EngineSetting(name="threads", value=str(threads)),)
-        )
+        self.settings = threads_setting(threads)
         self._threads = threads
         self._models: tuple[Any, Any, Any] | None = None
 
@@ -62,7 +54,7 @@ class Assisted:
                 f"{NAME}: expected a batch of 1, as assisted generation takes. Got {launch.slots}: probe batch 1."
             )
         if launch.target is None or not launch.complete:
-            raise EngineError(f"{NAME}: expected two models. Got one or none: give --target and --draft.")
+            raise missing_models(NAME)
         if self._models is None:
             self._models = self._loaded(launch.target, launch.draft)
         return RunningAssisted(*self._models, launch.draft_tokens, launch.ngram_tokens)
@@ -86,7 +78,7 @@ class Assisted:
         return tokenizer, target, draft
 
 
-class RunningAssisted:
+class RunningAssisted(InProcess):
     """A pair, or a target alone that drafts from the text itself, under one draft length."""
 
     def __init__(
@@ -98,13 +90,6 @@ class RunningAssisted:
     def answers(self, questions: Sequence[Question]) -> list[Answer]:
         """See `Running`."""
         return [self._answer(each) for each in questions]
-
-    def counters(self) -> Counters | None:
-        """See `Running`: everything is told of each text."""
-        return None
-
-    def close(self) -> None:
-        """See `Running`."""
 
     def _answer(self, question: Question) -> Answer:
         import torch

@@ -8,8 +8,8 @@ import subprocess
 from treeopt.engines.probes.child import Child, python
 from treeopt.engines.probes.client import NGRAM, Launch, Running
 from treeopt.engines.probes.running_llama import NAME, RunningLlama
+from treeopt.engines.probes.started import missing_models, threads_setting
 from treeopt.errors import EngineError, printable
-from treeopt.records.engine import EngineSetting
 
 HELP_S = 30.0
 """Longest wait for help or version: a build for a GPU looks for it first."""
@@ -48,14 +48,12 @@ class LlamaProgram:
         self.version = _version(_said(found, "--version"))
         self._knows = frozenset(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", _said(found, "--help")))
         self._length_flags()
-        self.settings: tuple[EngineSetting, ...] = (
-            () if threads is None else (EngineSetting(name="threads", value=str(threads)),)
-        )
+        self.settings = threads_setting(threads)
 
     def start(self, launch: Launch) -> Running:
         """See `EngineClient`; it ends with treeopt."""
         if not launch.complete:
-            raise EngineError(f"{NAME}: expected two models. Got one or none: give --target and --draft.")
+            raise missing_models(NAME)
         port = _free_port()
         command = (self._program, *self.flags(launch), "--host", "127.0.0.1", "--port", str(port))
         child = Child(

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 
 from treeopt.engines.probes.child import Child, python
 from treeopt.engines.probes.client import (
@@ -17,8 +16,8 @@ from treeopt.engines.probes.client import (
 from treeopt.engines.probes.http import HttpEngine
 from treeopt.engines.probes.llama_program import LlamaProgram, on_path
 from treeopt.engines.probes.running_llama import NAME, RunningLlama
+from treeopt.engines.probes.started import installed_version, threads_setting
 from treeopt.errors import EngineError
-from treeopt.records.engine import EngineSetting
 
 PACKAGE = "xllamacpp"
 
@@ -47,10 +46,8 @@ def available(name: str = NAME) -> Availability:
 
 
 def _wheel() -> str | None:
-    try:
-        return f"{PACKAGE} {version(PACKAGE)}"
-    except PackageNotFoundError:
-        return None
+    found = installed_version(PACKAGE)
+    return None if found is None else f"{PACKAGE} {found}"
 
 
 class LlamaServer:
@@ -68,9 +65,7 @@ class LlamaServer:
                 f"{NAME}: expected the package {PACKAGE}, or {NAME} on PATH. Neither is installed: pip install {PACKAGE}."
             )
         self.version = found
-        self.settings: tuple[EngineSetting, ...] = (
-            () if threads is None else (EngineSetting(name="threads", value=str(threads)),)
-        )
+        self.settings = threads_setting(threads)
 
     def start(self, launch: Launch) -> Running:
         """See `EngineClient`."""

@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from treeopt.engines.probes.client import Answer, Availability, Counters, EngineClient, Launch, Question, Running
+from treeopt.engines.probes.client import Answer, Availability, EngineClient, Launch, Question, Running
+from treeopt.engines.probes.started import InProcess, both_models, installed_version, refuse_address
 from treeopt.errors import EngineError
 from treeopt.records.engine import EngineSetting
 
@@ -18,8 +18,7 @@ INSTALL = "pip install 'mlx-lm[cpu]', or make engines-mlx"
 def client(name: str, *, url: str | None, threads: int | None, timeout_s: float) -> EngineClient:
     """Return mlx-lm; see `treeopt.engines.probes.named`.  It has no address, and no number of threads to be set."""
     del name, timeout_s
-    if url is not None:
-        raise EngineError(f"{NAME}: expected no --url, because it runs in this process. Leave it out.")
+    refuse_address(NAME, url)
     if threads is not None:
         raise EngineError(f"{NAME}: expected no --threads, because mlx takes no number of them. Leave it out.")
     return MlxLm()
@@ -27,14 +26,11 @@ def client(name: str, *, url: str | None, threads: int | None, timeout_s: float)
 
 def available(name: str = NAME) -> Availability:
     """Return what is known of it here."""
-    try:
-        found: str | None = f"{version('mlx-lm')} on mlx {version('mlx')}"
-    except PackageNotFoundError:
-        found = None
+    own, backend = installed_version("mlx-lm"), installed_version("mlx")
     return Availability(
         name=name,
         title="Apple's mlx-lm, on any processor that mlx runs on",
-        version=found,
+        version=None if own is None or backend is None else f"{own} on mlx {backend}",
         started="in this process, batch 1, with Hugging Face folders",
         tells="seconds, tokens and steps of each text, accepted tokens by position",
         install=INSTALL,
@@ -67,10 +63,9 @@ class MlxLm:
             raise EngineError(
                 f"{NAME}: expected a batch of 1, since it does not draft for several texts. Got {launch.slots}: probe batch 1."
             )
-        if launch.target is None or launch.draft is None:
-            raise EngineError(f"{NAME}: expected two models. Got one or none: give --target and --draft.")
+        folders = both_models(NAME, launch)
         if self._models is None:
-            self._models = _loaded(launch.target, launch.draft)
+            self._models = _loaded(*folders)
         return RunningMlxLm(self._models, launch.draft_tokens, launch.timeout_s)
 
 
@@ -110,7 +105,7 @@ class _Token(NamedTuple):
     arrived_s: float
 
 
-class RunningMlxLm:
+class RunningMlxLm(InProcess):
     """A pair under one draft length."""
 
     def __init__(self, models: _Models, draft_tokens: int, timeout_s: float) -> None:
@@ -119,13 +114,6 @@ class RunningMlxLm:
     def answers(self, questions: Sequence[Question]) -> list[Answer]:
         """See `Running`; the time limit is looked at whenever a token comes."""
         return [self._answer(each) for each in questions]
-
-    def counters(self) -> Counters | None:
-        """See `Running`: everything is told of each text."""
-        return None
-
-    def close(self) -> None:
-        """See `Running`."""
 
     def _answer(self, question: Question) -> Answer:
         tokens = list(self._tokens(question))

@@ -6,22 +6,20 @@ One pipeline decodes plainly and one drafts with every length, because a request
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from treeopt.engines.probes.client import (
     Answer,
     Availability,
-    Counters,
     EngineClient,
     Launch,
     PassTimes,
     Question,
     Running,
 )
+from treeopt.engines.probes.started import InProcess, both_models, installed_version, refuse_address, threads_setting
 from treeopt.errors import EngineError, printable
-from treeopt.records.engine import EngineSetting
 
 NAME = "openvino"
 PACKAGE = "openvino-genai"
@@ -39,21 +37,16 @@ MAX_BATCHED_TOKENS = 1 << 20
 def client(name: str, *, url: str | None, threads: int | None, timeout_s: float) -> EngineClient:
     """Return OpenVINO GenAI; see `treeopt.engines.probes.named`.  It has no address."""
     del name, timeout_s
-    if url is not None:
-        raise EngineError(f"{NAME}: expected no --url, because it runs in this process. Leave it out.")
+    refuse_address(NAME, url)
     return OpenVino(threads)
 
 
 def available(name: str = NAME) -> Availability:
     """Return what is known of it here."""
-    try:
-        found: str | None = version(PACKAGE)
-    except PackageNotFoundError:
-        found = None
     return Availability(
         name=name,
         title="OpenVINO GenAI",
-        version=found,
+        version=installed_version(PACKAGE),
         started="in this process, once plain and once with the draft model",
         tells="seconds, tokens and steps of each text, accepted tokens by position",
         install=f"pip install {PACKAGE}",
@@ -73,19 +66,16 @@ class OpenVino:
         if found.version is None:
             raise EngineError(f"{NAME}: expected the package {PACKAGE}. It is not installed: {found.install}.")
         self.version = found.version
-        self.settings: tuple[EngineSetting, ...] = (
-            () if threads is None else (EngineSetting(name="threads", value=str(threads)),)
-        )
+        self.settings = threads_setting(threads)
         self._properties = {} if threads is None else {THREADS: threads}
         self._pipelines: dict[bool, Any] = {}
 
     def start(self, launch: Launch) -> Running:
         """See `EngineClient`; raises EngineError for models that do not load."""
         drafts = launch.draft_tokens > 0
-        if launch.target is None or launch.draft is None:
-            raise EngineError(f"{NAME}: expected two models. Got one or none: give --target and --draft.")
+        target, draft = both_models(NAME, launch)
         if drafts not in self._pipelines:
-            self._pipelines[drafts] = self._loaded(launch.target, launch.draft if drafts else None)
+            self._pipelines[drafts] = self._loaded(target, draft if drafts else None)
         return RunningOpenVino(self._pipelines[drafts], launch)
 
     def _loaded(self, target: str, draft: str | None) -> Any:
@@ -105,7 +95,7 @@ class OpenVino:
             return openvino_genai.ContinuousBatchingPipeline(target, scheduler, DEVICE, properties)
 
 
-class RunningOpenVino:
+class RunningOpenVino(InProcess):
     """A pipeline under one draft length."""
 
     def __init__(self, pipeline: Any, launch: Launch) -> None:
@@ -122,10 +112,6 @@ class RunningOpenVino:
                 self._drop(texts)
                 raise
             return [self._answer(each) for each in texts]
-
-    def counters(self) -> Counters | None:
-        """See `Running`: everything is told of each text."""
-        return None
 
     def passes(self, questions: Sequence[Question]) -> PassTimes:
         """See `TellsPasses`; what the pipeline tells of whole texts, the prompt's passes taken away."""
@@ -147,9 +133,6 @@ class RunningOpenVino:
             sum(target.raw_metrics.inference_durations) / MICROSECONDS,
             0.0 if apart is None else sum(apart.draft_model_metrics.raw_metrics.inference_durations) / MICROSECONDS,
         )
-
-    def close(self) -> None:
-        """See `Running`: the pipeline serves other lengths too."""
 
     def _asked(self, number: int, question: Question) -> "_Text":
         prompt = self._tokenizer.encode(question.prompt).input_ids
