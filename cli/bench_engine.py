@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from treeopt.cli.options.bench import BenchOptions
 from treeopt.cli.options.inputs import load_profile
 from treeopt.cli.options.probe import EngineOptions
+from treeopt.cli.options.prompts import taken_prompts
 from treeopt.cli.terminal import warn
 from treeopt.errors import TreeoptError
 from treeopt.records.warnings import FormatCaution
@@ -128,10 +129,10 @@ def _publish(asked: BenchOptions, profile: "Profile", client: "EngineClient", la
 
 def _settings(asked: BenchOptions, profile: "Profile", chosen: int, default: int | None) -> "ProbeSettings":
     from treeopt.profiler.engine import ProbeSettings
-    from treeopt.texts.prompts import bench_prompts, load_prompts, prompts_name
+    from treeopt.texts.prompts import bench_prompts, prompts_name
 
     prompts = asked.prompts
-    texts = load_prompts(most=prompts.most) if prompts.path is None else load_prompts(prompts.path, most=prompts.most)
+    texts = taken_prompts(prompts.path, prompts.most)
     lengths = {
         0,
         chosen,

@@ -9,6 +9,7 @@ import click
 
 from treeopt.cli.command import Command
 from treeopt.cli.options.probe import ProbeOptions
+from treeopt.cli.options.prompts import taken_prompts
 from treeopt.cli.options.record import options
 from treeopt.cli.profile_files import check_files
 from treeopt.cli.repeated import repeated
@@ -105,13 +106,9 @@ def _tell_missing(asked: ProbeOptions, lengths: Sequence[int]) -> None:
 
 def _settings(asked: ProbeOptions) -> "ProbeSettings":
     from treeopt.profiler.engine import ProbeSettings
-    from treeopt.texts.prompts import load_prompts, profile_prompts, prompts_name
+    from treeopt.texts.prompts import profile_prompts, prompts_name
 
-    prompts = (
-        load_prompts(most=asked.most_prompts)
-        if asked.prompts is None
-        else load_prompts(asked.prompts, most=asked.most_prompts)
-    )
+    prompts = taken_prompts(asked.prompts, asked.most_prompts)
     return ProbeSettings(
         lengths=asked.lengths,
         batch_sizes=asked.batch_sizes,

@@ -46,13 +46,10 @@ class PromptOptions:
 
     def load(self, tokenizer: "Tokenizer") -> list[list[int]]:
         """Return the tokens of every prompt; say on standard error how many of a file are taken, and how many cut."""
-        from treeopt.texts.prompts import load_prompts
         from treeopt.texts.tokenizer import UNFINISHED
 
-        if self.path is None:
-            texts = load_prompts(most=self.most)
-        else:
-            texts = load_prompts(self.path, most=self.most)
+        texts = taken_prompts(self.path, self.most)
+        if self.path is not None:
             click.echo(f"{self.path}: {len(texts)} prompts taken, at most {self.most} (--max-prompts).", err=True)
         cut, prompts = 0, []
         for text in texts:
@@ -64,6 +61,13 @@ class PromptOptions:
         if cut:
             click.echo(f"{counted(cut, 'prompt')} cut to the first {MAX_PROMPT_TOKENS} tokens.", err=True)
         return prompts
+
+
+def taken_prompts(path: Path | None, most: int) -> list[str]:
+    """Return the first prompts of a file, or of the bundled ones where none is named."""
+    from treeopt.texts.prompts import load_prompts
+
+    return load_prompts(most=most) if path is None else load_prompts(path, most=most)
 
 
 def prompt_tokens(tokenizer: "Tokenizer", text: str, *, chat: bool) -> list[int]:

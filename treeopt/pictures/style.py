@@ -112,6 +112,13 @@ def name_axes(axes: "Axes", title: str, x: str, y: str) -> None:
     axes.spines[:].set_color(PALE)
 
 
+def grid_lines(axes: "Axes") -> None:
+    """Draw pale lines across, behind what is shown, and no frame above and on the right."""
+    axes.grid(axis="y", color=PALE, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
 def whole_numbers(axis: "Axis") -> None:
     """Write ticks at whole numbers only."""
     from matplotlib.ticker import MaxNLocator

@@ -10,10 +10,10 @@ from treeopt.pictures.style import (
     INK,
     MUTED,
     ORANGE,
-    PALE,
     POINTS,
     WHITE,
     Heading,
+    grid_lines,
     legend_below,
     name_axes,
     shown,
@@ -104,7 +104,5 @@ def _draw_panel(axes: "Axes", benches: Sequence[EngineBench]) -> None:
         )
     axes.axhline(1.0, color=MUTED, linewidth=0.8, linestyle=(0, (3, 2)), zorder=1)
     axes.set_ylim(0, 1.08 * max(max(row.speedup, row.predicted_speedup or 0) for each in benches for row in each.rows))
-    axes.grid(axis="y", color=PALE, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    grid_lines(axes)
     whole_numbers(axes.xaxis)

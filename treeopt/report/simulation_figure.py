@@ -8,11 +8,11 @@ from treeopt.files.picture_file import save_drawing
 from treeopt.pictures.style import (
     INK,
     MUTED,
-    PALE,
     POINTS,
     SERIES,
     WHITE,
     Heading,
+    grid_lines,
     legend_below,
     name_axes,
 )
@@ -93,6 +93,4 @@ def _draw_panel(axes: "Axes", outcomes: Sequence[Outcome], names: Sequence[str],
         )
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
-    axes.grid(axis="y", color=PALE, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    grid_lines(axes)
