@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
+from time import perf_counter
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from treeopt.runtime.decoding.acceptance import acceptance_by
 from treeopt.runtime.decoding.batch import Batch, BatchText, TextRequest, TextStep, tokens_of
 from treeopt.runtime.decoding.ending import Ending
 from treeopt.runtime.decoding.limits import check_text
-from treeopt.runtime.decoding.observer import Observer
+from treeopt.runtime.decoding.observer import Observer, Steering, StepSeconds
 from treeopt.runtime.decoding.setup import Setup, fitting_rule
 from treeopt.runtime.decoding.step_acceptance import StepAcceptance
 from treeopt.runtime.decoding.target_text import TargetText
@@ -98,6 +99,8 @@ class Decoder:
         self._on_step = on_step
         self._seed = seed
         self._text = self._texts = 0
+        if isinstance(on_step, Steering):
+            on_step.attach(self)
 
     @property
     def tree(self) -> TokenTree:
@@ -246,11 +249,19 @@ class Decoder:
 
     def step(self) -> Step:
         """Decode one step of the text."""
+        if self._on_step is None:
+            proposal = self.draft()
+            step = self.accept(proposal, self.verify(proposal))
+            self.commit(step)
+            return step
+        start_s = perf_counter()
         proposal = self.draft()
+        drafted_s = perf_counter()
         output = self.verify(proposal)
+        verified_s = perf_counter()
         step = self.accept(proposal, output)
         self.commit(step)
-        self.tell(proposal, step)
+        self.tell(proposal, step, StepSeconds(drafted_s - start_s, verified_s - drafted_s, perf_counter() - verified_s))
         return step
 
     def draft(self) -> Proposal:
@@ -278,10 +289,10 @@ class Decoder:
         self._at.cache.keep(0, step.path)
         self._drafter.accept([self._text], [step])
 
-    def tell(self, proposal: Proposal, step: Step) -> None:
+    def tell(self, proposal: Proposal, step: Step, seconds: StepSeconds | None = None) -> None:
         """Tell the observer, if there is one, of a step that is committed."""
         if self._on_step is not None:
-            self._at.tell(self._on_step, self._text, proposal, step)
+            self._at.tell(self._on_step, self._text, proposal, step, seconds)
 
     def _check_change(self, tree: TokenTree) -> None:
         if self._setup.tree is None:
