@@ -7,6 +7,7 @@ from time import perf_counter
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.records.sampling import Sampling, draft_sampling_of
@@ -19,9 +20,11 @@ from treeopt.runtime.decoding.setup import Setup, fitting_rule
 from treeopt.runtime.decoding.step_acceptance import StepAcceptance
 from treeopt.runtime.decoding.target_text import TargetText
 from treeopt.runtime.drafters.drafter import Drafter, Proposal, Step
+from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.runtime.drafters.texts import Texts
 from treeopt.runtime.models.graphs import GraphPool, pool_for
 from treeopt.runtime.models.model import LanguageModel, Output
+from treeopt.runtime.rules import Rule
 from treeopt.runtime.rules.verify import Verdict
 from treeopt.texts.stop import Stopping
 from treeopt.trees import TokenTree
@@ -95,7 +98,7 @@ class Decoder:
         self._acceptance.prepare(self._static.tree)
         self._target_texts = Texts(partial(self._new_text, pool))
         self._at: TargetText  # the target at the text that `step` decodes, which the first `start` begins
-        self._sampling = sampling
+        self._sampling, self._draft_sampling = sampling, sampled_from
         self._on_step = on_step
         self._seed = seed
         self._text = self._texts = 0
@@ -106,6 +109,28 @@ class Decoder:
     def tree(self) -> TokenTree:
         """The static tree; the root alone where a drafter brings trees of its own."""
         return self._static.tree
+
+    @property
+    def rule(self) -> Rule:
+        """The verification rule."""
+        return self._rule
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the target's tokens are sampled."""
+        return self._sampling
+
+    @property
+    def draft_sampling(self) -> Sampling:
+        """What a static tree's children are sampled from."""
+        return self._draft_sampling
+
+    def catch_up(self, text: int) -> Tensor | None:
+        """Have the draft model read what of a text it was not fed; see `StaticTreeDrafter.catch_up`.
+
+        None where no draft model fills static trees.
+        """
+        return self._static.catch_up(text) if isinstance(self._static, StaticTreeDrafter) else None
 
     def change_tree(self, tree: TokenTree) -> None:
         """Draft and verify another tree from the next step on, between texts or within one.
