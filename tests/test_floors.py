@@ -37,6 +37,7 @@ PROFILER = {"treeopt.profiler"}
 METHODS = {"treeopt.methods"}
 IMPORTS = {"treeopt.engines.reports"}
 REPORT = {"treeopt.report"}
+ADAPTATION = {"treeopt.adaptation"}
 SIMULATION = {"treeopt.simulation"}
 
 MAY_IMPORT = {
@@ -44,6 +45,7 @@ MAY_IMPORT = {
     # floor 5: one command per module
     "treeopt.cli": {"treeopt.any_tree"}
     | METHODS
+    | ADAPTATION
     | PROFILER
     | RUNTIME
     | REPORT
@@ -55,6 +57,8 @@ MAY_IMPORT = {
     | RECORDS
     | TEXTS
     | TREES,
+    # floor 4, beside measuring: plans changed while decoding
+    "treeopt.adaptation": {"treeopt.planner"} | RUNTIME | SOLVER | RECORDS | TREES,
     # between 4 and 5: all ways of speculating, measured, planned and run
     "treeopt.methods": PROFILER | RUNTIME | PLANNER | SOLVER | RECORDS | TEXTS | TREES,
     # floor 4: measuring
@@ -87,7 +91,7 @@ MAY_IMPORT = {
 }
 
 ONLY_IN = {
-    "torch": RUNTIME | PROFILER,
+    "torch": RUNTIME | PROFILER | ADAPTATION,
     "transformers": RUNTIME | PROFILER,
     "numba": {"treeopt.compiling"} | SOLVER | RUNTIME,
     "scipy": {"treeopt.planner"} | SOLVER,

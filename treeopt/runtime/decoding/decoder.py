@@ -125,12 +125,18 @@ class Decoder:
         """What a static tree's children are sampled from."""
         return self._draft_sampling
 
+    @property
+    def takes_trees(self) -> bool:
+        """Whether a draft model fills a static tree, which `change_tree` may replace."""
+        return isinstance(self._static, StaticTreeDrafter)
+
     def catch_up(self, text: int) -> Tensor | None:
         """Have the draft model read what of a text it was not fed; see `StaticTreeDrafter.catch_up`.
 
         None where no draft model fills static trees.
         """
-        return self._static.catch_up(text) if isinstance(self._static, StaticTreeDrafter) else None
+        static = self._static
+        return static.catch_up(text) if isinstance(static, StaticTreeDrafter) else None
 
     def change_tree(self, tree: TokenTree) -> None:
         """Draft and verify another tree from the next step on, between texts or within one.
