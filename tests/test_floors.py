@@ -60,7 +60,7 @@ MAY_IMPORT = {
     # floor 4, beside measuring: plans changed while decoding
     "treeopt.adaptation": {"treeopt.planner"} | RUNTIME | SOLVER | RECORDS | TREES,
     # between 4 and 5: all ways of speculating, measured, planned and run
-    "treeopt.methods": PROFILER | RUNTIME | PLANNER | SOLVER | RECORDS | TEXTS | TREES,
+    "treeopt.methods": ADAPTATION | PROFILER | RUNTIME | PLANNER | SOLVER | RECORDS | TEXTS | TREES,
     # floor 4: measuring
     "treeopt.profiler": {"treeopt.planner", "treeopt.engines.probes"} | RUNTIME | RECORDS | TEXTS | TREES,
     # floor 2, beside the planner: engines that can be run and asked

@@ -1,16 +1,12 @@
 """Re-calibration beside an enumeration of all trees: a drift leads to what is fastest then, no drift to no change."""
 
-import dataclasses
-
-import numpy as np
 import pytest
 
-from tests.support.invented_machines import DEPTH, MACHINES, NODES, Seconds, profile_of, seconds
+from tests.support.invented_machines import DEPTH, NODES, profile_of, seconds
 from tests.support.planner_oracles import every_speedup, speedup
 from tests.support.simulated_decoding import SimulatedDecoder
 from treeopt.adaptation import Recalibration
 from treeopt.planner import plan
-from treeopt.trees import chain
 
 GOOD = [[0.8, 0.08, 0.03, 0.01]] * DEPTH
 BAD = [[0.15, 0.1, 0.06, 0.04]] * DEPTH
@@ -33,9 +29,7 @@ def share_of_best(tree, table, machine):
     return speedup(tree.parents.tolist(), table, machine) / every_speedup(table, machine, NODES, DEPTH).max()
 
 
-@pytest.mark.parametrize(
-    ("before", "after"), [(GOOD, BAD), (GOOD, MIDDLE), (MIDDLE, GOOD), (BAD, GOOD), (BAD, MIDDLE)]
-)
+@pytest.mark.parametrize(("before", "after"), [(GOOD, BAD), (GOOD, MIDDLE), (MIDDLE, GOOD), (BAD, GOOD), (BAD, MIDDLE)])
 @pytest.mark.parametrize("seed", range(6))
 def test_a_drift_of_acceptance_leads_to_a_tree_that_is_as_fast_as_any(before, after, seed):
     profile = profile_of(MACHINE, before)

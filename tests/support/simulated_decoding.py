@@ -26,7 +26,11 @@ class SimulatedDecoder:
 
     def __init__(self, tree: TokenTree, table, machine: Seconds, *, max_nodes: int, temperature: float = 0.0, seed=0):
         self.tree, self.table, self.machine, self.max_nodes = tree, table, machine, max_nodes
-        self.rule, self.sampling, self.draft_sampling = rule_named("sequoia"), Sampling(temperature), Sampling(temperature)
+        self.rule, self.sampling, self.draft_sampling = (
+            rule_named("sequoia"),
+            Sampling(temperature),
+            Sampling(temperature),
+        )
         self.target = SimpleNamespace(config=SimpleNamespace(vocabulary=VOCABULARY))
         self.noise = np.random.default_rng(seed)
         self.trees = [tree]
@@ -85,6 +89,8 @@ class SimulatedDecoder:
             logits = torch.zeros(tree.nodes, VOCABULARY)
             if observer is not None:
                 observer(
-                    DecodedStep(1, self.text, Proposal(tree, logits[:, 0].long()), Step(path, tokens, logits, None), seconds)
+                    DecodedStep(
+                        1, self.text, Proposal(tree, logits[:, 0].long()), Step(path, tokens, logits, None), seconds
+                    )
                 )
         return (self.tokens - start_tokens) / (self.now_s - start_s)
