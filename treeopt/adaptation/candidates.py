@@ -28,10 +28,10 @@ from treeopt.trees import TokenTree, chain
 
 MOST_DEPTHS, MOST_RANKS = 16, 16
 """Of the table that is learnt; what lies behind is never drafted where it pays."""
-SOLVED_TREES = 6
+SOLVED_TREES = 3
 """Of the solved trees, those that are compared."""
 KEPT_TREES = 256
-"""Trees whose replay is kept."""
+"""Trees whose replay and outcomes are kept."""
 PRIOR_STEPS = 20.0
 """Outcomes of the profile's table that stand beside those along its texts."""
 
@@ -72,11 +72,23 @@ class Candidates:
         self.max_nodes = min(max_nodes, self.costs.max_nodes)
         self._rows = np.array(acceptance.table.rows(self.depths)[..., : self.ranks])
         """(D, R, K)."""
+        self._generator = np.random.default_rng(0)
+        self._last_solved: list[TokenTree] = []
+        self._known: dict[TokenTree, Float64] = {}
+        self._odds = log_odds(conditional(self._rows))
+        self._falling = bool(np.all(self._rows[..., 1:] <= self._rows[..., :-1]))
         acceptance.table.reach(tree)  # refuse now what is deeper than was measured
         self.costs.expected(tree, None)
 
     def known(self, tree: TokenTree) -> Float64:
         """Return (D, K): how often each rank is accepted once tried, in steps with a tree, as the profile has it."""
+        if tree not in self._known:
+            if len(self._known) >= KEPT_TREES:
+                self._known.clear()
+            self._known[tree] = self._counted(tree)
+        return self._known[tree]
+
+    def _counted(self, tree: TokenTree) -> Float64:
         table = conditional(self._rows[:, 0] if self._rows.shape[1] == 1 else self._rows.mean(axis=1))
         ranks = self._model.acceptance.accepted_ranks
         if ranks is None or tree.nodes == 1:
@@ -84,7 +96,15 @@ class Candidates:
         found = outcomes_along(ranks, tree, self.depths, self.ranks)
         return np.asarray(np.clip((found.accepted + PRIOR_STEPS * table) / (found.tried + PRIOR_STEPS), 1e-4, 1 - 1e-4))
 
-    def best(self, learnt: Learnt, times: StepTimes, current: TokenTree, context_tokens: int | None) -> Choice:
+    def best(
+        self,
+        learnt: Learnt,
+        times: StepTimes,
+        current: TokenTree,
+        context_tokens: int | None,
+        *,
+        solve_anew: bool = True,
+    ) -> Choice:
         """Return the tree with the most tokens per second: the one in use, plain decoding, a chain or any other.
 
         Args:
@@ -92,10 +112,13 @@ class Candidates:
             times: of steps.
             current: the tree in use.
             context_tokens: tokens in the cache; None for the context planned for.
+            solve_anew: whether there is time to solve; else chains and the trees that were solved last are looked at.
         """
         costs = self.costs.at(context_tokens)
         table = self._table(learnt.shift)
-        trees = list(dict.fromkeys([current, *self._chains, *self._solved(table, costs, times)]))
+        if solve_anew:
+            self._last_solved = self._solved(table, costs, times)
+        trees = list(dict.fromkeys([current, *self._chains, *self._last_solved]))
         tokens = np.array([table.expected_tokens(tree) * self._replayed(tree) for tree in trees])
         seconds = self._seconds(trees, costs, times)
         rates = tokens / seconds
@@ -125,18 +148,19 @@ class Candidates:
         return list(found)
 
     def _seconds(self, trees: list[TokenTree], costs: StepCosts, times: StepTimes) -> Float64:
-        parts = costs.parts(*sizes(trees))
         own = np.array([times.own(tree) for tree in trees])
-        return np.asarray((parts.draft * times.drafting + parts.verify + parts.overhead) * own)
+        return np.asarray(with_slower_drafts(costs, times.drafting).step_s(*sizes(trees)) * own)
 
     def _noise(self, learnt: Learnt, current: TokenTree, other: TokenTree) -> float:
         """Return the standard error of the logarithm of the quotient of two trees' tokens."""
-        rows = joint(probability(log_odds(conditional(self._rows)) + learnt.draws[:, :, None]))
+        rows = joint(probability(self._odds + learnt.draws(self._generator)[:, :, None]))
         draws = TokenDraws(p=rows)
         return float(np.log(draws.tokens(other) / draws.tokens(current)).std())
 
     def _table(self, shift: Float64) -> AcceptanceTable:
-        rows = joint(probability(log_odds(conditional(self._rows)) + shift[:, None]))
+        rows = joint(probability(self._odds + shift[:, None]))
+        if self._falling:  # rows that rise by noise would be solved by a slower way
+            rows = np.minimum.accumulate(rows, axis=-1)
         return AcceptanceTable(rows[:, 0] if rows.shape[1] == 1 else rows)
 
     @cached_property

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import numpy as np
+
 from treeopt.adaptation.times import ExpectedSeconds
 from treeopt.planner.condition import condition
 from treeopt.planner.costs import StepCosts, sizes, step_costs
@@ -37,6 +39,7 @@ class ContextCosts:
         self._shortest, self._longest = min(contexts), max(contexts)
         self._planned = first.context_tokens
         self._kept: dict[int, StepCosts] = {}
+        self._expected: dict[tuple[int, TokenTree], ExpectedSeconds] = {}
         self.max_nodes = first.max_nodes
 
     def rounded(self, context_tokens: int | None) -> int:
@@ -57,10 +60,24 @@ class ContextCosts:
 
     def expected(self, tree: TokenTree, context_tokens: int | None) -> ExpectedSeconds:
         """Return what the profile says of the seconds of a step with a tree."""
-        parts = self.at(context_tokens).parts(*sizes([tree]))
-        return ExpectedSeconds(float(parts.draft[0]), float(parts.verify[0] + parts.overhead[0]))
+        key = self.rounded(context_tokens), tree
+        if key not in self._expected:
+            if len(self._expected) == KEPT_CONTEXTS:
+                self._expected.clear()
+            costs, (nodes, widths) = self.at(context_tokens), sizes([tree])
+            draft_s = float(passes_only(costs).at(widths).sum())
+            self._expected[key] = ExpectedSeconds(draft_s, float(costs.step_s(nodes, widths)[0]) - draft_s)
+        return self._expected[key]
 
 
 def with_slower_drafts(costs: StepCosts, factor: float) -> StepCosts:
     """Return the same with all drafting longer by a factor."""
-    return costs if factor == 1 else replace(costs, draft=Curve.of(costs.draft_s * factor))
+    if factor == 1:
+        return costs
+    every = np.arange(costs.max_draft_width + 1)
+    return replace(costs, draft=Curve.of(costs.draft_s + (factor - 1) * passes_only(costs).at(every)))
+
+
+def passes_only(costs: StepCosts) -> Curve:
+    """Return the seconds of the draft model's passes, without what of a step's overhead was laid on each level."""
+    return replace(costs.draft, more_s=np.zeros_like(costs.draft.more_s))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from treeopt.arrays import Float64
+from treeopt.arrays import Float64, Int64
 from treeopt.records.acceptance_counts import REJECTED
 from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.trees import TokenTree
@@ -30,6 +30,11 @@ class Outcomes(NamedTuple):
     def plus(self, other: "Outcomes", share: float = 1.0) -> "Outcomes":
         """Return a share of these and all of the others."""
         return Outcomes(share * self.tried + other.tried, share * self.accepted + other.accepted)
+
+    def at_most(self, tried: float) -> "Outcomes":
+        """Return as large a share of these that no rank was tried more often than this."""
+        share = min(1.0, tried / max(tried, float(self.tried.max())))
+        return Outcomes(share * self.tried, share * self.accepted)
 
 
 class Visits:
@@ -83,13 +88,21 @@ def outcomes_along(ranks: AcceptedRanks, tree: TokenTree, depths: int, branching
     promises more than is counted while decoding.
     """
     found = Outcomes.none(depths, branching)
+    columns = np.arange(branching)
     for text, step_tokens in zip(ranks.ranks, ranks.step_tokens(tree), strict=True):
-        lengths, accepted, position = step_tokens.tolist(), text.tolist(), 0
-        while position < len(lengths) - tree.max_depth:
-            for depth in range(min(lengths[position], tree.max_depth, depths)):
-                rank = accepted[position + depth]
-                found.tried[depth, : branching if rank == REJECTED else rank + 1] += 1
-                if REJECTED < rank < branching:
-                    found.accepted[depth, rank] += 1
-            position += lengths[position]
+        roots = _roots(step_tokens.tolist(), len(text) - tree.max_depth)
+        for depth in range(min(tree.max_depth, depths)):
+            rank = text[roots[step_tokens[roots] > depth] + depth]  # of the children of nodes that steps came to
+            tried = np.where(rank == REJECTED, branching, rank)
+            found.tried[depth] += (columns <= tried[:, None]).sum(axis=0)
+            found.accepted[depth] += (columns == rank[:, None]).sum(axis=0)
     return found
+
+
+def _roots(lengths: list[int], end: int) -> Int64:
+    """Return where steps of these lengths begin, one after the other, before `end`."""
+    found, position = [], 0
+    while position < end:
+        found.append(position)
+        position += lengths[position]
+    return np.array(found, np.int64)

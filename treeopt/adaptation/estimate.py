@@ -8,13 +8,13 @@ binomial likelihood, a normal prior around 0).  Every cell then counts `PRIOR_TR
 profile beside its own outcomes.  No outcome: the profile as it is, so that nothing changes before something was counted.
 """
 
-from itertools import pairwise
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from treeopt.adaptation.counts import Outcomes
-from treeopt.arrays import Float64
+from treeopt.arrays import Float64, Int64
 
 DRAWS = 64
 GROUPS = 3
@@ -32,13 +32,66 @@ LEAST = 1e-4
 ROUNDS = 8
 
 
-class Learnt(NamedTuple):
-    """What is added to the profile's log odds at every depth and rank."""
+@dataclass(frozen=True, eq=False)
+class Learnt:
+    """What outcomes say of every rank and depth.
 
-    shift: Float64
-    """float64 (D, K)."""
-    draws: Float64
-    """float64 (draws, D, K): what it may be as well."""
+    Args:
+        outcomes: counted.
+        known: (D, K), how often each rank was accepted once tried, before anything was counted.
+    """
+
+    outcomes: Outcomes
+    known: Float64
+
+    @cached_property
+    def expected(self) -> Float64:
+        """(D, K): how often each rank is accepted once it is tried."""
+        shifted = probability(self._odds + self._shift)
+        return np.asarray((self.outcomes.accepted + PRIOR_TRIALS * shifted) / (self.outcomes.tried + PRIOR_TRIALS))
+
+    @cached_property
+    def shift(self) -> Float64:
+        """(D, K): what is added to the profile's log odds."""
+        return log_odds(np.clip(self.expected, LEAST, 1 - LEAST)) - self._odds
+
+    def draws(self, generator: np.random.Generator) -> Float64:
+        """Return (draws, D, K): what the shift may be as well."""
+        noise = generator.standard_normal((DRAWS, 1, GROUPS))[..., self._group]
+        drawn = probability(self._odds + self._shift + self._shift_sd * noise)
+        accepted = (self.outcomes.accepted + PRIOR_TRIALS * drawn) / ALIKE
+        rejected = (self.outcomes.tried - self.outcomes.accepted + PRIOR_TRIALS * (1 - drawn)) / ALIKE
+        cells = generator.beta(np.maximum(accepted, LEAST), np.maximum(rejected, LEAST))
+        return log_odds(np.clip(cells, LEAST, 1 - LEAST)) - self._odds
+
+    @cached_property
+    def _odds(self) -> Float64:
+        return log_odds(self.known)
+
+    @cached_property
+    def _group(self) -> Int64:
+        """(K,): which shift each rank has."""
+        return np.minimum(np.arange(self.known.shape[1]), GROUPS - 1)
+
+    @cached_property
+    def _shifts(self) -> list[tuple[float, float]]:
+        """Of every group the most plausible shift, and its standard deviation."""
+        found: list[tuple[float, float]] = []
+        for group in range(int(self._group[-1]) + 1):
+            ranks = slice(group, group + 1 if group < GROUPS - 1 else None)
+            sd = LATER_SD + FOLLOWING * abs(found[0][0]) if found else SHIFT_SD
+            found.append(
+                _shift(self.outcomes.tried[:, ranks], self.outcomes.accepted[:, ranks], self._odds[:, ranks], sd)
+            )
+        return found
+
+    @property
+    def _shift(self) -> Float64:
+        return np.array([shift for shift, _ in self._shifts])[self._group]
+
+    @property
+    def _shift_sd(self) -> Float64:
+        return np.array([sd for _, sd in self._shifts])[self._group]
 
 
 def conditional(rows: Float64) -> Float64:
@@ -71,26 +124,6 @@ def probability(odds: Float64) -> Float64:
     return np.asarray(np.clip(1 / (1 + np.exp(-np.clip(odds, -30, 30))), LEAST, 1 - LEAST))
 
 
-def learn(outcomes: Outcomes, known: Float64, generator: np.random.Generator) -> Learnt:
-    """Return what some outcomes add to what was known, (D, K), before them."""
-    odds = log_odds(known)
-    shifts, sds, sd = [], [], SHIFT_SD
-    for ranks in _groups(known.shape[1]):
-        shift, found_sd = _shift(outcomes.tried[:, ranks], outcomes.accepted[:, ranks], odds[:, ranks], sd)
-        shifts += [shift] * (ranks.stop - ranks.start)
-        sds += [found_sd] * (ranks.stop - ranks.start)
-        sd = LATER_SD + FOLLOWING * abs(shifts[0])
-    common, sd_of = np.array(shifts), np.array(sds)
-    mean = _cells(outcomes, probability(odds + common))
-    noise = generator.standard_normal((DRAWS, 1, GROUPS))
-    drawn = probability(odds + common + sd_of * noise[..., np.minimum(np.arange(len(common)), GROUPS - 1)])
-    worth = 1 / ALIKE
-    accepted = worth * (outcomes.accepted + PRIOR_TRIALS * drawn)
-    rejected = worth * (outcomes.tried - outcomes.accepted + PRIOR_TRIALS * (1 - drawn))
-    cells = np.clip(generator.beta(np.maximum(accepted, LEAST), np.maximum(rejected, LEAST)), LEAST, 1 - LEAST)
-    return Learnt(log_odds(mean) - odds, log_odds(cells) - odds)
-
-
 def surprise(outcomes: Outcomes, expected: Float64) -> float:
     """Return by how many standard errors outcomes are off what was expected of them, (D, K): first ranks, or all later.
 
@@ -102,17 +135,6 @@ def surprise(outcomes: Outcomes, expected: Float64) -> float:
     first = abs(off[:, 0].sum()) / np.sqrt(variance[:, 0].sum() + LEAST**2)
     later = abs(off[:, 1:].sum()) / np.sqrt(variance[:, 1:].sum() + 1.0)
     return float(max(first, later))
-
-
-def expected_of(learnt: Learnt, known: Float64) -> Float64:
-    """Return (D, K): how often every rank is accepted once it is tried."""
-    return probability(log_odds(known) + learnt.shift)
-
-
-def _groups(ranks: int) -> list[slice]:
-    """Return the ranks that have a shift in common."""
-    edges = [*range(min(GROUPS, ranks)), ranks]
-    return [slice(first, end) for first, end in pairwise(edges)]
 
 
 def _shift(tried: Float64, accepted: Float64, odds: Float64, sd: float) -> tuple[float, float]:
@@ -127,8 +149,3 @@ def _shift(tried: Float64, accepted: Float64, odds: Float64, sd: float) -> tuple
         if abs(change) < LEAST:
             break
     return shift, curvature**-0.5
-
-
-def _cells(outcomes: Outcomes, shifted: Float64) -> Float64:
-    """Return (D, K): the shifted profile and each cell's own outcomes together."""
-    return np.asarray((outcomes.accepted + PRIOR_TRIALS * shifted) / (outcomes.tried + PRIOR_TRIALS))

@@ -7,12 +7,10 @@ from collections.abc import Callable
 from math import hypot, log, log1p
 from time import perf_counter
 
-import numpy as np
-
 from treeopt.adaptation.candidates import Candidates, Choice
 from treeopt.adaptation.change import Change
 from treeopt.adaptation.counts import AgedOutcomes, Outcomes, Visits
-from treeopt.adaptation.estimate import expected_of, learn, surprise
+from treeopt.adaptation.estimate import Learnt, surprise
 from treeopt.adaptation.missed import MissedSteps
 from treeopt.adaptation.times import ExpectedSeconds, StepTimes
 from treeopt.arguments import whole
@@ -44,8 +42,8 @@ LEAST_GAIN = 0.02
 TIME_NOISE = 0.01
 """Standard error of a predicted quotient of step times, as a logarithm."""
 OWN_SHARE = 0.003
-"""Of the time that decoding takes, what looking and solving may take at most."""
-HEAD_START_S = 0.03
+"""Of the time that decoding takes, after what share solving has to wait, and after twice of it looking."""
+HEAD_START_S = 0.05
 """And so much besides: what noticing the first change takes."""
 READING_SHARE = 0.004
 """Likewise, while nothing is drafted, what having the draft model read the text may take."""
@@ -153,7 +151,6 @@ class Recalibration:
         shape = candidates.depths, candidates.ranks
         self._recent, self._lasting = AgedOutcomes(RECENT_STEPS, *shape), AgedOutcomes(self._half_life_steps, *shape)
         self._times = StepTimes(RECENT_STEPS)
-        self._generator = np.random.default_rng(0)
         self._since_look = self._since_solved = self._context = 0
         self._context_tokens: int | None = None
         self._solved_context = candidates.costs.rounded(None)
@@ -163,7 +160,7 @@ class Recalibration:
         self._switch_s = 0.0
         self._take(decoder.tree)
         self._expect(self._known)
-        candidates.best(learn(self._lasting.outcomes, self._known, self._generator), self._times, self.tree, None)
+        candidates.best(Learnt(self._lasting.outcomes, self._known), self._times, self.tree, None)
 
     def _measured(self, decoder: Decoder) -> tuple[str | None, float | None]:
         """Return the rule and temperature to start from: as asked for, or the decoder's as far as they were measured."""
@@ -189,7 +186,7 @@ class Recalibration:
         self._solved_drafting = self._times.drafting
 
     def _may_look(self) -> bool:
-        return self.own_s <= HEAD_START_S + OWN_SHARE * self.decoding_s
+        return self.own_s <= 2 * (HEAD_START_S + OWN_SHARE * self.decoding_s)
 
     def _look(self) -> None:
         """Add what was counted to what is known, and solve anew where it does not fit what was solved with."""
@@ -205,7 +202,7 @@ class Recalibration:
         steps, self._since_look = self._since_look, 0
         self._since_solved += steps
         found = self._visits.take() if self._drafts else self._read()
-        self._recent.add(found, steps)
+        self._recent.add(found if self._drafts else found.at_most(RECENT_STEPS), steps)
         self._lasting.add(found, steps)
         self._times.take(self.tree, steps, self._expected)
         self._context_tokens, self._context = self._context // steps, 0
@@ -239,11 +236,13 @@ class Recalibration:
 
     def _solve(self, why: str) -> None:
         """Solve with what is known now, and change the tree where that pays."""
-        learnt = learn(self._lasting.outcomes, self._known, self._generator)
-        choice = self._candidates.best(learnt, self._times, self.tree, self._context_tokens)
+        learnt = Learnt(self._lasting.outcomes, self._known)
+        anew = self.own_s <= HEAD_START_S + OWN_SHARE * self.decoding_s
+        choice = self._candidates.best(learnt, self._times, self.tree, self._context_tokens, solve_anew=anew)
         if self._pays(choice):
             self._change(choice, why)
-        self._expect(expected_of(learnt, self._known))
+            learnt = Learnt(self._lasting.outcomes, self._known)
+        self._expect(learnt.expected)
 
     def _pays(self, choice: Choice) -> bool:
         """Return whether a tree is faster by more than noise, the change of trees paid for."""
@@ -258,6 +257,7 @@ class Recalibration:
         self._decoder.change_tree(choice.tree)
         self._switch_s = self._now_s() - start_s
         self._left = before
+        self._recent.outcomes = Outcomes.none(self._candidates.depths, self._candidates.ranks)
         self._take(choice.tree)
         self._last_reading_s, self._reading_pause_s = self.decoding_s, 0.0
         self._missed.forget()

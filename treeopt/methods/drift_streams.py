@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from treeopt.profiler.bench.drift import StreamPart
 from treeopt.profiler.latency.passes import ROOM_TOKENS
-from treeopt.records.sampling import Sampling
+from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime.decoding.limits import trained_tokens
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.pair import ModelPair
@@ -31,7 +31,7 @@ class Circumstances:
     """What is decoded, others."""
     context_tokens: int
     """In the cache when a text begins, about."""
-    sampling: Sampling = Sampling()
+    sampling: Sampling = GREEDY
     busy: bool = False
 
     def part(self, texts: int) -> StreamPart:
