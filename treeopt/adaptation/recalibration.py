@@ -3,7 +3,9 @@
 What it changes is how tokens are drafted, never what the text's distribution is.
 """
 
+from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from math import hypot, log, log1p
 from time import perf_counter
 
@@ -11,6 +13,7 @@ from treeopt.adaptation.candidates import Candidates, Choice
 from treeopt.adaptation.change import Change
 from treeopt.adaptation.counts import AgedOutcomes, Outcomes, Visits
 from treeopt.adaptation.estimate import Learnt, surprise
+from treeopt.adaptation.learnt_profile import learnt_acceptance, learnt_latency, learnt_profile
 from treeopt.adaptation.missed import MissedSteps
 from treeopt.adaptation.times import ExpectedSeconds, StepTimes
 from treeopt.arguments import whole
@@ -18,9 +21,9 @@ from treeopt.arrays import Float64
 from treeopt.errors import InvalidValueError
 from treeopt.planner.planning import check_profile
 from treeopt.planner.request import PlanRequest, Where
-from treeopt.records.profile import Profile
+from treeopt.records.profile import Machine, Profile
 from treeopt.runtime.decoding.decoder import Decoder
-from treeopt.runtime.decoding.observer import DecodedStep
+from treeopt.runtime.decoding.observer import DecodedStep, StepSeconds
 from treeopt.trees import TokenTree
 
 HALF_LIFE_STEPS = 384
@@ -43,7 +46,7 @@ TIME_NOISE = 0.01
 """Standard error of a predicted quotient of step times, as a logarithm."""
 OWN_SHARE = 0.003
 """Of the time that decoding takes, after what share solving has to wait, and after twice of it looking."""
-HEAD_START_S = 0.05
+HEAD_START_S = 0.03
 """And so much besides: what noticing the first change takes."""
 READING_SHARE = 0.004
 """Likewise, while nothing is drafted, what having the draft model read the text may take."""
@@ -54,6 +57,10 @@ MOST_MISSED, MOST_MISSED_NUMBERS = 256, 2**24
 CONTEXT_CHANGED = 1.25
 """Change of the context, as a quotient, after which costs may be others."""
 KEPT_CHANGES = 1000
+KEPT_SAMPLES, KEPT_TREES = 64, 16
+"""Times of steps that are kept of each of so many trees."""
+ROOM_NODES = 64
+"""Nodes that a decoder is to have room for, so that trees larger than the first can be changed to."""
 
 
 class Recalibration:
@@ -96,10 +103,17 @@ class Recalibration:
         self._decoder: Decoder | None = None
         self.changes: list[Change] = []
         """The latest, oldest first."""
-        self.steps = 0
+        self.steps = self.texts = 0
         """Decoded so far."""
+        self._text: int | None = None
+        self._samples: dict[TokenTree, deque[StepSeconds]] = {}
         self.decoding_s = self.own_s = self.reading_s = 0.0
         """Seconds of all steps; of looking, solving and changing; of the draft model's reading while nothing was drafted."""
+
+    def room_nodes(self, tree: TokenTree) -> int:
+        """Return the `max_nodes` that a decoder is best made with which begins with a tree."""
+        measured = max(each.verify.max_tokens for each in self.profile.step_latencies)
+        return max(tree.nodes, min(ROOM_NODES, measured))
 
     @property
     def tree(self) -> TokenTree:
@@ -140,9 +154,45 @@ class Recalibration:
         self._since_look += 1
         self._context += len(step.tokens)
         self._times.note(seconds, self._expected)
+        self._taken.append(seconds)
+        if step.text != self._text:
+            self._text = step.text
+            self.texts += 1
         self.decoding_s += seconds.draft + seconds.verify + seconds.rest
         if self._since_look >= LOOK_STEPS and self._may_look():
             self._look()
+
+    def learnt(self, *, created: str, tool: str, machine: Machine) -> Profile:
+        """Return what was learnt as a profile: what was counted and timed, and for the rest what was measured before.
+
+        Args:
+            created: date and time, ISO 8601.
+            tool: program and version.
+            machine: where it was decoded.
+
+        Raises TreeoptError where hardly any step drafted.
+        """
+        self._gather()
+        before = self.profile.acceptance(rule=self._candidates.rule, temperature=self._candidates.temperature)
+        acceptance = learnt_acceptance(self._lasting.outcomes, before, texts=self.texts)
+        number = self._nearest_latency()
+        latency = learnt_latency(self.profile.latencies[number], self._samples, before.rule)
+        found = learnt_profile(self.profile, acceptance, before, {number: latency})
+        return replace(found, created=created, tool=tool, machine=machine)
+
+    def _nearest_latency(self) -> int:
+        """Return the number of the measured condition that is nearest to what was decoded under."""
+        costs = self._candidates.costs
+        context = costs.rounded(self._context_tokens)
+        fitting = self.profile.latencies_at(self._candidates.temperature)
+        numbers = [number for number, each in enumerate(self.profile.latencies) if each in fitting]
+        return min(
+            numbers,
+            key=lambda number: (
+                self.profile.latencies[number].batch_size != costs.batch_size,
+                abs(self.profile.latencies[number].context_tokens - context),
+            ),
+        )
 
     def _begin(self, decoder: Decoder) -> None:
         rule, temperature = self._measured(decoder)
@@ -173,6 +223,10 @@ class Recalibration:
 
     def _take(self, tree: TokenTree) -> None:
         """Count the steps with a tree from now on."""
+        self._taken = self._samples.pop(tree, deque(maxlen=KEPT_SAMPLES))
+        self._samples[tree] = self._taken
+        while len(self._samples) > KEPT_TREES:
+            self._samples.pop(next(iter(self._samples)))
         self._visits = Visits(tree, self._candidates.depths, self._candidates.ranks)
         self._known = self._candidates.known(tree)
         self._drafts = tree.nodes > 1
@@ -200,6 +254,8 @@ class Recalibration:
     def _gather(self) -> None:
         """Add what was counted since the last look, and follow the context."""
         steps, self._since_look = self._since_look, 0
+        if steps == 0:
+            return
         self._since_solved += steps
         found = self._visits.take() if self._drafts else self._read()
         self._recent.add(found if self._drafts else found.at_most(RECENT_STEPS), steps)
