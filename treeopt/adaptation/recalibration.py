@@ -30,10 +30,10 @@ HALF_LIFE_STEPS = 384
 """After so many further steps one counts half."""
 RECENT_STEPS = 32
 """The half-life of the outcomes that tell whether something changed."""
-LOOK_STEPS = 16
-"""Steps between two looks at what was counted."""
+LOOK_STEPS, PLAIN_LOOK_STEPS = 16, 64
+"""Steps between two looks at what was counted, and where nothing is drafted."""
 SOLVE_STEPS = 512
-"""Steps after which is solved anew in any case."""
+"""Steps after which is compared anew in any case."""
 SURPRISE = 3.5
 """Standard errors by which recent outcomes are off where something changed."""
 TIMES_CHANGED = 0.12
@@ -159,7 +159,7 @@ class Recalibration:
             self._text = step.text
             self.texts += 1
         self.decoding_s += seconds.draft + seconds.verify + seconds.rest
-        if self._since_look >= LOOK_STEPS and self._may_look():
+        if self._since_look >= self._pause_steps and self._may_look():
             self._look()
 
     def learnt(self, *, created: str, tool: str, machine: Machine) -> Profile:
@@ -230,6 +230,7 @@ class Recalibration:
         self._visits = Visits(tree, self._candidates.depths, self._candidates.ranks)
         self._known = self._candidates.known(tree)
         self._drafts = tree.nodes > 1
+        self._pause_steps = LOOK_STEPS if self._drafts else PLAIN_LOOK_STEPS
         self._expected: ExpectedSeconds = self._candidates.costs.expected(tree, self._context_tokens)
 
     def _expect(self, expected: Float64) -> None:
@@ -293,7 +294,7 @@ class Recalibration:
     def _solve(self, why: str) -> None:
         """Solve with what is known now, and change the tree where that pays."""
         learnt = Learnt(self._lasting.outcomes, self._known)
-        anew = self.own_s <= HEAD_START_S + OWN_SHARE * self.decoding_s
+        anew = self._since_solved < SOLVE_STEPS and self.own_s <= HEAD_START_S + OWN_SHARE * self.decoding_s
         choice = self._candidates.best(learnt, self._times, self.tree, self._context_tokens, solve_anew=anew)
         if self._pays(choice):
             self._change(choice, why)
