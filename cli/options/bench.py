@@ -42,6 +42,7 @@ REFUSED = {
         "lossy": "streams are verified by the rule sequoia. Leave it out.",
         "profile_path": "plans are made from what is measured before and behind each change. Leave it out.",
         "temperatures": "each stream has its own. Leave it out.",
+        "temperatures_alias": "each stream has its own. Leave it out.",
     },
     ENGINE: {
         "drafter": "the engine drafts by its own method. Leave it out.",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from treeopt.adaptation.counts import Outcomes
-from treeopt.runtime.decoding.decoder import Decoder
+from treeopt.runtime.decoding.observer import Steered
 from treeopt.runtime.rules.distributions import distribution
 
 
@@ -23,7 +23,7 @@ class MissedSteps:
         most: beyond so many, the oldest are forgotten.
     """
 
-    def __init__(self, decoder: Decoder, most: int) -> None:
+    def __init__(self, decoder: Steered, most: int) -> None:
         self._decoder, self._most = decoder, most
         self._sampled = decoder.rule.random_drafts and not decoder.sampling.greedy
         self._text = 0

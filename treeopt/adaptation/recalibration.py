@@ -10,7 +10,7 @@ from math import hypot, log, log1p
 from time import perf_counter
 
 from treeopt.adaptation.candidates import Candidates, Choice
-from treeopt.adaptation.change import Change
+from treeopt.adaptation.change import Change, shape_of
 from treeopt.adaptation.counts import AgedOutcomes, Outcomes, Visits
 from treeopt.adaptation.estimate import Learnt, surprise
 from treeopt.adaptation.learnt_profile import learnt_acceptance, learnt_latency, learnt_profile
@@ -20,10 +20,9 @@ from treeopt.arguments import whole
 from treeopt.arrays import Float64
 from treeopt.errors import InvalidValueError
 from treeopt.planner.planning import check_profile
-from treeopt.planner.request import PlanRequest, Where
+from treeopt.planner.request import PlanRequest
 from treeopt.records.profile import Machine, Profile
-from treeopt.runtime.decoding.decoder import Decoder
-from treeopt.runtime.decoding.observer import DecodedStep, StepSeconds
+from treeopt.runtime.decoding.observer import DecodedStep, Steered, StepSeconds
 from treeopt.trees import TokenTree
 
 HALF_LIFE_STEPS = 384
@@ -70,10 +69,8 @@ class Recalibration:
 
     Args:
         profile: what was measured before.
-        rule: verification rule; by default the decoder's where it was measured, or else the first measured.
-        temperature: whose measured acceptance is started from; by default the decoder's where it was measured.
-        context_tokens: that the plan was made for; costs follow the context that decoding has come to.
-        batch_size: texts decoded together.
+        request: what the plan was made for: rule and temperature, by default the decoder's where they were measured, context
+            and batch size.  Costs follow the context that decoding comes to.
         half_life_steps: after so many further steps one counts half.
         on_change: told of every change, a moment after it.
         now_s: the clock for what re-calibration itself takes.
@@ -85,22 +82,18 @@ class Recalibration:
     def __init__(
         self,
         profile: Profile,
+        request: PlanRequest | None = None,
         *,
-        rule: str | None = None,
-        temperature: float | None = None,
-        context_tokens: int | None = None,
-        batch_size: int | None = None,
         half_life_steps: int = HALF_LIFE_STEPS,
         on_change: Callable[[Change], object] = lambda _: None,
         now_s: Callable[[], float] = perf_counter,
     ) -> None:
         check_profile(profile)
         self.profile = profile
-        self._asked = rule, temperature
-        self._where = Where(context_tokens=context_tokens, batch_size=batch_size)
+        self._request = request or PlanRequest()
         self._half_life_steps = whole("half_life_steps", half_life_steps, 1)
         self._on_change, self._now_s = on_change, now_s
-        self._decoder: Decoder | None = None
+        self._decoder: Steered | None = None
         self.changes: list[Change] = []
         """The latest, oldest first."""
         self.steps = self.texts = 0
@@ -111,7 +104,7 @@ class Recalibration:
         """Seconds of all steps; of looking, solving and changing; of the draft model's reading while nothing was drafted."""
 
     def room_nodes(self, tree: TokenTree) -> int:
-        """Return the `max_nodes` that a decoder is best made with which begins with a tree."""
+        """Return the nodes of the largest tree that is changed to, in a decoder that begins with a tree."""
         measured = max(each.verify.max_tokens for each in self.profile.step_latencies)
         return max(tree.nodes, min(ROOM_NODES, measured))
 
@@ -120,7 +113,12 @@ class Recalibration:
         """The tree in use."""
         return self._visits.tree
 
-    def attach(self, decoder: Decoder) -> None:
+    @property
+    def shape(self) -> str:
+        """The tree in use, in words."""
+        return shape_of(self.tree)
+
+    def attach(self, decoder: Steered) -> None:
         """Take a decoder; another one goes on with the tree and all that was learnt at the last."""
         if not decoder.takes_trees:
             raise InvalidValueError(
@@ -194,10 +192,10 @@ class Recalibration:
             ),
         )
 
-    def _begin(self, decoder: Decoder) -> None:
-        rule, temperature = self._measured(decoder)
-        request = PlanRequest(rule=rule, temperature=temperature, where=self._where)
-        self._candidates = candidates = Candidates(self.profile, request, decoder.tree, decoder.max_nodes)
+    def _begin(self, decoder: Steered) -> None:
+        self._candidates = candidates = Candidates(
+            self.profile, self._measured(decoder), decoder.tree, decoder.max_nodes
+        )
         shape = candidates.depths, candidates.ranks
         self._recent, self._lasting = AgedOutcomes(RECENT_STEPS, *shape), AgedOutcomes(self._half_life_steps, *shape)
         self._times = StepTimes(RECENT_STEPS)
@@ -212,14 +210,14 @@ class Recalibration:
         self._expect(self._known)
         candidates.best(Learnt(self._lasting.outcomes, self._known), self._times, self.tree, None)
 
-    def _measured(self, decoder: Decoder) -> tuple[str | None, float | None]:
-        """Return the rule and temperature to start from: as asked for, or the decoder's as far as they were measured."""
-        rule, temperature = self._asked
+    def _measured(self, decoder: Steered) -> PlanRequest:
+        """Return what is asked for, rule and temperature by default the decoder's as far as they were measured."""
+        rule, temperature = self._request.rule, self._request.temperature
         if temperature is None and self.profile.acceptances_of(rule=rule, temperature=decoder.sampling.temperature):
             temperature = decoder.sampling.temperature
         if rule is None and self.profile.acceptances_of(rule=decoder.rule.name, temperature=temperature):
             rule = decoder.rule.name
-        return rule, temperature
+        return replace(self._request, rule=rule, temperature=temperature)
 
     def _take(self, tree: TokenTree) -> None:
         """Count the steps with a tree from now on."""

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from treeopt.adaptation import Change, Recalibration
+from treeopt.adaptation.change import shape_of
 from treeopt.methods.drift_streams import Circumstances, Stream
 from treeopt.planner import Plan, PlanRequest, Where, requested_plan
-from treeopt.planner.model import kind_of
 from treeopt.profiler import Journal, Measurement, Settings, clock_for
 from treeopt.profiler.bench.drift import DecodedStream, Way, computing, decode_stream
 from treeopt.profiler.bench.losslessness import greedy_losslessness
@@ -158,9 +158,7 @@ class DriftBench:
     def _adapted(self, stream: Stream, profile: Profile, tree: TokenTree, note: Callable[[Change], object]) -> Way:
         recalibration = Recalibration(
             profile,
-            rule=RULE,
-            temperature=stream.before.sampling.temperature,
-            context_tokens=stream.before.context_tokens,
+            _request(stream.before),
             on_change=note,
         )
         return self._observed(stream, tree, lambda _: recalibration)
@@ -168,9 +166,7 @@ class DriftBench:
     def _learning(self, stream: Stream, profile: Profile, tree: TokenTree, learner: Learner) -> Way:
         recalibration = Recalibration(
             profile,
-            rule=RULE,
-            temperature=stream.before.sampling.temperature,
-            context_tokens=stream.before.context_tokens,
+            _request(stream.before),
         )
         learning: dict[int, tuple[LanguageModel, Observer]] = {}
 
@@ -205,7 +201,6 @@ class DriftBench:
             tree,
             rule=RULE,
             sampling=where.sampling,
-            max_nodes=None if observer is None else max(tree.nodes, self.effort.max_nodes),
             on_step=observer,
         )
 
@@ -219,12 +214,13 @@ class DriftBench:
 
 
 def _plan(profile: Profile, where: Circumstances) -> Plan:
-    request = PlanRequest(
-        rule=RULE,
-        temperature=where.sampling.temperature,
-        where=Where(context_tokens=max(where.context_tokens, min(e.context_tokens for e in profile.latencies))),
+    return requested_plan(profile, _request(where))
+
+
+def _request(where: Circumstances) -> PlanRequest:
+    return PlanRequest(
+        rule=RULE, temperature=where.sampling.temperature, where=Where(context_tokens=where.context_tokens)
     )
-    return requested_plan(profile, request)
 
 
 def _timed(found: DecodedStream) -> TimedStream:
@@ -232,10 +228,4 @@ def _timed(found: DecodedStream) -> TimedStream:
 
 
 def _note(changes: list[TreeChange], at: Sequence[int], change: Change) -> None:
-    changes.append(TreeChange(text=at[0], why=change.why, before=shape(change.before), after=shape(change.after)))
-
-
-def shape(tree: TokenTree) -> str:
-    """Return a tree in a few words."""
-    kind = kind_of(tree)
-    return "plain decoding" if kind == "plain" else f"{kind} of {tree.nodes} nodes, depth {tree.max_depth}"
+    changes.append(TreeChange(text=at[0], why=change.why, before=shape_of(change.before), after=shape_of(change.after)))

@@ -53,7 +53,8 @@ class Decoder:
         seed: of all randomness: a text that is given none takes one made of this and the number of the text.
         lossy: allow a rule under which the text does not follow the target's distribution.
         max_text_tokens: longest text, prompt included; at most and by default what the models were trained for.
-        max_nodes: nodes of the largest tree that `change_tree` may bring; by default this tree's.
+        max_nodes: nodes of the largest tree that `change_tree` may bring; by default this tree's, or what `on_step` may
+            change to.
         cuda_graphs: whether passes over trees that come again are captured as CUDA graphs, which takes a moment for
             every new size; by default on a CUDA device.  On a CPU, the same work is done without graphs.
         on_step: told of every step once it is committed; see `treeopt.runtime.decoding.observer`.
@@ -83,6 +84,8 @@ class Decoder:
     ) -> None:
         self._rule = fitting_rule(rule, drafter, lossy=lossy)
         sampling = sampling or Sampling(temperature, top_p, top_k)
+        if max_nodes is None and tree is not None and isinstance(on_step, Steering):
+            max_nodes = on_step.room_nodes(tree)
         sampled_from = draft_sampling_of(sampling, draft_sampling)
         self._setup = setup = Setup.of(target, drafter, tree, max_nodes=max_nodes, max_text_tokens=max_text_tokens)
         setup.check_memory(sampling)
