@@ -102,7 +102,7 @@ class DriftBench:
             branching=effort.branching,
             depth=effort.depth,
         )
-        with computing(where.busy):
+        with computing(busy=where.busy):
             return Measurement(
                 self.models.target,
                 where.draft,

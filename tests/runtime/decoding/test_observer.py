@@ -87,9 +87,7 @@ def test_an_observer_that_steers_is_given_the_decoder_and_others_are_told_as_wel
             self.decoder.change_tree(chain(len(self.steps) % 3))
 
     steering, listener = Steering(), Listener()
-    decoder = Decoder(
-        target, draft, TREE, temperature=0.0, on_step=observers(None, steering, listener)
-    )
+    decoder = Decoder(target, draft, TREE, temperature=0.0, on_step=observers(None, steering, listener))
     found = list(decoder.generate(PROMPT, 20))
     assert steering.decoder is decoder
     assert steering.texts == listener.texts
