@@ -183,16 +183,15 @@ def plan_rules(rules: Sequence[RuleTrees], where: Condition, *, max_nodes: int =
 
 def rule_plan(trees: RuleTrees, model: StepModel, objective: str) -> Plan:
     """Return the plan of one acceptance's trees under a condition and an objective."""
-    solution, chains, speedups = trees.solution, trees.chains, speeds(trees.solution, model.costs)
+    solution, speedups = trees.solution, speeds(trees.solution, model.costs)
     fastest = trees.fastest(model.costs, speedups)
-    rivals = [fastest.tree, *trees.rivals(speedups)]
-    # without accepted ranks the first is the fastest; with them what the table leaves out may put another before it
-    rivals = [rivals[place] for place in np.argsort(-model.speedups(rivals), kind="stable")]
+    rivals = _ranked(model, [fastest.tree, *trees.rivals(speedups)])
     known = np.array([model.tokens_per_step(tree) for tree in rivals])
     if objective == "speed":
-        best, longest = rivals[0], chains[int(model.speedups(chains).argmax())]
+        best, longest = rivals[0], _ranked(model, trees.chains)[0]
     else:
-        best, longest = solution.tree(solution.max_nodes, solution.max_depth), max(chains, key=model.tokens_per_step)
+        best = solution.tree(solution.max_nodes, solution.max_depth)
+        longest = max(trees.chains, key=model.tokens_per_step)
     row = [("tree", tree) for tree in trees.row(speedups)]
     plain, single, whole, *budgets = model.predict_all([("plain", chain(0)), ("chain", longest), ("tree", best), *row])
     return Plan(
@@ -206,6 +205,21 @@ def rule_plan(trees: RuleTrees, model: StepModel, objective: str) -> Plan:
         model=model,
         solution=solution,
     )
+
+
+def fastest_trees(trees: RuleTrees, model: StepModel) -> tuple[TokenTree, TokenTree]:
+    """Return the fastest tree and the fastest chain by one acceptance under a condition, as `rule_plan` plans them."""
+    speedups = speeds(trees.solution, model.costs)
+    found = [trees.fastest(model.costs, speedups).tree, *trees.rivals(speedups)]
+    return _ranked(model, found)[0], _ranked(model, trees.chains)[0]
+
+
+def _ranked(model: StepModel, trees: Sequence[TokenTree]) -> list[TokenTree]:
+    """Return trees by their speed, the fastest first, in a tie as they came.
+
+    Without accepted ranks that is the order of the acceptance table; with them what it leaves out may change it.
+    """
+    return [trees[place] for place in np.argsort(-model.speedups(trees), kind="stable")]
 
 
 def largest_pass(

@@ -21,6 +21,8 @@ class TextRequest:
     max_new_tokens: int
     stop: Sequence[Sequence[int]] = ()
     seed: int | None = None
+    ignore_end_tokens: bool = False
+    """Go on behind the target's end tokens: a text whose steps are timed is to last."""
 
 
 class TextStep(NamedTuple):

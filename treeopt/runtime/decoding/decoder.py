@@ -216,7 +216,7 @@ class Decoder:
         first = self._texts + 1
         self._texts += len(requests)
         texts = [
-            BatchText(number, first + number, request, self._ending(request.max_new_tokens, request.stop))
+            BatchText(number, first + number, request, self._ending_of(request))
             for number, request in enumerate(requests)
         ]
         if schedule is not None:
@@ -308,8 +308,13 @@ class Decoder:
         at.prepared.make(self._static.tree)
         return at
 
-    def _ending(self, max_new_tokens: int, stop: Sequence[Sequence[int]] = ()) -> Ending:
-        ends = [(token,) for token in self.target.config.end_tokens]
+    def _ending_of(self, request: TextRequest) -> Ending:
+        return self._ending(request.max_new_tokens, request.stop, ignore_end_tokens=request.ignore_end_tokens)
+
+    def _ending(
+        self, max_new_tokens: int, stop: Sequence[Sequence[int]] = (), *, ignore_end_tokens: bool = False
+    ) -> Ending:
+        ends = [] if ignore_end_tokens else [(token,) for token in self.target.config.end_tokens]
         return Ending(max_new_tokens, Stopping([*ends, *stop], vocabulary=self.target.config.vocabulary))
 
     def _loop(self, step: Callable[[], Step], ending: Ending, text: int) -> Iterator[tuple[Step, int]]:
