@@ -24,6 +24,7 @@ BASE = {
     "treeopt.pictures",
     "treeopt.bundled",
     "treeopt.compiling",
+    "treeopt.tabular",
     "treeopt.arrays",
 }
 """The version, errors, reading and writing files, and where the bundled pair lies: everyone may import them."""
