@@ -31,6 +31,7 @@ class Commands(LazyGroup):
         "run": Place("run", "Generate a text with a tree."),
         "bench": Place("bench", "Check whether a prediction comes true."),
         "simulate": Place("simulate", "Predict what a server does under a load."),
+        "doctor": Place("doctor", "Tell what would make measurements better."),
     }
 
     def main(self, *args: Any, **kwargs: Any) -> Any:

@@ -13,7 +13,7 @@ import treeopt
 from treeopt.cli import lazy
 from treeopt.cli.main import Commands, main
 
-NAMES = ["profile", "solve", "show", "compare", "probe", "export", "import", "run", "bench", "simulate"]
+NAMES = ["profile", "solve", "show", "compare", "probe", "export", "import", "run", "bench", "simulate", "doctor"]
 HEAVY = ["numpy", "torch", "numba", "scipy", "matplotlib", "yaml", "tqdm", "transformers", "importlib.metadata"]
 
 
