@@ -31,6 +31,7 @@ class Commands(LazyGroup):
         "run": Place("run", "Generate a text with a tree."),
         "bench": Place("bench", "Check whether a prediction comes true."),
         "simulate": Place("simulate", "Predict what a server does under a load."),
+        "report": Place("report", "Write one page that shows it all."),
     }
 
     def main(self, *args: Any, **kwargs: Any) -> Any:

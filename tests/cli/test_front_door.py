@@ -18,7 +18,7 @@ from treeopt.files import pipes
 from treeopt.records.profile import Profile
 from treeopt.trees import TokenTree, load
 
-COMMANDS = ("profile", "solve", "show", "compare", "probe", "export", "import", "run", "bench", "simulate")
+COMMANDS = ("profile", "solve", "show", "compare", "probe", "export", "import", "run", "bench", "simulate", "report")
 
 
 @pytest.fixture
