@@ -8,7 +8,7 @@ from treeopt.report.html.shapes import Shape, dots, path, shape
 
 WIDTH, HEIGHT = 460.0, 300.0
 """Pixels of a figure beside others; a narrow window makes it smaller."""
-LEFT, RIGHT, TOP, BOTTOM = 52.0, 14.0, 10.0, 44.0
+LEFT, RIGHT, TOP, BOTTOM = 52.0, 22.0, 10.0, 44.0
 ROW = 34.0
 """Pixels of a row: its name, and below it what is drawn."""
 MOST_TICKS = 7

@@ -1,6 +1,7 @@
 """What a figure of the page is made of: shapes of SVG, whose texts are escaped only when they are written."""
 
 import math
+import unicodedata
 from dataclasses import dataclass
 
 MOST_LETTERS = 80
@@ -61,12 +62,17 @@ def dots(points: list[tuple[float, float]]) -> str:
 
 
 def shortened(text: str, most: int = MOST_LETTERS) -> str:
-    """Return a text of at most so many letters, the end of a longer one marked.
+    """Return a text of at most so many letters, wide ones counted twice, the end of a longer one marked.
 
-    >>> shortened("abcdef", 4)
-    'abc…'
+    >>> shortened("abcdef", 4), shortened("模型模型", 4)
+    ('abc…', '模…')
     """
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    room = most
+    for place, letter in enumerate(text):
+        room -= 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+        if room < 0:
+            return f"{text[: place - 1]}…"
+    return text
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from treeopt.planner import Candidate, Plan, Schedule, Segment
 from treeopt.planner.fastest import speeds
 from treeopt.records.latency import Estimate
 from treeopt.report.html.contents import Planned
-from treeopt.report.html.plot import ROW, Plot
+from treeopt.report.html.plot import RIGHT, ROW, Plot
 from treeopt.report.html.shapes import Entry, Figure, shape, shortened
 from treeopt.report.html.tables import Table
 from treeopt.report.text import rule_name
@@ -154,7 +154,7 @@ def bars(name: str, title: str, caption: str, rows: list[tuple[str, str, Estimat
         text = f"{'★ ' if chosen else ''}{shortened(f'{label}: {said}', 62)}"
         full = f"{label}: {said}, {speedup.value:.2f} times plain ({speedup.low:.2f} to {speedup.high:.2f})"
         plot.add(
-            shape("text", "label", x=14, y=top + 11, text=text),
+            shape("text", "label", x=RIGHT, y=top + 11, text=text),
             shape(
                 "rect",
                 f"bar {colour}",
@@ -229,7 +229,7 @@ def _strips(name: str, title: str, segments: tuple[Segment, ...], *, across_batc
     for place, (temperature, other) in enumerate(rows):
         top = 10.0 + ROW * place
         where = f"{other} tokens of context" if across_batches else f"batch of {other}"
-        plot.add(shape("text", "label", x=14, y=top + 11, text=f"{where}, temperature {temperature:g}"))
+        plot.add(shape("text", "label", x=RIGHT, y=top + 11, text=f"{where}, temperature {temperature:g}"))
         for each in segments:
             if row_of(each) != (temperature, other):
                 continue
