@@ -135,7 +135,9 @@ def test_letters_from_right_to_left_stay_in_their_place(browser: "Browser", tmp_
     path = tmp_path / "page.html"
     path.write_text(page(_named(("מודל", "עברי", "א", "ב", "ג"))))
     with seen(browser, path, viewport={"width": 800, "height": 600}) as found:
-        dates = found.tab.evaluate("[...document.querySelectorAll('#facts dd')].map(each => each.getBoundingClientRect().left)")
+        dates = found.tab.evaluate(
+            "[...document.querySelectorAll('#facts dd')].map(each => each.getBoundingClientRect().left)"
+        )
         assert len(set(dates)) == 1
         assert found.tab.evaluate("getComputedStyle(document.body).direction") == "ltr"
 
@@ -248,4 +250,3 @@ def test_a_layout_that_is_wrong_is_found(browser: "Browser", written: Path) -> N
 def _check_layout(tab: "Tab", width: int) -> None:
     """Compare boxes: nothing wider than the window, no figure on another, no text cut off or on another."""
     assert tab.evaluate(LAYOUT) == [], f"at {width} pixels"
-

@@ -1,28 +1,17 @@
 """Acceptance by depth and rank as heat maps."""
 
-from collections.abc import Iterator
-
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.profile import Profile
-from treeopt.records.rules import rule_label
 from treeopt.report.html.plot import Plot
 from treeopt.report.html.shapes import Entry, Figure, shape, shortened
 from treeopt.report.html.tables import Table
+from treeopt.report.profile_words import labelled_acceptances
 
 MOST_RANKS, MOST_DEPTHS = 24, 24
 LEAST_SHOWN = 5e-4
 """Ranks that no depth accepts more often are left out at the end."""
 LEGEND = (0.01, 0.1, 0.3, 0.6, 1.0)
-
-
-def tables_of(profile: Profile) -> Iterator[tuple[str, MeasuredAcceptance]]:
-    """Yield every acceptance of a profile under a label, those of drafters of static trees too."""
-    for each in profile.acceptances:
-        yield f"{rule_label(each.rule)} at temperature {each.temperature:g}{_source(each)}", each
-    for drafter in profile.drafters:
-        for trees in drafter.trees:
-            yield f"{drafter.name} at temperature {trees.sampling.temperature:g}", trees.acceptance
 
 
 def heat_map(name: str, label: str, measured: MeasuredAcceptance) -> Figure:
@@ -79,7 +68,7 @@ def heat_map(name: str, label: str, measured: MeasuredAcceptance) -> Figure:
 def numbers(profile: Profile) -> Table:
     """Return all acceptances as rows of a depth, a parent's rank and a rank."""
     rows = []
-    for label, measured in tables_of(profile):
+    for label, measured in labelled_acceptances(profile):
         table = measured.table
         low_high = table.interval()
         flat = table.p.reshape(-1, table.branching)
@@ -103,7 +92,3 @@ def ranks_shown(table: AcceptanceTable, most: int = MOST_RANKS) -> int:
 def opacity(value: float) -> float:
     """Return how dense a probability is drawn, spread out so that small ones can be told apart."""
     return float(value**0.45)
-
-
-def _source(measured: MeasuredAcceptance) -> str:
-    return "".join(f", {each.source}" for each in measured.imported)

@@ -15,6 +15,7 @@ from treeopt.report.html.tables import Table
 from treeopt.report.html.tree_drawing import nodes_table, tree_figure
 from treeopt.report.html.verdict import Verdict, verdict
 from treeopt.report.plan_text import imported, remarks, subject
+from treeopt.report.profile_words import condition_name, labelled_acceptances
 from treeopt.version import TOOL
 
 DENSITIES = range(101)
@@ -95,7 +96,7 @@ def facts(contents: Contents) -> tuple[tuple[str, str], ...]:
         ("planned for", plan.conditions),
         ("target sampled", f"top-p {measured.top_p:g}, top-k {measured.top_k or 'all'}"),
         ("prompts, positions", f"{measured.prompts or 'unknown'}, {measured.positions or 'unknown'}"),
-        ("conditions measured", ", ".join(passes.condition_name(each) for each in profile.step_latencies)),
+        ("conditions measured", ", ".join(condition_name(each) for each in profile.step_latencies)),
         ("numbers from elsewhere", imported(plan)),
         ("measured", profile.created),
         ("measured by", profile.tool),
@@ -128,7 +129,7 @@ def _planned(planned: Planned) -> list[Section]:
         ]
     maps = [
         acceptance.heat_map(f"acceptance-{number}", label, measured)
-        for number, (label, measured) in enumerate(acceptance.tables_of(profile))
+        for number, (label, measured) in enumerate(labelled_acceptances(profile))
     ]
     found = [
         Section(

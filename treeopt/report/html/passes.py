@@ -10,16 +10,11 @@ from treeopt.report.html.curve import MS, Curve, drawn
 from treeopt.report.html.plot import RIGHT, ROW, TOP, Plot
 from treeopt.report.html.shapes import Entry, Figure, shape
 from treeopt.report.html.tables import Table
+from treeopt.report.profile_words import condition_name
 from treeopt.report.text import milliseconds
 
 PARTS = (("drafting", "draft", "chain"), ("verification", "verify", "tree"), ("overhead", "overhead", "plain"))
 """Name, field of `StepParts`, and colour."""
-
-
-def condition_name(latency: StepLatency) -> str:
-    """Return a condition in words."""
-    way = {None: "", True: ", sampling", False: ", greedy"}[latency.sampled]
-    return f"{latency.context_tokens} tokens of context, batch of {latency.batch_size}{way}"
 
 
 def verification(planned: Planned) -> Figure:
