@@ -91,7 +91,7 @@ def _draw_map(axes: "Axes", measured: MeasuredAcceptance, colours: "ScalarMappab
     for depth in range(depths):
         for rank in range(ranks):
             value = float(rows[depth, rank])
-            dark = float(np.dot(colours.to_rgba(value)[:3], (0.2126, 0.7152, 0.0722))) < 0.5
+            dark = float(np.dot(colours.to_rgba(np.array([value]))[0, :3], (0.2126, 0.7152, 0.0722))) < 0.5
             axes.text(
                 *(rank, depth + 1, f"{100 * value:.0f}" if value >= 0.0995 else f"{100 * value:.1f}"),
                 ha="center",

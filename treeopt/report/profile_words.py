@@ -1,5 +1,7 @@
 """What pictures and texts of a profile name it by: pair, machine, rules, temperatures and date."""
 
+from datetime import date
+
 from treeopt.records.profile import UNKNOWN, MeasuredAcceptance, Profile, StepLatency
 from treeopt.records.rules import rule_label
 
@@ -17,6 +19,11 @@ def measured_on(created: str) -> str:
     'measured 2026-11-21'
     """
     return f"measured {created[:10]}"
+
+
+def raced_today() -> str:
+    """Return the day of a bench that has just ended, in words."""
+    return f"raced {date.today().isoformat()}"
 
 
 def under(profile: Profile) -> str:
