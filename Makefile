@@ -12,7 +12,7 @@ LLAMA := $(foreach part,LLAMA_CURL LLAMA_OPENSSL LLAMA_BUILD_TESTS LLAMA_BUILD_S
 # a worker for each processor, each of one thread (tests/conftest.py)
 PARALLEL := -n logical --maxprocesses 8
 
-.PHONY: demo systems test test-slow test-wheel faults lint bench gguf engines engines-mlx engines-openvino clean
+.PHONY: demo systems test test-slow test-wheel faults lint bench browser-test gguf engines engines-mlx engines-openvino clean
 
 demo: .venv/ready
 	mkdir -p $(DEMO)
@@ -21,6 +21,7 @@ demo: .venv/ready
 	$(BIN)/treeopt show $(DEMO)/tree.json --output $(DEMO)/tree.svg
 	$(BIN)/treeopt run $(DEMO)/tree.json --max-new-tokens 200 --prompt "$$(printf 'class Parser:\n    \042\042\042')"
 	$(BIN)/treeopt bench $(DEMO)/tree.json --profile $(DEMO)/profile.yaml --output $(DEMO)/bench.json
+	$(BIN)/treeopt report $(DEMO)/profile.yaml $(DEMO)/tree.json $(DEMO)/bench.json --output $(DEMO)/report.html
 
 systems: .venv/ready
 	mkdir -p build
@@ -48,6 +49,10 @@ test-wheel: .venv/ready-to-test
 	cd $(WHEEL)/checkout && ../venv/bin/python -m tests.support.warm
 	cd $(WHEEL)/checkout && ../venv/bin/python -m pytest $(PARALLEL) --dist worksteal -m "not slow and not source" \
 		--treeopt-in=../venv
+
+# the page of treeopt report in a real Chromium, which has to be there: apt-get install chromium
+browser-test: .venv/ready-browser
+	$(BIN)/python -m pytest tests/browser
 
 faults: .venv/ready-to-test
 	$(BIN)/python tools/faults.py
@@ -101,6 +106,10 @@ clean:
 
 .venv/ready-to-test: .venv/ready
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[hf,test]"
+	touch $@
+
+.venv/ready-browser: .venv/ready-to-test
+	$(BIN)/python -m pip install --quiet "playwright>=1.49"
 	touch $@
 
 .venv/ready-gguf: .venv/ready-to-test
