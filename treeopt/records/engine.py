@@ -59,6 +59,8 @@ class TimedChain(ShortRepr):
     """Of these the target's pass, where the engine tells it."""
     draft: Timing | None = None
     """Of these the draft model's passes, where it tells them."""
+    prefill: LatencyTable | None = None
+    """Reading prompts of so many tokens, each alone, until the first token, where it tells it."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)

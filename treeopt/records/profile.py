@@ -14,6 +14,7 @@ from treeopt.records.engine import ChainLatency, EngineRun
 from treeopt.records.machine import Machine, Pair
 from treeopt.records.measured_acceptance import ACCEPTANCE, MeasuredAcceptance
 from treeopt.records.measured_drafter import MeasuredDrafter, check_drafters
+from treeopt.records.prefill import PrefillLatency
 from treeopt.records.step_latency import (
     LATENCY_PARTS,
     Disturbance,
@@ -93,6 +94,8 @@ class Profile(ShortRepr, Tabular):
     """Seconds of passes and steps under each condition; none of an engine, whose passes nobody sees."""
     chain_latencies: tuple[ChainLatency, ...] = field(default=(), metadata=in_file("chain_latency"))
     """Seconds of an engine's whole steps under each condition."""
+    prefill: PrefillLatency | None = None
+    """Seconds of reading prompts; None where nobody timed them, and of an engine, whose chains have their own."""
     acceptances: tuple[MeasuredAcceptance, ...] = field(metadata=in_file("acceptance"))
     drafters: tuple[MeasuredDrafter, ...] = ()
     """Those that were measured beside the draft model, whose times and acceptance the profile itself has."""
@@ -102,6 +105,8 @@ class Profile(ShortRepr, Tabular):
             raise InvalidValueError("profile: expected at least one latency and one acceptance.")
         if (self.engine is None) != (not self.chain_latencies):
             raise InvalidValueError("engine: expected with chain_latency, and only there.", field="engine")
+        if self.prefill is not None and self.chain_latencies:
+            raise InvalidValueError("prefill: expected beside latency. Got an engine's.", field="prefill")
         if self.drafters and self.chain_latencies:
             raise InvalidValueError("drafters: expected beside latency. Got an engine's.", field="drafters")
         check_drafters(self.drafters)
