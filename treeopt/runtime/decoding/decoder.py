@@ -17,10 +17,10 @@ from treeopt.runtime.decoding.limits import check_text
 from treeopt.runtime.decoding.setup import Setup, fitting_rule
 from treeopt.runtime.decoding.step_acceptance import StepAcceptance
 from treeopt.runtime.decoding.target_text import TargetText
-from treeopt.runtime.drafters.drafter import Drafter, Proposal, Step
+from treeopt.runtime.drafters.drafter import BatchedDrafter, Drafter, Proposal, Step
 from treeopt.runtime.drafters.texts import Texts
 from treeopt.runtime.models.graphs import GraphPool, pool_for
-from treeopt.runtime.models.model import LanguageModel, Output
+from treeopt.runtime.models.model import LanguageModel, Output, caches_of_texts
 from treeopt.runtime.rules.verify import Verdict
 from treeopt.texts.stop import Stopping
 from treeopt.trees import TokenTree
@@ -90,7 +90,7 @@ class Decoder:
         self._drafter: Drafter = drafter if isinstance(drafter, Drafter) else self._static
         self._acceptance = StepAcceptance(target.name, acceptance_by(self._rule, sampling, target))
         self._acceptance.prepare(self._static.tree)
-        self._target_texts = Texts(partial(self._new_text, pool))
+        self._target_texts = Texts(partial(self._new_texts, pool))
         self._at: TargetText  # the target at the text that `step` decodes, which the first `start` begins
         self._sampling = sampling
         self._seed = seed
@@ -222,7 +222,7 @@ class Decoder:
         requests that arrive.
         """
         size = min(batch_size, max(1, len(requests))) if isinstance(requests, Sequence) else batch_size
-        self._setup.check_batch(self._sampling, size, there=len(self._target_texts))
+        self._setup.check_batch(self._sampling, size, there=self._target_texts.free)
         waiting = self._waiting(requests)
         if schedule is not None:
             for each in schedule.trees:
@@ -232,6 +232,9 @@ class Decoder:
             if schedule is not None:
                 self._take(schedule.tree(count))
 
+        self._target_texts.reserve(size)
+        if isinstance(self._drafter, BatchedDrafter):
+            self._drafter.reserve(size)
         batch = Batch(self._drafter, self._target_texts, self._acceptance, self._begin_checked, before_step)
         return batch.decode(waiting, size)
 
@@ -319,11 +322,13 @@ class Decoder:
         vocabulary = self.target.config.vocabulary
         check_text(token_ids, max_new_tokens, vocabulary=vocabulary, max_text_tokens=self.max_text_tokens)
 
-    def _new_text(self, pool: GraphPool | None) -> TargetText:
-        """Return the target ready for one text, and for the static tree."""
-        at = TargetText(self._setup, self._drafter.wants, pool)
-        at.prepared.make(self._static.tree)
-        return at
+    def _new_texts(self, pool: GraphPool | None, texts: int) -> list[TargetText]:
+        """Return the target ready for so many texts, and for the static tree."""
+        caches = caches_of_texts(self.target, self.max_text_tokens + self.max_nodes, texts)
+        found = [TargetText(self._setup, cache, self._drafter.wants, pool) for cache in caches]
+        for at in found:
+            at.prepared.make(self._static.tree)
+        return found
 
     def _ending_of(self, request: TextRequest) -> Ending:
         return self._ending(request.max_new_tokens, request.stop, ignore_end_tokens=request.ignore_end_tokens)
