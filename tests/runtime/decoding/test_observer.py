@@ -27,7 +27,7 @@ class Listener:
         self.steps.append((told.text, tuple(step.tokens)))
 
 
-def heard(target, draft, decode):
+def told_of(target, draft, decode):
     listener = Listener()
     decode(Decoder(target, draft, TREE, temperature=0.0, on_step=listener))
     return listener
@@ -36,15 +36,15 @@ def heard(target, draft, decode):
 def test_every_step_of_a_text_is_told_and_the_text_is_the_same(target, draft):
     plain = list(Decoder(target, draft, TREE, temperature=0.0).steps(PROMPT, 20))
     found = []
-    listener = heard(target, draft, lambda decoder: found.extend(decoder.steps(PROMPT, 20)))
+    listener = told_of(target, draft, lambda decoder: found.extend(decoder.steps(PROMPT, 20)))
     assert found == plain
     assert [list(tokens)[: len(step)] for (_, tokens), step in zip(listener.steps, plain, strict=True)] == plain
     assert any(len(step) > 1 for step in plain)
 
 
 def test_texts_in_a_batch_are_told_apart(target, draft):
-    alone = heard(target, draft, lambda decoder: [list(decoder.generate(each, 20)) for each in PROMPTS])
-    batch = heard(target, draft, lambda decoder: list(decoder.generate_all(PROMPTS, 20, batch_size=2)))
+    alone = told_of(target, draft, lambda decoder: [list(decoder.generate(each, 20)) for each in PROMPTS])
+    batch = told_of(target, draft, lambda decoder: list(decoder.generate_all(PROMPTS, 20, batch_size=2)))
     assert sorted(batch.steps) == sorted(alone.steps)
     assert batch.texts == alone.texts
     assert batch.steps != alone.steps  # in turn, not one after the other
@@ -55,5 +55,6 @@ def test_a_bench_tells_as_decoding_does(target, draft):
         decoded_text(TimedSteps(decoder), decoder, PROMPT, 20)
 
     assert (
-        heard(target, draft, timed).steps == heard(target, draft, lambda decoder: list(decoder.steps(PROMPT, 20))).steps
+        told_of(target, draft, timed).steps
+        == told_of(target, draft, lambda decoder: list(decoder.steps(PROMPT, 20))).steps
     )

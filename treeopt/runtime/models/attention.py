@@ -60,6 +60,17 @@ class SharedPlace(NamedTuple):
         )
 
 
+class WholeText(NamedTuple):
+    """The tokens of texts from their beginning, each of which sees those before it; nothing is kept of them."""
+
+    rotations: Tensor
+    """Of each token's position."""
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:  # noqa: ARG002
+        """See `Place`."""
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
+
+
 class RaggedPlace:
     """The tokens of several texts, one text after the other, each behind a cache of its own.
 
