@@ -37,6 +37,7 @@ class TimedSteps:
         verified_s = self._time_s()
         step = self._decoder.accept(proposal, output)
         self._decoder.commit(step)
+        self._decoder.tell(proposal, step)
         end_s = self._time_s()
         self.draft_s.append(drafted_s - start_s)
         self.verify_s.append(verified_s - drafted_s)

@@ -618,6 +618,23 @@ def _counted_cores(cores: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class UpdateDropped(Caution):
+    """An update of a draft that learns while it drafts, whose gradient is NaN or infinite."""
+
+    draft: str
+
+    @property
+    def found(self) -> str:
+        """Whose."""
+        return f"{self.draft}: an update of the draft was dropped, because its gradient is NaN or infinite; the text goes on as it was."
+
+    @property
+    def action(self) -> str:
+        """Learn more slowly, or from numbers that are finite."""
+        return "If it happens again, lower --learning-rate, or do without --learn."
+
+
+@dataclass(frozen=True, slots=True)
 class FormatCaution(Caution):
     """What one engine, or one program's format of trees, cannot take or needs; it alone knows the words."""
 

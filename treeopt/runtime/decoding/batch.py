@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 
 from treeopt.errors import OutOfMemoryError, TextsError, TreeoptError
 from treeopt.runtime.decoding.ending import Ending
+from treeopt.runtime.decoding.observer import Observer
 from treeopt.runtime.decoding.step_acceptance import StepAcceptance
 from treeopt.runtime.decoding.target_text import TargetText
 from treeopt.runtime.drafters.drafter import Drafter, Step
@@ -70,6 +71,7 @@ class Batch:
         acceptance: accepts paths of proposals.
         begin: begins a text at both; raises TreeoptError where it cannot be decoded.
         before_step: called with the number of texts before each step of them.
+        on_step: told of each text's step once all are committed.
     """
 
     drafter: Drafter
@@ -77,6 +79,7 @@ class Batch:
     acceptance: StepAcceptance
     begin: Callable[[BatchText], object]
     before_step: Callable[[int], object]
+    on_step: Observer | None = None
 
     def decode(self, waiting: Waiting, size: int) -> Iterator[TextStep]:
         """Yield the steps of texts, `size` of which are decoded at a time; those that wait join before each step."""
@@ -120,6 +123,10 @@ class Batch:
             count = text.ending.count(step.tokens)
             found.append((text, TextStep(text.number, step.tokens[:count], text.ending.reached)))
         self.drafter.accept(list(steps), list(steps.values()))
+        if self.on_step is not None:
+            for text, each, proposal in zip(texts, at, proposals, strict=True):
+                if text.key in steps:
+                    each.tell(self.on_step, text.key, proposal, steps[text.key])
         return found
 
     def _begin_error(self, text: BatchText) -> TreeoptError | None:

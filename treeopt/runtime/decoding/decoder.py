@@ -14,6 +14,7 @@ from treeopt.runtime.decoding.arriving import ArrivedTexts, Arriving
 from treeopt.runtime.decoding.batch import Batch, BatchText, TextRequest, TextStep, Waiting, tokens_of
 from treeopt.runtime.decoding.ending import Ending
 from treeopt.runtime.decoding.limits import check_text
+from treeopt.runtime.decoding.observer import Observer
 from treeopt.runtime.decoding.setup import Setup, fitting_rule
 from treeopt.runtime.decoding.step_acceptance import StepAcceptance
 from treeopt.runtime.decoding.target_text import TargetText
@@ -52,6 +53,7 @@ class Decoder:
         max_nodes: nodes of the largest tree that `change_tree` may bring; by default this tree's.
         cuda_graphs: whether passes over trees that come again are captured as CUDA graphs, which takes a moment for
             every new size; by default on a CUDA device.  On a CPU, the same work is done without graphs.
+        on_step: told of every step once it is committed; see `treeopt.runtime.decoding.observer`.
 
     Raises InvalidValueError for values out of range, rules that do not fit the drafter, and models whose vocabularies
     differ in size, OutOfMemoryError where caches, masks and probabilities need more memory than is free.
@@ -74,6 +76,7 @@ class Decoder:
         max_text_tokens: int | None = None,
         max_nodes: int | None = None,
         cuda_graphs: bool | None = None,
+        on_step: Observer | None = None,
     ) -> None:
         self._rule = fitting_rule(rule, drafter, lossy=lossy)
         sampling = sampling or Sampling(temperature, top_p, top_k)
@@ -93,6 +96,7 @@ class Decoder:
         self._target_texts = Texts(partial(self._new_texts, pool))
         self._at: TargetText  # the target at the text that `step` decodes, which the first `start` begins
         self._sampling = sampling
+        self._on_step = on_step
         self._seed = seed
         self._text = self._texts = 0
 
@@ -235,7 +239,9 @@ class Decoder:
         self._target_texts.reserve(size)
         if isinstance(self._drafter, BatchedDrafter):
             self._drafter.reserve(size)
-        batch = Batch(self._drafter, self._target_texts, self._acceptance, self._begin_checked, before_step)
+        batch = Batch(
+            self._drafter, self._target_texts, self._acceptance, self._begin_checked, before_step, self._on_step
+        )
         return batch.decode(waiting, size)
 
     def start(self, token_ids: Sequence[int], *, seed: int | None = None) -> None:
@@ -252,6 +258,7 @@ class Decoder:
         output = self.verify(proposal)
         step = self.accept(proposal, output)
         self.commit(step)
+        self.tell(proposal, step)
         return step
 
     def draft(self) -> Proposal:
@@ -278,6 +285,11 @@ class Decoder:
         """Keep the accepted path in the caches; the last committed token is the new root."""
         self._at.cache.keep(0, step.path)
         self._drafter.accept([self._text], [step])
+
+    def tell(self, proposal: Proposal, step: Step) -> None:
+        """Tell the observer, if there is one, of a step that is committed."""
+        if self._on_step is not None:
+            self._at.tell(self._on_step, self._text, proposal, step)
 
     def _waiting(self, requests: Sequence[TextRequest] | Arriving) -> Waiting:
         if not isinstance(requests, Sequence):
