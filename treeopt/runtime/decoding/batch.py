@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import NamedTuple, Protocol
 
 from treeopt.errors import OutOfMemoryError, TextsError, TreeoptError
 from treeopt.runtime.decoding.ending import Ending
-from treeopt.runtime.decoding.observer import Observer
+from treeopt.runtime.decoding.observer import Observer, StepSeconds
 from treeopt.runtime.decoding.step_acceptance import StepAcceptance
 from treeopt.runtime.decoding.target_text import TargetText
 from treeopt.runtime.drafters.drafter import Drafter, Step
@@ -110,8 +111,11 @@ class Batch:
         """Decode one step of every text."""
         at = [self.targets[text.key] for text in texts]
         keys = [text.key for text in texts]
+        start_s = perf_counter()
         proposals = self.drafter.propose(keys, [each.noise for each in at])
+        drafted_s = perf_counter()
         outputs = run_together([each.call(proposal) for each, proposal in zip(at, proposals, strict=True)])
+        verified_s = perf_counter()
         found, steps = [], dict[int, Step]()
         for text, each, proposal, output in zip(texts, at, proposals, outputs, strict=True):
             try:
@@ -124,9 +128,13 @@ class Batch:
             found.append((text, TextStep(text.number, step.tokens[:count], text.ending.reached)))
         self.drafter.accept(list(steps), list(steps.values()))
         if self.on_step is not None:
+            seconds: StepSeconds | None = StepSeconds(
+                drafted_s - start_s, verified_s - drafted_s, perf_counter() - verified_s
+            )
             for text, each, proposal in zip(texts, at, proposals, strict=True):
                 if text.key in steps:
-                    each.tell(self.on_step, text.key, proposal, steps[text.key])
+                    each.tell(self.on_step, text.key, proposal, steps[text.key], seconds)
+                    seconds = None
         return found
 
     def _begin_error(self, text: BatchText) -> TreeoptError | None:

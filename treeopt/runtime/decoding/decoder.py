@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
+from time import perf_counter
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.records.sampling import Sampling, draft_sampling_of
@@ -14,14 +16,16 @@ from treeopt.runtime.decoding.arriving import ArrivedTexts, Arriving
 from treeopt.runtime.decoding.batch import Batch, BatchText, TextRequest, TextStep, Waiting, tokens_of
 from treeopt.runtime.decoding.ending import Ending
 from treeopt.runtime.decoding.limits import check_text
-from treeopt.runtime.decoding.observer import Observer
+from treeopt.runtime.decoding.observer import Observer, Steering, StepSeconds
 from treeopt.runtime.decoding.setup import Setup, fitting_rule
 from treeopt.runtime.decoding.step_acceptance import StepAcceptance
 from treeopt.runtime.decoding.target_text import TargetText
 from treeopt.runtime.drafters.drafter import BatchedDrafter, Drafter, Proposal, Step
+from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.runtime.drafters.texts import Texts
 from treeopt.runtime.models.graphs import GraphPool, pool_for
 from treeopt.runtime.models.model import LanguageModel, Output, caches_of_texts
+from treeopt.runtime.rules import Rule
 from treeopt.runtime.rules.verify import Verdict
 from treeopt.texts.stop import Stopping
 from treeopt.trees import TokenTree
@@ -95,15 +99,45 @@ class Decoder:
         self._acceptance.prepare(self._static.tree)
         self._target_texts = Texts(partial(self._new_texts, pool))
         self._at: TargetText  # the target at the text that `step` decodes, which the first `start` begins
-        self._sampling = sampling
+        self._sampling, self._draft_sampling = sampling, sampled_from
         self._on_step = on_step
         self._seed = seed
         self._text = self._texts = 0
+        if isinstance(on_step, Steering):
+            on_step.attach(self)
 
     @property
     def tree(self) -> TokenTree:
         """The static tree; the root alone where a drafter brings trees of its own."""
         return self._static.tree
+
+    @property
+    def rule(self) -> Rule:
+        """The verification rule."""
+        return self._rule
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the target's tokens are sampled."""
+        return self._sampling
+
+    @property
+    def draft_sampling(self) -> Sampling:
+        """What a static tree's children are sampled from."""
+        return self._draft_sampling
+
+    @property
+    def takes_trees(self) -> bool:
+        """Whether a draft model fills a static tree, which `change_tree` may replace."""
+        return isinstance(self._static, StaticTreeDrafter)
+
+    def catch_up(self, text: int) -> Tensor | None:
+        """Have the draft model read what of a text it was not fed; see `StaticTreeDrafter.catch_up`.
+
+        None where no draft model fills static trees.
+        """
+        static = self._static
+        return static.catch_up(text) if isinstance(static, StaticTreeDrafter) else None
 
     def change_tree(self, tree: TokenTree) -> None:
         """Draft and verify another tree from the next step on, between texts or within one.
@@ -254,11 +288,19 @@ class Decoder:
 
     def step(self) -> Step:
         """Decode one step of the text."""
+        if self._on_step is None:
+            proposal = self.draft()
+            step = self.accept(proposal, self.verify(proposal))
+            self.commit(step)
+            return step
+        start_s = perf_counter()
         proposal = self.draft()
+        drafted_s = perf_counter()
         output = self.verify(proposal)
+        verified_s = perf_counter()
         step = self.accept(proposal, output)
         self.commit(step)
-        self.tell(proposal, step)
+        self.tell(proposal, step, StepSeconds(drafted_s - start_s, verified_s - drafted_s, perf_counter() - verified_s))
         return step
 
     def draft(self) -> Proposal:
@@ -286,10 +328,10 @@ class Decoder:
         self._at.cache.keep(0, step.path)
         self._drafter.accept([self._text], [step])
 
-    def tell(self, proposal: Proposal, step: Step) -> None:
+    def tell(self, proposal: Proposal, step: Step, seconds: StepSeconds | None = None) -> None:
         """Tell the observer, if there is one, of a step that is committed."""
         if self._on_step is not None:
-            self._at.tell(self._on_step, self._text, proposal, step)
+            self._at.tell(self._on_step, self._text, proposal, step, seconds)
 
     def _waiting(self, requests: Sequence[TextRequest] | Arriving) -> Waiting:
         if not isinstance(requests, Sequence):

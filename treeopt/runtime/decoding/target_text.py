@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from treeopt.runtime.decoding.observer import DecodedStep, Observer
+from treeopt.runtime.decoding.observer import DecodedStep, Observer, StepSeconds
 from treeopt.runtime.decoding.prepared import PreparedTrees
 from treeopt.runtime.decoding.setup import Setup
 from treeopt.runtime.drafters.drafter import Proposal, States, Step, Wants
@@ -55,9 +55,11 @@ class TargetText:
         run = self.prepared.of(proposal.tree, side).run
         return PassCall(run, tokens if tokens.device == self._target.device else tokens.to(self._target.device))
 
-    def tell(self, observer: Observer, number: int, proposal: Proposal, step: Step) -> None:
+    def tell(
+        self, observer: Observer, number: int, proposal: Proposal, step: Step, seconds: StepSeconds | None
+    ) -> None:
         """Tell an observer of a step of the text, which has this number."""
-        observer(DecodedStep(number, self._tokens, proposal, step))
+        observer(DecodedStep(number, self._tokens, proposal, step, seconds))
         self._tokens += step.tokens
 
     def forget(self) -> None:
