@@ -58,7 +58,7 @@ def test_texts_that_join_and_leave_are_those_decoded_alone(target, draft, name, 
 
 @every_drafter
 def test_texts_that_arrive_while_others_are_decoded_are_those_decoded_alone(target, draft, name):
-    decoder = decoder_of(name, target, draft, temperature=0.8)
+    decoder = decoder_of(name, target, draft, temperature=independent(name, 0.8))
     arriving = Scripted([(2 * number, request) for number, request in enumerate(requests())])
     texts = {}
     for found in decoder.steps_of_all(arriving, batch_size=3):
