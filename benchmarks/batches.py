@@ -109,11 +109,16 @@ class Setup:
 
     def decoder(self, tree: TokenTree | DynamicTree, temperature: float) -> Decoder:
         longest = max(map(len, self.prompts)) + self.max_new_tokens
-        dynamic = isinstance(tree, DynamicTree)
+        drafter: Drafter | Transformer = self.draft
+        static: TokenTree | None = None
+        if isinstance(tree, DynamicTree):
+            drafter = DynamicDrafter(self.draft, tree, capacity=longest)
+        else:
+            static = tree
         return Decoder(
             self.target,
-            DynamicDrafter(self.draft, tree, capacity=longest) if dynamic else self.draft,
-            None if dynamic else tree,
+            drafter,
+            static,
             temperature=temperature,
             max_text_tokens=longest,
             cuda_graphs=False,
@@ -192,7 +197,8 @@ class Comparison:
             theirs = self.setup.transformers(self.temperature, size).tokens_per_s
             say(f"{size:>5}  {'transformers, plain':<22}{theirs:>9.0f}")
             plain = None
-            for name, tree in {"plain": PLAIN, best: TREES[best], f"dynamic, {DYNAMIC.nodes} nodes": DYNAMIC}.items():
+            ways: dict[str, TokenTree | DynamicTree] = {"plain": PLAIN, best: TREES[best], "dynamic tree": DYNAMIC}
+            for name, tree in ways.items():
                 found = self.setup.together(tree, self.temperature, size)
                 plain, first = plain or found, first or found
                 ratios = [found.tokens_per_s / each for each in (first.tokens_per_s, plain.tokens_per_s, theirs)]

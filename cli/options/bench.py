@@ -14,6 +14,7 @@ from treeopt.cli.options.record import argument, given, group, option
 from treeopt.cli.options.rule import LOSSY
 from treeopt.cli.options.values import (
     COUNT,
+    COUNTS,
     DURATION,
     FILE_TEXT,
     LENGTHS,
@@ -25,12 +26,18 @@ from treeopt.cli.options.values import (
 from treeopt.files.picture_file import checked_suffix
 from treeopt.files.whole_files import STANDARD_STREAM, write_text
 from treeopt.trees.drafter_setting import DrafterSetting
+from treeopt.trees.tree_schedule import is_schedule
 
-TREE, GRID, SYSTEMS, ENGINE, DRIFT = "TREE", "--grid", "--systems", "--engine", "--drift"
+TREE, BATCHES, GRID, SYSTEMS, ENGINE, DRIFT = "TREE", "--batch-size", "--grid", "--systems", "--engine", "--drift"
 REFUSED = {
     TREE: {
         "plot": "one tree gives no picture of a bench. Bench many with --grid, or draw the tree with treeopt show.",
         "same_prompts": "held-out prompts are decoded. Leave it out, or bench many trees with --grid.",
+    },
+    BATCHES: {
+        "drafter": "trees that the draft model fills are raced. Leave it out, or decode with treeopt run --prompts.",
+        "eagle_layers": "the draft model fills all trees. Leave it out.",
+        "same_prompts": "held-out prompts are decoded. Leave it out.",
     },
     GRID: {
         "drafter": "the draft model fills all trees. Leave it out, or bench a tree file that names another drafter.",
@@ -74,6 +81,17 @@ class BenchOptions:
     """What is decoded, by which pair, beside which profile, and where the results go."""
 
     tree: Path | None = field(metadata=argument(type=file, required=False))
+    batch_sizes: tuple[int, ...] = field(
+        metadata=option(
+            "--batch-size",
+            "batch_sizes",
+            type=COUNTS,
+            default=(),
+            metavar="NUMBERS",
+            help="Texts at a time, several with commas between: TREE, a schedule, or by default the plan of each size "
+            "beside plain decoding.",
+        )
+    )
     systems: str | None = field(
         metadata=option(
             "--systems",
@@ -222,7 +240,7 @@ class BenchOptions:
         metadata=option(
             "--plot",
             type=output_file,
-            help="With --systems, --grid, --engine or --drift: picture to write too, .svg, .png or .pdf.",
+            help="With --batch-size, --systems, --grid, --engine or --drift: picture to write too, .svg, .png or .pdf.",
         )
     )
     path: Path | None = field(
@@ -248,7 +266,8 @@ class BenchOptions:
     def mode(self) -> str:
         """Which of the modes is meant; click.UsageError where none is, or several are."""
         given = (
-            (TREE, self.tree is not None),
+            (TREE, self.tree is not None and not self.batch_sizes),
+            (BATCHES, bool(self.batch_sizes)),
             (SYSTEMS, self.systems is not None),
             (GRID, self.grid),
             (ENGINE, self.engine is not None),
@@ -256,7 +275,11 @@ class BenchOptions:
         )
         modes = [mode for mode, is_given in given if is_given]
         if len(modes) != 1:
-            raise click.UsageError("TREE, --systems, --grid, --engine, --drift: expected one of them.")
+            raise click.UsageError(
+                "TREE, --systems, --grid, --engine, --drift: expected one of them. --batch-size goes with TREE, or alone."
+            )
+        if modes == [TREE] and self.tree is not None and is_schedule(self.tree):
+            raise click.UsageError(f"{self.tree} is a schedule. Name numbers of texts with --batch-size 1,2,4,8.")
         return modes[0]
 
     def check(self) -> None:

@@ -38,6 +38,8 @@ class TextStep(NamedTuple):
     """Whether this is the last step of the text."""
     error: TreeoptError | None = None
     """Why the text could not be decoded, or not further."""
+    committed: int = 0
+    """Tokens that the step brought, those behind the end of the text included."""
 
 
 class BatchText(NamedTuple):
@@ -125,7 +127,8 @@ class Batch:
                 continue
             each.cache.keep(0, step.path)
             count = text.ending.count(step.tokens)
-            found.append((text, TextStep(text.number, step.tokens[:count], text.ending.reached)))
+            taken = step.tokens[:count]
+            found.append((text, TextStep(text.number, taken, text.ending.reached, committed=len(step.tokens))))
         self.drafter.accept(list(steps), list(steps.values()))
         if self.on_step is not None:
             seconds: StepSeconds | None = StepSeconds(
