@@ -12,7 +12,7 @@ LLAMA := $(foreach part,LLAMA_CURL LLAMA_OPENSSL LLAMA_BUILD_TESTS LLAMA_BUILD_S
 # a worker for each processor, each of one thread (tests/conftest.py)
 PARALLEL := -n logical --maxprocesses 8
 
-.PHONY: demo systems test test-slow test-wheel faults lint bench gguf engines engines-mlx engines-openvino clean
+.PHONY: demo systems test test-slow test-wheel faults lint bench gguf engines engines-mlx engines-openvino docs release clean
 
 demo: .venv/ready
 	mkdir -p $(DEMO)
@@ -87,6 +87,17 @@ $(OPENVINO)/ready: tools/openvino_requirements.txt tools/make_ir.py
 	$(OPENVINO)/venv/bin/python -m pip install --quiet --requirement $< --editable .
 	$(OPENVINO)/venv/bin/python -m pip install --quiet --no-deps optimum-intel==2.2.0 "optimum~=2.3.0"
 	$(OPENVINO)/venv/bin/python tools/make_ir.py $(OPENVINO)
+	touch $@
+
+DOCS := build/docs
+docs: $(DOCS)/ready
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/venv/bin/python -m mkdocs --quiet build --strict
+	$(DOCS)/venv/bin/python tools/check_site.py build/site
+
+$(DOCS)/ready: tools/docs_requirements.txt
+	rm -rf $(DOCS)
+	$(PYTHON) -m venv $(DOCS)/venv
+	$(DOCS)/venv/bin/python -m pip install --quiet --requirement $<
 	touch $@
 
 clean:
