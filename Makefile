@@ -12,9 +12,13 @@ LLAMA := $(foreach part,LLAMA_CURL LLAMA_OPENSSL LLAMA_BUILD_TESTS LLAMA_BUILD_S
 # a worker for each processor, each of one thread (tests/conftest.py)
 PARALLEL := -n logical --maxprocesses 8
 
-.PHONY: demo systems test test-slow test-wheel faults lint bench gguf engines engines-mlx engines-openvino docs release clean
+.PHONY: demo demo-in systems test test-slow test-wheel faults lint bench gguf engines engines-mlx engines-openvino docs release clean
 
 demo: .venv/ready
+	@$(MAKE) --no-print-directory demo-in
+
+# the same with the treeopt of another environment, BIN, into another folder, DEMO
+demo-in:
 	mkdir -p $(DEMO)
 	$(BIN)/treeopt profile --output $(DEMO)/profile.yaml
 	$(BIN)/treeopt solve --profile $(DEMO)/profile.yaml --budget 512 --output $(DEMO)/tree.json
@@ -98,6 +102,18 @@ $(DOCS)/ready: tools/docs_requirements.txt
 	rm -rf $(DOCS)
 	$(PYTHON) -m venv $(DOCS)/venv
 	$(DOCS)/venv/bin/python -m pip install --quiet --requirement $<
+	touch $@
+
+# minutes for each Python that is found; RELEASE="--only 3.11" tries one, and --tests tests runs all tests
+RELEASE ?=
+RELEASE_TOOLS := build/release-tools
+release: $(RELEASE_TOOLS)/ready
+	$(RELEASE_TOOLS)/venv/bin/python tools/release.py $(RELEASE)
+
+$(RELEASE_TOOLS)/ready: tools/release_requirements.txt
+	rm -rf $(RELEASE_TOOLS)
+	$(PYTHON) -m venv $(RELEASE_TOOLS)/venv
+	$(RELEASE_TOOLS)/venv/bin/python -m pip install --quiet --requirement $<
 	touch $@
 
 clean:
