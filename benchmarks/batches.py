@@ -32,6 +32,7 @@ from treeopt import bundled as bundle
 from treeopt.profiler.bench.divergence import divergence
 from treeopt.runtime import Decoder, DynamicDrafter, Transformer
 from treeopt.runtime.decoding.batch import TextRequest
+from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.models.pair import load_pair
 from treeopt.texts.prompts import load_prompts
 from treeopt.trees import TokenTree, chain, level_widths
