@@ -32,6 +32,7 @@ class Commands(LazyGroup):
         "bench": Place("bench", "Check whether a prediction comes true."),
         "simulate": Place("simulate", "Predict what a server does under a load."),
         "report": Place("report", "Write one page that shows it all."),
+        "doctor": Place("doctor", "Tell what would make measurements better."),
     }
 
     def main(self, *args: Any, **kwargs: Any) -> Any:

@@ -24,6 +24,7 @@ BASE = {
     "treeopt.pictures",
     "treeopt.bundled",
     "treeopt.compiling",
+    "treeopt.tabular",
     "treeopt.arrays",
 }
 """The version, errors, reading and writing files, and where the bundled pair lies: everyone may import them."""
@@ -38,6 +39,7 @@ METHODS = {"treeopt.methods"}
 IMPORTS = {"treeopt.engines.reports"}
 REPORT = {"treeopt.report"}
 SIMULATION = {"treeopt.simulation"}
+DOCTOR = {"treeopt.doctor"}
 
 MAY_IMPORT = {
     "treeopt.__main__": {"treeopt.cli"},
@@ -48,6 +50,7 @@ MAY_IMPORT = {
     | RUNTIME
     | REPORT
     | SIMULATION
+    | DOCTOR
     | {"treeopt.engines.probes"}
     | PLANNER
     | IMPORTS
@@ -55,6 +58,8 @@ MAY_IMPORT = {
     | RECORDS
     | TEXTS
     | TREES,
+    # between 4 and 5: what the machine and the installation are; it goes on without torch
+    "treeopt.doctor": {"treeopt.engines.probes"} | PROFILER | REPORT | RECORDS,
     # between 4 and 5: all ways of speculating, measured, planned and run
     "treeopt.methods": PROFILER | RUNTIME | PLANNER | SOLVER | RECORDS | TEXTS | TREES,
     # floor 4: measuring
@@ -100,6 +105,7 @@ IN_FUNCTIONS = {
         "treeopt.trees.formats.sequoia",
         "treeopt.engines.reports.torch_vector",
         "treeopt.engines.probes.assisted",
+        "treeopt.doctor.torch_facts",
     },
     "mlx": {"treeopt.engines.probes.mlx_lm"},
     "mlx_lm": {"treeopt.engines.probes.mlx_lm"},

@@ -12,7 +12,7 @@ from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
 from treeopt.cli.options.record import argument, given, group, option
 from treeopt.cli.options.rule import LOSSY
-from treeopt.cli.options.values import DURATION, LENGTHS, TEMPERATURES
+from treeopt.cli.options.values import DURATION, FILE_TEXT, LENGTHS, MEASURED_RULE, PROBED_ENGINE, TEMPERATURES
 from treeopt.files.picture_file import checked_suffix
 from treeopt.files.whole_files import STANDARD_STREAM, write_text
 from treeopt.trees.drafter_setting import DrafterSetting
@@ -73,6 +73,7 @@ class BenchOptions:
     engine: str | None = field(
         metadata=option(
             "--engine",
+            type=PROBED_ENGINE,
             metavar="ENGINE",
             help="Instead of TREE: draft lengths in an engine that treeopt probe has measured.",
         )
@@ -81,7 +82,7 @@ class BenchOptions:
         metadata=option("--url", metavar="URL", help="With --engine: address of one that runs already.")
     )
     program: str | None = field(
-        metadata=option("--program", metavar="PATH", help="With --engine: llama-server to start.")
+        metadata=option("--program", type=FILE_TEXT, metavar="PATH", help="With --engine: llama-server to start.")
     )
     lengths: tuple[int, ...] = field(
         metadata=option(
@@ -123,7 +124,11 @@ class BenchOptions:
     profile_named: bool = field(metadata=given("profile_path"))
     """Whether the user named the profile."""
     rule: str | None = field(
-        metadata=option("--rule", help="Verification rule; by default the tree's, with --grid the best measured.")
+        metadata=option(
+            "--rule",
+            type=MEASURED_RULE,
+            help="Verification rule; by default the tree's, with --grid the best measured.",
+        )
     )
     temperatures_given: tuple[float, ...] | None = field(
         metadata=option(

@@ -18,7 +18,20 @@ from treeopt.files import pipes
 from treeopt.records.profile import Profile
 from treeopt.trees import TokenTree, load
 
-COMMANDS = ("profile", "solve", "show", "compare", "probe", "export", "import", "run", "bench", "simulate", "report")
+COMMANDS = (
+    "profile",
+    "solve",
+    "show",
+    "compare",
+    "probe",
+    "export",
+    "import",
+    "run",
+    "bench",
+    "simulate",
+    "report",
+    "doctor",
+)
 
 
 @pytest.fixture

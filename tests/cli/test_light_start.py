@@ -13,7 +13,20 @@ import treeopt
 from treeopt.cli import lazy
 from treeopt.cli.main import Commands, main
 
-NAMES = ["profile", "solve", "show", "compare", "probe", "export", "import", "run", "bench", "simulate", "report"]
+NAMES = [
+    "profile",
+    "solve",
+    "show",
+    "compare",
+    "probe",
+    "export",
+    "import",
+    "run",
+    "bench",
+    "simulate",
+    "report",
+    "doctor",
+]
 HEAVY = [
     "numpy",
     "torch",

@@ -50,14 +50,14 @@ def page_drafter(length):
 
 def medusa(target, tree):
     size, noise = target.config.hidden, torch.Generator().manual_seed(0)
-    weight = 0.3 * torch.randn(3, size, size, generator=noise)
-    return MedusaDrafter(MedusaHeads(target, weight, torch.randn(3, size, generator=noise)), tree)
+    weight, bias = 0.3 * torch.randn(3, size, size, generator=noise), torch.randn(3, size, generator=noise)
+    return MedusaDrafter(MedusaHeads(target, weight.to(target.device), bias.to(target.device)), tree)
 
 
 def redrafter(target, width, length):
     size, noise = target.config.hidden, torch.Generator().manual_seed(4)
-    products = [Linear(torch.randn((size, size), generator=noise) / 10) for _ in range(4)]
-    bias = torch.zeros(size)
+    products = [Linear((torch.randn((size, size), generator=noise) / 10).to(target.device)) for _ in range(4)]
+    bias = torch.zeros(size, device=target.device)
     head = RedrafterHead(
         target=target,
         recurrence=Affine(linear=products[0], bias=bias),

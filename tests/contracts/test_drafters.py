@@ -8,6 +8,7 @@ import torch
 
 from tests.contracts.drafters import CASES
 from tests.support.decoded import PROMPT, joined, with_end
+from tests.support.device import DEVICE
 from tests.support.toy_distribution import DISTRIBUTIONS, LENGTH, SAMPLINGS, ToyDistribution, first_children
 from treeopt.errors import TreeoptError
 from treeopt.runtime import Decoder, Transformer, load_model
@@ -34,7 +35,7 @@ def text_of(decoder, prompt=PROMPT, count=25, **options):
 def toys(make_checkpoint):
     """Return a target and a draft of 5 tokens."""
     sizes = {"vocab_size": 5, "num_hidden_layers": 1, "tie_word_embeddings": False, "initializer_range": 0.25}
-    return [load_model(make_checkpoint(seed=seed, **sizes)) for seed in (5, 10)]
+    return [load_model(make_checkpoint(seed=seed, **sizes), device=DEVICE) for seed in (5, 10)]
 
 
 @pytest.fixture

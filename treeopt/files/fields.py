@@ -39,6 +39,13 @@ class Fields:
             raise self.error(field, f"expected true, or no such field. Got {_short(value)}.")
         return True
 
+    def flag(self, field: str) -> bool:
+        """Return a field that must be true or false."""
+        value = self._take(field)
+        if not isinstance(value, bool):
+            raise self.error(field, f"expected true or false. Got {_short(value)}.")
+        return value
+
     def number(self, field: str, *, least: float = 0.0, most: float = math.inf) -> float:
         """Return a field that must be a finite number from `least` to `most`."""
         value = self._take(field)

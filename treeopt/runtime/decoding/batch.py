@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from treeopt.errors import OutOfMemoryError, TextsError, TreeoptError
 from treeopt.runtime.decoding.ending import Ending
@@ -21,6 +21,8 @@ class TextRequest:
     max_new_tokens: int
     stop: Sequence[Sequence[int]] = ()
     seed: int | None = None
+    ignore_end_tokens: bool = False
+    """Go on behind the target's end tokens: a text whose steps are timed is to last."""
 
 
 class TextStep(NamedTuple):
@@ -47,6 +49,17 @@ class BatchText(NamedTuple):
     ending: Ending
 
 
+class Waiting(Protocol):
+    """Texts that are to be decoded."""
+
+    def __call__(self, *, wait: bool) -> BatchText | TextStep | None:
+        """Return the next, or the only step of one that cannot be decoded.
+
+        Args:
+            wait: whether to wait for it; None says then that no more will come, and else that there is none now.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Decodes texts in steps of one pass of the target for all, and one of the draft model for each level.
@@ -65,12 +78,15 @@ class Batch:
     begin: Callable[[BatchText], object]
     before_step: Callable[[int], object]
 
-    def decode(self, texts: Iterable[BatchText], size: int) -> Iterator[TextStep]:
-        """Yield the steps of texts, `size` of which are decoded at a time."""
-        waiting, running = iter(texts), list[BatchText]()
+    def decode(self, waiting: Waiting, size: int) -> Iterator[TextStep]:
+        """Yield the steps of texts, `size` of which are decoded at a time; those that wait join before each step."""
+        running: list[BatchText] = []
         try:
             while True:
-                while len(running) < size and (text := next(waiting, None)) is not None:
+                while len(running) < size and (text := waiting(wait=not running)) is not None:
+                    if isinstance(text, TextStep):
+                        yield text
+                        continue
                     running.append(text)  # before it begins, because it may be broken off there
                     error = self._begin_error(text)
                     if error is not None or text.ending.reached:
