@@ -31,6 +31,7 @@ from treeopt.pictures.style import (
 from treeopt.planner import PlanRequest, fastest_tree, requested_plan
 from treeopt.planner.condition import Condition
 from treeopt.planner.costs import StepCosts, step_costs
+from treeopt.planner.step_parts import DRAFT, VERIFY, step_parts
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.profile import Profile, StepLatency
@@ -46,7 +47,9 @@ PROFILES = Path(__file__).resolve().parent.parent / "docs" / "profiles"
 RANKS = (0.1039, 0.0402, 0.0206, 0.0128, 0.0081, 0.0064, 0.0043, 0.0035, 0.0026, 0.0025)
 RANKS_FIRST = 0.7732
 """Acceptance by rank that Sequoia published: Llama3-8B drafting for 70B (Chen et al., 2024, arXiv 2402.12374v3)."""
-DEMO_TOKENS, DEMO_MS, DEMO_FIRST = (1, 2, 4, 8, 16, 32), (10, 10, 10, 12, 14, 18), 0.6342
+OFFLOADED = (1, 4, 16, 64, 256), (15.9, 17.2, 18.7, 22.8, 42.0)
+"""Tokens and milliseconds of docs/models.md: the bundled target on disk, two cores of an AMD EPYC, 2026-11-21."""
+DEMO_TOKENS, DEMO_MS, DEMO_DRAFT_MS, DEMO_FIRST = (1, 2, 4, 8, 16, 32), (10, 10, 10, 12, 14, 18), 0.3, 0.6342
 """Times of Sequoia's demo-config.json, which names no machine, and the first entry of its acceptance-rate-vector.pt."""
 
 
@@ -106,52 +109,89 @@ def gains(flatness: Sequence[float], first: Sequence[float], draft_cost: float) 
     return over_chain, over_plain
 
 
-def doubling(table: LatencyTable) -> tuple[float, bool]:
+def doubling(tokens: Sequence[int], seconds: Sequence[float]) -> tuple[float, bool]:
     """Return after how many tokens a pass takes twice as long as over one, and whether that lies beyond all timed."""
-    seconds = np.maximum.accumulate(table.medians_s)
-    if seconds[-1] < 2 * seconds[0]:
-        return float(table.max_tokens), True
-    right = int(np.argmax(seconds >= 2 * seconds[0]))
-    (low, high), (start, end) = table.tokens[right - 1 : right + 1], seconds[right - 1 : right + 1]
-    return float(low + (2 * seconds[0] - start) / (end - start) * (high - low)), False
+    rising = np.maximum.accumulate(np.array(seconds))
+    if rising[-1] < 2 * rising[0]:
+        return float(tokens[-1]), True
+    right = int(np.argmax(rising >= 2 * rising[0]))
+    (low, high), (start, end) = tokens[right - 1 : right + 1], rising[right - 1 : right + 1]
+    return float(low + (2 * rising[0] - start) / (end - start) * (high - low)), False
 
 
 def points_of(paths: Iterable[Path]) -> list[Point]:
-    """Return the place of each profile of passes, under its first condition and acceptance."""
+    """Return the place of each profile, under its first condition and acceptance."""
     found = []
     for path in paths:
         profile = Profile.load(path)
-        if profile.engine is not None:
-            print(f"{path.name}: an engine's whole steps do not tell what a pass takes: left out.", file=sys.stderr)
-            continue
-        plan = requested_plan(profile, PlanRequest(rule=profile.acceptances[0].rule))
-        verify, draft = (getattr(plan.model.condition.parts[0][1], part) for part in ("verify", "draft"))
-        flatness, beyond = doubling(verify)
-        best_other = max(plan.chain.speedup.value, 1.0)
-        found.append(
-            Point(
-                name=path.stem,
-                flatness=flatness,
-                beyond=beyond,
-                first=float(plan.model.acceptance.table.rows(1)[0, 0, 0]),
-                draft_cost=float(draft.medians_s[0] / verify.medians_s[0]),
-                over_chain=max(plan.tree.speedup.value, best_other) / best_other,
-                over_plain=max(plan.tree.speedup.value, best_other),
-            )
-        )
+        point = _of_passes(path, profile) if profile.engine is None else _of_engine(path, profile)
+        if point is None:
+            print(f"{path.name}: its steps do not tell what a pass takes: probe several batch sizes.", file=sys.stderr)
+        else:
+            found.append(point)
     return found
+
+
+def _of_passes(path: Path, profile: Profile) -> Point:
+    plan = requested_plan(profile, PlanRequest(rule=profile.acceptances[0].rule))
+    verify, draft = (getattr(plan.model.condition.parts[0][1], part) for part in ("verify", "draft"))
+    flatness, beyond = doubling(verify.tokens.tolist(), verify.medians_s.tolist())
+    best_other = max(plan.chain.speedup.value, 1.0)
+    return Point(
+        name=path.stem,
+        flatness=flatness,
+        beyond=beyond,
+        first=float(plan.model.acceptance.table.rows(1)[0, 0, 0]),
+        draft_cost=float(draft.medians_s[0] / verify.medians_s[0]),
+        over_chain=max(plan.tree.speedup.value, best_other) / best_other,
+        over_plain=max(plan.tree.speedup.value, best_other),
+    )
+
+
+def _of_engine(path: Path, profile: Profile) -> Point | None:
+    """Return the place of an engine, whose passes are told apart from steps of several batch sizes; it runs chains only."""
+    known = [each for each in step_parts(profile.chain_latencies) if each.seconds is not None]
+    seconds = {(each.part, each.size): each.seconds.value for each in known if each.seconds is not None}
+    verify = sorted((size, value) for (part, size), value in seconds.items() if part == VERIFY)
+    if len(verify) < 2 or verify[0][0] != 1:
+        return None
+    flatness, beyond = doubling([size for size, _ in verify], [value for _, value in verify])
+    plan, drafted_s = requested_plan(profile, PlanRequest()), seconds.get((DRAFT, 1))
+    return Point(
+        name=path.stem,
+        flatness=flatness,
+        beyond=beyond,
+        first=float(plan.model.acceptance.table.rows(1)[0, 0, 0]),
+        draft_cost=None if drafted_s is None else drafted_s / verify[0][1],
+        over_chain=None,
+        over_plain=max(plan.chain.speedup.value, 1.0),
+    )
+
+
+def offloaded() -> Point:
+    """Return the bundled pair with its target on disk: the times of docs/models.md, the acceptance of docs/profiles."""
+    flatness, beyond = doubling(*OFFLOADED)
+    table = Profile.load(PROFILES / "bundled-2-cores-outcomes.yaml").acceptances[0].table
+    return Point(
+        name="bundled, target on disk (docs/models.md)",
+        flatness=flatness,
+        beyond=beyond,
+        first=float(table.rows(1)[0, 0, 0]),
+        draft_cost=None,
+        over_chain=None,
+        over_plain=None,
+    )
 
 
 def published() -> Point:
     """Return Sequoia's demonstration, of which only a configuration is there."""
-    timings = [Timing([ms / 1000]) for ms in DEMO_MS]
-    flatness, beyond = doubling(LatencyTable(DEMO_TOKENS, timings))
+    flatness, beyond = doubling(DEMO_TOKENS, DEMO_MS)
     return Point(
-        name="Sequoia's demo configuration",
+        name="Sequoia's demo configuration (published)",
         flatness=flatness,
         beyond=beyond,
         first=DEMO_FIRST,
-        draft_cost=0.3 / DEMO_MS[0],
+        draft_cost=DEMO_DRAFT_MS / DEMO_MS[0],
         over_chain=None,
         over_plain=None,
         published=True,
@@ -179,7 +219,9 @@ def draw(path: Path, maps: tuple[Float64, Float64], points: Sequence[Point], dra
             axes = figure.add_axes(((54 + 390 * column) / width, bottom / height, 330 / width, tall / height))
             _draw_map(axes, gain, [1.02, 1.05, 1.1, 1.2, 1.3] if column == 0 else [1.25, 1.5, 2, 3, 4])
             _draw_points(axes, points)
-            name_axes(axes, title, "tokens for which a pass takes twice as long", "first guess right" if column == 0 else "")
+            name_axes(
+                axes, title, "tokens for which a pass takes twice as long", "first guess right" if column == 0 else ""
+            )
             if column == 0:
                 legend_below(axes, columns=2)
         return figure
@@ -189,7 +231,10 @@ def draw(path: Path, maps: tuple[Float64, Float64], points: Sequence[Point], dra
 
 def _draw_map(axes, gain: Float64, levels: list[float]) -> None:  # type: ignore[no-untyped-def]
     axes.set_xscale("log", base=2)
-    axes.pcolormesh(FLATNESS, FIRST, gain, cmap="YlGnBu", shading="gouraud", vmin=1.0, vmax=float(gain.max()), rasterized=True)
+    halves = [
+        np.concatenate([[at[0]], (at[1:] + at[:-1]) / 2, [at[-1]]]) for at in (np.log2(FLATNESS), np.array(FIRST))
+    ]
+    axes.pcolormesh(2 ** halves[0], halves[1], gain, cmap="YlGnBu", vmin=1.0, vmax=float(gain.max()))
     lines = axes.contour(FLATNESS, FIRST, gain, levels=levels, colors=[INK], linewidths=0.8)
     axes.clabel(lines, fmt="%g", fontsize=7)
     axes.set_xlim(FLATNESS[0], FLATNESS[-1])
@@ -199,17 +244,39 @@ def _draw_map(axes, gain: Float64, levels: list[float]) -> None:  # type: ignore
 
 def _draw_points(axes, points: Sequence[Point]) -> None:  # type: ignore[no-untyped-def]
     places = np.array([[each.flatness, each.first] for each in points])
-    for published_one, marker, colour, label in ((False, "o", BLUE, "measured"), (True, "s", CHOICE, "published, not measured")):
+    for published_one, marker, colour, label in (
+        (False, "o", BLUE, "measured"),
+        (True, "s", CHOICE, "published, not measured"),
+    ):
         at = places[[each.published == published_one for each in points]]
-        axes.plot(at[:, 0], at[:, 1], marker, color=colour, markeredgecolor=WHITE, markersize=6, linestyle="none", label=label, zorder=4)
+        axes.plot(
+            at[:, 0],
+            at[:, 1],
+            marker,
+            color=colour,
+            markeredgecolor=WHITE,
+            markersize=6,
+            linestyle="none",
+            label=label,
+            zorder=4,
+        )
     beyond = places[[each.beyond for each in points]]
-    axes.plot(1.12 * beyond[:, 0], beyond[:, 1], ">", color=INK, markersize=3.5, linestyle="none", label="or flatter", zorder=4)
+    axes.plot(
+        1.12 * beyond[:, 0],
+        beyond[:, 1],
+        ">",
+        color=INK,
+        markersize=3.5,
+        linestyle="none",
+        label="or flatter",
+        zorder=4,
+    )
     label_points(axes, places, [str(number) for number in range(1, len(points) + 1)], size=8.0)
 
 
 def rows_of(maps: tuple[Float64, Float64], points: Sequence[Point]) -> list[tuple[str, ...]]:
     """Return a line for each point: where it lies, what the map says there, and what its own profile says."""
-    rows = [("", "", "flat to", "first", "draft", "map: chain", "plain", "own: chain", "plain")]
+    rows: list[tuple[str, ...]] = [("", "", "flat to", "first", "draft", "map: chain", "plain", "own: chain", "plain")]
     for number, each in enumerate(points, 1):
         read = [f"{_read(gain, each):.2f}" for gain in maps]
         own = ["-" if value is None else f"{value:.2f}" for value in (each.over_chain, each.over_plain)]
@@ -227,14 +294,16 @@ def _read(gain: Float64, point: Point) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("profiles", nargs="*", type=Path, help="profiles to place; by default those of docs/profiles")
+    parser.add_argument(
+        "profiles", nargs="*", type=Path, help="profiles, of engines too; by default those of docs/profiles"
+    )
     parser.add_argument("--draft-cost", type=float, default=DRAFT_COST, help="of a level, in passes over one token")
     parser.add_argument("--plot", type=Path, help="picture to write: .svg, .png or .pdf")
     asked = parser.parse_args()
     paths = asked.profiles or sorted(PROFILES.glob("*.yaml"))
     print(conditions())
     maps = gains(FLATNESS, FIRST, asked.draft_cost)
-    points = [*points_of(paths), published()]
+    points = [*points_of(paths), offloaded(), published()]
     for gain, name in zip(maps, ("the best chain or plain decoding", "plain decoding"), strict=True):
         print(f"\nthe best tree over {name}; across: flat to so many tokens; down: first guess right\n")
         shown = range(0, len(FLATNESS), 2)
