@@ -24,6 +24,7 @@ BASE = {
     "treeopt.pictures",
     "treeopt.bundled",
     "treeopt.compiling",
+    "treeopt.tabular",
     "treeopt.arrays",
 }
 """The version, errors, reading and writing files, and where the bundled pair lies: everyone may import them."""
@@ -39,6 +40,7 @@ IMPORTS = {"treeopt.engines.reports"}
 REPORT = {"treeopt.report"}
 ADAPTATION = {"treeopt.adaptation"}
 SIMULATION = {"treeopt.simulation"}
+DOCTOR = {"treeopt.doctor"}
 
 MAY_IMPORT = {
     "treeopt.__main__": {"treeopt.cli"},
@@ -50,6 +52,7 @@ MAY_IMPORT = {
     | RUNTIME
     | REPORT
     | SIMULATION
+    | DOCTOR
     | {"treeopt.engines.probes"}
     | PLANNER
     | IMPORTS
@@ -57,6 +60,8 @@ MAY_IMPORT = {
     | RECORDS
     | TEXTS
     | TREES,
+    # between 4 and 5: what the machine and the installation are; it goes on without torch
+    "treeopt.doctor": {"treeopt.engines.probes"} | PROFILER | REPORT | RECORDS,
     # floor 4, beside measuring: plans changed while decoding
     "treeopt.adaptation": {"treeopt.planner"} | RUNTIME | SOLVER | RECORDS | TREES,
     # between 4 and 5: all ways of speculating, measured, planned and run
@@ -104,6 +109,7 @@ IN_FUNCTIONS = {
         "treeopt.trees.formats.sequoia",
         "treeopt.engines.reports.torch_vector",
         "treeopt.engines.probes.assisted",
+        "treeopt.doctor.torch_facts",
     },
     "mlx": {"treeopt.engines.probes.mlx_lm"},
     "mlx_lm": {"treeopt.engines.probes.mlx_lm"},

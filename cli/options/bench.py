@@ -12,16 +12,32 @@ from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
 from treeopt.cli.options.record import argument, given, group, option
 from treeopt.cli.options.rule import LOSSY
-from treeopt.cli.options.values import COUNT, DURATION, LENGTHS, TEMPERATURES, TEXT
+from treeopt.cli.options.values import (
+    COUNT,
+    COUNTS,
+    DURATION,
+    FILE_TEXT,
+    LENGTHS,
+    MEASURED_RULE,
+    PROBED_ENGINE,
+    TEMPERATURES,
+    TEXT,
+)
 from treeopt.files.picture_file import checked_suffix
 from treeopt.files.whole_files import STANDARD_STREAM, write_text
 from treeopt.trees.drafter_setting import DrafterSetting
+from treeopt.trees.tree_schedule import is_schedule
 
-TREE, GRID, SYSTEMS, ENGINE, DRIFT = "TREE", "--grid", "--systems", "--engine", "--drift"
+TREE, BATCHES, GRID, SYSTEMS, ENGINE, DRIFT = "TREE", "--batch-size", "--grid", "--systems", "--engine", "--drift"
 REFUSED = {
     TREE: {
         "plot": "one tree gives no picture of a bench. Bench many with --grid, or draw the tree with treeopt show.",
         "same_prompts": "held-out prompts are decoded. Leave it out, or bench many trees with --grid.",
+    },
+    BATCHES: {
+        "drafter": "trees that the draft model fills are raced. Leave it out, or decode with treeopt run --prompts.",
+        "eagle_layers": "the draft model fills all trees. Leave it out.",
+        "same_prompts": "held-out prompts are decoded. Leave it out.",
     },
     GRID: {
         "drafter": "the draft model fills all trees. Leave it out, or bench a tree file that names another drafter.",
@@ -66,6 +82,17 @@ class BenchOptions:
     """What is decoded, by which pair, beside which profile, and where the results go."""
 
     tree: Path | None = field(metadata=argument(type=file, required=False))
+    batch_sizes: tuple[int, ...] = field(
+        metadata=option(
+            "--batch-size",
+            "batch_sizes",
+            type=COUNTS,
+            default=(),
+            metavar="NUMBERS",
+            help="Texts at a time, several with commas between: TREE, a schedule, or by default the plan of each size "
+            "beside plain decoding.",
+        )
+    )
     systems: str | None = field(
         metadata=option(
             "--systems",
@@ -116,6 +143,7 @@ class BenchOptions:
     engine: str | None = field(
         metadata=option(
             "--engine",
+            type=PROBED_ENGINE,
             metavar="ENGINE",
             help="Instead of TREE: draft lengths in an engine that treeopt probe has measured.",
         )
@@ -124,7 +152,7 @@ class BenchOptions:
         metadata=option("--url", metavar="URL", help="With --engine: address of one that runs already.")
     )
     program: str | None = field(
-        metadata=option("--program", metavar="PATH", help="With --engine: llama-server to start.")
+        metadata=option("--program", type=FILE_TEXT, metavar="PATH", help="With --engine: llama-server to start.")
     )
     lengths: tuple[int, ...] = field(
         metadata=option(
@@ -166,7 +194,11 @@ class BenchOptions:
     profile_named: bool = field(metadata=given("profile_path"))
     """Whether the user named the profile."""
     rule: str | None = field(
-        metadata=option("--rule", help="Verification rule; by default the tree's, with --grid the best measured.")
+        metadata=option(
+            "--rule",
+            type=MEASURED_RULE,
+            help="Verification rule; by default the tree's, with --grid the best measured.",
+        )
     )
     temperatures_given: tuple[float, ...] | None = field(
         metadata=option(
@@ -209,7 +241,7 @@ class BenchOptions:
         metadata=option(
             "--plot",
             type=output_file,
-            help="With --systems, --grid, --engine or --drift: picture to write too, .svg, .png or .pdf.",
+            help="With --batch-size, --systems, --grid, --engine or --drift: picture to write too, .svg, .png or .pdf.",
         )
     )
     path: Path | None = field(
@@ -235,7 +267,8 @@ class BenchOptions:
     def mode(self) -> str:
         """Which of the modes is meant; click.UsageError where none is, or several are."""
         given = (
-            (TREE, self.tree is not None),
+            (TREE, self.tree is not None and not self.batch_sizes),
+            (BATCHES, bool(self.batch_sizes)),
             (SYSTEMS, self.systems is not None),
             (GRID, self.grid),
             (ENGINE, self.engine is not None),
@@ -243,7 +276,11 @@ class BenchOptions:
         )
         modes = [mode for mode, is_given in given if is_given]
         if len(modes) != 1:
-            raise click.UsageError("TREE, --systems, --grid, --engine, --drift: expected one of them.")
+            raise click.UsageError(
+                "TREE, --systems, --grid, --engine, --drift: expected one of them. --batch-size goes with TREE, or alone."
+            )
+        if modes == [TREE] and self.tree is not None and is_schedule(self.tree):
+            raise click.UsageError(f"{self.tree} is a schedule. Name numbers of texts with --batch-size 1,2,4,8.")
         return modes[0]
 
     def check(self) -> None:

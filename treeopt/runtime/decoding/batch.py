@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from treeopt.errors import OutOfMemoryError, TextsError, TreeoptError
 from treeopt.runtime.decoding.ending import Ending
@@ -23,6 +23,8 @@ class TextRequest:
     max_new_tokens: int
     stop: Sequence[Sequence[int]] = ()
     seed: int | None = None
+    ignore_end_tokens: bool = False
+    """Go on behind the target's end tokens: a text whose steps are timed is to last."""
 
 
 class TextStep(NamedTuple):
@@ -36,6 +38,8 @@ class TextStep(NamedTuple):
     """Whether this is the last step of the text."""
     error: TreeoptError | None = None
     """Why the text could not be decoded, or not further."""
+    committed: int = 0
+    """Tokens that the step brought, those behind the end of the text included."""
 
 
 class BatchText(NamedTuple):
@@ -47,6 +51,17 @@ class BatchText(NamedTuple):
     """By which target and drafter know it."""
     request: TextRequest
     ending: Ending
+
+
+class Waiting(Protocol):
+    """Texts that are to be decoded."""
+
+    def __call__(self, *, wait: bool) -> BatchText | TextStep | None:
+        """Return the next, or the only step of one that cannot be decoded.
+
+        Args:
+            wait: whether to wait for it; None says then that no more will come, and else that there is none now.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +84,15 @@ class Batch:
     before_step: Callable[[int], object]
     on_step: Observer | None = None
 
-    def decode(self, texts: Iterable[BatchText], size: int) -> Iterator[TextStep]:
-        """Yield the steps of texts, `size` of which are decoded at a time."""
-        waiting, running = iter(texts), list[BatchText]()
+    def decode(self, waiting: Waiting, size: int) -> Iterator[TextStep]:
+        """Yield the steps of texts, `size` of which are decoded at a time; those that wait join before each step."""
+        running: list[BatchText] = []
         try:
             while True:
-                while len(running) < size and (text := next(waiting, None)) is not None:
+                while len(running) < size and (text := waiting(wait=not running)) is not None:
+                    if isinstance(text, TextStep):
+                        yield text
+                        continue
                     running.append(text)  # before it begins, because it may be broken off there
                     error = self._begin_error(text)
                     if error is not None or text.ending.reached:
@@ -109,7 +127,8 @@ class Batch:
                 continue
             each.cache.keep(0, step.path)
             count = text.ending.count(step.tokens)
-            found.append((text, TextStep(text.number, step.tokens[:count], text.ending.reached)))
+            taken = step.tokens[:count]
+            found.append((text, TextStep(text.number, taken, text.ending.reached, committed=len(step.tokens))))
         self.drafter.accept(list(steps), list(steps.values()))
         if self.on_step is not None:
             seconds: StepSeconds | None = StepSeconds(

@@ -9,6 +9,7 @@ from treeopt.runtime.decoding.prepared import PreparedTrees
 from treeopt.runtime.decoding.setup import Setup
 from treeopt.runtime.drafters.drafter import Proposal, States, Step, Wants
 from treeopt.runtime.models.graphs import GraphPool, passes_over
+from treeopt.runtime.models.model import TextCache
 from treeopt.runtime.models.together import PassCall
 
 
@@ -17,14 +18,15 @@ class TargetText:
 
     Args:
         setup: models and limits of the decoder.
+        cache: of one text.
         wants: hidden states that the drafter reads.
         pool: where passes are captured as graphs, or None to run them operation by operation.
     """
 
-    def __init__(self, setup: Setup, wants: Wants, pool: GraphPool | None) -> None:
+    def __init__(self, setup: Setup, cache: TextCache, wants: Wants, pool: GraphPool | None) -> None:
         self._target = setup.target
         self._wants = wants
-        self.cache = setup.target.new_cache(setup.max_text_tokens + setup.max_nodes)
+        self.cache = cache
         self._passes = passes_over(
             setup.target,
             self.cache,

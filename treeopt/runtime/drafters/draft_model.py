@@ -1,6 +1,6 @@
 """What drafts at one text, and a draft model there: its cache, and the tokens at the text's end that it was not fed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -54,6 +54,10 @@ class TextDraft(Protocol):
 
     def accept(self, step: Step, fed: Sequence[int]) -> None:
         """Move on to a new root; `fed` tells of each node how many were fed in this step before it, -1 for not at all."""
+
+
+NewDrafts = Callable[[int], Sequence[TextDraft]]
+"""Makes a draft model or a head ready for so many texts."""
 
 
 class DraftModel:
