@@ -16,13 +16,13 @@ TARGET, DRAFT = Table.random(1, 23, "target"), Table.random(2, 23, "draft")
 def missed_steps(draft, steps, *, most=100, **how):
     """Return the steps that were missed, and the tokens before and after each."""
     decoder = Decoder(TARGET, draft, chain(0), max_nodes=4, seed=3, **how)
-    missed, text = MissedSteps(decoder, most), [5]
+    missed, text = MissedSteps(decoder, most), [1, 5]
     decoder.start([1, 5])
     for _ in range(steps):
         step = decoder.step()
-        missed.note(1, step.tokens[-1], step.logits)
+        missed.note(1, text, step.tokens[-1], step.logits)
         text += step.tokens
-    return missed, list(pairwise(text))
+    return missed, list(pairwise(text[1:]))
 
 
 @pytest.mark.parametrize(("most", "counted"), [(100, 30), (8, 8)])
@@ -64,5 +64,5 @@ def test_a_draft_that_is_not_finite_says_nothing():
 
 def test_another_text_begins_anew():
     missed, _ = missed_steps(DRAFT, 10, temperature=0.0)
-    missed.note(2, 4, torch.zeros(1, 23))
+    missed.note(2, [3], 4, torch.zeros(1, 23))
     assert len(missed) == 1

@@ -47,12 +47,12 @@ OWN_SHARE = 0.003
 """Of the time that decoding takes, after what share solving has to wait, and after twice of it looking."""
 HEAD_START_S = 0.03
 """And so much besides: what noticing the first change takes."""
-READING_SHARE = 0.004
+READING_SHARE = 0.005
 """Likewise, while nothing is drafted, what having the draft model read the text may take."""
 LEAST_READING = 32
 """Tokens that are worth a reading."""
-MOST_MISSED, MOST_MISSED_NUMBERS = 256, 2**24
-"""Tokens that are remembered for it, and numbers of distributions."""
+MOST_MISSED, MOST_MISSED_NUMBERS = 64, 2**24
+"""Tokens that it tells of at most, and numbers of distributions that are remembered for it."""
 CONTEXT_CHANGED = 1.25
 """Change of the context, as a quotient, after which costs may be others."""
 KEPT_CHANGES = 1000
@@ -144,7 +144,7 @@ class Recalibration:
             for node in told.path:
                 counts[node] += 1
         if not self._drafts:
-            self._missed.note(step.text, told.tokens[-1], told.logits)
+            self._missed.note(step.text, step.tokens, told.tokens[-1], told.logits)
         seconds = step.seconds
         if seconds is None:
             return

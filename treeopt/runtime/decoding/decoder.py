@@ -134,13 +134,10 @@ class Decoder:
         """Whether a draft model fills a static tree, which `change_tree` may replace."""
         return isinstance(self._static, StaticTreeDrafter)
 
-    def catch_up(self, text: int) -> Tensor | None:
-        """Have the draft model read what of a text it was not fed; see `StaticTreeDrafter.catch_up`.
-
-        None where no draft model fills static trees.
-        """
+    def draft_logits(self, tokens: Sequence[int]) -> Tensor | None:
+        """Return the draft model's logits (n, V) after each of some tokens, read as a text of their own; None without one."""
         static = self._static
-        return static.catch_up(text) if isinstance(static, StaticTreeDrafter) else None
+        return static.logits(tokens) if isinstance(static, StaticTreeDrafter) else None
 
     def change_tree(self, tree: TokenTree) -> None:
         """Draft and verify another tree from the next step on, between texts or within one.

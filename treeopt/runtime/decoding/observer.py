@@ -70,8 +70,8 @@ class Steered(Protocol):
     def change_tree(self, tree: TokenTree) -> None:
         """Draft another tree from the next step on."""
 
-    def catch_up(self, text: int) -> Tensor | None:
-        """Have the draft model read what of a text it was not fed."""
+    def draft_logits(self, tokens: Sequence[int]) -> Tensor | None:
+        """Return the draft model's logits (n, V) after each of some tokens."""
 
 
 @runtime_checkable
