@@ -31,8 +31,8 @@ RECENT_STEPS = 32
 """The half-life of the outcomes that tell whether something changed."""
 LOOK_STEPS, PLAIN_LOOK_STEPS = 16, 64
 """Steps between two looks at what was counted, and where nothing is drafted."""
-SOLVE_STEPS = 512
-"""Steps after which is compared anew in any case."""
+FIRST_SOLVE_STEPS, SOLVE_STEPS = 64, 512
+"""Steps after which is compared anew in any case: first after something changed, then twice as many each time, and at most."""
 SURPRISE = 3.5
 """Standard errors by which recent outcomes are off where something changed."""
 TIMES_CHANGED = 0.12
@@ -43,11 +43,11 @@ LEAST_GAIN = 0.02
 """And at least by so much; twice that for the tree that was left last."""
 TIME_NOISE = 0.01
 """Standard error of a predicted quotient of step times, as a logarithm."""
-OWN_SHARE = 0.003
+OWN_SHARE = 0.0025
 """Of the time that decoding takes, after what share solving has to wait, and after twice of it looking."""
 HEAD_START_S = 0.03
 """And so much besides: what noticing the first change takes."""
-READING_SHARE = 0.005
+READING_SHARE = 0.004
 """Likewise, while nothing is drafted, what having the draft model read the text may take."""
 LEAST_READING = 32
 """Tokens that are worth a reading."""
@@ -204,6 +204,7 @@ class Recalibration:
         self._solved_context = candidates.costs.rounded(None)
         self._solved_drafting = 1.0
         self._left: TokenTree | None = None
+        self._solve_steps = SOLVE_STEPS
         self._last_reading_s = self._reading_pause_s = 0.0
         self._switch_s = 0.0
         self._take(decoder.tree)
@@ -279,21 +280,23 @@ class Recalibration:
         """Return what was counted that does not fit what was solved with, None where all does."""
         if surprise(self._recent.outcomes, self._solved_with) > SURPRISE:
             self._lasting.outcomes = self._recent.outcomes  # what was before the change says nothing now
+            self._solve_steps = FIRST_SOLVE_STEPS
             return f"acceptance: {told_acceptance(self._recent.outcomes, self._solved_with)}"
         if abs(log(self._times.drafting / self._solved_drafting)) > TIMES_CHANGED:
             return f"times: drafting takes {self._times.drafting:.2f} times as long beside the target as in the profile"
         context = self._candidates.costs.rounded(self._context_tokens)
         if not 1 / CONTEXT_CHANGED <= (context + 1) / (self._solved_context + 1) <= CONTEXT_CHANGED:
             return f"context: {context} tokens, solved for {self._solved_context}"
-        if self._since_solved >= SOLVE_STEPS:
+        if self._since_solved >= self._solve_steps:
             return f"{self._since_solved} steps since it was solved last"
         return None
 
     def _solve(self, why: str) -> None:
         """Solve with what is known now, and change the tree where that pays."""
         learnt = Learnt(self._lasting.outcomes, self._known)
-        anew = self._since_solved < SOLVE_STEPS and self.own_s <= HEAD_START_S + OWN_SHARE * self.decoding_s
+        anew = self._solve_steps < SOLVE_STEPS and self.own_s <= HEAD_START_S + OWN_SHARE * self.decoding_s
         choice = self._candidates.best(learnt, self._times, self.tree, self._context_tokens, solve_anew=anew)
+        self._solve_steps = min(SOLVE_STEPS, 2 * self._solve_steps)
         if self._pays(choice):
             self._change(choice, why)
             learnt = Learnt(self._lasting.outcomes, self._known)
@@ -312,6 +315,7 @@ class Recalibration:
         self._decoder.change_tree(choice.tree)
         self._switch_s = self._now_s() - start_s
         self._left = before
+        self._solve_steps = FIRST_SOLVE_STEPS
         self._recent.outcomes = Outcomes.none(self._candidates.depths, self._candidates.ranks)
         self._take(choice.tree)
         self._last_reading_s, self._reading_pause_s = self.decoding_s, 0.0
