@@ -14,7 +14,6 @@ from treeopt.report.plan_text import models_and_machine
 if TYPE_CHECKING:
     from treeopt.methods.drift import DriftEffort, Learner
     from treeopt.methods.drift_streams import Stream
-    from treeopt.records.drift import DriftStream
     from treeopt.runtime.models.model import LanguageModel
     from treeopt.runtime.models.pair import ModelPair
 
@@ -35,18 +34,14 @@ def bench_drift(asked: BenchOptions) -> None:
         announce=lambda what: click.echo(what, err=True),
     )
     streams = _streams(asked, models, effort)
-    rows: list[DriftStream] = []
-    for round_ in range(asked.repeats or 1):
-        if asked.repeats and asked.repeats > 1:
-            click.echo(f"round {round_ + 1} of {asked.repeats}", err=True)
-        rows += bench.run(streams)
+    rows = bench.run(streams, asked.repeats or 1)
     asked.publish(drift_table(rows), drift_json(rows))
     if asked.plot is not None:
         from treeopt.profiler.machine import describe_machine
         from treeopt.report.drift_figure import save_drift_figure
 
         machine = describe_machine(models.target.device)
-        save_drift_figure(rows[: len(streams)], asked.plot, title=models_and_machine(models.described, machine))
+        save_drift_figure(rows, asked.plot, title=models_and_machine(models.described, machine))
 
 
 def _learner(asked: BenchOptions, models: "ModelPair") -> "tuple[Learner | None, str | None]":

@@ -234,7 +234,7 @@ class BenchOptions:
         metadata=option(
             "--repeats",
             type=click.IntRange(min=1),
-            help=f"Times each prompt is decoded, the median counts; by default {REPEATS}, with --systems 2.",
+            help=f"Times each prompt is decoded, the median counts; by default {REPEATS}, with --systems 2, with --drift 1.",
         )
     )
     plot: Path | None = field(

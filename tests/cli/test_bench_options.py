@@ -17,6 +17,8 @@ MODES = {
     "--engine": ("--engine", "llama-server"),
     "--drift": ("--drift",),
 }
+MODE_NAMES = ("tree", "grid", "systems", "engine", "drift", "batch_sizes")
+"""Options that choose a mode."""
 OWN = ("TREE", "--grid", "--systems")
 """Modes that run treeopt's own decoder."""
 VALUES = {
@@ -81,11 +83,7 @@ def asked(monkeypatch, folder):  # noqa: ARG001 - files are named relative to it
 
 
 def test_every_option_of_every_mode_reaches_it_or_is_refused_by_name(asked):
-    flags = {
-        each.name: each.opts[0]
-        for each in bench.params
-        if each.name not in ("tree", "grid", "systems", "engine", "drift")
-    }
+    flags = {each.name: each.opts[0] for each in bench.params if each.name not in MODE_NAMES}
     assert flags.keys() == VALUES.keys(), "an option that this test does not know"
     for mode, words in MODES.items():
         assert call("bench", *words).exit_code == 0

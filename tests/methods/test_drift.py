@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 
 from tests.methods.toys import pair_of
-from treeopt.methods.drift import DriftBench, DriftEffort
+from treeopt.methods.drift import DriftBench, DriftEffort, median_of
 from treeopt.methods.drift_streams import DRIFTS, STEADY, Circumstances, Stream, StreamTexts, joined, streams_of
 from treeopt.profiler.bench.drift import StreamPart, Way, computing, decode_stream
+from treeopt.records.drift import TimedStream, TimedText
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.trees import chain
@@ -70,6 +71,17 @@ def test_the_best_way_has_the_plan_made_behind_the_change_and_the_fixed_one_does
 class _Planned:
     def __init__(self, tree):
         self.choice = type("Choice", (), {"tree": tree, "shape": f"{tree.nodes} nodes"})()
+
+
+def test_of_repeats_the_median_time_of_every_text_counts(decoded):
+    def row(*seconds):
+        texts = tuple(TimedText(tokens=8, seconds=each) for each in seconds)
+        return replace(decoded, fixed=TimedStream(texts=texts), identical=seconds[0] < 9)
+
+    found = median_of([row(1.0, 5.0), row(3.0, 4.0), row(9.0, 6.0)])
+    assert [text.seconds for text in found.fixed.texts] == [3.0, 5.0]
+    assert found.identical is False
+    assert found.learning is None
 
 
 def test_streams_change_in_one_thing_each(target, draft, prompts):

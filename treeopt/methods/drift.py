@@ -1,8 +1,10 @@
 """The whole loop: streams that change, decoded with plans that stay, are re-calibrated, learn, or are made anew."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+
+import numpy as np
 
 from treeopt.adaptation import Change, Recalibration
 from treeopt.adaptation.change import shape_of
@@ -12,7 +14,7 @@ from treeopt.profiler import Journal, Measurement, Settings, clock_for
 from treeopt.profiler.bench.drift import DecodedStream, Way, computing, decode_stream
 from treeopt.profiler.bench.losslessness import greedy_losslessness
 from treeopt.profiler.latency.passes import ROOM_TOKENS
-from treeopt.records.drift import DriftStream, TimedStream, TreeChange
+from treeopt.records.drift import DriftStream, TimedStream, TimedText, TreeChange
 from treeopt.records.profile import Profile
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.limits import trained_tokens
@@ -71,8 +73,8 @@ class DriftBench:
     announce: Callable[[str], None] = lambda _: None
     show_progress: bool = True
 
-    def run(self, streams: Sequence[Stream]) -> tuple[DriftStream, ...]:
-        """Measure what the plans need, and decode every stream in every way."""
+    def run(self, streams: Sequence[Stream], repeats: int = 1) -> tuple[DriftStream, ...]:
+        """Measure what the plans need, and decode every stream in every way; of repeats each text's median time counts."""
         profiles: dict[int, Profile] = {}
         found = []
         for stream in streams:
@@ -83,7 +85,8 @@ class DriftBench:
                     )
                     profiles[id(each)] = self.profile(each)
             self.announce(f"{stream.name}: decoding")
-            found.append(self.decoded(stream, profiles[id(stream.before)], profiles[id(stream.behind)]))
+            measured = profiles[id(stream.before)], profiles[id(stream.behind)]
+            found.append(median_of([self.decoded(stream, *measured) for _ in range(repeats)]))
         return tuple(found)
 
     def profile(self, where: Circumstances) -> Profile:
@@ -211,6 +214,28 @@ class DriftBench:
         prompts = [prompt for part in parts for prompt in part.prompts]  # type: ignore[attr-defined]
         first, *others = (each.tokens for each in found)
         return all(greedy_losslessness(self.models.target, prompts, first, other).lossless for other in others)
+
+
+def median_of(rows: Sequence[DriftStream]) -> DriftStream:
+    """Return repeats of a stream as one: the median time of every text, and the changes of the first."""
+    learning = [row.learning for row in rows if row.learning is not None]
+    return replace(
+        rows[0],
+        fixed=_median([row.fixed for row in rows]),
+        adapted=_median([row.adapted for row in rows]),
+        best=_median([row.best for row in rows]),
+        learning=_median(learning) if learning else None,
+        identical=None if rows[0].identical is None else all(row.identical for row in rows),
+    )
+
+
+def _median(repeats: Sequence[TimedStream]) -> TimedStream:
+    return TimedStream(
+        texts=tuple(
+            TimedText(tokens=each[0].tokens, seconds=float(np.median([text.seconds for text in each])))
+            for each in zip(*(stream.texts for stream in repeats), strict=True)
+        )
+    )
 
 
 def _plan(profile: Profile, where: Circumstances) -> Plan:
