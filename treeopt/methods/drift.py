@@ -59,9 +59,10 @@ class DriftBench:
     """Streams of one pair.
 
     Args:
-        target: of all of them.
+        models: the pair; streams may bring another draft.
         effort: how much is measured and decoded.
         learner: what has drafts learn; None where nothing does.
+        learning_missing: why nothing does.
         announce: told what begins.
         show_progress: whether bars go to standard error.
     """
