@@ -12,9 +12,14 @@ LLAMA := $(foreach part,LLAMA_CURL LLAMA_OPENSSL LLAMA_BUILD_TESTS LLAMA_BUILD_S
 # a worker for each processor, each of one thread (tests/conftest.py)
 PARALLEL := -n logical --maxprocesses 8
 
-.PHONY: demo systems test test-slow test-wheel faults lint bench browser-test report-pictures gguf engines engines-mlx engines-openvino clean
+.PHONY: demo demo-in systems test test-slow test-wheel faults lint bench browser-test report-pictures gguf engines
+.PHONY: engines-mlx engines-openvino docs release clean
 
 demo: .venv/ready
+	@$(MAKE) --no-print-directory demo-in
+
+# the same with the treeopt of another environment, BIN, into another folder, DEMO
+demo-in:
 	mkdir -p $(DEMO)
 	$(BIN)/treeopt profile --output $(DEMO)/profile.yaml
 	$(BIN)/treeopt solve --profile $(DEMO)/profile.yaml --budget 512 --output $(DEMO)/tree.json
@@ -110,6 +115,29 @@ $(OPENVINO)/ready: tools/openvino_requirements.txt tools/make_ir.py
 	$(OPENVINO)/venv/bin/python -m pip install --quiet --requirement $< --editable .
 	$(OPENVINO)/venv/bin/python -m pip install --quiet --no-deps optimum-intel==2.2.0 "optimum~=2.3.0"
 	$(OPENVINO)/venv/bin/python tools/make_ir.py $(OPENVINO)
+	touch $@
+
+DOCS := build/docs
+docs: $(DOCS)/ready
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/venv/bin/python -m mkdocs --quiet build --strict
+	$(DOCS)/venv/bin/python tools/check_site.py build/site
+
+$(DOCS)/ready: tools/docs_requirements.txt
+	rm -rf $(DOCS)
+	$(PYTHON) -m venv $(DOCS)/venv
+	$(DOCS)/venv/bin/python -m pip install --quiet --requirement $<
+	touch $@
+
+# minutes for each Python that is found; RELEASE="--only 3.11" tries one, and --tests tests runs all tests
+RELEASE ?=
+RELEASE_TOOLS := build/release-tools
+release: $(RELEASE_TOOLS)/ready
+	$(RELEASE_TOOLS)/venv/bin/python tools/release.py $(RELEASE)
+
+$(RELEASE_TOOLS)/ready: tools/release_requirements.txt
+	rm -rf $(RELEASE_TOOLS)
+	$(PYTHON) -m venv $(RELEASE_TOOLS)/venv
+	$(RELEASE_TOOLS)/venv/bin/python -m pip install --quiet --requirement $<
 	touch $@
 
 clean:

@@ -38,6 +38,7 @@ PROFILER = {"treeopt.profiler"}
 METHODS = {"treeopt.methods"}
 IMPORTS = {"treeopt.engines.reports"}
 REPORT = {"treeopt.report"}
+ADAPTATION = {"treeopt.adaptation"}
 SIMULATION = {"treeopt.simulation"}
 DOCTOR = {"treeopt.doctor"}
 
@@ -46,6 +47,7 @@ MAY_IMPORT = {
     # floor 5: one command per module
     "treeopt.cli": {"treeopt.any_tree"}
     | METHODS
+    | ADAPTATION
     | PROFILER
     | RUNTIME
     | REPORT
@@ -60,8 +62,10 @@ MAY_IMPORT = {
     | TREES,
     # between 4 and 5: what the machine and the installation are; it goes on without torch
     "treeopt.doctor": {"treeopt.engines.probes"} | PROFILER | REPORT | RECORDS,
+    # floor 4, beside measuring: plans changed while decoding
+    "treeopt.adaptation": {"treeopt.planner"} | RUNTIME | SOLVER | RECORDS | TREES,
     # between 4 and 5: all ways of speculating, measured, planned and run
-    "treeopt.methods": PROFILER | RUNTIME | PLANNER | SOLVER | RECORDS | TEXTS | TREES,
+    "treeopt.methods": ADAPTATION | PROFILER | RUNTIME | PLANNER | SOLVER | RECORDS | TEXTS | TREES,
     # floor 4: measuring
     "treeopt.profiler": {"treeopt.planner", "treeopt.engines.probes"} | RUNTIME | RECORDS | TEXTS | TREES,
     # floor 2, beside the planner: engines that can be run and asked
@@ -92,7 +96,7 @@ MAY_IMPORT = {
 }
 
 ONLY_IN = {
-    "torch": RUNTIME | PROFILER,
+    "torch": RUNTIME | PROFILER | ADAPTATION,
     "transformers": RUNTIME | PROFILER,
     "numba": {"treeopt.compiling"} | SOLVER | RUNTIME,
     "scipy": {"treeopt.planner"} | SOLVER,

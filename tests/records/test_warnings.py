@@ -51,6 +51,10 @@ TEXTS = {
     "cores that are free, or ask for more --rounds.",
     warnings.PlainSpeedChanged(): "the machine's speed is not what it was when it was profiled: profile again right before "
     "this, or trust speedups more than times",
+    warnings.UpdateDropped(
+        "small"
+    ): "small: an update of the draft was dropped, because its gradient is NaN or infinite; "
+    "the text goes on as it was. If it happens again, lower --learning-rate, or do without --learn.",
     warnings.TextsDiffer(3): "the text of 3 trees DIFFERS from plain decoding's. Look with treeopt bench TREE",
     warnings.TextDiffers(): "the text DIFFERS from plain decoding's. Report it, with --output",
     warnings.NamedDraft("small", "vLLM"): "the draft model is given as 'small', which is a name and no model that vLLM "

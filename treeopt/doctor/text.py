@@ -20,7 +20,7 @@ WELL = "Nothing was found that stands in the way of good measurements."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorReport:
-    """All that was found, and what to do; docs/doctor.md lists the keys."""
+    """All that was found, and what to do; docs/install.md lists the keys."""
 
     facts: Facts = field(metadata=INLINE)
     remarks: tuple[str, ...]

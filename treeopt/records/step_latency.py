@@ -165,6 +165,11 @@ class StepLatency(ShortRepr, Tabular):
         """Return the overhead of steps under a rule: its own where that was measured, or else `overhead`."""
         return next((each.overhead for each in self.rule_overheads if each.rule == rule), self.overhead)
 
+    def steps_of(self, rule: str) -> tuple[TimedTree, ...]:
+        """Return the whole steps timed under a rule, those of the first where it has none, or none at all."""
+        known = {each.rule: each.trees for each in self.steps}
+        return known.get(rule, next(iter(known.values()), ()))
+
     def to_records(self) -> list[Row]:
         """Return a row for every measured time: of verification and drafting by tokens, and of the overhead of a step."""
         where = {"context_tokens": self.context_tokens, "batch_size": self.batch_size, "sampled": self.sampled}
@@ -177,11 +182,6 @@ class StepLatency(ShortRepr, Tabular):
                 for rule, each in overheads or [(None, self.overhead)]
             ),
         ]
-
-    def steps_of(self, rule: str) -> tuple[TimedTree, ...]:
-        """Return the whole steps timed under a rule, those of the first where it has none, or none at all."""
-        known = {each.rule: each.trees for each in self.steps}
-        return known.get(rule, next(iter(known.values()), ()))
 
 
 def check_conditions(latencies: Sequence[StepLatency]) -> None:

@@ -330,6 +330,57 @@ class TextsDiffer(Caution):
 
 
 @dataclass(frozen=True, slots=True)
+class BatchesWithoutTimes(Caution):
+    """A bench at batch sizes beyond those of the profile."""
+
+    sizes: tuple[int, ...]
+
+    @property
+    def found(self) -> str:
+        """Which."""
+        listed = ", ".join(map(str, self.sizes))
+        return f"nothing is predicted for {listed} texts at a time, because the profile has no times there."
+
+    @property
+    def action(self) -> str:
+        """Measure them."""
+        listed = ",".join(map(str, self.sizes))
+        return f"Profile with --batch-sizes 1,{listed}."
+
+
+@dataclass(frozen=True, slots=True)
+class BatchesWithoutSteps(Caution):
+    """A profile whose times of several texts are of passes alone."""
+
+    @property
+    def found(self) -> str:
+        """What is missing."""
+        return "the profile was measured before batched steps were timed, so that predictions for several texts are too fast."
+
+    @property
+    def action(self) -> str:
+        """Measure again."""
+        return "Profile again."
+
+
+@dataclass(frozen=True, slots=True)
+class TextsOfBatchDiffer(Caution):
+    """Texts of a batch that are not those decoded alone, which is a fault of the program."""
+
+    texts: int
+
+    @property
+    def found(self) -> str:
+        """How many."""
+        return f"{self.texts} texts DIFFER from those decoded alone, not at near-ties."
+
+    @property
+    def action(self) -> str:
+        """Report it."""
+        return "Report it, with --output"
+
+
+@dataclass(frozen=True, slots=True)
 class TextDiffers(Caution):
     """A tree whose greedy text is not plain decoding's, which is a fault of the program."""
 
@@ -615,6 +666,23 @@ class FewThreads(Caution):
 
 def _counted_cores(cores: int) -> str:
     return f"{cores} core{'s' * (cores != 1)}"
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateDropped(Caution):
+    """An update of a draft that learns while it drafts, whose gradient is NaN or infinite."""
+
+    draft: str
+
+    @property
+    def found(self) -> str:
+        """Whose."""
+        return f"{self.draft}: an update of the draft was dropped, because its gradient is NaN or infinite; the text goes on as it was."
+
+    @property
+    def action(self) -> str:
+        """Learn more slowly, or from numbers that are finite."""
+        return "If it happens again, lower --learning-rate, or do without --learn."
 
 
 @dataclass(frozen=True, slots=True)
