@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.invented import STEEP, TABLE, invented
 from tests.support.pages import DIVERGENCE, ENGINE, GRID, Page, bench_of, everything, planned
-from treeopt.records.latency import Estimate
+from treeopt.records.latency import Estimate, LatencyTable, Timing
 from treeopt.records.profile import Profile
 from treeopt.report.html.benches import pairs
 from treeopt.report.html.contents import Contents, LabelledBench, LabelledTree
@@ -224,6 +224,18 @@ def test_drawn_nodes_of_a_large_tree_are_the_most_reached_ones() -> None:
     drawn = [int(each.title.split()[1].rstrip(":")) for each in shapes if each.tag == "circle"]
     assert len(drawn) == MOST_NODES
     assert drawn == [*range(3 + MOST_NODES - 403), *range(403, 803)]
+
+
+def test_samples_beyond_the_axis_are_counted() -> None:
+    profile = invented()
+    latency = profile.latencies[0]
+    timings = list(latency.verify.timings)
+    timings[2] = Timing([*timings[2].samples_s, 5.0, 7.0])
+    verify = LatencyTable(latency.verify.tokens, timings)
+    disturbed = replace(profile, latencies=(replace(latency, verify=verify),))
+    said = Page(page(Contents(planned=planned(disturbed)))).texts("bdi")
+    assert sum("Beyond the axis: 2 samples." in each for each in said) == 1
+    assert not any("Beyond the axis" in each for each in Page(page(Contents(planned=planned(profile)))).texts("bdi"))
 
 
 def test_warnings_say_what_to_do() -> None:
