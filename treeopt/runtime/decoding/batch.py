@@ -93,10 +93,11 @@ class Batch:
         keys = [text.key for text in texts]
         proposals = self.drafter.propose(keys, [each.noise for each in at])
         outputs = run_together([each.call(proposal) for each, proposal in zip(at, proposals, strict=True)])
+        verdicts = self.acceptance.verdicts(at, proposals, outputs)
         found, steps = [], dict[int, Step]()
-        for text, each, proposal, output in zip(texts, at, proposals, outputs, strict=True):
+        for text, each, proposal, output, verdict in zip(texts, at, proposals, outputs, verdicts, strict=True):
             try:
-                step = steps[text.key] = self.acceptance.step(each, proposal, output)
+                step = steps[text.key] = self.acceptance.step_of(each, proposal, output, *verdict)
             except TreeoptError as error:
                 found.append((text, TextStep(text.number, [], True, error)))
                 continue
