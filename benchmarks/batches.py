@@ -48,6 +48,7 @@ TREES = {
     "16 nodes": level_widths([4, 4, 3, 2, 2]),
 }
 DYNAMIC = DynamicTree(top_k=2, depth=3, nodes=6)
+DYNAMIC_NAME = "dynamic, 6 nodes"
 FEW_PROMPTS = 16
 """Prompts that trees are raced on."""
 RANDOM_LENGTHS = range(100, 356, 4)
@@ -109,15 +110,10 @@ class Setup:
 
     def decoder(self, tree: TokenTree | DynamicTree, temperature: float) -> Decoder:
         longest = max(map(len, self.prompts)) + self.max_new_tokens
-        dynamic = isinstance(tree, DynamicTree)
-        return Decoder(
-            self.target,
-            DynamicDrafter(self.draft, tree, capacity=longest) if dynamic else self.draft,
-            None if dynamic else tree,
-            temperature=temperature,
-            max_text_tokens=longest,
-            cuda_graphs=False,
-        )
+        options: Any = {"temperature": temperature, "max_text_tokens": longest, "cuda_graphs": False}
+        if isinstance(tree, DynamicTree):
+            return Decoder(self.target, DynamicDrafter(self.draft, tree, capacity=longest), **options)
+        return Decoder(self.target, self.draft, tree, **options)
 
     def alone(self, tree: TokenTree | DynamicTree, temperature: float) -> list[list[int]]:
         decoder = self.decoder(tree, temperature)
@@ -192,7 +188,8 @@ class Comparison:
             theirs = self.setup.transformers(self.temperature, size).tokens_per_s
             say(f"{size:>5}  {'transformers, plain':<22}{theirs:>9.0f}")
             plain = None
-            for name, tree in {"plain": PLAIN, best: TREES[best], f"dynamic, {DYNAMIC.nodes} nodes": DYNAMIC}.items():
+            trees: dict[str, TokenTree | DynamicTree] = {"plain": PLAIN, best: TREES[best], DYNAMIC_NAME: DYNAMIC}
+            for name, tree in trees.items():
                 found = self.setup.together(tree, self.temperature, size)
                 plain, first = plain or found, first or found
                 ratios = [found.tokens_per_s / each for each in (first.tokens_per_s, plain.tokens_per_s, theirs)]

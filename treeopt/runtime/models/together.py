@@ -66,11 +66,25 @@ def rows_together(calls: Sequence[RowsCall]) -> list[tuple[Tensor, ...]]:
     return [found[number] for number in range(len(calls))]
 
 
+def _finish(work: Passing[Result]) -> Result:
+    """Return the result of work on one text."""
+    found: Any = None  # starts it
+    while True:
+        try:
+            call = work.send(found)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        found = call.run(call.tokens) if isinstance(call, PassCall) else call.function(*call.rows)
+
+
 def finish_together(works: Sequence[Passing[Result]]) -> list[Result]:
     """Return the results of work on different texts; what texts need at the same time is run together.
 
     Passes come when no text needs anything else, so that all texts that need one share it.
     """
+    if len(works) == 1:
+        return [_finish(works[0])]
     results: dict[int, Result] = {}
     passes: dict[int, PassCall] = {}
     rows: dict[int, RowsCall] = {}
