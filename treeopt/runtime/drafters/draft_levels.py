@@ -114,7 +114,7 @@ class TreeDraft:
         window, speeds = Window(self._probs, nodes), self._speeds[rows]
         if wanted.most == 1 or self._rule.race:
             return _race(window, speeds, self._sampling, wanted)
-        return _drawn(window, self._sampling, self._rule, wanted)
+        return _by_rule(window, self._sampling, self._rule, wanted)
 
 
 def _likeliest(scores: Tensor, wanted: Places) -> Sampler:
@@ -141,7 +141,7 @@ def _race(window: Window, speeds: Tensor, sampling: Sampling, wanted: Places) ->
     return sample
 
 
-def _drawn(window: Window, sampling: Sampling, rule: Rule, wanted: Places) -> Sampler:
+def _by_rule(window: Window, sampling: Sampling, rule: Rule, wanted: Places) -> Sampler:
     """Return the sampler that draws as a rule does, which writes the distributions to a window."""
     function = _distribution_rows(sampling)
 
