@@ -32,6 +32,7 @@ from treeopt import bundled as bundle
 from treeopt.profiler.bench.divergence import divergence
 from treeopt.runtime import Decoder, DynamicDrafter, Transformer
 from treeopt.runtime.decoding.batch import TextRequest
+from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.models.pair import load_pair
 from treeopt.texts.prompts import load_prompts
 from treeopt.trees import TokenTree, chain, level_widths
@@ -110,10 +111,20 @@ class Setup:
 
     def decoder(self, tree: TokenTree | DynamicTree, temperature: float) -> Decoder:
         longest = max(map(len, self.prompts)) + self.max_new_tokens
-        options: Any = {"temperature": temperature, "max_text_tokens": longest, "cuda_graphs": False}
+        drafter: Drafter | Transformer = self.draft
+        static: TokenTree | None = None
         if isinstance(tree, DynamicTree):
-            return Decoder(self.target, DynamicDrafter(self.draft, tree, capacity=longest), **options)
-        return Decoder(self.target, self.draft, tree, **options)
+            drafter = DynamicDrafter(self.draft, tree, capacity=longest)
+        else:
+            static = tree
+        return Decoder(
+            self.target,
+            drafter,
+            static,
+            temperature=temperature,
+            max_text_tokens=longest,
+            cuda_graphs=False,
+        )
 
     def alone(self, tree: TokenTree | DynamicTree, temperature: float) -> list[list[int]]:
         decoder = self.decoder(tree, temperature)
@@ -188,8 +199,8 @@ class Comparison:
             theirs = self.setup.transformers(self.temperature, size).tokens_per_s
             say(f"{size:>5}  {'transformers, plain':<22}{theirs:>9.0f}")
             plain = None
-            trees: dict[str, TokenTree | DynamicTree] = {"plain": PLAIN, best: TREES[best], DYNAMIC_NAME: DYNAMIC}
-            for name, tree in trees.items():
+            ways: dict[str, TokenTree | DynamicTree] = {"plain": PLAIN, best: TREES[best], "dynamic tree": DYNAMIC}
+            for name, tree in ways.items():
                 found = self.setup.together(tree, self.temperature, size)
                 plain, first = plain or found, first or found
                 ratios = [found.tokens_per_s / each for each in (first.tokens_per_s, plain.tokens_per_s, theirs)]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.draft_levels import TreeDraft
@@ -108,6 +109,16 @@ class StaticTreeDrafter(FilledTreeDrafter):
 
         super().__init__(model, new_drafts, tree, rule=rule, sampling=sampling, max_nodes=most)
         self.model = model
+
+    def catch_up(self, text: int) -> Tensor:
+        """Feed the draft model what it was not fed of a text, but for the root; return the logits (m, V) after each token.
+
+        Steps with the root alone leave that to the first step that drafts; this has it done, and tells what the draft
+        model thought of the text meanwhile.
+        """
+        draft = self._texts[text].draft
+        assert isinstance(draft, DraftModel)  # `new_draft` makes no other
+        return draft.catch_up()
 
     def change_tree(self, tree: TokenTree) -> None:
         """Draft another tree from the next step on, in all texts."""

@@ -55,3 +55,14 @@ class SharedPlace(NamedTuple):
             is_causal=self.causal,
             enable_gqa=True,
         )
+
+
+class WholeText(NamedTuple):
+    """The tokens of texts from their beginning, each of which sees those before it; nothing is kept of them."""
+
+    rotations: Tensor
+    """Of each token's position."""
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:  # noqa: ARG002
+        """See `Place`."""
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)

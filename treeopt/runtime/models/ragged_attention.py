@@ -110,7 +110,8 @@ class AtOnce:
         # heads that share keys stand as rows of one head
         folded = rows.reshape(texts, tokens, heads, -1).transpose(1, 2).reshape(texts, keys.shape[1], -1, self._size)
         found = F.scaled_dot_product_attention(folded, keys, values, attn_mask=self._mask)
-        found = found.view(texts, heads, tokens, self._size).transpose(1, 2).reshape(-1, heads, self._size)
+        # reshaped, not viewed: kernels on a GPU return tokens outside of heads
+        found = found.reshape(texts, heads, tokens, self._size).transpose(1, 2).reshape(-1, heads, self._size)
         found = found if self._in_grid is None else found[self._in_grid]
         return found.transpose(0, 1)[None]
 

@@ -73,6 +73,11 @@ class TrimmedModel:
         ends = tuple(token for token in model.config.end_tokens if token < columns)
         self.config = TrimmedSizes(columns, model.config.max_positions, ends)
 
+    @property
+    def whole(self) -> LanguageModel:
+        """The model with all its columns."""
+        return self._model
+
     def new_cache(self, capacity: int, batch_size: int = 1) -> TextCache:
         """Return the model's cache."""
         return self._model.new_cache(capacity, batch_size)
