@@ -29,8 +29,8 @@ SETTINGS = Settings(
 )
 ONE_SECOND = FakeClock(lambda: 1.0)
 TREES = (chain(2), TokenTree([-1, 0, 0, 1, 1]), chain(3))
-TIMED = 2 * (4 + 4 + len(RULES) * 2)
-"""Calls: of five probe trees two have up to 4 nodes."""
+TIMED = 2 * (4 + 4 + len(RULES) * 2 + 2 * 2)
+"""Calls: of five probe trees two have up to 4 nodes, and prompts of two lengths are read."""
 
 
 def measured(target, draft, prompts, settings=SETTINGS, *, clock=ONE_SECOND, journal=None):
@@ -260,6 +260,8 @@ def test_at_temperature_0_every_rule_accepts_the_same(target, draft, prompts, ru
         "verify 20x1 greedy",
         "draft 20x1 greedy",
         "step 20x1 greedy",
+        "prefill target",
+        "prefill draft",
         "acceptance",
     }
     assert found.acceptance().rule == rule

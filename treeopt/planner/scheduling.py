@@ -24,6 +24,7 @@ from treeopt.planner.rule_choice import planned_acceptances
 from treeopt.planner.rule_trees import RuleTrees
 from treeopt.records.profile import Profile
 from treeopt.records.rules import LOSSY_RULES
+from treeopt.tabular import Row, Tabular
 from treeopt.trees import TokenTree
 from treeopt.trees.tree_schedule import ScheduledTree, TreeSchedule
 
@@ -48,9 +49,23 @@ class Segment(ShortRepr):
     choice: Candidate
     """The way to decode, with its prediction at the start of the range."""
 
+    @property
+    def row(self) -> Row:
+        """The columns that it has in tables."""
+        return {
+            "rule": self.rule,
+            "lossy": self.lossy,
+            "temperature": self.temperature,
+            "first_batch_size": self.batch_sizes[0],
+            "last_batch_size": self.batch_sizes[1],
+            "first_context_tokens": self.context_tokens[0],
+            "last_context_tokens": self.context_tokens[1],
+            **self.choice.row,
+        }
+
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class Schedule(ShortRepr):
+class Schedule(ShortRepr, Tabular):
     """What to run where; a new segment begins at every switching point."""
 
     plans: tuple[Plan, ...]
@@ -59,6 +74,14 @@ class Schedule(ShortRepr):
     """At every measured batch size, over context lengths."""
     over_batch_sizes: tuple[Segment, ...]
     """At every context length measured at more than one batch size, over batch sizes."""
+
+    def to_records(self) -> list[Row]:
+        """Return a row for every segment: first those over context lengths, then those over batch sizes."""
+        return [
+            {"over": name, **each.row}
+            for name, segments in (("context_tokens", self.over_contexts), ("batch_size", self.over_batch_sizes))
+            for each in segments
+        ]
 
 
 def schedule(
