@@ -266,6 +266,7 @@ def _draw(
 ) -> None:
     """Draw the rates that are asked for, or those around a single one."""
     from treeopt.report.plan_text import models_and_machine
+    from treeopt.report.profile_words import under
     from treeopt.report.simulation import simulation_text
     from treeopt.report.simulation_figure import save_simulation_figure
 
@@ -276,7 +277,10 @@ def _draw(
     assert asked.plot is not None  # asked before
     served, _, _ = simulation_text(found).partition("\n")
     save_simulation_figure(
-        outcomes, asked.plot, title=models_and_machine(profile.pair, profile.machine), subtitle=f"simulated: {served}"
+        outcomes,
+        asked.plot,
+        title=models_and_machine(profile.pair, profile.machine),
+        subtitle=f"simulated: {served}; {under(profile)}",
     )
     click.echo(f"Written to {asked.plot}", err=True)
 

@@ -40,7 +40,8 @@ class Measurement:
     """One profile in the making.
 
     Args:
-        target, draft: models with one vocabulary, on the device to be measured.
+        target: the model whose text it is, on the device to be measured.
+        draft: one with the same vocabulary, on the same device.
         prompts: token ids that the target continues; at least two.
         settings: what to measure.
         clock: what times the calls.

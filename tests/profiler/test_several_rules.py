@@ -10,7 +10,7 @@ from tests.profiler.pretended import FakeClock
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.profiler import Journal, Measurement, Settings
 from treeopt.profiler.acceptance import per_prompt
-from treeopt.profiler.latency import steps
+from treeopt.profiler.latency.passes import TextSteps
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.trees import TokenTree, chain
@@ -86,8 +86,8 @@ class TestProfile:
         )
 
     def test_steps_are_timed_under_their_own_rule(self, target, draft, prompts, monkeypatch):
-        made, prepare = [], steps.StepTimer.prepare
-        monkeypatch.setattr(steps.StepTimer, "prepare", lambda self, tree: made.append(self) or prepare(self, tree))
+        made, prepare = [], TextSteps.prepare
+        monkeypatch.setattr(TextSteps, "prepare", lambda self, tree: made.append(self) or prepare(self, tree))
         measured(target, draft, prompts)
         assert {timer._decoder._rule.name for timer in made} == set(RULES)
 

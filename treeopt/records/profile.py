@@ -28,6 +28,7 @@ from treeopt.records.step_latency import (
     check_limit,
     first_repeated,
 )
+from treeopt.tabular import Row, Tabular
 
 __all__ = [
     "ACCEPTANCE",
@@ -66,7 +67,7 @@ _IN_WORDS = {"verify": "verify times", "draft": "draft times", "overhead": "over
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class Profile(ShortRepr):
+class Profile(ShortRepr, Tabular):
     """Everything measured, with its conditions; a profile never holds a number that nobody measured.
 
     Raises InvalidValueError when there is no latency or no acceptance, or two are of the same conditions.
@@ -135,6 +136,17 @@ class Profile(ShortRepr):
 
         version = VERSION if self.engine is not None or self.drafters else 1
         write_text(path, yaml_text({"format": FORMAT, "version": version, **written_record(self)}))
+
+    def to_records(self) -> list[Row]:
+        """Return a row for every measured time under every condition; `tokens` of an engine's steps are its draft tokens.
+
+        `acceptances` have tables of their own, and so have `latencies`.
+        """
+        return [row for each in self.latencies or self.chain_latencies for row in each.to_records()]
+
+    def _shown_rows(self) -> list[Row]:
+        """Return the rows of passes of 1, 2, 4, 8, … tokens, and of what has no tokens."""
+        return [row for row in self.to_records() if self.chain_latencies or (row["tokens"] or 1).bit_count() == 1]
 
     @property
     def step_latencies(self) -> tuple[StepLatency, ...]:
