@@ -9,9 +9,10 @@ import numpy as np
 from treeopt.arguments import instance
 from treeopt.array_record import ShortRepr
 from treeopt.planner.condition import Condition, condition
+from treeopt.planner.contexts import context_models
 from treeopt.planner.draws import Confidence, confidence
 from treeopt.planner.fastest import Fastest, speeds
-from treeopt.planner.model import Candidate, StepModel, token_model
+from treeopt.planner.model import Candidate, StepModel
 from treeopt.planner.request import PlanRequest, Where
 from treeopt.planner.rule_choice import RuleChoice, planned_acceptances
 from treeopt.planner.rule_trees import RuleTrees
@@ -155,7 +156,8 @@ def requested_plan(profile: Profile, request: PlanRequest) -> Plan:
     most = where.max_nodes if request.max_nodes is None else request.max_nodes
     acceptances = planned_acceptances(profile, request)
     beyond = most if request.where.extrapolate else 0
-    models = [token_model(each, raw=request.raw).under(where, max_nodes=beyond) for each in acceptances]
+    by_context = [context_models(profile, each, raw=request.raw) for each in acceptances]
+    models = [each.at(where.context_tokens).under(where, max_nodes=beyond) for each in by_context]
     for model in models:
         model.costs.step_s(np.array([most]), np.zeros((1, 0), np.int64))  # refuse now what was not measured
     rules = [RuleTrees.solve(model.drafts, most, request.max_depth, request.level_widths) for model in models]

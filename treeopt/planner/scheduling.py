@@ -1,7 +1,8 @@
 """More than one condition: what to run at which batch size and context length, and where to switch.
 
-Every measured condition is planned by itself.  Between measured conditions times lie on straight lines, so there the
-fastest of the rules' trees chosen at the measured ones is found without measuring more, and so is where it changes.
+Every measured condition is planned by itself.  Between measured conditions times lie on straight lines, and so do the
+tokens of a step where acceptance was measured by context, so there the fastest of the rules' trees chosen at the measured
+ones is found without measuring more, and so is where it changes.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +14,8 @@ import numpy as np
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InfeasibleError
 from treeopt.planner.condition import condition
-from treeopt.planner.model import Candidate, StepModel, TokenModel, token_model
+from treeopt.planner.contexts import ContextModels, context_models
+from treeopt.planner.model import Candidate, StepModel
 from treeopt.planner.planning import Plan, check_profile, plan_rules
 from treeopt.planner.request import PlanRequest, Where
 from treeopt.planner.rule_choice import RuleChoice, planned_acceptances
@@ -23,6 +25,9 @@ from treeopt.trees.tree_schedule import ScheduledTree, TreeSchedule
 
 CLOSE = 1e-9
 """Speeds that differ by no more than this share are equal; then the simpler way to decode wins."""
+PIECES = 8
+"""Where acceptance changes with the context, a tree may be the fastest between two places where another is: measured
+contexts are looked at so many times on the way from one to the next."""
 Models = dict[str, StepModel]
 """One place's model under each rule."""
 
@@ -51,6 +56,15 @@ class Schedule(ShortRepr):
     """At every measured batch size, over context lengths."""
     over_batch_sizes: tuple[Segment, ...]
     """At every context length measured at more than one batch size, over batch sizes."""
+
+    @property
+    def switches(self) -> tuple[tuple[Segment, Segment], ...]:
+        """Every place where another way to decode becomes the fastest as the context grows: what ends there, what begins."""
+        return tuple(
+            (before, after)
+            for before, after in pairwise(self.over_contexts)
+            if (before.temperature, before.batch_sizes) == (after.temperature, after.batch_sizes)
+        )
 
 
 def schedule(
@@ -118,13 +132,13 @@ def requested_schedule(profile: Profile, request: PlanRequest, tick: Callable[[]
     contexts: list[Segment] = []
     batches: list[Segment] = []
     for each in dict.fromkeys(acceptance.temperature for acceptance in measured):
-        models = [token_model(found, raw=request.raw) for found in measured if found.temperature == each]
+        models = [context_models(profile, found, raw=request.raw) for found in measured if found.temperature == each]
         _refuse_unmeasured(profile, models[0], most)
-        rules = [RuleTrees.solve(drafts, most, request.max_depth, request.level_widths) for drafts in models]
+        solved = _Solved(models, most, request)
         at_temperature = []
         for batch, context in measured_conditions(profile, each):
             where = condition(profile, each, Where(context_tokens=context, batch_size=batch))
-            at_temperature.append(plan_rules(rules, where))
+            at_temperature.append(plan_rules(solved.at(context), where))
             tick()
         switches = _Switches(profile, each, models, [choice for found in at_temperature for choice in found.rules])
         plans += at_temperature
@@ -182,11 +196,30 @@ def tree_schedule(schedule: Schedule | None, *, rule: str, temperature: float, c
     )
 
 
-def _refuse_unmeasured(profile: Profile, drafts: TokenModel, max_nodes: int) -> None:
+class _Solved:
+    """The trees of some rules at any context length, solved once where one acceptance holds for several."""
+
+    def __init__(self, models: Sequence[ContextModels], max_nodes: int, request: PlanRequest) -> None:
+        self._models, self._max_nodes, self._request = models, max_nodes, request
+        self._known: dict[int, RuleTrees] = {}
+
+    def at(self, context: int) -> list[RuleTrees]:
+        """Return the trees of each rule."""
+        request, found = self._request, []
+        for drafts in [each.at(context) for each in self._models]:
+            if id(drafts) not in self._known:
+                self._known[id(drafts)] = RuleTrees.solve(
+                    drafts, self._max_nodes, request.max_depth, request.level_widths
+                )
+            found.append(self._known[id(drafts)])
+        return found
+
+
+def _refuse_unmeasured(profile: Profile, drafts: ContextModels, max_nodes: int) -> None:
     """Raise before any long work where passes so large were not timed under every condition."""
     for batch, context in measured_conditions(profile, drafts.acceptance.temperature):
         where = condition(profile, drafts.acceptance.temperature, Where(context_tokens=context, batch_size=batch))
-        drafts.under(where).costs.step_s(np.array([max_nodes]), np.zeros((1, 0), np.int64))
+        drafts.at(context).under(where).costs.step_s(np.array([max_nodes]), np.zeros((1, 0), np.int64))
 
 
 def measured_conditions(profile: Profile, temperature: float) -> list[tuple[int, int]]:
@@ -198,7 +231,7 @@ class _Switches:
     """The fastest of some rules' ways to decode, anywhere between the measured conditions."""
 
     def __init__(
-        self, profile: Profile, temperature: float, models: Sequence[TokenModel], rivals: Sequence[RuleChoice]
+        self, profile: Profile, temperature: float, models: Sequence[ContextModels], rivals: Sequence[RuleChoice]
     ) -> None:
         self._profile, self._temperature = profile, temperature
         self._drafts = {drafts.acceptance.rule: drafts for drafts in models}
@@ -211,7 +244,7 @@ class _Switches:
         segments = []
         for batch in sorted({batch for batch, _ in self._conditions}):
             measured = [context for size, context in self._conditions if size == batch]
-            ranges = self._ranges(measured, lambda context, batch=batch: self._models(batch, context))  # type: ignore[misc]
+            ranges = self._ranges(self._looked_at(measured), lambda context, batch=batch: self._models(batch, context))  # type: ignore[misc]
             segments += [self._segment((batch, batch), ends, best) for ends, best in ranges]
         return segments
 
@@ -224,6 +257,13 @@ class _Switches:
                 ranges = self._ranges(measured, lambda batch, context=context: self._models(batch, context))  # type: ignore[misc]
                 segments += [self._segment(ends, (context, context), best) for ends, best in ranges]
         return segments
+
+    def _looked_at(self, contexts: Sequence[int]) -> Sequence[int]:
+        """Return measured context lengths, and places between them where acceptance was measured by context."""
+        if all(len(drafts.measured) == 1 for drafts in self._drafts.values()):
+            return contexts
+        between = [np.linspace(low, high, PIECES + 1).astype(np.int64).tolist() for low, high in pairwise(contexts)]
+        return sorted({*contexts, *(place for places in between for place in places)})
 
     def _ranges(
         self, measured: Sequence[int], models_at: Callable[[int], Models]
@@ -262,6 +302,7 @@ class _Switches:
                 for number, (of, tree) in enumerate((rival.rule, rival.choice.tree) for rival in self._rivals)
                 if of == rule
                 and tree.nodes <= costs.max_nodes
+                and tree.max_depth <= (model.acceptance.table.max_depth or tree.max_depth)
                 and tree.draft_widths.max(initial=0) <= costs.max_draft_width
             ]
             if fitting:
@@ -274,7 +315,7 @@ class _Switches:
 
     def _models(self, batch: int, context: int) -> Models:
         where = condition(self._profile, self._temperature, Where(context_tokens=context, batch_size=batch))
-        return {rule: drafts.under(where) for rule, drafts in self._drafts.items()}
+        return {rule: drafts.at(context).under(where) for rule, drafts in self._drafts.items()}
 
     def _segment(self, batches: tuple[int, int], contexts: tuple[int, int], best: RuleChoice) -> Segment:
         return Segment(
