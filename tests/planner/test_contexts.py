@@ -182,21 +182,19 @@ class TestSchedules:
             covered += range(first, last + 1)
         assert covered == list(range(5, 91))
 
-    def test_a_tree_that_wins_between_two_places_of_another_is_found(self) -> None:
-        """Tokens and seconds both go straight, so their quotient bends: the second best at both ends wins in the middle."""
-        slow = seconds(lambda n: 1 + 0.6 * n, lambda _: 0.01, nodes=9)
-        first = replace(acceptance([[0.9], [0.9], [0.9]]), context_tokens=0)
-        middle = replace(acceptance([[0.3], [0.1], [0.1]]), context_tokens=400)
-        last = replace(acceptance([[0.9], [0.9], [0.9]]), context_tokens=800)
-        found = schedule(
-            profile([latency(slow, context_tokens=each) for each in (0, 400, 800)], [first, middle, last]), 4, raw=True
-        )
-        shapes = [each.choice.tree.nodes for each in found.over_contexts]
-        assert shapes[0] == shapes[-1] > min(shapes)
-        assert len(found.switches) == len(shapes) - 1
+    def test_switches_are_where_one_segment_ends_and_the_next_begins(self) -> None:
+        found = schedule(by_context({10: [[0.95, 0.01]] * 4, 410: [[0.02, 0.01]] * 4}), 8, raw=True)
+
+        assert len(found.switches) == len(found.over_contexts) - 1 > 0
         for (before, after), segment in zip(found.switches, found.over_contexts[1:], strict=True):
             assert after is segment
             assert before.context_tokens[1] + 1 == after.context_tokens[0]
+            assert before.choice.tree != after.choice.tree
+
+    def test_no_switch_goes_from_one_batch_size_to_another(self) -> None:
+        found = [replace(acceptance(p), context_tokens=at) for at, p in ((10, SHORT), (310, SHORT))]
+        latencies = [latency(MACHINE, context_tokens=at, batch_size=size) for size in (1, 4) for at in (10, 310)]
+        assert schedule(profile(latencies, found), 4, raw=True).switches == ()
 
 
 class TestRecords:

@@ -25,9 +25,6 @@ from treeopt.trees.tree_schedule import ScheduledTree, TreeSchedule
 
 CLOSE = 1e-9
 """Speeds that differ by no more than this share are equal; then the simpler way to decode wins."""
-PIECES = 8
-"""Where acceptance changes with the context, a tree may be the fastest between two places where another is: measured
-contexts are looked at so many times on the way from one to the next."""
 Models = dict[str, StepModel]
 """One place's model under each rule."""
 
@@ -244,7 +241,7 @@ class _Switches:
         segments = []
         for batch in sorted({batch for batch, _ in self._conditions}):
             measured = [context for size, context in self._conditions if size == batch]
-            ranges = self._ranges(self._looked_at(measured), lambda context, batch=batch: self._models(batch, context))  # type: ignore[misc]
+            ranges = self._ranges(measured, lambda context, batch=batch: self._models(batch, context))  # type: ignore[misc]
             segments += [self._segment((batch, batch), ends, best) for ends, best in ranges]
         return segments
 
@@ -257,13 +254,6 @@ class _Switches:
                 ranges = self._ranges(measured, lambda batch, context=context: self._models(batch, context))  # type: ignore[misc]
                 segments += [self._segment(ends, (context, context), best) for ends, best in ranges]
         return segments
-
-    def _looked_at(self, contexts: Sequence[int]) -> Sequence[int]:
-        """Return measured context lengths, and places between them where acceptance was measured by context."""
-        if all(len(drafts.measured) == 1 for drafts in self._drafts.values()):
-            return contexts
-        between = [np.linspace(low, high, PIECES + 1).astype(np.int64).tolist() for low, high in pairwise(contexts)]
-        return sorted({*contexts, *(place for places in between for place in places)})
 
     def _ranges(
         self, measured: Sequence[int], models_at: Callable[[int], Models]

@@ -104,6 +104,8 @@ class Profile(ShortRepr):
             raise InvalidValueError("engine: expected with chain_latency, and only there.", field="engine")
         if self.drafters and self.chain_latencies:
             raise InvalidValueError("drafters: expected beside latency. Got an engine's.", field="drafters")
+        if self.engine is not None and self.by_context:
+            raise InvalidValueError("expected no context_tokens of an engine's: leave it out.", field="acceptance")
         check_drafters(self.drafters)
         check_conditions(self.step_latencies)
         check_rules(self.acceptances)
