@@ -6,7 +6,7 @@ Trees are solved for by the table that is mixed alike.  Outside the measured len
 acceptance goes on there nobody measured, and a straight line would leave 0 ... 1.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,6 +18,7 @@ from treeopt.planner.request import PlanRequest, Where
 from treeopt.planner.smoothing import Smoothing
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.profile import MeasuredAcceptance, Profile
+from treeopt.records.warnings import AcceptanceElsewhere
 
 Parts = Sequence[tuple[float, TokenModel]]
 
@@ -60,6 +61,24 @@ def context_models(profile: Profile, acceptance: MeasuredAcceptance, *, raw: boo
         raw: take it as measured, not smoothed.
     """
     return ContextModels(tuple(token_model(each, raw=raw) for each in profile.at_contexts(acceptance)))
+
+
+def elsewhere(profile: Profile, acceptance: MeasuredAcceptance, contexts: Iterable[int]) -> AcceptanceElsewhere | None:
+    """Return the warning for context lengths outside those that an acceptance was measured at, None where there are none.
+
+    One that does not say where it was measured counts for the first context length that was timed.  Engines say the
+    lengths of whole texts, which differ from batch size to batch size: of those nothing is said.
+    """
+    if profile.engine is not None:
+        return None
+    known = [each.context_tokens for each in profile.at_contexts(acceptance) if each.context_tokens is not None]
+    return outside("acceptance", tuple(known) or (profile.step_latencies[0].context_tokens,), contexts)
+
+
+def outside(what: str, measured: tuple[int, ...], contexts: Iterable[int]) -> AcceptanceElsewhere | None:
+    """Return the warning for context lengths outside the measured ones, which rise; None where there are none."""
+    found = tuple(sorted({each for each in contexts if not measured[0] <= each <= measured[-1]}))
+    return AcceptanceElsewhere(what, measured, found) if found else None
 
 
 def step_model(

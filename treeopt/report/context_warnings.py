@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from treeopt.records.warnings import AcceptanceElsewhere, Caution
+from treeopt.records.warnings import Caution
 
 if TYPE_CHECKING:
     from treeopt.planner import DrafterChoice, Plan, Schedule
@@ -18,26 +18,16 @@ def context_warnings(
 ) -> list[Caution]:
     """Return a warning for what is planned with at context lengths that it was not measured around.
 
-    What does not say where it was measured counts for the first context length that was timed.  Engines say the lengths
-    of whole texts, which differ from batch size to batch size: of those nothing is said.
+    Drafters are measured behind the prompts alone: theirs counts for the first context length that was timed.
     """
-    if profile.engine is not None:
-        return []
+    from treeopt.planner.contexts import elsewhere, outside
+
+    acceptance = profile.acceptance(rule=plan.rule, temperature=plan.temperature)
+    scheduled = [] if schedule is None else [each.context_tokens for each in schedule.plans]
+    others = [each.setting.name for each in drafters if each.setting.name != "model"]
     first = profile.step_latencies[0].context_tokens
-    known = profile.at_contexts(profile.acceptance(rule=plan.rule, temperature=plan.temperature))
-    contexts = tuple(each.context_tokens for each in known if each.context_tokens is not None)
-    scheduled = () if schedule is None else schedule.plans
-    planned = {plan.context_tokens, *(each.context_tokens for each in scheduled)}
-    cautions = [_elsewhere("acceptance", contexts or (first,), planned)]
-    cautions += [
-        _elsewhere(f"acceptance of {each.setting.name}", (first,), {plan.context_tokens})
-        for each in drafters
-        if each.setting.name != "model"
+    cautions = [
+        elsewhere(profile, acceptance, [plan.context_tokens, *scheduled]),
+        *(outside(f"acceptance of {name}", (first,), [plan.context_tokens]) for name in others),
     ]
     return [each for each in cautions if each is not None]
-
-
-def _elsewhere(what: str, measured: tuple[int, ...], planned: set[int]) -> Caution | None:
-    """Return the warning for planned lengths outside the measured ones, which rise; None where there are none."""
-    outside = tuple(sorted(each for each in planned if not measured[0] <= each <= measured[-1]))
-    return AcceptanceElsewhere(what, measured, outside) if outside else None
