@@ -3,7 +3,7 @@
     tokens(T, c) = (1 - s) tokens(T, a) + s tokens(T, b),   s = (c - a) / (b - a)
 
 Trees are solved for by the table that is mixed alike.  Outside the measured lengths the nearest one holds: how
-acceptance goes on there nobody measured, and a straight line would leave 0 ... 1.
+acceptance goes on there nobody measured, and a straight line would leave 0 … 1.
 """
 
 from collections.abc import Iterable, Sequence
