@@ -86,7 +86,10 @@ def lines(models: ModelPair, profile: Profile, temperature: float, positions: in
     prompts = [models.tokenizer.encode(text) for text in profile_prompts(load_prompts(most=profile_count(profile)))]
     recorder = Recorder(MonotonicClock(), Journal(None, ""))
     plain, *found = map(together, decoded_in_turn(ways, prompts, positions, recorder))
-    return [line(choice, texts, plain) for choice, texts in zip(choices, found, strict=True)]
+    rates = [rate(each) for each in found]
+    fastest = max(range(len(choices)), key=lambda place: choices[place].speedup.value)
+    chosen = f"solve chooses {choices[fastest].setting.name}: {rates[fastest] / max(rates):.2f} of the fastest row"
+    return [*(line(choice, texts, plain) for choice, texts in zip(choices, found, strict=True)), chosen]
 
 
 def profile_count(profile: Profile) -> int:
@@ -116,10 +119,14 @@ def decoder(models: ModelPair, drafter: Drafter | None, sampling: Sampling) -> D
     return Decoder(models.target, drafter, None if drafter else chain(0), sampling=sampling)
 
 
+def rate(texts: DecodedTexts) -> float:
+    """Return tokens per second."""
+    return float(sum(texts.tokens) / texts.seconds.samples_s.sum())
+
+
 def line(choice: DrafterChoice, texts: DecodedTexts, plain: DecodedTexts) -> str:
     tokens, speedup = choice.tokens_per_step, choice.speedup
-    rate, plain_rate = (sum(each.tokens) / each.seconds.samples_s.sum() for each in (texts, plain))
-    came = rate / plain_rate
+    came = rate(texts) / rate(plain)
     return (
         f"{choice.setting.name:<15}{choice.shape:<44}{tokens.value:>7.2f}{texts.tokens_per_step:>7.2f}"
         f"{texts.tokens_per_step / tokens.value:>7.3f}{speedup.value:>7.2f} ({speedup.low:.2f}-{speedup.high:.2f})"

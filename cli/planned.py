@@ -38,6 +38,11 @@ def _with_heads(path: Path, planned: "TreeFile", asked: "DrafterSetting | None")
         )
     if planned.drafter is None or asked.source is None:
         return planned
+    if asked.eagle_head and not planned.drafter.eagle_head:
+        raise click.UsageError(
+            f"--drafter: expected {name} without a folder, because {path} was planned for the draft model's trees. Got "
+            f"the head {asked.source}: plan for it with treeopt profile --drafter {name}={asked.source} and treeopt solve."
+        )
     return replace(planned, drafter=replace(planned.drafter, source=asked.source))
 
 

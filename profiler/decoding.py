@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime import Decoder
+from treeopt.runtime.decoding.observer import Observer
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees import TokenTree
 
@@ -20,7 +21,15 @@ class Decoding:
     """Whether rules are allowed that change the text's distribution."""
 
     def decoder(
-        self, target: LanguageModel, draft: LanguageModel, tree: TokenTree, text_tokens: int | None, *, seed: int = 0
+        self,
+        target: LanguageModel,
+        draft: LanguageModel,
+        tree: TokenTree,
+        text_tokens: int | None,
+        *,
+        seed: int = 0,
+        on_step: Observer | None = None,
+        max_nodes: int | None = None,
     ) -> Decoder:
         """Return the decoder with a tree, for texts of so many tokens, by default as many as both were trained for."""
         return Decoder(
@@ -33,4 +42,6 @@ class Decoding:
             lossy=self.lossy,
             seed=seed,
             max_text_tokens=text_tokens,
+            on_step=on_step,
+            max_nodes=max_nodes,
         )

@@ -1,5 +1,6 @@
 #!/bin/sh
-# What needs a GPU, from the source tree, in less than ten minutes: the tests, then the profiles of the gallery.
+# What needs a GPU, from the source tree, in less than ten minutes: the tests and the contract suite of all drafters on
+# it, then the profiles of the gallery.
 # Use: sh tools/gpu_checks.sh FOLDER ACCEPTANCE TREES…
 # FOLDER gets gpu-tests.txt, and profiles.tar.gz with docs/profiles, whatever was measured before time ran out.
 # ACCEPTANCE is Sequoia's acceptance.json, TREES are the growmaps it ships.
@@ -11,10 +12,10 @@ python=${PYTHON:-python3}
 export PYTHONPATH=. PYTHONUNBUFFERED=1
 
 $python -c 'import treeopt.cli.main, treeopt.profiler, treeopt.trees' || exit
-timeout 150 $python -m pytest tests/test_cuda.py -q >"$out/gpu-tests.txt" 2>&1
+OMP_NUM_THREADS=1 TREEOPT_TEST_DEVICE=cuda timeout 240 $python -m pytest tests/test_cuda.py tests/contracts -m "not slow" -n 14 -q -p no:benchmark >"$out/gpu-tests.txt" 2>&1
 tests=$?
 tail -n 5 "$out/gpu-tests.txt"
-timeout 410 $python tools/gallery.py --device cuda --targets ${TARGETS:-1b 7b 13b} --time-budget "${TIME_BUDGET:-8}" \
+timeout 330 $python tools/gallery.py --device cuda --targets ${TARGETS:-1b 7b 13b} --time-budget "${TIME_BUDGET:-8}" \
     --acceptance "$acceptance" --trees "$@"
 gallery=$?
 tar -czf "$out/profiles.tar.gz" docs/profiles

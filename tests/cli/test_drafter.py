@@ -44,6 +44,8 @@ def trees(folder: Path) -> Path:
     heads().save("medusa.json")
     lookup().save("lookup.json")
     TreeFile(tree=k_ary(2, 2), drafter=drafter_setting("eagle")).save("shipped.json")
+    expanded = drafter_setting("eagle2", top_k=2, depth=2, nodes=4)
+    TreeFile(tree=chain(2), drafter=expanded).save("expanded.json")
     return folder
 
 
@@ -170,6 +172,11 @@ def test_other_heads_than_those_planned_for_are_warned_of_with_an_action():
             "medusa does not sample what it drafts",
         ),
         (("run", "medusa.json", "--drafter", f"medusa={bundled.REDRAFTER}", *PROMPT), 1, "expected 'medusa'"),
+        (
+            ("run", "expanded.json", "--drafter", f"eagle2={bundled.EAGLE}", *PROMPT),
+            2,
+            "expected eagle2 without a folder, because expanded.json was planned for the draft model's trees",
+        ),
         (("run", "tree.json", "--eagle-layers", "2,4,5", *PROMPT), 2, "tree.json was planned for model: leave it out"),
         (("bench", "medusa.json", "--eagle-layers", "2"), 2, "expected a plan for an EAGLE head. medusa.json"),
         (("run", "shipped.json", "--eagle-layers", "2,4,9", *PROMPT), 1, "layers: expected 3 boundaries from 0 to 8"),

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tests.runtime.learning.toy import FAST
 from tests.support import eagle_heads
 from treeopt.runtime import Sampling, Transformer
 from treeopt.runtime.drafters.best_first import SpecExecDrafter, SpecExecSetting
@@ -19,7 +20,9 @@ from treeopt.runtime.drafters.lookahead import LookaheadDrafter
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
 from treeopt.runtime.drafters.redrafter import Affine, RedrafterDrafter, RedrafterHead
+from treeopt.runtime.learning.learner import Learner
 from treeopt.runtime.models.linear import Linear
+from treeopt.runtime.models.trainable import copied
 from treeopt.runtime.rules.rule import RULES
 from treeopt.trees import chain, k_ary, level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
@@ -37,6 +40,20 @@ class Case(NamedTuple):
     """Whether passes other than the target's take part in a draft."""
     history: bool = False
     """Whether drafts depend on how the text came about, not on the text alone."""
+    learns: bool = False
+    """Whether the draft model learns as it goes: a sampled text then depends on those before it, a greedy one does not."""
+
+    def arguments(self, target, draft):
+        """Return what `Decoder` is given behind the target, and by name; a draft that learns is a copy."""
+        if not self.learns:
+            return self.make(target, draft), self.options
+        own = copied(draft)
+        return self.make(target, own), {**self.options, "on_step": Learner(own, FAST)}
+
+
+def independent(name, temperature):
+    """Return a temperature at which a text depends on its prompt and seed alone: 0 where the draft learns."""
+    return 0.0 if CASES[name].learns else temperature
 
 
 def page_drafter(length):
@@ -50,14 +67,14 @@ def page_drafter(length):
 
 def medusa(target, tree):
     size, noise = target.config.hidden, torch.Generator().manual_seed(0)
-    weight = 0.3 * torch.randn(3, size, size, generator=noise)
-    return MedusaDrafter(MedusaHeads(target, weight, torch.randn(3, size, generator=noise)), tree)
+    weight, bias = 0.3 * torch.randn(3, size, size, generator=noise), torch.randn(3, size, generator=noise)
+    return MedusaDrafter(MedusaHeads(target, weight.to(target.device), bias.to(target.device)), tree)
 
 
 def redrafter(target, width, length):
     size, noise = target.config.hidden, torch.Generator().manual_seed(4)
-    products = [Linear(torch.randn((size, size), generator=noise) / 10) for _ in range(4)]
-    bias = torch.zeros(size)
+    products = [Linear((torch.randn((size, size), generator=noise) / 10).to(target.device)) for _ in range(4)]
+    bias = torch.zeros(size, device=target.device)
     head = RedrafterHead(
         target=target,
         recurrence=Affine(linear=products[0], bias=bias),
@@ -110,6 +127,11 @@ CASES = {
     "static chain as graphs": Case(lambda _, draft: (draft, chain(3)), {"cuda_graphs": True}),
     "dynamic tree": Case(lambda _, draft: (dynamic(draft),)),
     "best first": Case(lambda _, draft: (best_first(draft),)),
+    "static tree that learns": Case(lambda _, draft: (draft, TREE), {"rule": "sequoia"}, history=True, learns=True),
+    "chain that learns, specinfer": Case(
+        lambda _, draft: (draft, chain(3)), {"rule": "specinfer"}, history=True, learns=True
+    ),
+    "dynamic tree that learns": Case(lambda _, draft: (dynamic(draft),), {"rule": "target"}, history=True, learns=True),
     "medusa": Case(lambda target, _: (medusa(target, TREE),)),
     "medusa as graphs": Case(lambda target, _: (medusa(target, TREE),), {"cuda_graphs": True}),
     "redrafter": Case(lambda target, _: (redrafter(target, 2, 3),)),

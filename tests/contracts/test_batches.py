@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.contracts.drafters import CASES
+from tests.contracts.drafters import CASES, independent
+from tests.support.arriving import Scripted
 from tests.support.decoded import PROMPT
 from treeopt.errors import TextsError
 from treeopt.runtime import Decoder
@@ -16,8 +17,8 @@ SEEDS = [3, 0, 7, 3, 2, 1]
 
 
 def decoder_of(name, target, draft, **options):
-    case = CASES[name]
-    return Decoder(target, *case.make(target, draft), **{"temperature": 0.0, **case.options, **options})
+    arguments, own = CASES[name].arguments(target, draft)
+    return Decoder(target, *arguments, **{"temperature": 0.0, **own, **options})
 
 
 def requests(stop=()):
@@ -47,12 +48,22 @@ def together(decoder, wanted, batch_size=3):
 @every_drafter
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_texts_that_join_and_leave_are_those_decoded_alone(target, draft, name, temperature):
-    decoder = decoder_of(name, target, draft, temperature=temperature)
+    decoder = decoder_of(name, target, draft, temperature=independent(name, temperature))
     expected = alone(decoder, requests())
     assert [len(text) for text in expected] == COUNTS
     for size in (3, 2, 8):
         assert together(decoder, requests(), size) == expected
     assert alone(decoder, requests()) == expected  # and a batch leaves nothing behind
+
+
+@every_drafter
+def test_texts_that_arrive_while_others_are_decoded_are_those_decoded_alone(target, draft, name):
+    decoder = decoder_of(name, target, draft, temperature=independent(name, 0.8))
+    arriving = Scripted([(2 * number, request) for number, request in enumerate(requests())])
+    texts = {}
+    for found in decoder.steps_of_all(arriving, batch_size=3):
+        texts.setdefault(found.text, []).extend(found.tokens)
+    assert [texts[number] for number in range(len(PROMPTS))] == alone(decoder, requests())
 
 
 @every_drafter
@@ -66,7 +77,7 @@ def test_stops_end_each_text_where_they_do_alone(target, draft, name):
 
 @every_drafter
 def test_a_batch_that_is_given_up_leaves_nothing_behind(target, draft, name):
-    decoder = decoder_of(name, target, draft, temperature=0.8)
+    decoder = decoder_of(name, target, draft, temperature=independent(name, 0.8))
     expected = alone(decoder, requests())
     steps = decoder.steps_of_all(requests(), batch_size=3)
     for _ in range(4):
@@ -78,7 +89,7 @@ def test_a_batch_that_is_given_up_leaves_nothing_behind(target, draft, name):
 
 @every_drafter
 def test_a_text_that_cannot_be_decoded_leaves_the_others_alone(target, draft, name):
-    decoder = decoder_of(name, target, draft, temperature=0.8)
+    decoder = decoder_of(name, target, draft, temperature=independent(name, 0.8))
     wanted = [[], PROMPT, PROMPT * 19, [99], [4, 5]]
     expected = {number: list(decoder.generate(wanted[number], 9, seed=number)) for number in (1, 4)}
     texts = {}

@@ -5,6 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
+from tests.support.device import DEVICE
 from treeopt.runtime import load_model
 
 SIZES = {
@@ -46,23 +47,24 @@ def target_folder(make_checkpoint):
 @pytest.fixture(scope="session")
 def target(target_folder):
     """Return a model of 23 tokens with an untied head."""
-    return load_model(target_folder)
+    return load_model(target_folder, device=DEVICE)
 
 
 @pytest.fixture(scope="session")
 def draft(make_checkpoint):
     """Return a smaller model with other weights, the same vocabulary and a tied head."""
-    return load_model(make_checkpoint(seed=2, tie_word_embeddings=True, num_hidden_layers=1))
+    return load_model(make_checkpoint(seed=2, tie_word_embeddings=True, num_hidden_layers=1), device=DEVICE)
 
 
 @pytest.fixture(scope="session")
 def logits_after():
-    """Return a function that gives a model's logits (V,) after a text, by a pass over nothing but this text."""
+    """Return a function that gives a model's logits (V,) after a text on the CPU, by a pass over nothing but this text."""
 
     def logits(model, tokens):
         cache = model.new_cache(len(tokens))
-        model.prefill(torch.tensor(tokens[:-1]), cache)
-        return model.forward(torch.tensor(tokens[-1:]), torch.tensor([len(tokens) - 1]), cache, None).logits[0]
+        *before, last, place = torch.tensor([*tokens, len(tokens) - 1], device=model.device).split(1)
+        model.prefill(torch.cat([*before, last[:0]]), cache)
+        return model.forward(last, place, cache, None).logits[0].cpu()
 
     return logits
 

@@ -19,6 +19,8 @@ class MadeHead:
     ids: list[int] | None = None
     """The target's token for each of the head's."""
     theta: float = 10_000.0
+    yarn: tuple[float, int] | None = None
+    """Factor and positions of the first training, where rotations are scaled as in YaRN."""
     heads: int = 4
     key_value_heads: int = 2
     head_dim: int = 8
@@ -44,6 +46,7 @@ def make_head(
     head_norms=False,
     eagle1=False,
     theta=10_000.0,
+    yarn=None,
     mtp=False,
     **flags,
 ):
@@ -88,7 +91,7 @@ def make_head(
         found |= {f"fc_norm.{index}": norm(width) for index in range(len(boundaries))}
     if flags.get("norm_before_fc"):
         found["before_fc"] = norm(len(boundaries) * width)
-    return MadeHead(found, tuple(boundaries), ids=ids, theta=theta, layers=layers, flags=flags)
+    return MadeHead(found, tuple(boundaries), ids=ids, theta=theta, yarn=yarn, layers=layers, flags=flags)
 
 
 NAMES = {
@@ -185,6 +188,9 @@ def model_optimizer(folder, made, target):
     """Model-Optimizer: ids of layers in a nested mapping, flags there too."""
     config = {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", **sizes(made, target)}
     config |= {"rope_theta": made.theta, "eagle_config": {"use_aux_hidden_state": bool(made.boundaries), **made.flags}}
+    if made.yarn:
+        factor, positions = made.yarn
+        config["rope_scaling"] = {"type": "yarn", "factor": factor, "original_max_position_embeddings": positions}
     if made.boundaries:
         config["eagle_config"][IDS] = [each - 1 for each in made.boundaries]
     save_file(stored(made, target.config.vocabulary, "layers.0", mask=False), folder / "model.safetensors")

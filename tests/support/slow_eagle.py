@@ -11,13 +11,27 @@ def silu(x):
     return x / (1 + np.exp(-x))
 
 
-def rotated(head, position, theta):
+def yarn_speed(i, size, theta, factor, positions):
+    """Return radians per position of pair i: as trained where it turns often, slower where it turns less than once."""
+
+    def pair_of(turns):
+        return size * np.log(positions / (2 * np.pi * turns)) / (2 * np.log(theta))
+
+    first, last = max(np.floor(pair_of(32)), 0), min(np.ceil(pair_of(1)), size - 1)
+    slowed = min(max((i - first) / (last - first), 0), 1)
+    return theta ** (-2 * i / size) * (slowed / factor + 1 - slowed)
+
+
+def rotated(head, position, theta, yarn=None):
     """Return a head's numbers (d,), number i turned together with number i + d/2."""
     half = len(head) // 2
     found = np.empty_like(head)
     for i in range(half):
-        angle = position * theta ** (-2 * i / len(head))
+        speed = theta ** (-2 * i / len(head)) if yarn is None else yarn_speed(i, len(head), theta, *yarn)
+        angle = position * speed
         a, b = head[i], head[i + half]
+        if yarn is not None:
+            a, b = (each * (1 + np.log(yarn[0]) / 10) for each in (a, b))
         found[i] = a * np.cos(angle) - b * np.sin(angle)
         found[i + half] = a * np.sin(angle) + b * np.cos(angle)
     return found
@@ -93,7 +107,7 @@ class SlowEagle:
             weight = self.w.get(f"layer{layer}.{name}_norm")
             if weight is not None:
                 found = np.array([normed(head, weight) for head in found])
-            return np.array([rotated(head, row, made.theta) for head in found])
+            return np.array([rotated(head, row, made.theta, made.yarn) for head in found])
 
         queries, attended = heads("q", place), []
         keys, values = ([heads(name, row) for row in range(place + 1)] for name in "kv")

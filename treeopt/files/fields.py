@@ -39,6 +39,13 @@ class Fields:
             raise self.error(field, f"expected true, or no such field. Got {_short(value)}.")
         return True
 
+    def flag(self, field: str) -> bool:
+        """Return a field that must be true or false."""
+        value = self._take(field)
+        if not isinstance(value, bool):
+            raise self.error(field, f"expected true or false. Got {_short(value)}.")
+        return value
+
     def number(self, field: str, *, least: float = 0.0, most: float = math.inf) -> float:
         """Return a field that must be a finite number from `least` to `most`."""
         value = self._take(field)
@@ -99,6 +106,19 @@ class Fields:
             return make(*arguments, **keywords)
         except InvalidValueError as error:
             raise self.error(field, str(error)) from None
+
+    def any(self, field: str) -> Any:
+        """Return a field whatever it holds."""
+        return self._take(field)
+
+    def peek(self, field: str) -> Any:
+        """Return what a field holds, which is there to be read still."""
+        self.require(field)
+        return self._content[field]
+
+    def inner(self, field: str, content: object) -> "Fields":
+        """Return what stands within a field that was read as a whole."""
+        return Fields(self._path, content, self._full(field))
 
     def __contains__(self, field: str) -> bool:
         return field in self._content

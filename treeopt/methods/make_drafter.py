@@ -6,6 +6,7 @@ from treeopt.profiler.decoding import Decoding
 from treeopt.records.results import Measured
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.limits import trained_tokens
+from treeopt.runtime.decoding.observer import Observer
 from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.loaded import LoadedDrafter, load_drafter
 from treeopt.runtime.models.pair import ModelPair
@@ -76,6 +77,8 @@ def planned_decoder(
     loaded: LoadedDrafter | None = None,
     seed: int = 0,
     text_tokens: int | None = None,
+    on_step: Observer | None = None,
+    max_nodes: int | None = None,
 ) -> Decoder:
     """Return the decoder of a tree file: its drafter's, or that of the draft model which fills its tree.
 
@@ -86,13 +89,17 @@ def planned_decoder(
         loaded: the drafter, where it is loaded already.
         seed: of all randomness.
         text_tokens: longest text, prompt included; by default as long as both models were trained for.
+        on_step: told of every step.
+        max_nodes: of the largest tree that an observer may change to; by default the tree's own.
 
     Raises InvalidValueError for a draft sampled by a distribution of its own where the drafter's tokens are not sampled,
     and as `make_drafter` and `Decoder` do.
     """
     setting = planned.drafter
     if setting is None:
-        return decoding.decoder(models.target, models.draft, planned.tree, text_tokens, seed=seed)
+        return decoding.decoder(
+            models.target, models.draft, planned.tree, text_tokens, seed=seed, on_step=on_step, max_nodes=max_nodes
+        )
     loaded = loaded or load_planned(setting, models, capacity=text_tokens)
     drafter = made_drafter(loaded, setting, planned.tree)
     if decoding.draft_sampling is not None and not drafter.sampled:
@@ -109,6 +116,7 @@ def planned_decoder(
         lossy=decoding.lossy,
         seed=seed,
         max_text_tokens=loaded.capacity,
+        on_step=on_step,
     )
 
 

@@ -14,6 +14,7 @@ from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.engine import ChainCounts, check_lengths
 from treeopt.records.sampling import Sampling
 from treeopt.records.step_latency import Imported, check_imported
+from treeopt.tabular import Row, Tabular
 
 ACCEPTANCE = "acceptance"
 
@@ -27,7 +28,7 @@ def _ranks(accepted_ranks: AcceptedRanks) -> list[list[int]]:
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class MeasuredAcceptance(ShortRepr):
+class MeasuredAcceptance(ShortRepr, Tabular):
     """The acceptance of one verification rule at one temperature.
 
     Raises InvalidValueError when the sums over texts are not those of the table, or the import is told twice.
@@ -67,6 +68,10 @@ class MeasuredAcceptance(ShortRepr):
     def condition(self) -> tuple[Hashable, ...]:
         """All that it was measured under but the context: equal for the parts of one acceptance by context."""
         return self.rule, self.temperature, self.top_p, self.top_k, self.draft_sampling, self.imported
+
+    def to_records(self) -> list[Row]:
+        """Return the table's rows, each with the rule and the temperature."""
+        return [{"rule": self.rule, "temperature": self.temperature, **row} for row in self.table.to_records()]
 
     def __post_init__(self) -> None:
         check_imported(self.imported, (ACCEPTANCE,))

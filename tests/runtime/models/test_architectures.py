@@ -41,6 +41,14 @@ LLAMA3 = {
     "original_max_position_embeddings": 32,  # so that of six frequencies some are kept, some divided, some in between
 }
 LINEAR = {"rope_type": "linear", "rope_theta": 500.0, "factor": 3.0}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 300.0,
+    "factor": 8.0,
+    "original_max_position_embeddings": 32,
+    "beta_fast": 2.0,  # so that of six frequencies some are kept, some divided, some in between
+    "beta_slow": 0.3,
+}
 LARGE = {
     "hidden_size": 256,
     "intermediate_size": 448,
@@ -53,6 +61,19 @@ CHECKPOINTS = {
     "Llama": ("Llama", {}),
     "Llama, llama3 rope": ("Llama", {"rope_parameters": LLAMA3}),
     "Llama, linear rope": ("Llama", {"rope_parameters": LINEAR, "tie_word_embeddings": True}),
+    "Llama, yarn rope": ("Llama", {"rope_parameters": YARN}),
+    "Llama, yarn rope as it is exported": (
+        "Llama",
+        {"rope_parameters": {**YARN, "beta_fast": None, "beta_slow": None}},
+    ),
+    "Qwen3, yarn rope, untruncated": (
+        "Qwen3",
+        {"rope_parameters": {**YARN, "truncate": False, "mscale": 0.7, "mscale_all_dim": 1.5}},
+    ),
+    "Qwen2, yarn rope, own factor": (
+        "Qwen2",
+        {"rope_parameters": {**YARN, "attention_factor": 1.3, "rope_theta": 10_000.0}},
+    ),
     "Llama, all biases": ("Llama", {"attention_bias": True, "mlp_bias": True}),
     "Llama, all biases, large": ("Llama", {"attention_bias": True, "mlp_bias": True, **LARGE}),
     "Mistral": ("Mistral", {"sliding_window": None}),

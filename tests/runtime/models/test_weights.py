@@ -181,7 +181,7 @@ LLAMA3 = {
 }
 
 
-@pytest.mark.parametrize("kind", ["yarn", "dynamic", "longrope", "linea", ["default"]])
+@pytest.mark.parametrize("kind", ["dynamic", "ntk", "longrope", "linea", ["default"]])
 @pytest.mark.parametrize("field", ["rope_parameters", "rope_scaling"])
 @pytest.mark.parametrize("key", ["rope_type", "type"])
 def test_rotary_scaling_of_another_kind(folder, field, key, kind):
@@ -199,6 +199,10 @@ def test_rotary_scaling_of_another_kind(folder, field, key, kind):
         ("low_freq_factor", {"low_freq_factor": "low"}, "a number"),
         ("high_freq_factor", {"high_freq_factor": 1.0}, "expected more than low_freq_factor, 1. Got 1"),
         ("original_max_position_embeddings", {"original_max_position_embeddings": 0}, "at least 1"),
+        ("factor", {"rope_type": "yarn", "factor": 0.9}, "at least 1"),
+        ("attention_factor", {"rope_type": "yarn", "attention_factor": "1"}, "a number"),
+        ("beta_fast", {"rope_type": "yarn", "beta_fast": 2, "beta_slow": 3}, "expected more than beta_slow, 3. Got 2"),
+        ("truncate", {"rope_type": "yarn", "truncate": "no"}, "expected true or false"),
     ],
 )
 def test_rotary_scaling_with_a_wrong_field(folder, field, changes, reason):

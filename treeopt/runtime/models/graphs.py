@@ -5,8 +5,10 @@ buffer, attention goes over an extent of slots with a mask made from the length,
 copied into buffers too.  All that is left of a pass's shape is (rows, extent).
 """
 
+import gc
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from math import prod
 from typing import NamedTuple
@@ -49,9 +51,21 @@ class GraphPool:
             with torch.cuda.stream(self._stream):  # a library's first call sets it up, which must not be captured
                 work()
             current.wait_stream(self._stream)
-            with torch.cuda.graph(graph, pool=self._handle, stream=self._stream):
+            with _no_collection(), torch.cuda.graph(graph, pool=self._handle, stream=self._stream):
                 work()
         return graph.replay
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep Python's garbage where it is: graphs of a decoder that is gone must not be freed during a capture."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class Placement(NamedTuple):

@@ -1,11 +1,32 @@
 """A matrix product with fixed weights, in the form that is fastest for few rows on this device."""
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 LEAST_REORDERED = 100_000
 """Weights from which oneDNN's reordered product pays for its fixed cost per call (benchmarks/linear.py)."""
+
+
+class Product(Protocol):
+    """y = x W^T + b, W (outputs, inputs), b (outputs,) or None."""
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers W and b are."""
+
+    @property
+    def weight(self) -> Tensor:
+        """W."""
+
+    @property
+    def bias(self) -> Tensor | None:
+        """What is added, b, if anything is."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return x W^T + b, (n, outputs), of x (n, inputs)."""
 
 
 class Linear:
@@ -17,16 +38,31 @@ class Linear:
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         on_cpu = weight.device.type == "cpu"
         self.parameters = weight.numel() + (0 if bias is None else bias.numel())
-        self._bias = bias
+        self.bias = bias
         self._reordered = reordered(weight) if on_cpu and weight.numel() >= LEAST_REORDERED else None
         if self._reordered is None:
             self._columns = weight.t().contiguous() if on_cpu else weight.t()
 
+    @property
+    def weight(self) -> Tensor:
+        """W as it was given, where it lies in another order in memory of its own."""
+        return self._columns.t() if self._reordered is None else self._reordered.to_dense()
+
+    @torch.inference_mode()
+    def assign(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Take other numbers of the same shapes; what was captured of this product on a device goes on with them."""
+        if self._reordered is None:
+            self._columns.copy_(weight.t())
+        else:
+            self._reordered = reordered(weight.to(self._reordered.dtype))
+        if self.bias is not None and bias is not None:
+            self.bias.copy_(bias)
+
     def __call__(self, x: Tensor) -> Tensor:
         """Return x W^T + b, (n, outputs)."""
         if self._reordered is not None:
-            return reordered_product(x, self._reordered, self._bias)
-        return x @ self._columns if self._bias is None else F.linear(x, self._columns.t(), self._bias)
+            return reordered_product(x, self._reordered, self.bias)
+        return x @ self._columns if self.bias is None else F.linear(x, self._columns.t(), self.bias)
 
 
 def reordered(weight: Tensor) -> Tensor | None:

@@ -8,7 +8,7 @@ class TreeMask:
     """Additive attention mask (rows, length + columns) for any length, without building it anew.
 
     A buffer (rows, capacity + columns) holds zeros, "may attend", left of the nodes' own mask; dropping columns from
-    the left gives the mask for a shorter text as a view:
+    the left gives the mask for a shorter text, on a CPU as a view:
 
         capacity columns of 0 | ancestor mask        length = 3:   0 0 0 | ancestor mask
 
@@ -29,7 +29,11 @@ class TreeMask:
 
     def behind(self, length: int) -> Tensor | None:
         """Return the mask behind `length` committed tokens, or None when every node sees everything."""
-        return None if self._all_visible else self._buffer[:, self._capacity - length :]
+        if self._all_visible:
+            return None
+        mask = self._buffer[:, self._capacity - length :]
+        # kernels on a GPU read 16 bytes at a time, and a view may begin anywhere
+        return mask.clone(memory_format=torch.contiguous_format) if mask.is_cuda else mask
 
 
 def static_mask(visible: Tensor, length: Tensor, extent: int, dtype: torch.dtype) -> Tensor:

@@ -8,11 +8,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.models.attention import Place, RaggedPlace, SharedPlace
+from treeopt.runtime.models.attention import Place, SharedPlace, WholeText
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.kv_cache import KVCache
-from treeopt.runtime.models.linear import Linear
+from treeopt.runtime.models.linear import Product
 from treeopt.runtime.models.model import NOTHING, Output, States, TextRows, Wants, check_boundaries
+from treeopt.runtime.models.ragged_attention import ragged_place
 from treeopt.runtime.models.rotary import Rotations, rotate
 
 
@@ -21,14 +22,14 @@ class Layer:
     """Weights of one layer; products that read the same input are joined."""
 
     attention_norm: Tensor
-    query_key_value: Linear
+    query_key_value: Product
     """(heads + 2 key_value_heads) * head_size outputs; rotary pairs of queries and keys stand side by side."""
     head_norms: Tensor | None = None
     """(heads + key_value_heads, head_size): of the norm of each head of queries and keys, where the model has one."""
-    attention_output: Linear
+    attention_output: Product
     mlp_norm: Tensor
-    gate_up: Linear
-    down: Linear
+    gate_up: Product
+    down: Product
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ class Weights:
     embedding: Tensor
     layers: tuple[Layer, ...]
     norm: Tensor
-    head: Linear
+    head: Product
 
 
 class Transformer:
@@ -59,7 +60,11 @@ class Transformer:
 
     def new_cache(self, capacity: int, batch_size: int = 1) -> KVCache:
         """Return an empty cache for `capacity` tokens of each text, tree nodes included."""
-        return KVCache(self.config, capacity, batch_size, rotations=self._rotations, dtype=self.dtype)
+        return KVCache.empty(self.config, capacity, batch_size, rotations=self._rotations, dtype=self.dtype)
+
+    def new_caches(self, capacity: int, texts: int) -> list[KVCache]:
+        """Return empty caches for `capacity` tokens of one text each, which lie side by side."""
+        return self.new_cache(capacity, texts).texts()
 
     def cache_bytes(self, capacity: int, batch_size: int = 1) -> int:
         """Return the bytes of keys and values in a cache for `capacity` tokens of each text."""
@@ -121,12 +126,21 @@ class Transformer:
     @torch.inference_mode()
     def forward_ragged(self, parts: Sequence[TextRows], wants: Wants = NOTHING) -> list[Output]:
         """Return what `forward` does of each of some texts, each in a cache of its own, from one pass over all of them."""
-        found = self._layers(torch.cat([part.tokens for part in parts]), RaggedPlace(parts), wants)
+        place = ragged_place(parts, self.config.heads // self.config.key_value_heads)
+        found = self._layers(torch.cat([part.tokens for part in parts]), place, wants)
         output, sizes = self._output(found, wants), [part.tokens.shape[0] for part in parts]
         logits = output.logits.split(sizes)
         if output.states is None:
             return [Output(each) for each in logits]
         return [Output(*each) for each in zip(logits, output.states.split(sizes), strict=True)]
+
+    def read(self, tokens: Tensor) -> Tensor:
+        """Return logits, tokens.shape + (vocabulary,), after every token of whole texts, which are kept in no cache.
+
+        Gradients can be computed through it, of weights that ask for them.
+        """
+        place = WholeText(self._rotations.up_to(tokens.shape[-1]))
+        return self._output(self._layers(tokens, place, NOTHING), NOTHING).logits
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:

@@ -73,6 +73,11 @@ class TrimmedModel:
         ends = tuple(token for token in model.config.end_tokens if token < columns)
         self.config = TrimmedSizes(columns, model.config.max_positions, ends)
 
+    @property
+    def whole(self) -> LanguageModel:
+        """The model with all its columns."""
+        return self._model
+
     def new_cache(self, capacity: int, batch_size: int = 1) -> TextCache:
         """Return the model's cache."""
         return self._model.new_cache(capacity, batch_size)
@@ -110,6 +115,10 @@ class TrimmedRaggedModel(TrimmedModel):
     """The same of a model that reads several texts in one pass."""
 
     _model: RaggedModel
+
+    def new_caches(self, capacity: int, texts: int) -> Sequence[TextCache]:
+        """Return the model's caches."""
+        return self._model.new_caches(capacity, texts)
 
     def forward_ragged(self, parts: Sequence[TextRows], wants: Wants = NOTHING) -> list[Output]:
         """Return the first columns of the model's logits, and its states, for each text."""

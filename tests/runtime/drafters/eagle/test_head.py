@@ -31,6 +31,7 @@ CASES = {
     "Model-Optimizer, the target's output layer": (layouts.model_optimizer, {"own_output": False}),
     "Model-Optimizer, some rows of the target's": (layouts.model_optimizer, {"own_output": False, "ids": SOME}),
     "Model-Optimizer, last state": (layouts.model_optimizer, {"boundaries": ()}),
+    "Model-Optimizer, as it exports": (layouts.model_optimizer, {"ids": SOME, "theta": 90.0, "yarn": (32.0, 64)}),
     "MiMo": (layouts.mimo, {"boundaries": (), "mtp": True, "own_output": False, "theta": 90.0}),
     "EAGLE-1": (layouts.eagle1, {"boundaries": (), "eagle1": True}),
 }
