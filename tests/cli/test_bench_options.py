@@ -12,15 +12,15 @@ from treeopt.trees import Provenance, TreeFile, k_ary
 
 MODES = {
     "TREE": ("tree.json",),
+    "--batch-size": ("--batch-size", "1"),
     "--grid": ("--grid",),
     "--systems": ("--systems", "chain"),
     "--engine": ("--engine", "llama-server"),
     "--drift": ("--drift",),
 }
-MODE_NAMES = ("tree", "grid", "systems", "engine", "drift", "batch_sizes")
-"""Options that choose a mode."""
-OWN = ("TREE", "--grid", "--systems")
+OWN = ("TREE", "--batch-size", "--grid", "--systems")
 """Modes that run treeopt's own decoder."""
+MODE_NAMES = ("tree", "batch_sizes", "grid", "systems", "engine", "drift")
 VALUES = {
     "prompts": "mine.txt",
     "chat": None,
@@ -56,10 +56,15 @@ VALUES = {
 REFUSED = {
     ("TREE", "plot"),
     ("TREE", "same_prompts"),
+    ("--batch-size", "same_prompts"),
     ("--systems", "same_prompts"),
     ("--systems", "rule"),
     ("--systems", "lossy"),
-    *((mode, name) for mode in ("--grid", "--systems", "--engine", "--drift") for name in ("drafter", "eagle_layers")),
+    *(
+        (mode, name)
+        for mode in ("--batch-size", "--grid", "--systems", "--engine", "--drift")
+        for name in ("drafter", "eagle_layers")
+    ),
     *((mode, name) for mode in MODES if mode != "--drift" for name in ("stream_tokens", "streams", "spoil")),
     *(
         ("--drift", name)
@@ -77,7 +82,7 @@ REFUSED = {
 def asked(monkeypatch, folder):  # noqa: ARG001 - files are named relative to it
     """Replace the modes; return what the last of them was called with."""
     found = []
-    for name in ("bench_tree", "bench_grid", "bench_systems", "bench_engine", "bench_drift"):
+    for name in ("bench_tree", "bench_batches", "bench_grid", "bench_systems", "bench_engine", "bench_drift"):
         monkeypatch.setattr(bench_module, name, lambda *a, n=name, **k: found.append((n, a, k)))
     return found
 
@@ -102,7 +107,7 @@ def test_several_temperatures_are_for_systems(asked):
     for mode, words in MODES.items():
         result = call("bench", *words, "--temperature", "0,0.4")
         if mode == "--systems":
-            assert asked[-1][1][1].temperatures == (0.0, 0.4)
+            assert asked[-1][1][-1].temperatures == (0.0, 0.4)
         else:
             assert result.exit_code == 2
             reason = "each stream has its own" if mode == "--drift" else "expected one. Got 2"
@@ -111,7 +116,7 @@ def test_several_temperatures_are_for_systems(asked):
 
 def test_the_old_name_of_the_temperatures_still_works_and_is_not_shown(asked):
     assert call("bench", "--systems", "chain", "--temperatures", "0.2").exit_code == 0
-    assert asked[-1][1][1].temperatures == (0.2,)
+    assert asked[-1][1][-1].temperatures == (0.2,)
     assert "--temperatures" not in call("bench", "--help").stdout
     both = call("bench", "--systems", "chain", "--temperatures", "0.2", "--temperature", "0.3")
     assert (both.exit_code, "expected one of them" in both.stderr) == (2, True)
