@@ -2,17 +2,28 @@
 
 import itertools
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.support.invented_machines import DEPTH, NODES, Seconds, profile_of, seconds
+from tests.support.invented_machines import (
+    DEPTH,
+    NODES,
+    Seconds,
+    acceptance,
+    latency,
+    profile,
+    profile_of,
+    seconds,
+)
 from tests.support.planner_oracles import every_speedup, speedup
 from tests.support.simulated_decoding import SimulatedDecoder
 from treeopt.adaptation import Recalibration
 from treeopt.errors import InvalidValueError, TreeoptError
-from treeopt.planner import plan
+from treeopt.planner import PlanRequest, Where, plan
 from treeopt.records.profile import Profile
+from treeopt.trees import chain
 
 GOOD = [[0.8, 0.08, 0.03, 0.01]] * DEPTH
 BAD = [[0.15, 0.1, 0.06, 0.04]] * DEPTH
@@ -185,3 +196,19 @@ class TestLearntProfile:
         decoder.decode(recalibration, 4)
         with pytest.raises(TreeoptError, match="decode more text"):
             recalibration.learnt(created="", tool="", machine=profile.machine)
+
+
+def test_it_starts_from_the_acceptance_at_the_context_that_the_plan_is_for():
+    short, long = (replace(acceptance(p), context_tokens=at) for p, at in ((GOOD, 100), (BAD, 300)))
+    measured = profile([latency(MACHINE, context_tokens=at) for at in (100, 300)], [short, long])
+    decoder = SimulatedDecoder(chain(1), BAD, MACHINE, max_nodes=NODES)
+    decoder.text = [1] * 300
+    recalibration = Recalibration(measured, PlanRequest(where=Where(context_tokens=300)), now_s=lambda: 0.0)
+    recalibration.attach(decoder)
+    decoder.decode(recalibration, 600)
+    assert share_of_best(decoder.tree, BAD, MACHINE) > 0.95
+    learnt = recalibration.learnt(created="2026-11-22T00:00:00Z", tool="test", machine=measured.machine)
+    assert learnt.acceptances[0] == short
+    assert learnt.acceptances[1].context_tokens == 300
+    assert learnt.acceptances[1].table.p[0, 0] == pytest.approx(0.15, abs=0.05)
+    assert learnt.latencies[0] == measured.latencies[0] != learnt.latencies[1]

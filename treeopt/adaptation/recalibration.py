@@ -21,7 +21,7 @@ from treeopt.arrays import Float64
 from treeopt.errors import InvalidValueError
 from treeopt.planner.planning import check_profile
 from treeopt.planner.request import PlanRequest
-from treeopt.records.profile import Machine, Profile
+from treeopt.records.profile import Machine, MeasuredAcceptance, Profile
 from treeopt.runtime.decoding.observer import DecodedStep, Steered, StepSeconds
 from treeopt.trees import TokenTree
 
@@ -171,12 +171,18 @@ class Recalibration:
         Raises TreeoptError where hardly any step drafted.
         """
         self._gather()
-        before = self.profile.acceptance(rule=self._candidates.rule, temperature=self._candidates.temperature)
+        before = self._nearest_acceptance()
         acceptance = learnt_acceptance(self._lasting.outcomes, before, texts=self.texts)
         number = self._nearest_latency()
         latency = learnt_latency(self.profile.latencies[number], self._samples, before.rule)
         found = learnt_profile(self.profile, acceptance, before, {number: latency})
         return replace(found, created=created, tool=tool, machine=machine)
+
+    def _nearest_acceptance(self) -> MeasuredAcceptance:
+        """Return the acceptance measured nearest to the context that was decoded at."""
+        first = self.profile.acceptance(rule=self._candidates.rule, temperature=self._candidates.temperature)
+        context = self._candidates.costs.rounded(self._context_tokens)
+        return min(self.profile.at_contexts(first), key=lambda each: abs((each.context_tokens or context) - context))
 
     def _nearest_latency(self) -> int:
         """Return the number of the measured condition that is nearest to what was decoded under."""
