@@ -11,6 +11,7 @@ import click
 
 from treeopt.cli.command import Command
 from treeopt.cli.identity import identity_here, warn_of_tree
+from treeopt.cli.learning import LearnOptions
 from treeopt.cli.options.drafter import PLANNED_DRAFTER, PLANNED_EAGLE_LAYERS
 from treeopt.cli.options.inputs import file, read_any_tree
 from treeopt.cli.options.pair import PairOptions
@@ -30,6 +31,7 @@ from treeopt.trees.tree_schedule import TreeSchedule, is_schedule, load_schedule
 
 if TYPE_CHECKING:
     from treeopt.runtime import Decoder
+    from treeopt.runtime.decoding.observer import Observer
     from treeopt.runtime.models.pair import ModelPair
     from treeopt.trees import TreeFile
 
@@ -80,6 +82,7 @@ class RunOptions:
             help="Of all randomness: above temperature 0 it makes the text.",
         )
     )
+    learning: LearnOptions = field(metadata=group(LearnOptions))
     pair: PairOptions = field(metadata=group(PairOptions))
 
 
@@ -96,6 +99,7 @@ def run(asked: RunOptions) -> None:
     and the number of its `tokens` and `steps`.  --batch-size texts are decoded at a time, none of which changes another.
     """
     asked.several.check(prompt=asked.prompt)
+    asked.learning.check()
     if "" in asked.stop:
         raise click.UsageError("--stop: expected a text. Got an empty one.")
     schedule = load_schedule(asked.tree) if asked.schedule or is_schedule(asked.tree) else None
@@ -104,9 +108,22 @@ def run(asked: RunOptions) -> None:
     rule = checked_rule(asked.rule or planned_rule(planned), lossy=asked.lossy)
     models = asked.pair.load()
     warn_of_tree(asked.tree, planned.provenance, identity_here(models))
+    with asked.learning.observer(models, planned) as on_step:
+        _generate(asked, models, planned, rule, schedule, on_step)
+
+
+def _generate(
+    asked: RunOptions,
+    models: "ModelPair",
+    planned: "TreeFile",
+    rule: str,
+    schedule: TreeSchedule | None,
+    on_step: "Observer | None",
+) -> None:
+    """Write the text, or those of many prompts, and say how fast they came."""
     stop = [models.tokenizer.encode_inner(text) for text in asked.stop]
     if asked.prompt is None:
-        run_prompts(_request(asked, models, planned, rule, stop, schedule))
+        run_prompts(_request(asked, models, planned, rule, stop, schedule, on_step))
         _tell_of_rule(asked, rule)
         return
     tokens = prompt_tokens(models.tokenizer, asked.prompt, chat=asked.chat)
@@ -114,7 +131,7 @@ def run(asked: RunOptions) -> None:
     if schedule is not None:
         planned = replace(planned, tree=schedule.tree(1))
     with patience("preparing"):
-        decoder = _decoder(asked, models, planned, rule, len(tokens) + limit)
+        decoder = _decoder(asked, models, planned, rule, on_step, len(tokens) + limit)
     steps = decoder.steps(tokens, limit, stop=stop)
     if not asked.chat:
         click.echo(asked.prompt, nl=False)
@@ -143,6 +160,7 @@ def _request(
     rule: str,
     stop: list[list[int]],
     schedule: TreeSchedule | None,
+    on_step: "Observer | None",
 ) -> PromptsRequest:
     """Return what is asked of all prompts of a file."""
     conditions = {
@@ -156,11 +174,12 @@ def _request(
         "max_new_tokens": asked.max_new_tokens,
         "stop": stop,
         "chat": asked.chat,
+        "learn": asked.learning.learn,
     }
     return PromptsRequest(
         options=asked.several,
         models=models,
-        new_decoder=partial(_decoder, asked, models, planned, rule),
+        new_decoder=partial(_decoder, asked, models, planned, rule, on_step),
         stop=stop,
         chat=asked.chat,
         max_new_tokens=asked.max_new_tokens,
@@ -169,14 +188,23 @@ def _request(
     )
 
 
-def _decoder(asked: RunOptions, models: "ModelPair", planned: "TreeFile", rule: str, text_tokens: int) -> "Decoder":
+def _decoder(
+    asked: RunOptions,
+    models: "ModelPair",
+    planned: "TreeFile",
+    rule: str,
+    on_step: "Observer | None",
+    text_tokens: int,
+) -> "Decoder":
     from treeopt.methods.make_drafter import planned_decoder
     from treeopt.profiler.decoding import Decoding
 
     loaded = load_drafter_of(asked.tree, planned, models, capacity=text_tokens)
     how = asked.how
     decoding = Decoding(rule=rule, sampling=how.sampling, draft_sampling=how.draft_sampling, lossy=asked.lossy)
-    return planned_decoder(models, planned, decoding, loaded=loaded, seed=asked.seed, text_tokens=text_tokens)
+    return planned_decoder(
+        models, planned, decoding, loaded=loaded, seed=asked.seed, text_tokens=text_tokens, on_step=on_step
+    )
 
 
 def _new_tokens(models: "ModelPair", prompt_tokens: int, asked: int | None) -> int:
