@@ -12,15 +12,21 @@ LLAMA := $(foreach part,LLAMA_CURL LLAMA_OPENSSL LLAMA_BUILD_TESTS LLAMA_BUILD_S
 # a worker for each processor, each of one thread (tests/conftest.py)
 PARALLEL := -n logical --maxprocesses 8
 
-.PHONY: demo systems test test-slow test-wheel faults lint bench gguf engines engines-mlx engines-openvino clean
+.PHONY: demo demo-in systems test test-slow test-wheel faults lint bench browser-test gguf engines engines-mlx
+.PHONY: engines-openvino docs release clean
 
 demo: .venv/ready
+	@$(MAKE) --no-print-directory demo-in
+
+# the same with the treeopt of another environment, BIN, into another folder, DEMO
+demo-in:
 	mkdir -p $(DEMO)
 	$(BIN)/treeopt profile --output $(DEMO)/profile.yaml
 	$(BIN)/treeopt solve --profile $(DEMO)/profile.yaml --budget 512 --output $(DEMO)/tree.json
 	$(BIN)/treeopt show $(DEMO)/tree.json --output $(DEMO)/tree.svg
 	$(BIN)/treeopt run $(DEMO)/tree.json --max-new-tokens 200 --prompt "$$(printf 'class Parser:\n    \042\042\042')"
 	$(BIN)/treeopt bench $(DEMO)/tree.json --profile $(DEMO)/profile.yaml --output $(DEMO)/bench.json
+	$(BIN)/treeopt report $(DEMO)/profile.yaml $(DEMO)/tree.json $(DEMO)/bench.json --output $(DEMO)/report.html
 
 systems: .venv/ready
 	mkdir -p build
@@ -48,6 +54,10 @@ test-wheel: .venv/ready-to-test
 	cd $(WHEEL)/checkout && ../venv/bin/python -m tests.support.warm
 	cd $(WHEEL)/checkout && ../venv/bin/python -m pytest $(PARALLEL) --dist worksteal -m "not slow and not source" \
 		--treeopt-in=../venv
+
+# the page of treeopt report in a real Chromium, which has to be there: apt-get install chromium
+browser-test: .venv/ready-browser
+	$(BIN)/python -m pytest tests/browser
 
 faults: .venv/ready-to-test
 	$(BIN)/python tools/faults.py
@@ -89,6 +99,29 @@ $(OPENVINO)/ready: tools/openvino_requirements.txt tools/make_ir.py
 	$(OPENVINO)/venv/bin/python tools/make_ir.py $(OPENVINO)
 	touch $@
 
+DOCS := build/docs
+docs: $(DOCS)/ready
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/venv/bin/python -m mkdocs --quiet build --strict
+	$(DOCS)/venv/bin/python tools/check_site.py build/site
+
+$(DOCS)/ready: tools/docs_requirements.txt
+	rm -rf $(DOCS)
+	$(PYTHON) -m venv $(DOCS)/venv
+	$(DOCS)/venv/bin/python -m pip install --quiet --requirement $<
+	touch $@
+
+# minutes for each Python that is found; RELEASE="--only 3.11" tries one, and --tests tests runs all tests
+RELEASE ?=
+RELEASE_TOOLS := build/release-tools
+release: $(RELEASE_TOOLS)/ready
+	$(RELEASE_TOOLS)/venv/bin/python tools/release.py $(RELEASE)
+
+$(RELEASE_TOOLS)/ready: tools/release_requirements.txt
+	rm -rf $(RELEASE_TOOLS)
+	$(PYTHON) -m venv $(RELEASE_TOOLS)/venv
+	$(RELEASE_TOOLS)/venv/bin/python -m pip install --quiet --requirement $<
+	touch $@
+
 clean:
 	rm -rf .venv build
 
@@ -101,6 +134,10 @@ clean:
 
 .venv/ready-to-test: .venv/ready
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[hf,test]"
+	touch $@
+
+.venv/ready-browser: .venv/ready-to-test
+	$(BIN)/python -m pip install --quiet "playwright>=1.49"
 	touch $@
 
 .venv/ready-gguf: .venv/ready-to-test

@@ -1,17 +1,25 @@
 """What do batches bring?  Plain decoding and trees at several batch sizes, beside transformers' own batched generation.
 
     python benchmarks/batches.py
+    python benchmarks/batches.py --device cuda --dtype bfloat16 --shape 1b --draft-shape 68m
 
-At each temperature and batch size, the trees below are raced on the first prompts; plain decoding and the fastest of
-them then decode all.  Tokens per second are those of all texts together, prefill included.  `rest` is the share of that
-time in which no model runs, and `equal` counts the texts that are, token by token, those decoded alone with the same
-seed.  At temperature 0 it is told of each of the others whether it parts at a near-tie of the two largest logits.
+At each temperature and batch size the static trees below are raced on the first prompts; plain decoding, the fastest of
+them and a dynamic tree then decode all.  Tokens per second are those of all texts together, prefill included, and stand
+as ratios to plain decoding one text at a time, to plain decoding of as many texts, and to transformers.  `rest` is the
+share of the steps' time in which no model runs; of a device it is not known.  `equal` counts the texts that are, token
+by token, those decoded alone with the same seed.  At temperature 0 it is told of each of the others whether it parts at
+a near-tie of the two largest logits.
+
+With `--shape`, models have random weights, and texts random prompts: then nothing is accepted, and what a batch takes
+and whether texts are equal is all that is seen.
 """
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -22,23 +30,30 @@ from conditions import bar, conditions, say
 
 from treeopt import bundled as bundle
 from treeopt.profiler.bench.divergence import divergence
-from treeopt.runtime import Decoder, Transformer
+from treeopt.runtime import Decoder, DynamicDrafter, Transformer
 from treeopt.runtime.decoding.batch import TextRequest
-from treeopt.runtime.models.pair import ModelPair, load_pair
+from treeopt.runtime.drafters.drafter import Drafter
+from treeopt.runtime.models.pair import load_pair
 from treeopt.texts.prompts import load_prompts
 from treeopt.trees import TokenTree, chain, level_widths
+from treeopt.trees.dynamic_tree import DynamicTree
 
+ROOT = Path(__file__).resolve().parents[1]
 PLAIN = chain(0)
 TREES = {
+    "chain of 1": chain(1),
     "chain of 2": chain(2),
     "chain of 4": chain(4),
     "4 nodes": level_widths([2, 1]),
     "8 nodes": level_widths([2, 2, 2, 1]),
     "16 nodes": level_widths([4, 4, 3, 2, 2]),
 }
+DYNAMIC = DynamicTree(top_k=2, depth=3, nodes=6)
 FEW_PROMPTS = 16
 """Prompts that trees are raced on."""
-PASSES = ("prefill", "forward", "forward_ragged")
+RANDOM_LENGTHS = range(100, 356, 4)
+"""Tokens of random prompts."""
+STEP_PASSES = ("forward", "forward_ragged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,27 +63,35 @@ class Run:
     texts: list[list[int]]
     seconds: float
     passes_s: float = 0.0
+    prefill_s: float = 0.0
 
     @property
     def tokens_per_s(self) -> float:
         return sum(map(len, self.texts)) / self.seconds
 
+    @property
+    def rest(self) -> float:
+        """Share of the steps' time that no pass takes."""
+        return 1 - self.passes_s / (self.seconds - self.prefill_s)
+
 
 @contextmanager
-def passes_timed() -> Iterator[list[float]]:
-    """Collect the seconds of all model passes while the block runs."""
-    seconds = [0.0]
+def passes_timed() -> Iterator[dict[str, float]]:
+    """Collect the seconds of model passes by method while the block runs."""
+    seconds = dict.fromkeys((*STEP_PASSES, "prefill"), 0.0)
 
-    def timed(method: Any) -> Any:
+    def timed(name: str) -> Any:
+        method = getattr(Transformer, name)
+
         def run(*arguments: Any, **keywords: Any) -> Any:
             start_s = time.perf_counter()
             found = method(*arguments, **keywords)
-            seconds[0] += time.perf_counter() - start_s
+            seconds[name] += time.perf_counter() - start_s
             return found
 
         return run
 
-    with patch.multiple(Transformer, **{name: timed(getattr(Transformer, name)) for name in PASSES}):
+    with patch.multiple(Transformer, **{name: timed(name) for name in seconds}):
         yield seconds
 
 
@@ -76,7 +99,8 @@ def passes_timed() -> Iterator[list[float]]:
 class Setup:
     """What is decoded."""
 
-    pair: ModelPair
+    target: Any
+    draft: Any
     theirs: Any
     prompts: list[list[int]]
     max_new_tokens: int
@@ -84,31 +108,46 @@ class Setup:
     def requests(self, count: int | None = None) -> list[TextRequest]:
         return [TextRequest(prompt, self.max_new_tokens, seed=seed) for seed, prompt in enumerate(self.prompts[:count])]
 
-    def decoder(self, tree: TokenTree, temperature: float) -> Decoder:
+    def decoder(self, tree: TokenTree | DynamicTree, temperature: float) -> Decoder:
         longest = max(map(len, self.prompts)) + self.max_new_tokens
-        return Decoder(self.pair.target, self.pair.draft, tree, temperature=temperature, max_text_tokens=longest)
+        drafter: Drafter | Transformer = self.draft
+        static: TokenTree | None = None
+        if isinstance(tree, DynamicTree):
+            drafter = DynamicDrafter(self.draft, tree, capacity=longest)
+        else:
+            static = tree
+        return Decoder(
+            self.target,
+            drafter,
+            static,
+            temperature=temperature,
+            max_text_tokens=longest,
+            cuda_graphs=False,
+        )
 
-    def alone(self, tree: TokenTree, temperature: float) -> list[list[int]]:
+    def alone(self, tree: TokenTree | DynamicTree, temperature: float) -> list[list[int]]:
         decoder = self.decoder(tree, temperature)
         wanted = bar(self.requests(), "alone")
         return [list(decoder.generate(each.token_ids, each.max_new_tokens, seed=each.seed)) for each in wanted]
 
-    def together(self, tree: TokenTree, temperature: float, size: int, count: int | None = None) -> Run:
+    def together(self, tree: TokenTree | DynamicTree, temperature: float, size: int, count: int | None = None) -> Run:
         decoder, requests = self.decoder(tree, temperature), self.requests(count)
-        for _ in decoder.steps_of_all(
-            requests[:size], batch_size=size
-        ):  # makes the caches, and compiles what is compiled
-            pass
+        for _ in decoder.steps_of_all(requests[:size], batch_size=size):
+            pass  # makes the caches, and compiles what is compiled
         texts: list[list[int]] = [[] for _ in requests]
+        self.wait()
         with passes_timed() as passes_s:
             start_s = time.perf_counter()
             for step in decoder.steps_of_all(requests, batch_size=size):
                 texts[step.text] += step.tokens
-            return Run(texts, time.perf_counter() - start_s, passes_s[0])
+            self.wait()
+            seconds = time.perf_counter() - start_s
+        return Run(texts, seconds, sum(passes_s[name] for name in STEP_PASSES), passes_s["prefill"])
 
     def transformers(self, temperature: float, size: int) -> Run:
         """Decode plainly with transformers, in batches of texts that are padded on the left."""
         sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
+        self.wait()
         start_s, texts = time.perf_counter(), []
         for first in range(0, len(self.prompts), size):
             prompts = self.prompts[first : first + size]
@@ -116,43 +155,117 @@ class Setup:
             tokens = torch.tensor([[0] * (longest - len(prompt)) + prompt for prompt in prompts])
             seen = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
             found = self.theirs.generate(
-                tokens, attention_mask=seen, max_new_tokens=self.max_new_tokens, pad_token_id=0, **sampling
+                tokens.to(self.target.device),
+                attention_mask=seen.to(self.target.device),
+                max_new_tokens=self.max_new_tokens,
+                pad_token_id=0,
+                **sampling,
             )
             texts += found[:, longest:].tolist()
+        self.wait()
         return Run(texts, time.perf_counter() - start_s)
 
-
-def differing(setup: Setup, alone: Sequence[list[int]], run: Run, temperature: float) -> list[str]:
-    """Return a line for each text that is not the one decoded alone."""
-    found = []
-    for number, (prompt, expected, text) in enumerate(zip(setup.prompts, alone, run.texts, strict=True)):
-        parted = divergence(setup.pair.target, number, prompt, expected, text)
-        if parted is not None:
-            kind = "" if temperature else (", a near-tie" if parted.near_tie else ", NOT a near-tie")
-            found.append(f"    text {number} parts at token {parted.place}{kind}")
-    return found
+    def wait(self) -> None:
+        """Wait for the device."""
+        if self.target.device.type == "cuda":
+            torch.cuda.synchronize(self.target.device)
 
 
-def compare(setup: Setup, temperature: float, sizes: Sequence[int]) -> None:
-    """Measure everything at one temperature."""
-    alone: dict[str, list[list[int]]] = {}
-    print(f"\ntemperature {temperature:g}\n{'batch':>5}  {'':<22}{'tokens/s':>9}{'rest':>8}{'equal':>10}", flush=True)
-    for size in sizes:
-        raced = {
-            name: setup.together(tree, temperature, size, FEW_PROMPTS).tokens_per_s
-            for name, tree in bar(TREES.items(), "trees")
-        }
-        best = max(raced, key=lambda name: raced[name])
-        for name, tree in {"plain": PLAIN, best: TREES[best]}.items():
-            if name not in alone:
-                alone[name] = setup.alone(tree, temperature)
-            run = setup.together(tree, temperature, size)
-            lines = differing(setup, alone[name], run, temperature)
-            equal = f"{len(run.texts) - len(lines)}/{len(run.texts)}"
-            say(f"{size:>5}  {name:<22}{run.tokens_per_s:>9.0f}{1 - run.passes_s / run.seconds:>8.1%}{equal:>10}")
-            for line in lines:
-                say(line)
-        say(f"{size:>5}  {'transformers, plain':<22}{setup.transformers(temperature, size).tokens_per_s:>9.0f}")
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Everything at one temperature."""
+
+    setup: Setup
+    temperature: float
+    alone: dict[str, list[list[int]]] = field(default_factory=dict)
+    """The texts of each tree, decoded one after the other."""
+
+    def run(self, sizes: Sequence[int]) -> None:
+        """Measure all batch sizes, and print a line for each way of decoding."""
+        print(f"\ntemperature {self.temperature:g}")
+        print(
+            f"{'batch':>5}  {'':<22}{'tokens/s':>9}{'to 1, plain':>13}{'to plain':>10}{'to transformers':>17}"
+            f"{'rest':>8}{'equal':>8}",
+            flush=True,
+        )
+        first = None
+        for size in sizes:
+            raced = {
+                name: self.setup.together(tree, self.temperature, size, FEW_PROMPTS).tokens_per_s
+                for name, tree in bar(TREES.items(), "trees")
+            }
+            best = max(raced, key=lambda name: raced[name])
+            theirs = self.setup.transformers(self.temperature, size).tokens_per_s
+            say(f"{size:>5}  {'transformers, plain':<22}{theirs:>9.0f}")
+            plain = None
+            ways: dict[str, TokenTree | DynamicTree] = {"plain": PLAIN, best: TREES[best], "dynamic tree": DYNAMIC}
+            for name, tree in ways.items():
+                found = self.setup.together(tree, self.temperature, size)
+                plain, first = plain or found, first or found
+                ratios = [found.tokens_per_s / each for each in (first.tokens_per_s, plain.tokens_per_s, theirs)]
+                self.tell(size, name, tree, found, ratios)
+
+    def tell(self, size: int, name: str, tree: TokenTree | DynamicTree, run: Run, ratios: Sequence[float]) -> None:
+        """Print the line of a way of decoding, and one for each text that is not the one decoded alone."""
+        if name not in self.alone:
+            self.alone[name] = self.setup.alone(tree, self.temperature)
+        lines = self.differing(self.alone[name], run)
+        rest = "-" if self.setup.target.device.type == "cuda" else f"{run.rest:.1%}"
+        say(
+            f"{size:>5}  {name:<22}{run.tokens_per_s:>9.0f}{ratios[0]:>13.2f}{ratios[1]:>10.2f}{ratios[2]:>17.2f}"
+            f"{rest:>8}{f'{len(run.texts) - len(lines)}/{len(run.texts)}':>8}"
+        )
+        for line in lines:
+            say(line)
+
+    def differing(self, alone: Sequence[list[int]], run: Run) -> list[str]:
+        """Return a line for each text that is not the one decoded alone."""
+        found = []
+        for number, (prompt, expected, text) in enumerate(zip(self.setup.prompts, alone, run.texts, strict=True)):
+            parted = divergence(self.setup.target, number, prompt, expected, text)
+            if parted is not None:
+                kind = "a near-tie" if parted.near_tie else "NOT a near-tie"
+                of = "" if self.temperature else f", {kind}, logits {parted.gap:.1e} apart"
+                found.append(f"    text {number} parts at token {parted.place}{of}")
+        return found
+
+
+def bundled_setup(count: int, max_new_tokens: int, dtype: str, device: str) -> Setup:
+    """Return the bundled pair with its prompts."""
+    pair = load_pair(dtype=dtype, device=device)
+    load: Any = transformers.AutoModelForCausalLM.from_pretrained  # its own types refuse their own models
+    theirs = load(bundle.TARGET, dtype=pair.target.dtype).eval().to(device)
+    prompts = [pair.tokenizer.encode(text) for text in load_prompts()][:count]
+    return Setup(pair.target, pair.draft, theirs, prompts, max_new_tokens)
+
+
+def random_setup(shapes: tuple[str, str], count: int, max_new_tokens: int, dtype: str, device: str) -> Setup:
+    """Return models of known shapes with random weights, and random prompts."""
+    sys.path.append(str(ROOT / "tools"))
+    from gallery_shapes import SHAPES, random_model
+
+    options = {"dtype": getattr(torch, dtype), "device": torch.device(device)}
+    target, draft = (random_model(shape, seed=seed, **options) for seed, shape in enumerate(shapes))
+    shape = SHAPES[shapes[0]]
+    config = transformers.LlamaConfig(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.key_value_heads,
+        head_dim=shape.head_size,
+        max_position_embeddings=shape.max_positions,
+        tie_word_embeddings=shape.tied_head,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    with torch.device(device):
+        theirs = transformers.LlamaForCausalLM._from_config(config, dtype=target.dtype).eval()
+    noise = torch.Generator().manual_seed(0)
+    lengths = [RANDOM_LENGTHS[number % len(RANDOM_LENGTHS)] for number in range(count)]
+    prompts = [torch.randint(shape.vocabulary, (length,), generator=noise).tolist() for length in lengths]
+    return Setup(target, draft, theirs, prompts, max_new_tokens)
 
 
 @click.command()
@@ -160,22 +273,33 @@ def compare(setup: Setup, temperature: float, sizes: Sequence[int]) -> None:
 @click.option("--max-new-tokens", type=click.IntRange(min=1), default=64, show_default=True)
 @click.option("--batch-sizes", default="1,2,4,8,16", show_default=True, help="With commas between.")
 @click.option("--temperatures", default="0,0.7", show_default=True, help="With commas between.")
-def main(count: int, max_new_tokens: int, batch_sizes: str, temperatures: str) -> None:
+@click.option("--device", default="cpu", show_default=True)
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="float32", show_default=True)
+@click.option("--shape", help="Of a target with random weights (tools/gallery_shapes.py); by default the bundled pair.")
+@click.option("--draft-shape", default="30m", show_default=True, help="Of its draft model.")
+def main(
+    count: int,
+    max_new_tokens: int,
+    batch_sizes: str,
+    temperatures: str,
+    device: str,
+    dtype: str,
+    shape: str | None,
+    draft_shape: str,
+) -> None:
     """Decode the same prompts at every temperature and batch size, and print a line for each way of decoding."""
     torch.manual_seed(0)
     transformers.utils.logging.set_verbosity_error()
-    pair = load_pair()
-    prompts = [pair.tokenizer.encode(text) for text in load_prompts()][:count]
-    load: Any = transformers.AutoModelForCausalLM.from_pretrained  # its own types refuse their own models
-    theirs = load(bundle.TARGET, dtype=torch.float32).eval()
+    options = (count, max_new_tokens, dtype, device)
+    setup = bundled_setup(*options) if shape is None else random_setup((shape, draft_shape), *options)
+    lengths = [len(prompt) for prompt in setup.prompts]
+    what = "the bundled pair" if shape is None else f"random weights, {shape} and {draft_shape}"
     print(
-        f"{conditions()}\ntransformers {transformers.__version__}; the bundled pair, float32; {len(prompts)} prompts of "
-        f"{min(map(len, prompts))} to {max(map(len, prompts))} tokens, {max_new_tokens} new tokens each"
+        f"{conditions()}\ntransformers {transformers.__version__}; {what}, {dtype} on {device}; {len(lengths)} prompts "
+        f"of {min(lengths)} to {max(lengths)} tokens, {max_new_tokens} new tokens each"
     )
     for temperature in map(float, temperatures.split(",")):
-        compare(
-            Setup(pair, theirs, prompts, max_new_tokens), temperature, [int(each) for each in batch_sizes.split(",")]
-        )
+        Comparison(setup, temperature).run([int(each) for each in batch_sizes.split(",")])
 
 
 if __name__ == "__main__":

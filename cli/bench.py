@@ -2,6 +2,8 @@
 
 import click
 
+from treeopt.cli.bench_batches import bench_batches
+from treeopt.cli.bench_drift import bench_drift
 from treeopt.cli.bench_engine import bench_engine
 from treeopt.cli.bench_grid import bench_grid
 from treeopt.cli.bench_systems import bench_systems
@@ -18,20 +20,29 @@ def bench(asked: BenchOptions) -> None:
 
     Held-out prompts are decoded with TREE and plainly, in turn, and the result stands beside the prediction.
 
+    With --batch-size so many texts are decoded at a time, with TREE, with a schedule, or with what is planned for each
+    size, and plainly.
+
     With --grid many trees are decoded with, to see where predictions come true.
 
     With --systems all ways of speculating are profiled, planned and decoded with, on the same prompts: plain,
     prompt-lookup, chain, osd, k-sequences, top-k-tree, medusa, redrafter, eagle, lookahead, specexec, eagle2, sequoia, treeopt.
     Those that cannot run on the pair are listed with the reason.
 
+    With --drift streams of texts that change are decoded with a plan that stays, the same re-calibrated, and the best.
+
     With --engine draft lengths are raced in an engine that treeopt probe has measured, the plan's among them.
     """
     asked.check()
-    if asked.tree is not None:
+    if asked.batch_sizes:
+        bench_batches(asked)
+    elif asked.tree is not None:
         bench_tree(asked.tree, asked)
     elif asked.engine is not None:
         bench_engine(asked.engine, asked)
     elif asked.systems is not None:
         bench_systems(asked.systems, asked)
+    elif asked.drift:
+        bench_drift(asked)
     else:
         bench_grid(asked)

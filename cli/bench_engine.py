@@ -121,8 +121,15 @@ def _publish(asked: BenchOptions, profile: "Profile", client: "EngineClient", la
     asked.publish(engine_bench_table(found, default), engine_bench_json(found))
     if asked.plot is not None:
         from treeopt.report.engine_figure import save_engine_figure
+        from treeopt.report.profile_words import raced_today
 
-        save_engine_figure([found], asked.plot, title=models_and_machine(profile.pair, profile.machine))
+        acceptance = model.acceptance
+        save_engine_figure(
+            [found],
+            asked.plot,
+            title=models_and_machine(profile.pair, profile.machine),
+            subtitle=f"{acceptance.rule} at temperature {acceptance.temperature:g}, {raced_today()}",
+        )
     if any(row.identical is False for row in found.rows):
         warn(FormatCaution(DIFFERS.format(client.name)))
 

@@ -34,9 +34,12 @@ def bench_grid(asked: BenchOptions) -> None:
     )
     if asked.plot is not None:
         from treeopt.report.grid_figure import save_grid_figure
+        from treeopt.report.profile_words import raced_today
 
         decoded = "the prompts of the profile" if asked.same_prompts else "held-out prompts"
-        save_grid_figure(rows, asked.plot, title=subject(profile), subtitle=f"{found.conditions}, {decoded}")
+        save_grid_figure(
+            rows, asked.plot, title=subject(profile), subtitle=f"{found.conditions}, {decoded}, {raced_today()}"
+        )
     check_whole(rows[0].measured.prompts, len(prompts))
 
 

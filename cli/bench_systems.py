@@ -40,9 +40,12 @@ def bench_systems(systems: str, asked: BenchOptions) -> None:
     if asked.plot is not None:
         from treeopt.profiler.machine import describe_machine
         from treeopt.report.methods_figure import save_methods_figure
+        from treeopt.report.profile_words import raced_today
 
         machine = describe_machine(models.target.device)
-        save_methods_figure(rows, asked.plot, title=models_and_machine(models.described, machine))
+        save_methods_figure(
+            rows, asked.plot, title=models_and_machine(models.described, machine), subtitle=raced_today()
+        )
 
 
 def _names(given: str) -> list[str]:

@@ -48,7 +48,7 @@ def _promise(profile: "Profile", planned: "TreeFile", asked: BenchOptions) -> "t
     from treeopt.report.tree_bench import Promise
 
     if planned.drafter is None:
-        model = _model(profile, planned, asked)
+        model = promised_model(profile, planned, asked)
         return model.acceptance, Promise.of_tree(model.predict("tree", planned.tree), model.acceptance)
     rule = checked_rule(asked.rule or planned_rule(planned), lossy=asked.lossy)
     made_at = planned.provenance.temperature if planned.provenance else None
@@ -56,7 +56,7 @@ def _promise(profile: "Profile", planned: "TreeFile", asked: BenchOptions) -> "t
     return acceptance, Promise.of_file(planned, rule=rule, temperature=acceptance.temperature)
 
 
-def _model(profile: "Profile", planned: "TreeFile", asked: BenchOptions) -> "StepModel":
+def promised_model(profile: "Profile", planned: "TreeFile", asked: BenchOptions) -> "StepModel":
     """Return the model under the rule and temperature asked for, or the tree's where they were measured, or the first."""
     from treeopt.planner import step_model
 

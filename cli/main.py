@@ -23,7 +23,7 @@ class Commands(LazyGroup):
     places: ClassVar[Mapping[str, Place]] = {
         "profile": Place("profile", "Measure a pair of models on this machine."),
         "solve": Place("solve", "Find the tree and the rule with the most tokens per second."),
-        "show": Place("show", "Draw a tree as text, or as a picture with -o."),
+        "show": Place("show", "Draw a tree or a profile as text, or as a picture with -o."),
         "compare": Place("compare", "Predict trees of any origin beside the best ones."),
         "probe": Place("probe", "Measure an engine that runs, or that treeopt starts."),
         "export": Place("export", "Write a tree or a setting for another program."),
@@ -31,6 +31,8 @@ class Commands(LazyGroup):
         "run": Place("run", "Generate a text with a tree."),
         "bench": Place("bench", "Check whether a prediction comes true."),
         "simulate": Place("simulate", "Predict what a server does under a load."),
+        "report": Place("report", "Write one page that shows it all."),
+        "doctor": Place("doctor", "Tell what would make measurements better."),
     }
 
     def main(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,7 @@
 """`treeopt run`: generate text with a tree."""
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from treeopt.cli.adapt import Adapting, adapting
 from treeopt.cli.command import Command
 from treeopt.cli.identity import identity_here, warn_of_tree
 from treeopt.cli.learning import LearnOptions
+from treeopt.cli.options.adapt import AdaptOptions
 from treeopt.cli.options.drafter import PLANNED_DRAFTER, PLANNED_EAGLE_LAYERS
 from treeopt.cli.options.inputs import file, read_any_tree
 from treeopt.cli.options.pair import PairOptions
@@ -72,6 +74,7 @@ class RunOptions:
             "--stop", type=TEXT, multiple=True, help="Text that ends the continuation; may be given more than once."
         )
     )
+    adapt: AdaptOptions = field(metadata=group(AdaptOptions))
     how: SamplingOptions = field(metadata=group(SamplingOptions))
     seed: int = field(
         metadata=option(
@@ -97,19 +100,22 @@ def run(asked: RunOptions) -> None:
 
     With --prompts, one line of JSON is written for each prompt of a file, in its order: `text`, how the prompt goes on,
     and the number of its `tokens` and `steps`.  --batch-size texts are decoded at a time, none of which changes another.
+
+    With --adapt the tree is changed while it decodes, where another would be faster by more than noise.
     """
     asked.several.check(prompt=asked.prompt)
     asked.learning.check()
     if "" in asked.stop:
         raise click.UsageError("--stop: expected a text. Got an empty one.")
+    asked.adapt.check(scheduled=asked.schedule or is_schedule(asked.tree))
     schedule = load_schedule(asked.tree) if asked.schedule or is_schedule(asked.tree) else None
     read = read_any_tree(asked.tree) if schedule is None else _largest(schedule)
     planned = with_drafter(asked.tree, read, asked.drafter, asked.eagle_layers)
     rule = checked_rule(asked.rule or planned_rule(planned), lossy=asked.lossy)
     models = asked.pair.load()
     warn_of_tree(asked.tree, planned.provenance, identity_here(models))
-    with asked.learning.observer(models, planned) as on_step:
-        _generate(asked, models, planned, rule, schedule, on_step)
+    with asked.learning.observer(models, planned) as learner:
+        _generate(asked, models, planned, rule, schedule, learner)
 
 
 def _generate(
@@ -118,26 +124,33 @@ def _generate(
     planned: "TreeFile",
     rule: str,
     schedule: TreeSchedule | None,
-    on_step: "Observer | None",
+    learner: "Observer | None",
 ) -> None:
     """Write the text, or those of many prompts, and say how fast they came."""
     stop = [models.tokenizer.encode_inner(text) for text in asked.stop]
     if asked.prompt is None:
-        run_prompts(_request(asked, models, planned, rule, stop, schedule, on_step))
+        adapted = adapting(asked.adapt, models, batch_size=asked.several.batch_size)
+        new_decoder = partial(_decoder, asked, models, planned, rule, adapted, learner)
+        run_prompts(_request(asked, models, planned, rule, stop, schedule, new_decoder))
         _tell_of_rule(asked, rule)
+        if adapted is not None:
+            adapted.finish(models)
         return
+    adapted = adapting(asked.adapt, models)
     tokens = prompt_tokens(models.tokenizer, asked.prompt, chat=asked.chat)
     limit = _new_tokens(models, len(tokens), asked.max_new_tokens)
     if schedule is not None:
         planned = replace(planned, tree=schedule.tree(1))
     with patience("preparing"):
-        decoder = _decoder(asked, models, planned, rule, on_step, len(tokens) + limit)
+        decoder = _decoder(asked, models, planned, rule, adapted, learner, len(tokens) + limit)
     steps = decoder.steps(tokens, limit, stop=stop)
     if not asked.chat:
         click.echo(asked.prompt, nl=False)
     told = _print_text(models, steps, after=tokens)
     _tell_of_rule(asked, rule)
     click.echo(told, err=True)
+    if adapted is not None:
+        adapted.finish(models)
 
 
 def _largest(schedule: TreeSchedule) -> "TreeFile":
@@ -160,7 +173,7 @@ def _request(
     rule: str,
     stop: list[list[int]],
     schedule: TreeSchedule | None,
-    on_step: "Observer | None",
+    new_decoder: Callable[[int], "Decoder"],
 ) -> PromptsRequest:
     """Return what is asked of all prompts of a file."""
     conditions = {
@@ -179,7 +192,7 @@ def _request(
     return PromptsRequest(
         options=asked.several,
         models=models,
-        new_decoder=partial(_decoder, asked, models, planned, rule, on_step),
+        new_decoder=new_decoder,
         stop=stop,
         chat=asked.chat,
         max_new_tokens=asked.max_new_tokens,
@@ -193,17 +206,26 @@ def _decoder(
     models: "ModelPair",
     planned: "TreeFile",
     rule: str,
-    on_step: "Observer | None",
+    adapted: Adapting | None,
+    learner: "Observer | None",
     text_tokens: int,
 ) -> "Decoder":
     from treeopt.methods.make_drafter import planned_decoder
     from treeopt.profiler.decoding import Decoding
+    from treeopt.runtime.decoding.observer import observers
 
     loaded = load_drafter_of(asked.tree, planned, models, capacity=text_tokens)
     how = asked.how
     decoding = Decoding(rule=rule, sampling=how.sampling, draft_sampling=how.draft_sampling, lossy=asked.lossy)
     return planned_decoder(
-        models, planned, decoding, loaded=loaded, seed=asked.seed, text_tokens=text_tokens, on_step=on_step
+        models,
+        planned,
+        decoding,
+        loaded=loaded,
+        seed=asked.seed,
+        text_tokens=text_tokens,
+        on_step=observers(None if adapted is None else adapted.recalibration, learner),
+        max_nodes=None if adapted is None else adapted.recalibration.room_nodes(planned.tree),
     )
 
 

@@ -1,4 +1,4 @@
-"""`treeopt show`: a tree as text, as a picture or as a tree file."""
+"""`treeopt show`: a tree, or a profile's curves or acceptance, as text or as a picture."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -6,7 +6,16 @@ from pathlib import Path
 import click
 
 from treeopt.cli.command import Command
-from treeopt.cli.options.inputs import TREE_NAME, file, output, read_any_tree, tree_budget, tree_depth
+from treeopt.cli.options.inputs import (
+    TREE_NAME,
+    file,
+    is_profile,
+    load_profile,
+    output,
+    read_any_tree,
+    tree_budget,
+    tree_depth,
+)
 from treeopt.cli.options.record import argument, option, options
 from treeopt.cli.options.values import MOST, Whole
 from treeopt.cli.terminal import diagram_width
@@ -35,6 +44,13 @@ class ShowOptions:
             help="Picture to write, .svg, .png or .pdf, or tree file, .json.",
         )
     )
+    acceptance: bool = field(
+        metadata=option(
+            "--acceptance",
+            is_flag=True,
+            help="Of a profile: acceptance by depth and rank, in place of what passes take.",
+        )
+    )
     rows: int = field(
         metadata=option(
             "--rows", type=Whole(9, MOST), default=64, show_default=True, help="Most lines of the text diagram."
@@ -45,11 +61,45 @@ class ShowOptions:
 @click.command(cls=Command)
 @options(ShowOptions)
 def show(asked: ShowOptions) -> None:
-    """Draw a tree as text, or as a picture with -o.
+    """Draw a tree or a profile as text, or as a picture with -o.
 
-    FILE is a tree in any known format (treeopt import --list), or a solution file, out of which the tree of most tokens
-    for --budget and --depth is taken.
+    FILE is a tree in any known format (treeopt import --list), a solution file, out of which the tree of most tokens for
+    --budget and --depth is taken, or a profile, of which it draws what passes take, or with --acceptance what is accepted.
     """
+    if is_profile(asked.path):
+        _show_profile(asked)
+        return
+    if asked.acceptance:
+        raise click.UsageError(
+            f"--acceptance: {asked.path} is no profile. Leave it out, or name what treeopt profile wrote."
+        )
+    _show_tree(asked)
+
+
+def _show_profile(asked: ShowOptions) -> None:
+    """Draw the curves of a profile, or its acceptance."""
+    if (asked.name, asked.budget, asked.depth) != (None, None, None):
+        raise click.UsageError(
+            f"--name, --budget and --depth: {asked.path} is a profile, which has no tree. Find one with treeopt solve."
+        )
+    as_text = str(asked.written) == STANDARD_STREAM
+    if not as_text:
+        checked_suffix(asked.written)
+    profile = load_profile(asked.path)
+    if as_text:
+        from treeopt.report.curve_text import acceptance_text, curve_text
+
+        click.echo((acceptance_text if asked.acceptance else curve_text)(profile, diagram_width()))
+        return
+    from treeopt.report.acceptance_figure import save_acceptance_figure
+    from treeopt.report.curve_figure import save_curve_figure
+
+    (save_acceptance_figure if asked.acceptance else save_curve_figure)(profile, asked.written)
+    click.echo(f"Written to {asked.written}", err=True)
+
+
+def _show_tree(asked: ShowOptions) -> None:
+    """Draw a tree, or write it as a tree file."""
     written = asked.written
     as_text = str(written) == STANDARD_STREAM
     as_tree = not as_text and checked_suffix(written, TREE_SUFFIX) == TREE_SUFFIX

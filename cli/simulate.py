@@ -40,6 +40,7 @@ UNKNOWN_PROMPTS = (
     "the profile does not tell how long prompts take to be read, so that times to the first token are waiting alone. "
     "Give the seconds of one with --prompt-time."
 )
+LONGER_PROMPTS = "prompts of up to {} tokens were timed; longer ones are taken to take as long by the token. Measure longer ones: {}."
 ONE_TEXT = (
     "the profile has times of one text at a time only, so that servers take one after the other. Measure more: "
     "{} --batch-sizes 1,2,4,8."
@@ -105,7 +106,7 @@ class SimulateOptions:
             "--prompt-time",
             "prompt_s",
             type=DURATION,
-            help="Time of reading a prompt; by default that of passes as long, which profiles of engines do not have.",
+            help="Time of reading any prompt; by default as measured, by its length.",
         )
     )
     first_token_s: float | None = field(
@@ -197,7 +198,7 @@ def simulate(asked: SimulateOptions) -> None:
     click.echo(simulation_json(found) if asked.as_json else simulation_text(found))
     if asked.plot is not None:
         _draw(asked, profile, settings, seconds, found)
-    _warn(profile, seconds)
+    _warn(asked, profile, seconds)
 
 
 def _simulated(asked: SimulateOptions, settings: "Sequence[ServedSetting]", seconds: "StepSeconds") -> "Simulation":
@@ -265,6 +266,7 @@ def _draw(
 ) -> None:
     """Draw the rates that are asked for, or those around a single one."""
     from treeopt.report.plan_text import models_and_machine
+    from treeopt.report.profile_words import under
     from treeopt.report.simulation import simulation_text
     from treeopt.report.simulation_figure import save_simulation_figure
 
@@ -275,14 +277,20 @@ def _draw(
     assert asked.plot is not None  # asked before
     served, _, _ = simulation_text(found).partition("\n")
     save_simulation_figure(
-        outcomes, asked.plot, title=models_and_machine(profile.pair, profile.machine), subtitle=f"simulated: {served}"
+        outcomes,
+        asked.plot,
+        title=models_and_machine(profile.pair, profile.machine),
+        subtitle=f"simulated: {served}; {under(profile)}",
     )
     click.echo(f"Written to {asked.plot}", err=True)
 
 
-def _warn(profile: "Profile", seconds: "StepSeconds") -> None:
+def _warn(asked: SimulateOptions, profile: "Profile", seconds: "StepSeconds") -> None:
     if not seconds.tells_prompts:
         warn(FormatCaution(UNKNOWN_PROMPTS))
+    longest = seconds.longest_prompt
+    if longest is not None and longest < asked.prompt_tokens[1]:
+        warn(FormatCaution(LONGER_PROMPTS.format(longest, f"{_measuring(profile)} --prompts FILE")))
     if seconds.most_texts == 1:
         warn(FormatCaution(ONE_TEXT.format(_measuring(profile))))
 

@@ -14,7 +14,26 @@ import click
 
 NEAREST = {
     each[0]: each[1:]
-    for each in ["─-", "│|", "├|", "┬+", "└`", "●o", "\u00d7x", "▁_", "▂_", "▃_", "▄=", "▅▄=", "▆▄=", "▇█#", "█#"]
+    for each in [
+        "─-",
+        "│|",
+        "├|",
+        "┬+",
+        "└`",
+        "●o",
+        "\u00d7x",
+        "▁_",
+        "▂_",
+        "▃_",
+        "▄=",
+        "▅▄=",
+        "▆▄=",
+        "▇█#",
+        "█#",
+        "░.",
+        "▒:",
+        "▓=",
+    ]
 }
 """What stands for a character that an encoding lacks: the first of these that it has, so that bars stay in order."""
 UNKNOWN = "?"

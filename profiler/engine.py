@@ -134,6 +134,10 @@ class Probe:
         """Return what the engine told of its passes; nothing where it does not tell."""
         return [PassTimes(*entry.values) for entry in self._journal.entries(_passes_kind(length, batch))]
 
+    def prefill(self, length: int) -> dict[int, list[float]]:
+        """Return the seconds until the first token by the tokens of the prompt that were read, of texts asked for alone."""
+        return self._journal.samples(_prefill_kind(length))
+
     def _batch(self, batch: int, tick: Callable[[], object], until_s: float | None) -> None:
         texts, lengths = len(self._settings.prompts), self._settings.lengths
         known = {length: len(self.samples(length, batch)) for length in lengths}
@@ -193,6 +197,8 @@ class Probe:
                 *accepted,
             )
             self._journal.append(_kind(length, batch), prompt, values)
+        if len(answers) == 1 and answers[0].prefill_s and answers[0].prefill_tokens:
+            self._journal.append(_prefill_kind(length), answers[0].prefill_tokens, (answers[0].prefill_s,))
 
     def _ask_passes(self, running: dict[int, Running], batch: int) -> None:
         asked = self._settings
@@ -261,6 +267,10 @@ def _with_steps(answer: Answer, counted: Counters) -> Answer:
 
 def _kind(length: int, batch: int) -> str:
     return f"chain {length} x {batch}"
+
+
+def _prefill_kind(length: int) -> str:
+    return f"prefill {length}"
 
 
 def _length(kind: str) -> int:

@@ -11,7 +11,7 @@ from treeopt.profiler.engine import Probe, ProbeSettings, Sample
 from treeopt.profiler.machine import now, processor
 from treeopt.records.acceptance import TextSums
 from treeopt.records.engine import ChainCounts, ChainLatency, EngineRun, EngineSetting, TimedChain
-from treeopt.records.latency import Timing
+from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.machine import Machine, Pair
 from treeopt.records.profile import UNKNOWN, MeasuredAcceptance, Profile
 from treeopt.runtime.models.digest import path_digest
@@ -84,13 +84,20 @@ def _latency(settings: ProbeSettings, probe: Probe, batch: int) -> ChainLatency:
 
 
 def _timed(probe: Probe, length: int, batch: int) -> TimedChain:
-    told = probe.passes(length, batch)
+    told, prefill = probe.passes(length, batch), probe.prefill(length) if batch == 1 else {}
     return TimedChain(
         length=length,
-        steps=Timing([each.decode_s / each.steps for each in probe.samples(length, batch)]),
+        steps=Timing([each.decode_s / each.steps for each in _first_to_end(probe.samples(length, batch), batch)]),
         verify=Timing([each.verify_s for each in told]) if told else None,
         draft=Timing([each.draft_s for each in told]) if told and length else None,
+        prefill=LatencyTable(list(prefill), [Timing(each) for each in prefill.values()]) if prefill else None,
     )
+
+
+def _first_to_end(samples: Sequence[Sample], batch: int) -> list[Sample]:
+    """Return of texts that were decoded together the one that ended first: only it never was decoded beside fewer."""
+    waves = [samples[first : first + batch] for first in range(0, len(samples), batch)]
+    return [min(each, key=lambda sample: sample.decode_s) for each in waves]
 
 
 def _acceptance(settings: ProbeSettings, probe: Probe) -> MeasuredAcceptance:

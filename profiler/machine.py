@@ -2,10 +2,10 @@
 
 import platform
 from datetime import UTC, datetime
-from pathlib import Path
 
 import torch
 
+from treeopt.records.machine import processor_name
 from treeopt.records.profile import Machine, Pair
 from treeopt.runtime.models.model import LanguageModel
 
@@ -40,10 +40,5 @@ def now() -> str:
 
 
 def processor() -> str:
-    """Return the processor's model name, which `platform` does not know on Linux."""
-    information = Path("/proc/cpuinfo")
-    if information.is_file():
-        for line in information.read_text("utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    """Return the processor's model name."""
+    return processor_name()

@@ -15,10 +15,12 @@ from treeopt.profiler.journal import Journal
 from treeopt.profiler.latency.busy import LoadReader
 from treeopt.profiler.latency.grid import LatencyGrid
 from treeopt.profiler.latency.passes import ROOM_TOKENS
+from treeopt.profiler.latency.prefill import MOST_ROUNDS, PrefillTimes
 from treeopt.profiler.machine import describe_machine, describe_pair, now
 from treeopt.profiler.processes.processes import OneProcess, Processes
 from treeopt.profiler.recorder import Recorder
 from treeopt.profiler.settings import Settings
+from treeopt.records.prefill import PrefillLatency
 from treeopt.records.profile import MeasuredAcceptance, Pair, Profile, StepLatency
 from treeopt.runtime.decoding.limits import trained_tokens
 from treeopt.runtime.drafters.loaded import LoadedDrafter
@@ -38,7 +40,8 @@ class Measurement:
     """One profile in the making.
 
     Args:
-        target, draft: models with one vocabulary, on the device to be measured.
+        target: the model whose text it is, on the device to be measured.
+        draft: one with the same vocabulary, on the same device.
         prompts: token ids that the target continues; at least two.
         settings: what to measure.
         clock: what times the calls.
@@ -79,12 +82,10 @@ class Measurement:
         self._settings = settings
         self._journal = journal
         self._fastest_tree = fastest_tree
-        text = np.concatenate([np.asarray(prompt) for prompt in prompts])
+        self._text: list[int] = np.concatenate([np.asarray(prompt) for prompt in prompts]).tolist()
         self._processes = processes or OneProcess()
         self._clock, self._drafters = clock, drafters
-        self._latency_grid = LatencyGrid(
-            target, draft, text.tolist(), settings, clock=clock, journal=journal, load=load
-        )
+        self._latency_grid = LatencyGrid(target, draft, self._text, settings, clock=clock, journal=journal, load=load)
         self._counting = Counting(target, draft, prompts, settings, journal=journal, processes=self._processes)
 
     def profile(
@@ -107,6 +108,7 @@ class Measurement:
             check_logits(model, role, logits_after(model, self._prompts[0]))
         hidden = None if show_progress else True  # None: hidden where standard error is not a terminal
         times = latencies or self._latencies(hidden)
+        prefill = None if latencies else self._prefill(hidden)
         positions = self._processes.from_first(lambda: self._positions(times[0]))
         profile = Profile(
             created=now(),
@@ -114,6 +116,7 @@ class Measurement:
             machine=describe_machine(self._target.device),
             pair=self._pair,
             latencies=times,
+            prefill=prefill,
             acceptances=acceptances or self._acceptances(positions, hidden),
         )
         if self._on_trees and not acceptances:
@@ -139,6 +142,15 @@ class Measurement:
     def _latencies(self, hidden: bool | None) -> tuple[StepLatency, ...]:
         with tqdm(total=self._latency_grid.calls, desc="times     ", unit="call", disable=hidden) as bar:
             return self._processes.from_first(lambda: self._latency_grid.measure(bar.update))
+
+    def _prefill(self, hidden: bool | None) -> PrefillLatency:
+        settings = self._settings
+        longest = max(*settings.context_tokens, *map(len, self._prompts))
+        with tqdm(desc="prompts   ", unit="call", disable=hidden) as bar:
+            recorder = Recorder(self._clock, self._journal, bar.update)
+            times = PrefillTimes(self._target, self._draft, self._text, longest, recorder)
+            bar.total = times.calls * min(settings.rounds, MOST_ROUNDS)
+            return self._processes.from_first(lambda: times.measure(settings.rounds, settings.time_budget_s))
 
     def _acceptances(self, positions: int, hidden: bool | None) -> tuple[MeasuredAcceptance, ...]:
         with tqdm(total=len(self._prompts), desc="acceptance", unit="text", disable=hidden) as bar:

@@ -92,7 +92,9 @@ class Settings:
             if not values or min(values) < 1 or len(set(values)) < len(values):
                 raise InvalidValueError(f"{name}: expected one or more, each once and at least 1. Got {values}.")
         if 1 not in self.batch_sizes:
-            raise InvalidValueError(f"batch_sizes: expected 1 among them, to time steps on. Got {self.batch_sizes}.")
+            raise InvalidValueError(
+                f"batch_sizes: expected 1 among them, what plans are for by default. Got {self.batch_sizes}."
+            )
         if self.time_budget_s is not None and self.time_budget_s <= 0:
             raise InvalidValueError(f"time_budget: expected more than 0 seconds. Got {self.time_budget_s:g}.")
 

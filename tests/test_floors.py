@@ -24,6 +24,7 @@ BASE = {
     "treeopt.pictures",
     "treeopt.bundled",
     "treeopt.compiling",
+    "treeopt.tabular",
     "treeopt.arrays",
 }
 """The version, errors, reading and writing files, and where the bundled pair lies: everyone may import them."""
@@ -37,17 +38,21 @@ PROFILER = {"treeopt.profiler"}
 METHODS = {"treeopt.methods"}
 IMPORTS = {"treeopt.engines.reports"}
 REPORT = {"treeopt.report"}
+ADAPTATION = {"treeopt.adaptation"}
 SIMULATION = {"treeopt.simulation"}
+DOCTOR = {"treeopt.doctor"}
 
 MAY_IMPORT = {
     "treeopt.__main__": {"treeopt.cli"},
     # floor 5: one command per module
     "treeopt.cli": {"treeopt.any_tree"}
     | METHODS
+    | ADAPTATION
     | PROFILER
     | RUNTIME
     | REPORT
     | SIMULATION
+    | DOCTOR
     | {"treeopt.engines.probes"}
     | PLANNER
     | IMPORTS
@@ -55,8 +60,12 @@ MAY_IMPORT = {
     | RECORDS
     | TEXTS
     | TREES,
+    # between 4 and 5: what the machine and the installation are; it goes on without torch
+    "treeopt.doctor": {"treeopt.engines.probes"} | PROFILER | REPORT | RECORDS,
+    # floor 4, beside measuring: plans changed while decoding
+    "treeopt.adaptation": {"treeopt.planner"} | RUNTIME | SOLVER | RECORDS | TREES,
     # between 4 and 5: all ways of speculating, measured, planned and run
-    "treeopt.methods": PROFILER | RUNTIME | PLANNER | SOLVER | RECORDS | TEXTS | TREES,
+    "treeopt.methods": ADAPTATION | PROFILER | RUNTIME | PLANNER | SOLVER | RECORDS | TEXTS | TREES,
     # floor 4: measuring
     "treeopt.profiler": {"treeopt.planner", "treeopt.engines.probes"} | RUNTIME | RECORDS | TEXTS | TREES,
     # floor 2, beside the planner: engines that can be run and asked
@@ -87,7 +96,7 @@ MAY_IMPORT = {
 }
 
 ONLY_IN = {
-    "torch": RUNTIME | PROFILER,
+    "torch": RUNTIME | PROFILER | ADAPTATION,
     "transformers": RUNTIME | PROFILER,
     "numba": {"treeopt.compiling"} | SOLVER | RUNTIME,
     "scipy": {"treeopt.planner"} | SOLVER,
@@ -100,6 +109,7 @@ IN_FUNCTIONS = {
         "treeopt.trees.formats.sequoia",
         "treeopt.engines.reports.torch_vector",
         "treeopt.engines.probes.assisted",
+        "treeopt.doctor.torch_facts",
     },
     "mlx": {"treeopt.engines.probes.mlx_lm"},
     "mlx_lm": {"treeopt.engines.probes.mlx_lm"},

@@ -12,7 +12,7 @@ python=${PYTHON:-python3}
 export PYTHONPATH=. PYTHONUNBUFFERED=1
 
 $python -c 'import treeopt.cli.main, treeopt.profiler, treeopt.trees' || exit
-TREEOPT_TEST_DEVICE=cuda timeout 240 $python -m pytest tests/test_cuda.py tests/contracts -n 8 -q -p no:benchmark >"$out/gpu-tests.txt" 2>&1
+OMP_NUM_THREADS=1 TREEOPT_TEST_DEVICE=cuda timeout 240 $python -m pytest tests/test_cuda.py tests/contracts -m "not slow" -n 14 -q -p no:benchmark >"$out/gpu-tests.txt" 2>&1
 tests=$?
 tail -n 5 "$out/gpu-tests.txt"
 timeout 330 $python tools/gallery.py --device cuda --targets ${TARGETS:-1b 7b 13b} --time-budget "${TIME_BUDGET:-8}" \

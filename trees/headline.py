@@ -48,4 +48,5 @@ def _conditions(known: Provenance) -> str:
     rule = "" if known.rule is None else known.rule + " (lossy)" * bool(known.lossy)
     temperature = "" if known.temperature is None else f"at temperature {known.temperature:g}"
     parts = [" ".join(filter(None, pair)) for pair in ((known.pair, where), (rule, temperature))]
-    return ", ".join(filter(None, parts))
+    day = "" if known.created is None else f"measured {known.created[:10]}"
+    return ", ".join(filter(None, (*parts, day)))

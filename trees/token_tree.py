@@ -11,6 +11,7 @@ import numpy as np
 from treeopt.arrays import Bool, Float64, Int32, Integers
 from treeopt.errors import InvalidValueError
 from treeopt.files.whole_files import write_text
+from treeopt.tabular import Row
 from treeopt.trees.provenance import Provenance
 from treeopt.trees.tree_text import check_size, checked_reach, tree_text
 
@@ -143,6 +144,19 @@ class TokenTree:
         check_size(self.nodes)
         checked = None if reach is None else checked_reach(self.parents, reach)
         write_text(path, tree_text(self.parents, checked, provenance))
+
+    def to_records(self) -> list[Row]:
+        """Return a row for every node, for `pandas.DataFrame` and the like."""
+        columns = (self.parents.tolist(), self.depth.tolist(), self.rank.tolist())
+        return [
+            {"node": node, "parent": parent, "depth": depth, "rank": rank}
+            for node, (parent, depth, rank) in enumerate(zip(*columns, strict=True))
+        ]
+
+    def _repr_svg_(self) -> str | None:
+        from treeopt.trees.inline_svg import svg_text
+
+        return svg_text(self.parents, self.rank)
 
     def __len__(self) -> int:
         return self.nodes

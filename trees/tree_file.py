@@ -11,6 +11,7 @@ from treeopt.files.fields import Fields, check_format
 from treeopt.files.json_file import parse_json
 from treeopt.files.record_form import read_record
 from treeopt.files.whole_files import read_text, write_text
+from treeopt.tabular import Row
 from treeopt.trees.drafter_setting import DrafterSetting, checked_setting
 from treeopt.trees.provenance import Provenance
 from treeopt.trees.token_tree import TokenTree
@@ -52,6 +53,16 @@ class TreeFile(ArrayRecord):
     def to_json(self) -> str:
         """Return the file's text; equal trees give equal bytes."""
         return tree_text(self.tree.parents, self.reach, self.provenance, self.drafter)
+
+    def to_records(self) -> list[Row]:
+        """Return a row for every node, as `TokenTree.to_records` does, and how often a step reaches it, where that is known."""
+        known = [None] * self.tree.nodes if self.reach is None else self.reach.tolist()
+        return [{**row, "reach": reach} for row, reach in zip(self.tree.to_records(), known, strict=True)]
+
+    def _repr_svg_(self) -> str | None:
+        from treeopt.trees.inline_svg import svg_text
+
+        return svg_text(self.tree.parents, self.tree.rank, reach=self.reach)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TreeFile) and self.to_json() == other.to_json()

@@ -12,16 +12,32 @@ from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
 from treeopt.cli.options.record import argument, given, group, option
 from treeopt.cli.options.rule import LOSSY
-from treeopt.cli.options.values import DURATION, LENGTHS, TEMPERATURES
+from treeopt.cli.options.values import (
+    COUNT,
+    COUNTS,
+    DURATION,
+    FILE_TEXT,
+    LENGTHS,
+    MEASURED_RULE,
+    PROBED_ENGINE,
+    TEMPERATURES,
+    TEXT,
+)
 from treeopt.files.picture_file import checked_suffix
 from treeopt.files.whole_files import STANDARD_STREAM, write_text
 from treeopt.trees.drafter_setting import DrafterSetting
+from treeopt.trees.tree_schedule import is_schedule
 
-TREE, GRID, SYSTEMS, ENGINE = "TREE", "--grid", "--systems", "--engine"
+TREE, BATCHES, GRID, SYSTEMS, ENGINE, DRIFT = "TREE", "--batch-size", "--grid", "--systems", "--engine", "--drift"
 REFUSED = {
     TREE: {
         "plot": "one tree gives no picture of a bench. Bench many with --grid, or draw the tree with treeopt show.",
         "same_prompts": "held-out prompts are decoded. Leave it out, or bench many trees with --grid.",
+    },
+    BATCHES: {
+        "drafter": "trees that the draft model fills are raced. Leave it out, or decode with treeopt run --prompts.",
+        "eagle_layers": "the draft model fills all trees. Leave it out.",
+        "same_prompts": "held-out prompts are decoded. Leave it out.",
     },
     GRID: {
         "drafter": "the draft model fills all trees. Leave it out, or bench a tree file that names another drafter.",
@@ -33,6 +49,15 @@ REFUSED = {
         "same_prompts": "all methods decode prompts that none was measured on. Leave it out.",
         "rule": "each method verifies by a rule of its own. Leave it out, or name methods of that rule.",
         "lossy": "only methods that keep the target's distribution are compared. Leave it out.",
+    },
+    DRIFT: {
+        "drafter": "the draft model fills all trees. Leave it out.",
+        "eagle_layers": "the draft model fills all trees. Leave it out.",
+        "same_prompts": "held-out prompts are decoded. Leave it out.",
+        "rule": "streams are verified by the rule sequoia. Leave it out.",
+        "lossy": "streams are verified by the rule sequoia. Leave it out.",
+        "profile_path": "plans are made from what is measured before and behind each change. Leave it out.",
+        "temperatures": "each stream has its own. Leave it out.",
     },
     ENGINE: {
         "drafter": "the engine drafts by its own method. Leave it out.",
@@ -56,6 +81,17 @@ class BenchOptions:
     """What is decoded, by which pair, beside which profile, and where the results go."""
 
     tree: Path | None = field(metadata=argument(type=file, required=False))
+    batch_sizes: tuple[int, ...] = field(
+        metadata=option(
+            "--batch-size",
+            "batch_sizes",
+            type=COUNTS,
+            default=(),
+            metavar="NUMBERS",
+            help="Texts at a time, several with commas between: TREE, a schedule, or by default the plan of each size "
+            "beside plain decoding.",
+        )
+    )
     systems: str | None = field(
         metadata=option(
             "--systems",
@@ -70,9 +106,43 @@ class BenchOptions:
             help="Instead of TREE: chains, trees of several sizes and depths, and the plan's choice.",
         )
     )
+    drift: bool = field(
+        metadata=option(
+            "--drift",
+            is_flag=True,
+            help="Instead of TREE: streams of texts that change, with plans that stay, are re-calibrated, or are made anew.",
+        )
+    )
+    stream_tokens: int = field(
+        metadata=option(
+            "--stream-tokens",
+            type=COUNT,
+            default=4000,
+            show_default=True,
+            help="With --drift: tokens of every stream.",
+        )
+    )
+    streams: str | None = field(
+        metadata=option(
+            "--streams",
+            type=TEXT,
+            metavar="NAMES",
+            help="With --drift: some of the streams, parts of their names with commas between; by default all.",
+        )
+    )
+    spoil: float = field(
+        metadata=option(
+            "--spoil",
+            type=click.FloatRange(min=0.0, min_open=True, max=10.0),
+            default=0.5,
+            show_default=True,
+            help="With --drift: noise on the spoilt draft's weights, as a share of their standard deviation.",
+        )
+    )
     engine: str | None = field(
         metadata=option(
             "--engine",
+            type=PROBED_ENGINE,
             metavar="ENGINE",
             help="Instead of TREE: draft lengths in an engine that treeopt probe has measured.",
         )
@@ -81,7 +151,7 @@ class BenchOptions:
         metadata=option("--url", metavar="URL", help="With --engine: address of one that runs already.")
     )
     program: str | None = field(
-        metadata=option("--program", metavar="PATH", help="With --engine: llama-server to start.")
+        metadata=option("--program", type=FILE_TEXT, metavar="PATH", help="With --engine: llama-server to start.")
     )
     lengths: tuple[int, ...] = field(
         metadata=option(
@@ -123,7 +193,11 @@ class BenchOptions:
     profile_named: bool = field(metadata=given("profile_path"))
     """Whether the user named the profile."""
     rule: str | None = field(
-        metadata=option("--rule", help="Verification rule; by default the tree's, with --grid the best measured.")
+        metadata=option(
+            "--rule",
+            type=MEASURED_RULE,
+            help="Verification rule; by default the tree's, with --grid the best measured.",
+        )
     )
     temperatures_given: tuple[float, ...] | None = field(
         metadata=option(
@@ -166,7 +240,7 @@ class BenchOptions:
         metadata=option(
             "--plot",
             type=output_file,
-            help="With --systems, --grid or --engine: picture to write too, .svg, .png or .pdf.",
+            help="With --batch-size, --systems, --grid, --engine or --drift: picture to write too, .svg, .png or .pdf.",
         )
     )
     path: Path | None = field(
@@ -190,16 +264,22 @@ class BenchOptions:
 
     @property
     def mode(self) -> str:
-        """Which of the four modes is meant; click.UsageError where none is, or several are."""
+        """Which of the modes is meant; click.UsageError where none is, or several are."""
         given = (
-            (TREE, self.tree is not None),
+            (TREE, self.tree is not None and not self.batch_sizes),
+            (BATCHES, bool(self.batch_sizes)),
             (SYSTEMS, self.systems is not None),
             (GRID, self.grid),
             (ENGINE, self.engine is not None),
+            (DRIFT, self.drift),
         )
         modes = [mode for mode, is_given in given if is_given]
         if len(modes) != 1:
-            raise click.UsageError("TREE, --systems, --grid, --engine: expected one of them.")
+            raise click.UsageError(
+                "TREE, --systems, --grid, --engine, --drift: expected one of them. --batch-size goes with TREE, or alone."
+            )
+        if modes == [TREE] and self.tree is not None and is_schedule(self.tree):
+            raise click.UsageError(f"{self.tree} is a schedule. Name numbers of texts with --batch-size 1,2,4,8.")
         return modes[0]
 
     def check(self) -> None:
@@ -222,6 +302,9 @@ def refuse_useless(mode: str, temperatures: tuple[float, ...]) -> None:
     for name in () if mode == ENGINE else ("url", "program", "lengths", "timeout_s"):
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             raise click.UsageError(f"{flags[name]} with {mode}: it is for --engine. Leave it out.")
+    for name in () if mode == DRIFT else ("stream_tokens", "streams", "spoil"):
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"{flags[name]} with {mode}: it is for --drift. Leave it out.")
     for name, reason in REFUSED[mode].items():
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             raise click.UsageError(f"{flags[name]} with {mode}: {reason}")

@@ -9,7 +9,7 @@ import click
 
 from treeopt.cli.options.inputs import file
 from treeopt.cli.options.record import option, options
-from treeopt.cli.options.values import TEXT, THREADS
+from treeopt.cli.options.values import DEVICE, THREADS
 
 if TYPE_CHECKING:
     from treeopt.runtime.models.pair import ModelPair
@@ -59,7 +59,7 @@ class PairOptions:
     device: str = field(
         metadata=option(
             "--device",
-            type=TEXT,
+            type=DEVICE,
             metavar="DEVICE",
             default="cpu",
             show_default=True,

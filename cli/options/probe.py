@@ -8,7 +8,17 @@ import click
 
 from treeopt.cli.options.inputs import PROFILE, file, output
 from treeopt.cli.options.record import argument, group, option
-from treeopt.cli.options.values import COUNT, COUNTS, DURATION, LENGTHS, TEMPERATURE, THREADS, Whole
+from treeopt.cli.options.values import (
+    COUNT,
+    COUNTS,
+    DURATION,
+    FILE_TEXT,
+    LENGTHS,
+    PROBED_ENGINE,
+    TEMPERATURE,
+    THREADS,
+    Whole,
+)
 from treeopt.cli.profile_files import journal_path
 from treeopt.engines.probes.client import METHODS, NGRAM
 from treeopt.errors import InvalidValueError
@@ -26,10 +36,15 @@ class EngineOptions:
 
     target: str | None = field(
         metadata=option(
-            "--target", metavar="MODEL", help="Target model in the form that the engine takes, such as a GGUF file."
+            "--target",
+            type=FILE_TEXT,
+            metavar="MODEL",
+            help="Target model in the form that the engine takes, such as a GGUF file.",
         )
     )
-    draft: str | None = field(metadata=option("--draft", metavar="MODEL", help="Draft model, likewise."))
+    draft: str | None = field(
+        metadata=option("--draft", type=FILE_TEXT, metavar="MODEL", help="Draft model, likewise.")
+    )
     url: str | None = field(
         metadata=option(
             "--url",
@@ -41,6 +56,7 @@ class EngineOptions:
     program: str | None = field(
         metadata=option(
             "--program",
+            type=FILE_TEXT,
             metavar="PATH",
             help="llama-server to start; by default the package xllamacpp's, or else the one on PATH.",
         )
@@ -119,7 +135,7 @@ class EngineOptions:
 class ProbeOptions:
     """What is measured of which engine, how much of it, and where it is written."""
 
-    engine: str | None = field(metadata=argument(required=False, metavar="ENGINE"))
+    engine: str | None = field(metadata=argument(type=PROBED_ENGINE, required=False, metavar="ENGINE"))
     listed: bool = field(
         metadata=option(
             "--list", "listed", is_flag=True, help="Say of each engine whether it is installed, and what it tells."

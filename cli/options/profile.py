@@ -14,7 +14,7 @@ from treeopt.cli.options.prompts import PromptOptions
 from treeopt.cli.options.record import group, option
 from treeopt.cli.options.rule import LOSSY, checked_rule
 from treeopt.cli.options.sampling import SamplingsOptions
-from treeopt.cli.options.values import COUNT, COUNTS, DURATION, MOST, TEXT, Whole
+from treeopt.cli.options.values import COUNT, COUNTS, DURATION, FILE_TEXT, MOST, RULE_LIST, Whole
 from treeopt.cli.profile_files import BESIDE, journal_path, record_file
 from treeopt.errors import InvalidValueError
 from treeopt.files.whole_files import STANDARD_STREAM, is_stream
@@ -43,7 +43,7 @@ class ProfileOptions:
     rules: str = field(
         metadata=option(
             "--rules",
-            type=TEXT,
+            type=RULE_LIST,
             metavar="NAMES",
             default="sequoia",
             show_default=True,
@@ -115,6 +115,7 @@ class ProfileOptions:
         metadata=option(
             "--record",
             "record_name",
+            type=FILE_TEXT,
             metavar="[FILE]",
             is_flag=False,
             flag_value=BESIDE,

@@ -144,6 +144,37 @@ class Names(Text):
         return [CompletionItem(name) for name in self._names() if name.startswith(incomplete)]
 
 
+class NameList(Names):
+    """Some of these names with commas between, of which a shell completes the last."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+        """Return what was typed with the last name completed, by names that are not there yet."""
+        before, comma, last = incomplete.rpartition(",")
+        found = super().shell_complete(ctx, param, last)
+        typed = before.split(",")
+        for each in found:
+            each.value = f"{before}{comma}{each.value}"
+        return [each for each in found if each.value.rpartition(",")[2] not in typed]
+
+
+class FileText(Text):
+    """A text that mostly is a path, which a shell completes: a model's folder or file, or its name on the hub."""
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+        """Leave it to the shell, which knows the files."""
+        del ctx, param
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(incomplete, type="file")]
+
+
+def _probed() -> Sequence[str]:
+    """Return the engines that can be probed."""
+    from treeopt.engines.probes.named import NAMES
+
+    return NAMES
+
+
 def _length(text: str) -> int:
     """Return a whole number, 0 included."""
     return 0 if text == "0" else _count(text)
@@ -186,6 +217,11 @@ THREADS = Whole(1, os.cpu_count() or 1, "the processors of this machine")
 RULE = click.Choice(RULES)
 MEASURED_RULE = Names("rule", lambda: RULES)
 """Any rule that a profile may hold, which another program may have measured."""
+RULE_LIST = NameList("text", lambda: RULES)
+PROBED_ENGINE = Names("text", _probed)
+"""An engine that treeopt probe measures."""
+FILE_TEXT = FileText()
+DEVICE = Names("text", lambda: ("cpu", "cuda"))
 SHARE = Number(_share, "a number above 0 and at most 1")
 TEMPERATURE = Number(_temperature, "0, which is greedy, or a number of at least 1e-6")
 DRAFT_TEMPERATURE = Number(_warm, "a number of at least 1e-6")

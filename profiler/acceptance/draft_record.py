@@ -77,7 +77,8 @@ class Recording:
     """One draft record in the making.
 
     Args:
-        target, draft: models with one vocabulary.
+        target: the model whose text it is.
+        draft: one with the same vocabulary.
         prompts: token ids that the target continues.
         settings: what to record, and how the target samples.
         files: where every finished text is kept.

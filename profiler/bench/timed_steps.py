@@ -9,6 +9,7 @@ import torch
 from treeopt.records.decode_stats import DecodeStats
 from treeopt.records.latency import Timing
 from treeopt.runtime import Decoder
+from treeopt.runtime.decoding.observer import StepSeconds
 from treeopt.runtime.drafters.drafter import Step
 
 
@@ -37,10 +38,11 @@ class TimedSteps:
         verified_s = self._time_s()
         step = self._decoder.accept(proposal, output)
         self._decoder.commit(step)
-        self._decoder.tell(proposal, step)
+        seconds = StepSeconds(drafted_s - start_s, verified_s - drafted_s, self._time_s() - verified_s)
+        self._decoder.tell(proposal, step, seconds)
         end_s = self._time_s()
-        self.draft_s.append(drafted_s - start_s)
-        self.verify_s.append(verified_s - drafted_s)
+        self.draft_s.append(seconds.draft)
+        self.verify_s.append(seconds.verify)
         self.rest_s.append(end_s - verified_s)
         self.pass_tokens.append(len(output.logits))
         return step

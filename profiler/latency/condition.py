@@ -10,7 +10,7 @@ from treeopt.profiler.clock import Work
 from treeopt.profiler.latency.busy import LoadReader, threads_on
 from treeopt.profiler.latency.curve import Curve
 from treeopt.profiler.latency.effort import ROUNDS_PER_BLOCK, Effort, FixedEffort, TimeBudget
-from treeopt.profiler.latency.passes import ROOM_TOKENS, PassTimer, StepTimer
+from treeopt.profiler.latency.passes import ROOM_TOKENS, PassTimer, StepTimer, graphs_of, step_timer
 from treeopt.profiler.latency.rounds import Step
 from treeopt.profiler.latency.steps import Steps
 from treeopt.profiler.latency.watch import Watch, Watched
@@ -80,16 +80,12 @@ class Times:
         self._recorder = replace(recorder, tick=partial(self._after_call, recorder.tick), watched=self._watched)
         self._effort: Effort = FixedEffort(settings.rounds) if budget_s is None else TimeBudget(budget_s, self._spent_s)
 
-    def measure(self, single: StepLatency | None = None) -> StepLatency:
-        """Time all that the journal does not hold yet.
-
-        Args:
-            single: the same condition for one text, whose overhead a batch takes over; None for a batch of one.
-        """
+    def measure(self) -> StepLatency:
+        """Time all that the journal does not hold yet."""
         verify, draft = curves = self._curves()
         self._pilot(curves)
-        steps = None if single else self._steps()
-        timed: list[Curve | Steps] = [verify, draft, *([steps] if steps else [])]
+        steps = self._steps()
+        timed: list[Curve | Steps] = [verify, draft, steps]
         rounds = 0
         while (more := self._effort.next_rounds(rounds)) is not None:
             rounds = more  # verify, draft and steps in turn, so that drift hits all alike
@@ -99,17 +95,17 @@ class Times:
                 each.sample(rounds)
         self._time_again(timed, rounds)
         tables = verify.table(), draft.table()
-        own = steps.overheads(*tables) if steps else ()
+        overheads = steps.overheads(*tables)
         return StepLatency(
             context_tokens=self._condition.context_tokens,
             batch_size=self._condition.batch_size,
             verify=tables[0],
             draft=tables[1],
-            overhead=single.overhead if single else own[0].overhead,
-            rule_overheads=single.rule_overheads if single else own if len(own) > 1 else (),
+            overhead=overheads[0].overhead,
+            rule_overheads=overheads if len(overheads) > 1 else (),
             sampled=not self._condition.sampling.greedy,
             limit_tokens=verify.limit_tokens,
-            steps=steps.timed() if steps else (),
+            steps=steps.timed(),
             disturbance=self._watched.disturbance(self._kinds),
         )
 
@@ -146,15 +142,15 @@ class Times:
             PassTimer(model, self._text, condition.batch_size, settings.max_tokens, cuda_graphs=settings.cuda_graphs)
             for model in self._models
         )
-        plain = self._plain_steps() if condition.batch_size == 1 else None
+        plain = self._plain_steps()
         draft_work = cache(lambda width: draft.draft(width, drawn_by, rule))
         drafted = [draft_work(width) for width in WIDTHS_BEFORE if width <= settings.max_tokens]
 
         def verify_work(nodes: int) -> Work:
-            return plain.step if plain and nodes == 1 else target.verify(nodes, condition.sampling)
+            return plain.step if nodes == 1 else target.verify(nodes, condition.sampling)
 
         def prepare(nodes: int) -> None:
-            if plain and nodes == 1:
+            if nodes == 1:
                 plain.prepare(chain(0))
 
         def draft_some(nodes: int) -> None:
@@ -167,16 +163,16 @@ class Times:
         )
 
     def _plain_steps(self) -> StepTimer:
-        """Return whole steps of plain decoding, which the first count of a single text's curve is timed by."""
+        """Return whole steps of plain decoding, which the first count of the curve is timed by."""
         decoder = Decoder(
             self._models[0],
             None,
             chain(0),
             sampling=self._condition.sampling,
             max_text_tokens=len(self._context) + ROOM_TOKENS,
-            cuda_graphs=self._settings.cuda_graphs,
+            cuda_graphs=graphs_of(self._condition.batch_size, self._settings.cuda_graphs),
         )
-        return StepTimer(decoder, self._context)
+        return step_timer(decoder, self._context, self._condition.batch_size)
 
     def _curve(
         self,
@@ -200,6 +196,7 @@ class Times:
             *self._models,
             self._context,
             self._condition.sampling,
+            self._condition.batch_size,
             self._settings,
             kind=self._condition.kind("step"),
             recorder=self._recorder,

@@ -57,7 +57,7 @@ class LatencyGrid:
             return None
         passes = 2 * min(settings.max_tokens, len(first_points(settings.max_tokens)) + EXTRA_POINTS)
         probes = sum(tree.nodes <= settings.max_tokens for tree in PROBE_TREES)
-        rules = sum(1 if each.sampling.greedy else len(settings.rules) for each in conditions if each.batch_size == 1)
+        rules = sum(1 if each.sampling.greedy else len(settings.rules) for each in conditions)
         return settings.rounds * (len(conditions) * passes + rules * probes)
 
     def measure(self, step: Step) -> tuple[StepLatency, ...]:
@@ -67,11 +67,10 @@ class LatencyGrid:
         """
         found: list[StepLatency] = []
         for condition in self._conditions():
-            single = next((each for each in found if _same_but_for_the_batch(each, condition)), None)
-            if condition.batch_size > 1 and single is None:
-                continue  # one text did not fit, so more do not
+            if condition.batch_size > 1 and not any(_fewer_texts(each, condition) for each in found):
+                continue  # fewer texts did not fit, so more do not
             try:
-                found.append(self._times(condition, step).measure(single))
+                found.append(self._times(condition, step).measure())
             except Exception as error:
                 if not out_of_memory(error):
                     raise
@@ -98,7 +97,7 @@ class LatencyGrid:
         )
 
     def _conditions(self) -> list[TimedCondition]:
-        """Return the conditions not known to be beyond memory: single texts before batches, which build on them."""
+        """Return the conditions not known to be beyond memory, fewer texts before more."""
         settings = self._settings
         ways = {each.greedy: each for each in reversed(settings.samplings)}  # the first sampling of either kind
         all_of_them = [
@@ -113,9 +112,9 @@ class LatencyGrid:
         return any(entry.key == 1 for entry in self._journal.entries(LIMIT + condition.kind("verify")))
 
 
-def _same_but_for_the_batch(latency: StepLatency, condition: TimedCondition) -> bool:
+def _fewer_texts(latency: StepLatency, condition: TimedCondition) -> bool:
     return (
-        latency.batch_size == 1 < condition.batch_size
+        latency.batch_size < condition.batch_size
         and latency.context_tokens == condition.context_tokens
         and latency.sampled is not condition.sampling.greedy
     )

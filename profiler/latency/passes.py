@@ -1,7 +1,8 @@
 """The calls that are timed: the very passes and steps that decoding is made of."""
 
-from collections.abc import Sequence
-from itertools import cycle
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle, islice
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -10,9 +11,11 @@ from torch import Tensor
 from treeopt.profiler.clock import Work
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
+from treeopt.runtime.decoding.batch import TextRequest, TextStep
 from treeopt.runtime.models.graphs import passes_over, pool_for
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.passes import PassNodes
+from treeopt.runtime.models.together import PassCall, run_together
 from treeopt.runtime.rules import Rule
 from treeopt.runtime.rules.distributions import distribution
 from treeopt.runtime.rules.sample_children import likeliest, places
@@ -34,14 +37,15 @@ SEED = 0
 
 
 class PassTimer:
-    """Makes the calls that are timed of one model, behind one context of so many equal texts.
+    """Makes the calls that are timed of one model, behind one context of so many texts: the passes that decoding shares.
 
-    The text's length moves from call to call, because a length that suits the hardware would time every pass too well.
+    Each text has a cache and a length of its own.  Lengths move from call to call, because one that suits the hardware
+    would time every pass too well.
 
     Args:
         model: whose passes are timed.
         text: the context, and ROOM_TOKENS behind it.
-        batch_size: how many equal texts there are.
+        batch_size: how many texts there are.
         most: tokens of the largest pass.
         cuda_graphs: whether the passes of a single text are captured, by default on a CUDA device.
     """
@@ -55,29 +59,28 @@ class PassTimer:
         *,
         cuda_graphs: bool | None = None,
     ) -> None:
-        self._cache = cache = model.new_cache(len(text) + most, batch_size)
-        model.prefill(self._texts(torch.tensor(text, device=model.device), batch_size), cache)
+        tokens = torch.tensor(text, device=model.device)
+        self._caches = [model.new_cache(len(text) + most) for _ in range(batch_size)]
+        for cache in self._caches:
+            model.prefill(tokens, cache)
         lengths = len(text) - np.random.default_rng(SEED).integers(ROOM_TOKENS, size=1000)
         self._lengths = cycle(lengths.tolist())
         self._device = model.device
-        self._batch_size = batch_size
-        # only a single text's passes can be captured as graphs, as decoding does
-        pool = pool_for(model.device, cuda_graphs) if batch_size == 1 else None
-        self._passes = passes_over(model, cache, capacity=len(text), max_nodes=most, pool=pool)
+        pool = pool_for(model.device, graphs_of(batch_size, cuda_graphs))
+        self._passes = [
+            passes_over(model, cache, capacity=len(text), max_nodes=most, pool=pool) for cache in self._caches
+        ]
 
     def verify(self, nodes: int, sampling: Sampling) -> Work:
         """Return the work of verifying a root with nodes - 1 children, until the host knows what the target says."""
         tree = level_widths([nodes - 1]) if nodes > 1 else chain(0)
-        (run,) = self._passes.make([PassNodes.whole(tree)])
-        tokens = self._tokens(nodes)
+        run = self._pass(PassNodes.whole(tree))
 
         @torch.inference_mode()
         def work() -> object:
-            self._cache.length = next(self._lengths)
-            logits = run(tokens).logits
             if sampling.greedy:
-                return logits.argmax(-1).tolist()
-            return distribution(logits.flatten(0, -2), sampling)[-1, -1].item()
+                return [each.argmax(-1).tolist() for each in run()]
+            return [distribution(each, sampling)[-1, -1].item() for each in run()]
 
         return work
 
@@ -86,31 +89,53 @@ class PassTimer:
 
         A node alone on its level mostly has one child, several have about two each in good trees.
         """
-        (run,) = self._passes.make([PassNodes(visible=np.eye(width, dtype=np.bool_), depth=np.zeros(width, np.int64))])
-        tokens = self._tokens(width)
-        wanted = places([1 if width == 1 else 2] * (width * self._batch_size), self._device)
+        run = self._pass(PassNodes(visible=np.eye(width, dtype=np.bool_), depth=np.zeros(width, np.int64)))
+        wanted = places([1 if width == 1 else 2] * width, self._device)
         generator = torch.Generator(self._device).manual_seed(0)
 
         @torch.inference_mode()
         def work() -> object:
-            self._cache.length = next(self._lengths)
-            logits = run(tokens).logits.flatten(0, -2)
             if sampling.greedy or not rule.random_drafts:
-                return likeliest(logits, wanted)
-            return rule.draw(distribution(logits, sampling), wanted, generator)
+                return [likeliest(each, wanted) for each in run()]
+            return [rule.draw(distribution(each, sampling), wanted, generator) for each in run()]
 
         return work
 
-    def _tokens(self, count: int) -> Tensor:
-        return self._texts(torch.zeros(count, dtype=torch.int64, device=self._device), self._batch_size)
+    def _pass(self, nodes: PassNodes) -> Callable[[], list[Tensor]]:
+        """Return what runs one pass over these nodes of every text, and returns each text's logits."""
+        tokens = torch.zeros(len(nodes.depth), dtype=torch.int64, device=self._device)
+        calls = [PassCall(run, tokens) for passes in self._passes for run in passes.make([nodes])]
 
-    @staticmethod
-    def _texts(tokens: Tensor, batch_size: int) -> Tensor:
-        return tokens if batch_size == 1 else tokens.expand(batch_size, -1).contiguous()
+        def run() -> list[Tensor]:
+            for cache in self._caches:
+                cache.length = next(self._lengths)
+            return [output.logits for output in run_together(calls)]
+
+        return run
 
 
-class StepTimer:
+def graphs_of(batch_size: int, cuda_graphs: bool | None) -> bool | None:
+    """Return whether passes are captured as graphs: those of several texts never, as a graph is over one text's cache."""
+    return cuda_graphs if batch_size == 1 else False
+
+
+class StepTimer(Protocol):
     """Whole steps of one decoder behind one context, with any of the probe trees."""
+
+    def prepare(self, tree: TokenTree) -> None:
+        """Take a tree, and go back to the context, one step past it, where there is no room for two more steps."""
+
+    def step(self) -> None:
+        """Decode one step."""
+
+
+def step_timer(decoder: Decoder, context: Sequence[int], batch_size: int) -> StepTimer:
+    """Return the steps of so many texts behind a context; the decoder has room for ROOM_TOKENS behind it."""
+    return TextSteps(decoder, context) if batch_size == 1 else BatchSteps(decoder, context, batch_size)
+
+
+class TextSteps:
+    """The steps of a single text."""
 
     def __init__(self, decoder: Decoder, context: Sequence[int]) -> None:
         self._decoder = decoder
@@ -118,7 +143,7 @@ class StepTimer:
         self._room_tokens = 0
 
     def prepare(self, tree: TokenTree) -> None:
-        """Take a tree, and go back to the context, one step past it, where there is no room for two more steps."""
+        """See `StepTimer`."""
         if tree != self._decoder.tree:
             self._decoder.change_tree(tree)
         if self._room_tokens <= 2 * tree.max_depth + 1:
@@ -127,5 +152,40 @@ class StepTimer:
             self.step()
 
     def step(self) -> None:
-        """Decode one step."""
+        """See `StepTimer`."""
         self._room_tokens -= len(self._decoder.step().tokens)
+
+
+class BatchSteps:
+    """The steps of several texts at a time, of unlike lengths, all with one tree."""
+
+    def __init__(self, decoder: Decoder, context: Sequence[int], batch_size: int) -> None:
+        self._decoder = decoder
+        self._batch_size = batch_size
+        shorter = (ROOM_TOKENS // 2 * number // batch_size for number in range(batch_size))
+        self._prompts = [context[: max(1, len(context) - tokens)] for tokens in shorter]
+        self._steps: Iterator[TextStep] = iter(())
+        self._room_tokens = 0
+
+    def prepare(self, tree: TokenTree) -> None:
+        """See `StepTimer`."""
+        if tree != self._decoder.tree:
+            self._decoder.change_tree(tree)
+        if self._room_tokens <= 2 * tree.max_depth + 1:
+            self._begin()
+            self.step()
+
+    def step(self) -> None:
+        """See `StepTimer`; raises what a text could not be decoded for."""
+        found = list(islice(self._steps, self._batch_size))  # each text has a part in each step
+        for each in found:
+            if each.error is not None:
+                raise each.error
+        self._room_tokens -= max(len(each.tokens) for each in found)
+
+    def _begin(self) -> None:
+        self._steps = iter(())  # ends the texts that were decoded, so that their caches are free
+        longest = self._decoder.max_text_tokens
+        requests = [TextRequest(each, longest - len(each), ignore_end_tokens=True) for each in self._prompts]
+        self._room_tokens = min(each.max_new_tokens for each in requests)
+        self._steps = self._decoder.steps_of_all(requests, batch_size=self._batch_size)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from zlib import crc32
 
-from treeopt.profiler.latency.passes import PROBE_TREES, ROOM_TOKENS, StepTimer
+from treeopt.profiler.latency.passes import PROBE_TREES, ROOM_TOKENS, graphs_of, step_timer
 from treeopt.profiler.latency.rounds import timed_rounds
 from treeopt.profiler.latency.watch import Watched
 from treeopt.profiler.recorder import Recorder
@@ -28,6 +28,7 @@ class Steps:
         target, draft: the pair.
         context: tokens in the cache.
         sampling: how tokens are sampled.
+        batch_size: texts that share a step.
         settings: the rules, and the largest pass.
         kind: the steps' name in the journal.
         recorder: what times the steps, and where samples go.
@@ -39,6 +40,7 @@ class Steps:
         draft: LanguageModel,
         context: Sequence[int],
         sampling: Sampling,
+        batch_size: int,
         settings: Settings,
         *,
         kind: str,
@@ -50,7 +52,7 @@ class Steps:
         self._rules = settings.rules[:1] if sampling.greedy else settings.rules  # at temperature 0 all are one
         self._trees = [tree for tree in PROBE_TREES if tree.nodes <= settings.max_tokens]
         timers = [
-            StepTimer(
+            step_timer(
                 Decoder(
                     target,
                     draft,
@@ -61,9 +63,10 @@ class Steps:
                     lossy=settings.lossy,
                     max_text_tokens=len(context) + ROOM_TOKENS,
                     max_nodes=max(tree.nodes for tree in self._trees),
-                    cuda_graphs=settings.cuda_graphs,
+                    cuda_graphs=graphs_of(batch_size, settings.cuda_graphs),
                 ),
                 context,
+                batch_size,
             )
             for rule in self._rules
         ]

@@ -13,8 +13,32 @@ import treeopt
 from treeopt.cli import lazy
 from treeopt.cli.main import Commands, main
 
-NAMES = ["profile", "solve", "show", "compare", "probe", "export", "import", "run", "bench", "simulate"]
-HEAVY = ["numpy", "torch", "numba", "scipy", "matplotlib", "yaml", "tqdm", "transformers", "importlib.metadata"]
+NAMES = [
+    "profile",
+    "solve",
+    "show",
+    "compare",
+    "probe",
+    "export",
+    "import",
+    "run",
+    "bench",
+    "simulate",
+    "report",
+    "doctor",
+]
+HEAVY = [
+    "numpy",
+    "torch",
+    "numba",
+    "scipy",
+    "matplotlib",
+    "jinja2",
+    "yaml",
+    "tqdm",
+    "transformers",
+    "importlib.metadata",
+]
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.contracts.drafters import CASES, independent
+from tests.support.arriving import Scripted
 from tests.support.decoded import PROMPT
 from treeopt.errors import TextsError
 from treeopt.runtime import Decoder
@@ -53,6 +54,16 @@ def test_texts_that_join_and_leave_are_those_decoded_alone(target, draft, name, 
     for size in (3, 2, 8):
         assert together(decoder, requests(), size) == expected
     assert alone(decoder, requests()) == expected  # and a batch leaves nothing behind
+
+
+@every_drafter
+def test_texts_that_arrive_while_others_are_decoded_are_those_decoded_alone(target, draft, name):
+    decoder = decoder_of(name, target, draft, temperature=independent(name, 0.8))
+    arriving = Scripted([(2 * number, request) for number, request in enumerate(requests())])
+    texts = {}
+    for found in decoder.steps_of_all(arriving, batch_size=3):
+        texts.setdefault(found.text, []).extend(found.tokens)
+    assert [texts[number] for number in range(len(PROMPTS))] == alone(decoder, requests())
 
 
 @every_drafter

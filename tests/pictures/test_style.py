@@ -5,6 +5,7 @@ import pytest
 
 from treeopt.pictures import style
 from treeopt.pictures.style import Heading, shown, text_width, wrapped
+from treeopt.pictures.themes import DARK, LIGHT
 
 # Machado, Oliveira and Fernandes (2009), severity 1: linear RGB as seen without red and without green receptors.
 VISIONS = {
@@ -51,6 +52,21 @@ def test_colours_that_stand_together_are_told_apart_without_red_and_green() -> N
         assert distance(style.WHITE, bar) > APART
 
 
+def test_the_same_holds_on_dark_paper() -> None:
+    for theme in (LIGHT, DARK):
+        assert closest(theme.series) > APART
+        assert closest((theme.tree, theme.chain, theme.plain, theme.paper)) > APART
+        assert closest((theme.choice, theme.tree, theme.paper, theme.ink)) > APART
+        for text in (theme.ink, theme.muted):  # WCAG 2.2, 1.4.3: contrast of text
+            for paper in (theme.paper, theme.panel):
+                bright, dim = sorted((luminance(text), luminance(paper)), reverse=True)
+                assert (bright + 0.05) / (dim + 0.05) > 4.5
+
+
+def luminance(colour: str) -> float:
+    return float(np.array([0.2126, 0.7152, 0.0722]) @ linear(colour))
+
+
 def test_the_choice_is_seen_on_the_map_of_speedups() -> None:
     import matplotlib as mpl
     from matplotlib.colors import to_hex
@@ -74,6 +90,7 @@ def test_no_other_module_has_colours_of_its_own() -> None:
 
     root = Path(treeopt.__file__).parent
     sources = {path for path in root.glob("**/*figure*.py") if path.name != "figure_style.py"}
+    sources |= {path for path in (root / "report/html").iterdir() if path.is_file()}
     found = [path.name for path in sources if re.search(r"#[0-9a-fA-F]{6}\b", path.read_text())]
     assert len(sources) >= 4
     assert found == []

@@ -9,7 +9,7 @@ import pytest
 
 from tests.solver.oracles import Table
 from tests.support.invented_machines import Seconds, acceptance, latency, profile, seconds
-from tests.support.planner_oracles import speedup
+from tests.support.planner_oracles import every_speedup, speedup
 from tests.support.slow import first_fast
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner import Candidate, Schedule, Segment, plan, schedule
@@ -110,6 +110,19 @@ def check(
             expected_start, before = high + 1, chosen
 
 
+def slower_places(grid: Grid, found: Schedule) -> list[tuple[int, int]]:
+    """Return the batch sizes and contexts at which some tree is faster than the schedule's."""
+    slower = []
+    for segment in (*found.over_contexts, *found.over_batch_sizes):
+        (first, last), (shortest, longest) = segment.batch_sizes, segment.context_tokens
+        for batch, context in itertools.product(range(first, last + 1), range(shortest, longest + 1)):
+            machine = between(grid, batch, context)
+            best = every_speedup(P, machine, NODES, len(P)).max()
+            if speed(segment.choice.tree, P, machine) < best * (1 - 1e-8):
+                slower.append((batch, context))
+    return slower
+
+
 def ranges(segments: Sequence[Segment], axis: str) -> dict[int, tuple[int, int]]:
     """Return the first and the last value for everything that is fixed."""
     found: dict[int, tuple[int, int]] = {}
@@ -136,6 +149,21 @@ class TestSegments:
         check(grid, found.over_batch_sizes, rivals(found), "batch")
         assert ranges(found.over_contexts, "context") == dict.fromkeys(BATCHES, (0, 30))
         assert ranges(found.over_batch_sizes, "batch") == dict.fromkeys(CONTEXTS, (1, 9))
+
+    @pytest.mark.parametrize("seed", first_fast(range(12), 4))
+    def test_no_tree_at_all_is_faster_anywhere(self, seed):
+        """Neither at measured conditions nor between them, where a tree may be best that is best at none of them."""
+        assert slower_places(drawn(seed), of_drawn(seed)) == []
+
+    @pytest.mark.slow
+    def test_some_of_the_fastest_are_so_between_measured_conditions_only(self):
+        """Schedules of the trees that are best where it was measured fail the test above."""
+        new = 0
+        for seed in range(12):
+            found = of_drawn(seed)
+            segments = (*found.over_contexts, *found.over_batch_sizes)
+            new += any((each.rule, each.choice.tree) not in rivals(found) for each in segments)
+        assert new > 3
 
     @pytest.mark.slow
     def test_the_drawn_machines_are_worth_a_schedule(self):

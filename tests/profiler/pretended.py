@@ -69,10 +69,18 @@ class Machine:
             self.passes_s += getattr(self, name)(tokens.shape[-1], context, batch)
             return Output(torch.zeros(*tokens.shape, model.config.vocabulary))
 
+        def forward_ragged(parts, wants=NOTHING):  # noqa: ARG001
+            rows, batch = max(len(part.tokens) for part in parts), len(parts)
+            mean = np.mean([part.cache.length for part in parts])
+            context = min(self.contexts, key=lambda each: abs(each - mean))
+            self.used.append((name, rows, context, batch))
+            self.passes_s += getattr(self, name)(rows, context, batch)
+            return [Output(torch.zeros(len(part.tokens), model.config.vocabulary)) for part in parts]
+
         def prefill(tokens, cache, wants=NOTHING):  # noqa: ARG001
             cache.length = tokens.shape[-1]
 
-        model.forward, model.prefill = forward, prefill
+        model.forward, model.forward_ragged, model.prefill = forward, forward_ragged, prefill
         return model
 
     def time_s(self, work) -> float:

@@ -35,6 +35,23 @@ def tokens_per_step(length, settings=SETTINGS):
     return 1 + sum(steps) / len(steps)
 
 
+class FewerAndFewer(FakeEngine):
+    """An engine whose steps take a millisecond for every text that is still decoded."""
+
+    def start(self, launch):
+        running = super().start(launch)
+        answers = running.answers
+
+        def together(questions):
+            found = answers(questions)
+            left = sorted(each.steps for each in found)
+            ends_s = np.cumsum(np.diff([0, *left]) * 0.001 * np.arange(len(left), 0, -1))
+            return [each._replace(decode_s=float(ends_s[left.index(each.steps)])) for each in found]
+
+        running.answers = together
+        return running
+
+
 class TestProfile:
     @pytest.mark.parametrize("batch", [1, 3])
     def test_it_says_what_the_engine_did(self, batch):
@@ -48,6 +65,23 @@ class TestProfile:
         for each in found.acceptances[0].chains:
             assert each.tokens_per_step == pytest.approx(tokens_per_step(each.length), rel=1e-12)
         assert (found.engine.name, found.pair.target, found.pair.draft) == ("fake", "t.gguf", "d.gguf")
+
+    def test_prompts_take_as_long_as_it_told_of_texts_asked_for_alone(self):
+        settings = replace(SETTINGS, batch_sizes=(1, 3))
+        found = probed(FakeEngine(token_s=0.02), settings)
+        assert {each.prefill for each in found.chain_latencies[1].chains} == {None}
+        for each in found.chain_latencies[0].chains:
+            assert each.prefill.tokens.tolist() == [1, 2, 3, 4]
+            np.testing.assert_allclose(each.prefill.medians_s, 0.02 * each.prefill.tokens)
+            assert {len(timing.samples_s) for timing in each.prefill.timings} == {settings.rounds}
+        assert {each.prefill for each in probed(FakeEngine()).chain_latencies[0].chains} == {None}
+
+    def test_of_texts_decoded_together_the_first_to_end_tells_how_long_a_step_takes(self):
+        """A step of n texts takes n ms here, so that those that go on alone take their last steps in less."""
+        found = probed(FewerAndFewer(), replace(SETTINGS, lengths=(0, 3), batch_sizes=(1, 4)))
+        for latency in found.chain_latencies:
+            for each in latency.chains:
+                np.testing.assert_allclose(each.steps.samples_s, 0.001 * latency.batch_size)
 
     def test_plans_promise_what_was_counted(self):
         model = step_model(probed(FakeEngine()))

@@ -136,7 +136,7 @@ class TestResuming:
         journal = self.journal(path, target, draft, resume=True, settings=settings)
         clock = FakeClock(lambda: timed.append(1) or 1.0)
         resumed = measured(target, draft, prompts, settings, clock=clock, journal=journal)
-        assert stop_after + len(timed) == 2 * (8 + 8 + 3)
+        assert stop_after + len(timed) == 2 * (8 + 8 + 3 + 2 * 2)  # passes, steps, and two lengths of prompts
         assert content(resumed, tmp_path) == content(whole, tmp_path)
 
     @pytest.mark.parametrize("temperature", [0.0, 0.8])

@@ -10,7 +10,7 @@ from tests.profiler.pretended import FakeClock
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.profiler import Journal, Measurement, Settings
 from treeopt.profiler.acceptance import per_prompt
-from treeopt.profiler.latency import steps
+from treeopt.profiler.latency.passes import TextSteps
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.trees import TokenTree, chain
@@ -29,8 +29,8 @@ SETTINGS = Settings(
 )
 ONE_SECOND = FakeClock(lambda: 1.0)
 TREES = (chain(2), TokenTree([-1, 0, 0, 1, 1]), chain(3))
-TIMED = 2 * (4 + 4 + len(RULES) * 2)
-"""Calls: of five probe trees two have up to 4 nodes."""
+TIMED = 2 * (4 + 4 + len(RULES) * 2 + 2 * 2)
+"""Calls: of five probe trees two have up to 4 nodes, and prompts of two lengths are read."""
 
 
 def measured(target, draft, prompts, settings=SETTINGS, *, clock=ONE_SECOND, journal=None):
@@ -86,8 +86,8 @@ class TestProfile:
         )
 
     def test_steps_are_timed_under_their_own_rule(self, target, draft, prompts, monkeypatch):
-        made, prepare = [], steps.StepTimer.prepare
-        monkeypatch.setattr(steps.StepTimer, "prepare", lambda self, tree: made.append(self) or prepare(self, tree))
+        made, prepare = [], TextSteps.prepare
+        monkeypatch.setattr(TextSteps, "prepare", lambda self, tree: made.append(self) or prepare(self, tree))
         measured(target, draft, prompts)
         assert {timer._decoder._rule.name for timer in made} == set(RULES)
 
@@ -260,6 +260,8 @@ def test_at_temperature_0_every_rule_accepts_the_same(target, draft, prompts, ru
         "verify 20x1 greedy",
         "draft 20x1 greedy",
         "step 20x1 greedy",
+        "prefill target",
+        "prefill draft",
         "acceptance",
     }
     assert found.acceptance().rule == rule

@@ -23,6 +23,7 @@ from treeopt.files.yaml_file import MAX_NESTING
 from treeopt.records.acceptance import AcceptanceTable, TextSums
 from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.prefill import PrefillLatency
 from treeopt.records.profile import (
     ACCEPTANCE,
     INCLUDED,
@@ -72,6 +73,10 @@ VERIFY = LatencyTable(
     ],
 )
 DRAFT = LatencyTable([1, 64], [Timing([0.00016, 0.000158, 0.000171]), Timing([0.0004, 0.00041, 0.00039])])
+PREFILL = PrefillLatency(
+    target=LatencyTable([16, 64], [Timing([0.0036, 0.00355]), Timing([0.0079])]),
+    draft=LatencyTable([16, 64], [Timing([0.00041, 0.00043]), Timing([0.00078])]),
+)
 OVERHEAD = Timing([0.00011, -2e-05, 0.00013], allow_negative=True)
 OF_TYPICAL = RuleOverhead(rule="typical", overhead=Timing([9e-05, -1e-05, 8.5e-05], allow_negative=True))
 PER_DEPTH = AcceptanceTable(
@@ -111,6 +116,7 @@ GOLDEN = Profile(
             ),
         ),
     ),
+    prefill=PREFILL,
     acceptances=(
         MeasuredAcceptance(
             rule="sequoia",
@@ -134,6 +140,7 @@ GOLDEN = Profile(
 
 def check_same(found: Profile, expected: Profile) -> None:
     """Expect equal profiles, up to the digits that the file keeps."""
+    assert found.prefill == expected.prefill
     for name in ("created", "tool", "machine", "pair"):
         assert getattr(found, name) == getattr(expected, name)
     for one, other in zip(found.latencies, expected.latencies, strict=True):
@@ -398,6 +405,13 @@ class TestRoundTrip:
         found.save(tmp_path / "again.yaml")
         assert b"disturbed" not in (tmp_path / "again.yaml").read_bytes()
 
+    def test_an_older_file_does_not_say_how_long_prompts_take(self, tmp_path):
+        (tmp_path / "p.yaml").write_bytes(spoiled("prefill"))
+        found = Profile.load(tmp_path / "p.yaml")
+        assert found.prefill is None
+        found.save(tmp_path / "again.yaml")
+        assert b"prefill" not in (tmp_path / "again.yaml").read_bytes()
+
     def test_a_file_without_texts(self, tmp_path):
         without = yaml.safe_load(GOLDEN_FILE.read_bytes())
         del without["acceptance"][0]["texts"], without["acceptance"][0]["outcomes"]
@@ -581,6 +595,8 @@ WRONG_SHAPE = {
     "disturbed true": (spoiled("latency", 0, "disturbed", value=True), "latency[0].disturbed", "fields with names"),
     "imported empty": (spoiled("latency", 0, "imported", value=[]), "latency[0].imported", "at least one. Got 0 items"),
     "imported text": (spoiled(*FIRST, "imported", value="f"), "acceptance[0].imported", "at least one. Got 'f'"),
+    "prompts without a draft model": (spoiled("prefill", "draft"), "prefill.draft", "is missing"),
+    "prompts by another name": (spoiled("prefill", "prompt", value=1), "prefill.prompt", "unknown field"),
     "imported from nowhere": (
         spoiled("latency", 0, "imported", 0, "source"),
         "latency[0].imported[0].source",
@@ -765,6 +781,7 @@ WRONG_MEANING = {
         "latency[0].disturbed.calls",
         "processors, samples: expected where calls are disturbed, and only there",
     ),
+    "prompts that fall": (spoiled("prefill", "target", "tokens", value=[64, 16]), "prefill.target.tokens", "rising"),
     "not disturbed, by programs that used something": (
         spoiled("latency", 0, "disturbed", value={"calls": 0.0, "samples": 0.0, "processors": 0.5}),
         "latency[0].disturbed.calls",

@@ -101,6 +101,39 @@ TEXTS = {
     ): "speculation loses: the fastest draft, a chain of 1 draft "
     "token, is 0.50 times as fast as plain decoding, so vLLM is set to decode plainly. Export a tree file with a chain to "
     "speculate.",
+    warnings.TorchMissing(
+        "No module named 'torch'"
+    ): "torch cannot be imported (No module named 'torch'): only solve, show, compare, export and import work. Install it "
+    "with pip install torch; its CPU build is enough.",
+    warnings.MissingPackages(("scipy",)): "treeopt needs scipy, which is not installed. Run pip install scipy.",
+    warnings.MissingPackages(
+        ("numba", "scipy")
+    ): "treeopt needs numba, scipy, which are not installed. Run pip install numba scipy.",
+    warnings.DeviceUnseen(
+        "2.13.0+cpu"
+    ): "NVIDIA's driver is here, but torch 2.13.0+cpu sees no GPU. Install a torch that "
+    "is built for CUDA, and look whether CUDA_VISIBLE_DEVICES hides the GPU.",
+    warnings.SlowGovernor(
+        "powersave"
+    ): "the processors' frequency is set by the governor powersave, so that short passes "
+    "run slower than long ones. Run sudo cpupower frequency-set --governor performance before you profile.",
+    warnings.OnBattery(): "the computer runs on its battery and saves power: plug it in before you profile.",
+    warnings.MemoryTaken(
+        "cuda:0", 0.25
+    ): "25% of the memory of cuda:0 is taken by other programs, which may compute there "
+    "too. Close them (nvidia-smi lists them), or choose another with --device.",
+    warnings.ProcessorQuota(1.5, 2): "this container may use 1.5 processors' worth of time and torch computes with 2 "
+    "threads, which are stopped in turn. Give --threads 1, or raise the container's limit.",
+    warnings.SharedCores(
+        8, 4
+    ): "torch computes with 8 threads on 4 cores, so that some share one. Give --threads 4 and look which is faster.",
+    warnings.FewThreads(
+        1, 2, "1"
+    ): "torch computes with 1 thread on 2 cores because OMP_NUM_THREADS is 1. Give --threads "
+    "2, unless the others are for something else.",
+    warnings.FewThreads(
+        2, 4, None
+    ): "torch computes with 2 threads on 4 cores. Give --threads 4, unless the others are for something else.",
     FormatCaution("Heads are few. It fails. Check the model."): "Heads are few. It fails. Check the model.",
 }
 

@@ -12,7 +12,8 @@ from treeopt.planner.request import PlanRequest
 from treeopt.records.acceptance import TextSums
 from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.engine import ChainCounts, ChainLatency, EngineRun, TimedChain
-from treeopt.records.latency import Timing
+from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.prefill import PrefillLatency
 from treeopt.records.profile import Profile
 from treeopt.simulation.arrivals import Arrival, Load, arrivals
 from treeopt.simulation.outcome import outcome
@@ -78,6 +79,13 @@ class TestRounds:
         # 0.5 read, 1.5 first token; 2.0 the second is read, 3.1 a step of both ends the first; 4.1 the second's last
         assert self.served(2) == [pytest.approx((0.0, 1.5, 3.1)), pytest.approx((0.6, 3.1, 4.1))]
 
+    def test_one_that_comes_while_a_prompt_is_read_joins_before_the_next_step(self) -> None:
+        found = seconds_of(machine(batches=(1, 2)), prompt_s=0.5)
+        done = served_by(found, [Arrival(0.0, 8, 1), Arrival(0.3, 8, 1)], chain(0), 2)
+
+        # 0.5 the first is read, 1.0 the second, 2.1 a step of both
+        assert [each.finished_s for each in done] == pytest.approx([2.1, 2.1])
+
     def test_it_waits_where_one_is_decoded_at_a_time(self) -> None:
         assert self.served(1) == [pytest.approx((0.0, 1.5, 2.5)), pytest.approx((0.6, 4.0, 5.0))]
 
@@ -97,16 +105,51 @@ class TestEngines:
 
     ACCEPTANCE = acceptance([[1.0]], chains=(ChainCounts(length=1, steps=(9, 9), tokens=(18, 18)),))
 
-    def served(self, length: int, new_tokens: int) -> ServedText:
-        chains = tuple(TimedChain(length=drafted, steps=Timing([step_s])) for drafted, step_s in ((0, 1.0), (1, 1.5)))
-        found = dataclasses.replace(
+    def profile(self, prefill: dict[int, LatencyTable] | None = None) -> Profile:
+        chains = tuple(
+            TimedChain(length=drafted, steps=Timing([step_s]), prefill=(prefill or {}).get(drafted))
+            for drafted, step_s in ((0, 1.0), (1, 1.5))
+        )
+        latencies = (ChainLatency(context_tokens=64, batch_size=size, chains=chains) for size in (1, 2))
+        return dataclasses.replace(
             machine(),
             engine=EngineRun(name="engine", version="1"),
             latencies=(),
-            chain_latencies=(ChainLatency(context_tokens=64, batch_size=1, chains=chains),),
+            chain_latencies=tuple(latencies),
             acceptances=(self.ACCEPTANCE,),
         )
-        seconds = StepSeconds(found, token_model(found.acceptances[0]), 0.25)
+
+    def test_what_is_read_beside_a_step_comes_when_both_are_done(self) -> None:
+        """0.25 the first is read; 1.25 its second token; 2.5 its third, beside which the second text is read."""
+        seconds = seconds_of(self.profile(), prompt_s=0.25)
+        done = served_by(seconds, [Arrival(0.0, 8, 4), Arrival(0.5, 8, 3)], chain(0), 2)
+
+        times = [(each.first_token_s, each.finished_s, each.steps) for each in done]
+        assert times == [pytest.approx((0.25, 3.5, 3)), pytest.approx((2.5, 4.5, 2))]
+
+    def test_prompts_that_wait_are_read_together(self) -> None:
+        seconds = seconds_of(self.profile(), prompt_s=0.25)
+        done = served_by(seconds, [Arrival(0.0, 8, 1), Arrival(0.1, 8, 1), Arrival(0.2, 8, 1)], chain(0), 2)
+
+        assert [each.finished_s for each in done] == pytest.approx([0.25, 0.75, 0.75])
+
+    def test_prompts_take_as_long_as_the_engine_told(self) -> None:
+        tables = {
+            0: LatencyTable([10, 20], [Timing([0.5]), Timing([0.8])]),
+            1: LatencyTable([10, 20], [Timing([0.6]), Timing([1.0])]),
+        }
+        seconds = seconds_of(self.profile(tables))
+
+        assert seconds.tells_prompts
+        assert seconds.longest_prompt == 20
+        assert [seconds.reading_s(tokens, 0) for tokens in (3, 10, 15, 40)] == pytest.approx([0.5, 0.5, 0.65, 1.6])
+        assert [seconds.reading_s(15, drafted) for drafted in (1, 7)] == pytest.approx([0.8, 0.8])
+        assert not seconds_of(self.profile()).tells_prompts
+        assert seconds_of(self.profile()).longest_prompt is None
+        assert seconds_of(self.profile(tables), prompt_s=2.0).reading_s(15, 0) == 2.0
+
+    def served(self, length: int, new_tokens: int) -> ServedText:
+        seconds = seconds_of(self.profile(), prompt_s=0.25)
         (done,) = served_by(seconds, [Arrival(0.0, 8, new_tokens)], chain(length), 1)
         return done
 
@@ -122,6 +165,33 @@ class TestEngines:
         done = self.served(1, 1)
 
         assert (done.first_token_s, done.finished_s, done.steps) == (0.25, 0.25, 0)
+
+
+class TestPrompts:
+    PREFILL = PrefillLatency(
+        target=LatencyTable([16, 64], [Timing([0.2]), Timing([0.8])]),
+        draft=LatencyTable([16, 64], [Timing([0.02]), Timing([0.05])]),
+    )
+
+    def test_they_take_as_long_as_measured_and_the_draft_model_reads_them_too(self) -> None:
+        seconds = seconds_of(dataclasses.replace(machine(), prefill=self.PREFILL))
+
+        assert seconds.longest_prompt == 64
+        assert [seconds.reading_s(tokens, 0) for tokens in (1, 16, 40, 64, 128)] == pytest.approx(
+            [0.2, 0.2, 0.5, 0.8, 1.6]
+        )
+        assert seconds.reading_s(40, 3) == pytest.approx(0.5 + 0.035)
+
+    def test_where_none_were_timed_passes_stand_for_them(self) -> None:
+        seconds = seconds_of(machine())
+
+        assert (seconds.tells_prompts, seconds.longest_prompt) == (True, None)
+        assert seconds.reading_s(20, 3) == pytest.approx(STEP_S + 19 * TOKEN_S)
+        assert seconds.reading_s(40, 0) == pytest.approx(2 * STEP_S + 38 * TOKEN_S)
+
+    def test_a_schedule_that_drafts_for_some_has_a_draft_model(self) -> None:
+        assert ServedSetting(name="schedule", trees=(chain(2), chain(0))).draft_tokens == 2
+        assert ServedSetting.fixed("plain", chain(0), 3).draft_tokens == 0
 
 
 class TestQueueingTheory:

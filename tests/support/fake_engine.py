@@ -29,6 +29,8 @@ class FakeEngine:
     others: int = 0
     """Steps of another client, with one accepted token each, that are counted with each text."""
     dies_after: int | None = None
+    token_s: float | None = None
+    """Of each token of a prompt; None where it does not tell how long prompts take."""
     name: str = "fake"
     version: str = "1"
     settings: tuple = ()
@@ -78,4 +80,6 @@ class FakeRunning:
             decode_s=engine.step_s(length, batch) * len(steps),
             steps=len(steps) if engine.tells_steps else None,
             prompt_tokens=len(question.prompt),
+            prefill_s=None if engine.token_s is None else engine.token_s * len(question.prompt),
+            prefill_tokens=len(question.prompt),
         )

@@ -107,6 +107,19 @@ class Fields:
         except InvalidValueError as error:
             raise self.error(field, str(error)) from None
 
+    def any(self, field: str) -> Any:
+        """Return a field whatever it holds."""
+        return self._take(field)
+
+    def peek(self, field: str) -> Any:
+        """Return what a field holds, which is there to be read still."""
+        self.require(field)
+        return self._content[field]
+
+    def inner(self, field: str, content: object) -> "Fields":
+        """Return what stands within a field that was read as a whole."""
+        return Fields(self._path, content, self._full(field))
+
     def __contains__(self, field: str) -> bool:
         return field in self._content
 

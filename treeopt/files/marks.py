@@ -22,6 +22,7 @@ _PICTURES = (
     (b"<?xml", b"<dc:title>treeopt</dc:title>"),
     (b"\x89PNG", b"Software\x00treeopt"),
     (b"%PDF", b"/Creator (treeopt)"),
+    (b"<!doctype html>", b'<meta name="generator" content="treeopt '),
 )
 _ARCHIVE_FORMAT = "format.npy"
 _ARCHIVE_MARK = "treeopt-".encode("utf-32-le")  # numpy keeps four bytes a character

@@ -9,6 +9,7 @@ from treeopt.errors import InfeasibleError, reason
 from treeopt.planner.fastest import speeds
 from treeopt.planner.model import Candidate, StepModel, kind_of
 from treeopt.solver import Solution, solve
+from treeopt.tabular import Row, Tabular, heading_html, table_html
 from treeopt.trees import TokenTree
 
 
@@ -25,7 +26,35 @@ class ComparedTree:
     """The fastest tree of exactly as many nodes, of those with the most tokens at each depth, and this one itself."""
 
 
-def compare(model: StepModel, trees: Sequence[TokenTree]) -> tuple[ComparedTree, ...]:
+class Comparison(tuple[ComparedTree, ...], Tabular):
+    """Trees under one profile, in the order given; a tuple that is a table too."""
+
+    __slots__ = ()
+
+    def to_records(self) -> list[Row]:
+        """Return a row for every tree; what is not predicted is None, and `unknown` says why."""
+        return [
+            {
+                "nodes": each.tree.nodes,
+                "depth": each.tree.max_depth,
+                "tokens_per_step": _value(each.prediction, "tokens_per_step"),
+                "step_s": _value(each.prediction, "step_s"),
+                "speedup": _value(each.prediction, "speedup"),
+                "best_of_size": _value(each.same_size, "speedup"),
+                "unknown": each.unknown or None,
+            }
+            for each in self
+        ]
+
+    def _repr_html_(self) -> str:
+        return heading_html(f"{len(self)} tree{'s' * (len(self) != 1)}") + table_html(self.to_records())
+
+
+def _value(candidate: Candidate | None, name: str) -> float | None:
+    return None if candidate is None else float(getattr(candidate, name).value)
+
+
+def compare(model: StepModel, trees: Sequence[TokenTree]) -> Comparison:
     """Return each tree with its prediction and the best of its size.
 
     A tree deeper than acceptance was measured, or larger than passes were timed, is not predicted.
@@ -33,7 +62,7 @@ def compare(model: StepModel, trees: Sequence[TokenTree]) -> tuple[ComparedTree,
     predicted = [_prediction(model, tree) for tree in trees]
     largest = max((each.tree.nodes for each in predicted if isinstance(each, Candidate)), default=1)
     solution = solve(model.acceptance.table, largest)
-    return tuple(
+    return Comparison(
         ComparedTree(
             tree=tree,
             prediction=each if isinstance(each, Candidate) else None,

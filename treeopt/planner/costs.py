@@ -5,7 +5,8 @@
 
 Nobody has to pay more for a smaller pass than for a larger one, because a pass may be padded: both curves are replaced
 by the least seconds at that count or any larger one.  What a step's overhead grows by with each level and each node
-(`treeopt.planner.overheads`) is part of the curves too.  Plain decoding, the tree of the root alone, is verify_s[1].
+(`treeopt.planner.overheads`) is part of the curves too.  Plain decoding, the tree of the root alone, is verify_s[1]; of
+several texts it is a whole step, overhead included, and is not padded.
 """
 
 from collections.abc import Callable, Sequence
@@ -159,6 +160,8 @@ def step_costs(
     Raises InfeasibleError where an extrapolated time is not above 0.
     """
     verify = _curve(condition, [each.verify for _, each in condition.parts], reading, max_nodes)
+    if _plain_batches(condition):
+        verify = _plain_unpadded(verify)
     tables = [each.draft for _, each in condition.parts]
     draft = Curve.free(verify.max_tokens) if _whole(condition) else _curve(condition, tables, reading, max_nodes)
     parts = [_overheads(condition, part, rule, reading or _medians, verify, draft) for part in range(len(verify.knots))]
@@ -191,6 +194,18 @@ def _curve(condition: Condition, tables: list[LatencyTable], reading: Reading | 
         knots = tuple(replace(each, seconds=seconds) for each, seconds in zip(knots, drawn, strict=True))
     padded = np.arange(len(medians_s) + 1) if _whole(condition) else padding(medians_s)
     return Curve(knots, padded, np.zeros(knots[0].seconds.shape[:-1]), np.zeros_like(padded))
+
+
+def _plain_batches(condition: Condition) -> bool:
+    """Return whether the first count is a plain step of several texts, whose overhead may exceed what a node more takes."""
+    return any(each.batch_size > 1 and each.steps for _, each in condition.parts)
+
+
+def _plain_unpadded(verify: Curve) -> Curve:
+    """Return the curve with the first count as measured, which no padding makes faster."""
+    padded = verify.padded.copy()
+    padded[1] = 1
+    return replace(verify, padded=padded)
 
 
 def _whole(condition: Condition) -> bool:

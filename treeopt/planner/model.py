@@ -25,6 +25,7 @@ from treeopt.planner.smoothing import Smoothing, smooth
 from treeopt.records.latency import Estimate
 from treeopt.records.profile import MeasuredAcceptance, Profile
 from treeopt.records.root_ranks import RootRanks
+from treeopt.tabular import Row
 from treeopt.trees import TokenTree
 
 
@@ -50,6 +51,18 @@ class Candidate(ShortRepr):
             return "plain decoding"
         depth = f", depth {self.tree.max_depth}" if self.kind == "tree" else ""
         return f"{self.kind} of {self.tree.nodes} node{'s' * (self.tree.nodes > 1)}{depth}"
+
+    @property
+    def row(self) -> Row:
+        """The columns that it has in tables."""
+        return {
+            "kind": self.kind,
+            "nodes": self.tree.nodes,
+            "depth": self.tree.max_depth,
+            **self.tokens_per_step.row("tokens_per_step"),
+            **self.step_s.row("step_s"),
+            **self.speedup.row("speedup"),
+        }
 
 
 def kind_of(tree: TokenTree) -> str:

@@ -1,99 +1,32 @@
 """Profile to plan: the rule and the tree, chain or plain decoding with the most tokens per second, found together."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
 
 import numpy as np
 
 from treeopt.arguments import instance
-from treeopt.array_record import ShortRepr
 from treeopt.planner.condition import Condition, condition
-from treeopt.planner.draws import Confidence, confidence
-from treeopt.planner.fastest import Fastest, speeds
-from treeopt.planner.model import Candidate, StepModel, token_model
+from treeopt.planner.draws import confidence
+from treeopt.planner.fastest import speeds
+from treeopt.planner.model import StepModel, token_model
+from treeopt.planner.plan_record import Plan
 from treeopt.planner.request import PlanRequest, Where
 from treeopt.planner.rule_choice import RuleChoice, planned_acceptances
 from treeopt.planner.rule_trees import RuleTrees
 from treeopt.records.profile import Profile
-from treeopt.records.rules import LOSSY_RULES, rule_label
-from treeopt.solver import Solution
 from treeopt.trees import TokenTree, chain
 
-
-@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class Plan(ShortRepr):
-    """What to run: under the best rule, the best of the best tree, the best chain and plain decoding, with all three."""
-
-    _shown: ClassVar[tuple[str, ...]] = ("conditions", "choice")
-    tree: Candidate
-    """The best tree, over every budget and depth."""
-    chain: Candidate
-    """The best single sequence."""
-    plain: Candidate
-    """One token per pass."""
-    budgets: tuple[Candidate, ...]
-    """For a row of sizes: the fastest of the trees of most tokens that have exactly so many nodes."""
-    objective: str
-    """What the best has most of: `speed`, or `tokens` per step, whatever they cost."""
-    fastest: Fastest
-    """The tree with the largest speedup by the acceptance table alone, and the bound on all others."""
-    confidence: Confidence
-    """How sure the choice is."""
-    model: StepModel
-    """The acceptance and the costs that were used."""
-    solution: Solution
-    rules: tuple[RuleChoice, ...] = ()
-    """Every rule that was planned, in the order measured; the plan itself is that of the best of them."""
-
-    @property
-    def choice(self) -> Candidate:
-        """The best; in a tie the simplest."""
-        return max((self.plain, self.chain, self.tree), key=self._merit)
-
-    @property
-    def merit(self) -> float:
-        """What the objective asks for: the choice's speedup, or its tokens per step."""
-        return self._merit(self.choice)
-
-    @property
-    def rule(self) -> str:
-        """The verification rule planned for."""
-        return self.model.acceptance.rule
-
-    @property
-    def lossy(self) -> bool:
-        """Whether the text no longer follows the target's distribution under that rule."""
-        return self.rule in LOSSY_RULES
-
-    @property
-    def temperature(self) -> float:
-        """The temperature planned for."""
-        return self.model.acceptance.temperature
-
-    @property
-    def context_tokens(self) -> int:
-        """The context length planned for."""
-        return self.model.condition.context_tokens
-
-    @property
-    def extrapolated(self) -> bool:
-        """Whether the conditions, or some of the budgets, lie outside what was measured."""
-        return self.model.condition.extrapolated or self.solution.max_nodes > self.model.condition.max_nodes
-
-    @property
-    def conditions(self) -> str:
-        """The conditions planned for, in words."""
-        where = self.model.condition
-        batch = f", batch of {where.batch_size}" if where.batch_size > 1 else ""
-        beyond = " (extrapolated)" if self.extrapolated else ""
-        return (
-            f"{rule_label(self.rule)} at temperature {self.temperature:g}, "
-            f"{where.context_tokens} tokens of context{batch}{beyond}"
-        )
-
-    def _merit(self, candidate: Candidate) -> float:
-        return candidate.speedup.value if self.objective == "speed" else candidate.tokens_per_step.value
+__all__ = [
+    "Plan",
+    "check_profile",
+    "fastest_drafted_tree",
+    "largest_pass",
+    "plan",
+    "plan_rules",
+    "requested_plan",
+    "rule_plan",
+]
 
 
 def plan(
@@ -183,16 +116,15 @@ def plan_rules(rules: Sequence[RuleTrees], where: Condition, *, max_nodes: int =
 
 def rule_plan(trees: RuleTrees, model: StepModel, objective: str) -> Plan:
     """Return the plan of one acceptance's trees under a condition and an objective."""
-    solution, chains, speedups = trees.solution, trees.chains, speeds(trees.solution, model.costs)
+    solution, speedups = trees.solution, speeds(trees.solution, model.costs)
     fastest = trees.fastest(model.costs, speedups)
-    rivals = [fastest.tree, *trees.rivals(speedups)]
-    # without accepted ranks the first is the fastest; with them what the table leaves out may put another before it
-    rivals = [rivals[place] for place in np.argsort(-model.speedups(rivals), kind="stable")]
+    rivals = _ranked(model, [fastest.tree, *trees.rivals(speedups)])
     known = np.array([model.tokens_per_step(tree) for tree in rivals])
     if objective == "speed":
-        best, longest = rivals[0], chains[int(model.speedups(chains).argmax())]
+        best, longest = rivals[0], _ranked(model, trees.chains)[0]
     else:
-        best, longest = solution.tree(solution.max_nodes, solution.max_depth), max(chains, key=model.tokens_per_step)
+        best = solution.tree(solution.max_nodes, solution.max_depth)
+        longest = max(trees.chains, key=model.tokens_per_step)
     row = [("tree", tree) for tree in trees.row(speedups)]
     plain, single, whole, *budgets = model.predict_all([("plain", chain(0)), ("chain", longest), ("tree", best), *row])
     return Plan(
@@ -206,6 +138,21 @@ def rule_plan(trees: RuleTrees, model: StepModel, objective: str) -> Plan:
         model=model,
         solution=solution,
     )
+
+
+def fastest_trees(trees: RuleTrees, model: StepModel) -> tuple[TokenTree, TokenTree]:
+    """Return the fastest tree and the fastest chain by one acceptance under a condition, as `rule_plan` plans them."""
+    speedups = speeds(trees.solution, model.costs)
+    found = [trees.fastest(model.costs, speedups).tree, *trees.rivals(speedups)]
+    return _ranked(model, found)[0], _ranked(model, trees.chains)[0]
+
+
+def _ranked(model: StepModel, trees: Sequence[TokenTree]) -> list[TokenTree]:
+    """Return trees by their speed, the fastest first, in a tie as they came.
+
+    Without accepted ranks that is the order of the acceptance table; with them what it leaves out may change it.
+    """
+    return [trees[place] for place in np.argsort(-model.speedups(trees), kind="stable")]
 
 
 def largest_pass(

@@ -1,7 +1,10 @@
 """More than one condition: what to run at which batch size and context length, and where to switch.
 
-Every measured condition is planned by itself.  Between measured conditions times lie on straight lines, so there the
-fastest of the rules' trees chosen at the measured ones is found without measuring more, and so is where it changes.
+Every measured condition is planned by itself.  Between two of them times lie on straight lines, and so do the seconds a
+token that any tree takes, but for what is padded there and not elsewhere.  The least of straight lines bends down only: a
+tree that is the fastest at both ends of a range is so within it.  So the fastest of the trees known so far is looked for
+at every place, the fastest of all at both sides of each switch, and this again until no faster one is found there
+(Eisner and Severance, 1976).
 """
 
 from collections.abc import Callable, Sequence
@@ -13,18 +16,23 @@ import numpy as np
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InfeasibleError
 from treeopt.planner.condition import condition
-from treeopt.planner.model import Candidate, StepModel, TokenModel, token_model
-from treeopt.planner.planning import Plan, check_profile, plan_rules
+from treeopt.planner.model import Candidate, StepModel, TokenModel, kind_of, token_model
+from treeopt.planner.planning import Plan, check_profile, fastest_trees, plan_rules
 from treeopt.planner.request import PlanRequest, Where
-from treeopt.planner.rule_choice import RuleChoice, planned_acceptances
+from treeopt.planner.rule_choice import planned_acceptances
 from treeopt.planner.rule_trees import RuleTrees
 from treeopt.records.profile import Profile
+from treeopt.records.rules import LOSSY_RULES
+from treeopt.tabular import Row, Tabular
+from treeopt.trees import TokenTree
 from treeopt.trees.tree_schedule import ScheduledTree, TreeSchedule
 
 CLOSE = 1e-9
 """Speeds that differ by no more than this share are equal; then the simpler way to decode wins."""
 Models = dict[str, StepModel]
 """One place's model under each rule."""
+Way = tuple[str, TokenTree]
+"""A way to decode: a rule and a tree."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -40,9 +48,23 @@ class Segment(ShortRepr):
     choice: Candidate
     """The way to decode, with its prediction at the start of the range."""
 
+    @property
+    def row(self) -> Row:
+        """The columns that it has in tables."""
+        return {
+            "rule": self.rule,
+            "lossy": self.lossy,
+            "temperature": self.temperature,
+            "first_batch_size": self.batch_sizes[0],
+            "last_batch_size": self.batch_sizes[1],
+            "first_context_tokens": self.context_tokens[0],
+            "last_context_tokens": self.context_tokens[1],
+            **self.choice.row,
+        }
+
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class Schedule(ShortRepr):
+class Schedule(ShortRepr, Tabular):
     """What to run where; a new segment begins at every switching point."""
 
     plans: tuple[Plan, ...]
@@ -51,6 +73,14 @@ class Schedule(ShortRepr):
     """At every measured batch size, over context lengths."""
     over_batch_sizes: tuple[Segment, ...]
     """At every context length measured at more than one batch size, over batch sizes."""
+
+    def to_records(self) -> list[Row]:
+        """Return a row for every segment: first those over context lengths, then those over batch sizes."""
+        return [
+            {"over": name, **each.row}
+            for name, segments in (("context_tokens", self.over_contexts), ("batch_size", self.over_batch_sizes))
+            for each in segments
+        ]
 
 
 def schedule(
@@ -126,7 +156,8 @@ def requested_schedule(profile: Profile, request: PlanRequest, tick: Callable[[]
             where = condition(profile, each, Where(context_tokens=context, batch_size=batch))
             at_temperature.append(plan_rules(rules, where))
             tick()
-        switches = _Switches(profile, each, models, [choice for found in at_temperature for choice in found.rules])
+        chosen = [(choice.rule, choice.choice.tree) for found in at_temperature for choice in found.rules]
+        switches = _Switches(profile, each, rules, chosen)
         plans += at_temperature
         contexts += switches.over_contexts()
         batches += switches.over_batch_sizes()
@@ -195,16 +226,14 @@ def measured_conditions(profile: Profile, temperature: float) -> list[tuple[int,
 
 
 class _Switches:
-    """The fastest of some rules' ways to decode, anywhere between the measured conditions."""
+    """The fastest ways to decode under some rules, anywhere between the measured conditions."""
 
-    def __init__(
-        self, profile: Profile, temperature: float, models: Sequence[TokenModel], rivals: Sequence[RuleChoice]
-    ) -> None:
+    def __init__(self, profile: Profile, temperature: float, rules: Sequence[RuleTrees], ways: Sequence[Way]) -> None:
         self._profile, self._temperature = profile, temperature
-        self._drafts = {drafts.acceptance.rule: drafts for drafts in models}
-        rules, once = list(self._drafts), {(rival.rule, rival.choice.tree): rival for rival in rivals}
-        self._rivals = sorted(once.values(), key=lambda rival: (rival.choice.tree.nodes, rules.index(rival.rule)))
+        self._rules = {each.drafts.acceptance.rule: each for each in rules}
+        self._ways = dict.fromkeys(ways)
         self._conditions = measured_conditions(profile, temperature)
+        self._known: dict[tuple[int, int], Models] = {}
 
     def over_contexts(self) -> list[Segment]:
         """Return the segments over context lengths, at every measured batch size."""
@@ -212,7 +241,7 @@ class _Switches:
         for batch in sorted({batch for batch, _ in self._conditions}):
             measured = [context for size, context in self._conditions if size == batch]
             ranges = self._ranges(measured, lambda context, batch=batch: self._models(batch, context))  # type: ignore[misc]
-            segments += [self._segment((batch, batch), ends, best) for ends, best in ranges]
+            segments += [self._segment((batch, batch), ends, way) for ends, way in ranges]
         return segments
 
     def over_batch_sizes(self) -> list[Segment]:
@@ -222,71 +251,84 @@ class _Switches:
             measured = [batch for batch, length in self._conditions if length == context]
             if len(measured) > 1:
                 ranges = self._ranges(measured, lambda batch, context=context: self._models(batch, context))  # type: ignore[misc]
-                segments += [self._segment(ends, (context, context), best) for ends, best in ranges]
+                segments += [self._segment(ends, (context, context), way) for ends, way in ranges]
         return segments
 
-    def _ranges(
-        self, measured: Sequence[int], models_at: Callable[[int], Models]
-    ) -> list[tuple[tuple[int, int], RuleChoice]]:
-        """Return the ranges along one axis with the fastest in each, predicted at the range's start."""
-        winners = {value: self._fastest(models_at(value)) for value in measured}
+    def _ranges(self, measured: Sequence[int], models_at: Callable[[int], Models]) -> list[tuple[tuple[int, int], Way]]:
+        """Return the ranges along one axis with the fastest in each."""
+        searched = set(measured)
+        while True:
+            winners = self._winners(measured, models_at)
+            starts = sorted(winners)
+            beside = {value for start in starts[1:] for value in (start - 1, start)} - searched
+            if not beside:
+                ends = [*(start - 1 for start in starts[1:]), measured[-1]]
+                return [((start, end), winners[start]) for start, end in zip(starts, ends, strict=True)]
+            for value in beside:
+                self._search(models_at(value))
+            searched |= beside
+
+    def _winners(self, measured: Sequence[int], models_at: Callable[[int], Models]) -> dict[int, Way]:
+        """Return the fastest of the known ways from where on it is."""
+        at = {value: self._fastest(models_at(value)) for value in measured}
         starts = {measured[0]}
         pending = list(pairwise(measured))
         while pending:
             low, high = pending.pop()
-            if winners[low] == winners[high]:
+            if at[low] == at[high]:
                 continue
             if high - low == 1:
                 starts.add(high)
                 continue
             middle = (low + high) // 2
-            winners[middle] = self._fastest(models_at(middle))
+            at[middle] = self._fastest(models_at(middle))
             pending += [(low, middle), (middle, high)]
-        ordered = sorted(starts)
-        ends = [*(start - 1 for start in ordered[1:]), measured[-1]]
-        return [
-            ((start, end), _predicted(self._rivals[winners[start]], models_at(start)))
-            for start, end in zip(ordered, ends, strict=True)
-        ]
+        return {start: at[start] for start in starts}
 
-    def _fastest(self, models: Models) -> int:
-        """Return which rival is fastest, in a tie the smallest and then the rule measured first.
+    def _search(self, models: Models) -> None:
+        """Get to know the fastest ways at a place."""
+        found = [(rule, tree) for rule, model in models.items() for tree in fastest_trees(self._rules[rule], model)]
+        self._ways |= dict.fromkeys(found)
+
+    def _fastest(self, models: Models) -> Way:
+        """Return which known way is fastest, in a tie the smallest and then the rule measured first.
 
         Those too large for what was measured are left out.
         """
-        speedups = np.zeros(len(self._rivals))
+        speeds: dict[Way, float] = {}
         for rule, model in models.items():
             costs = model.costs
             fitting = [
-                number
-                for number, (of, tree) in enumerate((rival.rule, rival.choice.tree) for rival in self._rivals)
+                tree
+                for of, tree in self._ways
                 if of == rule
                 and tree.nodes <= costs.max_nodes
                 and tree.draft_widths.max(initial=0) <= costs.max_draft_width
             ]
             if fitting:
-                speedups[fitting] = model.speedups([self._rivals[number].choice.tree for number in fitting])
-        best, winner = 0.0, 0
-        for number, speedup in enumerate(speedups.tolist()):
-            if speedup > best * (1 + CLOSE):
-                best, winner = speedup, number
+                speeds |= zip(((rule, tree) for tree in fitting), model.speedups(fitting).tolist(), strict=True)
+        rules = list(self._rules)
+        ordered = sorted(speeds, key=lambda way: (way[1].nodes, rules.index(way[0])))
+        winner = ordered[0]
+        for way in ordered:
+            if speeds[way] > speeds[winner] * (1 + CLOSE):
+                winner = way
         return winner
 
     def _models(self, batch: int, context: int) -> Models:
-        where = condition(self._profile, self._temperature, Where(context_tokens=context, batch_size=batch))
-        return {rule: drafts.under(where) for rule, drafts in self._drafts.items()}
+        if (batch, context) not in self._known:
+            where = condition(self._profile, self._temperature, Where(context_tokens=context, batch_size=batch))
+            self._known[batch, context] = {rule: each.drafts.under(where) for rule, each in self._rules.items()}
+        return self._known[batch, context]
 
-    def _segment(self, batches: tuple[int, int], contexts: tuple[int, int], best: RuleChoice) -> Segment:
+    def _segment(self, batches: tuple[int, int], contexts: tuple[int, int], way: Way) -> Segment:
+        """Return the segment of a way, predicted at its start."""
+        rule, tree = way
         return Segment(
-            rule=best.rule,
-            lossy=best.lossy,
+            rule=rule,
+            lossy=rule in LOSSY_RULES,
             temperature=self._temperature,
             batch_sizes=batches,
             context_tokens=contexts,
-            choice=best.choice,
+            choice=self._models(batches[0], contexts[0])[rule].predict(kind_of(tree), tree),
         )
-
-
-def _predicted(rival: RuleChoice, models: Models) -> RuleChoice:
-    """Return a rival with the prediction of another place."""
-    return replace(rival, choice=models[rival.rule].predict(rival.choice.kind, rival.choice.tree))

@@ -12,6 +12,7 @@ from treeopt.arrays import Float64, Floats
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.files.fields import Fields
 from treeopt.files.record_form import rounded
+from treeopt.tabular import MOST_ROWS, Row, Tabular, heading_html, heat_html
 from treeopt.trees.token_tree import TokenTree
 
 Numbers = Sequence[float] | Sequence[Sequence[float]] | Sequence[Sequence[Sequence[float]]] | Floats
@@ -25,7 +26,7 @@ NORMAL_95 = 1.959964
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class AcceptanceTable(ArrayRecord):
+class AcceptanceTable(ArrayRecord, Tabular):
     """P[d-1, k]: probability that the child of rank k at depth d is accepted, given that its parent was reached.
 
     Where it also depends on the parent's rank j it is P[d-1, j, k]: parents of rank R - 1 and beyond share the last
@@ -127,6 +128,32 @@ class AcceptanceTable(ArrayRecord):
     def expected_tokens(self, tree: TokenTree) -> float:
         """Return F(T), the tokens that a step yields on average (Chen et al., 2024, Proposition 3.4)."""
         return float(self.reach(tree).sum())
+
+    def to_records(self) -> list[Row]:
+        """Return a row for every entry; None stands for any depth, for any rank of the parent, and for what is not known."""
+        deep = self.p.reshape(-1, self.parent_ranks, self.branching)
+        unknown = np.full(deep.shape, np.nan)
+        low, high = (each.reshape(deep.shape).tolist() for each in self.interval() or (unknown, unknown))
+        counts = (unknown[..., 0] if self.counts is None else self.counts.reshape(deep.shape[:2])).tolist()
+        return [
+            {
+                "depth": None if self.position_invariant else depth + 1,
+                "parent_rank": parent if self.parent_ranks > 1 else None,
+                "rank": rank,
+                "p": float(deep[depth, parent, rank]),
+                "p_low": _known(low[depth][parent][rank]),
+                "p_high": _known(high[depth][parent][rank]),
+                "positions": _known(counts[depth][parent]),
+            }
+            for depth, parent, rank in np.ndindex(deep.shape)
+        ]
+
+    def _repr_html_(self) -> str:
+        deep = self.p.reshape(-1, self.parent_ranks, self.branching)[:MOST_ROWS, 0, :MOST_ROWS]
+        names = ["any"] if self.position_invariant else [str(depth + 1) for depth in range(len(deep))]
+        below = ", below parents of rank 0" if self.parent_ranks > 1 else ""
+        heat = heat_html("depth / rank", range(deep.shape[1]), dict(zip(names, deep.tolist(), strict=True)))
+        return heading_html(f"{self!r}{below}") + heat
 
     def interval(self) -> tuple[Float64, Float64] | None:
         """Return the ends of the 95 % interval of every entry, or None when no error was measured."""
@@ -234,6 +261,11 @@ def _probabilities(p: object) -> Float64:
     table = np.minimum(table / np.where(sums > 1 + ROUNDING / 2, sums, 1.0), 1.0)
     table.flags.writeable = False
     return table
+
+
+def _known(value: float) -> float | None:
+    """Return a number, None where it is not known."""
+    return None if np.isnan(value) else value
 
 
 def _like(name: str, values: object, shape: tuple[int, ...]) -> Float64 | None:

@@ -10,6 +10,7 @@ from treeopt.files.fields import Fields
 from treeopt.files.record_form import in_file, rounded
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.step_latency import StepLatency
+from treeopt.tabular import Row, Tabular
 
 NOTHING_S = 0.0
 
@@ -58,10 +59,12 @@ class TimedChain(ShortRepr):
     """Of these the target's pass, where the engine tells it."""
     draft: Timing | None = None
     """Of these the draft model's passes, where it tells them."""
+    prefill: LatencyTable | None = None
+    """Reading prompts of so many tokens, each alone, until the first token, where it tells it."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class ChainLatency(ShortRepr):
+class ChainLatency(ShortRepr, Tabular):
     """Seconds of an engine's steps by draft length, at one context length and batch size.
 
     Raises InvalidValueError unless lengths rise from 0, plain decoding.
@@ -79,6 +82,13 @@ class ChainLatency(ShortRepr):
                 f"expected lengths that rise from 0, plain decoding. Got {lengths}: measure plain decoding too.",
                 field="chains",
             )
+
+    def to_records(self) -> list[Row]:
+        """Return a row for every length; `tokens` are its draft tokens."""
+        where = {"context_tokens": self.context_tokens, "batch_size": self.batch_size, "sampled": None}
+        return [
+            {**where, "part": "step", "rule": None, "tokens": each.length, **each.steps.row} for each in self.chains
+        ]
 
     @property
     def whole_steps(self) -> "WholeSteps":

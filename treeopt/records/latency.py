@@ -12,6 +12,7 @@ from treeopt.arrays import Float64, Int64, Integers
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.files.fields import Fields
 from treeopt.files.record_form import rounded
+from treeopt.tabular import Row, Tabular
 
 MOST_S = 1e6
 """Seconds above this, of either sign, are a wrong unit or a broken file."""
@@ -24,6 +25,10 @@ class Estimate(ShortRepr):
     value: float
     low: float
     high: float
+
+    def row(self, name: str) -> Row:
+        """Return the columns that it has in tables: `NAME`, `NAME_low` and `NAME_high`."""
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -81,6 +86,11 @@ class Timing(ArrayRecord):
         """The median with its interval, in seconds."""
         return Estimate(self.median_s, *self.interval_s)
 
+    @property
+    def row(self) -> Row:
+        """The columns that it has in tables: the median seconds with their interval, and how many samples there are."""
+        return {**self.estimate.row("median_s"), "samples": len(self.samples_s)}
+
 
 def _timing(samples_s: list[float], *, allow_negative: bool = False) -> Timing:
     longest_s = max(samples_s, key=abs, default=0.0)
@@ -105,7 +115,7 @@ def _left_out(count: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class LatencyTable(ArrayRecord):
+class LatencyTable(ArrayRecord, Tabular):
     """Measured seconds against a number of tokens, straight lines between the measured counts.
 
     Args:
@@ -146,6 +156,12 @@ class LatencyTable(ArrayRecord):
     def to_fields(self) -> dict[str, Any]:
         """Return the fields that it stands as."""
         return {"tokens": self.tokens.tolist(), "samples_s": [rounded(timing.samples_s) for timing in self.timings]}
+
+    def to_records(self) -> list[Row]:
+        """Return a row for every measured count: the median seconds with their interval, and how many samples."""
+        return [
+            {"tokens": tokens, **timing.row} for tokens, timing in zip(self.tokens.tolist(), self.timings, strict=True)
+        ]
 
     @property
     def max_tokens(self) -> int:

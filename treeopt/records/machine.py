@@ -1,6 +1,8 @@
 """Which machine and which pair of models something was measured with."""
 
+import platform
 from dataclasses import dataclass
+from pathlib import Path
 
 from treeopt.array_record import ShortRepr
 
@@ -46,3 +48,13 @@ class Pair(ShortRepr):
     def label(self) -> str:
         """Target and draft model in words."""
         return f"{self.target} + {self.draft}"
+
+
+def processor_name() -> str:
+    """Return the processor's model name, which `platform` does not know on Linux."""
+    information = Path("/proc/cpuinfo")
+    if information.is_file():
+        for line in information.read_text("utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -13,6 +13,7 @@ from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.engine import ChainCounts, check_lengths
 from treeopt.records.sampling import Sampling
 from treeopt.records.step_latency import Imported, check_imported
+from treeopt.tabular import Row, Tabular
 
 ACCEPTANCE = "acceptance"
 
@@ -26,7 +27,7 @@ def _ranks(accepted_ranks: AcceptedRanks) -> list[list[int]]:
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class MeasuredAcceptance(ShortRepr):
+class MeasuredAcceptance(ShortRepr, Tabular):
     """The acceptance of one verification rule at one temperature.
 
     Raises InvalidValueError when the sums over texts are not those of the table, or the import is told twice.
@@ -59,6 +60,10 @@ class MeasuredAcceptance(ShortRepr):
     def sampling(self) -> Sampling:
         """How the target's tokens were sampled."""
         return Sampling(self.temperature, self.top_p, self.top_k)
+
+    def to_records(self) -> list[Row]:
+        """Return the table's rows, each with the rule and the temperature."""
+        return [{"rule": self.rule, "temperature": self.temperature, **row} for row in self.table.to_records()]
 
     def __post_init__(self) -> None:
         check_imported(self.imported, (ACCEPTANCE,))

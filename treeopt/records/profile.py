@@ -14,6 +14,7 @@ from treeopt.records.engine import ChainLatency, EngineRun
 from treeopt.records.machine import Machine, Pair
 from treeopt.records.measured_acceptance import ACCEPTANCE, MeasuredAcceptance
 from treeopt.records.measured_drafter import MeasuredDrafter, check_drafters
+from treeopt.records.prefill import PrefillLatency
 from treeopt.records.step_latency import (
     LATENCY_PARTS,
     Disturbance,
@@ -27,6 +28,7 @@ from treeopt.records.step_latency import (
     check_limit,
     first_repeated,
 )
+from treeopt.tabular import Row, Tabular
 
 __all__ = [
     "ACCEPTANCE",
@@ -65,7 +67,7 @@ _IN_WORDS = {"verify": "verify times", "draft": "draft times", "overhead": "over
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class Profile(ShortRepr):
+class Profile(ShortRepr, Tabular):
     """Everything measured, with its conditions; a profile never holds a number that nobody measured.
 
     Raises InvalidValueError when there is no latency or no acceptance, or two are of the same conditions.
@@ -92,6 +94,8 @@ class Profile(ShortRepr):
     """Seconds of passes and steps under each condition; none of an engine, whose passes nobody sees."""
     chain_latencies: tuple[ChainLatency, ...] = field(default=(), metadata=in_file("chain_latency"))
     """Seconds of an engine's whole steps under each condition."""
+    prefill: PrefillLatency | None = None
+    """Seconds of reading prompts; None where nobody timed them, and of an engine, whose chains have their own."""
     acceptances: tuple[MeasuredAcceptance, ...] = field(metadata=in_file("acceptance"))
     drafters: tuple[MeasuredDrafter, ...] = ()
     """Those that were measured beside the draft model, whose times and acceptance the profile itself has."""
@@ -101,6 +105,8 @@ class Profile(ShortRepr):
             raise InvalidValueError("profile: expected at least one latency and one acceptance.")
         if (self.engine is None) != (not self.chain_latencies):
             raise InvalidValueError("engine: expected with chain_latency, and only there.", field="engine")
+        if self.prefill is not None and self.chain_latencies:
+            raise InvalidValueError("prefill: expected beside latency. Got an engine's.", field="prefill")
         if self.drafters and self.chain_latencies:
             raise InvalidValueError("drafters: expected beside latency. Got an engine's.", field="drafters")
         check_drafters(self.drafters)
@@ -130,6 +136,17 @@ class Profile(ShortRepr):
 
         version = VERSION if self.engine is not None or self.drafters else 1
         write_text(path, yaml_text({"format": FORMAT, "version": version, **written_record(self)}))
+
+    def to_records(self) -> list[Row]:
+        """Return a row for every measured time under every condition; `tokens` of an engine's steps are its draft tokens.
+
+        `acceptances` have tables of their own, and so have `latencies`.
+        """
+        return [row for each in self.latencies or self.chain_latencies for row in each.to_records()]
+
+    def _shown_rows(self) -> list[Row]:
+        """Return the rows of passes of 1, 2, 4, 8, … tokens, and of what has no tokens."""
+        return [row for row in self.to_records() if self.chain_latencies or (row["tokens"] or 1).bit_count() == 1]
 
     @property
     def step_latencies(self) -> tuple[StepLatency, ...]:

@@ -9,6 +9,7 @@ from treeopt.errors import InvalidValueError
 from treeopt.files.fields import Fields
 from treeopt.files.record_form import in_file, rounded
 from treeopt.records.latency import LatencyTable, Timing
+from treeopt.tabular import Row, Tabular
 from treeopt.trees.token_tree import TokenTree
 
 TIMED = {True: "sampled", False: "greedy"}
@@ -121,7 +122,7 @@ class Disturbance(ShortRepr):
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class StepLatency(ShortRepr):
+class StepLatency(ShortRepr, Tabular):
     """What a step is made of, at one context length and batch size.
 
     Raises InvalidValueError when a rule's overhead is given twice, a part is said to be imported twice, or a limit
@@ -168,6 +169,19 @@ class StepLatency(ShortRepr):
         """Return the whole steps timed under a rule, those of the first where it has none, or none at all."""
         known = {each.rule: each.trees for each in self.steps}
         return known.get(rule, next(iter(known.values()), ()))
+
+    def to_records(self) -> list[Row]:
+        """Return a row for every measured time: of verification and drafting by tokens, and of the overhead of a step."""
+        where = {"context_tokens": self.context_tokens, "batch_size": self.batch_size, "sampled": self.sampled}
+        overheads: list[tuple[str | None, Timing]] = [(each.rule, each.overhead) for each in self.rule_overheads]
+        return [
+            *({**where, "part": "verify", "rule": None, **row} for row in self.verify.to_records()),
+            *({**where, "part": "draft", "rule": None, **row} for row in self.draft.to_records()),
+            *(
+                {**where, "part": "overhead", "rule": rule, "tokens": None, **each.row}
+                for rule, each in overheads or [(None, self.overhead)]
+            ),
+        ]
 
 
 def check_conditions(latencies: Sequence[StepLatency]) -> None:

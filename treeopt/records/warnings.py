@@ -330,6 +330,57 @@ class TextsDiffer(Caution):
 
 
 @dataclass(frozen=True, slots=True)
+class BatchesWithoutTimes(Caution):
+    """A bench at batch sizes beyond those of the profile."""
+
+    sizes: tuple[int, ...]
+
+    @property
+    def found(self) -> str:
+        """Which."""
+        listed = ", ".join(map(str, self.sizes))
+        return f"nothing is predicted for {listed} texts at a time, because the profile has no times there."
+
+    @property
+    def action(self) -> str:
+        """Measure them."""
+        listed = ",".join(map(str, self.sizes))
+        return f"Profile with --batch-sizes 1,{listed}."
+
+
+@dataclass(frozen=True, slots=True)
+class BatchesWithoutSteps(Caution):
+    """A profile whose times of several texts are of passes alone."""
+
+    @property
+    def found(self) -> str:
+        """What is missing."""
+        return "the profile was measured before batched steps were timed, so that predictions for several texts are too fast."
+
+    @property
+    def action(self) -> str:
+        """Measure again."""
+        return "Profile again."
+
+
+@dataclass(frozen=True, slots=True)
+class TextsOfBatchDiffer(Caution):
+    """Texts of a batch that are not those decoded alone, which is a fault of the program."""
+
+    texts: int
+
+    @property
+    def found(self) -> str:
+        """How many."""
+        return f"{self.texts} texts DIFFER from those decoded alone, not at near-ties."
+
+    @property
+    def action(self) -> str:
+        """Report it."""
+        return "Report it, with --output"
+
+
+@dataclass(frozen=True, slots=True)
 class TextDiffers(Caution):
     """A tree whose greedy text is not plain decoding's, which is a fault of the program."""
 
@@ -445,6 +496,176 @@ class WithoutProfile(Caution):
     def action(self) -> str:
         """Measure."""
         return "Run treeopt profile, or name one with --profile."
+
+
+@dataclass(frozen=True, slots=True)
+class TorchMissing(Caution):
+    """torch cannot be imported, without which nothing is measured or run."""
+
+    reason: str
+
+    @property
+    def found(self) -> str:
+        """Why."""
+        return f"torch cannot be imported ({self.reason}): only solve, show, compare, export and import work."
+
+    @property
+    def action(self) -> str:
+        """Install it."""
+        return "Install it with pip install torch; its CPU build is enough."
+
+
+@dataclass(frozen=True, slots=True)
+class MissingPackages(Caution):
+    """Packages that treeopt needs and that are not installed."""
+
+    names: tuple[str, ...]
+
+    @property
+    def found(self) -> str:
+        """Which."""
+        return f"treeopt needs {', '.join(self.names)}, which {'is' if len(self.names) == 1 else 'are'} not installed."
+
+    @property
+    def action(self) -> str:
+        """Install them."""
+        return f"Run pip install {' '.join(self.names)}."
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUnseen(Caution):
+    """An NVIDIA GPU that torch cannot use."""
+
+    torch: str
+    """Its version."""
+
+    @property
+    def found(self) -> str:
+        """That it is so."""
+        return f"NVIDIA's driver is here, but torch {self.torch} sees no GPU."
+
+    @property
+    def action(self) -> str:
+        """Install another build, or ask for the GPU."""
+        return "Install a torch that is built for CUDA, and look whether CUDA_VISIBLE_DEVICES hides the GPU."
+
+
+@dataclass(frozen=True, slots=True)
+class SlowGovernor(Caution):
+    """Processors whose frequency follows the load."""
+
+    governor: str
+
+    @property
+    def found(self) -> str:
+        """Who sets it."""
+        return f"the processors' frequency is set by the governor {self.governor}, so that short passes run slower than long ones."
+
+    @property
+    def action(self) -> str:
+        """Set another."""
+        return "Run sudo cpupower frequency-set --governor performance before you profile."
+
+
+@dataclass(frozen=True, slots=True)
+class OnBattery(Caution):
+    """A computer that runs on its battery."""
+
+    @property
+    def found(self) -> str:
+        """That it is so."""
+        return "the computer runs on its battery and saves power:"
+
+    @property
+    def action(self) -> str:
+        """Plug it in."""
+        return "plug it in before you profile."
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTaken(Caution):
+    """A GPU that others use too."""
+
+    device: str
+    share: float
+    """Of its memory that is taken."""
+
+    @property
+    def found(self) -> str:
+        """How much."""
+        return (
+            f"{self.share:.0%} of the memory of {self.device} is taken by other programs, which may compute there too."
+        )
+
+    @property
+    def action(self) -> str:
+        """Make it quiet."""
+        return "Close them (nvidia-smi lists them), or choose another with --device."
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorQuota(Caution):
+    """A container that may use less time than its threads need."""
+
+    processors: float
+    threads: int
+
+    @property
+    def found(self) -> str:
+        """Both."""
+        return (
+            f"this container may use {self.processors:g} processors' worth of time and torch computes with {self.threads} "
+            "threads, which are stopped in turn."
+        )
+
+    @property
+    def action(self) -> str:
+        """Fewer threads."""
+        return f"Give --threads {max(1, math.floor(self.processors))}, or raise the container's limit."
+
+
+@dataclass(frozen=True, slots=True)
+class SharedCores(Caution):
+    """More threads than cores."""
+
+    threads: int
+    cores: int
+
+    @property
+    def found(self) -> str:
+        """Both."""
+        return f"torch computes with {self.threads} threads on {_counted_cores(self.cores)}, so that some share one."
+
+    @property
+    def action(self) -> str:
+        """Fewer threads."""
+        return f"Give --threads {self.cores} and look which is faster."
+
+
+@dataclass(frozen=True, slots=True)
+class FewThreads(Caution):
+    """Fewer threads than cores."""
+
+    threads: int
+    cores: int
+    variable: str | None
+    """OMP_NUM_THREADS, where it is set."""
+
+    @property
+    def found(self) -> str:
+        """Both, and why."""
+        why = "" if self.variable is None else f" because OMP_NUM_THREADS is {self.variable}"
+        threads = f"{self.threads} thread{'s' * (self.threads != 1)}"
+        return f"torch computes with {threads} on {_counted_cores(self.cores)}{why}."
+
+    @property
+    def action(self) -> str:
+        """More threads."""
+        return f"Give --threads {self.cores}, unless the others are for something else."
+
+
+def _counted_cores(cores: int) -> str:
+    return f"{cores} core{'s' * (cores != 1)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,19 @@ import numpy as np
 from treeopt.arrays import Float64
 from treeopt.files.picture_file import save_drawing
 from treeopt.pictures.labels import label_points
-from treeopt.pictures.style import CHAIN, CHOICE, MUTED, PALE, POINTS, TREE, WHITE, Heading, legend_below, name_axes
+from treeopt.pictures.style import (
+    CHAIN,
+    CHOICE,
+    LINE,
+    MUTED,
+    PALE,
+    POINTS,
+    TREE,
+    WHITE,
+    Heading,
+    legend_below,
+    name_axes,
+)
 from treeopt.planner.grid import GridRow
 
 if TYPE_CHECKING:
@@ -53,7 +65,12 @@ def _draw(rows: Sequence[GridRow], *, title: str, subtitle: str = "") -> "Figure
     heading.draw(figure)
     axes = figure.add_axes((_LEFT / width, _BELOW / height, _SIDE / width, _SIDE / height))
     points = np.array([[row.predicted.speedup.value, row.measured.speedup.value] for row in rows])
-    ends = _draw_background(axes, points)
+    tall = [
+        [row.predicted.speedup.value, end]
+        for row in rows
+        for end in (row.measured.speedup.low, row.measured.speedup.high)
+    ]
+    ends = _draw_background(axes, np.concatenate([points, np.array(tall)]))
     for kind, style in _KINDS.items():
         chosen = [row.predicted.kind == kind for row in rows]
         axes.scatter(points[chosen, 0], points[chosen, 1], zorder=3, linewidths=0, **style)
@@ -67,12 +84,24 @@ def _draw(rows: Sequence[GridRow], *, title: str, subtitle: str = "") -> "Figure
         label="the plan's choice",
         zorder=4,
     )
+    bars = _draw_intervals(axes, rows)
     texts = [f"{row.predicted.tree.nodes}/{row.predicted.tree.max_depth}" for row in rows]
-    label_points(axes, points, texts, lines=[ends])
+    label_points(axes, points, texts, lines=[ends, *bars])
     name_axes(axes, "", "predicted speedup", "measured speedup")
     axes.spines[["top", "right"]].set_visible(False)
-    legend_below(axes, columns=4, title="beside each point: nodes/depth")
+    legend_below(axes, columns=4, title="beside each point: nodes/depth; upright lines: 95\u2009% intervals")
     return figure
+
+
+def _draw_intervals(axes: "Axes", rows: Sequence[GridRow]) -> list[Float64]:
+    """Draw the 95 % interval of every measured speedup; return the lines' ends."""
+    bars = [
+        np.array([[row.predicted.speedup.value, end] for end in (row.measured.speedup.low, row.measured.speedup.high)])
+        for row in rows
+    ]
+    for bar in bars:
+        axes.plot(bar[:, 0], bar[:, 1], color=LINE, linewidth=0.9, zorder=2)
+    return bars
 
 
 def _draw_background(axes: "Axes", points: Float64) -> Float64:

@@ -21,6 +21,7 @@ from treeopt.planner.planning import Plan
 from treeopt.records.profile import Profile
 from treeopt.report.plan_figure_map import draw_map
 from treeopt.report.plan_figure_passes import draw_passes
+from treeopt.report.profile_words import measured_on
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +56,8 @@ def _draw(plan: Plan, *, title: str | None = None, profile: Profile | None = Non
     """Return the picture; arguments as for `save_plan_figure`."""
     from matplotlib.figure import Figure
 
-    heading = Heading.fitting(title or "Plan", plan.conditions, width=_WIDTH)
+    conditions = plan.conditions if profile is None else f"{plan.conditions}, {measured_on(profile.created)}"
+    heading = Heading.fitting(title or "Plan", conditions, width=_WIDTH)
     height = heading.height + _BODY
     figure = Figure(figsize=(_WIDTH / POINTS, height / POINTS), facecolor=WHITE)
     heading.draw(figure)

@@ -38,6 +38,8 @@ class Outcome(ShortRepr):
     time_to_first_token: Percentiles
     time_per_token: Percentiles
     """Of each text's tokens after the first."""
+    latency: Percentiles
+    """Of whole texts, from the arrival to the last token."""
     keeps_up: bool
     """Whether texts did not wait longer and longer: the last tenth to arrive at most twice as long as all, or a second."""
 
@@ -57,5 +59,6 @@ def outcome(name: str, rate_per_s: float, served: Sequence[ServedText]) -> Outco
         tokens_per_step=sum(each.step_tokens for each in served) / max(1, sum(each.steps for each in served)),
         time_to_first_token=Percentiles.of(waits),
         time_per_token=Percentiles.of([each.time_per_token_s for each in served]),
+        latency=Percentiles.of([each.latency_s for each in served]),
         keeps_up=float(np.median(last)) <= max(1.0, 2 * float(np.median(waits))),
     )

@@ -21,6 +21,11 @@ class ServedText(NamedTuple):
         return self.first_token_s - self.asked.arrival_s
 
     @property
+    def latency_s(self) -> float:
+        """From its arrival to its last token."""
+        return self.finished_s - self.asked.arrival_s
+
+    @property
     def time_per_token_s(self) -> float:
         """Of the tokens after the first; 0 where there is none."""
         after = self.asked.new_tokens - 1

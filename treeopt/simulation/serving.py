@@ -1,8 +1,12 @@
 """The servers: each decodes the texts that it has step by step, and takes in those that wait between two steps.
 
-So servers decode batches since Orca (Yu et al., 2022): texts join and leave at any step.  One round of a server is
+So servers decode batches since Orca (Yu et al., 2022): texts join and leave at any step.  Either
 
-    read the prompts of those that join;  one step of all its texts;  those that are finished leave
+    the prompt of one that joins is read, all others wait;  where nobody joins, one step of all texts
+
+as in treeopt's decoder, where the first token of a text comes with its first step, or, as in engines, in one round
+
+    the prompts of all that join are read beside one step of the others, and bring the first token of each
 """
 
 import heapq
@@ -38,7 +42,7 @@ class _Running:
             self.first_token_s = now_s
 
     @property
-    def finished(self) -> bool:
+    def ended(self) -> bool:
         """Whether it has all its tokens."""
         return self.tokens == self.asked.new_tokens
 
@@ -55,19 +59,26 @@ class Server:
     waiting: deque[Arrival] = field(default_factory=deque)
     running: list[_Running] = field(default_factory=list)
     ready_s: float = 0.0
-    """When its round ends."""
+    """When it may go on."""
 
     @property
     def texts(self) -> int:
         """Those that it decodes or that wait for it."""
         return len(self.running) + len(self.waiting)
 
-    def round(self) -> list[ServedText]:
-        """Go through one round, and return the texts that it finished."""
-        self._read()
-        self._step()
-        finished = [each for each in self.running if each.finished]
-        self.running = [each for each in self.running if not each.finished]
+    def advance(self) -> list[ServedText]:
+        """Go on until others may join, and return the texts that have ended."""
+        joining = self._joining()
+        if self.seconds.first_token_with_prompt:
+            self._step()
+            for each in joining:
+                each.with_prompt = 1
+                each.add(1, self.ready_s)
+        elif not joining:
+            self._step()
+        self.running += joining
+        ended = [each for each in self.running if each.ended]
+        self.running = [each for each in self.running if not each.ended]
         return [
             ServedText(
                 each.asked,
@@ -76,26 +87,26 @@ class Server:
                 each.steps,
                 each.asked.new_tokens - each.with_prompt,
             )
-            for each in finished
+            for each in ended
         ]
 
-    def _read(self) -> None:
-        while self.waiting and len(self.running) < self.most_texts:
-            joining = _Running(self.waiting.popleft(), self.tokens.start(self.noise))
-            self.ready_s += self.seconds.reading_s(joining.asked.prompt_tokens)
-            if self.seconds.first_token_with_prompt:
-                joining.with_prompt = 1
-                joining.add(1, self.ready_s)
-            self.running.append(joining)
+    def _joining(self) -> list[_Running]:
+        """Read the next prompt, of an engine all of those that wait and have room."""
+        room = min(len(self.waiting), self.most_texts - len(self.running))
+        joining = []
+        for _ in range(room if self.seconds.first_token_with_prompt else min(1, room)):
+            asked = self.waiting.popleft()
+            self.ready_s += self.seconds.reading_s(asked.prompt_tokens, self.setting.draft_tokens)
+            joining.append(_Running(asked, self.tokens.start(self.noise)))
+        return joining
 
     def _step(self) -> None:
-        stepping = [each for each in self.running if not each.finished]
-        if not stepping:
+        if not self.running:
             return
-        tree = self.setting.trees[len(stepping) - 1]
-        context = sum(each.asked.prompt_tokens + each.tokens for each in stepping) / len(stepping)
-        self.ready_s += self.seconds.step_s(tree, len(stepping), context)
-        for each in stepping:
+        tree = self.setting.trees[len(self.running) - 1]
+        context = sum(each.asked.prompt_tokens + each.tokens for each in self.running) / len(self.running)
+        self.ready_s += self.seconds.step_s(tree, len(self.running), context)
+        for each in self.running:
             tokens, each.place = self.tokens.step(tree, each.place, self.noise)
             each.steps += 1
             each.add(tokens, self.ready_s)
@@ -109,10 +120,10 @@ def serve(texts: Sequence[Arrival], servers: Sequence[Server]) -> list[ServedTex
         servers: with nothing to do yet.
     """
     served: list[ServedText] = []
-    busy: list[tuple[float, int]] = []  # when its round ends, and which server: a heap
+    busy: list[tuple[float, int]] = []  # when it may go on, and which server: a heap
     for asked in texts:
         while busy and busy[0][0] <= asked.arrival_s:
-            served += _next_round(servers, busy)
+            served += _advance_next(servers, busy)
         number = min(range(len(servers)), key=lambda each: servers[each].texts)
         server = servers[number]
         if not server.texts:
@@ -120,14 +131,14 @@ def serve(texts: Sequence[Arrival], servers: Sequence[Server]) -> list[ServedTex
             heapq.heappush(busy, (server.ready_s, number))
         server.waiting.append(asked)
     while busy:
-        served += _next_round(servers, busy)
+        served += _advance_next(servers, busy)
     return served
 
 
-def _next_round(servers: Sequence[Server], busy: list[tuple[float, int]]) -> list[ServedText]:
-    """Let the server whose round ended first go through another."""
+def _advance_next(servers: Sequence[Server], busy: list[tuple[float, int]]) -> list[ServedText]:
+    """Let the server go on that may first."""
     _, number = heapq.heappop(busy)
-    finished = servers[number].round()
+    ended = servers[number].advance()
     if servers[number].texts:
         heapq.heappush(busy, (servers[number].ready_s, number))
-    return finished
+    return ended

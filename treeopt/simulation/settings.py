@@ -24,6 +24,11 @@ class ServedSetting(ShortRepr):
     trees: tuple[TokenTree, ...]
     """What each text is verified with where 1, 2, … texts are decoded at a time."""
 
+    @property
+    def draft_tokens(self) -> int:
+        """Levels of the deepest tree; 0 where nothing is ever drafted."""
+        return max(tree.max_depth for tree in self.trees)
+
     @classmethod
     def fixed(cls, name: str, tree: TokenTree, texts: int) -> "ServedSetting":
         """Return the setting of one tree, however many texts there are."""

@@ -9,6 +9,7 @@ from treeopt.errors import InfeasibleError
 from treeopt.planner.condition import condition
 from treeopt.planner.model import TokenModel
 from treeopt.planner.request import Where
+from treeopt.records.latency import LatencyTable
 from treeopt.records.profile import Profile
 from treeopt.records.step_latency import StepLatency
 from treeopt.trees import TokenTree
@@ -21,8 +22,7 @@ class StepSeconds:
     profile: Profile
     model: TokenModel
     prompt_s: float | None = None
-    """Seconds of reading any prompt, as its user knows them; None takes passes of the profile, which a profile of an
-    engine does not have."""
+    """Seconds of reading any prompt, as its user knows them; None takes those of the profile, as far as it has them."""
     _steps: dict[tuple[TokenTree, int], list[float]] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -45,7 +45,16 @@ class StepSeconds:
     @property
     def tells_prompts(self) -> bool:
         """Whether the seconds of reading a prompt are known."""
-        return self.prompt_s is not None or self.profile.engine is None
+        return self.prompt_s is not None or self.profile.engine is None or bool(self._chain_prefill)
+
+    @property
+    def longest_prompt(self) -> int | None:
+        """Tokens of the longest prompt that was timed; None where none was, or the seconds of any are given."""
+        if self.prompt_s is not None:
+            return None
+        prefill = self.profile.prefill
+        tables = self._chain_prefill.values() if prefill is None else (prefill.target,)
+        return max((table.max_tokens for table in tables), default=None)
 
     def step_s(self, tree: TokenTree, texts: int, context_tokens: float) -> float:
         """Return the seconds of a step of so many texts, each with this tree.
@@ -62,14 +71,30 @@ class StepSeconds:
         seconds = self._steps[tree, texts]
         return seconds[0] if len(seconds) == 1 else float(np.interp(context_tokens, self.contexts, seconds))
 
-    def reading_s(self, prompt_tokens: int) -> float:
-        """Return the seconds of reading a prompt: passes of the target of the largest size measured, and the rest's."""
+    def reading_s(self, prompt_tokens: int, draft_tokens: int) -> float:
+        """Return the seconds of reading a prompt, between measured lengths on a straight line.
+
+        Longer prompts than were measured take as long by the token as the longest.  In profiles of treeopt's decoder
+        that have no seconds of prompts, passes of the target stand for them: the largest measured, and the rest's.
+
+        Args:
+            prompt_tokens: of the prompt.
+            draft_tokens: most that are drafted in a step; 0 is a server without a draft model, which reads nothing.
+        """
         if self.prompt_s is not None:
             return self.prompt_s
         if self.profile.engine is not None:
-            return 0.0
+            return self._engine_reading_s(prompt_tokens, draft_tokens)
+        if self.profile.prefill is not None:
+            models = (self.profile.prefill.target, self.profile.prefill.draft)
+            return sum(_reading_s(table, prompt_tokens) for table in models[: 1 + (draft_tokens > 0)])
         passes, rest = divmod(prompt_tokens, len(self._pass_s) - 1)
         return float(passes * self._pass_s[-1] + self._pass_s[rest])
+
+    def _engine_reading_s(self, prompt_tokens: int, draft_tokens: int) -> float:
+        """Return the same of an engine with the longest measured chain that is not longer; 0 where it does not tell."""
+        lengths = [length for length in self._chain_prefill if length <= draft_tokens] or [*self._chain_prefill]
+        return _reading_s(self._chain_prefill[max(lengths)], prompt_tokens) if lengths else 0.0
 
     def _step_s(self, tree: TokenTree, texts: int, context: int) -> float:
         if texts > self.most_texts:
@@ -87,5 +112,17 @@ class StepSeconds:
         return list(self.model.under(first).costs.verify_s.tolist())
 
     @cached_property
+    def _chain_prefill(self) -> dict[int, LatencyTable]:
+        """What an engine tells of reading prompts, by draft length."""
+        chains = [each for latency in self.profile.chain_latencies for each in latency.chains]
+        return {each.length: each.prefill for each in chains if each.prefill is not None}
+
+    @cached_property
     def _latencies(self) -> tuple[StepLatency, ...]:
         return self.profile.latencies_at(self.model.acceptance.temperature)
+
+
+def _reading_s(table: LatencyTable, tokens: int) -> float:
+    """Return the seconds of reading so many tokens; fewer than were timed take as long as the fewest."""
+    within = min(max(tokens, int(table.tokens[0])), table.max_tokens)
+    return float(table.seconds(within)) * max(1.0, tokens / table.max_tokens)

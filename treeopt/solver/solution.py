@@ -18,6 +18,7 @@ from treeopt.solver.best_first import NestedTrees, grow
 from treeopt.solver.certificate import BEST_FIRST, DYNAMIC_PROGRAM, INTEGER_PROGRAM, MAX_CELLS, Certificate, Trees
 from treeopt.solver.dynamic_program import solve_values
 from treeopt.solver.width_limits import solve_limited
+from treeopt.tabular import Row, Tabular
 from treeopt.trees.token_tree import TokenTree
 
 DEFAULT_MAX_DEPTH = 32
@@ -26,7 +27,7 @@ WORTH = 1e-13
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Solution(ArrayRecord):
+class Solution(ArrayRecord, Tabular):
     """The optimum for every budget up to `max_nodes` and every depth up to `max_depth`; trees are made on demand."""
 
     _shown: ClassVar[tuple[str, ...]] = ("max_nodes", "max_depth", "certificate.method", "table")
@@ -90,6 +91,23 @@ class Solution(ArrayRecord):
 
     def _place(self, nodes: int, depth: int) -> tuple[int, int]:
         return whole("depth", depth, 0, self.max_depth), whole("nodes", nodes, 1, self.max_nodes)
+
+    def to_records(self) -> list[Row]:
+        """Return a row for every budget, under the largest depth: the best tree's nodes and depth, and its tokens per step."""
+        columns = zip(
+            self.tree_nodes[-1].tolist(), self.tree_depth[-1].tolist(), self.expected_tokens[-1].tolist(), strict=True
+        )
+        return [
+            {"budget": budget, "nodes": nodes, "depth": depth, "tokens_per_step": tokens}
+            for budget, (nodes, depth, tokens) in enumerate(columns)
+            if budget > 0
+        ]
+
+    def _shown_rows(self) -> list[Row]:
+        """Return the rows of budgets that are powers of two, and of the largest."""
+        return [
+            each for each in self.to_records() if each["budget"].bit_count() == 1 or each["budget"] == self.max_nodes
+        ]
 
     def draft_widths(self) -> Int32:
         """Return int32 (max_depth + 1, max_nodes + 1, max_depth): internal nodes of every tree at each depth.

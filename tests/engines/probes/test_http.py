@@ -154,6 +154,30 @@ class TestLlamaServer:
         assert (asked["prompt"], asked["n_predict"], asked["temperature"]) == ("abc", 4, 0.0)
         running.close()
 
+    def test_how_long_a_prompt_took_is_told(self, serve):
+        timings = {"predicted_n": 9, "predicted_ms": 12.0, "draft_n": 0, "draft_n_accepted": 0}
+        for told, expected in (({}, (None, 0)), ({"prompt_n": 4, "prompt_ms": 50.0}, (0.05, 4))):
+            running, _ = self.running(serve, llama_answer(timings=timings | told))
+            (answer,) = running.answers([QUESTION])
+            assert (answer.prefill_s, answer.prefill_tokens) == expected
+
+    def test_texts_of_a_batch_are_one_request(self, serve):
+        """Of as many, the texts that are asked for first would wait for the others' prompts within their steps."""
+        first, second = (json.loads(llama_answer(content=text)[1]) for text in ("one", "two"))
+        both = json.dumps([{**second, "index": 1}, {**first, "index": 0}])
+        running, seen = self.running(serve, (200, both))
+        found = running.answers([QUESTION._replace(prompt=prompt) for prompt in ("a", "b")])
+        assert [each.text for each in found] == ["one", "two"]
+        (asked,) = (json.loads(body) for path, _, body in seen if path == "/completion")
+        assert asked["prompt"] == ["a", "b"]
+
+    def test_a_server_that_takes_one_prompt_at_a_time_is_asked_so(self, serve):
+        running, seen = self.running(serve, llama_answer())
+        for _ in range(2):
+            assert [each.text for each in running.answers([QUESTION, QUESTION])] == ["text", "text"]
+        assert sum(path == "/completion" for path, *_ in seen) == 1 + 2 * 2
+        running.close()
+
     @pytest.mark.parametrize(
         ("changes", "reason"),
         [

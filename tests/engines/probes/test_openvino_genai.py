@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fake_openvino import DRAFT_S, STEP_S, VERIFY_S, FakeOpenVino
+from tests.support.fake_openvino import DRAFT_S, PROMPT_S, STEP_S, VERIFY_S, FakeOpenVino
 from treeopt.engines.probes import named, openvino_genai, started
 from treeopt.engines.probes.client import Launch, Question
 from treeopt.errors import EngineError
@@ -68,6 +68,8 @@ class TestAnswers:
             len(sizes),
             3,
             (5, 3, 1),
+            pytest.approx(PROMPT_S),
+            3,
         )
         assert answer.after_first == len(sizes) + sum(answer.accepted)
 

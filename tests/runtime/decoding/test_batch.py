@@ -11,7 +11,9 @@ from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, DynamicDrafter, Transformer, load_model
 from treeopt.runtime.decoding.batch import TextRequest
 from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
-from treeopt.runtime.models import memory
+from treeopt.runtime.models import memory, ragged_attention
+from treeopt.runtime.models.model import TextRows, Wants
+from treeopt.runtime.models.ragged_attention import AtOnce, InTurn, ragged_place
 from treeopt.runtime.models.vocabulary import trimmed
 from treeopt.trees import chain, level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
@@ -81,27 +83,90 @@ def test_a_step_is_one_pass_of_the_target_and_one_of_the_draft_for_each_level(pa
     assert counts[0, "forward_ragged"] >= most / 2
 
 
-def test_states_and_logits_of_a_ragged_pass_are_those_of_passes_in_turn(pair):
-    from treeopt.runtime.models.model import TextRows, Wants
+class TestRaggedPasses:
+    """Passes over several texts against one pass for each, behind texts that were left in the same state."""
 
-    target, wants = pair[0], Wants(boundaries=(0, 1), last=True)
-    parts, expected = [], []
-    for number, (prompt, rows) in enumerate(zip(PROMPTS, (1, 4, 2, 3, 1), strict=True)):
-        cache = target.new_cache(40 + 7 * number)
-        target.prefill(torch.tensor(prompt), cache)
-        cache.layers[0][0][0, :, len(prompt)] = 3.0  # a node that was fed before
-        seen = torch.tril(torch.ones(rows, rows)).bool()
-        mask = torch.zeros(rows, len(prompt) + 1 + rows, dtype=torch.float64)
-        mask[:, len(prompt) + 1 :].masked_fill_(~seen, float("-inf"))
-        part = TextRows(torch.arange(rows) + number, len(prompt) + 1 + torch.arange(rows), cache, mask, 1)
-        tokens, positions, *behind, start = part
-        expected.append(target.forward(tokens, positions, *behind, start=start, wants=wants))
-        parts.append(part)
-    for output, single in zip(target.forward_ragged(parts, wants), expected, strict=True):
-        torch.testing.assert_close(output, single, rtol=0, atol=1e-12)
-    for output, single in zip(trimmed(target, 20).forward_ragged(parts), expected, strict=True):
-        assert output.states is None
-        torch.testing.assert_close(output.logits, single.logits[:, :20], rtol=0, atol=1e-12)
+    WANTS = Wants(boundaries=(0, 1), last=True)
+    ROWS = (1, 4, 2, 3, 1)
+
+    def parts(self, target, caches, rows=ROWS):
+        """Return what is fed behind a prompt and one node in each cache, the last tokens with masks."""
+        for number, (prompt, cache, count) in enumerate(zip(PROMPTS, caches, rows, strict=False)):
+            cache.clear()
+            target.prefill(torch.tensor(prompt), cache)
+            before = len(prompt) + 1
+            target.forward(torch.tensor([number]), torch.tensor([len(prompt)]), cache, None)
+            mask = torch.zeros(count, before + count, dtype=torch.float64)
+            mask[:, before:].masked_fill_(~torch.tril(torch.ones(count, count)).bool(), float("-inf"))
+            mask = None if count == 1 else mask
+            yield TextRows(torch.arange(count) + number, before + torch.arange(count), cache, mask, 1)
+
+    def check(self, target, caches, rows=ROWS, order=None):
+        """Compare logits, states, and what the caches hold behind; return the kind of attention."""
+        parts = list(self.parts(target, caches, rows))
+        parts = [parts[each] for each in order or range(len(parts))]
+        outputs = target.forward_ragged(parts, self.WANTS)
+        left = [[entries.clone() for pair in part.cache.layers for entries in pair] for part in parts]
+        for output, part, expected in zip(outputs, parts, left, strict=True):
+            tokens, positions, *behind, start = part
+            for entries in (each for pair in part.cache.layers for each in pair):
+                entries[:, :, part.cache.length + 1 :] = 0
+            single = target.forward(tokens, positions, *behind, start=start, wants=self.WANTS)
+            torch.testing.assert_close(output, single, rtol=0, atol=1e-12)
+            seen = slice(0, part.cache.length + 1 + len(tokens))
+            for found, entries in zip(expected, (each for pair in part.cache.layers for each in pair), strict=True):
+                torch.testing.assert_close(found[:, :, seen], entries[:, :, seen], rtol=0, atol=1e-12)
+        return type(ragged_place(parts, 2))
+
+    def test_caches_that_lie_apart(self, pair):
+        assert self.check(pair[0], [pair[0].new_cache(40 + 7 * number) for number in range(5)]) is InTurn
+
+    @pytest.mark.parametrize("rows", [(1,) * 5, (3,) * 5, ROWS, (2, 1, 1, 2, 2)])
+    @pytest.mark.parametrize("order", [None, [4, 2, 0, 1, 3], [1, 2, 3]], ids=["whole", "shuffled", "some"])
+    def test_caches_side_by_side(self, pair, monkeypatch, rows, order):
+        caches = pair[0].new_caches(40, 5)
+        assert self.check(pair[0], caches, rows, order) in (AtOnce, InTurn)
+        monkeypatch.setattr(ragged_attention, "MOST_PADDING", 100.0)
+        assert self.check(pair[0], caches, rows, order) is AtOnce
+
+    def test_texts_that_lie_far_apart_attend_in_turn(self, pair):
+        caches = pair[0].new_caches(40, 9)
+        alike = [PROMPT] * 9
+
+        def kind(*places):
+            parts = []
+            for place in places:
+                caches[place].clear()
+                pair[0].prefill(torch.tensor(alike[place]), caches[place])
+                parts.append(TextRows(torch.tensor([1]), torch.tensor([len(PROMPT)]), caches[place]))
+            return type(ragged_place(parts, 2))
+
+        assert kind(0, 1, 2) is kind(3, 0) is AtOnce
+        assert kind(0, 4) is InTurn
+
+    def test_a_trimmed_model_shows_fewer_logits(self, pair):
+        model = trimmed(pair[0], 20)
+        parts = list(self.parts(pair[0], model.new_caches(40, 5)))
+        for shown, whole in zip(model.forward_ragged(parts), pair[0].forward_ragged(parts), strict=True):
+            assert shown.states is None
+            assert torch.equal(shown.logits, whole.logits[:, :20])
+
+
+def test_caches_of_a_batch_lie_side_by_side(pair):
+    for decoder in (
+        Decoder(*pair, TREE, temperature=0.0),
+        Decoder(pair[0], DynamicDrafter(pair[1], DynamicTree(top_k=2, depth=3, nodes=7), capacity=128)),
+    ):
+        list(decoder.generate(PROMPT, 3))
+        list(decoder.generate_all(PROMPTS, 5, batch_size=4))
+        for caches in (
+            [each.cache for each in decoder._target_texts],
+            [each.draft.cache for each in decoder._drafter._texts],
+        ):
+            first, *others = sorted(caches, key=lambda cache: cache.whole.batch_size)  # that of `generate` is alone
+            assert first.whole.batch_size == 1
+            assert [each.whole for each in others] == [others[0].whole] * 4
+            assert sorted(each.place for each in others) == [0, 1, 2, 3]
 
 
 def test_seeds_are_of_the_texts(pair):
@@ -176,7 +241,7 @@ class TestErrors:
         with pytest.raises(OutOfMemoryError, match=r"batch_size: expected at most 4, because each text takes .* Got 5"):
             decoder.generate_all(PROMPTS, 4, batch_size=5)
         assert len(texts_of(decoder, batch_size=4)) == len(PROMPTS)
-        assert len(decoder._target_texts) == 4
+        assert decoder._target_texts.free == 4
 
 
 def test_a_model_that_cannot_share_a_pass_is_run_in_turn(pair, monkeypatch):

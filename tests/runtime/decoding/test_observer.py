@@ -3,7 +3,8 @@
 from tests.support.decoded import PROMPT
 from treeopt.profiler.bench.timed_steps import TimedSteps, decoded_text
 from treeopt.runtime import Decoder
-from treeopt.trees import level_widths
+from treeopt.runtime.decoding.observer import observers
+from treeopt.trees import chain, level_widths
 
 TREE = level_widths([2, 2])
 PROMPTS = [PROMPT, PROMPT[:4], [1]]
@@ -58,3 +59,37 @@ def test_a_bench_tells_as_decoding_does(target, draft):
         told_of(target, draft, timed).steps
         == told_of(target, draft, lambda decoder: list(decoder.steps(PROMPT, 20))).steps
     )
+
+
+def test_the_seconds_of_a_step_are_told_once_however_many_texts_it_has(target, draft):
+    seconds = []
+    decoder = Decoder(target, draft, TREE, temperature=0.0, on_step=lambda told: seconds.append(told.seconds))
+    steps = len(list(decoder.steps(PROMPT, 20)))
+    assert len(seconds) == steps
+    assert all(min(each) > 0 for each in seconds)
+    seconds.clear()
+    together = max(len(list(decoder.steps(each, 20))) for each in PROMPTS)
+    seconds.clear()
+    list(decoder.generate_all(PROMPTS, 20, batch_size=len(PROMPTS)))
+    assert len([each for each in seconds if each is not None]) == together
+
+
+def test_an_observer_that_steers_is_given_the_decoder_and_others_are_told_as_well(target, draft):
+    class Steering(Listener):
+        def attach(self, decoder):
+            self.decoder = decoder
+
+        def __call__(self, told):
+            super().__call__(told)
+            self.decoder.change_tree(chain(len(self.steps) % 3))
+
+    steering, listener = Steering(), Listener()
+    decoder = Decoder(
+        target, draft, TREE, temperature=0.0, on_step=observers(None, steering, listener), max_nodes=TREE.nodes
+    )
+    found = list(decoder.generate(PROMPT, 20))
+    assert steering.decoder is decoder
+    assert steering.texts == listener.texts
+    assert found == list(Decoder(target, None, temperature=0.0).generate(PROMPT, 20))
+    assert observers(None) is None
+    assert observers(listener) is listener

@@ -8,7 +8,7 @@ from tests.support.decoded import PROMPT, TREES, decoded_step
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.runtime import Decoder, Sampling, distribution
 from treeopt.runtime.rules import RULES
-from treeopt.trees import level_widths
+from treeopt.trees import chain, level_widths
 
 all_trees = pytest.mark.parametrize("tree", TREES.values(), ids=TREES.keys())
 
@@ -83,3 +83,46 @@ class TestDrafting:
                 wanted = logits_after(draft, [*text[:-1], *path]).topk(len(tree.children(node))).indices.tolist()
                 assert [tokens[child] for child in tree.children(node)] == wanted
             text += decoded_step(decoder, drafted)
+
+
+class TestCatchingUp:
+    def decoded_plainly(self, target, draft, steps):
+        """Return a decoder that drafted nothing for some steps, and its text."""
+        decoder = Decoder(target, draft, chain(0), temperature=0.0, max_nodes=8)
+        decoder.start(PROMPT)
+        return decoder, [*PROMPT, *(token for _ in range(steps) for token in decoder.step().tokens)]
+
+    def test_the_logits_are_those_of_a_fresh_pass_over_each_text_that_was_missed(self, target, draft, logits_after):
+        decoder, text = self.decoded_plainly(target, draft, 9)
+        found = decoder.catch_up(1)
+        for place, row in enumerate(found):
+            torch.testing.assert_close(row, logits_after(draft, text[: len(PROMPT) + place]), rtol=1e-4, atol=1e-4)
+        assert len(found) == 9
+        assert len(decoder.catch_up(1)) == 0  # nothing is left but the root
+
+    @pytest.mark.parametrize("caught_up", [True, False])
+    def test_drafting_begins_again_behind_all_of_the_text(self, target, draft, logits_after, caught_up):
+        decoder, text = self.decoded_plainly(target, draft, 9)
+        if caught_up:
+            decoder.catch_up(1)
+        decoder.change_tree(chain(2))
+        tokens = decoder.draft().tokens.tolist()
+        assert tokens[0] == text[-1]
+        assert tokens[1] == int(logits_after(draft, text).argmax())
+        assert tokens[2] == int(logits_after(draft, [*text, tokens[1]]).argmax())
+
+    def test_all_that_was_missed_is_one_pass(self, target, draft, monkeypatch):
+        decoder, _ = self.decoded_plainly(target, draft, 9)
+        decoder.change_tree(chain(2))
+        fed = []
+        forward = draft.forward
+        monkeypatch.setattr(
+            draft, "forward", lambda tokens, *a, **k: fed.append(len(tokens)) or forward(tokens, *a, **k)
+        )
+        decoder.draft()
+        assert fed == [9, 1, 1]
+
+    def test_without_a_draft_model_there_is_nothing_to_read(self, target):
+        decoder = Decoder(target, None, temperature=0.0)
+        decoder.start(PROMPT)
+        assert decoder.catch_up(1) is None

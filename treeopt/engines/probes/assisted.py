@@ -102,6 +102,7 @@ class RunningAssisted(InProcess):
             else {"do_sample": True, "temperature": question.temperature, "top_k": 0}
         )
         torch.manual_seed(question.seed)
+        asked_s = time.perf_counter()
         with torch.inference_mode():
             found = self._target.generate(
                 **prompt,
@@ -119,6 +120,8 @@ class RunningAssisted(InProcess):
             steps=len(tokens),
             prompt_tokens=length,
             accepted=tuple(sum(size > place for size in tokens) for place in range(1, 1 + self._draft_tokens)),
+            prefill_s=steps.ends_s[0] - asked_s,
+            prefill_tokens=length,
         )
 
     def _drafting(self) -> dict[str, Any]:

@@ -67,6 +67,10 @@ class Answer(NamedTuple):
     prompt_tokens: int
     accepted: tuple[int, ...] = ()
     """How often the 1st, 2nd, … draft token was accepted, where the engine tells it of each text."""
+    prefill_s: float | None = None
+    """Seconds from the question to the first token; None where the engine does not tell."""
+    prefill_tokens: int = 0
+    """Tokens of the prompt that were read in them; others were known of texts before."""
 
     @property
     def after_first(self) -> int:
@@ -102,7 +106,7 @@ class Running(Protocol):
     """An engine that runs under one setting."""
 
     def answers(self, questions: Sequence[Question]) -> list[Answer]:
-        """Return the answers to questions that are asked at the same time.
+        """Return the answers to questions that are asked at the same time, so that their steps are shared.
 
         Raises EngineError where the engine does not answer in time, or answers what is no answer.
         """

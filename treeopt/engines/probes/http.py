@@ -45,6 +45,14 @@ class HttpEngine:
         """Return the JSON object that answers one; raises EngineError for anything else."""
         return self._object(path, self._send("POST", path, json=content))
 
+    def post_for_list(self, path: str, content: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+        """Return the JSON objects of the list that answers one; None where it answers otherwise.  Raises likewise."""
+        try:
+            found = self._send("POST", path, json=content).json()
+        except ValueError:
+            return None
+        return found if isinstance(found, list) and all(isinstance(each, dict) for each in found) else None
+
     def get(self, path: str) -> dict[str, Any]:
         """Return the JSON object at a path; raises likewise."""
         return self._object(path, self._send("GET", path))

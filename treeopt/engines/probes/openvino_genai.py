@@ -183,6 +183,8 @@ class RunningOpenVino(InProcess):
             steps=len(sizes),
             prompt_tokens=text.prompt_tokens,
             accepted=tuple(sum(size > place for size in sizes) for place in range(1, 1 + self._launch.draft_tokens)),
+            prefill_s=text.ends_s[0] - text.asked_s if text.ends_s else None,
+            prefill_tokens=text.prompt_tokens,
         )
 
 
@@ -199,6 +201,7 @@ class _Text:
 
     def __init__(self, handle: Any, prompt_tokens: int) -> None:
         self.handle, self.prompt_tokens = handle, prompt_tokens
+        self.asked_s = time.perf_counter()
         self.tokens: list[int] = []
         self.sizes: list[int] = []
         self.ends_s: list[float] = []

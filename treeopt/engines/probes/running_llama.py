@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from treeopt.engines.probes.child import Child
 from treeopt.engines.probes.client import NGRAM, Answer, Counters, Launch, Question
@@ -19,9 +20,15 @@ class RunningLlama:
         self._child = child
         self._drafts = launch.draft_tokens > 0 and launch.method != NGRAM  # which finds nothing in many a text
         self._pool = ThreadPoolExecutor(launch.slots)
+        self._takes_several = True
 
     def answers(self, questions: Sequence[Question]) -> list[Answer]:
         """See `Running`."""
+        if len(questions) > 1 and self._takes_several:
+            found = self._answers_together(questions)
+            if found is not None:
+                return found
+            self._takes_several = False
         return list(self._pool.map(self._answer, questions))
 
     def counters(self) -> Counters | None:
@@ -35,7 +42,25 @@ class RunningLlama:
         if self._child is not None:
             self._child.close()
 
+    def _answers_together(self, questions: Sequence[Question]) -> list[Answer] | None:
+        """Return the answers to one request of all prompts, so that no text's steps wait for another's prompt.
+
+        None where the questions are not alike but for their prompts, or the server does not take several.
+        """
+        first = questions[0]
+        if any(each._replace(prompt=first.prompt) != first for each in questions):
+            return None
+        content = {**self._content(first), "prompt": [each.prompt for each in questions]}
+        found = self._http.post_for_list("/completion", content)
+        if found is None or len(found) != len(questions):
+            return None
+        return [self._read(each) for each in sorted(found, key=lambda each: number(NAME, each, "index"))]
+
     def _answer(self, question: Question) -> Answer:
+        return self._read(self._http.post("/completion", self._content(question)))
+
+    @staticmethod
+    def _content(question: Question) -> dict[str, Any]:
         content = {
             "prompt": question.prompt,
             "n_predict": question.max_new_tokens,
@@ -46,7 +71,9 @@ class RunningLlama:
         }
         if question.temperature > 0:  # the whole distribution: samplers that are on by default are not the model's
             content |= {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
-        found = self._http.post("/completion", content)
+        return content
+
+    def _read(self, found: dict[str, Any]) -> Answer:
         timings = found.get("timings")
         if not isinstance(timings, dict) or not isinstance(found.get("content"), str):
             raise EngineError(f"{NAME}: expected content and timings in its answer. Got {sorted(found)!r:.80}.")
@@ -66,4 +93,6 @@ class RunningLlama:
             decode_s=number(NAME, timings, "predicted_ms") / 1000,
             steps=tokens - 1 - accepted,
             prompt_tokens=int(number(NAME, found, "tokens_evaluated")),
+            prefill_s=number(NAME, timings, "prompt_ms") / 1000 if "prompt_ms" in timings else None,
+            prefill_tokens=int(number(NAME, timings, "prompt_n")) if "prompt_n" in timings else 0,
         )

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from time import perf_counter
+from typing import NamedTuple, Protocol
 
 from treeopt.errors import OutOfMemoryError, TextsError, TreeoptError
 from treeopt.runtime.decoding.ending import Ending
-from treeopt.runtime.decoding.observer import Observer
+from treeopt.runtime.decoding.observer import Observer, StepSeconds
 from treeopt.runtime.decoding.step_acceptance import StepAcceptance
 from treeopt.runtime.decoding.target_text import TargetText
 from treeopt.runtime.drafters.drafter import Drafter, Step
@@ -22,6 +23,8 @@ class TextRequest:
     max_new_tokens: int
     stop: Sequence[Sequence[int]] = ()
     seed: int | None = None
+    ignore_end_tokens: bool = False
+    """Go on behind the target's end tokens: a text whose steps are timed is to last."""
 
 
 class TextStep(NamedTuple):
@@ -35,6 +38,8 @@ class TextStep(NamedTuple):
     """Whether this is the last step of the text."""
     error: TreeoptError | None = None
     """Why the text could not be decoded, or not further."""
+    committed: int = 0
+    """Tokens that the step brought, those behind the end of the text included."""
 
 
 class BatchText(NamedTuple):
@@ -46,6 +51,17 @@ class BatchText(NamedTuple):
     """By which target and drafter know it."""
     request: TextRequest
     ending: Ending
+
+
+class Waiting(Protocol):
+    """Texts that are to be decoded."""
+
+    def __call__(self, *, wait: bool) -> BatchText | TextStep | None:
+        """Return the next, or the only step of one that cannot be decoded.
+
+        Args:
+            wait: whether to wait for it; None says then that no more will come, and else that there is none now.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +84,15 @@ class Batch:
     before_step: Callable[[int], object]
     on_step: Observer | None = None
 
-    def decode(self, texts: Iterable[BatchText], size: int) -> Iterator[TextStep]:
-        """Yield the steps of texts, `size` of which are decoded at a time."""
-        waiting, running = iter(texts), list[BatchText]()
+    def decode(self, waiting: Waiting, size: int) -> Iterator[TextStep]:
+        """Yield the steps of texts, `size` of which are decoded at a time; those that wait join before each step."""
+        running: list[BatchText] = []
         try:
             while True:
-                while len(running) < size and (text := next(waiting, None)) is not None:
+                while len(running) < size and (text := waiting(wait=not running)) is not None:
+                    if isinstance(text, TextStep):
+                        yield text
+                        continue
                     running.append(text)  # before it begins, because it may be broken off there
                     error = self._begin_error(text)
                     if error is not None or text.ending.reached:
@@ -94,8 +113,11 @@ class Batch:
         """Decode one step of every text."""
         at = [self.targets[text.key] for text in texts]
         keys = [text.key for text in texts]
+        start_s = perf_counter()
         proposals = self.drafter.propose(keys, [each.noise for each in at])
+        drafted_s = perf_counter()
         outputs = run_together([each.call(proposal) for each, proposal in zip(at, proposals, strict=True)])
+        verified_s = perf_counter()
         found, steps = [], dict[int, Step]()
         for text, each, proposal, output in zip(texts, at, proposals, outputs, strict=True):
             try:
@@ -105,12 +127,17 @@ class Batch:
                 continue
             each.cache.keep(0, step.path)
             count = text.ending.count(step.tokens)
-            found.append((text, TextStep(text.number, step.tokens[:count], text.ending.reached)))
+            taken = step.tokens[:count]
+            found.append((text, TextStep(text.number, taken, text.ending.reached, committed=len(step.tokens))))
         self.drafter.accept(list(steps), list(steps.values()))
         if self.on_step is not None:
+            seconds: StepSeconds | None = StepSeconds(
+                drafted_s - start_s, verified_s - drafted_s, perf_counter() - verified_s
+            )
             for text, each, proposal in zip(texts, at, proposals, strict=True):
                 if text.key in steps:
-                    each.tell(self.on_step, text.key, proposal, steps[text.key])
+                    each.tell(self.on_step, text.key, proposal, steps[text.key], seconds)
+                    seconds = None
         return found
 
     def _begin_error(self, text: BatchText) -> TreeoptError | None:

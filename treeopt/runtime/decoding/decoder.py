@@ -3,24 +3,29 @@
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
+from time import perf_counter
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.records.sampling import Sampling, draft_sampling_of
 from treeopt.runtime.decoding.acceptance import acceptance_by
-from treeopt.runtime.decoding.batch import Batch, BatchText, TextRequest, TextStep, tokens_of
+from treeopt.runtime.decoding.arriving import ArrivedTexts, Arriving
+from treeopt.runtime.decoding.batch import Batch, BatchText, TextRequest, TextStep, Waiting, tokens_of
 from treeopt.runtime.decoding.ending import Ending
 from treeopt.runtime.decoding.limits import check_text
-from treeopt.runtime.decoding.observer import Observer
+from treeopt.runtime.decoding.observer import Observer, Steering, StepSeconds
 from treeopt.runtime.decoding.setup import Setup, fitting_rule
 from treeopt.runtime.decoding.step_acceptance import StepAcceptance
 from treeopt.runtime.decoding.target_text import TargetText
-from treeopt.runtime.drafters.drafter import Drafter, Proposal, Step
+from treeopt.runtime.drafters.drafter import BatchedDrafter, Drafter, Proposal, Step
+from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.runtime.drafters.texts import Texts
 from treeopt.runtime.models.graphs import GraphPool, pool_for
-from treeopt.runtime.models.model import LanguageModel, Output
+from treeopt.runtime.models.model import LanguageModel, Output, caches_of_texts
+from treeopt.runtime.rules import Rule
 from treeopt.runtime.rules.verify import Verdict
 from treeopt.texts.stop import Stopping
 from treeopt.trees import TokenTree
@@ -92,17 +97,47 @@ class Decoder:
         self._drafter: Drafter = drafter if isinstance(drafter, Drafter) else self._static
         self._acceptance = StepAcceptance(target.name, acceptance_by(self._rule, sampling, target))
         self._acceptance.prepare(self._static.tree)
-        self._target_texts = Texts(partial(self._new_text, pool))
+        self._target_texts = Texts(partial(self._new_texts, pool))
         self._at: TargetText  # the target at the text that `step` decodes, which the first `start` begins
-        self._sampling = sampling
+        self._sampling, self._draft_sampling = sampling, sampled_from
         self._on_step = on_step
         self._seed = seed
         self._text = self._texts = 0
+        if isinstance(on_step, Steering):
+            on_step.attach(self)
 
     @property
     def tree(self) -> TokenTree:
         """The static tree; the root alone where a drafter brings trees of its own."""
         return self._static.tree
+
+    @property
+    def rule(self) -> Rule:
+        """The verification rule."""
+        return self._rule
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the target's tokens are sampled."""
+        return self._sampling
+
+    @property
+    def draft_sampling(self) -> Sampling:
+        """What a static tree's children are sampled from."""
+        return self._draft_sampling
+
+    @property
+    def takes_trees(self) -> bool:
+        """Whether a draft model fills a static tree, which `change_tree` may replace."""
+        return isinstance(self._static, StaticTreeDrafter)
+
+    def catch_up(self, text: int) -> Tensor | None:
+        """Have the draft model read what of a text it was not fed; see `StaticTreeDrafter.catch_up`.
+
+        None where no draft model fills static trees.
+        """
+        static = self._static
+        return static.catch_up(text) if isinstance(static, StaticTreeDrafter) else None
 
     def change_tree(self, tree: TokenTree) -> None:
         """Draft and verify another tree from the next step on, between texts or within one.
@@ -209,20 +244,24 @@ class Decoder:
         return tokens_of(self.steps_of_all(requests, batch_size=batch_size, schedule=schedule), len(requests))
 
     def steps_of_all(
-        self, requests: Sequence[TextRequest], *, batch_size: int = 8, schedule: TreeSchedule | None = None
+        self,
+        requests: Sequence[TextRequest] | Arriving,
+        *,
+        batch_size: int = 8,
+        schedule: TreeSchedule | None = None,
     ) -> Iterator[TextStep]:
         """Return an iterator over the steps of several texts, as `generate_all` without its error at the end.
 
-        An error is told in the last step of its text; raises what `generate_all` raises before anything runs.
+        Requests may also arrive while texts are decoded, in a `queue.Queue` or what offers its `get`: they are numbered
+        as they come and join before the next step as far as there is room, and None ends them.  While nothing is
+        decoded, the next one is waited for.
+
+        An error is told in the last step of its text; raises what `generate_all` raises before anything runs, save for
+        requests that arrive.
         """
-        size = min(batch_size, max(1, len(requests)))
-        self._setup.check_batch(self._sampling, size, there=len(self._target_texts))
-        first = self._texts + 1
-        self._texts += len(requests)
-        texts = [
-            BatchText(number, first + number, request, self._ending(request.max_new_tokens, request.stop))
-            for number, request in enumerate(requests)
-        ]
+        size = min(batch_size, max(1, len(requests))) if isinstance(requests, Sequence) else batch_size
+        self._setup.check_batch(self._sampling, size, there=self._target_texts.free)
+        waiting = self._waiting(requests)
         if schedule is not None:
             for each in schedule.trees:
                 self._check_change(each.tree)
@@ -231,10 +270,13 @@ class Decoder:
             if schedule is not None:
                 self._take(schedule.tree(count))
 
+        self._target_texts.reserve(size)
+        if isinstance(self._drafter, BatchedDrafter):
+            self._drafter.reserve(size)
         batch = Batch(
             self._drafter, self._target_texts, self._acceptance, self._begin_checked, before_step, self._on_step
         )
-        return batch.decode(texts, size)
+        return batch.decode(waiting, size)
 
     def start(self, token_ids: Sequence[int], *, seed: int | None = None) -> None:
         """Begin a text: fill the caches with all of it but the last token, which becomes the root."""
@@ -246,11 +288,19 @@ class Decoder:
 
     def step(self) -> Step:
         """Decode one step of the text."""
+        if self._on_step is None:
+            proposal = self.draft()
+            step = self.accept(proposal, self.verify(proposal))
+            self.commit(step)
+            return step
+        start_s = perf_counter()
         proposal = self.draft()
+        drafted_s = perf_counter()
         output = self.verify(proposal)
+        verified_s = perf_counter()
         step = self.accept(proposal, output)
         self.commit(step)
-        self.tell(proposal, step)
+        self.tell(proposal, step, StepSeconds(drafted_s - start_s, verified_s - drafted_s, perf_counter() - verified_s))
         return step
 
     def draft(self) -> Proposal:
@@ -278,10 +328,22 @@ class Decoder:
         self._at.cache.keep(0, step.path)
         self._drafter.accept([self._text], [step])
 
-    def tell(self, proposal: Proposal, step: Step) -> None:
+    def tell(self, proposal: Proposal, step: Step, seconds: StepSeconds | None = None) -> None:
         """Tell the observer, if there is one, of a step that is committed."""
         if self._on_step is not None:
-            self._at.tell(self._on_step, self._text, proposal, step)
+            self._at.tell(self._on_step, self._text, proposal, step, seconds)
+
+    def _waiting(self, requests: Sequence[TextRequest] | Arriving) -> Waiting:
+        if not isinstance(requests, Sequence):
+            return ArrivedTexts(requests, self._batch_text)
+        texts = iter([self._batch_text(number, request) for number, request in enumerate(requests)])
+        return lambda *, wait: next(texts, None)  # noqa: ARG005
+
+    def _batch_text(self, number: int, request: TextRequest) -> BatchText:
+        """Return the text of a request; raises InvalidValueError for stops that are none."""
+        ending = self._ending_of(request)
+        self._texts += 1
+        return BatchText(number, self._texts, request, ending)
 
     def _check_change(self, tree: TokenTree) -> None:
         if self._setup.tree is None:
@@ -314,14 +376,21 @@ class Decoder:
         vocabulary = self.target.config.vocabulary
         check_text(token_ids, max_new_tokens, vocabulary=vocabulary, max_text_tokens=self.max_text_tokens)
 
-    def _new_text(self, pool: GraphPool | None) -> TargetText:
-        """Return the target ready for one text, and for the static tree."""
-        at = TargetText(self._setup, self._drafter.wants, pool)
-        at.prepared.make(self._static.tree)
-        return at
+    def _new_texts(self, pool: GraphPool | None, texts: int) -> list[TargetText]:
+        """Return the target ready for so many texts, and for the static tree."""
+        caches = caches_of_texts(self.target, self.max_text_tokens + self.max_nodes, texts)
+        found = [TargetText(self._setup, cache, self._drafter.wants, pool) for cache in caches]
+        for at in found:
+            at.prepared.make(self._static.tree)
+        return found
 
-    def _ending(self, max_new_tokens: int, stop: Sequence[Sequence[int]] = ()) -> Ending:
-        ends = [(token,) for token in self.target.config.end_tokens]
+    def _ending_of(self, request: TextRequest) -> Ending:
+        return self._ending(request.max_new_tokens, request.stop, ignore_end_tokens=request.ignore_end_tokens)
+
+    def _ending(
+        self, max_new_tokens: int, stop: Sequence[Sequence[int]] = (), *, ignore_end_tokens: bool = False
+    ) -> Ending:
+        ends = [] if ignore_end_tokens else [(token,) for token in self.target.config.end_tokens]
         return Ending(max_new_tokens, Stopping([*ends, *stop], vocabulary=self.target.config.vocabulary))
 
     def _loop(self, step: Callable[[], Step], ending: Ending, text: int) -> Iterator[tuple[Step, int]]:

@@ -1,9 +1,22 @@
 """What observers of decoding are told of each step, such as one that learns from it or counts what was accepted."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from treeopt.runtime.drafters.drafter import Proposal, Step
+
+if TYPE_CHECKING:
+    from treeopt.runtime.decoding.decoder import Decoder
+
+
+class StepSeconds(NamedTuple):
+    """What a step took; of texts decoded together, all of them."""
+
+    draft: float
+    verify: float
+    """The target's pass, as long as the host waits for it."""
+    rest: float
+    """Accepting and committing; on a device what is left of the pass."""
 
 
 class DecodedStep(NamedTuple):
@@ -17,7 +30,40 @@ class DecodedStep(NamedTuple):
     """What was drafted, as it was sampled: weights and trees that change later do not change it."""
     step: Step
     """What was accepted of it, and the target's logits after every node."""
+    seconds: StepSeconds | None = None
+    """Told with the first of texts that are decoded together, None with the others."""
 
 
 Observer = Callable[[DecodedStep], object]
 """Called after every step of every text; it may change the tree and the weights of what drafts."""
+
+
+@runtime_checkable
+class Steering(Protocol):
+    """An observer that changes the decoder's tree, and has to know the decoder for it."""
+
+    def attach(self, decoder: "Decoder") -> None:
+        """Take a decoder that was made a moment ago, whose steps it will be told of."""
+
+    def __call__(self, step: DecodedStep) -> object:
+        """See `Observer`."""
+
+
+def observers(*each: Observer | None) -> Observer | None:
+    """Return what tells every one of some observers in turn, None where there is none."""
+    found = [one for one in each if one is not None]
+    return found[0] if len(found) == 1 else _Several(found) if found else None
+
+
+class _Several:
+    def __init__(self, each: Sequence[Observer]) -> None:
+        self._each = each
+
+    def attach(self, decoder: "Decoder") -> None:
+        for observer in self._each:
+            if isinstance(observer, Steering):
+                observer.attach(decoder)
+
+    def __call__(self, step: DecodedStep) -> None:
+        for observer in self._each:
+            observer(step)

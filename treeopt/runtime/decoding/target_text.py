@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 import torch
 
-from treeopt.runtime.decoding.observer import DecodedStep, Observer
+from treeopt.runtime.decoding.observer import DecodedStep, Observer, StepSeconds
 from treeopt.runtime.decoding.prepared import PreparedTrees
 from treeopt.runtime.decoding.setup import Setup
 from treeopt.runtime.drafters.drafter import Proposal, States, Step, Wants
 from treeopt.runtime.models.graphs import GraphPool, passes_over
+from treeopt.runtime.models.model import TextCache
 from treeopt.runtime.models.together import PassCall
 
 
@@ -17,14 +18,15 @@ class TargetText:
 
     Args:
         setup: models and limits of the decoder.
+        cache: of one text.
         wants: hidden states that the drafter reads.
         pool: where passes are captured as graphs, or None to run them operation by operation.
     """
 
-    def __init__(self, setup: Setup, wants: Wants, pool: GraphPool | None) -> None:
+    def __init__(self, setup: Setup, cache: TextCache, wants: Wants, pool: GraphPool | None) -> None:
         self._target = setup.target
         self._wants = wants
-        self.cache = setup.target.new_cache(setup.max_text_tokens + setup.max_nodes)
+        self.cache = cache
         self._passes = passes_over(
             setup.target,
             self.cache,
@@ -53,9 +55,11 @@ class TargetText:
         run = self.prepared.of(proposal.tree, side).run
         return PassCall(run, tokens if tokens.device == self._target.device else tokens.to(self._target.device))
 
-    def tell(self, observer: Observer, number: int, proposal: Proposal, step: Step) -> None:
+    def tell(
+        self, observer: Observer, number: int, proposal: Proposal, step: Step, seconds: StepSeconds | None
+    ) -> None:
         """Tell an observer of a step of the text, which has this number."""
-        observer(DecodedStep(number, self._tokens, proposal, step))
+        observer(DecodedStep(number, self._tokens, proposal, step, seconds))
         self._tokens += step.tokens
 
     def forget(self) -> None:

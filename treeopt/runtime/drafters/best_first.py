@@ -1,12 +1,13 @@
 """SpecExec: in every step the draft model grows the most probable paths that fit a budget (Svirschevski et al., 2024)."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.best_first_expansion import BestFirstExpansion
 from treeopt.runtime.drafters.drafted_nodes import Children, Expanded
-from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, Feed, new_draft_model
-from treeopt.runtime.models.memory import new_cache
+from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, Feed, draft_models
+from treeopt.runtime.models.memory import new_caches
 from treeopt.runtime.models.model import LanguageModel, TextCache
 from treeopt.runtime.models.together import Passing
 from treeopt.trees.specexec import SpecExecSetting
@@ -28,9 +29,10 @@ class SpecExecDrafter(ExpandingDrafter):
 
     def __init__(self, model: LanguageModel, setting: SpecExecSetting, *, capacity: int) -> None:
         _check(setting, model, capacity)
-        cache = partial(_cache, model, setting, capacity)
-        draft = new_draft_model(model, cache, capacity)
-        super().__init__(model, draft, children=setting.branching, max_nodes=setting.budget)
+        caches = partial(_caches, model, setting, capacity)
+        super().__init__(
+            model, draft_models(model, caches, capacity), children=setting.branching, max_nodes=setting.budget
+        )
         self.setting = setting
 
     def _expand(self, root: Children, feed: Feed) -> Passing[Expanded | None]:
@@ -60,9 +62,9 @@ def _check(setting: SpecExecSetting, model: LanguageModel, capacity: int) -> Non
         )
 
 
-def _cache(model: LanguageModel, setting: SpecExecSetting, capacity: int) -> TextCache:
+def _caches(model: LanguageModel, setting: SpecExecSetting, capacity: int, texts: int) -> Sequence[TextCache]:
     try:
-        return new_cache(model, capacity + setting.max_fed)
+        return new_caches(model, capacity + setting.max_fed, texts)
     except (RuntimeError, MemoryError):
         raise InvalidValueError(
             f"budget: expected a cache of the draft model that fits into memory. Got {setting.max_fed} nodes fed in a "

@@ -1,6 +1,6 @@
 """What drafts at one text, and a draft model there: its cache, and the tokens at the text's end that it was not fed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -11,7 +11,7 @@ from treeopt.runtime.drafters.drafted_nodes import Children
 from treeopt.runtime.drafters.drafter import States, Step
 from treeopt.runtime.models.model import LanguageModel, ModelSizes, TextCache
 from treeopt.runtime.models.passes import Passes, PassNodes, TreePass
-from treeopt.runtime.models.together import PassCall, Passing
+from treeopt.runtime.models.together import PassCall, Passing, run_together
 from treeopt.trees import chain
 
 
@@ -56,11 +56,16 @@ class TextDraft(Protocol):
         """Move on to a new root; `fed` tells of each node how many were fed in this step before it, -1 for not at all."""
 
 
+NewDrafts = Callable[[int], Sequence[TextDraft]]
+"""Makes a draft model or a head ready for so many texts."""
+
+
 class DraftModel:
     """A model that drafts below one text's root.
 
     The cache holds the committed text but for `pending`, the tokens that were not fed: the root, and before it the
-    accepted leaf, which was never fed because it had no children.  Where steps draft nothing, what is pending grows.
+    accepted leaf, which was never fed because it had no children.  Where steps draft nothing, what is pending grows, and
+    all of it is fed at once when drafting begins again.
     Behind the text stand the step's nodes, in the order of feeding.
 
     Args:
@@ -91,12 +96,21 @@ class DraftModel:
 
     def root_logits(self) -> Passing[Tensor]:
         """Feed what is pending and return the logits (1, V) after its last token, the root."""
-        while len(self.pending) > 2:
-            yield self._pass_over_pending(2)
-            self._commit_pending(2)
+        if len(self.pending) > 2:
+            yield self._pass_over_missed()
+            self._commit_pending(len(self.pending) - 1)
         output = yield self._pass_over_pending(len(self.pending))
         self._commit_pending(len(self.pending) - 1)
         return output.logits[-1:]
+
+    @torch.inference_mode()
+    def catch_up(self) -> Tensor:
+        """Feed what is pending before the root, and return the logits (m, V) after each of these tokens."""
+        if len(self.pending) < 2:
+            return torch.empty((0, self.model.config.vocabulary), device=self.model.device)
+        logits = run_together([self._pass_over_missed()])[0].logits
+        self._commit_pending(len(self.pending) - 1)
+        return logits
 
     def accept(self, step: Step, fed: Sequence[int]) -> None:
         """Move on to a new root: keep the fed nodes of the accepted path and remember what was not fed."""
@@ -108,6 +122,10 @@ class DraftModel:
     def _pass_over_pending(self, count: int) -> PassCall:
         tokens = torch.tensor(self.pending[:count]).to(self.model.device, non_blocking=True)
         return PassCall(self._runs[count - 1], tokens)
+
+    def _pass_over_missed(self) -> PassCall:
+        missed = torch.tensor(self.pending[:-1]).to(self.model.device, non_blocking=True)
+        return PassCall(self.passes.once(PassNodes.whole(chain(len(missed) - 1))), missed)
 
     def _commit_pending(self, count: int) -> None:
         self.cache.length += count

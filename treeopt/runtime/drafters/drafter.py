@@ -96,3 +96,11 @@ class Drafter(Protocol):
 
     def end(self, text: int) -> None:
         """Forget a text; it may have been broken off anywhere, also while it was begun."""
+
+
+@runtime_checkable
+class BatchedDrafter(Drafter, Protocol):
+    """A drafter that drafts faster for several texts where it is told before how many there will be."""
+
+    def reserve(self, texts: int) -> None:
+        """Make room for so many texts beside those that were begun; may raise OutOfMemoryError."""

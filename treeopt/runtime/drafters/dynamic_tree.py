@@ -4,8 +4,8 @@ from functools import partial
 
 from treeopt.runtime.drafters.beam_expansion import BeamExpansion
 from treeopt.runtime.drafters.drafted_nodes import Children, Expanded
-from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, Feed, new_draft_model
-from treeopt.runtime.models.memory import new_cache
+from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, Feed, draft_models
+from treeopt.runtime.models.memory import new_caches
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.together import Passing
 from treeopt.trees.dynamic_tree import DynamicTree
@@ -21,9 +21,8 @@ class DynamicDrafter(ExpandingDrafter):
     """
 
     def __init__(self, model: LanguageModel, tree: DynamicTree, *, capacity: int) -> None:
-        cache = partial(new_cache, model, capacity + sum(tree.draft_widths))
-        draft = new_draft_model(model, cache, capacity)
-        super().__init__(model, draft, children=tree.top_k, max_nodes=tree.nodes)
+        caches = partial(new_caches, model, capacity + sum(tree.draft_widths))
+        super().__init__(model, draft_models(model, caches, capacity), children=tree.top_k, max_nodes=tree.nodes)
         self.tree = tree
 
     def _expand(self, root: Children, feed: Feed) -> Passing[Expanded | None]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from treeopt.runtime.drafters.draft_model import DraftModel, DraftSource, TextDraft, likeliest_children
+from treeopt.runtime.drafters.draft_model import DraftModel, DraftSource, NewDrafts, TextDraft, likeliest_children
 from treeopt.runtime.drafters.drafted_nodes import Beams, Children, Expanded
 from treeopt.runtime.drafters.drafter import NOTHING, Proposal, Scores, States, Step, Wants
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
@@ -33,7 +33,7 @@ class ExpandingDrafter(ABC):
 
     Args:
         model: what gives the distributions; they are those of temperature 1, whatever the target's.
-        new_draft: makes it ready for one text.
+        new_drafts: makes it ready for so many texts.
         children: tokens wanted after each node.
         max_nodes: most nodes of a tree.
         wants: hidden states of the target that it reads.
@@ -44,7 +44,7 @@ class ExpandingDrafter(ABC):
     def __init__(
         self,
         model: DraftSource,
-        new_draft: Callable[[], TextDraft],
+        new_drafts: NewDrafts,
         *,
         children: int,
         max_nodes: int,
@@ -54,11 +54,15 @@ class ExpandingDrafter(ABC):
         self.wants = wants
         self._model = model
         self._children = children
-        self._texts = Texts(lambda: _Expansion(new_draft()))
+        self._texts = Texts(lambda texts: [_Expansion(draft) for draft in new_drafts(texts)])
 
     def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
         """See `Drafter`."""
         self._texts.begin(text).draft.begin(tokens, states)
+
+    def reserve(self, texts: int) -> None:
+        """See `BatchedDrafter`."""
+        self._texts.reserve(texts)
 
     @torch.inference_mode()
     def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
@@ -103,19 +107,14 @@ def feed(draft: TextDraft, beams: Beams, device: torch.device, *, children: int)
     return likeliest_children(output.logits, children)
 
 
-def new_draft_model(
-    model: LanguageModel, new_cache: Callable[[], TextCache], capacity: int
-) -> Callable[[], DraftModel]:
-    """Return what makes a draft model ready for one text.
+def draft_models(
+    model: LanguageModel, new_caches: Callable[[int], Sequence[TextCache]], capacity: int
+) -> Callable[[int], list[DraftModel]]:
+    """Return what makes a draft model ready for so many texts.
 
     Args:
         model: the draft model.
-        new_cache: makes a cache of one text, with room for the longest and all nodes fed in a step.
+        new_caches: makes caches of one text, with room for the longest and all nodes fed in a step.
         capacity: longest text.
     """
-
-    def new_draft() -> DraftModel:
-        cache = new_cache()
-        return DraftModel(model, cache, TreePasses(model, cache, capacity))
-
-    return new_draft
+    return lambda texts: [DraftModel(model, cache, TreePasses(model, cache, capacity)) for cache in new_caches(texts)]

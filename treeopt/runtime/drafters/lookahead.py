@@ -94,7 +94,9 @@ class LookaheadDrafter:
     def __init__(self, window: int, ngram: int, candidates: int, *, pool_keys: int = POOL_KEYS) -> None:
         self.setting = LookaheadSetting(window, ngram, candidates)
         self.max_tokens = self.setting.max_nodes
-        self._texts = Texts(lambda: LookaheadText(self.setting, NgramPool(ngram, pool_keys, candidates)))
+        self._texts = Texts(
+            lambda texts: [LookaheadText(self.setting, NgramPool(ngram, pool_keys, candidates)) for _ in range(texts)]
+        )
 
     def begin(self, text: int, tokens: Sequence[int], states: States | None = None) -> None:  # noqa: ARG002
         """See `Drafter`."""

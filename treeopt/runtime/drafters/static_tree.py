@@ -1,17 +1,19 @@
 """Static trees: a draft model fills the same tree in every step, level by level, by passes over its internal nodes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 import torch
+from torch import Tensor
 
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.draft_levels import TreeDraft
-from treeopt.runtime.drafters.draft_model import DraftModel, DraftSource, TextDraft
+from treeopt.runtime.drafters.draft_model import DraftModel, DraftSource, NewDrafts, TextDraft
 from treeopt.runtime.drafters.drafter import NOTHING, Proposal, Scores, States, Step, Wants
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.texts import Texts
 from treeopt.runtime.models.graphs import GraphPool, passes_over
-from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel, caches_of_texts
 from treeopt.runtime.models.together import PassCall, Passing, finish_together
 from treeopt.runtime.rules import Rule
 from treeopt.trees import TokenTree
@@ -22,7 +24,7 @@ class FilledTreeDrafter:
 
     Args:
         model: what gives the distributions.
-        new_draft: makes it ready for one text.
+        new_drafts: makes it ready for so many texts.
         tree: the tree.
         rule: the verification rule, which says how children are sampled.
         sampling: what they are sampled from; greedy takes the likeliest, whatever the rule.
@@ -33,7 +35,7 @@ class FilledTreeDrafter:
     def __init__(
         self,
         model: DraftSource,
-        new_draft: Callable[[], TextDraft],
+        new_drafts: NewDrafts,
         tree: TokenTree,
         *,
         rule: Rule,
@@ -45,11 +47,17 @@ class FilledTreeDrafter:
         self.max_tokens = max_nodes
         self.sampled = rule.random_drafts
         self.wants = wants
-        self._texts = Texts(lambda: _FilledTree(model, new_draft(), self.tree, rule, sampling))
+        self._texts = Texts(
+            lambda texts: [_FilledTree(model, draft, self.tree, rule, sampling) for draft in new_drafts(texts)]
+        )
 
     def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
         """See `Drafter`."""
         self._texts.begin(text).draft.begin(tokens, states)
+
+    def reserve(self, texts: int) -> None:
+        """See `BatchedDrafter`."""
+        self._texts.reserve(texts)
 
     @torch.inference_mode()
     def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator]) -> list[Proposal]:
@@ -94,13 +102,23 @@ class StaticTreeDrafter(FilledTreeDrafter):
     ) -> None:
         most = tree.nodes if max_nodes is None else max_nodes
 
-        def new_draft() -> DraftModel:
-            cache = model.new_cache(capacity + most)
-            passes = passes_over(model, cache, capacity=capacity, max_nodes=most, pool=pool)
-            return DraftModel(model, cache, passes)
+        def new_drafts(texts: int) -> list[DraftModel]:
+            caches = caches_of_texts(model, capacity + most, texts)
+            passes = partial(passes_over, model, capacity=capacity, max_nodes=most, pool=pool)
+            return [DraftModel(model, cache, passes(cache)) for cache in caches]
 
-        super().__init__(model, new_draft, tree, rule=rule, sampling=sampling, max_nodes=most)
+        super().__init__(model, new_drafts, tree, rule=rule, sampling=sampling, max_nodes=most)
         self.model = model
+
+    def catch_up(self, text: int) -> Tensor:
+        """Feed the draft model what it was not fed of a text, but for the root; return the logits (m, V) after each token.
+
+        Steps with the root alone leave that to the first step that drafts; this has it done, and tells what the draft
+        model thought of the text meanwhile.
+        """
+        draft = self._texts[text].draft
+        assert isinstance(draft, DraftModel)  # `new_draft` makes no other
+        return draft.catch_up()
 
     def change_tree(self, tree: TokenTree) -> None:
         """Draft another tree from the next step on, in all texts."""

@@ -1,6 +1,8 @@
 """What drafters keep of texts: an object for each, used again for another text once its own has ended."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heappop, heappush
+from itertools import count
 from typing import Generic, TypeVar
 
 Kept = TypeVar("Kept")
@@ -10,32 +12,47 @@ class Texts(Generic[Kept]):
     """Objects of texts that are decoded now, by the texts' numbers.
 
     Args:
-        make: makes one; the first is made at once.
+        make: makes so many, which lie side by side; the first is made at once.
     """
 
-    def __init__(self, make: Callable[[], Kept]) -> None:
+    def __init__(self, make: Callable[[int], Sequence[Kept]]) -> None:
         self._make = make
-        self._free = [make()]
-        self._taken: dict[int, Kept] = {}
+        self._numbers = count()
+        self._free: list[tuple[int, Kept]] = []  # a heap: neighbours are taken one after the other
+        self._taken: dict[int, tuple[int, Kept]] = {}
+        self._add(1)
 
     def begin(self, text: int) -> Kept:
         """Return an object for a text that begins, or begins anew."""
         self.end(text)
-        self._taken[text] = self._free.pop() if self._free else self._make()
-        return self._taken[text]
+        if not self._free:
+            self._add(1)
+        self._taken[text] = heappop(self._free)
+        return self._taken[text][1]
 
     def __getitem__(self, text: int) -> Kept:
-        return self._taken[text]
+        return self._taken[text][1]
 
     def end(self, text: int) -> None:
         """Take back the object of a text, if it has one."""
         if text in self._taken:
-            self._free.append(self._taken.pop(text))
+            heappush(self._free, self._taken.pop(text))
 
-    def __len__(self) -> int:
-        """Return how many objects there are, those that no text has included."""
-        return len(self._free) + len(self._taken)
+    def reserve(self, texts: int) -> None:
+        """Have free objects for so many texts; those that are made lie side by side, and no free one is kept then."""
+        if len(self._free) < texts:
+            self._free.clear()
+            self._add(texts)
+
+    @property
+    def free(self) -> int:
+        """How many objects no text has."""
+        return len(self._free)
 
     def __iter__(self) -> Iterator[Kept]:
         """Yield all objects, those that no text has included."""
-        yield from (*self._free, *self._taken.values())
+        yield from (each for _, each in (*self._free, *self._taken.values()))
+
+    def _add(self, texts: int) -> None:
+        for each in self._make(texts):
+            heappush(self._free, (next(self._numbers), each))

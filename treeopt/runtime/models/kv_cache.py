@@ -18,21 +18,37 @@ class KVCache(TextLengths):
 
     `keep(text, path)` moves the accepted nodes' entries to length, length+1, … and makes them committed; the rest of the
     tree is forgotten because the next step writes over it.
+
+    Args:
+        store: (2, layers, batch, key_value_heads, capacity, head_size), keys and values.
+        rotations: complex64 (positions, 1, head_size / 2), of every position that a token in the cache can have.
+        whole: the cache that this one is a part of; by default it is whole.
+        place: of the first text there.
     """
 
-    def __init__(
-        self, config: ModelConfig, capacity: int, batch_size: int, *, rotations: Rotations, dtype: torch.dtype
-    ) -> None:
-        super().__init__(batch_size)
-        shape = (2, config.layers, batch_size, config.key_value_heads, capacity, config.head_size)
-        self._store = torch.zeros(shape, dtype=dtype, device=rotations.device)
-        self.layers: list[tuple[Tensor, Tensor]] = list(zip(self._store[0], self._store[1], strict=True))
+    def __init__(self, store: Tensor, rotations: Tensor, *, whole: "KVCache | None" = None, place: int = 0) -> None:
+        self.batch_size, self.capacity = store.shape[2], store.shape[4]
+        super().__init__(self.batch_size)
+        self._store = store
+        self.layers: list[tuple[Tensor, Tensor]] = list(zip(store[0], store[1], strict=True))
         """One (keys, values) pair a layer, each (batch, key_value_heads, capacity, head_size)."""
-        # held here, because a captured graph reads them where they lie; a tree may be as deep as its text is long
-        self.rotations = rotations.up_to(min(capacity, 2 * config.max_positions))
-        """complex64 (positions, 1, head_size / 2), of every position that a token in the cache can have."""
-        self.batch_size = batch_size
-        self.capacity = capacity
+        self.rotations = rotations  # held here, because a captured graph reads them where they lie
+        self.whole = self if whole is None else whole
+        self.place = place
+
+    @classmethod
+    def empty(
+        cls, config: ModelConfig, capacity: int, batch_size: int, *, rotations: Rotations, dtype: torch.dtype
+    ) -> "KVCache":
+        """Return a cache without a token, with room for `capacity` of each text."""
+        shape = (2, config.layers, batch_size, config.key_value_heads, capacity, config.head_size)
+        reachable = min(capacity, 2 * config.max_positions)  # a tree may be as deep as its text is long
+        return cls(torch.zeros(shape, dtype=dtype, device=rotations.device), rotations.up_to(reachable))
+
+    def texts(self) -> list["KVCache"]:
+        """Return a cache for each text alone; they lie side by side in the memory of this one."""
+        stores = self._store.split(1, dim=2)
+        return [KVCache(each, self.rotations, whole=self, place=place) for place, each in enumerate(stores)]
 
     def keep(self, text: int, path: Sequence[int]) -> None:
         """Commit the tree nodes of a text at the offsets `path` from its length, rising from 0, and drop the others.

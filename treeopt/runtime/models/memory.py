@@ -12,6 +12,7 @@ for themselves.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ import torch
 
 from treeopt.errors import OutOfMemoryError
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.models.model import LanguageModel, SizedModel, TextCache
+from treeopt.runtime.models.model import LanguageModel, SizedModel, TextCache, caches_of_texts
 from treeopt.trees import TokenTree
 
 SORTING = 20
@@ -96,10 +97,11 @@ def check_texts(each: Counter[torch.device], texts: int, *, there: int) -> None:
             )
 
 
-def new_cache(model: LanguageModel, capacity: int) -> TextCache:
-    """Return a model's cache for so many tokens; raises OutOfMemoryError where it does not fit into what is free."""
-    check_room(model.device, cache_bytes(model, capacity), f"{model.name}'s cache of {capacity} tokens")
-    return model.new_cache(capacity)
+def new_caches(model: LanguageModel, capacity: int, texts: int) -> Sequence[TextCache]:
+    """Return a model's caches for so many tokens of each text; OutOfMemoryError where they do not fit in what is free."""
+    what = f"{model.name}'s cache of {capacity} tokens" + (f" for each of {texts} texts" if texts > 1 else "")
+    check_room(model.device, texts * cache_bytes(model, capacity), what)
+    return caches_of_texts(model, capacity, texts)
 
 
 def check_room(device: torch.device, needed_bytes: int, what: str) -> None:

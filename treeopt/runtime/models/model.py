@@ -1,7 +1,7 @@
 """What decoding and measuring need of a model: the built-in transformer offers it, and so does transformers' adapter."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -187,6 +187,9 @@ class SizedModel(LanguageModel, Protocol):
 class RaggedModel(LanguageModel, Protocol):
     """A model that reads several texts of unlike lengths in one pass."""
 
+    def new_caches(self, capacity: int, texts: int) -> Sequence[TextCache]:
+        """Return empty caches for `capacity` tokens of one text each, which one pass reads best."""
+
     def forward_ragged(self, parts: Sequence[TextRows], wants: Wants = NOTHING) -> list[Output]:
         """Return what `forward` does of each text, whose number of tokens, length and mask are its own."""
 
@@ -214,3 +217,15 @@ class StaticModel(LanguageModel, Protocol):
             mask: (n, extent) to add to the attention scores of the first `extent` slots.
             wants: hidden states.
         """
+
+
+def reads_ragged(model: LanguageModel) -> TypeGuard[RaggedModel]:
+    """Return whether a model reads texts of unlike lengths in one pass; `isinstance` would cost a share of a step."""
+    return hasattr(model, "forward_ragged")
+
+
+def caches_of_texts(model: LanguageModel, capacity: int, texts: int) -> Sequence[TextCache]:
+    """Return empty caches of a model for `capacity` tokens of one text each."""
+    if reads_ragged(model):
+        return model.new_caches(capacity, texts)
+    return [model.new_cache(capacity) for _ in range(texts)]

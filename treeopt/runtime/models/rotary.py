@@ -139,11 +139,11 @@ def _yarn(settings: Fields, said: set[str], original_positions: int) -> YarnScal
     def number(field: str, default: float) -> float:
         return settings.number(field) if field in said else default
 
-    def grown(by: float) -> float:
+    def magnitude(by: float) -> float:
         return 0.1 * by * math.log(factor) + 1
 
     scale, scale_all = number("mscale", 0.0), number("mscale_all_dim", 0.0)
-    amplitude = grown(scale) / grown(scale_all) if scale and scale_all else grown(1.0)
+    amplitude = magnitude(scale) / magnitude(scale_all) if scale and scale_all else magnitude(1.0)
     fast, slow = number("beta_fast", 32.0), number("beta_slow", 1.0)
     if slow >= fast:
         raise settings.error("beta_fast", f"expected more than beta_slow, {slow:g}. Got {fast:g}.")

@@ -1,11 +1,11 @@
 """Passes of several texts run as one, so that the weights of a model are read once for all of them."""
 
 from collections.abc import Generator, Sequence
-from typing import NamedTuple, TypeGuard, TypeVar
+from typing import NamedTuple, TypeVar
 
 from torch import Tensor
 
-from treeopt.runtime.models.model import LanguageModel, Output, RaggedModel
+from treeopt.runtime.models.model import Output, reads_ragged
 from treeopt.runtime.models.passes import Pass, TreePass
 
 
@@ -35,11 +35,6 @@ def run_together(calls: Sequence[PassCall]) -> list[Output]:
     if model is None or not reads_ragged(model):
         return [call.run(call.tokens) for call in calls]
     return model.forward_ragged([run.rows(call.tokens) for run, call in zip(runs, calls, strict=True)], runs[0].wants)
-
-
-def reads_ragged(model: LanguageModel) -> TypeGuard[RaggedModel]:
-    """Return whether a model reads texts of unlike lengths in one pass; `isinstance` would cost a share of a step."""
-    return hasattr(model, "forward_ragged")
 
 
 def finish_together(works: Sequence[Passing[Result]]) -> list[Result]:

@@ -8,11 +8,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.models.attention import Place, RaggedPlace, SharedPlace, WholeText
+from treeopt.runtime.models.attention import Place, SharedPlace, WholeText
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.kv_cache import KVCache
 from treeopt.runtime.models.linear import Product
 from treeopt.runtime.models.model import NOTHING, Output, States, TextRows, Wants, check_boundaries
+from treeopt.runtime.models.ragged_attention import ragged_place
 from treeopt.runtime.models.rotary import Rotations, rotate
 
 
@@ -59,7 +60,11 @@ class Transformer:
 
     def new_cache(self, capacity: int, batch_size: int = 1) -> KVCache:
         """Return an empty cache for `capacity` tokens of each text, tree nodes included."""
-        return KVCache(self.config, capacity, batch_size, rotations=self._rotations, dtype=self.dtype)
+        return KVCache.empty(self.config, capacity, batch_size, rotations=self._rotations, dtype=self.dtype)
+
+    def new_caches(self, capacity: int, texts: int) -> list[KVCache]:
+        """Return empty caches for `capacity` tokens of one text each, which lie side by side."""
+        return self.new_cache(capacity, texts).texts()
 
     def cache_bytes(self, capacity: int, batch_size: int = 1) -> int:
         """Return the bytes of keys and values in a cache for `capacity` tokens of each text."""
@@ -121,7 +126,8 @@ class Transformer:
     @torch.inference_mode()
     def forward_ragged(self, parts: Sequence[TextRows], wants: Wants = NOTHING) -> list[Output]:
         """Return what `forward` does of each of some texts, each in a cache of its own, from one pass over all of them."""
-        found = self._layers(torch.cat([part.tokens for part in parts]), RaggedPlace(parts), wants)
+        place = ragged_place(parts, self.config.heads // self.config.key_value_heads)
+        found = self._layers(torch.cat([part.tokens for part in parts]), place, wants)
         output, sizes = self._output(found, wants), [part.tokens.shape[0] for part in parts]
         logits = output.logits.split(sizes)
         if output.states is None:

@@ -116,6 +116,10 @@ class TrimmedRaggedModel(TrimmedModel):
 
     _model: RaggedModel
 
+    def new_caches(self, capacity: int, texts: int) -> Sequence[TextCache]:
+        """Return the model's caches."""
+        return self._model.new_caches(capacity, texts)
+
     def forward_ragged(self, parts: Sequence[TextRows], wants: Wants = NOTHING) -> list[Output]:
         """Return the first columns of the model's logits, and its states, for each text."""
         return [self._shown(output) for output in self._model.forward_ragged(parts, wants)]

@@ -26,7 +26,9 @@ def load_model(
     """
     found = ModelFolder.of(folder)
     files = found.weight_files
-    return build_model(found.config, _Folder(found.path, files, dtype, torch.device(device)), name=found.path.name)
+    return build_model(
+        found.config, FolderTensors(found.path, files, dtype, torch.device(device)), name=found.path.name
+    )
 
 
 def check_folder(folder: Path | str) -> None:
@@ -114,7 +116,7 @@ def _pairs_together(rows: Tensor, config: ModelConfig) -> Tensor:
     return halves.transpose(1, 2).reshape(rows.shape)
 
 
-class _Folder:
+class FolderTensors:
     """The tensors of a folder by name, from one file or several."""
 
     def __init__(self, folder: Path, files: dict[str, Path], dtype: torch.dtype, device: torch.device) -> None:

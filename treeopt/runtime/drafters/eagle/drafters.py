@@ -1,7 +1,5 @@
 """Drafters that an EAGLE head fills trees for: static ones by depth and rank, and dynamic ones."""
 
-from functools import partial
-
 import numpy as np
 
 from treeopt.errors import InvalidValueError
@@ -49,7 +47,7 @@ class EagleDrafter(FilledTreeDrafter):
         fed = max(1, int(np.count_nonzero(tree.child_counts)))
         super().__init__(
             head,
-            partial(EagleText, head, capacity, fed),
+            lambda texts: [EagleText(head, capacity, fed) for _ in range(texts)],
             tree,
             rule=rule,
             sampling=sampling,
@@ -72,8 +70,14 @@ class EagleDynamicDrafter(ExpandingDrafter):
 
     def __init__(self, head: EagleHead, tree: DynamicTree, *, capacity: int) -> None:
         _check_children("top_k", tree.top_k, head)
-        draft = partial(EagleText, head, capacity, sum(tree.draft_widths))
-        super().__init__(head, draft, children=tree.top_k, max_nodes=tree.nodes, wants=head.wants)
+        fed = sum(tree.draft_widths)
+        super().__init__(
+            head,
+            lambda texts: [EagleText(head, capacity, fed) for _ in range(texts)],
+            children=tree.top_k,
+            max_nodes=tree.nodes,
+            wants=head.wants,
+        )
         self.head = head
         self.tree = tree
 

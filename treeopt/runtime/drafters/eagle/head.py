@@ -167,7 +167,7 @@ class EagleHead:
         config = self.config
         slot = 2 * config.layers * config.key_value_heads * config.head_size * self.dtype.itemsize
         check_room(self.device, slot * capacity, f"{self.name}'s cache of {capacity} tokens")
-        return KVCache(config, capacity, 1, rotations=self._rotations, dtype=self.dtype)
+        return KVCache.empty(config, capacity, 1, rotations=self._rotations, dtype=self.dtype)
 
     def hidden(self, x: Tensor, tokens: Tensor, cache: KVCache, place: Place) -> Tensor:
         """Return the residual stream (n, hidden) after all layers, of slots whose keys and values are written.

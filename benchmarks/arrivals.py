@@ -1,0 +1,246 @@
+"""Does a server do what `treeopt simulate` says?  Texts that arrive at random, at the real decoder and at llama-server.
+
+    python benchmarks/arrivals.py --seconds 60
+
+The bundled pair is profiled, and llama-server with four slots probed, on this machine and now.  Then texts arrive for so
+many seconds at each of three rates, plain decoding, fixed trees and the schedule in turn, the same texts for each; what
+the simulation says of these texts stands beside what was seen.  `whole` is from a text's arrival to its last token.
+Rates are shares of what plain decoding can do; fixed trees are those that the simulation finds the fastest at the
+lowest and at the highest.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+import numpy as np
+from arrival_servers import AskedServer, DecoderServer, LlamaServer
+from conditions import bar, conditions, say
+
+from treeopt import bundled
+from treeopt.engines.probes.client import Launch
+from treeopt.engines.probes.named import engine_client
+from treeopt.errors import TreeoptError
+from treeopt.planner.model import token_model
+from treeopt.planner.request import PlanRequest
+from treeopt.records.profile import Profile
+from treeopt.runtime.models.pair import load_pair
+from treeopt.simulation.arrivals import Arrival, Load, arrivals
+from treeopt.simulation.outcome import Percentiles
+from treeopt.simulation.served import ServedText
+from treeopt.simulation.serving import Server, serve
+from treeopt.simulation.settings import SCHEDULE, ServedSetting, served_settings
+from treeopt.simulation.step_seconds import StepSeconds
+from treeopt.simulation.step_tokens import step_tokens
+from treeopt.texts.prompts import bench_prompts, load_prompts
+
+PROMPT_TOKENS, NEW_TOKENS = (32, 128), (64, 64)
+SHARES = (0.2, 0.45, 0.7)
+"""Of what plain decoding can do."""
+PARTS = 3
+"""Into which the seconds of a setting are cut, so that drift of the machine hits all settings alike."""
+DRAWS = 8
+"""Simulations of each part: their texts are easier or harder at random."""
+SLOTS, LENGTH = 4, 2
+"""Texts that llama-server decodes at a time, and its draft tokens."""
+THREADS = 1
+"""Of llama-server, beside whoever asks."""
+COLUMNS = ("tokens/s", "first token, ms", "99 %", "whole text, ms", "99 %")
+"""Of each: simulated, seen, and how far the first is off."""
+TOOL = Path(__file__).resolve().parents[1] / "tools" / "make_gguf.py"
+PROFILE = ("profile", "--batch-sizes", "1,2,4,8", "--context-tokens", "64,192", "--max-tokens", "16")
+PROFILE_S = 150
+"""Of measuring for the profile."""
+PROBE = ("probe", "llama-server", "--lengths", f"0,{LENGTH}", "--batch-sizes", "1,2,4", "--threads", str(THREADS))
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What some parts came to together."""
+
+    tokens_per_s: float
+    first: Percentiles
+    whole: Percentiles
+
+    @classmethod
+    def of(cls, parts: Sequence[Sequence[ServedText]]) -> "Seen":
+        """Return that of parts, each from its first arrival to its last token."""
+        texts = [each for part in parts for each in part]
+        seconds = sum(
+            max(each.finished_s for each in part) - min(each.asked.arrival_s for each in part) for part in parts
+        )
+        return cls(
+            sum(each.asked.new_tokens for each in texts) / seconds,
+            Percentiles.of([each.time_to_first_token_s for each in texts]),
+            Percentiles.of([each.latency_s for each in texts]),
+        )
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """Tokens per second, and ms until the first token and the last, median and 99th percentile."""
+        waits = (self.first.median_s, self.first.p99_s, self.whole.median_s, self.whole.p99_s)
+        return (self.tokens_per_s, *(1000 * each for each in waits))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A server and the profile that says what it will do."""
+
+    server: AskedServer
+    seconds: StepSeconds
+    settings: Sequence[ServedSetting]
+    most_texts: int
+
+    def rates(self) -> list[float]:
+        """Return texts a second: shares of those that plain decoding has done when nobody ever waits for texts."""
+        load = Load(rate_per_s=1000, prompt_tokens=PROMPT_TOKENS, new_tokens=NEW_TOKENS, duration_s=1)
+        done = Seen.of(self.simulated(self.settings[0], [arrivals(load)]))
+        return [share * done.tokens_per_s / NEW_TOKENS[0] for share in SHARES]
+
+    def fastest_fixed(self, rate: float) -> ServedSetting:
+        """Return the setting under which whole texts take the least time at a rate."""
+        load = Load(rate_per_s=rate, prompt_tokens=PROMPT_TOKENS, new_tokens=NEW_TOKENS, duration_s=20)
+        texts = [arrivals(load)]
+        return min(self.settings, key=lambda each: Seen.of(self.simulated(each, texts)).whole.median_s)
+
+    def simulated(self, setting: ServedSetting, parts: Sequence[Sequence[Arrival]]) -> list[list[ServedText]]:
+        tokens = step_tokens(self.seconds.model, setting.trees)
+        return [
+            serve(
+                texts,
+                [
+                    Server(
+                        setting=setting,
+                        seconds=self.seconds,
+                        tokens=tokens,
+                        noise=np.random.default_rng(draw),
+                        most_texts=self.most_texts,
+                    )
+                ],
+            )
+            for texts in parts
+            for draw in range(DRAWS)
+        ]
+
+    def race(self, seconds: float) -> None:
+        """Print a line for each rate and setting, and at each rate how the schedule does beside the fixed settings."""
+        say(f"\n{'texts/s':>8}  {'':<25}{''.join(f'{name:>21}' for name in COLUMNS)}")
+        for rate in self.rates():
+            load = Load(rate_per_s=rate, prompt_tokens=PROMPT_TOKENS, new_tokens=NEW_TOKENS, duration_s=seconds / PARTS)
+            parts = [arrivals(replace(load, seed=part)) for part in range(PARTS)]
+            served: dict[str, list[list[ServedText]]] = {each.name: [] for each in self.settings}
+            for texts in bar(parts, f"{rate:.1f} texts/s"):
+                for setting in self.settings:
+                    served[setting.name].append(self.server.serve(setting, texts))
+            for setting in self.settings:
+                simulated = Seen.of(self.simulated(setting, parts)).numbers
+                seen = Seen.of(served[setting.name]).numbers
+                columns = (f"{a:>8.0f}{b:>7.0f}{a / b - 1:>+6.0%}" for a, b in zip(simulated, seen, strict=True))
+                say(f"{rate:>8.1f}  {setting.name:<25}{''.join(columns)}")
+            self._schedule_beside({name: Seen.of(each) for name, each in served.items()})
+
+    def _schedule_beside(self, seen: dict[str, Seen]) -> None:
+        if SCHEDULE not in seen:
+            return
+        fixed = {name: each.whole.median_s for name, each in seen.items() if name != SCHEDULE}
+        best = min(fixed, key=lambda name: fixed[name])
+        schedule = seen[SCHEDULE].whole.median_s
+        say(f"{'':>10}schedule: {schedule / fixed[best] - 1:+.1%} in the median of whole texts beside {best}")
+
+
+def decoder_comparison(folder: Path) -> Comparison:
+    """Profile the bundled pair, and return the decoder beside what the profile says of it."""
+    profile = measured(folder, *PROFILE, "--time-budget", f"{PROFILE_S}s")
+    pair = load_pair()
+    prompts = [pair.tokenizer.encode(text) for text in bench_prompts(load_prompts())]
+    seconds = StepSeconds(profile, token_model(profile.acceptances[0]))
+    server = DecoderServer.of(
+        pair.target,
+        pair.draft,
+        prompts=[each for each in prompts if len(each) >= PROMPT_TOKENS[1]],
+        temperature=0.0,
+        most_texts=seconds.most_texts,
+        longest=PROMPT_TOKENS[1] + NEW_TOKENS[1],
+    )
+    plain, *fixed, schedule = served_settings(profile, seconds, PlanRequest())
+    found = Comparison(server, seconds, [plain, *fixed], seconds.most_texts)
+    rates = found.rates()
+    chosen = {found.fastest_fixed(rate).name for rate in (rates[0], rates[-1])}
+    settings = [plain, *(each for each in fixed if each.name in chosen), schedule]
+    return Comparison(server, seconds, settings, seconds.most_texts)
+
+
+def llama_comparison(folder: Path, server_of: LlamaServer, models: Sequence[str]) -> Comparison:
+    """Probe llama-server, and return it beside what the profile says of it."""
+    profile = measured(folder, *PROBE, "--target", models[0], "--draft", models[1])
+    seconds = StepSeconds(profile, token_model(profile.acceptances[0]))
+    found = served_settings(profile, seconds, PlanRequest())
+    settings = [each for each in found[:-1] if each.draft_tokens in (0, LENGTH)]
+    return Comparison(server_of, seconds, settings, SLOTS)
+
+
+def measured(folder: Path, *command: str) -> Profile:
+    """Return the profile that a command of treeopt writes, or has written there before."""
+    path = folder / f"{command[0]}.yaml"
+    if not path.exists():
+        subprocess.run([sys.executable, "-m", "treeopt", *command, "-o", path], check=True)
+    return Profile.load(path)
+
+
+def gguf_models(folder: Path) -> list[str]:
+    """Return target and draft of the bundled pair as GGUF files."""
+    found = []
+    for source in (bundled.TARGET, bundled.DRAFT):
+        path = folder / f"{source.name}.gguf"
+        subprocess.run([sys.executable, TOOL, source, "--type", "f16", "-o", path], check=True)
+        found.append(str(path))
+    return found
+
+
+@click.command()
+@click.option("--seconds", default=6.0, show_default=True, help="For which texts arrive at each setting and rate.")
+@click.option("--only", type=click.Choice(["decoder", "llama-server"]), help="One of the servers.")
+@click.option("--folder", type=Path, help="Where models and profiles are kept; those that are there count.")
+def main(seconds: float, only: str | None, folder: Path | None) -> None:
+    """Measure, simulate and serve; print a line for each rate and setting."""
+    runs = len(SHARES) * (4 * (only != "llama-server") + 2 * (only != "decoder"))
+    print(f"{conditions()}, processors {sorted(os.sched_getaffinity(0))}")
+    print(
+        f"the bundled pair, temperature 0, prompts of {PROMPT_TOKENS[0]} to {PROMPT_TOKENS[1]} tokens, texts of ",
+        end="",
+    )
+    print(f"{NEW_TOKENS[0]}; takes about {6 + 1.1 * runs * seconds / 60:.0f} minutes", flush=True)
+    with TemporaryDirectory() as name:
+        folder = folder or Path(name)
+        if only != "llama-server":
+            found = decoder_comparison(folder)
+            say(f"\ntreeopt's decoder, at most {found.most_texts} texts at a time, float32")
+            found.race(seconds)
+        if only != "decoder":
+            try:
+                client = engine_client("llama-server", url=None, threads=THREADS, timeout_s=600)
+            except TreeoptError as error:
+                say(f"\nllama-server: not run. {error}")
+                return
+            models = gguf_models(folder)
+            prompts = [list(text.encode()) for text in bench_prompts(load_prompts())]
+            launch = Launch(
+                target=models[0], draft=models[1], draft_tokens=0, slots=SLOTS, threads=THREADS, timeout_s=600
+            )
+            server = LlamaServer(
+                client=client, launch=launch, prompts=[each for each in prompts if len(each) >= PROMPT_TOKENS[1]]
+            )
+            with closing(server):
+                found = llama_comparison(folder, server, models)
+                say(f"\nllama-server ({client.version}), {SLOTS} slots, f16, {THREADS} thread, chains of {LENGTH}")
+                found.race(seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""`treeopt bench --batch-size`: several texts at a time, predicted and decoded for real, as a table, a picture and JSON."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from treeopt.cli.bench_pair import load_fitting
+from treeopt.cli.bench_tree import promised_model
+from treeopt.cli.options.bench import REPEATS, BenchOptions
+from treeopt.cli.options.inputs import load_profile, read_any_tree
+from treeopt.cli.options.rule import checked_rule
+from treeopt.cli.terminal import warn
+from treeopt.errors import InfeasibleError, InterruptionError, TreeoptError
+from treeopt.records.warnings import BatchesWithoutSteps, BatchesWithoutTimes
+from treeopt.report.plan_text import subject
+from treeopt.trees.tree_schedule import is_schedule, load_schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from treeopt.planner.batch_rivals import BatchRivals
+    from treeopt.planner.model import TokenModel
+    from treeopt.records.profile import Profile
+    from treeopt.trees import TreeFile
+
+
+def bench_batches(asked: BenchOptions) -> None:
+    """Decode with every tree and plainly in turn at every batch size, and put the results beside the predictions."""
+    profile = load_profile(asked.profile_path)
+    planned = None if asked.tree is None else _tree_file(asked.tree)
+    drafts, rivals = _rivals(profile, planned, asked)
+    models = load_fitting(asked, profile, tree=asked.tree, planned=planned)
+    _warn_of_times(profile, drafts, asked)
+    from treeopt.profiler.bench.batches import BatchRace, batch_bench
+    from treeopt.profiler.bench.compare import workload_as_measured
+    from treeopt.profiler.decoding import Decoding
+    from treeopt.report.batch_bench import batch_bench_json, batch_bench_table
+    from treeopt.texts.prompts import bench_prompts
+
+    held_out, acceptance = bench_prompts(asked.prompts.load(models.tokenizer)), drafts.acceptance
+    if max(asked.batch_sizes) > len(held_out):
+        raise TreeoptError(
+            f"--batch-size: expected 1 to {len(held_out)}, the prompts kept for benchmarks. Got {max(asked.batch_sizes)}: "
+            "take fewer texts at a time, or more prompts with --prompts and --max-prompts."
+        )
+    race = BatchRace(
+        target=models.target,
+        draft=models.draft,
+        ways={size: each.trees for size, each in rivals.items()},
+        workload=workload_as_measured(
+            held_out, acceptance, max_new_tokens=asked.max_new_tokens, repeats=asked.repeats or REPEATS
+        ),
+        decoding=Decoding(
+            rule=acceptance.rule,
+            sampling=acceptance.sampling,
+            draft_sampling=acceptance.draft_sampling,
+            lossy=asked.lossy,
+        ),
+    )
+    found = batch_bench(race, rivals)
+    asked.publish(batch_bench_table(found), batch_bench_json(found))
+    if asked.plot is not None:
+        from treeopt.report.batch_figure import save_batch_figure
+
+        save_batch_figure(found, asked.plot, title=subject(profile))
+    if found.rounds < race.workload.repeats:
+        raise InterruptionError(
+            f"interrupted after {found.rounds} of {race.workload.repeats} rounds; the numbers are from those. Run it again "
+            "for the rest."
+        )
+
+
+def _tree_file(path: Path) -> "TreeFile":
+    """Return the tree of a file, of a schedule the one for a single text.
+
+    Raises TreeoptError for a tree that another drafter than the draft model fills.
+    """
+    from treeopt.trees import TreeFile
+
+    if is_schedule(path):
+        schedule = load_schedule(path)
+        return TreeFile(tree=schedule.tree(1), provenance=schedule.provenance)
+    planned = read_any_tree(path)
+    if planned.drafter is not None:
+        raise TreeoptError(
+            f"{path}: expected a tree that the draft model fills. Got one for {planned.drafter.name}, whose batches are not "
+            f"predicted: decode with it by treeopt run {path} --prompts FILE --batch-size N."
+        )
+    return planned
+
+
+def _rivals(
+    profile: "Profile", planned: "TreeFile | None", asked: BenchOptions
+) -> "tuple[TokenModel, Mapping[int, BatchRivals]]":
+    """Return the acceptance that is predicted by, and what is raced at each batch size."""
+    from treeopt.planner.batch_rivals import rivals_of
+
+    sizes = sorted(asked.batch_sizes)
+    if planned is None or asked.tree is None:
+        return _planned(profile, sizes, asked)
+    drafts = promised_model(profile, planned, asked).drafts
+    if not is_schedule(asked.tree):
+        return drafts, rivals_of(profile, drafts, dict.fromkeys(sizes), [planned.tree])
+    schedule = load_schedule(asked.tree)
+    chosen = {size: schedule.tree(size) for size in sizes}
+    return drafts, rivals_of(profile, drafts, chosen, list(chosen.values()))
+
+
+def _planned(
+    profile: "Profile", sizes: list[int], asked: BenchOptions
+) -> "tuple[TokenModel, Mapping[int, BatchRivals]]":
+    """Return the same of the plans for each size, all by the rule that is best for the fewest texts."""
+    from dataclasses import replace
+
+    from treeopt.planner import PlanRequest
+    from treeopt.planner.batch_rivals import one_rule, planned_rivals
+
+    request = PlanRequest(rule=asked.rule, temperature=asked.temperature, lossy=asked.lossy)
+    try:
+        first = one_rule(profile, request, sizes)
+        checked_rule(first.rule, lossy=asked.lossy)
+        request = replace(request, rule=first.rule, temperature=first.temperature)
+        return first.model.drafts, planned_rivals(profile, request, sizes)
+    except InfeasibleError as error:
+        text = str(error).removesuffix("Profile there, or allow it with extrapolate=True.")
+        listed = ",".join(map(str, sorted({1, *sizes})))
+        raise InfeasibleError(f"{text}Measure them: treeopt profile --batch-sizes {listed}.") from None
+
+
+def _warn_of_times(profile: "Profile", drafts: "TokenModel", asked: BenchOptions) -> None:
+    """Warn of batch sizes that nothing is predicted for, and of times without the overhead of batches."""
+    latencies = profile.latencies_at(drafts.acceptance.temperature)
+    measured = [each.batch_size for each in latencies]
+    beyond = tuple(size for size in sorted(asked.batch_sizes) if not min(measured) <= size <= max(measured))
+    if beyond:
+        warn(BatchesWithoutTimes(beyond))
+    if max(asked.batch_sizes) > 1 and any(each.batch_size > 1 and not each.steps for each in latencies):
+        warn(BatchesWithoutSteps())

@@ -1,0 +1,88 @@
+"""Timing how long a text takes to begin: the whole prompt in one pass of each model."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from treeopt.profiler.clock import Work
+from treeopt.profiler.latency.rounds import timed_rounds
+from treeopt.profiler.recorder import Recorder
+from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.prefill import PrefillLatency
+from treeopt.runtime import Decoder
+from treeopt.runtime.decoding.limits import trained_tokens
+from treeopt.runtime.models.model import LanguageModel
+from treeopt.trees import chain
+
+LEAST_TOKENS = 16
+"""Of the shortest prompt that is timed."""
+MOST_ROUNDS = 5
+BUDGET_SHARE = 0.05
+"""Of a time budget, after which no further round begins."""
+
+
+def prompt_lengths(longest: int) -> list[int]:
+    """Return the tokens of the prompts that are timed: doubled again and again, and the longest.
+
+    >>> prompt_lengths(100), prompt_lengths(9)
+    ([16, 32, 64, 100], [9])
+    """
+    doubled = [LEAST_TOKENS << times for times in range(longest.bit_length())]
+    return [each for each in doubled if each < longest] + [longest]
+
+
+class PrefillTimes:
+    """Times how long prompts of several lengths take.
+
+    Args:
+        target, draft: the pair.
+        text: token ids that prompts are made of.
+        longest: tokens of the longest prompt; no more than the models take.
+        recorder: what times the calls, and where samples go.
+    """
+
+    def __init__(
+        self, target: LanguageModel, draft: LanguageModel, text: Sequence[int], longest: int, recorder: Recorder
+    ) -> None:
+        self._models = {"target": target, "draft": draft}
+        self._longest = min(longest, trained_tokens(target, draft))
+        self._text: list[int] = np.resize(np.asarray(text), self._longest).tolist()
+        self._recorder = recorder
+
+    @property
+    def calls(self) -> int:
+        """Most calls that are timed for a round."""
+        return len(self._models) * len(prompt_lengths(self._longest))
+
+    def measure(self, rounds: int, budget_s: float | None = None) -> PrefillLatency:
+        """Time all that the journal does not hold yet.
+
+        Args:
+            rounds: samples of each length, at most `MOST_ROUNDS` of which are taken.
+            budget_s: seconds for the whole profile; None for all rounds.
+        """
+        works = {name: self._works(model) for name, model in self._models.items()}
+        for number in range(1, min(rounds, MOST_ROUNDS) + 1):
+            for name, each in works.items():
+                timed_rounds(_kind(name), each, number, self._recorder)
+            if budget_s is not None and self._spent_s() > BUDGET_SHARE * budget_s:
+                break
+        return PrefillLatency(target=self._table("target"), draft=self._table("draft"))
+
+    def _works(self, model: LanguageModel) -> dict[int, Work]:
+        """Return what begins a text of each length, as a decoder does."""
+        decoder = Decoder(model, None, chain(0), max_text_tokens=self._longest)
+        return {length: partial(decoder.start, self._text[:length]) for length in prompt_lengths(self._longest)}
+
+    def _spent_s(self) -> float:
+        samples = (self._recorder.journal.samples(_kind(name)) for name in self._models)
+        return sum(sum(each) for lengths in samples for each in lengths.values())
+
+    def _table(self, name: str) -> LatencyTable:
+        samples = self._recorder.journal.samples(_kind(name))
+        return LatencyTable(list(samples), [Timing(each) for each in samples.values()])
+
+
+def _kind(name: str) -> str:
+    return f"prefill {name}"

@@ -1,0 +1,90 @@
+"""`treeopt report`: files in any order, told apart by what they hold, and one line for what they do not."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.invented import call, invented, saved
+from tests.support.pages import ENGINE, Page, bench_of, planned
+from treeopt.report.engine_bench import engine_bench_json
+from treeopt.report.json_text import json_text
+from treeopt.trees import TokenTree
+
+
+@pytest.fixture
+def files(folder: Path) -> Path:
+    saved(folder, invented())
+    TokenTree([-1, 0, 0, 1]).save(folder / "tree.json")
+    (folder / "bench.json").write_text(json_text(bench_of(planned(), 1.5)))
+    (folder / "engine.json").write_text(f"[{engine_bench_json(ENGINE)}]")
+    return folder
+
+
+def test_files_come_in_any_order(files: Path) -> None:
+    pages = []
+    for names in (
+        ("profile.yaml", "tree.json", "bench.json", "engine.json"),
+        ("bench.json", "engine.json", "tree.json", "profile.yaml"),
+    ):
+        result = call("report", *names, "-o", "page.html")
+        assert (result.exit_code, result.stdout) == (0, "")
+        assert result.stderr.endswith("Written to page.html\n")
+        pages.append((files / "page.html").read_text())
+    assert pages[0] == pages[1]
+    seen = Page(pages[0])
+    assert seen.texts("h1", id="verdict") == [""]
+    assert "1.50 times plain, promised" in seen.texts("bdi")[1]
+    assert {"tree-0", "engine-0", "benches"} <= set(seen.attributes("figure", "id"))
+
+
+def test_without_files_it_is_the_profile_of_the_folder(files: Path) -> None:
+    assert call("report").exit_code == 0
+    assert "On this machine" in (files / "report.html").read_text()
+    assert call("report").exit_code == 0  # its own page may be written again
+    (files / "profile.yaml").unlink()
+    missing = call("report")
+    assert missing.exit_code == 1
+    assert missing.stderr.count("\n") == 1
+    assert "Run treeopt profile first" in missing.stderr
+
+
+def test_a_page_goes_to_standard_output(files: Path) -> None:
+    result = call("report", "tree.json", "-o", "-")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("<!doctype html>")
+    assert not (files / "report.html").exists()
+
+
+def test_what_was_asked_for_is_planned(files: Path) -> None:
+    call("report", "--budget", "4", "-o", "four.html")
+    call("report", "--depth", "1", "-o", "one.html")
+    assert "No tree of up to 4 nodes" in (files / "four.html").read_text()
+    assert "and depth 1" in (files / "one.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("content", "code", "said"),
+    [
+        ('{"tool": "treeopt 1", "load": {}}', 1, "expected what treeopt bench --output writes"),
+        ('{"tool": "treeopt 1", "rows": [', 1, "expected JSON"),
+        ('{"tool": "treeopt 1", "rows": [{"system": 1}]}', 1, r"rows[0]"),
+        ("format: treeopt-profile\nversion: 1\nmachine: 3\n", 2, "expected one profile"),
+        ("hello", 1, "x: "),
+    ],
+)
+def test_what_it_cannot_show_is_one_line(files: Path, content: str, code: int, said: str) -> None:
+    (files / "x").write_text(content)
+    result = call("report", "profile.yaml", "x", "-o", "page.html")
+    assert result.exit_code == code
+    assert said in result.stderr
+    assert code == 2 or result.stderr.count("\n") == 1
+    assert not (files / "page.html").exists()
+
+
+def test_no_file_of_the_users_is_replaced(files: Path) -> None:
+    (files / "mine.html").write_text("<!doctype html>\n<p>mine</p>")
+    result = call("report", "tree.json", "-o", "mine.html")
+    assert result.exit_code == 1
+    assert "treeopt did not write it" in result.stderr
+    assert "mine" in (files / "mine.html").read_text()
+    assert call("report", "tree.json", "-o", "tree.json").exit_code == 2

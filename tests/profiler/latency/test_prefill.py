@@ -1,0 +1,75 @@
+"""Times of reading prompts: by a pretended clock they are what the clock pretends, of each model, and cheap."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.profiler.pretended import FakeClock
+from treeopt.profiler import Journal
+from treeopt.profiler.latency.prefill import MOST_ROUNDS, PrefillTimes, prompt_lengths
+from treeopt.profiler.recorder import Recorder
+from treeopt.runtime import Transformer
+
+
+def read_s(model, tokens):
+    """Return what a prompt is to take; the last token of one is the root, which is not read before the first step."""
+    return (2.0 if model.name == "large" else 0.25) + 0.01 * (tokens - 1) ** 1.1
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Return a clock that sees what is read, and nothing else."""
+    seen = []
+    original = Transformer.prefill
+
+    def prefill(self, tokens, cache, *arguments, **keywords):
+        seen.append(read_s(self, len(tokens) + 1))
+        return original(self, tokens, cache, *arguments, **keywords)
+
+    monkeypatch.setattr(Transformer, "prefill", prefill)
+
+    def since():
+        found = sum(seen)
+        seen.clear()
+        return found
+
+    return FakeClock(since)
+
+
+def timed(target, draft, clock, *, longest=100, journal=None, rounds=25, **given):
+    recorder = Recorder(clock, journal or Journal(None, ""))
+    return PrefillTimes(target, draft, [3, 1, 4], longest, recorder).measure(rounds, **given)
+
+
+def test_they_are_what_the_clock_says_of_each_model(target, draft, clock):
+    found = timed(target, draft, clock)
+    for table, model in ((found.target, target), (found.draft, draft)):
+        assert table.tokens.tolist() == [16, 32, 64, 100]
+        np.testing.assert_allclose(table.medians_s, [read_s(model, each) for each in table.tokens])
+        assert {len(each.samples_s) for each in table.timings} == {MOST_ROUNDS}
+
+
+def test_no_prompt_is_longer_than_the_models_take(target, draft, clock):
+    assert timed(target, draft, clock, longest=10_000).target.max_tokens == 128
+    assert [prompt_lengths(each) for each in (1, 16, 17)] == [[1], [16], [16, 17]]
+
+
+@pytest.mark.parametrize(("budget_s", "rounds"), [(0.1, 1), (1e9, MOST_ROUNDS), (1200.0, 4)])
+def test_a_time_budget_is_kept(target, draft, clock, budget_s, rounds):
+    """A round of both models takes 15.3 s here: the fourth ends beyond a twentieth of 1200 s."""
+    found = timed(target, draft, clock, budget_s=budget_s)
+    assert {len(each.samples_s) for each in found.draft.timings} == {rounds}
+
+
+def test_what_the_journal_holds_is_not_timed_again(target, draft, clock, tmp_path):
+    path = tmp_path / "journal"
+    whole = timed(target, draft, clock, journal=Journal(path, "x"))
+    calls = []
+    again = timed(target, draft, FakeClock(lambda: calls.append(1) or 9.0), journal=Journal(path, "x", resume=True))
+    assert (again, calls) == (whole, [])
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:-3]))
+    part = timed(target, draft, FakeClock(lambda: calls.append(1) or 9.0), journal=Journal(path, "x", resume=True))
+    assert len(calls) == 3
+    assert part.target == replace(whole).target

@@ -1,0 +1,258 @@
+"""The page: what it says, that it asks for nothing, and that text of others is only ever text."""
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.invented import STEEP, TABLE, invented
+from tests.support.pages import DIVERGENCE, ENGINE, GRID, Page, bench_of, everything, planned
+from treeopt.records.profile import Profile
+from treeopt.report.html.contents import Contents, LabelledBench, LabelledTree
+from treeopt.report.html.page import in_script, page
+from treeopt.report.html.verdict import Verdict, verdict
+from treeopt.trees import Provenance, TokenTree, TreeFile, chain
+
+ROOT = Path(__file__).parents[3]
+MOST_BYTES = 2_000_000
+HOSTILE = {
+    "script": "<script>document.title='gone'</script>",
+    "attribute": '" onmouseover="alert(1)" x=\'',
+    "entity": "&lt;b&gt; & </title></svg><img src=x onerror=alert(1)>",
+    "template": "{{ 7 * 7 }}{% raw %}",
+    "long": "n" * 10_000,
+    "right to left": "מודל עברי \u05d0\u05d1",
+    "formula": "=HYPERLINK(0)",
+}
+
+
+@pytest.fixture(scope="module")
+def whole() -> Page:
+    return Page(page(everything()))
+
+
+def test_everything_that_was_given_has_its_part(whole: Page) -> None:
+    sections = [found["id"] for tag, found, _ in whole.elements if tag == "section"]
+    assert sections == ["cautions", "speed", "choices", "times", "acceptance", "schedule", "trees", "benches", "facts"]
+    figures = whole.attributes("figure", "id")
+    assert len(figures) == len(set(figures))
+    wanted = {
+        "map",
+        "choices",
+        "verification",
+        "drafting",
+        "steps",
+        "acceptance-0",
+        "acceptance-2",
+        "batches",
+        "contexts",
+    }
+    assert wanted | {"tree-0", "benches", "grid-0", "engine-0", "methods-0"} <= set(figures)
+    assert all(link[1:] in sections for link in whole.attributes("a", "href") if link.startswith("#"))
+
+
+def test_nothing_is_asked_for_from_anywhere(whole: Page) -> None:
+    for tag, found, _ in whole.elements:
+        assert not {"src", "srcset", "action", "style", "background", "poster"} & set(found), tag
+        assert not [name for name in found if name.startswith("on")], tag
+        for name in ("href", "xlink:href"):
+            assert str(found.get(name, "#")).startswith(("#", "data:")), found
+    (style,) = whole.texts("style")
+    assert "url(" not in style
+    assert "@import" not in style
+    (policy,) = [
+        found["content"]
+        for tag, found, _ in whole.elements
+        if "content-security-policy" in str(found.get("http-equiv")).lower()
+    ]
+    assert str(policy).startswith("default-src 'none'; img-src data:; ")
+    for kind, text in (("style", style), ("script", whole.texts("script")[-1])):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in str(policy)
+
+
+def test_every_table_is_a_file_of_the_same_rows(whole: Page) -> None:
+    names = whole.attributes("a", "download")
+    assert len(names) == len(set(names)) == len(whole.texts("table")) > 10
+    for name in names:
+        rows = whole.file(name)
+        assert len(rows) > 1
+        assert {len(row) for row in rows} == {len(rows[0])}
+    nodes = whole.file("nodes-0.csv")
+    assert nodes[0] == ["node", "parent", "depth", "rank", "path", "reach"]
+    assert nodes[5] == ["4", "1", "2", "1", "0 1", "0.1"]
+    assert [row[:3] for row in whole.file("engine-0.csv")[1:]][2] == ["2", "yes", "1.4"]
+
+
+def test_what_the_pointer_is_told_is_there_without_javascript(whole: Page) -> None:
+    said = whole.texts("title")
+    assert "node 4: path 0 1, rank 1 at depth 2, reached in 10 % of steps" in said
+    assert "2 draft tokens: measured 1.50, promised 1.40" in said
+    assert any(re.fullmatch(r"budget 8, depth 3: \d\.\d\d times plain", each) for each in said)
+    assert "depth 1, rank 0: accepted 70.0 % of the time" in said
+    assert any(re.fullmatch(r"1 tokens: [\d.]+ ms \([\d.]+ to [\d.]+\), 15 samples", each) for each in said)
+
+
+def test_the_map_and_the_curve_are_the_plans_own() -> None:
+    found = planned()
+    said = Page(page(Contents(planned=found))).texts("title")
+    for depth, budget in ((2, 4), (4, 16), (3, 32)):
+        tree = found.plan.solution.tree(budget, depth)
+        table = found.plan.model.acceptance.table
+        speedup = table.expected_tokens(tree) * found.plan.model.costs.verify_s[1] / found.plan.model.step_s(tree)
+        assert f"budget {budget}, depth {depth}: {speedup:.2f} times plain" in said
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"promised": 2.07, "measured": 2.03}, "On this machine: a tree of 8 nodes, 2.03 times plain, promised 2.07."),
+        ({"promised": 2.07, "measured": None}, "On this machine: a tree of 8 nodes, promised 2.07 times plain."),
+        ({"promised": None, "measured": 2.03}, "On this machine: a tree of 8 nodes, 2.03 times plain."),
+        ({"promised": None, "measured": None}, "On this machine: a tree of 8 nodes."),
+        (
+            {"promised": 2.0, "measured": 1.9, "engine": "vllm"},
+            "In vllm on this machine: a tree of 8 nodes, 1.90 times plain, promised 2.00.",
+        ),
+    ],
+)
+def test_the_verdict_is_one_sentence(given: dict[str, float], sentence: str) -> None:
+    assert Verdict(shape="a tree of 8 nodes", nodes=8, depth=6, **given).sentence == sentence
+
+
+def test_the_verdict_is_of_the_bench_of_the_choice_and_of_no_other() -> None:
+    found = planned()
+    promised = found.plan.choice.speedup.value
+    own = bench_of(found, 1.234)
+    others = [
+        replace(own, nodes=own.nodes + 1),
+        replace(own, depth=own.depth + 1),
+        replace(own, temperature=0.9),
+        replace(own, drafter="medusa"),
+    ]
+    for bench, measured in ((own, 1.234), *((each, None) for each in others)):
+        told = verdict(Contents(planned=found, benches=(LabelledBench("b", bench),)))
+        assert told is not None
+        assert (told.measured, told.promised) == (measured, promised)
+    assert (
+        "1.23 times plain, promised"
+        in Page(page(Contents(planned=found, benches=(LabelledBench("b", own),)))).texts("bdi")[1]
+    )
+
+
+def test_the_verdict_of_trees_and_benches_alone() -> None:
+    known = Provenance(pair="a + b", rule="sequoia", temperature=0.0, speedup=1.5)
+    tree = LabelledTree("t", TreeFile(tree=TokenTree([-1, 0, 0]), provenance=known))
+    assert verdict(Contents(trees=(tree,))) == Verdict(
+        shape="a tree of 3 nodes", nodes=3, depth=1, promised=1.5, measured=None
+    )
+    assert verdict(Contents(benches=(LabelledBench("e", ENGINE),))).sentence == (
+        "In llama-server on this machine: a chain of 3 nodes, 1.50 times plain, promised 1.40."
+    )
+    slow = planned(invented(draft=lambda *_: 1.0))
+    assert verdict(Contents(planned=slow)).sentence == "On this machine: plain decoding, no draft pays for itself."
+    assert verdict(Contents(benches=(LabelledBench("g", GRID),))) is None
+
+
+@pytest.mark.parametrize("name", ["engine", "drafters", "golden"])
+def test_profiles_of_engines_and_of_drafters_have_a_page(name: str) -> None:
+    found = planned(Profile.load(ROOT / f"tests/data/profile-{name}.yaml"))
+    seen = Page(page(Contents(planned=found)))
+    assert found.profile.pair.label in seen.texts("bdi")[0]
+    assert ("draft-times.csv" in seen.attributes("a", "download")) == (name != "engine")
+    assert ("choices" in seen.attributes("figure", "id")) == (name == "drafters")
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_text_of_others_changes_no_element(text: str) -> None:
+    def made(name: str) -> str:
+        profile = invented(others={"target": TABLE})
+        pair = replace(profile.pair, target=name, draft=name, dtype=name)
+        machine = replace(profile.machine, processor=name, device=name, system=name)
+        found = planned(replace(profile, pair=pair, machine=machine, tool=name, created=name))
+        known = Provenance(pair=name, machine=name, rule=name, source=name, created=name, temperature=0.0)
+        tree = LabelledTree(name, TreeFile(tree=TokenTree([-1, 0, 0]), provenance=known))
+        benches = (bench_of(found, 1.5), replace(GRID, rule=name), replace(ENGINE, engine=name, version=name))
+        return page(
+            Contents(planned=found, trees=(tree,), benches=tuple(LabelledBench(name, each) for each in benches))
+        )
+
+    innocent, hostile = Page(made("model")), Page(made(text))
+    assert hostile.skeleton == innocent.skeleton
+    assert hostile.texts("script")[-1] == innocent.texts("script")[-1]
+    assert text in hostile.texts("bdi")  # whole, as text
+    assert text not in " ".join(hostile.texts("h1") + hostile.texts("h3")) or len(text) <= 100
+    rows = [cell for name in hostile.attributes("a", "download") for row in hostile.file(name) for cell in row]
+    assert not [cell for cell in rows if cell.startswith("=")]
+
+
+def test_json_for_programs_ends_no_element(whole: Page) -> None:
+    assert "</" not in in_script({"a": HOSTILE["script"], "b": "\u2028"})
+    assert json.loads(in_script({"a": HOSTILE["script"]})) == {"a": HOSTILE["script"]}
+    (text,) = whole.texts("script", type="application/json", id="summary")
+    assert json.loads(text)["measured_speedup"] == 1.9
+
+
+def test_large_trees_and_many_samples_stay_below_two_megabytes() -> None:
+    rng = np.random.default_rng(0)
+    parents = np.sort(np.concatenate([[-1], rng.integers(0, np.arange(1, 65_536) // 2 + 1)]))
+    tree = TokenTree.ordered(parents.tolist())
+    reach = np.ones(tree.nodes)
+    for level in tree.levels[1:]:
+        reach[level] = reach[tree.parents[level]] * 0.9 / (1 + tree.rank[level])
+    text = page(Contents(trees=(LabelledTree("large", TreeFile(tree=tree, reach=reach)),)))
+    assert len(text.encode()) < MOST_BYTES
+    seen = Page(text)
+    assert any("64836 more are in the table's file" in each for each in seen.texts("bdi"))
+    assert "without the last" in text
+
+
+def test_drawn_nodes_of_a_large_tree_are_the_most_reached_ones() -> None:
+    from treeopt.report.html.tree_drawing import MOST_NODES, tree_figure
+
+    tree = TokenTree([-1] + [0] * 1000)
+    reach = np.concatenate([[1.0], np.linspace(0.5, 0.0, 1000)])
+    drawn = [
+        each.title for each in tree_figure("t", "t", TreeFile(tree=tree, reach=reach)).shapes if each.tag == "circle"
+    ]
+    assert len(drawn) == MOST_NODES
+    assert drawn[-1].startswith(f"node {MOST_NODES - 1}: ")
+
+
+def test_warnings_say_what_to_do() -> None:
+    found = planned(invented(verify_noise=0.5, draft_noise=0.5))
+    own = replace(bench_of(found, 1.5), identical_to_plain_decoding=False, divergences=(DIVERGENCE,))
+    other = TreeFile(tree=chain(2), provenance=Provenance(pair="x + y"))
+    seen = Page(
+        page(Contents(planned=found, trees=(LabelledTree("t.json", other),), benches=(LabelledBench("b.json", own),)))
+    )
+    place = next(i for i, (tag, at, _) in enumerate(seen.elements) if tag == "section" and at["id"] == "cautions")
+    texts = "\n".join("".join(text) for tag, _, text in seen.elements[place : place + 40] if tag == "bdi")
+    assert "B.json: the text DIFFERS from plain decoding's. Report it" in texts
+    assert "T.json was planned for x + y, and this is big + small" in texts
+    assert "vary by" in texts
+    assert "Race the choice" not in texts
+    alone = Page(page(Contents(planned=planned())))
+    assert any(
+        "Race the choice with treeopt bench tree.json --output bench.json" in each for each in alone.texts("bdi")
+    )
+
+
+def test_both_themes_have_all_colours(whole: Page) -> None:
+    (style,) = whole.texts("style")
+    used, blocks = set(re.findall(r"var\(--(\w+)\)", style)) - {"c"}, re.findall(r"--paper:[^}]*", style)
+    assert len(blocks) == 5  # light, dark as asked by the system, either as chosen, and print
+    for block in blocks:
+        assert used <= set(re.findall(r"--(\w+):#[0-9a-f]{6};", block))
+    assert blocks[0] == blocks[2] == blocks[4] != blocks[1] == blocks[3]
+
+
+def test_equal_contents_give_equal_pages() -> None:
+    assert page(Contents(planned=planned(invented(tables=[STEEP])))) == page(
+        Contents(planned=planned(invented(tables=[STEEP])))
+    )

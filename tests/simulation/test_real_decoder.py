@@ -1,0 +1,127 @@
+"""The real decoder under a pretended clock, with texts that arrive: every text's tokens come when they are simulated to."""
+
+from dataclasses import dataclass, replace
+from queue import Empty
+
+import numpy as np
+import pytest
+
+from tests.simulation.test_serving import ALWAYS, machine, seconds_of, served_by
+from tests.support.table_model import Table
+from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.prefill import PrefillLatency
+from treeopt.runtime import Decoder
+from treeopt.runtime.decoding.batch import TextRequest
+from treeopt.runtime.models.model import NOTHING, Output
+from treeopt.simulation.arrivals import Arrival, Load, arrivals
+from treeopt.simulation.served import ServedText
+from treeopt.trees import TokenTree, chain
+
+TARGET_TOKEN_S, DRAFT_TOKEN_S, DRAFT_S = 0.004, 0.0005, 0.001
+"""Of a prompt's token at each model, and of a draft pass."""
+BATCHES = (1, 2, 3)
+PREFILL = PrefillLatency(
+    target=LatencyTable([1, 64], [Timing([TARGET_TOKEN_S]), Timing([64 * TARGET_TOKEN_S])]),
+    draft=LatencyTable([1, 64], [Timing([DRAFT_TOKEN_S]), Timing([64 * DRAFT_TOKEN_S])]),
+)
+SECONDS = replace(machine(batches=BATCHES, table=ALWAYS), prefill=PREFILL)
+LOADS = [
+    Load(rate_per_s=rate, prompt_tokens=(2, 60), new_tokens=(1, 9), duration_s=12 / rate, seed=seed)
+    for seed, rate in enumerate((0.1, 0.3, 0.6))
+]
+
+
+@dataclass
+class Clock:
+    """What the time is, which passes and waiting move."""
+
+    now_s: float = 0.0
+
+
+class TimedTable(Table):
+    """A table whose passes take time: of the target what `machine` says, of the draft as much for any."""
+
+    def __init__(self, logits, clock: Clock, *, target: bool) -> None:
+        super().__init__(logits, "target" if target else "draft")
+        self.clock, self.target = clock, target
+
+    def prefill(self, tokens, cache, wants=NOTHING):
+        super().prefill(tokens, cache, wants)
+        self.clock.now_s += (len(tokens) + 1) * (TARGET_TOKEN_S if self.target else DRAFT_TOKEN_S)
+
+    def forward(self, tokens, positions, cache, mask, *, start=0, wants=NOTHING):
+        self._spend(1, len(tokens))
+        return super().forward(tokens, positions, cache, mask, start=start, wants=wants)
+
+    def forward_ragged(self, parts, wants=NOTHING):  # noqa: ARG002
+        self._spend(len(parts), len(parts[0].tokens))
+        outputs = []
+        for tokens, _, cache, _, start in parts:
+            cache.fed = start + len(tokens)
+            outputs.append(Output(self.logits[tokens]))
+        return outputs
+
+    def _spend(self, texts: int, nodes: int) -> None:
+        self.clock.now_s += 1.0 + 0.01 * (nodes - 1) + 0.1 * (texts - 1) if self.target else DRAFT_S
+
+
+class ArrivingOnTime:
+    """Requests that arrive by a clock; who waits moves it."""
+
+    def __init__(self, texts: list[Arrival], clock: Clock) -> None:
+        self._left, self._clock = list(texts), clock
+
+    def get(self, block: bool) -> TextRequest | None:
+        if not self._left:
+            if not block:
+                raise Empty
+            return None
+        asked = self._left[0]
+        if asked.arrival_s > self._clock.now_s:
+            if not block:
+                raise Empty
+            self._clock.now_s = asked.arrival_s
+        del self._left[0]
+        return TextRequest([1] * asked.prompt_tokens, asked.new_tokens)
+
+
+def decoded(texts: list[Arrival], tree: TokenTree, most_texts: int) -> list[ServedText]:
+    """Return the same texts as the decoder serves them."""
+    clock = Clock()
+    logits = Table.random(3, 8).logits
+    target, draft = (TimedTable(logits, clock, target=each) for each in (True, False))
+    decoder = Decoder(target, draft if tree.nodes > 1 else None, tree, temperature=0.0)
+    first, steps, found = {}, dict.fromkeys(range(len(texts)), 0), []
+    for step in decoder.steps_of_all(ArrivingOnTime(texts, clock), batch_size=most_texts):
+        assert step.error is None
+        first.setdefault(step.text, clock.now_s)
+        steps[step.text] += 1
+        if step.ended:
+            asked = texts[step.text]
+            found.append(ServedText(asked, first[step.text], clock.now_s, steps[step.text], asked.new_tokens))
+    return found
+
+
+def rows(served: list[ServedText]) -> np.ndarray:
+    """Return arrival, first token, end and steps of each text, by arrival."""
+    return np.array(sorted((each.asked.arrival_s, each.first_token_s, each.finished_s, each.steps) for each in served))
+
+
+@pytest.mark.parametrize("tree", [chain(0), chain(2), TokenTree([-1, 0, 0, 1, 1])], ids=["plain", "chain", "tree"])
+def test_tokens_come_when_they_are_simulated_to(tree: TokenTree) -> None:
+    waited_longest = 0.0
+    for load in LOADS:
+        texts = list(arrivals(load))
+        for most_texts in (1, 3):
+            found = rows(decoded(texts, tree, most_texts))
+            expected = rows(served_by(seconds_of(SECONDS), texts, tree, most_texts))
+            np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
+            waited_longest = max(waited_longest, *(found[:, 1] - found[:, 0]))
+    assert waited_longest > 3  # texts met others
+
+
+def test_two_servers_are_not_one() -> None:
+    """A negative control: the comparison above fails for another number of texts at a time."""
+    texts = list(arrivals(LOADS[2]))
+    found, other = rows(decoded(texts, chain(2), 3)), rows(served_by(seconds_of(SECONDS), texts, chain(2), 2))
+    assert not np.allclose(found, other, rtol=0, atol=1e-9)

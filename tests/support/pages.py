@@ -1,0 +1,192 @@
+"""Pages to look into, and what they are made from: invented profiles, trees and benches of every kind."""
+
+import csv
+import io
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+
+from tests.cli.invented import FOUR_CONDITIONS, TABLE, invented
+from treeopt.planner import drafter_choices, requested_plan
+from treeopt.planner.request import PlanRequest
+from treeopt.planner.scheduling import schedule_as_measured
+from treeopt.records.latency import Estimate
+from treeopt.records.profile import Profile
+from treeopt.records.results import Divergence, EngineBench, EngineRow, NotRun, Row
+from treeopt.report.grid_bench import GridReport, GridTreeReport
+from treeopt.report.html.contents import Contents, LabelledBench, LabelledTree, Planned
+from treeopt.report.tree_bench import TreeBenchReport
+from treeopt.trees import Provenance, TokenTree, TreeFile
+
+VOID = {"meta", "link", "br", "img", "input"}
+
+
+class Page(HTMLParser):
+    """Elements with their attributes in the order of the page, and the text of each."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None], list[str]]] = []
+        self._open: list[int] = []
+        self.feed(text)
+        self.close()
+        assert self._open == [], "an element is not closed"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs), []))
+        if tag not in VOID:
+            self._open.append(len(self.elements) - 1)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.elements[self._open.pop()][0] == tag, f"</{tag}> closes another element"
+
+    def handle_data(self, data: str) -> None:
+        if self._open:
+            self.elements[self._open[-1]][2].append(data)
+
+    def texts(self, tag: str, **attributes: str) -> list[str]:
+        """Return the texts of all elements of a kind with some attributes."""
+        return [
+            "".join(text) for name, found, text in self.elements if name == tag and attributes.items() <= found.items()
+        ]
+
+    def attributes(self, tag: str, name: str) -> list[str]:
+        """Return one attribute of all elements of a kind that have it."""
+        return [str(found[name]) for each, found, _ in self.elements if each == tag and name in found]
+
+    @property
+    def skeleton(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Elements with the names of their attributes: what no text of others may change."""
+        return [(tag, tuple(found)) for tag, found, _ in self.elements]
+
+    def file(self, name: str) -> list[list[str]]:
+        """Return the rows of a table's file."""
+        (address,) = [
+            str(found["href"]) for tag, found, _ in self.elements if tag == "a" and found.get("download") == name
+        ]
+        assert address.startswith("data:text/csv;charset=utf-8,")
+        return list(csv.reader(io.StringIO(unquote(address.partition(",")[2]))))
+
+
+def planned(profile: Profile | None = None, **request: Any) -> Planned:
+    """Return a profile with all that follows from it."""
+    profile, asked = profile or invented(), PlanRequest(**request)
+    plan = requested_plan(profile, asked)
+    return Planned(
+        profile=profile,
+        plan=plan,
+        schedule=schedule_as_measured(profile, asked),
+        drafters=drafter_choices(profile, asked, plan=plan) if profile.drafters else (),
+    )
+
+
+def bench_of(found: Planned, measured: float, **changes: Any) -> TreeBenchReport:
+    """Return a bench of a plan's choice."""
+    choice = found.plan.choice
+    known: dict[str, Any] = {
+        "drafter": "model",
+        "rule": found.plan.rule,
+        "temperature": found.plan.temperature,
+        "lossy": False,
+        "nodes": choice.tree.nodes,
+        "depth": choice.tree.max_depth,
+        "predicted_speedup": choice.speedup,
+        "measured_speedup": Estimate(measured, measured - 0.1, measured + 0.1),
+        "predicted_tokens_per_step": choice.tokens_per_step.value,
+        "measured_tokens_per_step": 2.0,
+        "predicted_step_s": choice.step_s.value,
+        "measured_step_s": 0.01,
+        "measured_plain_step_s": 0.01,
+        "identical_to_plain_decoding": True,
+        "divergences": (),
+        "tokens": 1000,
+    }
+    return TreeBenchReport(**(known | changes))
+
+
+GRID = GridReport(
+    rule="sequoia",
+    temperature=0.0,
+    predicted_plain_step_s=0.01,
+    measured_plain_step_s=0.01,
+    trees=tuple(
+        GridTreeReport(
+            kind=kind,
+            nodes=len(parents),
+            depth=2,
+            parents=parents,
+            predicted_tokens_per_step=2.0,
+            measured_tokens_per_step=2.1,
+            predicted_step_s=0.011,
+            measured_step_s=0.012,
+            predicted_speedup=predicted,
+            measured_speedup=Estimate(predicted + 0.1, predicted, predicted + 0.2),
+            identical_to_plain_decoding=identical,
+        )
+        for kind, parents, predicted, identical in (
+            ("tree", [-1, 0, 0, 1], 1.5, True),
+            ("chain", [-1, 0, 1], 1.3, None),
+        )
+    ),
+)
+ROW = Row(
+    system="medusa",
+    rule="target",
+    temperature=0.0,
+    setting="tree of 8 nodes",
+    tokens_per_step=2.0,
+    step_s=0.01,
+    draft_s=0.001,
+    verify_s=0.009,
+    rest_s=-0.0001,
+    tokens_per_s=200.0,
+    speedup=1.7,
+    predicted_speedup=1.8,
+    lossless=True,
+    evidence="token by token",
+    assumed=("drafting costs nothing",),
+)
+METHODS = (ROW, NotRun(system="lookahead", temperature=0.0, reason="no room"))
+ENGINE = EngineBench(
+    engine="llama-server",
+    version="b1",
+    rows=tuple(
+        EngineRow(
+            length=length,
+            chosen=length == 2,
+            tokens_per_step=1.0 + length,
+            predicted_tokens_per_step=None if length == 3 else 1.0 + length,
+            tokens_per_s=100.0,
+            predicted_tokens_per_s=None,
+            speedup=1.0 + length / 4,
+            predicted_speedup=None if length == 3 else 1.0 + length / 5,
+            spread=0.02,
+            identical=None if length == 1 else True,
+        )
+        for length in range(4)
+    ),
+    regret=0.1,
+)
+DIVERGENCE = Divergence(prompt=3, place=17, gap=0.25, near_tie=False)
+
+
+def everything() -> Contents:
+    """Return all that a page can show at once."""
+    several = planned(
+        invented(conditions=FOUR_CONDITIONS, tables=[TABLE, TABLE], others={"target": TABLE}, verify_noise=0.6)
+    )
+    tree = TokenTree([-1, 0, 0, 1, 1, 2])
+    reach = np.array([1.0, 0.7, 0.2, 0.5, 0.1, 0.1])
+    known = Provenance(pair="big + small", machine="invented", rule="sequoia", temperature=0.0, speedup=1.5)
+    return Contents(
+        planned=several,
+        trees=(LabelledTree("tree.json", TreeFile(tree=tree, reach=reach, provenance=known)),),
+        benches=(
+            LabelledBench("bench.json", bench_of(several, 1.9)),
+            LabelledBench("grid.json", GRID),
+            LabelledBench("systems.json", METHODS),
+            LabelledBench("engines.json", ENGINE),
+        ),
+    )

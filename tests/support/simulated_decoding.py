@@ -1,0 +1,96 @@
+"""Decoding without models: steps whose outcomes follow a table, and whose seconds are a machine's."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+from tests.support.invented_machines import Seconds
+from tests.support.planner_oracles import least_from_here
+from treeopt.records.sampling import Sampling
+from treeopt.runtime.decoding.observer import DecodedStep, StepSeconds
+from treeopt.runtime.drafters.drafter import Proposal, Step
+from treeopt.runtime.rules import rule_named
+from treeopt.trees import TokenTree
+
+VOCABULARY = 64
+
+
+class SimulatedDecoder:
+    """A decoder as observers see it: `table` says what is accepted, `machine` what steps take.
+
+    While nothing is drafted the draft model's logits rank the next token as the first row of the table says.
+    """
+
+    takes_trees = True
+
+    def __init__(self, tree: TokenTree, table, machine: Seconds, *, max_nodes: int, temperature: float = 0.0, seed=0):
+        self.tree, self.table, self.machine, self.max_nodes = tree, table, machine, max_nodes
+        self.rule, self.sampling, self.draft_sampling = (
+            rule_named("sequoia"),
+            Sampling(temperature),
+            Sampling(temperature),
+        )
+        self.target = SimpleNamespace(config=SimpleNamespace(vocabulary=VOCABULARY))
+        self.noise = np.random.default_rng(seed)
+        self.trees = [tree]
+        self.now_s = 0.0
+        self.tokens = self.steps = 0
+        self.text = [1] * 256
+        self.missed: list[int] = []
+
+    def change_tree(self, tree: TokenTree) -> None:
+        assert tree.nodes <= self.max_nodes
+        self.tree = tree
+        self.trees.append(tree)
+
+    def rank(self, depth: int) -> int:
+        """Return the rank that would be accepted at a depth, the number of ranks for none."""
+        row = self.table[min(depth, len(self.table)) - 1]
+        return int(np.searchsorted(np.cumsum(row), self.noise.random(), side="right"))
+
+    def path(self) -> tuple[int, ...]:
+        found = [0]
+        while self.tree.child_counts[found[-1]]:
+            rank = self.rank(len(found))
+            if rank >= self.tree.child_counts[found[-1]]:
+                break
+            found.append(int(self.tree.first_child[found[-1]]) + rank)
+        return tuple(found)
+
+    def seconds(self) -> StepSeconds:
+        verify, draft = least_from_here(self.machine.verify), least_from_here(self.machine.draft)
+        drafted = sum(draft[width] for width in self.tree.draft_widths)
+        overhead = self.machine.overhead if self.tree.nodes > 1 else 0.0
+        return StepSeconds(drafted, verify[self.tree.nodes], overhead)
+
+    def catch_up(self, text: int) -> torch.Tensor:  # noqa: ARG002
+        logits = torch.zeros(len(self.missed), VOCABULARY)
+        for row, token in zip(logits, self.missed, strict=True):
+            row[:] = torch.arange(VOCABULARY) + 100.0
+            rank = self.rank(1)
+            row[token] = 200.0 if rank == 0 else VOCABULARY + 99.0 - rank + 0.5
+        self.missed.clear()
+        return logits
+
+    def decode(self, observer, steps: int) -> float:
+        """Decode so many steps and return tokens per second."""
+        start_s, start_tokens = self.now_s, self.tokens
+        for _ in range(steps):
+            path, seconds, tree = self.path(), self.seconds(), self.tree
+            tokens = self.noise.integers(VOCABULARY, size=len(path)).tolist()
+            if tree.nodes == 1:
+                self.missed += tokens
+            else:
+                self.missed.clear()
+            self.now_s += sum(seconds)
+            self.tokens += len(path)
+            self.steps += 1
+            logits = torch.zeros(tree.nodes, VOCABULARY)
+            if observer is not None:
+                observer(
+                    DecodedStep(
+                        1, self.text, Proposal(tree, logits[:, 0].long()), Step(path, tokens, logits, None), seconds
+                    )
+                )
+        return (self.tokens - start_tokens) / (self.now_s - start_s)

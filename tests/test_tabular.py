@@ -1,0 +1,205 @@
+"""Records as tables: the same keys in every row, HTML that only ever shows names, and SVG of trees."""
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cli.invented import FOUR_CONDITIONS, invented
+from treeopt.planner import plan, schedule, step_model
+from treeopt.planner.comparison import compare
+from treeopt.records.acceptance import AcceptanceTable
+from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.profile import Profile
+from treeopt.report.plan_json import plan_json
+from treeopt.solver import solve
+from treeopt.tabular import MOST_ROWS, MOST_TEXT, Row, Tabular, table_html, text_html
+from treeopt.trees import TokenTree, TreeFile, chain, k_ary
+
+ROOT = Path(__file__).parents[1]
+HOSTILE = "<script>alert(1)</script>\"'&</td>\u202etxt.exe\x1b[31m" + "א" * 10_000
+ALLOWED = {"p", "table", "thead", "tbody", "tr", "th", "td", "bdi"}
+
+
+@cache
+def profile() -> Profile:
+    return Profile.load(ROOT / "docs/profiles/bundled-2-cores-outcomes.yaml")
+
+
+@cache
+def engine_profile() -> Profile:
+    return Profile.load(ROOT / "tests/data/profile-engine.yaml")
+
+
+MAKERS: dict[str, Callable[[], Any]] = {
+    "any depth": lambda: AcceptanceTable([0.7, 0.1]),
+    "by depth": lambda: profile().acceptances[0].table,
+    "by parent": lambda: AcceptanceTable(np.full((2, 3, 2), 0.1)),
+    "measured acceptance": lambda: profile().acceptances[0],
+    "times": lambda: profile().latencies[0].verify,
+    "condition": lambda: profile().latencies[0],
+    "profile": profile,
+    "profile of an engine": engine_profile,
+    "several rules and conditions": lambda: Profile.load(ROOT / "docs/profiles/bundled-2-cores-rules.yaml"),
+    "solution": lambda: solve(AcceptanceTable([0.7, 0.1]), 70, 5),
+    "plan": lambda: plan(profile(), 32),
+    "schedule": lambda: schedule(invented(conditions=FOUR_CONDITIONS), 16),
+    "comparison": lambda: compare(step_model(profile()), [chain(3), k_ary(2, 3), chain(200)]),
+    "tree file": lambda: TreeFile(tree=chain(3), reach=np.array([1, 0.5, 0.4, 0.3])),
+    "tree": lambda: k_ary(2, 3),
+}
+
+
+class Tags(HTMLParser):
+    """Collects the tags, attributes and texts of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: set[str] = set()
+        self.texts: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_all_rows_have_the_same_keys_and_plain_values(name: str) -> None:
+    rows = MAKERS[name]().to_records()
+    assert rows
+    assert {tuple(row) for row in rows} == {tuple(rows[0])}
+    assert {type(value) for row in rows for value in row.values()} <= {int, float, str, bool, type(None)}
+    json.dumps(rows, allow_nan=False)
+
+
+@pytest.mark.parametrize("name", [name for name in MAKERS if not name.startswith("tree")])
+def test_html_is_closed_and_has_no_tags_but_those_of_tables(name: str) -> None:
+    page = MAKERS[name]()._repr_html_()
+    found = Tags(page)
+    assert set(found.tags) <= ALLOWED
+    assert found.attributes <= {"class", "scope", "style"}
+    assert "table" in found.tags
+    assert len(page) < 20_000
+    ET.fromstring(f"<div>{page}</div>")  # every tag is closed
+
+
+def test_a_name_is_only_ever_a_name() -> None:
+    hostile = replace(profile(), pair=replace(profile().pair, target=HOSTILE, draft="</table><img src=x onerror=y>"))
+
+    class Named(Tabular):
+        def to_records(self) -> list[Row]:
+            return [{"<b>": HOSTILE, "n": 1}]
+
+        def __repr__(self) -> str:
+            return HOSTILE
+
+    for record in (hostile, Named()):
+        page = record._repr_html_()
+        assert set(Tags(page).tags) <= ALLOWED
+        assert not re.search("[\u202a-\u202e\x00-\x1f]", page)
+    cell = text_html(HOSTILE)
+    assert len("".join(Tags(cell).texts)) == MOST_TEXT
+    assert cell.startswith("<bdi>&lt;script&gt;")
+
+
+def test_long_tables_are_cut_and_say_so() -> None:
+    rows = [{"n": number} for number in range(MOST_ROWS + 3)]
+    assert "3 more in to_records()" in table_html(rows)
+    assert "more" not in table_html(rows[:MOST_ROWS])
+    assert table_html([]) == ""
+
+
+def test_rows_of_times_and_acceptance() -> None:
+    table = LatencyTable([1, 4], [Timing([0.2, 0.1, 0.3]), Timing([0.5])])
+    assert table.to_records() == [
+        {"tokens": 1, "median_s": 0.2, "median_s_low": 0.1, "median_s_high": 0.3, "samples": 3},
+        {"tokens": 4, "median_s": 0.5, "median_s_low": 0.5, "median_s_high": 0.5, "samples": 1},
+    ]
+    known = AcceptanceTable([[0.7], [0.5]], counts=[10, 7], standard_error=[[0.1], [0.1]]).to_records()
+    assert [(row["depth"], row["rank"], row["p"], row["positions"]) for row in known] == [
+        (1, 0, 0.7, 10),
+        (2, 0, 0.5, 7),
+    ]
+    assert known[1]["p_low"] == pytest.approx(0.5 - 0.1959964)
+    assert AcceptanceTable([0.7]).to_records() == [
+        {"depth": None, "parent_rank": None, "rank": 0, "p": 0.7, "p_low": None, "p_high": None, "positions": None}
+    ]
+    by_parent = AcceptanceTable([[[0.5, 0.1], [0.2, 0.05]]]).to_records()
+    assert [(row["parent_rank"], row["rank"], row["p"]) for row in by_parent] == [
+        (0, 0, 0.5), (0, 1, 0.1), (1, 0, 0.2), (1, 1, 0.05),
+    ]  # fmt: skip
+
+
+def test_rows_of_a_solution_are_its_trees() -> None:
+    solution = solve(AcceptanceTable([0.7, 0.12, 0.05]), 20, 6)
+    for row in solution.to_records():
+        tree = solution.tree(row["budget"], 6)
+        assert (row["nodes"], row["depth"], row["tokens_per_step"]) == (
+            tree.nodes, tree.max_depth, solution.tokens(row["budget"], 6),
+        )  # fmt: skip
+    assert solution._repr_html_().count("<tr>") == 1 + 6  # 1, 2, 4, 8, 16 and 20
+
+
+def test_a_plan_as_a_dict_is_what_solve_prints_of_it() -> None:
+    found = plan(profile(), 32)
+    content = found.to_dict()
+    printed = json.loads(plan_json(found, profile(), None))
+    assert content == {key: value for key, value in printed.items() if key in content}
+    assert set(printed) - set(content) == {"pair", "machine", "drafters", "warnings", "schedule"}
+    assert content["candidates"]["tree"]["parents"] == found.tree.tree.parents.tolist()
+    chosen = [row for row in found.to_records() if row["chosen"]]
+    assert [row["speedup"] for row in chosen] == [found.choice.speedup.value]
+
+
+def test_a_comparison_is_the_tuple_that_it_was() -> None:
+    found = compare(step_model(profile()), [chain(3), chain(200)])
+    assert isinstance(found, tuple)
+    assert len(found) == 2
+    assert found.to_records()[0]["speedup"] == found[0].prediction.speedup.value
+    assert found.to_records()[1]["speedup"] is None
+    assert found.to_records()[1]["unknown"] == found[1].unknown != ""
+
+
+class TestSvg:
+    def shapes(self, text: str) -> tuple[list[Any], list[str]]:
+        root = ET.fromstring(text)
+        names: dict[str, list[Any]] = {}
+        for each in root.iter():
+            names.setdefault(each.tag.rpartition("}")[2], []).append(each)
+        return names["circle"], [each.text for each in names["title"]]
+
+    def test_every_node_is_there_with_its_place(self) -> None:
+        tree = TokenTree([-1, 0, 0, 1, 2])
+        circles, titles = self.shapes(TreeFile(tree=tree, reach=np.array([1, 0.6, 0.2, 0.36, 0.1]))._repr_svg_() or "")
+        assert len(circles) == 5
+        assert titles[4] == "node 4, depth 2, ranks 1, 0: reached by 10 %"
+        strengths = [float(each.get("fill-opacity")) for each in circles]
+        assert strengths[0] > strengths[1] > strengths[3] > strengths[2] > strengths[4]
+        depths = [float(each.get("cy")) for each in circles]
+        assert depths[1] == depths[2] < depths[3] == depths[4]
+
+    def test_nothing_lies_outside(self) -> None:
+        for tree in (chain(0), chain(40), k_ary(2, 5), k_ary(9, 2)):
+            root = ET.fromstring(tree._repr_svg_() or "")
+            width, height = float(root.get("width") or 0), float(root.get("height") or 0)
+            circles, _ = self.shapes(tree._repr_svg_() or "")
+            assert all(0 < float(each.get("cx")) < width for each in circles)
+            assert all(0 < float(each.get("cy")) < height for each in circles)
+
+    def test_too_large_a_tree_is_left_to_its_text(self) -> None:
+        assert chain(1024)._repr_svg_() is None
+        assert chain(1023)._repr_svg_() is not None

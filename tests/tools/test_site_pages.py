@@ -1,0 +1,90 @@
+"""The site: every page has its place, the first hour comes in order, and links lead where they led in the repository."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.scripts import script
+from tests.test_mentions import anchor
+
+pytestmark = pytest.mark.source
+ROOT = Path(__file__).resolve().parents[2]
+SITE = script(ROOT / "tools/site_pages.py")
+CONFIG = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
+
+
+def pages(nav: Any) -> list[str]:
+    """Return the pages of a navigation in order."""
+    if isinstance(nav, str):
+        return [nav]
+    return [page for each in (nav.values() if isinstance(nav, dict) else nav) for page in pages(each)]
+
+
+def test_every_page_stands_in_the_navigation_once() -> None:
+    docs = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")} - {"README.md"}
+    made = {*SITE.MOVED.values(), *(f"api/{name}.md" for name in SITE.API)}
+    assert sorted(pages(CONFIG["nav"])) == sorted(docs | made)
+
+
+def test_the_first_hour_comes_first_and_in_order() -> None:
+    (section,) = [each for each in CONFIG["nav"] if "The first hour" in each]
+    assert CONFIG["nav"].index(section) == 1
+    names = [name for entry in section["The first hour"] for name in entry]
+    assert names == [
+        "The first hour",
+        "Install",
+        "First profile",
+        "Read a plan",
+        "My own models",
+        "My engine",
+        "My decoder",
+    ]
+    headings = [
+        line for line in (ROOT / "docs/first-hour.md").read_text("utf-8").splitlines() if line.startswith("## ")
+    ]
+    assert [heading.partition(". ")[2].lower() for heading in headings] == [name.lower() for name in names[1:]]
+
+
+@pytest.mark.parametrize(
+    ("page", "link", "expected"),
+    [
+        ("index.md", "[a](docs/solver.md#the-certificate)", "[a](solver.md#the-certificate)"),
+        ("index.md", "![a](docs/images/plan.svg)", "![a](images/plan.svg)"),
+        ("index.md", "[a](docs/README.md)", "[a](contents.md)"),
+        ("index.md", "[a](Makefile)", "[a](R/blob/HEAD/Makefile)"),
+        ("contents.md", "[a](../examples/README.md#decode)", "[a](examples.md#decode)"),
+        ("contents.md", "[a](engines/vllm.md)", "[a](engines/vllm.md)"),
+        ("examples.md", "[a](../docs/models.md)", "[a](models.md)"),
+        ("engines/vllm.md", "[a](../planning.md)", "[a](../planning.md)"),
+        ("engines/vllm.md", "[a](../../examples/decode.py)", "[a](R/blob/HEAD/examples/decode.py)"),
+        ("engines/vllm.md", "![a](../../shot.png)", "![a](R/raw/HEAD/shot.png)"),
+        ("engines/vllm.md", "[a](README.md#names)", "[a](README.md#names)"),
+        ("solver.md", "[a](#the-certificate) [b](https://a.org/b.md)", "[a](#the-certificate) [b](https://a.org/b.md)"),
+        ("solver.md", "x\n```\n[a](../b.md)\n```\n", "x\n```\n[a](../b.md)\n```\n"),
+    ],
+)
+def test_links(page: str, link: str, expected: str) -> None:
+    assert SITE.site_links(link, page, "R") == expected
+
+
+def test_headings_have_the_anchors_of_the_repository() -> None:
+    for heading in ("What `bench` prints, and why", "Before 0.21.0", "top-k, depth", "A_b  c"):
+        assert SITE.anchor(heading, "-") == anchor(heading)
+
+
+def test_the_reference_has_what_packages_make_public() -> None:
+    import treeopt
+
+    listed = {
+        line.removeprefix("::: treeopt.") for line in SITE.reference("treeopt").splitlines() if line.startswith(":::")
+    }
+    modules = {"engines", "planner", "profiler", "runtime", "solver", "trees"}
+    assert listed == set(treeopt.__all__) - modules - {"__version__"}
+    assert "::: treeopt.planner.requested_plan" in SITE.reference("planner")
+
+
+def test_the_address_is_that_of_the_metadata() -> None:
+    assert f'REPOSITORY = "{SITE.repository()}"' in (ROOT / "setup.py").read_text("utf-8")
+    assert SITE.repository().startswith("https://")

@@ -1,0 +1,193 @@
+"""The trees that may be fastest by what was learnt, and how much faster than the tree in use.
+
+    tokens(T) = F(T) of the learnt table * (what the profile's replay says of T / F(T) of the profile's table)
+
+so that without anything learnt every tree is worth what the plan said of it.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from treeopt.adaptation.context_costs import ContextCosts, with_slower_drafts
+from treeopt.adaptation.counts import outcomes_along
+from treeopt.adaptation.estimate import Learnt, conditional, joint, log_odds, probability
+from treeopt.adaptation.times import StepTimes
+from treeopt.arrays import Float64
+from treeopt.planner.costs import StepCosts, sizes
+from treeopt.planner.draws import TokenDraws
+from treeopt.planner.fastest import speeds
+from treeopt.planner.model import TokenModel, token_model
+from treeopt.planner.request import PlanRequest
+from treeopt.records.acceptance import AcceptanceTable
+from treeopt.records.accepted_ranks import AcceptedRanks
+from treeopt.records.profile import Profile
+from treeopt.solver import solve
+from treeopt.trees import TokenTree, chain
+
+MOST_DEPTHS, MOST_RANKS = 16, 16
+"""Of the table that is learnt; what lies behind is never drafted where it pays."""
+SOLVED_TREES = 3
+"""Of the solved trees, those that are compared."""
+KEPT_TREES = 256
+"""Trees whose replay and outcomes are kept."""
+PRIOR_STEPS = 20.0
+"""Outcomes of the profile's table that stand beside those along its texts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The fastest tree by what was learnt."""
+
+    tree: TokenTree
+    gain: float
+    """By which share it is faster than the tree in use; 0 for that tree itself."""
+    noise: float
+    """Standard error of the logarithm of 1 + gain."""
+    tokens_per_step: float
+    step_s: float
+
+
+class Candidates:
+    """Every tree of a budget under one acceptance of a profile.
+
+    Args:
+        profile: what was measured.
+        request: rule, temperature, context and batch size, and how deep trees may be.
+        tree: in use at first.
+        max_nodes: of the largest tree.
+
+    Raises InfeasibleError for a first tree beyond what was measured, and conditions that were not.
+    """
+
+    def __init__(self, profile: Profile, request: PlanRequest, tree: TokenTree, max_nodes: int) -> None:
+        self._model = token_model(profile.acceptance(rule=request.rule, temperature=request.temperature))
+        acceptance = self._model.acceptance
+        asked = max(MOST_DEPTHS if request.max_depth is None else request.max_depth, tree.max_depth)
+        self.depths = max(1, min(asked, acceptance.table.max_depth or MOST_DEPTHS, max_nodes - 1))
+        self.ranks = min(MOST_RANKS, acceptance.table.branching)
+        self.rule, self.temperature = acceptance.rule, acceptance.temperature
+        self.costs = ContextCosts(profile, self.rule, self.temperature, request.where)
+        self.max_nodes = min(max_nodes, self.costs.max_nodes)
+        self._rows = np.array(acceptance.table.rows(self.depths)[..., : self.ranks])
+        """(D, R, K)."""
+        self._generator = np.random.default_rng(0)
+        self._last_solved: list[TokenTree] = []
+        self._known: dict[TokenTree, Float64] = {}
+        self._odds = log_odds(conditional(self._rows))
+        self._falling = bool(np.all(self._rows[..., 1:] <= self._rows[..., :-1]))
+        acceptance.table.reach(tree)  # refuse now what is deeper than was measured
+        self.costs.expected(tree, None)
+
+    def known(self, tree: TokenTree) -> Float64:
+        """Return (D, K): how often each rank is accepted once tried, in steps with a tree, as the profile has it."""
+        if tree not in self._known:
+            if len(self._known) >= KEPT_TREES:
+                self._known.clear()
+            self._known[tree] = self._counted(tree)
+        return self._known[tree]
+
+    def _counted(self, tree: TokenTree) -> Float64:
+        table = conditional(self._rows[:, 0] if self._rows.shape[1] == 1 else self._rows.mean(axis=1))
+        ranks = self._model.acceptance.accepted_ranks
+        if ranks is None or tree.nodes == 1:
+            return table
+        found = outcomes_along(ranks, tree, self.depths, self.ranks)
+        return np.asarray(np.clip((found.accepted + PRIOR_STEPS * table) / (found.tried + PRIOR_STEPS), 1e-4, 1 - 1e-4))
+
+    def best(
+        self,
+        learnt: Learnt,
+        times: StepTimes,
+        current: TokenTree,
+        context_tokens: int | None,
+        *,
+        solve_anew: bool = True,
+    ) -> Choice:
+        """Return the tree with the most tokens per second: the one in use, plain decoding, a chain or any other.
+
+        Args:
+            learnt: of acceptance.
+            times: of steps.
+            current: the tree in use.
+            context_tokens: tokens in the cache; None for the context planned for.
+            solve_anew: whether there is time to solve; else chains and the trees that were solved last are looked at.
+        """
+        costs = self.costs.at(context_tokens)
+        table = self._table(learnt.shift)
+        if solve_anew:
+            self._last_solved = self._solved(table, costs, times)
+        trees = list(dict.fromkeys([current, *self._chains, *self._last_solved]))
+        tokens = np.array([table.expected_tokens(tree) * self._replayed(tree) for tree in trees])
+        seconds = self._seconds(trees, costs, times)
+        rates = tokens / seconds
+        best = int(rates.argmax())
+        gain = float(rates[best] / rates[0] - 1)
+        noise = self._noise(learnt, current, trees[best]) if best else 0.0
+        return Choice(
+            tree=trees[best],
+            gain=gain,
+            noise=noise,
+            tokens_per_step=float(tokens[best]),
+            step_s=float(seconds[best]) * times.slower,
+        )
+
+    def _solved(self, table: AcceptanceTable, costs: StepCosts, times: StepTimes) -> list[TokenTree]:
+        """Return the fastest trees of most tokens, by a table alone."""
+        solution = solve(table, self.max_nodes, self.depths)
+        rates = speeds(solution, with_slower_drafts(costs, times.drafting))
+        shallowest = solution.tree_depth == np.arange(solution.max_depth + 1)[:, None]
+        exact = solution.tree_nodes == np.arange(solution.max_nodes + 1)
+        places = np.argsort(-np.where(shallowest & exact, rates, 0.0), axis=None, kind="stable")
+        found: dict[TokenTree, None] = {}
+        for depth, nodes in zip(*np.unravel_index(places, rates.shape), strict=True):
+            found[solution.tree(int(nodes), int(depth))] = None
+            if len(found) == SOLVED_TREES:
+                break
+        return list(found)
+
+    def _seconds(self, trees: list[TokenTree], costs: StepCosts, times: StepTimes) -> Float64:
+        own = np.array([times.own(tree) for tree in trees])
+        return np.asarray(with_slower_drafts(costs, times.drafting).step_s(*sizes(trees)) * own)
+
+    def _noise(self, learnt: Learnt, current: TokenTree, other: TokenTree) -> float:
+        """Return the standard error of the logarithm of the quotient of two trees' tokens."""
+        rows = joint(probability(self._odds + learnt.draws(self._generator)[:, :, None]))
+        draws = TokenDraws(p=rows)
+        return float(np.log(draws.tokens(other) / draws.tokens(current)).std())
+
+    def _table(self, shift: Float64) -> AcceptanceTable:
+        rows = joint(probability(self._odds + shift[:, None]))
+        if self._falling:  # rows that rise by noise would be solved by a slower way
+            rows = np.minimum.accumulate(rows, axis=-1)
+        return AcceptanceTable(rows[:, 0] if rows.shape[1] == 1 else rows)
+
+    @cached_property
+    def _chains(self) -> list[TokenTree]:
+        """Plain decoding first."""
+        return [chain(depth) for depth in range(min(self.depths, self.max_nodes - 1) + 1)]
+
+    def _replayed(self, tree: TokenTree) -> float:
+        """Return by which factor the replay of the profile's texts corrects its table."""
+        if tree not in self._factors:
+            if len(self._factors) >= KEPT_TREES:
+                self._factors.clear()
+                self._replays = _without_replays(self._model)
+            table = self._model.acceptance.table
+            self._factors[tree] = self._replays.tokens_per_step(tree) / table.expected_tokens(tree)
+        return self._factors[tree]
+
+    @cached_property
+    def _factors(self) -> dict[TokenTree, float]:
+        self._replays = _without_replays(self._model)
+        return {}
+
+
+def _without_replays(model: TokenModel) -> TokenModel:
+    """Return a model equal to another that has replayed no tree yet: what replays keep grows with every tree."""
+    ranks = model.acceptance.accepted_ranks
+    acceptance = (
+        model.acceptance if ranks is None else replace(model.acceptance, accepted_ranks=AcceptedRanks(ranks.ranks))
+    )
+    return replace(model, acceptance=acceptance)

@@ -1,0 +1,83 @@
+"""What steps cost at the context that decoding has come to, out of one profile."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from treeopt.adaptation.times import ExpectedSeconds
+from treeopt.planner.condition import condition
+from treeopt.planner.costs import StepCosts, sizes, step_costs
+from treeopt.planner.curves import Curve
+from treeopt.planner.request import Where
+from treeopt.records.profile import Profile
+from treeopt.trees import TokenTree
+
+CONTEXT_TOKENS = 64
+"""Contexts are rounded to so many tokens, so that curves come again."""
+KEPT_CONTEXTS = 64
+
+
+class ContextCosts:
+    """The curves of a rule at every context within those measured; beyond them the nearest one's hold.
+
+    Args:
+        profile: what was measured.
+        rule: verification rule.
+        temperature: at which times were taken.
+        where: the context that stands where none is told, and the batch size.
+    """
+
+    def __init__(self, profile: Profile, rule: str, temperature: float, where: Where) -> None:
+        self._profile, self._rule, self._temperature, self._where = profile, rule, temperature, where
+        first = condition(profile, temperature, where)
+        self.batch_size = first.batch_size
+        contexts = [
+            each.context_tokens
+            for each in profile.latencies_at(temperature)
+            if each.batch_size == first.batch_size or where.extrapolate
+        ] or [first.context_tokens]
+        self._shortest, self._longest = min(contexts), max(contexts)
+        self._planned = first.context_tokens
+        self._kept: dict[int, StepCosts] = {}
+        self._expected: dict[tuple[int, TokenTree], ExpectedSeconds] = {}
+        self.max_nodes = first.max_nodes
+
+    def rounded(self, context_tokens: int | None) -> int:
+        """Return the context whose curves stand for one; None is the context planned for."""
+        if context_tokens is None:
+            return self._planned
+        return min(self._longest, max(self._shortest, CONTEXT_TOKENS * round(context_tokens / CONTEXT_TOKENS)))
+
+    def at(self, context_tokens: int | None) -> StepCosts:
+        """Return the curves at a context."""
+        context = self.rounded(context_tokens)
+        if context not in self._kept:
+            if len(self._kept) == KEPT_CONTEXTS:
+                self._kept.clear()
+            asked = replace(self._where, context_tokens=context)
+            self._kept[context] = step_costs(condition(self._profile, self._temperature, asked), rule=self._rule)
+        return self._kept[context]
+
+    def expected(self, tree: TokenTree, context_tokens: int | None) -> ExpectedSeconds:
+        """Return what the profile says of the seconds of a step with a tree."""
+        key = self.rounded(context_tokens), tree
+        if key not in self._expected:
+            if len(self._expected) == KEPT_CONTEXTS:
+                self._expected.clear()
+            costs, (nodes, widths) = self.at(context_tokens), sizes([tree])
+            draft_s = float(passes_only(costs).at(widths).sum())
+            self._expected[key] = ExpectedSeconds(draft_s, float(costs.step_s(nodes, widths)[0]) - draft_s)
+        return self._expected[key]
+
+
+def with_slower_drafts(costs: StepCosts, factor: float) -> StepCosts:
+    """Return the same with all drafting longer by a factor."""
+    if factor == 1:
+        return costs
+    every = np.arange(costs.max_draft_width + 1)
+    return replace(costs, draft=Curve.of(costs.draft_s + (factor - 1) * passes_only(costs).at(every)))
+
+
+def passes_only(costs: StepCosts) -> Curve:
+    """Return the seconds of the draft model's passes, without what of a step's overhead was laid on each level."""
+    return replace(costs.draft, more_s=np.zeros_like(costs.draft.more_s))

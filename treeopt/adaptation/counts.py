@@ -1,0 +1,108 @@
+"""What was accepted while decoding: by depth and rank, older steps counting for less.
+
+A step visits the nodes of its accepted path.  Of every visited node the children were tried in the order of their rank,
+up to the one that was accepted; those behind it nobody looked at.  So what is counted is how often the child of a rank
+was tried and how often it was accepted then, and a tree with few children says of the first ranks what one with many
+would have said (Kaplan and Meier, 1958: no outcome is taken for a rejection because it was not looked at).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from treeopt.arrays import Float64, Int64
+from treeopt.records.acceptance_counts import REJECTED
+from treeopt.records.accepted_ranks import AcceptedRanks
+from treeopt.trees import TokenTree
+
+
+class Outcomes(NamedTuple):
+    """How often the child of every rank was tried and accepted, at every depth, both float64 (D, K)."""
+
+    tried: Float64
+    accepted: Float64
+
+    @classmethod
+    def none(cls, depths: int, ranks: int) -> "Outcomes":
+        """Return those of no step."""
+        return cls(np.zeros((depths, ranks)), np.zeros((depths, ranks)))
+
+    def plus(self, other: "Outcomes", share: float = 1.0) -> "Outcomes":
+        """Return a share of these and all of the others."""
+        return Outcomes(share * self.tried + other.tried, share * self.accepted + other.accepted)
+
+    def at_most(self, tried: float) -> "Outcomes":
+        """Return as large a share of these that no rank was tried more often than this."""
+        share = min(1.0, tried / max(tried, float(self.tried.max())))
+        return Outcomes(share * self.tried, share * self.accepted)
+
+
+class Visits:
+    """How often the steps with one tree came to each of its nodes.
+
+    Args:
+        tree: the tree.
+        depths: D; what lies deeper is not counted.
+        ranks: K; ranks from K on are not counted.
+    """
+
+    def __init__(self, tree: TokenTree, depths: int, ranks: int) -> None:
+        self.tree = tree
+        self.counts = [0] * tree.nodes
+        """Of every node; whoever decodes adds to them."""
+        self._shape = depths, ranks
+        counted = np.flatnonzero((tree.depth > 0) & (tree.depth <= depths) & (tree.rank < ranks))
+        self._nodes = counted
+        self._parents = tree.parents[counted]
+        self._first = tree.first_child[self._parents]
+        self._cells = tree.depth[counted] - 1, tree.rank[counted]
+
+    def take(self) -> Outcomes:
+        """Return what was counted, and begin anew."""
+        found = Outcomes.none(*self._shape)
+        counts = np.array(self.counts, np.float64)
+        self.counts[:] = [0] * len(self.counts)
+        before = np.append(0.0, np.cumsum(counts))  # siblings stand next to one another
+        earlier = before[self._nodes] - before[self._first]
+        np.add.at(found.tried, self._cells, counts[self._parents] - earlier)
+        np.add.at(found.accepted, self._cells, counts[self._nodes])
+        return found
+
+
+class AgedOutcomes:
+    """Outcomes of which a step counts half after so many further steps."""
+
+    def __init__(self, half_life_steps: int, depths: int, ranks: int) -> None:
+        self._half_life_steps = half_life_steps
+        self.outcomes = Outcomes.none(depths, ranks)
+
+    def add(self, found: Outcomes, steps: int) -> None:
+        """Count the outcomes of so many steps."""
+        self.outcomes = self.outcomes.plus(found, 0.5 ** (steps / self._half_life_steps))
+
+
+def outcomes_along(ranks: AcceptedRanks, tree: TokenTree, depths: int, branching: int) -> Outcomes:
+    """Return what steps with a tree would have counted in measured texts, had every rank been tried.
+
+    Steps begin where others end, mostly behind a miss, where the draft is worse than elsewhere: a table over all positions
+    promises more than is counted while decoding.
+    """
+    found = Outcomes.none(depths, branching)
+    columns = np.arange(branching)
+    for text, step_tokens in zip(ranks.ranks, ranks.step_tokens(tree), strict=True):
+        roots = _roots(step_tokens.tolist(), len(text) - tree.max_depth)
+        for depth in range(min(tree.max_depth, depths)):
+            rank = text[roots[step_tokens[roots] > depth] + depth]  # of the children of nodes that steps came to
+            tried = np.where(rank == REJECTED, branching, rank)
+            found.tried[depth] += (columns <= tried[:, None]).sum(axis=0)
+            found.accepted[depth] += (columns == rank[:, None]).sum(axis=0)
+    return found
+
+
+def _roots(lengths: list[int], end: int) -> Int64:
+    """Return where steps of these lengths begin, one after the other, before `end`."""
+    found, position = [], 0
+    while position < end:
+        found.append(position)
+        position += lengths[position]
+    return np.array(found, np.int64)

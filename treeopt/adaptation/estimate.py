@@ -1,0 +1,151 @@
+"""What counted outcomes say of every rank and depth, those that were never tried included.
+
+    log odds(h[d, k]) = log odds of the profile + shift[k] + what cell (d, k) itself says
+
+h[d, k] is how often the child of rank k at depth d is accepted once it is tried.  A draft that became worse became worse
+at every depth, so the shift of a rank is common to all depths; it is found by maximum posterior (Newton's method on the
+binomial likelihood, a normal prior around 0).  Every cell then counts `PRIOR_TRIALS` of what the shift makes of the
+profile beside its own outcomes.  No outcome: the profile as it is, so that nothing changes before something was counted.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from treeopt.adaptation.counts import Outcomes
+from treeopt.arrays import Float64, Int64
+
+DRAWS = 64
+GROUPS = 3
+"""Ranks that have a shift of their own; the last one's is that of all behind it too."""
+PRIOR_TRIALS = 40.0
+"""By how many outcomes of a cell the shifted profile is outweighed."""
+SHIFT_SD = 2.0
+"""Of the first rank's shift before anything was counted, in log odds."""
+LATER_SD, FOLLOWING = 0.3, 0.5
+"""Of a later rank's: so much, and such a share of how far the first rank's shift went."""
+ALIKE = 2.0
+"""Outcomes near one another are alike: so many tell what one independent outcome would."""
+LEAST = 1e-4
+"""Nothing is taken to be accepted less often than this, or more often than 1 less this."""
+ROUNDS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Learnt:
+    """What outcomes say of every rank and depth.
+
+    Args:
+        outcomes: counted.
+        known: (D, K), how often each rank was accepted once tried, before anything was counted.
+    """
+
+    outcomes: Outcomes
+    known: Float64
+
+    @cached_property
+    def expected(self) -> Float64:
+        """(D, K): how often each rank is accepted once it is tried."""
+        shifted = probability(self._odds + self._shift)
+        return np.asarray((self.outcomes.accepted + PRIOR_TRIALS * shifted) / (self.outcomes.tried + PRIOR_TRIALS))
+
+    @cached_property
+    def shift(self) -> Float64:
+        """(D, K): what is added to the profile's log odds."""
+        return log_odds(np.clip(self.expected, LEAST, 1 - LEAST)) - self._odds
+
+    def draws(self, generator: np.random.Generator) -> Float64:
+        """Return (draws, D, K): what the shift may be as well."""
+        noise = generator.standard_normal((DRAWS, 1, GROUPS))[..., self._group]
+        drawn = probability(self._odds + self._shift + self._shift_sd * noise)
+        accepted = (self.outcomes.accepted + PRIOR_TRIALS * drawn) / ALIKE
+        rejected = (self.outcomes.tried - self.outcomes.accepted + PRIOR_TRIALS * (1 - drawn)) / ALIKE
+        cells = generator.beta(np.maximum(accepted, LEAST), np.maximum(rejected, LEAST))
+        return log_odds(np.clip(cells, LEAST, 1 - LEAST)) - self._odds
+
+    @cached_property
+    def _odds(self) -> Float64:
+        return log_odds(self.known)
+
+    @cached_property
+    def _group(self) -> Int64:
+        """(K,): which shift each rank has."""
+        return np.minimum(np.arange(self.known.shape[1]), GROUPS - 1)
+
+    @cached_property
+    def _shifts(self) -> list[tuple[float, float]]:
+        """Of every group the most plausible shift, and its standard deviation."""
+        found: list[tuple[float, float]] = []
+        for group in range(int(self._group[-1]) + 1):
+            ranks = slice(group, group + 1 if group < GROUPS - 1 else None)
+            sd = LATER_SD + FOLLOWING * abs(found[0][0]) if found else SHIFT_SD
+            found.append(
+                _shift(self.outcomes.tried[:, ranks], self.outcomes.accepted[:, ranks], self._odds[:, ranks], sd)
+            )
+        return found
+
+    @property
+    def _shift(self) -> Float64:
+        return np.array([shift for shift, _ in self._shifts])[self._group]
+
+    @property
+    def _shift_sd(self) -> Float64:
+        return np.array([sd for _, sd in self._shifts])[self._group]
+
+
+def conditional(rows: Float64) -> Float64:
+    """Return, of rows of an acceptance table (…, K), how often each rank is accepted once it is tried.
+
+    >>> conditional(np.array([0.5, 0.25, 0.25])).round(4).tolist()
+    [0.5, 0.5, 0.9999]
+    """
+    before = np.cumsum(rows, axis=-1) - rows
+    return np.asarray(np.clip(rows / np.maximum(1 - before, LEAST), LEAST, 1 - LEAST))
+
+
+def joint(tried: Float64) -> Float64:
+    """Return the rows of an acceptance table, (…, K), of how often each rank is accepted once it is tried.
+
+    >>> joint(np.array([0.5, 0.5, 0.5])).tolist()
+    [0.5, 0.25, 0.125]
+    """
+    rejected = np.cumprod(1 - tried, axis=-1)
+    return np.asarray(tried * np.concatenate([np.ones_like(tried[..., :1]), rejected[..., :-1]], axis=-1))
+
+
+def log_odds(p: Float64) -> Float64:
+    """Return the logarithm of the odds of probabilities."""
+    return np.asarray(np.log(p / (1 - p)))
+
+
+def probability(odds: Float64) -> Float64:
+    """Return the probabilities of log odds, never 0 or 1."""
+    return np.asarray(np.clip(1 / (1 + np.exp(-np.clip(odds, -30, 30))), LEAST, 1 - LEAST))
+
+
+def surprise(outcomes: Outcomes, expected: Float64) -> float:
+    """Return by how many standard errors outcomes are off what was expected of them, (D, K): first ranks, or all later.
+
+    >>> surprise(Outcomes(np.array([[100.0]]), np.array([[60.0]])), np.array([[0.5]]))
+    2.0
+    """
+    off = outcomes.accepted - outcomes.tried * expected
+    variance = outcomes.tried * expected * (1 - expected)
+    first = abs(off[:, 0].sum()) / np.sqrt(variance[:, 0].sum() + LEAST**2)
+    later = abs(off[:, 1:].sum()) / np.sqrt(variance[:, 1:].sum() + 1.0)
+    return float(max(first, later))
+
+
+def _shift(tried: Float64, accepted: Float64, odds: Float64, sd: float) -> tuple[float, float]:
+    """Return the most plausible shift of some cells, and its standard deviation."""
+    shift, precision = 0.0, 1 / sd**2
+    for _ in range(ROUNDS):
+        p = probability(odds + shift)
+        slope = float((accepted - tried * p).sum()) / ALIKE - shift * precision
+        curvature = float((tried * p * (1 - p)).sum()) / ALIKE + precision
+        change = slope / curvature
+        shift += float(np.clip(change, -1.0, 1.0))  # far away the likelihood is flat, and a whole step goes beyond
+        if abs(change) < LEAST:
+            break
+    return shift, curvature**-0.5

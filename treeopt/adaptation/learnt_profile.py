@@ -1,0 +1,112 @@
+"""What decoding told, as a profile: counts and times that were taken, and where none were, those of the profile before."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from treeopt.adaptation.counts import Outcomes
+from treeopt.adaptation.estimate import joint
+from treeopt.errors import TreeoptError
+from treeopt.records.acceptance import AcceptanceTable
+from treeopt.records.acceptance_counts import LEAST_COUNT
+from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.profile import MeasuredAcceptance, Profile, StepLatency
+from treeopt.records.step_latency import RuleSteps, TimedTree
+from treeopt.runtime.decoding.observer import StepSeconds
+from treeopt.trees import TokenTree
+
+LEAST_SAMPLES = 16
+"""Steps that a time takes the place of the profile's for."""
+
+
+def learnt_acceptance(outcomes: Outcomes, before: MeasuredAcceptance, *, texts: int) -> MeasuredAcceptance:
+    """Return the acceptance that was counted, at the depths that were reached and for the ranks that were tried.
+
+    Where a rank was hardly tried at a depth, what was counted of it at all depths together stands there.  Errors are those
+    of as many independent outcomes as were counted, older ones for less.
+
+    Raises TreeoptError where hardly any step drafted.
+    """
+    reached = outcomes.tried[:, 0]
+    depths = int(np.cumprod(reached >= LEAST_COUNT).sum())
+    ranks = int(np.cumprod(outcomes.tried.sum(axis=0) >= LEAST_COUNT).sum())
+    if depths == 0 or ranks == 0:
+        raise TreeoptError(
+            f"acceptance: expected {LEAST_COUNT:g} drafted positions or more. Got {reached[0]:.0f}: decode more text."
+        )
+    tried, accepted = outcomes.tried[:depths, :ranks], outcomes.accepted[:depths, :ranks]
+    common = accepted.sum(axis=0) / tried.sum(axis=0)
+    p = np.where(tried >= LEAST_COUNT, accepted / np.maximum(tried, 1.0), common)
+    rows = joint(p)
+    counts = tried[:, 0]
+    table = AcceptanceTable(rows, counts=counts, standard_error=np.sqrt(rows * (1 - rows) / counts[:, None]))
+    return replace(
+        before,
+        table=table,
+        texts=None,
+        accepted_ranks=None,
+        imported=(),
+        chains=(),
+        prompts=texts,
+        positions=round(counts[0]),
+    )
+
+
+def learnt_latency(before: StepLatency, samples: Mapping[TokenTree, Sequence[StepSeconds]], rule: str) -> StepLatency:
+    """Return a condition's times with those of the steps that were decoded in the place of what they measure anew.
+
+    A pass over as many tokens as a tree has nodes, a draft pass over one token from chains, and whole steps.
+    """
+    known = {tree: taken for tree, taken in samples.items() if len(taken) >= LEAST_SAMPLES}
+    verify = {tree.nodes: [each.verify for each in taken] for tree, taken in known.items()}
+    drafts = [
+        each.draft / tree.max_depth
+        for tree, taken in known.items()
+        if 1 < tree.nodes == tree.max_depth + 1
+        for each in taken
+    ]
+    steps = tuple(
+        TimedTree(tree=tree, steps=Timing([sum(each) for each in taken]))
+        for tree, taken in known.items()
+        if tree.nodes > 1
+    )
+    return replace(
+        before,
+        verify=_with(before.verify, verify),
+        draft=_with(before.draft, {1: drafts} if drafts else {}),
+        steps=_with_steps(before, steps, rule),
+    )
+
+
+def learnt_profile(
+    profile: Profile, acceptance: MeasuredAcceptance, before: MeasuredAcceptance, latencies: Mapping[int, StepLatency]
+) -> Profile:
+    """Return a profile with an acceptance in the place of another, and latencies in the place of those of some numbers."""
+    return replace(
+        profile,
+        acceptances=tuple(acceptance if each is before else each for each in profile.acceptances),
+        latencies=tuple(latencies.get(number, each) for number, each in enumerate(profile.latencies)),
+    )
+
+
+def _with(table: LatencyTable, samples: Mapping[int, Sequence[float]]) -> LatencyTable:
+    """Return a table with other samples at some counts within its range."""
+    timings = dict(zip(table.tokens.tolist(), table.timings, strict=True))
+    timings |= {count: Timing(taken) for count, taken in samples.items() if count <= table.max_tokens}
+    counts = sorted(timings)
+    return LatencyTable(counts, [timings[count] for count in counts])
+
+
+def _with_steps(before: StepLatency, steps: tuple[TimedTree, ...], rule: str) -> tuple[RuleSteps, ...]:
+    """Return the whole steps of every rule, those with trees that were decoded with timed anew."""
+    if not steps or not before.steps:
+        return before.steps
+    anew = {each.tree for each in steps}
+    names = {each.rule for each in before.steps}
+    return tuple(
+        replace(each, trees=(*(old for old in each.trees if old.tree not in anew), *steps))
+        if each.rule == rule or (rule not in names and each is before.steps[0])
+        else each
+        for each in before.steps
+    )

@@ -1,0 +1,347 @@
+"""Re-calibration: a plan is compared with what decoding shows, and changed where another would be faster.
+
+What it changes is how tokens are drafted, never what the text's distribution is.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from math import hypot, log, log1p
+from time import perf_counter
+
+from treeopt.adaptation.candidates import Candidates, Choice
+from treeopt.adaptation.change import Change
+from treeopt.adaptation.counts import AgedOutcomes, Outcomes, Visits
+from treeopt.adaptation.estimate import Learnt, surprise
+from treeopt.adaptation.learnt_profile import learnt_acceptance, learnt_latency, learnt_profile
+from treeopt.adaptation.missed import MissedSteps
+from treeopt.adaptation.times import ExpectedSeconds, StepTimes
+from treeopt.arguments import whole
+from treeopt.arrays import Float64
+from treeopt.errors import InvalidValueError
+from treeopt.planner.planning import check_profile
+from treeopt.planner.request import PlanRequest, Where
+from treeopt.records.profile import Machine, Profile
+from treeopt.runtime.decoding.decoder import Decoder
+from treeopt.runtime.decoding.observer import DecodedStep, StepSeconds
+from treeopt.trees import TokenTree
+
+HALF_LIFE_STEPS = 384
+"""After so many further steps one counts half."""
+RECENT_STEPS = 32
+"""The half-life of the outcomes that tell whether something changed."""
+LOOK_STEPS = 16
+"""Steps between two looks at what was counted."""
+SOLVE_STEPS = 512
+"""Steps after which is solved anew in any case."""
+SURPRISE = 3.5
+"""Standard errors by which recent outcomes are off where something changed."""
+TIMES_CHANGED = 0.12
+"""Change of a quotient of times, as a logarithm, that matters."""
+SURE = 2.0
+"""Standard errors by which another tree must be faster."""
+LEAST_GAIN = 0.02
+"""And at least by so much; twice that for the tree that was left last."""
+TIME_NOISE = 0.01
+"""Standard error of a predicted quotient of step times, as a logarithm."""
+OWN_SHARE = 0.003
+"""Of the time that decoding takes, after what share solving has to wait, and after twice of it looking."""
+HEAD_START_S = 0.03
+"""And so much besides: what noticing the first change takes."""
+READING_SHARE = 0.004
+"""Likewise, while nothing is drafted, what having the draft model read the text may take."""
+LEAST_READING = 32
+"""Tokens that are worth a reading."""
+MOST_MISSED, MOST_MISSED_NUMBERS = 256, 2**24
+"""Tokens that are remembered for it, and numbers of distributions."""
+CONTEXT_CHANGED = 1.25
+"""Change of the context, as a quotient, after which costs may be others."""
+KEPT_CHANGES = 1000
+KEPT_SAMPLES, KEPT_TREES = 64, 16
+"""Times of steps that are kept of each of so many trees."""
+ROOM_NODES = 64
+"""Nodes that a decoder is to have room for, so that trees larger than the first can be changed to."""
+
+
+class Recalibration:
+    """An observer of decoding that keeps the decoder's tree the fastest: `Decoder(…, on_step=Recalibration(profile))`.
+
+    The decoder begins with the tree that it was made with, and changes to trees of at most its `max_nodes`.
+
+    Args:
+        profile: what was measured before.
+        rule: verification rule; by default the decoder's where it was measured, or else the first measured.
+        temperature: whose measured acceptance is started from; by default the decoder's where it was measured.
+        context_tokens: that the plan was made for; costs follow the context that decoding has come to.
+        batch_size: texts decoded together.
+        half_life_steps: after so many further steps one counts half.
+        on_change: told of every change, a moment after it.
+        now_s: the clock for what re-calibration itself takes.
+
+    Raises InvalidValueError for what is no profile; on `attach` InvalidValueError for a decoder whose drafter brings trees
+    of its own, InfeasibleError for a tree or conditions beyond what was measured.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        *,
+        rule: str | None = None,
+        temperature: float | None = None,
+        context_tokens: int | None = None,
+        batch_size: int | None = None,
+        half_life_steps: int = HALF_LIFE_STEPS,
+        on_change: Callable[[Change], object] = lambda _: None,
+        now_s: Callable[[], float] = perf_counter,
+    ) -> None:
+        check_profile(profile)
+        self.profile = profile
+        self._asked = rule, temperature
+        self._where = Where(context_tokens=context_tokens, batch_size=batch_size)
+        self._half_life_steps = whole("half_life_steps", half_life_steps, 1)
+        self._on_change, self._now_s = on_change, now_s
+        self._decoder: Decoder | None = None
+        self.changes: list[Change] = []
+        """The latest, oldest first."""
+        self.steps = self.texts = 0
+        """Decoded so far."""
+        self._text: int | None = None
+        self._samples: dict[TokenTree, deque[StepSeconds]] = {}
+        self.decoding_s = self.own_s = self.reading_s = 0.0
+        """Seconds of all steps; of looking, solving and changing; of the draft model's reading while nothing was drafted."""
+
+    def room_nodes(self, tree: TokenTree) -> int:
+        """Return the `max_nodes` that a decoder is best made with which begins with a tree."""
+        measured = max(each.verify.max_tokens for each in self.profile.step_latencies)
+        return max(tree.nodes, min(ROOM_NODES, measured))
+
+    @property
+    def tree(self) -> TokenTree:
+        """The tree in use."""
+        return self._visits.tree
+
+    def attach(self, decoder: Decoder) -> None:
+        """Take a decoder; another one goes on with the tree and all that was learnt at the last."""
+        if not decoder.takes_trees:
+            raise InvalidValueError(
+                "on_step: expected a decoder whose draft model fills static trees. Got a drafter that brings its own: "
+                "re-calibrate the draft model, or leave Recalibration out."
+            )
+        first = self._decoder is None
+        self._decoder = decoder
+        most = min(MOST_MISSED, max(LEAST_READING, MOST_MISSED_NUMBERS // decoder.target.config.vocabulary))
+        self._missed = MissedSteps(decoder, most)
+        if first:
+            self._begin(decoder)
+        elif decoder.tree != self.tree:
+            decoder.change_tree(self.tree)
+
+    def __call__(self, step: DecodedStep) -> None:
+        """Count a step, and now and then look at what was counted."""
+        visits, told = self._visits, step.step
+        if step.proposal.tree is not visits.tree and step.proposal.tree != visits.tree:
+            return  # of a text that was drafted before the tree changed, or has nothing to draft from yet
+        if not told.cut:
+            counts = visits.counts
+            for node in told.path:
+                counts[node] += 1
+        if not self._drafts:
+            self._missed.note(step.text, told.tokens[-1], told.logits)
+        seconds = step.seconds
+        if seconds is None:
+            return
+        self.steps += 1
+        self._since_look += 1
+        self._context += len(step.tokens)
+        self._times.note(seconds, self._expected)
+        self._taken.append(seconds)
+        if step.text != self._text:
+            self._text = step.text
+            self.texts += 1
+        self.decoding_s += seconds.draft + seconds.verify + seconds.rest
+        if self._since_look >= LOOK_STEPS and self._may_look():
+            self._look()
+
+    def learnt(self, *, created: str, tool: str, machine: Machine) -> Profile:
+        """Return what was learnt as a profile: what was counted and timed, and for the rest what was measured before.
+
+        Args:
+            created: date and time, ISO 8601.
+            tool: program and version.
+            machine: where it was decoded.
+
+        Raises TreeoptError where hardly any step drafted.
+        """
+        self._gather()
+        before = self.profile.acceptance(rule=self._candidates.rule, temperature=self._candidates.temperature)
+        acceptance = learnt_acceptance(self._lasting.outcomes, before, texts=self.texts)
+        number = self._nearest_latency()
+        latency = learnt_latency(self.profile.latencies[number], self._samples, before.rule)
+        found = learnt_profile(self.profile, acceptance, before, {number: latency})
+        return replace(found, created=created, tool=tool, machine=machine)
+
+    def _nearest_latency(self) -> int:
+        """Return the number of the measured condition that is nearest to what was decoded under."""
+        costs = self._candidates.costs
+        context = costs.rounded(self._context_tokens)
+        fitting = self.profile.latencies_at(self._candidates.temperature)
+        numbers = [number for number, each in enumerate(self.profile.latencies) if each in fitting]
+        return min(
+            numbers,
+            key=lambda number: (
+                self.profile.latencies[number].batch_size != costs.batch_size,
+                abs(self.profile.latencies[number].context_tokens - context),
+            ),
+        )
+
+    def _begin(self, decoder: Decoder) -> None:
+        rule, temperature = self._measured(decoder)
+        request = PlanRequest(rule=rule, temperature=temperature, where=self._where)
+        self._candidates = candidates = Candidates(self.profile, request, decoder.tree, decoder.max_nodes)
+        shape = candidates.depths, candidates.ranks
+        self._recent, self._lasting = AgedOutcomes(RECENT_STEPS, *shape), AgedOutcomes(self._half_life_steps, *shape)
+        self._times = StepTimes(RECENT_STEPS)
+        self._since_look = self._since_solved = self._context = 0
+        self._context_tokens: int | None = None
+        self._solved_context = candidates.costs.rounded(None)
+        self._solved_drafting = 1.0
+        self._left: TokenTree | None = None
+        self._last_reading_s = self._reading_pause_s = 0.0
+        self._switch_s = 0.0
+        self._take(decoder.tree)
+        self._expect(self._known)
+        candidates.best(Learnt(self._lasting.outcomes, self._known), self._times, self.tree, None)
+
+    def _measured(self, decoder: Decoder) -> tuple[str | None, float | None]:
+        """Return the rule and temperature to start from: as asked for, or the decoder's as far as they were measured."""
+        rule, temperature = self._asked
+        if temperature is None and self.profile.acceptances_of(rule=rule, temperature=decoder.sampling.temperature):
+            temperature = decoder.sampling.temperature
+        if rule is None and self.profile.acceptances_of(rule=decoder.rule.name, temperature=temperature):
+            rule = decoder.rule.name
+        return rule, temperature
+
+    def _take(self, tree: TokenTree) -> None:
+        """Count the steps with a tree from now on."""
+        self._taken = self._samples.pop(tree, deque(maxlen=KEPT_SAMPLES))
+        self._samples[tree] = self._taken
+        while len(self._samples) > KEPT_TREES:
+            self._samples.pop(next(iter(self._samples)))
+        self._visits = Visits(tree, self._candidates.depths, self._candidates.ranks)
+        self._known = self._candidates.known(tree)
+        self._drafts = tree.nodes > 1
+        self._expected: ExpectedSeconds = self._candidates.costs.expected(tree, self._context_tokens)
+
+    def _expect(self, expected: Float64) -> None:
+        """Note what was solved with, to notice what differs from it."""
+        self._solved_with = expected
+        self._since_solved = 0
+        self._solved_context = self._candidates.costs.rounded(self._context_tokens)
+        self._solved_drafting = self._times.drafting
+
+    def _may_look(self) -> bool:
+        return self.own_s <= 2 * (HEAD_START_S + OWN_SHARE * self.decoding_s)
+
+    def _look(self) -> None:
+        """Add what was counted to what is known, and solve anew where it does not fit what was solved with."""
+        start_s, read_s = self._now_s(), self.reading_s
+        self._gather()
+        why = self._reason()
+        if why is not None:
+            self._solve(why)
+        self.own_s += self._now_s() - start_s - (self.reading_s - read_s)
+
+    def _gather(self) -> None:
+        """Add what was counted since the last look, and follow the context."""
+        steps, self._since_look = self._since_look, 0
+        if steps == 0:
+            return
+        self._since_solved += steps
+        found = self._visits.take() if self._drafts else self._read()
+        self._recent.add(found if self._drafts else found.at_most(RECENT_STEPS), steps)
+        self._lasting.add(found, steps)
+        self._times.take(self.tree, steps, self._expected)
+        self._context_tokens, self._context = self._context // steps, 0
+        self._expected = self._candidates.costs.expected(self.tree, self._context_tokens)
+
+    def _read(self) -> Outcomes:
+        """Return what the draft model would have been worth, where it is time to have it read the text."""
+        shape = self._candidates.depths, self._candidates.ranks
+        if self.decoding_s - self._last_reading_s < self._reading_pause_s or len(self._missed) < LEAST_READING:
+            return Outcomes.none(*shape)
+        start_s = self._now_s()
+        found = self._missed.outcomes(*shape)
+        took_s = self._now_s() - start_s
+        self.reading_s += took_s
+        self._last_reading_s, self._reading_pause_s = self.decoding_s, took_s / READING_SHARE
+        return found
+
+    def _reason(self) -> str | None:
+        """Return what was counted that does not fit what was solved with, None where all does."""
+        if surprise(self._recent.outcomes, self._solved_with) > SURPRISE:
+            self._lasting.outcomes = self._recent.outcomes  # what was before the change says nothing now
+            return f"acceptance: {told_acceptance(self._recent.outcomes, self._solved_with)}"
+        if abs(log(self._times.drafting / self._solved_drafting)) > TIMES_CHANGED:
+            return f"times: drafting takes {self._times.drafting:.2f} times as long beside the target as in the profile"
+        context = self._candidates.costs.rounded(self._context_tokens)
+        if not 1 / CONTEXT_CHANGED <= (context + 1) / (self._solved_context + 1) <= CONTEXT_CHANGED:
+            return f"context: {context} tokens, solved for {self._solved_context}"
+        if self._since_solved >= SOLVE_STEPS:
+            return f"{self._since_solved} steps since it was solved last"
+        return None
+
+    def _solve(self, why: str) -> None:
+        """Solve with what is known now, and change the tree where that pays."""
+        learnt = Learnt(self._lasting.outcomes, self._known)
+        anew = self.own_s <= HEAD_START_S + OWN_SHARE * self.decoding_s
+        choice = self._candidates.best(learnt, self._times, self.tree, self._context_tokens, solve_anew=anew)
+        if self._pays(choice):
+            self._change(choice, why)
+            learnt = Learnt(self._lasting.outcomes, self._known)
+        self._expect(learnt.expected)
+
+    def _pays(self, choice: Choice) -> bool:
+        """Return whether a tree is faster by more than noise, the change of trees paid for."""
+        least = LEAST_GAIN * (2 if choice.tree == self._left else 1)
+        saved_s = choice.gain / (1 + choice.gain) * self._half_life_steps * self._expected.step
+        sure = log1p(choice.gain) > SURE * hypot(choice.noise, TIME_NOISE)
+        return choice.tree != self.tree and choice.gain > least and sure and saved_s > self._switch_s
+
+    def _change(self, choice: Choice, why: str) -> None:
+        assert self._decoder is not None  # steps come from one
+        before, start_s = self.tree, self._now_s()
+        self._decoder.change_tree(choice.tree)
+        self._switch_s = self._now_s() - start_s
+        self._left = before
+        self._recent.outcomes = Outcomes.none(self._candidates.depths, self._candidates.ranks)
+        self._take(choice.tree)
+        self._last_reading_s, self._reading_pause_s = self.decoding_s, 0.0
+        self._missed.forget()
+        change = Change(
+            step=self.steps,
+            why=why,
+            before=before,
+            after=choice.tree,
+            gain=choice.gain,
+            noise=hypot(choice.noise, TIME_NOISE),
+            tokens_per_step=choice.tokens_per_step,
+            step_s=choice.step_s,
+            switch_s=self._switch_s,
+        )
+        self.changes.append(change)
+        del self.changes[:-KEPT_CHANGES]
+        self._on_change(change)
+
+
+def told_acceptance(found: Outcomes, expected: Float64) -> str:
+    """Return in words what was accepted beside what was expected, of first and of later children."""
+    told = []
+    for name, ranks in (("first children", slice(0, 1)), ("later children", slice(1, None))):
+        tried = found.tried[:, ranks]
+        if tried.sum() >= 1:
+            share, known = (
+                found.accepted[:, ranks].sum() / tried.sum(),
+                (tried * expected[:, ranks]).sum() / tried.sum(),
+            )
+            told.append(f"{share:.2f} of {name} in place of {known:.2f}")
+    return ", ".join(told)

@@ -1,0 +1,241 @@
+"""The whole loop: streams that change, decoded with plans that stay, are re-calibrated, learn, or are made anew."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from treeopt.adaptation import Change, Recalibration
+from treeopt.methods.drift_streams import Circumstances, Stream
+from treeopt.planner import Plan, PlanRequest, Where, requested_plan
+from treeopt.planner.model import kind_of
+from treeopt.profiler import Journal, Measurement, Settings, clock_for
+from treeopt.profiler.bench.drift import DecodedStream, Way, computing, decode_stream
+from treeopt.profiler.bench.losslessness import greedy_losslessness
+from treeopt.profiler.latency.passes import ROOM_TOKENS
+from treeopt.records.drift import DriftStream, TimedStream, TreeChange
+from treeopt.records.profile import Profile
+from treeopt.runtime import Decoder
+from treeopt.runtime.decoding.limits import trained_tokens
+from treeopt.runtime.decoding.observer import Observer, observers
+from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.pair import ModelPair
+from treeopt.trees import TokenTree
+
+RULE = "sequoia"
+FIXED, ADAPTED, BEST, LEARNING = "fixed", "adapted", "best", "learning"
+Learner = Callable[[LanguageModel], tuple[LanguageModel, Observer]]
+"""From a draft to one that may be changed, and the observer that has it learn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftEffort:
+    """How much is measured and decoded."""
+
+    tokens: int = 4000
+    """Of every stream."""
+    new_tokens: int = 200
+    """Of every text."""
+    drift_at: float = 0.25
+    """Share of the texts before the change."""
+    max_nodes: int = 64
+    """Of the largest tree, and the largest pass that is timed."""
+    rounds: int = 9
+    """Samples of every time."""
+    positions: int = 1536
+    """Generated tokens whose acceptance is counted."""
+    branching: int = 8
+    depth: int = 12
+
+    @property
+    def texts(self) -> int:
+        """Of every stream."""
+        return max(2, self.tokens // self.new_tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftBench:
+    """Streams of one pair.
+
+    Args:
+        target: of all of them.
+        effort: how much is measured and decoded.
+        learner: what has drafts learn; None where nothing does.
+        announce: told what begins.
+        show_progress: whether bars go to standard error.
+    """
+
+    models: ModelPair
+    effort: DriftEffort
+    learner: Learner | None = None
+    learning_missing: str | None = None
+    announce: Callable[[str], None] = lambda _: None
+    show_progress: bool = True
+
+    def run(self, streams: Sequence[Stream]) -> tuple[DriftStream, ...]:
+        """Measure what the plans need, and decode every stream in every way."""
+        profiles: dict[int, Profile] = {}
+        found = []
+        for stream in streams:
+            for each in (stream.before, stream.behind):
+                if id(each) not in profiles:
+                    self.announce(
+                        f"{stream.name}: measuring for the plan {'before' if each is stream.before else 'behind'}"
+                    )
+                    profiles[id(each)] = self.profile(each)
+            self.announce(f"{stream.name}: decoding")
+            found.append(self.decoded(stream, profiles[id(stream.before)], profiles[id(stream.behind)]))
+        return tuple(found)
+
+    def profile(self, where: Circumstances) -> Profile:
+        """Measure acceptance and times under some circumstances, as `treeopt profile` does."""
+        trained, effort = trained_tokens(self.models.target, where.draft), self.effort
+        room = (trained - max(map(len, where.measured_prompts))) * len(where.measured_prompts)
+        longest = trained - ROOM_TOKENS
+        contexts = sorted({min(longest, each) for each in (where.context_tokens, longest // 2, longest)})
+        settings = Settings(
+            rules=(RULE,),
+            samplings=(where.sampling,),
+            context_tokens=tuple(contexts),
+            max_tokens=effort.max_nodes,
+            rounds=effort.rounds,
+            positions=min(effort.positions, room),
+            branching=effort.branching,
+            depth=effort.depth,
+        )
+        with computing(where.busy):
+            return Measurement(
+                self.models.target,
+                where.draft,
+                where.measured_prompts,
+                settings,
+                clock=clock_for(self.models.target.device),
+                journal=Journal(None, ""),
+            ).profile(show_progress=self.show_progress)
+
+    def decoded(self, stream: Stream, before: Profile, behind: Profile) -> DriftStream:
+        """Decode a stream in every way, given what was measured before and behind the change."""
+        plans = [_plan(profile, each) for profile, each in ((before, stream.before), (behind, stream.behind))]
+        trees = [each.choice.tree for each in plans]
+        drift_text = 0 if stream.steady else max(1, round(self.effort.drift_at * self.effort.texts))
+        parts = [stream.before.part(drift_text), stream.behind.part(self.effort.texts - drift_text)]
+        changes: list[TreeChange] = []
+        at = [0]
+        ways = {
+            FIXED: self._way(stream, [trees[0], trees[0]]),
+            ADAPTED: self._adapted(stream, before, trees[0], partial(_note, changes, at)),
+            BEST: self._way(stream, trees),
+        }
+        if self.learner is not None:
+            ways[LEARNING] = self._learning(stream, before, trees[0], self.learner)
+        first = 1 if stream.steady else 0
+        found = decode_stream(
+            parts[first:],
+            [Way(decoders=way.decoders[first:]) for way in ways.values()],
+            new_tokens=self.effort.new_tokens,
+            before_text=lambda number: at.__setitem__(0, number),
+        )
+        texts = dict(zip(ways, found, strict=True))
+        return DriftStream(
+            name=stream.name,
+            what=stream.what,
+            drift_text=drift_text,
+            fixed=_timed(texts[FIXED]),
+            adapted=_timed(texts[ADAPTED]),
+            best=_timed(texts[BEST]),
+            learning=_timed(texts[LEARNING]) if LEARNING in texts else None,
+            learning_missing=self.learning_missing if LEARNING not in texts else None,
+            planned=plans[0].choice.shape,
+            planned_behind=plans[1].choice.shape,
+            changes=tuple(changes),
+            identical=self._identical(stream, parts[first:], found),
+        )
+
+    def _way(self, stream: Stream, trees: Sequence[TokenTree]) -> Way:
+        """Return decoding with a tree before the change and one behind it."""
+        circumstances = (stream.before, stream.behind)
+        return Way(decoders=[partial(self._decoder, *each) for each in zip(circumstances, trees, strict=True)])
+
+    def _adapted(self, stream: Stream, profile: Profile, tree: TokenTree, note: Callable[[Change], object]) -> Way:
+        recalibration = Recalibration(
+            profile,
+            rule=RULE,
+            temperature=stream.before.sampling.temperature,
+            context_tokens=stream.before.context_tokens,
+            on_change=note,
+        )
+        return self._observed(stream, tree, lambda _: recalibration)
+
+    def _learning(self, stream: Stream, profile: Profile, tree: TokenTree, learner: Learner) -> Way:
+        recalibration = Recalibration(
+            profile,
+            rule=RULE,
+            temperature=stream.before.sampling.temperature,
+            context_tokens=stream.before.context_tokens,
+        )
+        learning: dict[int, tuple[LanguageModel, Observer]] = {}
+
+        def both(draft: LanguageModel) -> tuple[LanguageModel, Observer | None]:
+            if id(draft) not in learning:
+                learning[id(draft)] = learner(draft)
+            own, observer = learning[id(draft)]
+            return own, observers(recalibration, observer)
+
+        def decoder(where: Circumstances) -> Decoder:
+            draft, observer = both(where.draft)
+            return self._decoder(where, tree, observer, draft)
+
+        return Way(decoders=[partial(decoder, each) for each in (stream.before, stream.behind)])
+
+    def _observed(self, stream: Stream, tree: TokenTree, observer: Callable[[Circumstances], Observer]) -> Way:
+        def decoder(where: Circumstances) -> Decoder:
+            return self._decoder(where, tree, observer(where))
+
+        return Way(decoders=[partial(decoder, each) for each in (stream.before, stream.behind)])
+
+    def _decoder(
+        self,
+        where: Circumstances,
+        tree: TokenTree,
+        observer: Observer | None = None,
+        draft: LanguageModel | None = None,
+    ) -> Decoder:
+        return Decoder(
+            self.models.target,
+            draft or where.draft,
+            tree,
+            rule=RULE,
+            sampling=where.sampling,
+            max_nodes=None if observer is None else max(tree.nodes, self.effort.max_nodes),
+            on_step=observer,
+        )
+
+    def _identical(self, stream: Stream, parts: Sequence[object], found: Sequence[DecodedStream]) -> bool | None:
+        """Return whether all ways decoded the same texts, to rounding; None where any were sampled."""
+        if not (stream.before.sampling.greedy and stream.behind.sampling.greedy):
+            return None
+        prompts = [prompt for part in parts for prompt in part.prompts]  # type: ignore[attr-defined]
+        first, *others = (each.tokens for each in found)
+        return all(greedy_losslessness(self.models.target, prompts, first, other).lossless for other in others)
+
+
+def _plan(profile: Profile, where: Circumstances) -> Plan:
+    request = PlanRequest(
+        rule=RULE,
+        temperature=where.sampling.temperature,
+        where=Where(context_tokens=max(where.context_tokens, min(e.context_tokens for e in profile.latencies))),
+    )
+    return requested_plan(profile, request)
+
+
+def _timed(found: DecodedStream) -> TimedStream:
+    return TimedStream(texts=tuple(found.texts))
+
+
+def _note(changes: list[TreeChange], at: Sequence[int], change: Change) -> None:
+    changes.append(TreeChange(text=at[0], why=change.why, before=shape(change.before), after=shape(change.after)))
+
+
+def shape(tree: TokenTree) -> str:
+    """Return a tree in a few words."""
+    kind = kind_of(tree)
+    return "plain decoding" if kind == "plain" else f"{kind} of {tree.nodes} nodes, depth {tree.max_depth}"

@@ -1,0 +1,221 @@
+"""Reading what `treeopt bench --output` wrote: of one tree, of a grid, of all methods, or of an engine."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from treeopt.files.fields import Fields
+from treeopt.files.json_file import parse_json
+from treeopt.records.latency import Estimate
+from treeopt.records.results import Divergence, EngineBench, EngineRow, NotRun, Row
+from treeopt.report.grid_bench import GridReport, GridTreeReport
+from treeopt.report.tree_bench import TreeBenchReport
+
+MAX_BYTES = 32_000_000
+_HEAD = re.compile(rb'\s*\[?\s*\{\s*"tool":\s*"treeopt\b')
+Methods = tuple[Row | NotRun, ...]
+Bench = TreeBenchReport | GridReport | EngineBench | Methods
+
+
+def is_bench(data: bytes) -> bool:
+    """Tell a bench by its first key; other files of treeopt begin with their format.
+
+    >>> is_bench(b'{"tool": "treeopt 0.1.0", "rows": []}'), is_bench(b'{"format": "treeopt-tree"}')
+    (True, False)
+    """
+    return _HEAD.match(data) is not None
+
+
+def parse_benches(path: Path | str, text: str) -> tuple[Bench, ...]:
+    """Return the bench of a file, or the benches of one that has a list of them.
+
+    Raises FormatError naming the file, the field and the reason.
+    """
+    content = parse_json(path, text, unique_keys=True, constants=False)
+    items = content if isinstance(content, list) else [content]
+    return tuple(
+        _bench(Fields(path, each, f"[{i}]" if isinstance(content, list) else "")) for i, each in enumerate(items)
+    )
+
+
+def _bench(fields: Fields) -> Bench:
+    fields.text("tool")
+    if "engine" in fields:
+        found: Bench = _engine(fields)
+    elif "trees" in fields:
+        found = _grid(fields)
+    elif "rows" in fields:
+        found = tuple(_method(each) for each in fields.mappings("rows"))
+    elif "measured_speedup" in fields:
+        found = _tree(fields)
+    else:
+        raise fields.error("content", "expected what treeopt bench --output writes. Is it another command's JSON?")
+    fields.end()
+    return found
+
+
+def _tree(fields: Fields) -> TreeBenchReport:
+    return TreeBenchReport(
+        drafter=fields.text("drafter") if "drafter" in fields else "model",
+        rule=fields.text("rule"),
+        temperature=fields.number("temperature"),
+        lossy=_flag(fields, "lossy"),
+        nodes=fields.integer("nodes"),
+        depth=fields.integer("depth", least=0),
+        predicted_speedup=_estimate_or_number(fields, "predicted_speedup"),
+        measured_speedup=_estimate(fields, "measured_speedup"),
+        predicted_tokens_per_step=_number(fields, "predicted_tokens_per_step"),
+        measured_tokens_per_step=fields.number("measured_tokens_per_step"),
+        predicted_step_s=_number(fields, "predicted_step_s"),
+        measured_step_s=fields.number("measured_step_s"),
+        measured_plain_step_s=fields.number("measured_plain_step_s"),
+        identical_to_plain_decoding=_flag_or_none(fields, "identical_to_plain_decoding"),
+        divergences=_divergences(fields),
+        tokens=fields.integer("tokens", least=0),
+    )
+
+
+def _grid(fields: Fields) -> GridReport:
+    return GridReport(
+        rule=fields.text("rule"),
+        temperature=fields.number("temperature"),
+        predicted_plain_step_s=fields.number("predicted_plain_step_s"),
+        measured_plain_step_s=fields.number("measured_plain_step_s"),
+        trees=tuple(_grid_tree(each) for each in fields.mappings("trees")),
+    )
+
+
+def _grid_tree(fields: Fields) -> GridTreeReport:
+    found = GridTreeReport(
+        kind=fields.text("kind"),
+        nodes=fields.integer("nodes"),
+        depth=fields.integer("depth", least=0),
+        parents=fields.integers("parents"),
+        predicted_tokens_per_step=fields.number("predicted_tokens_per_step"),
+        measured_tokens_per_step=fields.number("measured_tokens_per_step"),
+        predicted_step_s=fields.number("predicted_step_s"),
+        measured_step_s=fields.number("measured_step_s"),
+        predicted_speedup=fields.number("predicted_speedup"),
+        measured_speedup=_estimate(fields, "measured_speedup"),
+        identical_to_plain_decoding=_flag_or_none(fields, "identical_to_plain_decoding"),
+    )
+    fields.end()
+    return found
+
+
+def _method(fields: Fields) -> Row | NotRun:
+    row: Row | NotRun
+    if "reason" in fields:
+        row = NotRun(
+            system=fields.text("system"), temperature=fields.number("temperature"), reason=fields.text("reason")
+        )
+    else:
+        row = Row(
+            system=fields.text("system"),
+            rule=fields.text("rule"),
+            temperature=fields.number("temperature"),
+            setting=fields.text("setting"),
+            tokens_per_step=fields.number("tokens_per_step"),
+            step_s=fields.number("step_s"),
+            draft_s=fields.number("draft_s"),
+            verify_s=fields.number("verify_s"),
+            rest_s=fields.number("rest_s", least=-float("inf")),
+            tokens_per_s=fields.number("tokens_per_s"),
+            speedup=fields.number("speedup"),
+            predicted_speedup=fields.number("predicted_speedup"),
+            lossless=_flag(fields, "lossless"),
+            evidence=fields.text("evidence"),
+            assumed=tuple(_texts(fields, "assumed")) if "assumed" in fields else (),
+        )
+    fields.end()
+    return row
+
+
+def _engine(fields: Fields) -> EngineBench:
+    found = EngineBench(
+        engine=fields.text("engine"),
+        version=fields.text("version"),
+        rows=tuple(_engine_row(each) for each in fields.mappings("rows")),
+        regret=fields.number("regret", least=-1.0),
+    )
+    if not any(row.chosen for row in found.rows):
+        raise fields.error("rows", "expected one that is chosen.")
+    return found
+
+
+def _engine_row(fields: Fields) -> EngineRow:
+    row = EngineRow(
+        length=fields.integer("length", least=0),
+        chosen=_flag(fields, "chosen"),
+        tokens_per_step=fields.number("tokens_per_step"),
+        predicted_tokens_per_step=_number(fields, "predicted_tokens_per_step"),
+        tokens_per_s=fields.number("tokens_per_s"),
+        predicted_tokens_per_s=_number(fields, "predicted_tokens_per_s"),
+        speedup=fields.number("speedup"),
+        predicted_speedup=_number(fields, "predicted_speedup"),
+        spread=fields.number("spread"),
+        identical=_flag_or_none(fields, "identical"),
+    )
+    fields.end()
+    return row
+
+
+def _divergences(fields: Fields) -> tuple[Divergence, ...] | None:
+    found = fields.any("divergences")
+    if found is None:
+        return None
+    if not isinstance(found, list):
+        raise fields.error("divergences", "expected a list or null.")
+    return tuple(_divergence(fields.inner(f"divergences[{i}]", each)) for i, each in enumerate(found))
+
+
+def _divergence(fields: Fields) -> Divergence:
+    found = Divergence(
+        prompt=fields.integer("prompt", least=0),
+        place=fields.integer("place", least=0),
+        gap=fields.number("gap"),
+        near_tie=_flag(fields, "near_tie"),
+    )
+    fields.end()
+    return found
+
+
+def _number(fields: Fields, name: str) -> float | None:
+    return fields.number(name) if _known(fields, name) else None
+
+
+def _estimate(fields: Fields, name: str) -> Estimate:
+    value, ends = fields.number(name), fields.numbers(f"{name}_interval")
+    if len(ends) != 2 or not 0 <= ends[0] <= ends[1]:
+        raise fields.error(f"{name}_interval", "expected two numbers of at least 0 that rise.")
+    return Estimate(value, ends[0], ends[1])
+
+
+def _estimate_or_number(fields: Fields, name: str) -> Estimate | float | None:
+    return _estimate(fields, name) if f"{name}_interval" in fields else _number(fields, name)
+
+
+def _known(fields: Fields, name: str) -> bool:
+    """Return whether a field is not null, which then is read."""
+    if fields.peek(name) is not None:
+        return True
+    fields.any(name)
+    return False
+
+
+def _flag(fields: Fields, name: str) -> bool:
+    value = fields.any(name)
+    if not isinstance(value, bool):
+        raise fields.error(name, "expected true or false.")
+    return value
+
+
+def _flag_or_none(fields: Fields, name: str) -> bool | None:
+    return _flag(fields, name) if _known(fields, name) else None
+
+
+def _texts(fields: Fields, name: str) -> list[str]:
+    values: Any = fields.any(name)
+    if not isinstance(values, list) or not all(isinstance(each, str) for each in values):
+        raise fields.error(name, "expected a list of texts.")
+    return [fields.inner(name, {"text": each}).text("text") for each in values]

@@ -1,0 +1,77 @@
+"""What a page is made from: a profile with its plan, trees, and benches, each under a label."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from treeopt.planner import DrafterChoice, Plan, Schedule, best_drafter
+from treeopt.records.results import EngineBench, Row
+from treeopt.report.grid_bench import GridReport
+from treeopt.report.tree_bench import TreeBenchReport
+from treeopt.trees import TreeFile
+
+if TYPE_CHECKING:
+    from treeopt.records.profile import Profile
+    from treeopt.report.bench_file import Bench, Methods
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """A profile, and all that follows from it."""
+
+    profile: "Profile"
+    plan: Plan
+    schedule: Schedule | None = None
+    """Where several conditions were measured."""
+    drafters: tuple[DrafterChoice, ...] = ()
+    """The best of each, where others than the draft model were measured."""
+
+    @property
+    def best(self) -> DrafterChoice | None:
+        """The best drafter's choice, None where only the draft model was measured."""
+        return best_drafter(self.drafters, self.plan.objective) if self.drafters else None
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledTree:
+    """A tree under a label."""
+
+    label: str
+    content: TreeFile
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledBench:
+    """A bench under a label."""
+
+    label: str
+    bench: "Bench"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """All that a page shows."""
+
+    planned: Planned | None = None
+    trees: tuple[LabelledTree, ...] = ()
+    benches: tuple[LabelledBench, ...] = ()
+
+    @property
+    def tree_benches(self) -> tuple[tuple[str, TreeBenchReport], ...]:
+        """Those of single trees."""
+        return tuple((each.label, each.bench) for each in self.benches if isinstance(each.bench, TreeBenchReport))
+
+    @property
+    def grids(self) -> tuple[tuple[str, GridReport], ...]:
+        """Those of many trees."""
+        return tuple((each.label, each.bench) for each in self.benches if isinstance(each.bench, GridReport))
+
+    @property
+    def engines(self) -> tuple[tuple[str, EngineBench], ...]:
+        """Those of engines."""
+        return tuple((each.label, each.bench) for each in self.benches if isinstance(each.bench, EngineBench))
+
+    @property
+    def methods(self) -> "tuple[tuple[str, Methods], ...]":
+        """Those of all ways of speculating that have a row at all."""
+        found = ((each.label, each.bench) for each in self.benches if isinstance(each.bench, tuple))
+        return tuple((label, rows) for label, rows in found if any(isinstance(row, Row) for row in rows))

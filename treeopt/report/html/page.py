@@ -1,0 +1,287 @@
+"""The page itself: sections of figures and tables, written as one file that asks for nothing."""
+
+import base64
+import hashlib
+import json
+from dataclasses import dataclass
+from importlib import resources
+
+from treeopt.pictures.themes import DARK, LIGHT, Theme
+from treeopt.report.html import acceptance, benches, passes, speedups
+from treeopt.report.html.cautions import cautions
+from treeopt.report.html.contents import Contents, Planned
+from treeopt.report.html.shapes import Figure, shortened
+from treeopt.report.html.tables import Table
+from treeopt.report.html.tree_drawing import nodes_table, tree_figure
+from treeopt.report.html.verdict import Verdict, verdict
+from treeopt.report.plan_text import imported, remarks, subject
+from treeopt.report.profile_words import condition_name, labelled_acceptances
+from treeopt.version import TOOL
+
+DENSITIES = range(101)
+"""Steps in which legends show how dense a colour is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part of the page."""
+
+    name: str
+    title: str
+    sentences: tuple[str, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    tables: tuple[Table, ...] = ()
+    conditions: str = ""
+    """What all its figures were drawn for: pair, machine, rule, temperature and date."""
+
+
+def page(contents: Contents) -> str:
+    """Return the whole page as HTML.
+
+    Raises InvalidValueError only through what it is made from; texts of files and models are never more than text.
+    """
+    from jinja2 import Environment, StrictUndefined
+
+    found, parts = verdict(contents), sections(contents)
+    script, style = _part("page.js"), _style()
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(_part("page.html.j2")).render(
+        tool=TOOL,
+        title=shortened(_title(contents), 120),
+        verdict=found,
+        sections=parts,
+        cautions=cautions(contents),
+        facts=facts(contents),
+        script=script,
+        style=style,
+        script_hash=_checksum(script),
+        style_hash=_checksum(style),
+        summary=in_script(_summary(found)),
+    )
+
+
+def sections(contents: Contents) -> tuple[Section, ...]:
+    """Return the parts that there is something to show of, in the order in which they are read."""
+    found: list[Section] = []
+    if contents.planned is not None:
+        found += _planned(contents.planned)
+    found += _trees(contents)
+    found += _benches(contents)
+    return tuple(found)
+
+
+def facts(contents: Contents) -> tuple[tuple[str, str], ...]:
+    """Return under which conditions all was measured, as names and values."""
+    planned = contents.planned
+    if planned is None:
+        return _facts_of_trees(contents)
+    profile, plan = planned.profile, planned.plan
+    machine, pair, measured = profile.machine, profile.pair, plan.model.acceptance
+    known = [
+        ("target", pair.target),
+        ("draft", pair.draft),
+        ("number format", pair.dtype),
+        ("machine", machine.processor),
+        ("device", machine.device),
+        ("threads", None if machine.threads is None else str(machine.threads)),
+        ("system", machine.system),
+        ("Python, torch", f"{machine.python}, {machine.torch}"),
+        ("engine", None if profile.engine is None else f"{profile.engine.name} {profile.engine.version}"),
+        (
+            "engine's settings",
+            None
+            if profile.engine is None
+            else ", ".join(f"{each.name} {each.value}" for each in profile.engine.settings),
+        ),
+        ("planned for", plan.conditions),
+        ("target sampled", f"top-p {measured.top_p:g}, top-k {measured.top_k or 'all'}"),
+        ("prompts, positions", f"{measured.prompts or 'unknown'}, {measured.positions or 'unknown'}"),
+        ("conditions measured", ", ".join(condition_name(each) for each in profile.step_latencies)),
+        ("numbers from elsewhere", imported(plan)),
+        ("measured", profile.created),
+        ("measured by", profile.tool),
+    ]
+    return tuple((name, value) for name, value in known if value)
+
+
+def in_script(value: object) -> str:
+    r"""Return a value as JSON for a script element, which no text in it can end.
+
+    >>> in_script({"name": "</script>"})
+    '{"name": "\\u003c/script>"}'
+    """
+    return json.dumps(value).replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _planned(planned: Planned) -> list[Section]:
+    profile, plan, said = planned.profile, planned.plan, _conditions(planned)
+    whole = profile.engine is not None
+    timed = (
+        [passes.verification(planned)]
+        if whole
+        else [passes.verification(planned), passes.drafting(planned), passes.steps(planned)]
+    )
+    tables = [passes.times(profile.step_latencies, "verify", "verify-times", "Steps" if whole else "Verification")]
+    if not whole:
+        tables += [
+            passes.times(profile.latencies, "draft", "draft-times", "Drafting one level"),
+            passes.overheads(profile),
+        ]
+    maps = [
+        acceptance.heat_map(f"acceptance-{number}", label, measured)
+        for number, (label, measured) in enumerate(labelled_acceptances(profile))
+    ]
+    found = [
+        Section(
+            name="speed",
+            title="How fast which tree is",
+            sentences=tuple(remarks(plan, None)),
+            figures=(speedups.budgets_and_depths(plan),),
+            tables=(speedups.candidates(plan),),
+            conditions=said,
+        ),
+        Section(name="times", title="What passes take", figures=tuple(timed), tables=tuple(tables), conditions=said),
+        Section(
+            name="acceptance",
+            title="What is accepted",
+            figures=tuple(maps),
+            tables=(acceptance.numbers(profile),),
+            conditions=f"{subject(profile)}, {profile.created[:10]}",
+        ),
+    ]
+    if (compared := speedups.choices(planned)) is not None:
+        figure, table = compared
+        found.insert(
+            1,
+            Section(
+                name="choices", title="Every drafter and rule", figures=(figure,), tables=(table,), conditions=said
+            ),
+        )
+    if planned.schedule is not None:
+        figures, table = speedups.schedules(planned.schedule)
+        where = f"{subject(profile)}, {profile.created[:10]}"
+        found.append(
+            Section(
+                name="schedule", title="What to run where", figures=tuple(figures), tables=(table,), conditions=where
+            )
+        )
+    return found
+
+
+def _trees(contents: Contents) -> list[Section]:
+    trees = [(each.label, each.content) for each in contents.trees]
+    if not trees and contents.planned is not None:
+        from treeopt.planner import tree_file
+        from treeopt.trees import chain
+
+        planned = contents.planned
+        best = planned.best
+        if (planned.plan.choice.tree if best is None else best.tree or chain(0)).nodes > 1:
+            trees = [("the choice", tree_file(planned.plan, planned.profile, source="this page", choice=best))]
+    if not trees:
+        return []
+    return [
+        Section(
+            name="trees",
+            title="The tree" if len(trees) == 1 else "The trees",
+            figures=tuple(
+                tree_figure(f"tree-{number}", label, content) for number, (label, content) in enumerate(trees)
+            ),
+            tables=tuple(
+                nodes_table(f"nodes-{number}", label, content) for number, (label, content) in enumerate(trees)
+            ),
+            conditions=", ".join(
+                filter(None, (known.created or "" for _, each in trees[:1] if (known := each.provenance)))
+            ),
+        )
+    ]
+
+
+def _benches(contents: Contents) -> list[Section]:
+    drawn = [benches.trees(contents.tree_benches)] if contents.tree_benches else []
+    drawn += [benches.grid(f"grid-{number}", *each) for number, each in enumerate(contents.grids)]
+    drawn += [benches.engine(f"engine-{number}", *each) for number, each in enumerate(contents.engines)]
+    drawn += [benches.methods(f"methods-{number}", *each) for number, each in enumerate(contents.methods)]
+    if not drawn:
+        return []
+    where = "" if contents.planned is None else _conditions(contents.planned)
+    return [
+        Section(
+            name="benches",
+            title="Predicted beside measured",
+            figures=tuple(figure for figure, _ in drawn),
+            tables=tuple(table for _, table in drawn),
+            conditions=where,
+        )
+    ]
+
+
+def _conditions(planned: Planned) -> str:
+    return f"{subject(planned.profile)}, {planned.plan.conditions}, {planned.profile.created[:10]}"
+
+
+def _title(contents: Contents) -> str:
+    if contents.planned is not None:
+        return subject(contents.planned.profile)
+    for each in contents.trees:
+        known = each.content.provenance
+        if known is not None and known.pair is not None:
+            return known.pair + ("" if known.machine is None else f" on {known.machine}")
+    return "Speculative decoding"
+
+
+def _facts_of_trees(contents: Contents) -> tuple[tuple[str, str], ...]:
+    found: list[tuple[str, str]] = []
+    for each in contents.trees:
+        known = each.content.provenance
+        values = (
+            []
+            if known is None
+            else [
+                (name, getattr(known, name))
+                for name in ("pair", "machine", "threads", "rule", "temperature", "source", "created")
+            ]
+        )
+        found += [
+            (f"{shortened(each.label, 40)}: {name}", f"{value:g}" if isinstance(value, float) else str(value))
+            for name, value in values
+            if value is not None
+        ]
+    return tuple(found)
+
+
+def _summary(found: Verdict | None) -> dict[str, object]:
+    if found is None:
+        return {"tool": TOOL}
+    return {
+        "tool": TOOL,
+        "choice": {"shape": found.shape, "nodes": found.nodes, "depth": found.depth},
+        "promised_speedup": found.promised,
+        "measured_speedup": found.measured,
+    }
+
+
+def _style() -> str:
+    """Return the style sheet with the colours of both themes."""
+    light, dark = _colours(LIGHT), _colours(DARK)
+    dense = "".join(f".cell{share}{{fill-opacity:{share / 100:g}}}" for share in DENSITIES)
+    themes = (
+        f":root{{color-scheme:light dark;{light}}}"
+        f"@media(prefers-color-scheme:dark){{:root{{{dark}}}}}"
+        f":root[data-theme=light]{{color-scheme:light;{light}}}:root[data-theme=dark]{{color-scheme:dark;{dark}}}"
+        f"@media print{{:root,:root[data-theme]{{color-scheme:light;{light}}}}}"
+    )
+    return themes + dense + _part("page.css")
+
+
+def _colours(theme: Theme) -> str:
+    names = ("paper", "panel", "ink", "muted", "line", "pale", "tree", "chain", "plain", "choice")
+    return "".join(f"--{name}:{getattr(theme, name)};" for name in names)
+
+
+def _part(name: str) -> str:
+    return resources.files("treeopt.report.html").joinpath(name).read_text("utf-8")
+
+
+def _checksum(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

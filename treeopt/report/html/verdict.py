@@ -1,0 +1,172 @@
+"""The page's first sentence: what is best on this machine, what it was measured to do, and what was promised."""
+
+from dataclasses import dataclass
+
+from treeopt.records.latency import Estimate
+from treeopt.records.results import EngineRow
+from treeopt.report.html.contents import Contents, Planned
+from treeopt.report.html.shapes import shortened
+from treeopt.report.tree_bench import TreeBenchReport
+from treeopt.trees import TreeFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the page comes to; speedups over plain decoding."""
+
+    shape: str
+    """Such as `a tree of 8 nodes`."""
+    nodes: int
+    depth: int
+    promised: float | None
+    measured: float | None
+    engine: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        """All of it in one sentence.
+
+        >>> Verdict(shape="a tree of 8 nodes", nodes=8, depth=6, promised=2.07, measured=2.03).sentence
+        'On this machine: a tree of 8 nodes, 2.03 times plain, promised 2.07.'
+        """
+        parts = [self.shape]
+        if self.nodes == 1:
+            parts.append("no draft pays for itself")
+        elif self.measured is not None:
+            parts.append(f"{self.measured:.2f} times plain")
+            parts += [] if self.promised is None else [f"promised {self.promised:.2f}"]
+        elif self.promised is not None:
+            parts.append(f"promised {self.promised:.2f} times plain")
+        where = "On this machine" if self.engine is None else f"In {shortened(self.engine, 40)} on this machine"
+        return f"{where}: {', '.join(parts)}."
+
+
+def verdict(contents: Contents) -> Verdict | None:
+    """Return the verdict on the plan, or else on the first tree, or else on the first bench; None of none of them."""
+    if contents.planned is not None:
+        return _of_plan(contents.planned, contents)
+    if contents.trees:
+        return _of_tree(contents.trees[0].content, contents)
+    for _, bench in contents.tree_benches:
+        return _of_bench(bench)
+    for _, engine in contents.engines:
+        chosen = next(row for row in engine.rows if row.chosen)
+        return _of_row(chosen, engine.engine)
+    return None
+
+
+def _of_plan(planned: Planned, contents: Contents) -> Verdict:
+    plan, best, engine = planned.plan, planned.best, planned.profile.engine
+    if best is not None and best.setting.name != "model":
+        depth = 0 if best.tree is None else best.tree.max_depth
+        shape = f"{best.setting.words}, {best.shape}" if best.tree is not None else best.setting.words
+        found = _bench(contents, best.nodes, depth, best.rule, plan.temperature, best.setting.words)
+        return _verdict(shape, best.nodes, depth, best.speedup.value, found)
+    choice = plan.choice
+    nodes, depth = choice.tree.nodes, choice.tree.max_depth
+    shape = _shape(choice.kind, nodes)
+    if engine is not None:
+        row = next(
+            (
+                row
+                for _, each in contents.engines
+                if each.engine == engine.name
+                for row in each.rows
+                if row.length == depth
+            ),
+            None,
+        )
+        return Verdict(
+            shape=shape,
+            nodes=nodes,
+            depth=depth,
+            promised=row.predicted_speedup if row and row.predicted_speedup else choice.speedup.value,
+            measured=None if row is None else row.speedup,
+            engine=engine.name,
+        )
+    found = _bench(contents, nodes, depth, plan.rule, plan.temperature, "model")
+    return _verdict(
+        shape,
+        nodes,
+        depth,
+        choice.speedup.value,
+        found or _grid_row(contents, plan.rule, plan.temperature, choice.tree.parents.tolist()),
+    )
+
+
+def _of_tree(content: TreeFile, contents: Contents) -> Verdict:
+    from treeopt.planner import kind_of
+
+    tree, known = content.tree, content.provenance
+    rule, temperature = (known.rule, known.temperature) if known else (None, None)
+    drafter = "model" if content.drafter is None else content.drafter.words
+    found = _bench(contents, tree.nodes, tree.max_depth, rule, temperature, drafter)
+    shape = _shape(kind_of(tree), tree.nodes)
+    shape = shape if content.drafter is None else f"{drafter}, {shape}"
+    return _verdict(shape, tree.nodes, tree.max_depth, known.speedup if known else None, found)
+
+
+def _of_bench(bench: TreeBenchReport) -> Verdict:
+    kind = "plain" if bench.nodes == 1 else "chain" if bench.depth == bench.nodes - 1 else "tree"
+    drafted = "" if bench.drafter == "model" else f"{bench.drafter}, "
+    return _verdict(f"{drafted}{_shape(kind, bench.nodes)}", bench.nodes, bench.depth, None, _Found.of(bench))
+
+
+def _of_row(row: EngineRow, engine: str) -> Verdict:
+    return Verdict(
+        shape=_shape("chain" if row.length else "plain", row.length + 1),
+        nodes=row.length + 1,
+        depth=row.length,
+        promised=row.predicted_speedup,
+        measured=row.speedup,
+        engine=engine,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    measured: float
+    promised: float | None
+
+    @classmethod
+    def of(cls, bench: TreeBenchReport) -> "_Found":
+        promised = bench.predicted_speedup
+        return cls(bench.measured_speedup.value, promised.value if isinstance(promised, Estimate) else promised)
+
+
+def _bench(
+    contents: Contents, nodes: int, depth: int, rule: str | None, temperature: float | None, drafter: str
+) -> _Found | None:
+    """Return the bench of a tree as it was planned, None where there is none; at temperature 0 all rules accept alike."""
+    for _, bench in contents.tree_benches:
+        same_rule = rule in (None, bench.rule) or temperature == 0
+        if (
+            (bench.nodes, bench.depth, bench.drafter) == (nodes, depth, drafter)
+            and same_rule
+            and temperature in (None, bench.temperature)
+        ):
+            return _Found.of(bench)
+    return None
+
+
+def _grid_row(contents: Contents, rule: str, temperature: float, parents: list[int]) -> _Found | None:
+    for _, grid in contents.grids:
+        if (grid.rule, grid.temperature) == (rule, temperature):
+            for row in grid.trees:
+                if row.parents == parents:
+                    return _Found(row.measured_speedup.value, row.predicted_speedup)
+    return None
+
+
+def _verdict(shape: str, nodes: int, depth: int, promised: float | None, found: _Found | None) -> Verdict:
+    if found is not None and found.promised is not None:
+        promised = found.promised
+    return Verdict(
+        shape=shape, nodes=nodes, depth=depth, promised=promised, measured=None if found is None else found.measured
+    )
+
+
+def _shape(kind: str, nodes: int) -> str:
+    if kind == "plain":
+        return "plain decoding"
+    return f"a {kind} of {nodes} nodes"
