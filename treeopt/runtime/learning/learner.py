@@ -34,7 +34,7 @@ class LearningSettings:
 
     rate: float = 1e-4
     """Of AdamW, constant and without weight decay."""
-    positions: int = 64
+    positions: int = 32
     """Wrong positions that an update is made of."""
     window_tokens: int = 256
     """Most tokens of a text that are read anew for one gradient."""
