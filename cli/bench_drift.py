@@ -8,7 +8,7 @@ import click
 from treeopt import bundled
 from treeopt.cli.bench_pair import load_fitting
 from treeopt.cli.options.bench import BenchOptions
-from treeopt.errors import InfeasibleError, TreeoptError
+from treeopt.errors import TreeoptError
 from treeopt.report.plan_text import models_and_machine
 
 if TYPE_CHECKING:
@@ -23,14 +23,12 @@ def bench_drift(asked: BenchOptions) -> None:
     models = load_fitting(asked)
     from treeopt.methods.drift import DriftBench
     from treeopt.report.drift_bench import drift_json, drift_table
-    from treeopt.runtime.learning.learner import learning_copy
 
-    effort, missing = _effort(asked), _why_none_learns(models)
+    effort = _effort(asked)
     bench = DriftBench(
         models=models,
         effort=effort,
-        learner=learning_copy if missing is None else None,
-        learning_missing=missing,
+        learning_missing="drafts that learn are not part of this bench yet",
         announce=lambda what: click.echo(what, err=True),
     )
     streams = _streams(asked, models, effort)
@@ -46,17 +44,6 @@ def bench_drift(asked: BenchOptions) -> None:
 
         machine = describe_machine(models.target.device)
         save_drift_figure(rows[: len(streams)], asked.plot, title=models_and_machine(models.described, machine))
-
-
-def _why_none_learns(models: "ModelPair") -> str | None:
-    """Return why the pair's draft cannot learn, None where it can."""
-    from treeopt.runtime.learning.learner import built_in
-
-    try:
-        built_in(models.draft)
-    except InfeasibleError as error:
-        return str(error)
-    return None
 
 
 def _effort(asked: BenchOptions) -> "DriftEffort":
