@@ -12,6 +12,7 @@ import click
 from treeopt.cli.adapt import adapting
 from treeopt.cli.command import Command
 from treeopt.cli.identity import identity_here, warn_of_tree
+from treeopt.cli.learning import LearnOptions
 from treeopt.cli.options.adapt import AdaptOptions
 from treeopt.cli.options.drafter import PLANNED_DRAFTER, PLANNED_EAGLE_LAYERS
 from treeopt.cli.options.inputs import file, read_any_tree
@@ -74,6 +75,7 @@ class RunOptions:
         )
     )
     adapt: AdaptOptions = field(metadata=group(AdaptOptions))
+    learning: LearnOptions = field(metadata=group(LearnOptions))
     how: SamplingOptions = field(metadata=group(SamplingOptions))
     seed: int = field(
         metadata=option(
@@ -102,6 +104,7 @@ def run(asked: RunOptions) -> None:
     With --adapt the tree is changed while it decodes, where another would be faster by more than noise.
     """
     asked.several.check(prompt=asked.prompt)
+    asked.learning.check()
     if "" in asked.stop:
         raise click.UsageError("--stop: expected a text. Got an empty one.")
     asked.adapt.check(scheduled=asked.schedule or is_schedule(asked.tree))
@@ -113,8 +116,14 @@ def run(asked: RunOptions) -> None:
     warn_of_tree(asked.tree, planned.provenance, identity_here(models))
     if schedule is not None and asked.prompt is not None:
         planned = replace(planned, tree=schedule.tree(1))
-    with adapting(asked.adapt, models, batch_size=asked.several.batch_size if asked.prompt is None else 1) as observer:
-        request = _request(asked, models, planned, rule, schedule, observer)
+    batch_size = asked.several.batch_size if asked.prompt is None else 1
+    with (
+        adapting(asked.adapt, models, batch_size=batch_size) as steering,
+        asked.learning.observer(models, planned) as learner,
+    ):
+        from treeopt.runtime.decoding.observer import observers
+
+        request = _request(asked, models, planned, rule, schedule, observers(steering, learner))
         if asked.prompt is None:
             run_prompts(request)
         else:
