@@ -12,8 +12,8 @@ LLAMA := $(foreach part,LLAMA_CURL LLAMA_OPENSSL LLAMA_BUILD_TESTS LLAMA_BUILD_S
 # a worker for each processor, each of one thread (tests/conftest.py)
 PARALLEL := -n logical --maxprocesses 8
 
-.PHONY: demo demo-in systems test test-slow test-wheel faults lint bench browser-test gguf engines engines-mlx
-.PHONY: engines-openvino docs release clean
+.PHONY: demo demo-in systems test test-slow test-wheel faults lint bench browser-test report-pictures gguf engines
+.PHONY: engines-mlx engines-openvino docs release clean
 
 demo: .venv/ready
 	@$(MAKE) --no-print-directory demo-in
@@ -58,6 +58,26 @@ test-wheel: .venv/ready-to-test
 # the page of treeopt report in a real Chromium, which has to be there: apt-get install chromium
 browser-test: .venv/ready-browser
 	$(BIN)/python -m pytest tests/browser
+
+# pictures of the documentation: the page of the demo, and one of several conditions, drafters and an engine's race
+REPORT := build/report
+report-pictures: demo .venv/ready-browser
+	mkdir -p $(REPORT)
+	$(BIN)/python tools/report_pictures.py $(DEMO)/report.html docs/images/report
+	$(BIN)/treeopt report docs/profiles/bundled-2-cores-surface.yaml --output $(REPORT)/conditions.html
+	$(BIN)/python tools/report_pictures.py $(REPORT)/conditions.html docs/images/report-conditions --only 1280-light --height 4800
+	$(BIN)/treeopt report docs/profiles/nvidia-h100-80gb-hbm3-7b-68m-bfloat16-graphs.yaml --output $(REPORT)/h100.html
+	$(BIN)/python tools/report_pictures.py $(REPORT)/h100.html docs/images/report-h100 --only 1280-light --height 4200
+	$(BIN)/treeopt profile --drafter medusa --drafter redrafter --drafter lookahead --drafter prompt-lookup \
+		--context-tokens 64,256 --batch-sizes 1,4 --rules sequoia,target --temperature 0,0.6 --max-tokens 64 \
+		--rounds 9 --positions 1024 --output $(REPORT)/profile.yaml
+	$(BIN)/treeopt solve --profile $(REPORT)/profile.yaml --output $(REPORT)/tree.json
+	$(BIN)/treeopt bench $(REPORT)/tree.json --profile $(REPORT)/profile.yaml --output $(REPORT)/bench.json
+	$(BIN)/treeopt probe transformers --target treeopt/bundled/target --draft treeopt/bundled/draft --output $(REPORT)/engine.yaml
+	$(BIN)/treeopt bench --engine transformers --profile $(REPORT)/engine.yaml --output $(REPORT)/engine.json
+	$(BIN)/treeopt report $(REPORT)/profile.yaml $(REPORT)/tree.json $(REPORT)/bench.json $(REPORT)/engine.json \
+		--output $(REPORT)/report.html
+	$(BIN)/python tools/report_pictures.py $(REPORT)/report.html docs/images/report-everything --only 1280-dark --height 5600
 
 faults: .venv/ready-to-test
 	$(BIN)/python tools/faults.py

@@ -14,6 +14,13 @@ WHERE = "256 tokens of context, batch 1"
 TEXTS = {
     warnings.OutsideMeasured(300, 2): "context 300 tokens x batch 2 lies outside what was measured; its times are "
     "extrapolated along straight lines. Profile there before you rely on them.",
+    warnings.AcceptanceElsewhere("acceptance", (256,), (64, 4096)): "acceptance was measured for 256 tokens of context "
+    "only, and is taken from there for 64,4096: it may be another. Profile with --context-tokens 64,256,4096.",
+    warnings.AcceptanceElsewhere("acceptance", (64, 256), (4096,)): "acceptance was measured for 64 to 256 tokens of "
+    "context, and is taken from there for 4096: it may be another. Profile with --context-tokens 64,256,4096.",
+    warnings.AcceptanceElsewhere("acceptance of medusa", (256,), (4096,)): "acceptance of medusa was measured for 256 "
+    "tokens of context only, and is taken from there for 4096: it may be another. Profile with --context-tokens 4096 before "
+    "you rely on it.",
     warnings.BeyondLargestPass(
         64, 128
     ): "passes were measured up to 64 tokens; times beyond are extrapolated along straight "
@@ -56,6 +63,13 @@ TEXTS = {
     ): "small: an update of the draft was dropped, because its gradient is NaN or infinite; "
     "the text goes on as it was. If it happens again, lower --learning-rate, or do without --learn.",
     warnings.TextsDiffer(3): "the text of 3 trees DIFFERS from plain decoding's. Look with treeopt bench TREE",
+    warnings.BatchesWithoutTimes((8, 16)): "nothing is predicted for 8, 16 texts at a time, because the profile has no "
+    "times there. Profile with --batch-sizes 1,8,16.",
+    warnings.BatchesWithoutSteps(): "the profile was measured before batched steps were timed, so that predictions for "
+    "several texts are too fast. Profile again.",
+    warnings.TextsOfBatchDiffer(
+        2
+    ): "2 texts DIFFER from those decoded alone, not at near-ties. Report it, with --output",
     warnings.TextDiffers(): "the text DIFFERS from plain decoding's. Report it, with --output",
     warnings.NamedDraft("small", "vLLM"): "the draft model is given as 'small', which is a name and no model that vLLM "
     "could load. Name one with --draft-model.",

@@ -1,0 +1,66 @@
+"""The map of when trees win: what it is solved from, where a curve lies on it, and what is known beforehand."""
+
+import numpy as np
+import pytest
+
+from tests.scripts import ROOT, script
+from treeopt.records.profile import Profile
+from treeopt.trees import TokenTree, chain
+
+win = script(ROOT / "benchmarks" / "when_trees_win.py")
+
+
+def test_a_pass_takes_twice_as_long_where_it_is_said_to() -> None:
+    costs = win.costs_of(16.0, 0.1)
+    assert costs.verify_s[16] == pytest.approx(2 * costs.verify_s[1])
+    assert costs.draft_s[1] == pytest.approx(0.1 * costs.verify_s[1])
+    tokens = [1, 2, 8, 64]
+    flatness, beyond = win.doubling(tokens, [float(costs.verify_s[each]) for each in tokens])
+    assert (flatness, beyond) == (pytest.approx(16.0), False)
+    assert win.doubling([1, 32], [1.0, 1.9]) == (32.0, True)
+    assert win.doubling([1, 2, 4], [1.0, 3.0, 2.0])[0] == pytest.approx(1.5)
+
+
+def test_further_children_share_what_the_first_leaves_as_published() -> None:
+    assert win.table_of(win.RANKS_FIRST).p == pytest.approx([win.RANKS_FIRST, *win.RANKS])
+    p = win.table_of(0.5).p
+    assert p[0] == 0.5
+    assert p[1] / p[2] == pytest.approx(win.RANKS[0] / win.RANKS[1])
+    assert p.sum() < 1
+
+
+def test_gains_against_every_small_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An enumeration of all trees of up to five nodes says the same as the solver."""
+    monkeypatch.setattr(win, "BUDGET", 5)
+    monkeypatch.setattr(win, "DEPTH", 4)
+    for flatness, first in ((2.0, 0.9), (8.0, 0.4), (64.0, 0.6)):
+        (over_chain,), (over_plain,) = win.gains([flatness], [first], 0.1)
+        costs, table = win.costs_of(flatness, 0.1), win.table_of(first)
+
+        def speed(tree: TokenTree, costs=costs, table=table) -> float:
+            return float(table.expected_tokens(tree) * costs.verify_s[1] / costs.tree_s(tree))
+
+        every = {TokenTree.ordered([-1, *rest]) for n in range(5) for rest in np.ndindex(*range(1, n + 1))}
+        best, best_chain = max(map(speed, every)), max(speed(chain(length)) for length in range(5))
+        assert over_plain[0] == pytest.approx(best)
+        assert over_chain[0] == pytest.approx(best / best_chain)
+
+
+def test_engines_whose_steps_tell_no_passes_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    path = ROOT / "tests/data/profile-engine.yaml"
+    assert Profile.load(path).engine is not None
+    assert win.points_of([path]) == []
+    assert "probe several batch sizes" in capsys.readouterr().err
+
+
+def test_points_of_profiles_are_what_they_hold() -> None:
+    (point,) = win.points_of([ROOT / "tests/data/profile-golden.yaml"])
+    profile = Profile.load(ROOT / "tests/data/profile-golden.yaml")
+    table = profile.latencies[0].verify
+    expected = win.doubling(table.tokens.tolist(), table.medians_s.tolist())
+    assert (point.flatness, point.beyond) == expected
+    assert point.over_plain >= 1
+    assert not point.published
+    assert win.published().published
+    assert win.published().beyond  # its configuration ends before a pass takes twice as long
+    assert 64 < win.offloaded().flatness < 256
