@@ -160,9 +160,9 @@ def decoder_comparison(folder: Path) -> Comparison:
     pair = load_pair()
     prompts = [pair.tokenizer.encode(text) for text in bench_prompts(load_prompts())]
     seconds = StepSeconds(profile, token_model(profile.acceptances[0]))
-    server = DecoderServer.of(
-        pair.target,
-        pair.draft,
+    server = DecoderServer(
+        target=pair.target,
+        draft=pair.draft,
         prompts=[each for each in prompts if len(each) >= PROMPT_TOKENS[1]],
         temperature=0.0,
         most_texts=seconds.most_texts,
