@@ -152,6 +152,17 @@ class TestRaggedPasses:
             assert torch.equal(shown.logits, whole.logits[:, :20])
 
 
+def test_attention_may_be_returned_in_the_layout_that_kernels_on_a_gpu_use(pair, monkeypatch):
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def with_tokens_outside_of_heads(*arguments, **keywords):
+        return attention(*arguments, **keywords).transpose(1, 2).contiguous().transpose(1, 2)
+
+    expected = one_by_one(Decoder(*pair, TREE, temperature=0.0))
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", with_tokens_outside_of_heads)
+    assert texts_of(Decoder(*pair, TREE, temperature=0.0)) == expected
+
+
 def test_caches_of_a_batch_lie_side_by_side(pair):
     for decoder in (
         Decoder(*pair, TREE, temperature=0.0),
