@@ -93,6 +93,7 @@ def _export_setting(engine: "Engine", written: Path, asked: ExportOptions) -> No
 
 def _export_acceptance(target: "AcceptanceFormat", written: Path, asked: ExportOptions) -> None:
     from treeopt.engines.settings.provenance import acceptance_provenance
+    from treeopt.planner.contexts import context_models
     from treeopt.report.setting_text import acceptance_text
 
     if asked.path != asked.profile_path:
@@ -101,6 +102,8 @@ def _export_acceptance(target: "AcceptanceFormat", written: Path, asked: ExportO
         )
     profile = load_profile(asked.path)
     acceptance = profile.acceptance(rule=asked.rule, temperature=asked.temperature)
+    if asked.context_tokens is not None:
+        acceptance = context_models(profile, acceptance, raw=True).at(asked.context_tokens).acceptance
     text = target.write(acceptance, profile.pair, max_depth=asked.depth, method=asked.method)
     inputs = {"profile": asked.path}
     files = write_export(

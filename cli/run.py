@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.adapt import Adapting, adapting
+from treeopt.cli.adapt import adapting
 from treeopt.cli.command import Command
 from treeopt.cli.identity import identity_here, warn_of_tree
+from treeopt.cli.learning import LearnOptions
 from treeopt.cli.options.adapt import AdaptOptions
 from treeopt.cli.options.drafter import PLANNED_DRAFTER, PLANNED_EAGLE_LAYERS
 from treeopt.cli.options.inputs import file, read_any_tree
@@ -32,6 +33,7 @@ from treeopt.trees.tree_schedule import TreeSchedule, is_schedule, load_schedule
 
 if TYPE_CHECKING:
     from treeopt.runtime import Decoder
+    from treeopt.runtime.decoding.observer import Observer
     from treeopt.runtime.models.pair import ModelPair
     from treeopt.trees import TreeFile
 
@@ -73,6 +75,7 @@ class RunOptions:
         )
     )
     adapt: AdaptOptions = field(metadata=group(AdaptOptions))
+    learning: LearnOptions = field(metadata=group(LearnOptions))
     how: SamplingOptions = field(metadata=group(SamplingOptions))
     seed: int = field(
         metadata=option(
@@ -101,6 +104,7 @@ def run(asked: RunOptions) -> None:
     With --adapt the tree is changed while it decodes, where another would be faster by more than noise.
     """
     asked.several.check(prompt=asked.prompt)
+    asked.learning.check()
     if "" in asked.stop:
         raise click.UsageError("--stop: expected a text. Got an empty one.")
     asked.adapt.check(scheduled=asked.schedule or is_schedule(asked.tree))
@@ -110,29 +114,35 @@ def run(asked: RunOptions) -> None:
     rule = checked_rule(asked.rule or planned_rule(planned), lossy=asked.lossy)
     models = asked.pair.load()
     warn_of_tree(asked.tree, planned.provenance, identity_here(models))
-    stop = [models.tokenizer.encode_inner(text) for text in asked.stop]
-    if asked.prompt is None:
-        adapted = adapting(asked.adapt, models, batch_size=asked.several.batch_size)
-        run_prompts(_request(asked, models, planned, rule, stop, schedule, adapted))
-        _tell_of_rule(asked, rule)
-        if adapted is not None:
-            adapted.finish(models)
-        return
-    adapted = adapting(asked.adapt, models)
-    tokens = prompt_tokens(models.tokenizer, asked.prompt, chat=asked.chat)
-    limit = _new_tokens(models, len(tokens), asked.max_new_tokens)
-    if schedule is not None:
+    if schedule is not None and asked.prompt is not None:
         planned = replace(planned, tree=schedule.tree(1))
+    batch_size = asked.several.batch_size if asked.prompt is None else 1
+    with (
+        adapting(asked.adapt, models, batch_size=batch_size) as steering,
+        asked.learning.observer(models, planned) as learner,
+    ):
+        from treeopt.runtime.decoding.observer import observers
+
+        request = _request(asked, models, planned, rule, schedule, observers(steering, learner))
+        if asked.prompt is None:
+            run_prompts(request)
+        else:
+            _run_prompt(asked, asked.prompt, request)
+        if rule in LOSSY_RULES and not asked.how.sampling.greedy:
+            click.echo(f"Rule {rule} is lossy: this text does not follow the target's distribution.", err=True)
+
+
+def _run_prompt(asked: RunOptions, prompt: str, request: PromptsRequest) -> None:
+    """Continue one prompt, and print the text as it comes."""
+    models = request.models
+    tokens = prompt_tokens(models.tokenizer, prompt, chat=asked.chat)
+    limit = _new_tokens(models, len(tokens), asked.max_new_tokens)
     with patience("preparing"):
-        decoder = _decoder(asked, models, planned, rule, adapted, len(tokens) + limit)
-    steps = decoder.steps(tokens, limit, stop=stop)
+        decoder = request.new_decoder(len(tokens) + limit)
+    steps = decoder.steps(tokens, limit, stop=request.stop)
     if not asked.chat:
-        click.echo(asked.prompt, nl=False)
-    told = _print_text(models, steps, after=tokens)
-    _tell_of_rule(asked, rule)
-    click.echo(told, err=True)
-    if adapted is not None:
-        adapted.finish(models)
+        click.echo(prompt, nl=False)
+    click.echo(_print_text(models, steps, after=tokens), err=True)
 
 
 def _largest(schedule: TreeSchedule) -> "TreeFile":
@@ -143,21 +153,16 @@ def _largest(schedule: TreeSchedule) -> "TreeFile":
     return TreeFile(tree=largest, provenance=schedule.provenance)
 
 
-def _tell_of_rule(asked: RunOptions, rule: str) -> None:
-    if rule in LOSSY_RULES and not asked.how.sampling.greedy:
-        click.echo(f"Rule {rule} is lossy: this text does not follow the target's distribution.", err=True)
-
-
 def _request(
     asked: RunOptions,
     models: "ModelPair",
     planned: "TreeFile",
     rule: str,
-    stop: list[list[int]],
     schedule: TreeSchedule | None,
-    adapted: Adapting | None,
+    observer: "Observer | None",
 ) -> PromptsRequest:
-    """Return what is asked of all prompts of a file."""
+    """Return what is asked of a prompt, or of all prompts of a file."""
+    stop = [models.tokenizer.encode_inner(text) for text in asked.stop]
     conditions = {
         "target": models.target.name,
         "draft": models.draft.name,
@@ -173,7 +178,7 @@ def _request(
     return PromptsRequest(
         options=asked.several,
         models=models,
-        new_decoder=partial(_decoder, asked, models, planned, rule, adapted),
+        new_decoder=partial(_decoder, asked, models, planned, rule, observer),
         stop=stop,
         chat=asked.chat,
         max_new_tokens=asked.max_new_tokens,
@@ -187,7 +192,7 @@ def _decoder(
     models: "ModelPair",
     planned: "TreeFile",
     rule: str,
-    adapted: Adapting | None,
+    observer: "Observer | None",
     text_tokens: int,
 ) -> "Decoder":
     from treeopt.methods.make_drafter import planned_decoder
@@ -203,8 +208,7 @@ def _decoder(
         loaded=loaded,
         seed=asked.seed,
         text_tokens=text_tokens,
-        on_step=None if adapted is None else adapted.recalibration,
-        max_nodes=None if adapted is None else adapted.recalibration.room_nodes(planned.tree),
+        on_step=observer,
     )
 
 

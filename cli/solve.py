@@ -118,6 +118,7 @@ def solve(asked: SolveOptions) -> None:
     if asked.schedule:
         asked.check_schedule()
     from treeopt.planner import best_drafter, tree_file
+    from treeopt.report.context_warnings import context_warnings
     from treeopt.report.plan_json import plan_json
     from treeopt.report.plan_text import plan_source, warnings
 
@@ -133,7 +134,7 @@ def solve(asked: SolveOptions) -> None:
     )
     written = _write(_writers(asked, found, profile, chosen))
     click.echo(report, err=asked.to_stdout)
-    for warning in warnings(plan):
+    for warning in [*warnings(plan), *context_warnings(plan, profile, found.schedule, found.drafters)]:
         warn(warning)
     if asked.as_json:
         click.echo(f"Written to {written}", err=True)

@@ -7,6 +7,7 @@ import numpy as np
 from tqdm import tqdm
 
 from treeopt.errors import InvalidValueError
+from treeopt.profiler.acceptance.contexts import LongTexts, TextsAtContext, Window
 from treeopt.profiler.acceptance.per_prompt import Counting, FastestTree, counted_rule
 from treeopt.profiler.bench.divergence import logits_after
 from treeopt.profiler.clock import Clock
@@ -86,7 +87,6 @@ class Measurement:
         self._processes = processes or OneProcess()
         self._clock, self._drafters = clock, drafters
         self._latency_grid = LatencyGrid(target, draft, self._text, settings, clock=clock, journal=journal, load=load)
-        self._counting = Counting(target, draft, prompts, settings, journal=journal, processes=self._processes)
 
     def profile(
         self,
@@ -128,7 +128,11 @@ class Measurement:
     ) -> tuple[MeasuredAcceptance, ...]:
         assert self._fastest_tree is not None
         with tqdm(desc="traversal ", unit="text", disable=hidden) as bar:
-            return self._counting.on_trees(profile, positions, self._fastest_tree, bar.update)
+            return tuple(
+                found
+                for counting, count in self._countings(positions)
+                for found in counting.on_trees(profile, count, self._fastest_tree, bar.update)
+            )
 
     def _with_drafters(self, profile: Profile, positions: int, hidden: bool | None) -> Profile:
         measurement = DrafterMeasurement(
@@ -153,8 +157,30 @@ class Measurement:
             return self._processes.from_first(lambda: times.measure(settings.rounds, settings.time_budget_s))
 
     def _acceptances(self, positions: int, hidden: bool | None) -> tuple[MeasuredAcceptance, ...]:
-        with tqdm(total=len(self._prompts), desc="acceptance", unit="text", disable=hidden) as bar:
-            return self._counting.measure(positions, bar.update)
+        countings = self._countings(positions)
+        with tqdm(total=len(countings) * len(self._prompts), desc="acceptance", unit="text", disable=hidden) as bar:
+            return tuple(found for counting, count in countings for found in counting.measure(count, bar.update))
+
+    def _countings(self, positions: int) -> list[tuple[Counting, int]]:
+        """Return what counts, and on how many positions of each text: at every context, or once behind the prompts."""
+        trained = trained_tokens(self._target, self._draft)
+        windows = [Window.around(each, positions, trained) for each in self._settings.acceptance_contexts]
+        if not windows:
+            return [(self._counting(None), positions)]
+        longest = max(each.prompt_tokens for each in windows)
+        texts = LongTexts(self._target, self._prompts, longest, self._journal)
+        return [(self._counting(TextsAtContext(texts, each)), each.positions) for each in windows]
+
+    def _counting(self, texts: TextsAtContext | None) -> Counting:
+        return Counting(
+            self._target,
+            self._draft,
+            self._prompts,
+            self._settings,
+            journal=self._journal,
+            processes=self._processes,
+            texts=texts,
+        )
 
     def _positions(self, latency: StepLatency) -> int:
         """Return how many positions of each text are counted: as asked for, or as a time budget allows."""
@@ -166,10 +192,18 @@ class Measurement:
             rows = min(len(settings.asked), latency.verify.max_tokens)
             position_s = float(latency.verify.seconds(rows) + latency.draft.seconds(rows))
             own_texts = -(-texts // self._processes.count)
-            allowed = int(settings.time_budget_s / 2 / position_s / own_texts)
-            kept = [max(LEAST_POSITIONS, min(allowed, _room_tokens(self._target, self._draft, self._prompts)))]
+            text_s = settings.time_budget_s / 2 / own_texts - self._decoding_s(latency)
+            allowed = int(max(0.0, text_s) / position_s / max(1, len(settings.acceptance_contexts)))
+            room = _room_tokens(self._target, self._draft, self._prompts)
+            kept = [max(LEAST_POSITIONS, min(allowed, room))]
             self._journal.append(POSITIONS, 0, (kept[0],))
         return int(kept[0])
+
+    def _decoding_s(self, latency: StepLatency) -> float:
+        """Return about how long it takes to decode a text plainly until it is as long as the longest context."""
+        longest = max(self._settings.acceptance_contexts, default=0)
+        tokens = max(0, longest - min(map(len, self._prompts)))
+        return tokens * float(latency.verify.seconds(1)) * len(self._settings.samplings)
 
 
 def _room_tokens(target: LanguageModel, draft: LanguageModel, prompts: Sequence[Sequence[int]]) -> int:
@@ -199,6 +233,8 @@ def check_measurable(
         )
     longest, room = max(map(len, prompts)), _room_tokens(target, draft, prompts)
     least = LEAST_POSITIONS if settings.time_budget_s is not None else settings.text_positions(len(prompts))
+    if settings.acceptance_contexts and not settings.drafters:
+        least = 0  # a prompt is cut where it is too long for a context
     if least > room:
         raise InvalidValueError(
             f"positions: expected at most {max(0, room) * len(prompts)}, since {len(prompts)} prompts of up "

@@ -48,7 +48,7 @@ class Settings:
     draft_sampling: Sampling | None = None
     """The distribution that children are sampled from; by default the target's temperature and all tokens."""
     context_tokens: tuple[int, ...] = (256,)
-    """Tokens in the cache while times are taken: one length or more."""
+    """Tokens in the cache while times are taken, one length or more; where there are several, acceptance is counted at each."""
     batch_sizes: tuple[int, ...] = (1,)
     """Texts verified together while times are taken; 1 is among them, because steps are timed on single texts."""
     max_tokens: int = 512
@@ -58,7 +58,7 @@ class Settings:
     time_budget_s: float | None = None
     """Seconds to measure for: half for times, half for acceptance; None measures all that is asked for."""
     positions: int = 4096
-    """Generated positions whose acceptance is counted, for each rule, and that are recorded, over all prompts."""
+    """Generated positions whose acceptance is counted, for each rule and context, and that are recorded, over all prompts."""
     branching: int = 16
     """Children per position."""
     depth: int = 16
@@ -102,6 +102,11 @@ class Settings:
     def sampling(self) -> Sampling:
         """The first of the samplings, along whose texts a draft record is made."""
         return self.samplings[0]
+
+    @property
+    def acceptance_contexts(self) -> tuple[int, ...]:
+        """Context lengths that acceptance is counted at; none where one is asked for: then positions follow the prompts."""
+        return self.context_tokens if len(self.context_tokens) > 1 else ()
 
     def own_draft_sampling(self, sampling: Sampling) -> Sampling | None:
         """Return how the draft samples beside one of the samplings, if otherwise: None where that is greedy."""

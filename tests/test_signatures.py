@@ -18,7 +18,7 @@ MOST_LINES = 30
 FACADE = {
     "treeopt.planner.planning.plan",
     "treeopt.planner.scheduling.schedule",
-    "treeopt.planner.model.step_model",
+    "treeopt.planner.contexts.step_model",
     "treeopt.engines.reports.combine.imported_profile",
     "treeopt.profiler.bench.compare.bench",
     "treeopt.profiler.profile_run.Measurement.__init__",

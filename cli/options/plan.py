@@ -33,7 +33,7 @@ class PlanOptions:
         metadata=option(
             "--context-tokens",
             type=COUNT,
-            help="Tokens in the cache; by default the first measured. Between measured lengths times are interpolated.",
+            help="Tokens in the cache; by default the first measured. Between measured lengths times and acceptance are interpolated.",
         )
     )
     batch_size: int | None = field(

@@ -59,7 +59,7 @@ class ProfileOptions:
             metavar="NUMBERS",
             default="256",
             show_default=True,
-            help="Tokens in the cache while times are taken; several with commas between.",
+            help="Tokens in the cache while times are taken; several with commas between, and acceptance is measured at each too.",
         )
     )
     batch_sizes: tuple[int, ...] = field(

@@ -7,7 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from treeopt.arrays import Float64, Int64
-from treeopt.profiler.acceptance.positions import AcceptanceText, texts_together
+from treeopt.errors import TreeoptError
+from treeopt.profiler.acceptance.contexts import CountedTexts, WholePrompts
+from treeopt.profiler.acceptance.positions import AcceptanceText, TextPositions, texts_together
 from treeopt.profiler.acceptance.traversal import ReachSums, count_reach, gained, until_no_gain
 from treeopt.profiler.decoding import Decoding
 from treeopt.profiler.journal import Journal
@@ -46,6 +48,14 @@ class Counting:
     """Counts on prompts, shared among processes; every prompt has its own seed and is counted as if it were alone.
 
     So a resumed profile equals a whole one, and so do counts by one process and by several.
+
+    Args:
+        target, draft: models with one vocabulary.
+        prompts: token ids that the target continues.
+        settings: what to count.
+        journal: where the counts of every prompt are kept at once.
+        processes: those that count together.
+        texts: what is continued in place of the prompts, to count at one context length.
     """
 
     def __init__(
@@ -57,9 +67,11 @@ class Counting:
         *,
         journal: Journal,
         processes: Processes,
+        texts: CountedTexts | None = None,
     ) -> None:
         self._target, self._draft = target, draft
-        self._prompts = prompts
+        self._count_of_texts = len(prompts)
+        self._texts = texts or WholePrompts(prompts)
         self._settings = settings
         self._journal = journal
         self._processes = processes
@@ -69,11 +81,11 @@ class Counting:
 
     def measure(self, positions: int, step: Step) -> tuple[MeasuredAcceptance, ...]:
         """Return the acceptance of what is counted on positions: all that is asked for, but for rules on trees."""
-        texts = self._by_prompt("acceptance", lambda number: self._count(number, positions), step)
+        texts = self._by_prompt(self._kind("acceptance"), lambda number: self._count(number, positions), step)
         measured = []
         rows = [self._rows(numbers) for numbers in texts]
         for place, (rule, sampling) in enumerate(self._counted):
-            sums = text_sums([row[place].counts for row in rows])
+            sums = self._sums([row[place].counts for row in rows])
             accepted_ranks = AcceptedRanks([row[place].ranks for row in rows])
             measured.append(self._acceptance(rule, sampling, sums, accepted_ranks))
         return tuple(measured)
@@ -85,7 +97,9 @@ class Counting:
         found = []
         for rule, sampling in self._settings.asked:
             counted = counted_rule(rule, sampling)
-            base = profile.acceptance(rule=counted, temperature=sampling.temperature)
+            base = next(
+                each for each in self._own(profile).acceptances_of(rule=counted, temperature=sampling.temperature)
+            )
             if counted != rule:
                 base = self._from_the_leaves(profile, base, sampling, positions, fastest_tree, step)
             found.append(base)
@@ -105,11 +119,53 @@ class Counting:
             )
             for rule, sampling in self._counted
         ]
-        generated = texts_together(self._target, self._draft, texts, self._prompts[number], positions)
+        generated = self._generated(number, texts, positions)
         return tuple(
             value
             for text, each in zip(texts, generated, strict=True)
             for value in (*text.counts(each).numbers, len(each.accepted_rank), *each.accepted_rank.tolist())
+        )
+
+    def _generated(self, number: int, texts: Sequence[AcceptanceText], positions: int) -> list[TextPositions]:
+        """Return the positions of every text, none of those that end too early; one pass for all with one prompt."""
+        ranks = min(self._settings.branching, self._target.config.vocabulary)
+        found = [TextPositions.none(ranks)] * len(texts)
+        places: dict[tuple[int, ...], list[int]] = {}
+        for place, (_, sampling) in enumerate(self._counted):
+            if (prompt := self._texts.prompt(number, sampling)) is not None:
+                places.setdefault(tuple(prompt), []).append(place)
+        for prompt, alike in places.items():
+            together = [texts[place] for place in alike]
+            positions_of = texts_together(self._target, self._draft, together, list(prompt), positions)
+            for place, each in zip(alike, positions_of, strict=True):
+                found[place] = each
+        return found
+
+    def _sums(self, texts: Sequence[AcceptanceCounts]) -> TextSums:
+        """Return the sums of all texts; raises TreeoptError saying where too little could be measured."""
+        context = self._texts.context_tokens
+        long_enough = sum(bool(each.reached[0]) for each in texts)
+        if context is not None and long_enough < 2:
+            raise TreeoptError(
+                f"acceptance at {context} tokens of context: expected two texts or more that go on so far. Got "
+                f"{long_enough} of {len(texts)}: give longer or more prompts, or leave that context out."
+            )
+        return text_sums(texts)
+
+    def _kind(self, name: str) -> str:
+        """Return the journal's name of what is counted here."""
+        context = self._texts.context_tokens
+        return name if context is None else f"{name} at {context}"
+
+    def _own(self, profile: Profile) -> Profile:
+        """Return the part of a profile that is of this context length: all of it where none is said."""
+        context = self._texts.context_tokens
+        if context is None:
+            return profile
+        return replace(
+            profile,
+            latencies=tuple(each for each in profile.latencies if each.context_tokens == context) or profile.latencies,
+            acceptances=tuple(each for each in profile.acceptances if each.context_tokens == context),
         )
 
     def _rows(self, numbers: Numbers) -> list[CountedText]:
@@ -126,13 +182,13 @@ class Counting:
     def _by_prompt(self, kind: str, count: Callable[[int], Numbers], step: Step) -> list[Numbers]:
         """Return the numbers of every prompt, counting those that the journals do not hold."""
         done = {entry.key: entry.values for entry in self._journal.entries(kind)}
-        for number in range(len(self._prompts)):
+        for number in range(self._count_of_texts):
             if number not in done and self._processes.owns(number):
                 done[number] = count(number)
                 self._journal.append(kind, number, done[number])
             step()
         together = self._processes.together(done)
-        return [together[number] for number in range(len(self._prompts))]
+        return [together[number] for number in range(self._count_of_texts)]
 
     def _acceptance(
         self, rule: str, sampling: Sampling, sums: TextSums, accepted_ranks: AcceptedRanks | None
@@ -141,7 +197,8 @@ class Counting:
             rule=rule,
             temperature=sampling.temperature,
             top_p=sampling.top_p,
-            prompts=len(sums.reached),
+            context_tokens=self._texts.context_tokens,
+            prompts=int(np.count_nonzero(sums.reached[:, 0])),
             positions=int(sums.reached[:, 0].sum()),
             table=sums.table(),
             texts=sums,
@@ -168,10 +225,10 @@ class Counting:
             return self._acceptance("traversal", sampling, gained(sums, gain), base.accepted_ranks)
 
         def fastest(gain: Float64) -> TokenTree:
-            return fastest_tree(replace(profile, acceptances=(acceptance(gain),)))
+            return fastest_tree(replace(self._own(profile), acceptances=(acceptance(gain),)))
 
         def measure(turn: int, tree: TokenTree) -> ReachSums:
-            return self._reach(f"reach {sampling.temperature:g} {turn}", tree, sampling, positions, step)
+            return self._reach(self._kind(f"reach {sampling.temperature:g} {turn}"), tree, sampling, positions, step)
 
         return acceptance(until_no_gain(fastest, measure, depths, ranks))
 
@@ -179,11 +236,14 @@ class Counting:
         """Return the reach of a tree's nodes on all prompts."""
 
         def count(number: int) -> Numbers:
+            prompt = self._texts.prompt(number, sampling)
+            if prompt is None:
+                return (0.0,) * (2 * tree.nodes)
             reach = count_reach(
                 self._target,
                 self._draft,
                 tree,
-                self._prompts[number],
+                prompt,
                 positions,
                 Decoding(rule="traversal", sampling=sampling, draft_sampling=self._settings.draft_sampling),
                 seed=number,

@@ -35,6 +35,11 @@ class TextPositions:
     accepted_rank: Int64
     """int64 (positions,): the rank that it accepted, `REJECTED` for none."""
 
+    @classmethod
+    def none(cls, branching: int) -> "TextPositions":
+        """Return what happened along a text that ended before."""
+        return cls(np.zeros((0, branching)), np.zeros(0, np.int64))
+
 
 class AcceptanceText:
     """One text after another under one rule and sampling, with the acceptance of every position.

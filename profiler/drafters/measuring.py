@@ -8,7 +8,7 @@ from zlib import crc32
 
 from tqdm import tqdm
 
-from treeopt.planner.model import StepModel, step_model
+from treeopt.planner import StepModel, step_model
 from treeopt.profiler.acceptance.draft_record import Recording, TextFiles
 from treeopt.profiler.drafters.acceptance import CountedAcceptance, counted_acceptance, counter
 from treeopt.profiler.drafters.candidates import candidates

@@ -83,7 +83,8 @@ class TestConditions:
         written = Profile.load("profile.yaml")
         places = {(each.context_tokens, each.batch_size, each.sampled) for each in written.latencies}
         assert len(written.latencies) == len(places) == 4 * len(ways)
-        assert [each.temperature for each in written.acceptances] == temperatures
+        counted = [(each.context_tokens, each.temperature) for each in written.acceptances]
+        assert counted == [(context, each) for context in (16, 48) for each in temperatures]
         for way in ways:
             assert f"48 tokens of context, batch of 2, {way}" in result.stdout
         solved = call("solve", "--temperature", "0.7", "--json")

@@ -181,9 +181,11 @@ class TestPadding:
 
 class TestConditions:
     def test_between_measured_conditions_nothing_is_warned_of(self, folder: Path) -> None:
-        said = solved(folder, invented(conditions=FOUR_CONDITIONS), "--context-tokens", 1000, "--batch-size", 3)
+        profile = invented(conditions=FOUR_CONDITIONS, contexts=(256, 4096))
+        said = call("solve", "--profile", saved(folder, profile), "--context-tokens", 1000, "--batch-size", 3)
 
-        assert said.splitlines()[0].endswith("sequoia at temperature 0, 1000 tokens of context, batch of 3")
+        assert said.stderr == ""
+        assert said.stdout.splitlines()[0].endswith("sequoia at temperature 0, 1000 tokens of context, batch of 3")
 
     @pytest.mark.parametrize(
         "asked",
@@ -191,7 +193,7 @@ class TestConditions:
         ids=["context", "batch", "budget"],
     )
     def test_beyond_them_it_needs_leave_and_is_marked(self, folder: Path, asked: tuple[str, int]) -> None:
-        path = saved(folder, invented(conditions=FOUR_CONDITIONS))
+        path = saved(folder, invented(conditions=FOUR_CONDITIONS, contexts=(256, 9999)))
         refused = call("solve", "--profile", path, *asked)
         left = sorted(folder.iterdir())
         allowed = call("solve", "--profile", path, *asked, "--extrapolate")

@@ -201,3 +201,9 @@ def test_what_contradicts_itself_is_refused(content, load):
         spoil(wrong)
         with pytest.raises(FormatError, match=reason):
             load(wrong)
+
+
+def test_its_acceptance_says_no_context_of_its_own(content, load):
+    content["drafters"][0]["trees"][0]["acceptance"]["context_tokens"] = 5
+    with pytest.raises(FormatError, match="acceptance: expected context_tokens beside it"):
+        load(content)

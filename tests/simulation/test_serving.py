@@ -1,15 +1,17 @@
 """Servers under a load: against queueing theory, against rounds worked out by hand, and against what planners expect."""
 
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tests.support.invented_machines import acceptance, latency, profile, seconds
 from treeopt.errors import InfeasibleError, InvalidValueError
+from treeopt.planner.contexts import ContextModels
 from treeopt.planner.model import token_model
 from treeopt.planner.request import PlanRequest
-from treeopt.records.acceptance import TextSums
+from treeopt.records.acceptance import AcceptanceTable, TextSums
 from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.engine import ChainCounts, ChainLatency, EngineRun, TimedChain
 from treeopt.records.latency import LatencyTable, Timing
@@ -22,7 +24,7 @@ from treeopt.simulation.serving import Server, serve
 from treeopt.simulation.settings import ServedSetting, served_settings
 from treeopt.simulation.simulate import Limits, largest_rate, simulate
 from treeopt.simulation.step_seconds import StepSeconds
-from treeopt.simulation.step_tokens import DrawnTokens, ReplayedTokens, step_tokens
+from treeopt.simulation.step_tokens import DrawnTokens, ReplayedTokens, step_tokens, tokens_by_context
 from treeopt.trees import TokenTree, chain
 
 P = [[0.7, 0.15], [0.6, 0.2], [0.6, 0.2], [0.5, 0.2]]
@@ -355,3 +357,49 @@ class TestSettings:
 
             assert schedule.time_per_token.median_s <= 1.1 * best
             assert worst > 1.3 * best  # otherwise this would tell nothing
+
+
+class TestContexts:
+    """A text's steps yield what was measured around its length, in the shares of the straight line."""
+
+    @staticmethod
+    def models() -> ContextModels:
+        always, never = AcceptanceTable([[1.0]] * 3), AcceptanceTable([[0.0]] * 3)
+        return ContextModels(
+            tuple(
+                token_model(replace(acceptance([[0.5]] * 3), table=table, context_tokens=at))
+                for at, table in ((100, always), (300, never))
+            )
+        )
+
+    def test_steps_are_those_of_the_context(self) -> None:
+        tokens, noise = tokens_by_context(self.models(), [chain(3)]), np.random.default_rng(1)
+        for context, share in ((50, 1.0), (100, 1.0), (150, 0.75), (200, 0.5), (300, 0.0), (900, 0.0)):
+            place = tokens.start(noise)
+            found = []
+            for _ in range(2000):
+                step, place = tokens.step(chain(3), place, noise, context)
+                found.append(step)
+            assert set(found) <= {1, 4}
+            assert np.mean(found) == pytest.approx(1 + 3 * share, abs=0.15)
+
+    def test_one_acceptance_serves_every_context(self) -> None:
+        models = ContextModels(self.models().measured[:1])
+        assert isinstance(tokens_by_context(models, [chain(3)]), DrawnTokens)
+
+    def test_a_server_slows_down_as_its_texts_grow(self) -> None:
+        found = profile(
+            [latency(seconds(lambda n: 1 + 0.01 * n, lambda _: 0.01), context_tokens=at) for at in (100, 300)],
+            [each.acceptance for each in self.models().measured],
+        )
+        steps = StepSeconds(found, token_model(found.acceptances[0]), 0.0)
+        assert steps.models.contexts == (100, 300)
+        setting = ServedSetting.fixed("chain", chain(3), 1)
+        outcomes = [
+            simulate(
+                [setting], steps, Load(rate_per_s=1e-3, duration_s=3e4, prompt_tokens=(at, at), new_tokens=(8, 8))
+            )[0]
+            for at in (50, 600)
+        ]
+        assert outcomes[0].tokens_per_step > 3
+        assert outcomes[1].tokens_per_step == pytest.approx(1.0)

@@ -1,9 +1,10 @@
 """Profile to plan: which rule and tree are fastest, where, by how much, and how sure that is."""
 
+from treeopt.planner.contexts import requested_model, step_model
 from treeopt.planner.drafters import DrafterChoice, best_drafter, chosen_drafter, drafter_choices, tree_file
 from treeopt.planner.draws import Confidence
 from treeopt.planner.fastest import Fastest, fastest_tree
-from treeopt.planner.model import Candidate, StepModel, kind_of, requested_model, step_model
+from treeopt.planner.model import Candidate, StepModel, kind_of
 from treeopt.planner.planning import (
     Plan,
     fastest_drafted_tree,

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, replace
 
 from treeopt.planner.condition import condition
-from treeopt.planner.model import Candidate, StepModel, token_model
+from treeopt.planner.contexts import context_models
+from treeopt.planner.model import Candidate, StepModel
 from treeopt.planner.request import PlanRequest
 from treeopt.records.profile import Profile
 from treeopt.trees import chain
@@ -58,11 +59,12 @@ def chain_schedule(profile: Profile, request: PlanRequest = ANYTHING) -> tuple[C
         request: whose acceptance counts, at which context length, and by `max_depth` the most draft tokens.
     """
     sizes = sorted({latency.batch_size for latency in profile.step_latencies})
-    drafts = token_model(profile.acceptance(rule=request.rule, temperature=request.temperature), raw=request.raw)
+    acceptance = profile.acceptance(rule=request.rule, temperature=request.temperature)
+    drafts = context_models(profile, acceptance, raw=request.raw)
     found: list[tuple[int, int, Candidate]] = []
     for batch in range(sizes[0], sizes[-1] + 1):
-        where = replace(request.where, batch_size=batch, extrapolate=False)
-        model = drafts.under(condition(profile, drafts.acceptance.temperature, where))
+        where = condition(profile, acceptance.temperature, replace(request.where, batch_size=batch, extrapolate=False))
+        model = drafts.at(where.context_tokens).under(where)
         length = fastest_length(model, max_length=request.max_depth)
         if found and found[-1][2].tree.max_depth == length:
             found[-1] = (found[-1][0], batch, found[-1][2])

@@ -56,8 +56,8 @@ def condition(
     inside = bool(around) and around[0] <= batch <= around[-1]
     parts = [
         (share * part, measured[size][length])
-        for share, size in _shares(batch, around if inside else list(measured))
-        for part, length in _shares(context, sorted(measured[size]))
+        for share, size in shares(batch, around if inside else list(measured))
+        for part, length in shares(context, sorted(measured[size]))
     ]
     if not inside and not asked.extrapolate:
         known = ", ".join(f"{item.context_tokens} tokens x {item.batch_size}" for item in latencies)
@@ -68,12 +68,12 @@ def condition(
     return Condition(context_tokens=context, batch_size=batch, parts=tuple(parts), extrapolated=not inside)
 
 
-def _shares(value: int, measured: Sequence[int]) -> list[tuple[float, int]]:
+def shares(value: int, measured: Sequence[int]) -> list[tuple[float, int]]:
     """Return the shares of the measured numbers, which rise, that make `value` on a straight line.
 
-    >>> _shares(300, [256, 512])
+    >>> shares(300, [256, 512])
     [(0.828125, 256), (0.171875, 512)]
-    >>> _shares(256, [256, 512])
+    >>> shares(256, [256, 512])
     [(1.0, 256)]
     """
     if value in measured or len(measured) == 1:

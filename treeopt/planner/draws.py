@@ -71,11 +71,30 @@ class TokenDraws:
         return {}
 
 
+@dataclass(frozen=True, eq=False)
+class MixedDraws:
+    """Draws of what lies between measured context lengths: those of its neighbours, each draw mixed by itself.
+
+    The texts' noise is the same at every length, as a text that the draft follows well at one it follows well at another.
+    """
+
+    parts: "tuple[tuple[float, TokenDraws | MixedDraws], ...]"
+
+    @property
+    def generator(self) -> np.random.Generator:
+        """As for one of them."""
+        return self.parts[0][1].generator
+
+    def tokens(self, tree: TokenTree) -> Float64:
+        """Return (draws,): expected tokens per step."""
+        return np.asarray(sum(share * part.tokens(tree) for share, part in self.parts))
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Draws:
     """Draws of an acceptance and of a condition's curves."""
 
-    acceptance: TokenDraws
+    acceptance: TokenDraws | MixedDraws
     costs: StepCosts
 
     def tokens(self, tree: TokenTree) -> Float64:
@@ -112,7 +131,7 @@ def draw_tokens(acceptance: MeasuredAcceptance, dependence: ChainDependence | De
 
 
 def condition_draws(
-    acceptance: TokenDraws,
+    acceptance: TokenDraws | MixedDraws,
     condition: Condition,
     *,
     rule: str,

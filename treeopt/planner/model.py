@@ -14,16 +14,15 @@ import numpy as np
 
 from treeopt.array_record import ArrayRecord, ShortRepr
 from treeopt.arrays import Float64
-from treeopt.planner.condition import Condition, condition
+from treeopt.planner.condition import Condition
 from treeopt.planner.costs import StepCosts, sizes, step_costs
 from treeopt.planner.dependence import ChainDependence, Dependence
 from treeopt.planner.drafted import Drafted
-from treeopt.planner.draws import Draws, TokenDraws, condition_draws, draw_tokens, estimates
+from treeopt.planner.draws import Draws, MixedDraws, TokenDraws, condition_draws, draw_tokens, estimates
 from treeopt.planner.overheads import branches
-from treeopt.planner.request import PlanRequest, Where
 from treeopt.planner.smoothing import Smoothing, smooth
 from treeopt.records.latency import Estimate
-from treeopt.records.profile import MeasuredAcceptance, Profile
+from treeopt.records.profile import MeasuredAcceptance
 from treeopt.records.root_ranks import RootRanks
 from treeopt.tabular import Row
 from treeopt.trees import TokenTree
@@ -78,21 +77,27 @@ def kind_of(tree: TokenTree) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class TokenModel(ArrayRecord):
-    """What one acceptance says of any tree: tokens per step, the same under every condition."""
+    """What one acceptance says of any tree: tokens per step, the same under every condition of its context length."""
 
     acceptance: MeasuredAcceptance
-    """As measured, or smoothed."""
+    """As measured, or smoothed, or mixed of `parts`."""
     smoothing: Smoothing | None
     """What smoothing did; None where it was not asked for."""
     root_ranks: RootRanks | None = None
     """The accepted ranks below every position, where a drafter's children hang on where the step began."""
+    parts: "tuple[tuple[float, TokenModel], ...]" = ()
+    """Shares of the models measured at other context lengths that make this one; empty where it was measured itself."""
 
     def tokens_per_step(self, tree: TokenTree) -> float:
         """Return F(T), corrected by the replay of the measured texts where their accepted ranks are known."""
         if tree not in self._tokens:
-            known = self.acceptance.table.expected_tokens if self.dependence is None else self.dependence.tokens
-            self._tokens[tree] = known(tree)
+            self._tokens[tree] = self._expected(tree)
         return self._tokens[tree]
+
+    def _expected(self, tree: TokenTree) -> float:
+        if self.parts:
+            return sum(share * part.tokens_per_step(tree) for share, part in self.parts)
+        return (self.acceptance.table.expected_tokens if self.dependence is None else self.dependence.tokens)(tree)
 
     def under(self, where: Condition, *, max_nodes: int = 0) -> "StepModel":
         """Return the model of a step under a condition.
@@ -108,7 +113,7 @@ class TokenModel(ArrayRecord):
 
     @cached_property
     def dependence(self) -> ChainDependence | Dependence | None:
-        """What the table leaves out; None where no accepted ranks are known."""
+        """What the table leaves out; None where no accepted ranks are known, and of what was mixed."""
         depth = self.acceptance.table.max_depth or 0
         chains = tuple(each for each in self.acceptance.chains if each.length <= depth)
         if chains:
@@ -116,9 +121,16 @@ class TokenModel(ArrayRecord):
         accepted_ranks = self.acceptance.accepted_ranks or self.root_ranks
         return None if accepted_ranks is None else Dependence(self.acceptance.table, accepted_ranks)
 
+    @property
+    def replayed(self) -> bool:
+        """Whether it tells more than a table: measured texts are replayed, those of all parts where it was mixed."""
+        return all(part.replayed for _, part in self.parts) if self.parts else self.dependence is not None
+
     @cached_property
-    def draws(self) -> TokenDraws:
+    def draws(self) -> TokenDraws | MixedDraws:
         """What the measured texts leave open."""
+        if self.parts:
+            return MixedDraws(tuple((share, part.draws) for share, part in self.parts))
         return draw_tokens(self.acceptance, self.dependence)
 
     @cached_property
@@ -214,43 +226,6 @@ class StepModel(ArrayRecord):
             )
             for (kind, tree), expected, seconds, faster in columns
         )
-
-
-def step_model(
-    profile: Profile,
-    *,
-    rule: str | None = None,
-    temperature: float | None = None,
-    context_tokens: int | None = None,
-    batch_size: int | None = None,
-    raw: bool = False,
-    extrapolate: bool = False,
-    max_nodes: int = 0,
-) -> StepModel:
-    """Return the model of one condition of a profile; by default the first one measured.
-
-    Args:
-        profile: what was measured.
-        rule: verification rule whose acceptance and overhead count.
-        temperature: at which it was measured.
-        context_tokens: tokens in the cache; between measured lengths, times are interpolated.
-        batch_size: sequences verified together; interpolated likewise.
-        raw: take the acceptance as measured, without smoothing rows that rise by noise.
-        extrapolate: go on beyond what was measured, in context, batch size and nodes.
-        max_nodes: where larger than what was measured, and with `extrapolate`, how far to go.
-
-    Raises InfeasibleError naming what was measured.
-    """
-    where = Where(context_tokens=context_tokens, batch_size=batch_size, extrapolate=extrapolate)
-    drafts = token_model(profile.acceptance(rule=rule, temperature=temperature), raw=raw)
-    found = condition(profile, drafts.acceptance.temperature, where)
-    return drafts.under(found, max_nodes=max_nodes if extrapolate else 0)
-
-
-def requested_model(profile: Profile, request: PlanRequest) -> StepModel:
-    """Return the model of the condition that is asked for, of the rule, or else of the first one measured."""
-    drafts = token_model(profile.acceptance(rule=request.rule, temperature=request.temperature), raw=request.raw)
-    return drafts.under(condition(profile, drafts.acceptance.temperature, request.where))
 
 
 def token_model(acceptance: MeasuredAcceptance, *, raw: bool = False) -> TokenModel:

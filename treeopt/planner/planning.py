@@ -7,9 +7,10 @@ import numpy as np
 
 from treeopt.arguments import instance
 from treeopt.planner.condition import Condition, condition
+from treeopt.planner.contexts import context_models
 from treeopt.planner.draws import confidence
 from treeopt.planner.fastest import speeds
-from treeopt.planner.model import StepModel, token_model
+from treeopt.planner.model import StepModel
 from treeopt.planner.plan_record import Plan
 from treeopt.planner.request import PlanRequest, Where
 from treeopt.planner.rule_choice import RuleChoice, planned_acceptances
@@ -88,7 +89,8 @@ def requested_plan(profile: Profile, request: PlanRequest) -> Plan:
     most = where.max_nodes if request.max_nodes is None else request.max_nodes
     acceptances = planned_acceptances(profile, request)
     beyond = most if request.where.extrapolate else 0
-    models = [token_model(each, raw=request.raw).under(where, max_nodes=beyond) for each in acceptances]
+    by_context = [context_models(profile, each, raw=request.raw) for each in acceptances]
+    models = [each.at(where.context_tokens).under(where, max_nodes=beyond) for each in by_context]
     for model in models:
         model.costs.step_s(np.array([most]), np.zeros((1, 0), np.int64))  # refuse now what was not measured
     rules = [RuleTrees.solve(model.drafts, most, request.max_depth, request.level_widths) for model in models]

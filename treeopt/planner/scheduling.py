@@ -4,8 +4,10 @@ Every measured condition is planned by itself.  Between two of them times lie on
 token that any tree takes, but for what is padded there and not elsewhere.  The least of straight lines bends down only: a
 tree that is the fastest at both ends of a range is so within it.  So the fastest of the trees known so far is looked for
 at every batch size, the fastest of all at both sides of each switch, and this again until no faster one is found there
-(Eisner and Severance, 1976).  Over contexts, which have many more places, only trees that are known from measured
-conditions are looked at.
+(Eisner and Severance, 1976).
+
+Between contexts that acceptance was measured at tokens lie on straight lines too.  There the best tree would change with
+nearly every token of context, so over contexts the trees of the measured conditions are compared alone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +19,8 @@ import numpy as np
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InfeasibleError
 from treeopt.planner.condition import condition
-from treeopt.planner.model import Candidate, StepModel, TokenModel, kind_of, token_model
+from treeopt.planner.contexts import ContextModels, context_models
+from treeopt.planner.model import Candidate, StepModel, TokenModel, kind_of
 from treeopt.planner.planning import Plan, check_profile, fastest_trees, plan_rules
 from treeopt.planner.request import PlanRequest, Where
 from treeopt.planner.rule_choice import planned_acceptances
@@ -74,6 +77,15 @@ class Schedule(ShortRepr, Tabular):
     """At every measured batch size, over context lengths."""
     over_batch_sizes: tuple[Segment, ...]
     """At every context length measured at more than one batch size, over batch sizes."""
+
+    @property
+    def switches(self) -> tuple[tuple[Segment, Segment], ...]:
+        """Every place where another way to decode becomes the fastest as the context grows: what ends there, what begins."""
+        return tuple(
+            (before, after)
+            for before, after in pairwise(self.over_contexts)
+            if (before.temperature, before.batch_sizes) == (after.temperature, after.batch_sizes)
+        )
 
     def to_records(self) -> list[Row]:
         """Return a row for every segment: first those over context lengths, then those over batch sizes."""
@@ -149,16 +161,16 @@ def requested_schedule(profile: Profile, request: PlanRequest, tick: Callable[[]
     contexts: list[Segment] = []
     batches: list[Segment] = []
     for each in dict.fromkeys(acceptance.temperature for acceptance in measured):
-        models = [token_model(found, raw=request.raw) for found in measured if found.temperature == each]
+        models = [context_models(profile, found, raw=request.raw) for found in measured if found.temperature == each]
         _refuse_unmeasured(profile, models[0], most)
-        rules = [RuleTrees.solve(drafts, most, request.max_depth, request.level_widths) for drafts in models]
+        solved = _Solved(models, most, request)
         at_temperature = []
         for batch, context in measured_conditions(profile, each):
             where = condition(profile, each, Where(context_tokens=context, batch_size=batch))
-            at_temperature.append(plan_rules(rules, where))
+            at_temperature.append(plan_rules(solved.at(context), where))
             tick()
         chosen = [(choice.rule, choice.choice.tree) for found in at_temperature for choice in found.rules]
-        switches = _Switches(profile, each, rules, chosen)
+        switches = _Switches(profile, each, solved, chosen)
         plans += at_temperature
         contexts += switches.over_contexts()
         batches += switches.over_batch_sizes()
@@ -214,11 +226,39 @@ def tree_schedule(schedule: Schedule | None, *, rule: str, temperature: float, c
     )
 
 
-def _refuse_unmeasured(profile: Profile, drafts: TokenModel, max_nodes: int) -> None:
+class _Solved:
+    """The trees of some rules at any context length, solved once where one acceptance holds for several."""
+
+    def __init__(self, models: Sequence[ContextModels], max_nodes: int, request: PlanRequest) -> None:
+        self._models, self._max_nodes, self._request = models, max_nodes, request
+        self._known: dict[int, RuleTrees] = {}
+
+    @property
+    def rules(self) -> list[str]:
+        """As measured."""
+        return [each.acceptance.rule for each in self._models]
+
+    def drafts(self, context: int) -> list[TokenModel]:
+        """Return the model of each rule."""
+        return [each.at(context) for each in self._models]
+
+    def at(self, context: int) -> list[RuleTrees]:
+        """Return the trees of each rule."""
+        return [self.of(drafts) for drafts in self.drafts(context)]
+
+    def of(self, drafts: TokenModel) -> RuleTrees:
+        """Return the trees of one of the models."""
+        if id(drafts) not in self._known:  # the models are kept, so that no other gets its number
+            asked = self._request
+            self._known[id(drafts)] = RuleTrees.solve(drafts, self._max_nodes, asked.max_depth, asked.level_widths)
+        return self._known[id(drafts)]
+
+
+def _refuse_unmeasured(profile: Profile, drafts: ContextModels, max_nodes: int) -> None:
     """Raise before any long work where passes so large were not timed under every condition."""
     for batch, context in measured_conditions(profile, drafts.acceptance.temperature):
         where = condition(profile, drafts.acceptance.temperature, Where(context_tokens=context, batch_size=batch))
-        drafts.under(where).costs.step_s(np.array([max_nodes]), np.zeros((1, 0), np.int64))
+        drafts.at(context).under(where).costs.step_s(np.array([max_nodes]), np.zeros((1, 0), np.int64))
 
 
 def measured_conditions(profile: Profile, temperature: float) -> list[tuple[int, int]]:
@@ -229,9 +269,9 @@ def measured_conditions(profile: Profile, temperature: float) -> list[tuple[int,
 class _Switches:
     """The fastest ways to decode under some rules, anywhere between the measured conditions."""
 
-    def __init__(self, profile: Profile, temperature: float, rules: Sequence[RuleTrees], ways: Sequence[Way]) -> None:
+    def __init__(self, profile: Profile, temperature: float, solved: "_Solved", ways: Sequence[Way]) -> None:
         self._profile, self._temperature = profile, temperature
-        self._rules = {each.drafts.acceptance.rule: each for each in rules}
+        self._solved = solved
         self._ways = dict.fromkeys(ways)
         self._conditions = measured_conditions(profile, temperature)
         self._known: dict[tuple[int, int], Models] = {}
@@ -287,8 +327,13 @@ class _Switches:
         return {start: at[start] for start in starts}
 
     def _search(self, models: Models) -> None:
-        """Get to know the fastest ways at a place."""
-        found = [(rule, tree) for rule, model in models.items() for tree in fastest_trees(self._rules[rule], model)]
+        """Get to know the fastest ways at a place, but for rules whose acceptance is mixed there."""
+        found = [
+            (rule, tree)
+            for rule, model in models.items()
+            if not model.drafts.parts
+            for tree in fastest_trees(self._solved.of(model.drafts), model)
+        ]
         self._ways |= dict.fromkeys(found)
 
     def _fastest(self, models: Models) -> Way:
@@ -304,11 +349,12 @@ class _Switches:
                 for of, tree in self._ways
                 if of == rule
                 and tree.nodes <= costs.max_nodes
+                and tree.max_depth <= (model.acceptance.table.max_depth or tree.max_depth)
                 and tree.draft_widths.max(initial=0) <= costs.max_draft_width
             ]
             if fitting:
                 speeds |= zip(((rule, tree) for tree in fitting), model.speedups(fitting).tolist(), strict=True)
-        rules = list(self._rules)
+        rules = self._solved.rules
         ordered = sorted(speeds, key=lambda way: (way[1].nodes, rules.index(way[0])))
         winner = ordered[0]
         for way in ordered:
@@ -319,7 +365,9 @@ class _Switches:
     def _models(self, batch: int, context: int) -> Models:
         if (batch, context) not in self._known:
             where = condition(self._profile, self._temperature, Where(context_tokens=context, batch_size=batch))
-            self._known[batch, context] = {rule: each.drafts.under(where) for rule, each in self._rules.items()}
+            self._known[batch, context] = {
+                drafts.acceptance.rule: drafts.under(where) for drafts in self._solved.drafts(context)
+            }
         return self._known[batch, context]
 
     def _segment(self, batches: tuple[int, int], contexts: tuple[int, int], way: Way) -> Segment:

@@ -1,5 +1,6 @@
 """The acceptance of one verification rule at one temperature, with where it comes from."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -40,6 +41,8 @@ class MeasuredAcceptance(ShortRepr, Tabular):
     """Tokens of the target's distribution that sampling kept; 0 is all."""
     draft_sampling: Sampling | None = None
     """The distribution that children were sampled from; None is the target's temperature and all tokens."""
+    context_tokens: int | None = field(default=None, metadata=in_file(least=0))
+    """Tokens in the cache at the measured positions, in their middle; None where they follow their prompts wherever these end."""
     prompts: int | None
     """Prompts whose continuations were measured; None where an imported table does not say."""
     positions: int | None
@@ -60,6 +63,11 @@ class MeasuredAcceptance(ShortRepr, Tabular):
     def sampling(self) -> Sampling:
         """How the target's tokens were sampled."""
         return Sampling(self.temperature, self.top_p, self.top_k)
+
+    @property
+    def condition(self) -> tuple[Hashable, ...]:
+        """All that it was measured under but the context: equal for the parts of one acceptance by context."""
+        return self.rule, self.temperature, self.top_p, self.top_k, self.draft_sampling, self.imported
 
     def to_records(self) -> list[Row]:
         """Return the table's rows, each with the rule and the temperature."""

@@ -112,6 +112,8 @@ class MeasuredTrees(ShortRepr):
         deepest = self.acceptance.table.max_depth
         if self.acceptance.rule != RULE:
             raise InvalidValueError(f"expected rule {RULE}. Got {self.acceptance.rule!r:.60}.", field="acceptance")
+        if self.acceptance.context_tokens is not None:
+            raise InvalidValueError("expected context_tokens beside it, not in it: move it.", field="acceptance")
         if not self.trees or first_repeated(each.tree for each in self.trees) is not None:
             raise InvalidValueError("expected one or more, each once.", field="trees")
         if any(each.tree.nodes == 1 or (deepest or each.tree.max_depth) < each.tree.max_depth for each in self.trees):

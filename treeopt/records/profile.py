@@ -57,7 +57,8 @@ __all__ = [
 
 FORMAT = "treeopt-profile"
 VERSION = 2
-"""Profiles of engines and of drafters have it; others are written as version 1, which older programs read."""
+"""Profiles of engines, of drafters and of acceptance by context have it; others are written as version 1, which older
+programs read."""
 MAX_BYTES = 32_000_000
 IMPORTED, UNKNOWN = "imported", "unknown"
 """Stand for the device, and for texts, of a profile that another program measured and that does not say them."""
@@ -109,6 +110,8 @@ class Profile(ShortRepr, Tabular):
             raise InvalidValueError("prefill: expected beside latency. Got an engine's.", field="prefill")
         if self.drafters and self.chain_latencies:
             raise InvalidValueError("drafters: expected beside latency. Got an engine's.", field="drafters")
+        if self.engine is not None and self.by_context:
+            raise InvalidValueError("expected no context_tokens of an engine's: leave it out.", field="acceptance")
         check_drafters(self.drafters)
         check_conditions(self.step_latencies)
         check_rules(self.acceptances)
@@ -128,13 +131,18 @@ class Profile(ShortRepr, Tabular):
                 raise fields.error(name, f"expected in version 2 and later. Got version 1: {again} again.")
         if version == 1:
             fields.require("latency")
-        return read_record(fields, cls)
+        found = read_record(fields, cls)
+        if version == 1 and found.by_context:
+            raise fields.error(
+                "acceptance", "expected context_tokens in version 2 and later. Got version 1: profile again."
+            )
+        return found
 
     def save(self, path: Path | str) -> None:
         """Write the profile file whole or not at all; '-' is standard output."""
         from treeopt.files.yaml_file import yaml_text
 
-        version = VERSION if self.engine is not None or self.drafters else 1
+        version = VERSION if self.engine is not None or self.drafters or self.by_context else 1
         write_text(path, yaml_text({"format": FORMAT, "version": version, **written_record(self)}))
 
     def to_records(self) -> list[Row]:
@@ -185,6 +193,18 @@ class Profile(ShortRepr, Tabular):
         asked += [] if temperature is None else [f"temperature {temperature:g}"]
         raise InfeasibleError(f"{' at '.join(asked)} was not measured. Measured: {known}.")
 
+    @property
+    def by_context(self) -> bool:
+        """Whether it is said of an acceptance at which context length it was measured."""
+        return any(each.context_tokens is not None for each in self.acceptances)
+
+    def at_contexts(self, acceptance: MeasuredAcceptance) -> tuple[MeasuredAcceptance, ...]:
+        """Return what was measured like an acceptance at every context length, by rising length; else that alone."""
+        alike = [each for each in self.acceptances if each.condition == acceptance.condition]
+        if acceptance.context_tokens is None:
+            return (acceptance,)
+        return tuple(sorted(alike, key=lambda each: each.context_tokens or 0))
+
     def acceptances_of(self, *, rule: str | None, temperature: float | None) -> tuple[MeasuredAcceptance, ...]:
         """Return all acceptances of a rule and a temperature; None stands for any."""
         return tuple(
@@ -195,16 +215,25 @@ class Profile(ShortRepr, Tabular):
 
 
 def check_rules(acceptances: Sequence[MeasuredAcceptance]) -> None:
-    """Raise InvalidValueError for a rule that was measured twice with one way of sampling, of whatever one source."""
-    twice = first_repeated(
-        (each.rule, each.temperature, each.top_p, each.top_k, each.draft_sampling, each.imported)
-        for each in acceptances
-    )
+    """Raise InvalidValueError for a rule that was measured twice with one way of sampling and at one context length.
+
+    What comes of another source is another one.
+    """
+    twice = first_repeated((*each.condition, each.context_tokens) for each in acceptances)
     if twice is not None:
+        at = "" if twice[-1] is None else f" and {twice[-1]} tokens of context"
         raise InvalidValueError(
-            f"expected each rule and sampling once. Got {twice[0]!r:.60} at temperature {twice[1]:g} twice: remove one.",
+            f"expected each rule and sampling once. Got {twice[0]!r:.60} at temperature {twice[1]:g}{at} twice: remove one.",
             field="acceptance",
         )
+    somewhere = {each.condition for each in acceptances if each.context_tokens is not None}
+    for each in acceptances:
+        if each.context_tokens is None and each.condition in somewhere:
+            raise InvalidValueError(
+                f"expected context_tokens in all of {each.rule!r:.60} at temperature {each.temperature:g}, or in none: "
+                "remove those that have none.",
+                field="acceptance",
+            )
 
 
 def all_imported(latencies: Iterable[StepLatency], acceptance: MeasuredAcceptance | None) -> tuple[Imported, ...]:

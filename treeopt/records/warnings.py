@@ -48,6 +48,35 @@ class OutsideMeasured(Caution):
 
 
 @dataclass(frozen=True, slots=True)
+class AcceptanceElsewhere(Caution):
+    """A plan for context lengths that acceptance was not measured around."""
+
+    what: str
+    """The draft model's, as `acceptance`, or another drafter's."""
+    measured: tuple[int, ...]
+    """Context lengths that it was measured at, or counts for, rising."""
+    planned: tuple[int, ...]
+    """Those outside, rising."""
+
+    @property
+    def found(self) -> str:
+        """Where it was measured, and what for it is taken."""
+        at = " to ".join(map(str, dict.fromkeys((self.measured[0], self.measured[-1]))))
+        only = " only" if len(self.measured) == 1 else ""
+        return (
+            f"{self.what} was measured for {at} tokens of context{only}, and is taken from there for "
+            f"{listed(self.planned)}: it may be another."
+        )
+
+    @property
+    def action(self) -> str:
+        """Measure it there too."""
+        if self.what != "acceptance":
+            return f"Profile with --context-tokens {self.planned[0]} before you rely on it."
+        return f"Profile with --context-tokens {listed(tuple(sorted({*self.measured, *self.planned})))}."
+
+
+@dataclass(frozen=True, slots=True)
 class BeyondLargestPass(Caution):
     """A plan for larger passes than were timed."""
 
@@ -703,9 +732,9 @@ class FormatCaution(Caution):
         return self.text.rpartition(". ")[2]
 
 
-def listed(layers: tuple[int, ...]) -> str:
-    """Return boundaries with commas between, as `--eagle-layers` takes them."""
-    return ",".join(map(str, layers))
+def listed(numbers: tuple[int, ...]) -> str:
+    """Return numbers with commas between, as options take them."""
+    return ",".join(map(str, numbers))
 
 
 def sureness(probability: float) -> str:

@@ -13,6 +13,7 @@ from treeopt.planner.plan_content import (
 from treeopt.records.as_dict import INLINE
 from treeopt.records.latency import Estimate
 from treeopt.records.profile import Machine, Pair
+from treeopt.report.context_warnings import context_warnings
 from treeopt.report.json_text import json_lines
 from treeopt.report.plan_text import warnings
 
@@ -102,12 +103,38 @@ class SegmentReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchReport:
+    """A context length from which on another way to decode is the fastest."""
+
+    temperature: float
+    batch_size: int
+    context_tokens: int
+    rule: str
+    before: ChoiceReport
+    after: ChoiceReport
+
+    @classmethod
+    def of(cls, before: "Segment", after: "Segment") -> "SwitchReport":
+        """Return that between two segments."""
+        return cls(
+            temperature=after.temperature,
+            batch_size=after.batch_sizes[0],
+            context_tokens=after.context_tokens[0],
+            rule=after.rule,
+            before=ChoiceReport.of(before.choice),
+            after=ChoiceReport.of(after.choice),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleReport:
     """What to run where."""
 
     plans: tuple[ConditionPlanReport, ...]
     over_contexts: tuple[SegmentReport, ...]
     over_batch_sizes: tuple[SegmentReport, ...]
+    switches: tuple[SwitchReport, ...]
+    """Where to run another tree than at shorter contexts."""
 
     @classmethod
     def of(cls, schedule: "Schedule") -> "ScheduleReport":
@@ -120,6 +147,7 @@ class ScheduleReport:
             plans=tuple(ConditionPlanReport.of(each) for each in schedule.plans),
             over_contexts=segments(schedule.over_contexts),
             over_batch_sizes=segments(schedule.over_batch_sizes),
+            switches=tuple(SwitchReport.of(before, after) for before, after in schedule.switches),
         )
 
 
@@ -147,7 +175,7 @@ class PlanReport:
             machine=profile.machine,
             plan=plan.content,
             drafters=tuple(DrafterReport.of(each, chosen=each is best) for each in drafters),
-            warnings=tuple(map(str, warnings(plan))),
+            warnings=tuple(map(str, [*warnings(plan), *context_warnings(plan, profile, schedule, drafters)])),
             schedule=None if schedule is None else ScheduleReport.of(schedule),
         )
 

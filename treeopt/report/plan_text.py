@@ -215,7 +215,7 @@ def _optimality(plan: "Plan", level_width: int | None) -> str:
             f"By the table alone the {kind_of(other)} of {other.nodes} nodes and depth {other.max_depth} is the fastest; "
             "replayed along the measured texts, of the hundred fastest by the table, the choice is."
         )
-    replayed = ", nor is one of the hundred fastest replayed along the texts" if plan.model.dependence else ""
+    replayed = ", nor is one of the hundred fastest replayed along the texts" if plan.model.drafts.replayed else ""
     if plan.fastest.loss == 0:
         return f"{trees} is faster{' by the table' if replayed else ''}{replayed}."
     more = plan.fastest.bound / plan.fastest.speedup - 1

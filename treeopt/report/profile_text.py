@@ -126,9 +126,10 @@ def _table(acceptance: MeasuredAcceptance) -> list[str]:
     """Return the lines of one rule."""
     rows = acceptance.table.rows(acceptance.table.max_depth or 1)[:, 0]  # below a parent of rank 0, as the root counts
     positions = "" if acceptance.positions is None else f", {acceptance.positions} positions"
+    context = "" if acceptance.context_tokens is None else f", {acceptance.context_tokens} tokens of context"
     return [
         "",
-        f"acceptance, {rule_label(acceptance.rule)} at temperature {acceptance.temperature:g}{positions}",
+        f"acceptance, {rule_label(acceptance.rule)} at temperature {acceptance.temperature:g}{context}{positions}",
         *_numbers(
             [
                 ("rank", *map(str, range(min(8, acceptance.table.branching)))),

@@ -13,7 +13,7 @@ HEADER = ("rule", "temperature", "batch", "context", "run", "speedup at the star
 
 
 def schedule_table(schedule: "Schedule") -> str:
-    """Return the segments as lines, first over context lengths and then over batch sizes."""
+    """Return the segments as lines, first over context lengths and then over batch sizes, and where to switch trees."""
     contexts, batches = schedule.over_contexts, schedule.over_batch_sizes
     if all(segment.context_tokens[0] == segment.context_tokens[1] for segment in contexts) and batches:
         contexts = ()  # one length per batch size: the segments over batch sizes say the same, and more
@@ -21,7 +21,34 @@ def schedule_table(schedule: "Schedule") -> str:
         ("What to run where, by context length at each measured batch size:", contexts),
         ("What to run where, by batch size at each measured context length:", batches),
     ]
-    return "\n\n".join(f"{title}\n\n{_aligned(segments)}" for title, segments in blocks if segments)
+    tables = [f"{title}\n\n{_aligned(segments)}" for title, segments in blocks if segments]
+    return "\n\n".join([*tables, *filter(None, ["\n".join(switch_lines(schedule))])])
+
+
+def switch_lines(schedule: "Schedule") -> list[str]:
+    """Return a line for every context length at which to switch trees; none where one length was measured."""
+    segments = schedule.over_contexts
+    spans = {each.context_tokens[0] for each in segments} | {each.context_tokens[1] for each in segments}
+    if len(spans) < 2:
+        return []
+    several = len({(each.temperature, each.batch_sizes) for each in segments}) > 1
+    lines = [
+        f"Switch at {after.context_tokens[0]} tokens of context{_where(after) if several else ''}: from "
+        f"{_named(before, after)} to {_named(after, before)}."
+        for before, after in schedule.switches
+    ]
+    return lines or [f"From {min(spans)} to {max(spans)} tokens of context no switch of trees pays."]
+
+
+def _named(segment: "Segment", other: "Segment") -> str:
+    """Return what is run in words, with its rule where the other's is not the same."""
+    article = "" if segment.choice.kind == "plain" else "the "
+    under = "" if segment.rule == other.rule else f" under {segment.rule}"
+    return f"{article}{segment.choice.shape}{under}"
+
+
+def _where(segment: "Segment") -> str:
+    return f", temperature {segment.temperature:g}, batch of {segment.batch_sizes[0]}"
 
 
 def _aligned(segments: Sequence["Segment"]) -> str:

@@ -107,7 +107,8 @@ class Server:
         context = sum(each.asked.prompt_tokens + each.tokens for each in self.running) / len(self.running)
         self.ready_s += self.seconds.step_s(tree, len(self.running), context)
         for each in self.running:
-            tokens, each.place = self.tokens.step(tree, each.place, self.noise)
+            of_text = each.asked.prompt_tokens + each.tokens
+            tokens, each.place = self.tokens.step(tree, each.place, self.noise, of_text)
             each.steps += 1
             each.add(tokens, self.ready_s)
 

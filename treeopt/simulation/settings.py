@@ -48,6 +48,7 @@ def served_settings(
         request: whose rule, temperature and limits of trees count.
         default_length: draft tokens that an engine takes unless told; None where it has no such default.
     """
+    request = replace(request, max_depth=_most_depth(seconds, request))
     texts, scheduled = seconds.most_texts, _scheduled(profile, seconds, request)
     longest = _longest_chain(profile, seconds.model, request)
     named = {chain(0): PLAIN}
@@ -72,6 +73,12 @@ def _scheduled(profile: Profile, seconds: StepSeconds, request: PlanRequest) -> 
     trees = {size: choice.tree for (first, last), choice in ranges for size in range(first, last + 1)}
     smallest = min(trees)
     return tuple(trees[max(smallest, size)] for size in range(1, seconds.most_texts + 1))
+
+
+def _most_depth(seconds: StepSeconds, request: PlanRequest) -> int | None:
+    """Return the most levels that acceptance was measured for at every context length, and that are allowed."""
+    depths = [request.max_depth, *(each.acceptance.table.max_depth for each in seconds.models.measured)]
+    return min((depth for depth in depths if depth is not None), default=None)
 
 
 def _longest_chain(profile: Profile, model: TokenModel, request: PlanRequest) -> int:

@@ -12,7 +12,7 @@ from treeopt.simulation.outcome import Outcome, outcome
 from treeopt.simulation.serving import Server, serve
 from treeopt.simulation.settings import ServedSetting
 from treeopt.simulation.step_seconds import StepSeconds
-from treeopt.simulation.step_tokens import step_tokens
+from treeopt.simulation.step_tokens import tokens_by_context
 
 CLOSE = 1.02
 """Ratio of two rates, one that holds and one that does not, at which the search ends."""
@@ -68,7 +68,7 @@ def simulate(
     seconds.step_s(settings[0].trees[0], at_a_time, seconds.contexts[0])
     found = []
     for setting in settings:
-        tokens = step_tokens(seconds.model, setting.trees)
+        tokens = tokens_by_context(seconds.models, setting.trees)
         servers = [
             Server(
                 setting=setting,

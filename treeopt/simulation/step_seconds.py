@@ -7,6 +7,7 @@ import numpy as np
 
 from treeopt.errors import InfeasibleError
 from treeopt.planner.condition import condition
+from treeopt.planner.contexts import ContextModels, context_models
 from treeopt.planner.model import TokenModel
 from treeopt.planner.request import Where
 from treeopt.records.latency import LatencyTable
@@ -29,6 +30,12 @@ class StepSeconds:
     def most_texts(self) -> int:
         """The largest batch size measured."""
         return max(item.batch_size for item in self._latencies)
+
+    @cached_property
+    def models(self) -> ContextModels:
+        """The model at every context length that acceptance was measured at, or itself alone."""
+        found = context_models(self.profile, self.model.acceptance)
+        return found if len(found.measured) > 1 else ContextModels((self.model,))
 
     @cached_property
     def contexts(self) -> list[int]:

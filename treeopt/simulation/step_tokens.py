@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from treeopt.arrays import Float64
+from treeopt.planner.contexts import ContextModels
 from treeopt.planner.model import TokenModel
 from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.trees import TokenTree
@@ -23,6 +24,8 @@ class Place(NamedTuple):
 
     text: int
     position: int
+    others: "tuple[Place, ...]" = ()
+    """Where it stands at every context length, where acceptance was measured at several."""
 
 
 class StepTokens(Protocol):
@@ -31,8 +34,17 @@ class StepTokens(Protocol):
     def start(self, noise: np.random.Generator) -> Place:
         """Return where a new text begins."""
 
-    def step(self, tree: TokenTree, place: Place, noise: np.random.Generator) -> tuple[int, Place]:
-        """Return the tokens of a step with a tree, at least 1, and where the text stands after it."""
+    def step(
+        self, tree: TokenTree, place: Place, noise: np.random.Generator, context_tokens: float = 0.0
+    ) -> tuple[int, Place]:
+        """Return the tokens of a step with a tree, at least 1, and where the text stands after it.
+
+        Args:
+            tree: that is verified.
+            place: where the text stands.
+            noise: what is drawn from.
+            context_tokens: tokens that the text has.
+        """
 
 
 @dataclass(frozen=True)
@@ -46,13 +58,15 @@ class ReplayedTokens:
         """Return the beginning of some measured text."""
         return Place(int(noise.choice(self._long_enough)), 0)
 
-    def step(self, tree: TokenTree, place: Place, noise: np.random.Generator) -> tuple[int, Place]:
-        """Return what a step that begins at this position commits."""
+    def step(
+        self, tree: TokenTree, place: Place, noise: np.random.Generator, context_tokens: float = 0.0
+    ) -> tuple[int, Place]:
+        """Return what a step that begins at this position commits, however long the text is."""
         if tree not in self._tokens:
             self._tokens[tree] = tuple(each.tolist() for each in self.ranks.step_tokens(tree))
         known = self._tokens[tree][place.text]
         if place.position >= len(known) - tree.max_depth:  # the text ends before the step might
-            return self.step(tree, self.start(noise), noise)
+            return self.step(tree, self.start(noise), noise, context_tokens)
         tokens = known[place.position]
         return tokens, Place(place.text, place.position + tokens)
 
@@ -77,8 +91,11 @@ class DrawnTokens:
         del noise
         return Place(0, 0)
 
-    def step(self, tree: TokenTree, place: Place, noise: np.random.Generator) -> tuple[int, Place]:
-        """Return a draw."""
+    def step(
+        self, tree: TokenTree, place: Place, noise: np.random.Generator, context_tokens: float = 0.0
+    ) -> tuple[int, Place]:
+        """Return a draw, however long the text is."""
+        del context_tokens
         if tree not in self._deep:
             self._deep[tree] = self._at_least(tree)
         return 1 + int(np.count_nonzero(noise.random() < self._deep[tree])), place
@@ -89,6 +106,36 @@ class DrawnTokens:
         deep = np.array([reach[level].sum() for level in tree.levels[1:]])
         wanted = self.model.tokens_per_step(tree) - 1
         return np.minimum(1.0, deep * (wanted / deep.sum())) if deep.sum() > 0 else deep
+
+
+@dataclass(frozen=True)
+class TokensByContext:
+    """Steps as at one of the two measured context lengths around a text's own, drawn in the shares that make it.
+
+    A text has a place at each of them, and goes on there with its next step of that length.
+    """
+
+    contexts: tuple[int, ...]
+    parts: tuple[StepTokens, ...]
+
+    def start(self, noise: np.random.Generator) -> Place:
+        """Return where a new text begins at every length."""
+        return Place(0, 0, tuple(part.start(noise) for part in self.parts))
+
+    def step(
+        self, tree: TokenTree, place: Place, noise: np.random.Generator, context_tokens: float = 0.0
+    ) -> tuple[int, Place]:
+        """Return what a step gives at one of the lengths; outside the measured ones the nearest holds."""
+        at = float(np.interp(context_tokens, self.contexts, range(len(self.contexts))))
+        number = int(at) + int(noise.random() < at - int(at))
+        tokens, other = self.parts[number].step(tree, place.others[number], noise)
+        return tokens, Place(0, 0, (*place.others[:number], other, *place.others[number + 1 :]))
+
+
+def tokens_by_context(models: ContextModels, trees: Sequence[TokenTree]) -> StepTokens:
+    """Return what says how many tokens steps with some trees give as texts grow."""
+    parts = tuple(step_tokens(model, trees) for model in models.measured)
+    return parts[0] if len(parts) == 1 else TokensByContext(models.contexts, parts)
 
 
 def step_tokens(model: TokenModel, trees: Sequence[TokenTree]) -> StepTokens:

@@ -11,6 +11,7 @@ from treeopt.engines.settings.source import Source, verify_times
 from treeopt.errors import InfeasibleError, reason
 from treeopt.planner import PlanRequest, StepModel, Where, requested_model, requested_plan
 from treeopt.planner.chains import chain_schedule, fastest_length
+from treeopt.planner.contexts import elsewhere
 from treeopt.planner.dynamic import fastest_dynamic_tree
 from treeopt.planner.replay import Replay
 from treeopt.records.profile import Profile
@@ -52,7 +53,8 @@ class _Chooser:
         self._replay = None if source.record is None else Replay(source.record)
         self._best_draft: DynamicTree | None = None
         self._remarks: list[str] = []
-        self._warnings: list[Caution] = []
+        caution = elsewhere(profile, model.acceptance, [model.condition.context_tokens])
+        self._warnings: list[Caution] = [] if caution is None else [caution]
 
     def setting(self) -> Setting:
         """Return the setting."""

@@ -1,0 +1,75 @@
+"""Profiles with acceptance by context as files: the golden one follows its schema, and what contradicts itself is refused."""
+
+import json
+from copy import deepcopy
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from treeopt.errors import FormatError
+from treeopt.planner import step_model
+from treeopt.records.profile import Profile
+from treeopt.trees import chain
+
+ROOT = Path(__file__).resolve().parents[2]
+GOLDEN = ROOT / "tests" / "data" / "profile-contexts.yaml"
+VALIDATOR = jsonschema.Draft202012Validator(json.loads((ROOT / "docs" / "drafter-profile.schema.json").read_bytes()))
+
+
+@pytest.fixture
+def content():
+    return yaml.safe_load(GOLDEN.read_bytes())
+
+
+@pytest.mark.source
+def test_the_golden_file_follows_the_schema(content):
+    VALIDATOR.validate(content)
+    for wrong in (-1, 1.5, "256", True):
+        spoiled = deepcopy(content)
+        spoiled["acceptance"][0]["context_tokens"] = wrong
+        assert not VALIDATOR.is_valid(spoiled)
+
+
+def test_what_the_file_holds():
+    found = Profile.load(GOLDEN)
+
+    assert [each.context_tokens for each in found.acceptances] == [256, 4096, None]
+    assert [each.prompts for each in found.acceptances][:2] == [3, 2]
+    assert found.at_contexts(found.acceptances[1]) == found.acceptances[:2]
+    assert found.at_contexts(found.acceptances[2]) == found.acceptances[2:]
+    assert found.acceptances[1].accepted_ranks.ranks[2].tolist() == []
+    ends = [step_model(found, context_tokens=each, raw=True).tokens_per_step(chain(1)) for each in (256, 4096)]
+    middle = step_model(found, context_tokens=2176, raw=True).tokens_per_step(chain(1))
+    assert middle == pytest.approx(sum(ends) / 2)
+    assert ends[0] > ends[1]
+
+
+def test_what_contradicts_itself_is_refused_by_field(content, tmp_path):
+    def twice(c):
+        c["acceptance"][1]["context_tokens"] = 256
+
+    def beside_none(c):
+        del c["acceptance"][1]["context_tokens"]
+
+    def earlier(c):
+        c["version"] = 1
+
+    for spoil, told in (
+        (
+            twice,
+            "acceptance: expected each rule and sampling once. Got 'sequoia' at temperature 0 and 256 tokens of context",
+        ),
+        (beside_none, "acceptance: expected context_tokens in all of 'sequoia' at temperature 0, or in none"),
+        (earlier, "acceptance: expected context_tokens in version 2 and later. Got version 1: profile again."),
+        (lambda c: c["acceptance"][0].update(context_tokens=-1), "context_tokens"),
+        (lambda c: c["acceptance"][0].update(context_tokens=2.5), "context_tokens"),
+    ):
+        wrong = deepcopy(content)
+        spoil(wrong)
+        (tmp_path / "p.yaml").write_text(yaml.safe_dump(wrong, sort_keys=False))
+        with pytest.raises(FormatError) as found:
+            Profile.load(tmp_path / "p.yaml")
+        assert told in str(found.value)
+        assert "p.yaml" in str(found.value)
