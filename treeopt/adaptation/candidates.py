@@ -15,10 +15,12 @@ from treeopt.adaptation.counts import outcomes_along
 from treeopt.adaptation.estimate import Learnt, conditional, joint, log_odds, probability
 from treeopt.adaptation.times import StepTimes
 from treeopt.arrays import Float64
+from treeopt.planner.condition import condition
+from treeopt.planner.contexts import context_models
 from treeopt.planner.costs import StepCosts, sizes
 from treeopt.planner.draws import TokenDraws
 from treeopt.planner.fastest import speeds
-from treeopt.planner.model import TokenModel, token_model
+from treeopt.planner.model import TokenModel
 from treeopt.planner.request import PlanRequest
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.accepted_ranks import AcceptedRanks
@@ -62,7 +64,9 @@ class Candidates:
     """
 
     def __init__(self, profile: Profile, request: PlanRequest, tree: TokenTree, max_nodes: int) -> None:
-        self._model = token_model(profile.acceptance(rule=request.rule, temperature=request.temperature))
+        measured = profile.acceptance(rule=request.rule, temperature=request.temperature)
+        place = condition(profile, measured.temperature, request.where)
+        self._model = context_models(profile, measured).at(place.context_tokens)
         acceptance = self._model.acceptance
         asked = max(MOST_DEPTHS if request.max_depth is None else request.max_depth, tree.max_depth)
         self.depths = max(1, min(asked, acceptance.table.max_depth or MOST_DEPTHS, max_nodes - 1))
