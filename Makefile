@@ -64,6 +64,10 @@ REPORT := build/report
 report-pictures: demo .venv/ready-browser
 	mkdir -p $(REPORT)
 	$(BIN)/python tools/report_pictures.py $(DEMO)/report.html docs/images/report
+	$(BIN)/treeopt report docs/profiles/bundled-2-cores-surface.yaml --output $(REPORT)/conditions.html
+	$(BIN)/python tools/report_pictures.py $(REPORT)/conditions.html docs/images/report-conditions --only 1280-light --height 4800
+	$(BIN)/treeopt report docs/profiles/nvidia-h100-80gb-hbm3-7b-68m-bfloat16-graphs.yaml --output $(REPORT)/h100.html
+	$(BIN)/python tools/report_pictures.py $(REPORT)/h100.html docs/images/report-h100 --only 1280-light --height 4200
 	$(BIN)/treeopt profile --drafter medusa --drafter redrafter --drafter lookahead --drafter prompt-lookup \
 		--context-tokens 64,256 --batch-sizes 1,4 --rules sequoia,target --temperature 0,0.6 --max-tokens 64 \
 		--rounds 9 --positions 1024 --output $(REPORT)/profile.yaml
@@ -73,7 +77,7 @@ report-pictures: demo .venv/ready-browser
 	$(BIN)/treeopt bench --engine transformers --profile $(REPORT)/engine.yaml --output $(REPORT)/engine.json
 	$(BIN)/treeopt report $(REPORT)/profile.yaml $(REPORT)/tree.json $(REPORT)/bench.json $(REPORT)/engine.json \
 		--output $(REPORT)/report.html
-	$(BIN)/python tools/report_pictures.py $(REPORT)/report.html docs/images/report-everything --height 4200
+	$(BIN)/python tools/report_pictures.py $(REPORT)/report.html docs/images/report-everything --only 1280-dark --height 5600
 
 faults: .venv/ready-to-test
 	$(BIN)/python tools/faults.py

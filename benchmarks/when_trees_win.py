@@ -1,8 +1,8 @@
 """When do trees win?  The gain of the best tree over the best chain and over plain decoding, and where profiles lie.
 
 Two numbers place a machine and a pair on the map: how many tokens a verification pass takes twice as long for as for one
-(how flat it is), and how often the first guess of the draft model is right.  What else counts is fixed and printed: what
-a level of drafting costs, and how often further guesses are right, which is the share that Sequoia published.
+(how flat it is), and how often the first child that the draft model proposes is accepted.  What else counts is fixed and printed: what
+a level of drafting costs, and how often further children are accepted, which is the share that Sequoia published.
 """
 
 import argparse
@@ -70,7 +70,7 @@ class Point:
 
 
 def table_of(first: float) -> AcceptanceTable:
-    """Return an acceptance with a first guess that is right so often, the others as Sequoia's share what it leaves."""
+    """Return an acceptance whose first child is accepted so often, the others as Sequoia's share what it leaves."""
     return AcceptanceTable([first, *(rank * (1 - first) / (1 - RANKS_FIRST) for rank in RANKS)])
 
 
@@ -207,7 +207,7 @@ def draw(path: Path, maps: tuple[Float64, Float64], points: Sequence[Point], dra
         heading = Heading.fitting(
             "When trees win",
             "Gain of the best tree, solved for acceptance that falls by rank as Sequoia published; a level of drafting costs "
-            f"{draft_cost:g} of a pass, no overhead. Points: profiles that were measured, and what was published.",
+            f"{draft_cost:g} of a pass, no overhead. Numbers are lines of the table: profiles that were measured, and what was published.",
             width=width,
         )
         figure = Figure(figsize=(width / POINTS, height / POINTS), facecolor=WHITE)
@@ -220,7 +220,10 @@ def draw(path: Path, maps: tuple[Float64, Float64], points: Sequence[Point], dra
             _draw_map(axes, gain, [1.02, 1.05, 1.1, 1.2, 1.3] if column == 0 else [1.25, 1.5, 2, 3, 4])
             _draw_points(axes, points)
             name_axes(
-                axes, title, "tokens for which a pass takes twice as long", "first guess right" if column == 0 else ""
+                axes,
+                title,
+                "tokens for which a pass takes twice as long",
+                "first child accepted" if column == 0 else "",
             )
             if column == 0:
                 legend_below(axes, columns=2)
@@ -305,7 +308,7 @@ def main() -> None:
     maps = gains(FLATNESS, FIRST, asked.draft_cost)
     points = [*points_of(paths), offloaded(), published()]
     for gain, name in zip(maps, ("the best chain or plain decoding", "plain decoding"), strict=True):
-        print(f"\nthe best tree over {name}; across: flat to so many tokens; down: first guess right\n")
+        print(f"\nthe best tree over {name}; across: flat to so many tokens; down: first child accepted\n")
         shown = range(0, len(FLATNESS), 2)
         rows = [("", *(f"{FLATNESS[column]:.0f}" for column in shown))]
         rows += [(f"{first:.2f}", *(f"{gain[row, column]:.2f}" for column in shown)) for row, first in enumerate(FIRST)]

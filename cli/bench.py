@@ -26,7 +26,7 @@ def bench(asked: BenchOptions) -> None:
     With --grid many trees are decoded with, to see where predictions come true.
 
     With --systems all ways of speculating are profiled, planned and decoded with, on the same prompts: plain,
-    prompt-lookup, chain, k-sequences, top-k-tree, medusa, redrafter, eagle, lookahead, specexec, eagle2, sequoia, treeopt.
+    prompt-lookup, chain, osd, k-sequences, top-k-tree, medusa, redrafter, eagle, lookahead, specexec, eagle2, sequoia, treeopt.
     Those that cannot run on the pair are listed with the reason.
 
     With --drift streams of texts that change are decoded with a plan that stays, the same re-calibrated, and the best.

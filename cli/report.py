@@ -87,7 +87,9 @@ def _read(path: Path, trees: "list[LabelledTree]", benches: "list[LabelledBench]
                 raise TreeoptError(
                     f"{path}: not UTF-8 text (byte {error.start}). Is it another kind of file?"
                 ) from None
-            benches += [LabelledBench(str(path), each) for each in parse_benches(path, text)]
+            found = parse_benches(path, text)
+            names = [str(path)] if len(found) == 1 else [f"{path}, number {place + 1}" for place in range(len(found))]
+            benches += [LabelledBench(name, each) for name, each in zip(names, found, strict=True)]
             return
     trees.append(LabelledTree(str(path), read_any_tree(path)))
 

@@ -1,7 +1,7 @@
 """`treeopt run`: generate text with a tree."""
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ import click
 from treeopt.cli.adapt import Adapting, adapting
 from treeopt.cli.command import Command
 from treeopt.cli.identity import identity_here, warn_of_tree
+from treeopt.cli.learning import LearnOptions
 from treeopt.cli.options.adapt import AdaptOptions
 from treeopt.cli.options.drafter import PLANNED_DRAFTER, PLANNED_EAGLE_LAYERS
 from treeopt.cli.options.inputs import file, read_any_tree
@@ -32,6 +33,7 @@ from treeopt.trees.tree_schedule import TreeSchedule, is_schedule, load_schedule
 
 if TYPE_CHECKING:
     from treeopt.runtime import Decoder
+    from treeopt.runtime.decoding.observer import Observer
     from treeopt.runtime.models.pair import ModelPair
     from treeopt.trees import TreeFile
 
@@ -83,6 +85,7 @@ class RunOptions:
             help="Of all randomness: above temperature 0 it makes the text.",
         )
     )
+    learning: LearnOptions = field(metadata=group(LearnOptions))
     pair: PairOptions = field(metadata=group(PairOptions))
 
 
@@ -101,6 +104,7 @@ def run(asked: RunOptions) -> None:
     With --adapt the tree is changed while it decodes, where another would be faster by more than noise.
     """
     asked.several.check(prompt=asked.prompt)
+    asked.learning.check()
     if "" in asked.stop:
         raise click.UsageError("--stop: expected a text. Got an empty one.")
     asked.adapt.check(scheduled=asked.schedule or is_schedule(asked.tree))
@@ -110,10 +114,24 @@ def run(asked: RunOptions) -> None:
     rule = checked_rule(asked.rule or planned_rule(planned), lossy=asked.lossy)
     models = asked.pair.load()
     warn_of_tree(asked.tree, planned.provenance, identity_here(models))
+    with asked.learning.observer(models, planned) as learner:
+        _generate(asked, models, planned, rule, schedule, learner)
+
+
+def _generate(
+    asked: RunOptions,
+    models: "ModelPair",
+    planned: "TreeFile",
+    rule: str,
+    schedule: TreeSchedule | None,
+    learner: "Observer | None",
+) -> None:
+    """Write the text, or those of many prompts, and say how fast they came."""
     stop = [models.tokenizer.encode_inner(text) for text in asked.stop]
     if asked.prompt is None:
         adapted = adapting(asked.adapt, models, batch_size=asked.several.batch_size)
-        run_prompts(_request(asked, models, planned, rule, stop, schedule, adapted))
+        new_decoder = partial(_decoder, asked, models, planned, rule, adapted, learner)
+        run_prompts(_request(asked, models, planned, rule, stop, schedule, new_decoder))
         _tell_of_rule(asked, rule)
         if adapted is not None:
             adapted.finish(models)
@@ -124,7 +142,7 @@ def run(asked: RunOptions) -> None:
     if schedule is not None:
         planned = replace(planned, tree=schedule.tree(1))
     with patience("preparing"):
-        decoder = _decoder(asked, models, planned, rule, adapted, len(tokens) + limit)
+        decoder = _decoder(asked, models, planned, rule, adapted, learner, len(tokens) + limit)
     steps = decoder.steps(tokens, limit, stop=stop)
     if not asked.chat:
         click.echo(asked.prompt, nl=False)
@@ -155,7 +173,7 @@ def _request(
     rule: str,
     stop: list[list[int]],
     schedule: TreeSchedule | None,
-    adapted: Adapting | None,
+    new_decoder: Callable[[int], "Decoder"],
 ) -> PromptsRequest:
     """Return what is asked of all prompts of a file."""
     conditions = {
@@ -169,11 +187,12 @@ def _request(
         "max_new_tokens": asked.max_new_tokens,
         "stop": stop,
         "chat": asked.chat,
+        "learn": asked.learning.learn,
     }
     return PromptsRequest(
         options=asked.several,
         models=models,
-        new_decoder=partial(_decoder, asked, models, planned, rule, adapted),
+        new_decoder=new_decoder,
         stop=stop,
         chat=asked.chat,
         max_new_tokens=asked.max_new_tokens,
@@ -188,10 +207,12 @@ def _decoder(
     planned: "TreeFile",
     rule: str,
     adapted: Adapting | None,
+    learner: "Observer | None",
     text_tokens: int,
 ) -> "Decoder":
     from treeopt.methods.make_drafter import planned_decoder
     from treeopt.profiler.decoding import Decoding
+    from treeopt.runtime.decoding.observer import observers
 
     loaded = load_drafter_of(asked.tree, planned, models, capacity=text_tokens)
     how = asked.how
@@ -203,7 +224,7 @@ def _decoder(
         loaded=loaded,
         seed=asked.seed,
         text_tokens=text_tokens,
-        on_step=None if adapted is None else adapted.recalibration,
+        on_step=observers(None if adapted is None else adapted.recalibration, learner),
         max_nodes=None if adapted is None else adapted.recalibration.room_nodes(planned.tree),
     )
 

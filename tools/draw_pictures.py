@@ -1,4 +1,4 @@
-"""Draw the pictures of README and docs from a profile: the best tree of 64 nodes, and the plan.
+"""Draw the pictures of README and docs from a profile: the best tree of 64 nodes, the plan, curves and acceptance.
 
 Run it as `python tools/draw_pictures.py --profile docs/profiles/bundled-2-cores.yaml`. The pictures of benches are drawn
 by the commands on the pages that show them: they are of what those measured.
@@ -10,6 +10,8 @@ from pathlib import Path
 
 from treeopt import Profile, plan
 from treeopt.planner import tree_file
+from treeopt.report.acceptance_figure import save_acceptance_figure
+from treeopt.report.curve_figure import save_curve_figure
 from treeopt.report.plan_figure import save_plan_figure
 from treeopt.report.plan_text import subject
 from treeopt.trees import Provenance, TreeFile, headline, save_figure
@@ -25,6 +27,8 @@ def main() -> None:
     profile = Profile.load(parser.parse_args().profile)
     draw_tree(profile)
     draw_plan(profile)
+    save_curve_figure(profile, PICTURES / "curve.svg")
+    save_acceptance_figure(profile, PICTURES / "acceptance.svg")
 
 
 def draw_tree(profile: Profile) -> None:

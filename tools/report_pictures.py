@@ -1,7 +1,7 @@
 """Pictures of pages as a browser shows them, for the documentation; needs playwright and Chromium (`make browser-test`).
 
-python tools/report_pictures.py build/demo/report.html docs/images/report
-python tools/report_pictures.py build/report/everything.html docs/images/report-everything --only 1280-dark
+python tools/report_pictures.py PAGE.html PREFIX
+python tools/report_pictures.py PAGE.html PREFIX --only 1280-dark
 """
 
 import argparse
@@ -21,6 +21,7 @@ def main() -> None:
     parser.add_argument("--only", help="one of them, such as 1280-dark")
     parser.add_argument("--height", type=int, default=MOST_HEIGHT)
     asked = parser.parse_args()
+    from PIL import Image  # matplotlib brings it in
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as running:
@@ -34,6 +35,9 @@ def main() -> None:
                 height = min(asked.height, tab.evaluate("document.documentElement.scrollHeight"))
                 path = f"{asked.prefix}-{width}-{theme}.png"
                 tab.screenshot(path=path, full_page=True, clip={"x": 0, "y": 0, "width": width, "height": height})
+                with Image.open(path) as picture:
+                    small = picture.convert("RGB").quantize(colors=128)
+                small.save(path, optimize=True)
                 print(f"{path}: {Path(path).stat().st_size} bytes")
         browser.close()
 

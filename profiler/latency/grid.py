@@ -17,6 +17,7 @@ from treeopt.profiler.latency.rounds import Step, first_points
 from treeopt.profiler.recorder import Recorder
 from treeopt.profiler.settings import Settings
 from treeopt.records.profile import StepLatency
+from treeopt.runtime.models.memory import check_texts, decoder_bytes
 from treeopt.runtime.models.model import LanguageModel
 
 
@@ -63,8 +64,10 @@ class LatencyGrid:
     def measure(self, step: Step) -> tuple[StepLatency, ...]:
         """Return the times under every condition that fits the memory, measuring what the journal does not hold.
 
-        Raises TreeoptError where not even the first fits.
+        Raises OutOfMemoryError, naming the most that fit, before anything is timed where the caches of the largest batch do
+        not fit behind the shortest context, and TreeoptError where not even one text fits.
         """
+        self._check_batches()
         found: list[StepLatency] = []
         for condition in self._conditions():
             if condition.batch_size > 1 and not any(_fewer_texts(each, condition) for each in found):
@@ -81,6 +84,19 @@ class LatencyGrid:
                 "times: memory ran out before a single token was timed. Use a smaller --context-tokens, or --offload."
             )
         return tuple(found)
+
+    def _check_batches(self) -> None:
+        settings = self._settings
+        each = decoder_bytes(
+            self._target,
+            self._draft,
+            None,
+            text_tokens=min(settings.context_tokens) + ROOM_TOKENS,
+            max_nodes=settings.max_tokens,
+            sampling=settings.samplings[0],
+        )
+        if max(settings.batch_sizes) > 1:
+            check_texts(each, max(settings.batch_sizes), there=0)
 
     def _times(self, condition: TimedCondition, step: Step) -> Times:
         settings = self._settings

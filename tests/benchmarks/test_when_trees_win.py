@@ -21,7 +21,7 @@ def test_a_pass_takes_twice_as_long_where_it_is_said_to() -> None:
     assert win.doubling([1, 2, 4], [1.0, 3.0, 2.0])[0] == pytest.approx(1.5)
 
 
-def test_further_guesses_share_what_the_first_leaves_as_published() -> None:
+def test_further_children_share_what_the_first_leaves_as_published() -> None:
     assert win.table_of(win.RANKS_FIRST).p == pytest.approx([win.RANKS_FIRST, *win.RANKS])
     p = win.table_of(0.5).p
     assert p[0] == 0.5

@@ -1,4 +1,4 @@
-"""`treeopt bench`: in each of its four modes every option does what it says, or is refused by name."""
+"""`treeopt bench`: in each of its five modes every option does what it says, or is refused by name."""
 
 from dataclasses import replace
 
@@ -12,12 +12,14 @@ from treeopt.trees import Provenance, TreeFile, k_ary
 
 MODES = {
     "TREE": ("tree.json",),
+    "--batch-size": ("--batch-size", "1"),
     "--grid": ("--grid",),
     "--systems": ("--systems", "chain"),
     "--engine": ("--engine", "llama-server"),
 }
-OWN = ("TREE", "--grid", "--systems")
+OWN = ("TREE", "--batch-size", "--grid", "--systems")
 """Modes that run treeopt's own decoder."""
+MODE_NAMES = ("tree", "batch_sizes", "grid", "systems", "engine")
 VALUES = {
     "prompts": "mine.txt",
     "chat": None,
@@ -50,11 +52,16 @@ VALUES = {
 REFUSED = {
     ("TREE", "plot"),
     ("TREE", "same_prompts"),
+    ("--batch-size", "same_prompts"),
     ("--systems", "same_prompts"),
     ("--systems", "rule"),
     ("--systems", "lossy"),
-    *((mode, name) for mode in ("--grid", "--systems", "--engine") for name in ("drafter", "eagle_layers")),
-    *((mode, name) for mode in ("TREE", "--grid", "--systems") for name in ("url", "program", "lengths", "timeout_s")),
+    *(
+        (mode, name)
+        for mode in ("--batch-size", "--grid", "--systems", "--engine")
+        for name in ("drafter", "eagle_layers")
+    ),
+    *((mode, name) for mode in OWN for name in ("url", "program", "lengths", "timeout_s")),
     *(
         ("--engine", name)
         for name in ("same_prompts", "rule", "lossy", "chat", "device", "dtype", "offload", "max_memory")
@@ -64,15 +71,15 @@ REFUSED = {
 
 @pytest.fixture
 def asked(monkeypatch, folder):  # noqa: ARG001 - files are named relative to it
-    """Replace the four modes; return what the last of them was called with."""
+    """Replace the five modes; return what the last of them was called with."""
     found = []
-    for name in ("bench_tree", "bench_grid", "bench_systems", "bench_engine"):
+    for name in ("bench_tree", "bench_batches", "bench_grid", "bench_systems", "bench_engine"):
         monkeypatch.setattr(bench_module, name, lambda *a, n=name, **k: found.append((n, a, k)))
     return found
 
 
 def test_every_option_of_every_mode_reaches_it_or_is_refused_by_name(asked):
-    flags = {each.name: each.opts[0] for each in bench.params if each.name not in ("tree", "grid", "systems", "engine")}
+    flags = {each.name: each.opts[0] for each in bench.params if each.name not in MODE_NAMES}
     assert flags.keys() == VALUES.keys(), "an option that this test does not know"
     for mode, words in MODES.items():
         assert call("bench", *words).exit_code == 0
@@ -91,7 +98,7 @@ def test_several_temperatures_are_for_systems(asked):
     for mode, words in MODES.items():
         result = call("bench", *words, "--temperature", "0,0.4")
         if mode == "--systems":
-            assert asked[-1][1][1].temperatures == (0.0, 0.4)
+            assert asked[-1][1][-1].temperatures == (0.0, 0.4)
         else:
             assert result.exit_code == 2
             assert f"--temperature with {mode}: expected one. Got 2" in result.stderr
@@ -99,7 +106,7 @@ def test_several_temperatures_are_for_systems(asked):
 
 def test_the_old_name_of_the_temperatures_still_works_and_is_not_shown(asked):
     assert call("bench", "--systems", "chain", "--temperatures", "0.2").exit_code == 0
-    assert asked[-1][1][1].temperatures == (0.2,)
+    assert asked[-1][1][-1].temperatures == (0.2,)
     assert "--temperatures" not in call("bench", "--help").stdout
     both = call("bench", "--systems", "chain", "--temperatures", "0.2", "--temperature", "0.3")
     assert (both.exit_code, "expected one of them" in both.stderr) == (2, True)

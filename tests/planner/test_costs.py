@@ -16,7 +16,7 @@ from treeopt.planner.costs import step_costs as step_costs_of
 from treeopt.planner.curves import Curve
 from treeopt.planner.request import Where
 from treeopt.records.latency import LatencyTable, Timing
-from treeopt.records.profile import StepLatency
+from treeopt.records.profile import RuleSteps, StepLatency, TimedTree
 from treeopt.trees import TokenTree, chain, chains, k_ary, level_widths
 
 step_costs = partial(step_costs_of, rule="sequoia")
@@ -54,6 +54,18 @@ class TestStep:
             row[: tree.max_depth] = tree.draft_widths
         together = costs.step_s(np.array([tree.nodes for tree in TREES]), widths)
         assert together.tolist() == close([seconds_of(costs, tree) for tree in TREES])
+
+    @pytest.mark.parametrize(("batch", "steps", "plain_s"), [(1, True, 1.1), (4, False, 1.1), (4, True, 1.5)])
+    def test_plain_steps_of_several_texts_are_not_padded(self, batch, steps, plain_s):
+        """Where whole steps were timed; without them the first count is a pass, which may be padded as any other."""
+        machine = seconds(lambda n: 1.5 if n == 1 else 1.0 + 0.05 * n, lambda _: 0.1)
+        timed = TimedTree(tree=chain(1), steps=Timing([1.3] * 25))
+        measured = dataclasses.replace(
+            latency(machine, batch_size=batch), steps=(RuleSteps(rule="sequoia", trees=(timed,)),) if steps else ()
+        )
+        costs = step_costs(at(measured, batch_size=batch))
+        assert costs.plain_s.tolist() == close([plain_s])
+        assert seconds_of(costs, chain(0)) == close(plain_s)
 
     def test_plain_decoding_has_no_overhead(self):
         assert seconds_of(curves(seconds(lambda _: 1.0, lambda _: 0.1, 2.0)), chain(0)) == 1

@@ -63,6 +63,13 @@ TEXTS = {
     ): "small: an update of the draft was dropped, because its gradient is NaN or infinite; "
     "the text goes on as it was. If it happens again, lower --learning-rate, or do without --learn.",
     warnings.TextsDiffer(3): "the text of 3 trees DIFFERS from plain decoding's. Look with treeopt bench TREE",
+    warnings.BatchesWithoutTimes((8, 16)): "nothing is predicted for 8, 16 texts at a time, because the profile has no "
+    "times there. Profile with --batch-sizes 1,8,16.",
+    warnings.BatchesWithoutSteps(): "the profile was measured before batched steps were timed, so that predictions for "
+    "several texts are too fast. Profile again.",
+    warnings.TextsOfBatchDiffer(
+        2
+    ): "2 texts DIFFER from those decoded alone, not at near-ties. Report it, with --output",
     warnings.TextDiffers(): "the text DIFFERS from plain decoding's. Report it, with --output",
     warnings.NamedDraft("small", "vLLM"): "the draft model is given as 'small', which is a name and no model that vLLM "
     "could load. Name one with --draft-model.",

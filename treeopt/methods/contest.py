@@ -14,7 +14,7 @@ from treeopt.planner import PlanRequest, requested_plan
 from treeopt.records.results import NotRun
 
 NAMES = (
-    *("plain", "prompt-lookup", "chain", "k-sequences", "top-k-tree", "medusa", "redrafter", "eagle"),
+    *("plain", "prompt-lookup", "chain", "osd", "k-sequences", "top-k-tree", "medusa", "redrafter", "eagle"),
     *("lookahead", "specexec", "eagle2", "sequoia", "treeopt"),
 )
 """In the order of the table."""
@@ -40,6 +40,7 @@ def planned_methods(inputs: Inputs, names: Sequence[str], *, show_progress: bool
     of_the_draft: dict[str, Callable[[Inputs], Method]] = {
         "plain": static_tree.plain,
         "chain": static_tree.one_chain,
+        "osd": static_tree.learning_chain,
         "k-sequences": static_tree.k_sequences,
         "top-k-tree": static_tree.top_k_tree,
         "sequoia": static_tree.sequoia,

@@ -1,14 +1,17 @@
-"""Methods with a static tree that the draft model fills: plain decoding, chains, sequences, trees."""
+"""Methods with a static tree that the draft model fills: plain decoding, chains, one that learns, sequences, trees."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from treeopt.methods.method import Inputs, Method
 from treeopt.planner import Candidate, Plan, PlanRequest, StepModel, kind_of, requested_plan
 from treeopt.planner.chains import fastest_chain
 from treeopt.runtime import Decoder
+from treeopt.runtime.learning.learner import built_in, learning_copy
 from treeopt.trees import TokenTree, chain, chains
 
 MAX_SEQUENCES = 8
+NOT_LEARNT = "the draft is accepted as often as before it learnt anything, and learning takes no time"
 
 
 def plain(inputs: Inputs) -> Method:
@@ -19,8 +22,25 @@ def plain(inputs: Inputs) -> Method:
 def one_chain(inputs: Inputs) -> Method:
     """Return the fastest single sequence, at least one token long (Leviathan et al., 2023)."""
     model = inputs.model("sequoia")
-    best = fastest_chain(model).tree
-    return _method("chain", inputs, model, best if best.nodes > 1 else chain(1))
+    return _method("chain", inputs, model, _best_chain(model))
+
+
+def learning_chain(inputs: Inputs) -> Method:
+    """Return that sequence from a draft which learns as it goes, a copy for each decoder (Liu et al., 2023).
+
+    Raises InfeasibleError for a draft whose weights cannot be changed.
+    """
+    model, sampling = inputs.model("sequoia"), inputs.sampling
+    tree = _best_chain(model)
+    planned = _method("osd", inputs, model, tree)
+    built_in(inputs.pair.draft)  # refused while it is planned, before anything is decoded
+
+    def make(seed: int) -> Decoder:
+        draft, learner = learning_copy(inputs.pair.draft)
+        target = inputs.pair.target
+        return Decoder(target, draft, tree, rule=planned.rule, sampling=sampling, seed=seed, on_step=learner)
+
+    return replace(planned, make=make, assumed=(NOT_LEARNT,))
 
 
 def k_sequences(inputs: Inputs) -> Method:
@@ -53,6 +73,11 @@ def _planned(name: str, inputs: Inputs, rule: str) -> Method:
     found = requested_plan(inputs.profile, request)
     tree = found.tree.tree
     return _method(name, inputs, model, tree if tree.nodes > 1 else chain(1))
+
+
+def _best_chain(model: StepModel) -> TokenTree:
+    best = fastest_chain(model).tree
+    return best if best.nodes > 1 else chain(1)
 
 
 def _sequences(model: StepModel) -> Iterator[TokenTree]:

@@ -3,14 +3,14 @@
 Every measured condition is planned by itself.  Between two of them times lie on straight lines, and so do the seconds a
 token that any tree takes, but for what is padded there and not elsewhere.  The least of straight lines bends down only: a
 tree that is the fastest at both ends of a range is so within it.  So the fastest of the trees known so far is looked for
-at every place, the fastest of all at both sides of each switch, and this again until no faster one is found there
+at every batch size, the fastest of all at both sides of each switch, and this again until no faster one is found there
 (Eisner and Severance, 1976).
 
 Between contexts that acceptance was measured at tokens lie on straight lines too.  There the best tree would change with
-nearly every token of context, so the trees of the measured contexts are compared alone.
+nearly every token of context, so over contexts the trees of the measured conditions are compared alone.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -281,8 +281,8 @@ class _Switches:
         segments = []
         for batch in sorted({batch for batch, _ in self._conditions}):
             measured = [context for size, context in self._conditions if size == batch]
-            ranges = self._ranges(measured, lambda context, batch=batch: self._models(batch, context))  # type: ignore[misc]
-            segments += [self._segment((batch, batch), ends, way) for ends, way in ranges]
+            winners = self._winners(measured, lambda context, batch=batch: self._models(batch, context))  # type: ignore[misc]
+            segments += [self._segment((batch, batch), ends, way) for ends, way in _ranges(winners, measured[-1])]
         return segments
 
     def over_batch_sizes(self) -> list[Segment]:
@@ -291,20 +291,20 @@ class _Switches:
         for context in sorted({context for _, context in self._conditions}):
             measured = [batch for batch, length in self._conditions if length == context]
             if len(measured) > 1:
-                ranges = self._ranges(measured, lambda batch, context=context: self._models(batch, context))  # type: ignore[misc]
-                segments += [self._segment(ends, (context, context), way) for ends, way in ranges]
+                winners = self._searched(measured, lambda batch, context=context: self._models(batch, context))  # type: ignore[misc]
+                segments += [
+                    self._segment(ends, (context, context), way) for ends, way in _ranges(winners, measured[-1])
+                ]
         return segments
 
-    def _ranges(self, measured: Sequence[int], models_at: Callable[[int], Models]) -> list[tuple[tuple[int, int], Way]]:
-        """Return the ranges along one axis with the fastest in each."""
+    def _searched(self, measured: Sequence[int], models_at: Callable[[int], Models]) -> dict[int, Way]:
+        """Return the fastest of all ways from where on it is."""
         searched = set(measured)
         while True:
             winners = self._winners(measured, models_at)
-            starts = sorted(winners)
-            beside = {value for start in starts[1:] for value in (start - 1, start)} - searched
+            beside = {value for start in winners for value in (start - 1, start) if start != measured[0]} - searched
             if not beside:
-                ends = [*(start - 1 for start in starts[1:]), measured[-1]]
-                return [((start, end), winners[start]) for start, end in zip(starts, ends, strict=True)]
+                return winners
             for value in beside:
                 self._search(models_at(value))
             searched |= beside
@@ -381,3 +381,10 @@ class _Switches:
             context_tokens=contexts,
             choice=self._models(batches[0], contexts[0])[rule].predict(kind_of(tree), tree),
         )
+
+
+def _ranges(winners: Mapping[int, Way], last: int) -> list[tuple[tuple[int, int], Way]]:
+    """Return the ranges, both ends included, in which each is the fastest, given where they begin."""
+    starts = sorted(winners)
+    ends = [*(start - 1 for start in starts[1:]), last]
+    return [((start, end), winners[start]) for start, end in zip(starts, ends, strict=True)]

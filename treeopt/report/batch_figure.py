@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_WIDTH, _HEIGHT, _LEFT, _RIGHT, _BELOW, _TOP = 440.0, 300.0, 64.0, 20.0, 130.0, 12.0  # points
+_WIDTH, _HEIGHT, _LEFT, _RIGHT, _BELOW, _TOP, _LEGEND_ROW = 440.0, 300.0, 64.0, 20.0, 52.0, 12.0, 16.0  # points
 MOST_TREES = len(SERIES)
 """Beside plain decoding; those that are chosen somewhere come first."""
 Line = Sequence[tuple[int, float]]
@@ -51,12 +51,14 @@ def _draw(found: BatchBench, title: str) -> "Figure":
     width = _LEFT + _WIDTH + _RIGHT
     subtitle = f"{rule_label(found.rule)} at temperature {found.temperature:g}; line measured, dashes predicted"
     heading = Heading.fitting(title, subtitle, width=width)
-    height = heading.height + _TOP + _HEIGHT + _BELOW
+    trees = drawn_trees(found)
+    below = _BELOW + _LEGEND_ROW * (len(trees) // 2 + 1)  # two names a row, the choice's among them
+    height = heading.height + _TOP + _HEIGHT + below
     figure = Figure(figsize=(width / POINTS, height / POINTS), facecolor=WHITE)
     heading.draw(figure)
-    axes = figure.add_axes((_LEFT / width, _BELOW / height, _WIDTH / width, _HEIGHT / height))
+    axes = figure.add_axes((_LEFT / width, below / height, _WIDTH / width, _HEIGHT / height))
     colours = iter(SERIES)
-    for tree in drawn_trees(found):
+    for tree in trees:
         colour = MUTED if tree.nodes == 1 else next(colours)
         measured, predicted = lines_of(found, tree)
         _plot(axes, measured, colour, "-", label=setting_name(tree), marker="o")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.profiler.pretended import draft_s, faults, machine_and_pair, verify_s
-from treeopt.errors import TreeoptError
+from treeopt.errors import OutOfMemoryError, TreeoptError
 from treeopt.profiler import Journal, Settings
 from treeopt.profiler.latency.grid import LatencyGrid
 from treeopt.records.sampling import GREEDY, Sampling
@@ -179,6 +179,15 @@ class TestMemory:
         for _ in range(2):
             with pytest.raises(TreeoptError, match=r"memory ran out before a single token was timed\. Use a smaller"):
                 self.limited(make_model, 10, settings, journal, [])
+
+    def test_batches_that_do_not_fit_are_refused_before_anything_is_timed(self, make_model, monkeypatch):
+        clock, target, draft = machine_and_pair(make_model, CONTEXTS)
+        settings = replace(SETTINGS, max_tokens=4, batch_sizes=(1, 3, 100_000))
+        grid = LatencyGrid(target, draft, [1], settings, clock=clock, journal=Journal(None, ""))
+        monkeypatch.setattr("treeopt.runtime.models.memory.free_bytes", lambda _: 5e6)
+        with pytest.raises(OutOfMemoryError, match=r"batch_size: expected at most \d+, because each text takes"):
+            grid.measure(lambda: None)
+        assert clock.timed == 0
 
     def test_another_error_is_passed_on(self, make_model):
         clock, target, draft = machine_and_pair(make_model, CONTEXTS)

@@ -12,9 +12,12 @@ import pytest
 
 from tests.cli.invented import STEEP, TABLE, invented
 from tests.support.pages import DIVERGENCE, ENGINE, GRID, Page, bench_of, everything, planned
+from treeopt.records.latency import Estimate, LatencyTable, Timing
 from treeopt.records.profile import Profile
+from treeopt.report.html.benches import pairs
 from treeopt.report.html.contents import Contents, LabelledBench, LabelledTree
 from treeopt.report.html.page import in_script, page
+from treeopt.report.html.speedups import bars
 from treeopt.report.html.verdict import Verdict, verdict
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain
 
@@ -215,13 +218,24 @@ def test_large_trees_and_many_samples_stay_below_two_megabytes() -> None:
 def test_drawn_nodes_of_a_large_tree_are_the_most_reached_ones() -> None:
     from treeopt.report.html.tree_drawing import MOST_NODES, tree_figure
 
-    tree = TokenTree([-1] + [0] * 1000)
-    reach = np.concatenate([[1.0], np.linspace(0.5, 0.0, 1000)])
-    drawn = [
-        each.title for each in tree_figure("t", "t", TreeFile(tree=tree, reach=reach)).shapes if each.tag == "circle"
-    ]
+    tree = TokenTree([-1, 0, 0, *[1] * 400, *[2] * 400])
+    reach = np.array([1.0, 0.9, 0.8, *[0.1] * 400, *np.linspace(0.7, 0.2, 400)])
+    shapes = tree_figure("t", "t", TreeFile(tree=tree, reach=reach)).shapes
+    drawn = [int(each.title.split()[1].rstrip(":")) for each in shapes if each.tag == "circle"]
     assert len(drawn) == MOST_NODES
-    assert drawn[-1].startswith(f"node {MOST_NODES - 1}: ")
+    assert drawn == [*range(3 + MOST_NODES - 403), *range(403, 803)]
+
+
+def test_samples_beyond_the_axis_are_counted() -> None:
+    profile = invented()
+    latency = profile.latencies[0]
+    timings = list(latency.verify.timings)
+    timings[2] = Timing([*timings[2].samples_s, 5.0, 7.0])
+    verify = LatencyTable(latency.verify.tokens, timings)
+    disturbed = replace(profile, latencies=(replace(latency, verify=verify),))
+    said = Page(page(Contents(planned=planned(disturbed)))).texts("bdi")
+    assert sum("Beyond the axis: 2 samples." in each for each in said) == 1
+    assert not any("Beyond the axis" in each for each in Page(page(Contents(planned=planned(profile)))).texts("bdi"))
 
 
 def test_warnings_say_what_to_do() -> None:
@@ -241,6 +255,22 @@ def test_warnings_say_what_to_do() -> None:
     assert any(
         "Race the choice with treeopt bench tree.json --output bench.json" in each for each in alone.texts("bdi")
     )
+
+
+def test_an_interval_without_end_leaves_the_bars_to_be_seen() -> None:
+    rows = [("a", "chain", Estimate(1.5, 0.1, 1e9), False), ("b", "tree", Estimate(2.0, 1.9, 2.1), True)]
+    figure = bars("b", "b", "", rows)
+    widths = [float(dict(each.attributes)["width"]) for each in figure.shapes if each.tag == "rect"]
+    assert widths[1] / widths[0] == pytest.approx(2.0 / 1.5, rel=0.01)
+    assert widths[1] > 0.2 * figure.width
+    ends = [
+        float(end) for each in figure.shapes for end in re.findall(r"H([\d.]+)", dict(each.attributes).get("d", ""))
+    ]
+    assert max(ends) <= figure.width
+    assert any("0.10 to 1000000000.00" in each.title for each in figure.shapes)
+    drawn = pairs("p", "p", "", [("a", Estimate(1.5, 0.1, 1e9), Estimate(1.4, 1.3, 1.5))])
+    circles = [float(dict(each.attributes)["cx"]) for each in drawn.shapes if each.tag == "circle"]
+    assert min(circles) > 0.2 * drawn.width
 
 
 def test_both_themes_have_all_colours(whole: Page) -> None:

@@ -1,14 +1,25 @@
 """How a token sampled after every node is followed, at once on a device or one by one on the host."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.decoding.acceptance import AcceptSampled, AcceptSampledOnHost, Draft, sampled
+from treeopt.runtime.decoding.acceptance import (
+    AcceptByRule,
+    AcceptLikeliest,
+    AcceptSampled,
+    AcceptSampledOnHost,
+    Draft,
+    sampled,
+)
 from treeopt.runtime.decoding.prepared import children_of
+from treeopt.runtime.rules import RULES
 from treeopt.trees import TokenTree
 
+CPU = torch.device("cpu")
 TREE = TokenTree([-1, 0, 0, 1])
 TOKENS = [5, 2, 4, 1]
 PROBS = torch.tensor(
@@ -35,7 +46,7 @@ def counted(kind, reuse=False):
     for _ in range(TEXTS):
         if reuse:
             noise.manual_seed(3)
-        verdict = test(DRAFT, PROBS.log(), noise)
+        (verdict,) = test([DRAFT], PROBS.log(), [noise])
         assert list(verdict.nodes) in ([0], [0, 1], [0, 2], [0, 1, 3])
         counts[verdict.nodes[-1], verdict.bonus] += 1
     return counts
@@ -56,8 +67,40 @@ def test_noise_used_again_is_found(kind, chi_squared):
 def test_only_what_the_path_comes_by_has_to_be_finite(kind, node):
     logits = PROBS.log().masked_fill(torch.arange(4)[:, None] == node, float("nan"))
     for seed in range(40):
-        verdict = kind(Sampling(1.0))(DRAFT, logits, torch.Generator().manual_seed(seed))
+        (verdict,) = kind(Sampling(1.0))([DRAFT], logits, [torch.Generator().manual_seed(seed)])
         assert verdict.finite == (node not in verdict.nodes)
+
+
+SMALL = TokenTree([-1, 0])
+OTHER = Draft(SMALL, children_of(SMALL), [3, 3], torch.tensor([3, 3]), PROBS[:2])
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [
+        AcceptLikeliest(),
+        AcceptSampled(Sampling(0.7)),
+        AcceptSampledOnHost(Sampling(0.7)),
+        *(
+            AcceptByRule(RULES[rule], Sampling(0.7), SimpleNamespace(config=SimpleNamespace(vocabulary=6), device=CPU))
+            for rule in ("sequoia", "specinfer", "traversal")
+        ),
+    ],
+    ids=lambda accept: type(accept).__name__,
+)
+def test_drafts_at_once_are_accepted_as_one_by_one(accept):
+    first = DRAFT._replace(probs=PROBS.flip(1).softmax(1))
+    drafts = [first, OTHER, first, OTHER]
+    for seed in range(30):
+        logits = torch.randn(12, 6, generator=torch.Generator().manual_seed(seed))
+        logits[seed % 12, 2] = torch.nan if seed % 3 == 0 else 1.0
+        single = [
+            accept([draft], rows, [torch.Generator().manual_seed(seed + text)])[0]
+            for text, (draft, rows) in enumerate(zip(drafts, logits.split([4, 2, 4, 2]), strict=True))
+        ]
+        found = accept(drafts, logits, [torch.Generator().manual_seed(seed + text) for text in range(4)])
+        assert [each.finite for each in found] == [each.finite for each in single]
+        assert all(one == other for one, other in zip(found, single, strict=True) if one.finite)
 
 
 def test_tokens_are_sampled_by_their_probabilities(chi_squared):

@@ -79,10 +79,10 @@ def test_a_buffer_that_is_written_over_does_not_change_what_was_met():
 
 def test_texts_are_told_apart_and_one_that_begins_anew_is_another():
     lessons = Lessons(64)
-    for text, tokens in ((1, (5, 6)), (2, (7, 8)), (1, (5, 6, 9)), (1, (3, 4))):
+    for text, tokens in ((1, (5, 6)), (2, (7, 8)), (1, (5, 6, 9)), (1, (3, 4)), (2, (7, 9, 9, 9))):
         lessons.add(told_step((0,), tokens, text=text))
     found = sorted((excerpt.tokens, excerpt.rows) for excerpt in lessons.take())
-    assert found == [([3, 4], [1]), ([5, 6, 9], [1, 2]), ([7, 8], [1])]
+    assert found == [([3, 4], [1]), ([5, 6, 9], [1, 2]), ([7, 8], [1]), ([7, 9, 9, 9], [3])]
 
 
 def test_memory_is_bounded_by_positions_and_windows():

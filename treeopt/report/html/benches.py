@@ -3,7 +3,7 @@
 from treeopt.records.latency import Estimate
 from treeopt.records.results import EngineBench, NotRun, Row
 from treeopt.report.grid_bench import GridReport
-from treeopt.report.html.plot import RIGHT, ROW, Plot
+from treeopt.report.html.plot import RIGHT, ROW, Plot, axis_end
 from treeopt.report.html.shapes import Entry, Figure, shape, shortened
 from treeopt.report.html.tables import Table, Value
 from treeopt.report.tree_bench import TreeBenchReport
@@ -189,8 +189,9 @@ def engine(name: str, label: str, bench: EngineBench) -> tuple[Figure, Table]:
 
 def pairs(name: str, title: str, caption: str, rows: list[Pair]) -> Figure:
     """Return what was promised and what was measured on a line for each row, below its name."""
-    ends = [each for _, one, other in rows for value in (one, other) if value is not None for each in _ends(value)]
-    plot = Plot.of_rows((0.0, 1.06 * max(1.0, *ends)), "times plain decoding", len(rows))
+    given = [value for _, one, other in rows for value in (one, other) if value is not None]
+    end = axis_end(map(_value, given), (_ends(value)[-1] for value in given))
+    plot = Plot.of_rows((0.0, end), "times plain decoding", len(rows))
     for place, (label, predicted, measured) in enumerate(rows):
         top = 10.0 + ROW * place
         plot.add(shape("text", "label", x=RIGHT, y=top + 11, text=shortened(label, 66)))
@@ -202,7 +203,7 @@ def pairs(name: str, title: str, caption: str, rows: list[Pair]) -> Figure:
         ):
             if value is None:
                 continue
-            first, *_, last = (max(0.0, each) for each in _ends(value))
+            first, *_, last = (min(end, max(0.0, each)) for each in _ends(value))
             shift = 3 if colour == "chain" else 0
             plot.add(
                 shape("path", f"line {colour}", d=f"M{plot.x(first):.1f} {top + 22 + shift:.1f}H{plot.x(last):.1f}")

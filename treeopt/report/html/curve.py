@@ -8,7 +8,7 @@ from treeopt.arrays import Float64
 from treeopt.records.latency import LatencyTable
 from treeopt.report.html.plot import Plot, around
 from treeopt.report.html.shapes import Entry, Figure
-from treeopt.report.text import milliseconds
+from treeopt.report.text import counted, milliseconds
 
 MOST_SAMPLES = 4000
 """Dots of a figure; of more every second one is drawn, or fewer."""
@@ -46,8 +46,7 @@ def drawn(curve: Curve) -> Figure:
         plot.line(points, "other", title=label)
     counts = [count for count in range(1, min(len(planned_s), most + 1)) if planned_s[count] > 0]
     plot.line([(count, MS * float(planned_s[count])) for count in _thinned(counts)], colour)
-    for table in tables:
-        _measured(plot, table, colour)
+    beyond = sum([_measured(plot, table, colour) for table in tables])
     if mark is not None and mark < len(planned_s) and mark <= most:
         plot.star(mark, MS * float(planned_s[mark]), f"the choice verifies {mark} tokens")
     legend = [Entry("dot", colour, "measured median, 95 % interval"), Entry("line", colour, "planned with")]
@@ -56,7 +55,7 @@ def drawn(curve: Curve) -> Figure:
     return Figure(
         name=curve.name,
         title=curve.title,
-        caption=curve.caption,
+        caption=curve.caption + (f" Beyond the axis: {counted(beyond, 'sample')}." if beyond else ""),
         shapes=plot.shapes(),
         legend=tuple(legend),
         width=plot.width,
@@ -64,7 +63,8 @@ def drawn(curve: Curve) -> Figure:
     )
 
 
-def _measured(plot: Plot, table: LatencyTable, colour: str) -> None:
+def _measured(plot: Plot, table: LatencyTable, colour: str) -> int:
+    """Draw samples and medians of a table; return how many samples lie beyond the axis."""
     low, high = plot.y.low, plot.y.high
     samples = [
         (float(tokens), MS * float(each))
@@ -80,6 +80,7 @@ def _measured(plot: Plot, table: LatencyTable, colour: str) -> None:
         plot.interval(tokens, max(low, MS * start), MS * end, colour)
         said = f"{tokens} tokens: {milliseconds(timing.median_s)} ms ({milliseconds(start)} to {milliseconds(end)}), {len(timing.samples_s)} samples"
         plot.dot(tokens, MS * timing.median_s, colour, said, radius=3.2)
+    return sum(len(timing.samples_s) for timing in table.timings) - len(samples)
 
 
 def _thinned(counts: list[int], most: int = 256) -> list[int]:

@@ -116,6 +116,8 @@ def in_script(value: object) -> str:
 def _planned(planned: Planned) -> list[Section]:
     profile, plan, said = planned.profile, planned.plan, _conditions(planned)
     whole = profile.engine is not None
+    best = planned.best
+    others = None if best is None or best.setting.name == "model" else best
     timed = (
         [passes.verification(planned)]
         if whole
@@ -134,7 +136,7 @@ def _planned(planned: Planned) -> list[Section]:
     found = [
         Section(
             name="speed",
-            title="How fast which tree is",
+            title="How fast which tree is" if others is None else "How fast which tree of the draft model is",
             sentences=tuple(remarks(plan, None)),
             figures=(speedups.budgets_and_depths(plan),),
             tables=(speedups.candidates(plan),),

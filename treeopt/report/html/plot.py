@@ -63,6 +63,16 @@ def around(values: Iterable[float], *, room: float = 1.15) -> tuple[float, float
     return min(known) / room, max(known) * room
 
 
+def axis_end(values: Iterable[float], highs: Iterable[float]) -> float:
+    """Return where an axis from 0 ends: behind plain decoding, all values, and intervals unless they hide the values.
+
+    >>> axis_end([1.5, 2.0], [2.1, 2.5]), axis_end([1.5, 2.0], [2.1, 1e9])
+    (2.6, 4.16)
+    """
+    most = max([1.0, *values])
+    return round(1.04 * min(max([most, *highs]), 2 * most), 6)
+
+
 class Plot:
     """A figure between two axes, drawn piece by piece.
 

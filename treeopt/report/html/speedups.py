@@ -8,7 +8,7 @@ from treeopt.planner import Candidate, Plan, Schedule, Segment
 from treeopt.planner.fastest import speeds
 from treeopt.records.latency import Estimate
 from treeopt.report.html.contents import Planned
-from treeopt.report.html.plot import RIGHT, ROW, Plot
+from treeopt.report.html.plot import RIGHT, ROW, Plot, axis_end
 from treeopt.report.html.shapes import Entry, Figure, shape, shortened
 from treeopt.report.html.tables import Table
 from treeopt.report.text import rule_name
@@ -146,8 +146,8 @@ def choices(planned: Planned) -> tuple[Figure, Table] | None:
 
 def bars(name: str, title: str, caption: str, rows: list[tuple[str, str, Estimate, bool]]) -> Figure:
     """Return speedups as bars below their names, each with its interval; the chosen one stands out."""
-    most = max(1.0, *(each.high for _, _, each, _ in rows))
-    plot = Plot.of_rows((0.0, 1.04 * most), "times plain decoding", len(rows))
+    end = axis_end((each.value for _, _, each, _ in rows), (each.high for _, _, each, _ in rows))
+    plot = Plot.of_rows((0.0, end), "times plain decoding", len(rows))
     for place, (label, said, speedup, chosen) in enumerate(rows):
         top = 10.0 + ROW * place
         colour = "choice" if chosen else "tree"
@@ -165,7 +165,9 @@ def bars(name: str, title: str, caption: str, rows: list[tuple[str, str, Estimat
                 title=full,
             ),
             shape(
-                "path", "line ink", d=f"M{plot.x(max(0.0, speedup.low)):.1f} {top + 21:.1f}H{plot.x(speedup.high):.1f}"
+                "path",
+                "line ink",
+                d=f"M{plot.x(max(0.0, speedup.low)):.1f} {top + 21:.1f}H{plot.x(min(end, speedup.high)):.1f}",
             ),
             shape("path", "line plain dashed", d=f"M{plot.x(1):.1f} {top + 14:.1f}v14"),
         )

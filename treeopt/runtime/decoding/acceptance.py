@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -37,10 +38,16 @@ class Draft(NamedTuple):
 
 
 class Acceptance(Protocol):
-    """Accepts a path of a draft."""
+    """Accepts paths of drafts; what is done row by row is done for all drafts at once."""
 
-    def __call__(self, draft: Draft, logits: Tensor, noise: torch.Generator) -> Verdict:
-        """Return the accepted path and the token after it, given the target's logits (n, V)."""
+    def __call__(self, drafts: Sequence[Draft], logits: Tensor, noise: Sequence[torch.Generator]) -> list[Verdict]:
+        """Return the accepted path of each draft and the token after it.
+
+        Args:
+            drafts: of different texts.
+            logits: (n, V), the target's after every node, one draft after the other.
+            noise: of each text.
+        """
 
     def prepare(self, tree: TokenTree) -> None:
         """Make what a tree needs that will come again and again."""
@@ -58,10 +65,10 @@ def acceptance_by(rule: Rule, sampling: Sampling, target: LanguageModel) -> Acce
 class AcceptLikeliest:
     """Follows the target's likeliest token after every node."""
 
-    def __call__(self, draft: Draft, logits: Tensor, noise: torch.Generator) -> Verdict:  # noqa: ARG002
+    def __call__(self, drafts: Sequence[Draft], logits: Tensor, noise: Sequence[torch.Generator]) -> list[Verdict]:  # noqa: ARG002
         """See `Acceptance`."""
         largest, likeliest = logits.max(-1)
-        return _followed(draft, likeliest, largest)
+        return _followed(drafts, likeliest, largest)
 
     def prepare(self, tree: TokenTree) -> None:
         """See `Acceptance`; there is nothing to do."""
@@ -73,10 +80,12 @@ class AcceptSampled:
 
     sampling: Sampling
 
-    def __call__(self, draft: Draft, logits: Tensor, noise: torch.Generator) -> Verdict:
+    def __call__(self, drafts: Sequence[Draft], logits: Tensor, noise: Sequence[torch.Generator]) -> list[Verdict]:
         """See `Acceptance`."""
         probs = distribution(logits, self.sampling)
-        return _followed(draft, sampled(probs, noise), probs[:, 0])
+        rows = (probs[part] for part in _rows(drafts))
+        tokens = [sampled(each, generator) for each, generator in zip(rows, noise, strict=True)]
+        return _followed(drafts, tokens[0] if len(tokens) == 1 else torch.cat(tokens), probs[:, 0])
 
     def prepare(self, tree: TokenTree) -> None:
         """See `Acceptance`; there is nothing to do."""
@@ -88,13 +97,16 @@ class AcceptSampledOnHost:
 
     sampling: Sampling
 
-    def __call__(self, draft: Draft, logits: Tensor, noise: torch.Generator) -> Verdict:
+    def __call__(self, drafts: Sequence[Draft], logits: Tensor, noise: Sequence[torch.Generator]) -> list[Verdict]:
         """See `Acceptance`."""
-        probs = distribution(logits, self.sampling)
+        probs = distribution(logits, self.sampling).numpy()
+        parts = zip(drafts, _rows(drafts), noise, strict=True)
+        return [self._verdict(draft, probs[part], generator) for draft, part, generator in parts]
+
+    def _verdict(self, draft: Draft, probs: Float32, noise: torch.Generator) -> Verdict:
         uniform = torch.rand(len(probs), dtype=torch.float64, generator=noise)
-        rows = probs.numpy()
-        verdict = verify_greedy(draft.children, draft.tokens, _LazyTokens(rows, uniform.tolist()))
-        finite = all_finite([float(rows[node, 0]) for node in verdict.nodes])
+        verdict = verify_greedy(draft.children, draft.tokens, _LazyTokens(probs, uniform.tolist()))
+        finite = all_finite([float(probs[node, 0]) for node in verdict.nodes])
         return verdict if finite else replace(verdict, finite=False)
 
     def prepare(self, tree: TokenTree) -> None:  # noqa: ARG002
@@ -135,10 +147,15 @@ class AcceptByRule:
         self._last: tuple[TokenTree | None, Verifier | None] = None, None
 
     @torch.inference_mode()
-    def __call__(self, draft: Draft, logits: Tensor, noise: torch.Generator) -> Verdict:
+    def __call__(self, drafts: Sequence[Draft], logits: Tensor, noise: Sequence[torch.Generator]) -> list[Verdict]:
         """See `Acceptance`."""
+        probs = distribution(logits, self._sampling)
+        parts = zip(drafts, _rows(drafts), noise, strict=True)
+        return [self._verdict(draft, probs[part], generator) for draft, part, generator in parts]
+
+    def _verdict(self, draft: Draft, probs: Tensor, noise: torch.Generator) -> Verdict:
         verifier = self._verifier(draft.tree)
-        verifier.test(draft.on_device.to(self._device), draft.probs, distribution(logits, self._sampling))
+        verifier.test(draft.on_device.to(self._device), draft.probs, probs)
         return verifier.verdict(noise)
 
     def prepare(self, tree: TokenTree) -> None:
@@ -167,9 +184,18 @@ def sampled(probs: Tensor, generator: torch.Generator | None) -> Tensor:
     return tokens.squeeze(1).clamp_(max=probs.shape[1] - 1)
 
 
-def _followed(draft: Draft, wanted: Tensor, numbers: Tensor) -> Verdict:
-    """Return the path of wanted tokens, given a number of each distribution that is finite where it is."""
+def _followed(drafts: Sequence[Draft], wanted: Tensor, numbers: Tensor) -> list[Verdict]:
+    """Return the paths of wanted tokens, given a number of each distribution that is finite where it is."""
     following, scores = on_host(wanted, numbers)
-    verdict = verify_greedy(draft.children, draft.tokens, following)
-    finite = all_finite([scores[node] for node in verdict.nodes])
-    return verdict if finite else replace(verdict, finite=False)
+    found = []
+    for draft, rows in zip(drafts, _rows(drafts), strict=True):
+        verdict = verify_greedy(draft.children, draft.tokens, following[rows])
+        finite = all_finite([scores[rows.start + node] for node in verdict.nodes])
+        found.append(verdict if finite else replace(verdict, finite=False))
+    return found
+
+
+def _rows(drafts: Sequence[Draft]) -> list[slice]:
+    """Return the rows of each draft where they stand one after the other."""
+    edges = accumulate((len(draft.tokens) for draft in drafts), initial=0)
+    return [slice(*each) for each in pairwise(edges)]

@@ -118,10 +118,11 @@ class Batch:
         drafted_s = perf_counter()
         outputs = run_together([each.call(proposal) for each, proposal in zip(at, proposals, strict=True)])
         verified_s = perf_counter()
+        verdicts = self.acceptance.verdicts(at, proposals, outputs)
         found, steps = [], dict[int, Step]()
-        for text, each, proposal, output in zip(texts, at, proposals, outputs, strict=True):
+        for text, each, proposal, output, verdict in zip(texts, at, proposals, outputs, verdicts, strict=True):
             try:
-                step = steps[text.key] = self.acceptance.step(each, proposal, output)
+                step = steps[text.key] = self.acceptance.step_of(each, proposal, output, *verdict)
             except TreeoptError as error:
                 found.append((text, TextStep(text.number, [], True, error)))
                 continue

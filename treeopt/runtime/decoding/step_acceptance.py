@@ -3,6 +3,8 @@
 import warnings
 from collections.abc import Sequence
 
+import torch
+
 from treeopt.runtime.decoding.acceptance import Acceptance, Draft
 from treeopt.runtime.decoding.target_text import TargetText
 from treeopt.runtime.drafters.drafter import Proposal, Step
@@ -32,11 +34,21 @@ class StepAcceptance:
 
     def step(self, at: TargetText, proposal: Proposal, output: Output) -> Step:
         """Return the step that a proposal comes to in a text; see `Decoder.accept`."""
-        draft = self._finite(at, proposal)
-        nodes = len(draft.tokens)
-        logits = output.logits if len(output.logits) == nodes else output.logits[:nodes]
-        verdict = self._acceptance(draft, logits, at.noise)
-        return self.accepted(at, draft.tokens, verdict, output, cut=nodes < proposal.tree.nodes)
+        ((draft, verdict),) = self.verdicts([at], [proposal], [output])
+        return self.step_of(at, proposal, output, draft, verdict)
+
+    def step_of(self, at: TargetText, proposal: Proposal, output: Output, draft: Draft, verdict: Verdict) -> Step:
+        """Return the step of a proposal, given what of it was verified and accepted."""
+        return self.accepted(at, draft.tokens, verdict, output, cut=len(draft.tokens) < proposal.tree.nodes)
+
+    def verdicts(
+        self, texts: Sequence[TargetText], proposals: Sequence[Proposal], outputs: Sequence[Output]
+    ) -> list[tuple[Draft, Verdict]]:
+        """Return what of the proposals of some texts is verified, and which nodes of it are accepted."""
+        drafts = [self._finite(at, proposal) for at, proposal in zip(texts, proposals, strict=True)]
+        logits = [output.logits[: len(draft.tokens)] for output, draft in zip(outputs, drafts, strict=True)]
+        joined = logits[0] if len(logits) == 1 else torch.cat(logits)
+        return list(zip(drafts, self._acceptance(drafts, joined, [at.noise for at in texts]), strict=True))
 
     def accepted(
         self, at: TargetText, tokens: Sequence[int], verdict: Verdict, output: Output, *, cut: bool = False

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -11,12 +12,14 @@ from torch import Tensor
 from treeopt.arrays import Integers
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.models.passes import Pass, Passes, PassNodes
+from treeopt.runtime.models.together import Passing, RowsCall, RowsFunction
 from treeopt.runtime.rules import Rule
 from treeopt.runtime.rules.distributions import distribution
-from treeopt.runtime.rules.sample_children import Places, fill_speeds, first_arrivals, likeliest_scored, places
+from treeopt.runtime.rules.sample_children import Places, arrivals, chosen, fill_speeds, likeliest_of_rows, places
 from treeopt.trees import TokenTree
 
-Sampler = Callable[[Tensor, torch.Generator], Tensor]
+KEPT_FUNCTIONS = 64
+Sampler = Callable[[Tensor, torch.Generator], Passing[Tensor]]
 """From the logits (w, V) of a level's internal nodes to their children, int64 (c,)."""
 
 
@@ -33,12 +36,12 @@ class Window:
         """Return the rows."""
         return self._buffer[self._rows] if self._view is None else self._view
 
-    def fill(self, make: Callable[[Tensor | None], Tensor]) -> Tensor:
-        """Write over the rows what `make` makes, in place where it can be, and return it."""
-        rows = make(self._view)
+    def write(self, rows: Tensor) -> None:
+        """Write over the rows."""
         if self._view is None:
             self._buffer[self._rows] = rows
-        return rows
+        else:
+            self._view.copy_(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,25 +111,68 @@ class TreeDraft:
         rows = slice(first, first + len(nodes))
         if not self._random:
             return _likeliest(self._largest[rows], wanted)
-        window, speeds, sampling, rule = Window(self._probs, nodes), self._speeds[rows], self._sampling, self._rule
-
-        def probs(logits: Tensor) -> Tensor:
-            return window.fill(lambda buffer: distribution(logits, sampling, buffer))
-
-        if wanted.most == 1 or rule.race:
-            return lambda logits, _: first_arrivals(probs(logits), speeds, wanted)
-        return lambda logits, generator: rule.draw(probs(logits), wanted, generator)
+        window, speeds = Window(self._probs, nodes), self._speeds[rows]
+        if wanted.most == 1 or self._rule.race:
+            return _race(window, speeds, self._sampling, wanted)
+        return _by_rule(window, self._sampling, self._rule, wanted)
 
 
 def _likeliest(scores: Tensor, wanted: Places) -> Sampler:
     """Return the sampler that takes the likeliest children and keeps the largest logit after each node."""
+    function = _likeliest_rows(wanted.most)
 
-    def sample(logits: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG001
-        largest, children = likeliest_scored(logits, wanted)
+    def sample(logits: Tensor, generator: torch.Generator) -> Passing[Tensor]:  # noqa: ARG001
+        largest, children = yield RowsCall(function, (logits,))
         scores.copy_(largest)
-        return children
+        return chosen(children, wanted)
 
     return sample
+
+
+def _race(window: Window, speeds: Tensor, sampling: Sampling, wanted: Places) -> Sampler:
+    """Return the sampler whose children win an exponential race, which writes the distributions to a window."""
+    function = _race_rows(sampling, wanted.most)
+
+    def sample(logits: Tensor, generator: torch.Generator) -> Passing[Tensor]:  # noqa: ARG001
+        probs, children = yield RowsCall(function, (logits, speeds))
+        window.write(probs)
+        return chosen(children, wanted)
+
+    return sample
+
+
+def _by_rule(window: Window, sampling: Sampling, rule: Rule, wanted: Places) -> Sampler:
+    """Return the sampler that draws as a rule does, which writes the distributions to a window."""
+    function = _distribution_rows(sampling)
+
+    def sample(logits: Tensor, generator: torch.Generator) -> Passing[Tensor]:
+        (probs,) = yield RowsCall(function, (logits,))
+        window.write(probs)
+        return rule.draw(probs, wanted, generator)
+
+    return sample
+
+
+# The same function for all texts, so that they share a call of it.
+
+
+@lru_cache(maxsize=KEPT_FUNCTIONS)
+def _likeliest_rows(count: int) -> RowsFunction:
+    return lambda logits: likeliest_of_rows(logits, count)
+
+
+@lru_cache(maxsize=KEPT_FUNCTIONS)
+def _race_rows(sampling: Sampling, count: int) -> RowsFunction:
+    def race(logits: Tensor, speeds: Tensor) -> tuple[Tensor, Tensor]:
+        probs = distribution(logits, sampling)
+        return probs, likeliest_of_rows(arrivals(probs, speeds, count), count)[1]
+
+    return race
+
+
+@lru_cache(maxsize=KEPT_FUNCTIONS)
+def _distribution_rows(sampling: Sampling) -> RowsFunction:
+    return lambda logits: (distribution(logits, sampling),)
 
 
 def _level_nodes(tree: TokenTree) -> list[PassNodes]:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from treeopt.runtime.drafters.draft_model import DraftModel, DraftSource, NewDrafts, TextDraft, likeliest_children
+from treeopt.runtime.drafters.draft_model import DraftModel, DraftSource, NewDrafts, TextDraft, likeliest_together
 from treeopt.runtime.drafters.drafted_nodes import Beams, Children, Expanded
 from treeopt.runtime.drafters.drafter import NOTHING, Proposal, Scores, States, Step, Wants
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.texts import Texts
-from treeopt.runtime.models.model import LanguageModel, TextCache
+from treeopt.runtime.models.model import LanguageModel, Output, TextCache
 from treeopt.runtime.models.passes import TreePasses
 from treeopt.runtime.models.together import PassCall, Passing, finish_together
 
@@ -93,7 +93,7 @@ class ExpandingDrafter(ABC):
             return feed(draft, beams, self._model.device, children=self._children)
 
         logits = yield from draft.root_logits()
-        root = likeliest_children(logits, self._children)
+        root = yield from likeliest_together(logits, self._children)
         expanded = (yield from self._expand(root, feed_beams)) if root.finite else None
         found = NOT_EXPANDED if expanded is None else expanded
         expansion.fed = found.fed
@@ -103,8 +103,8 @@ class ExpandingDrafter(ABC):
 
 def feed(draft: TextDraft, beams: Beams, device: torch.device, *, children: int) -> Passing[Children]:
     """Feed nodes of a tree and return so many of the likeliest tokens after each."""
-    output = yield PassCall(draft.passes.once(beams.nodes), torch.from_numpy(beams.tokens).to(device))
-    return likeliest_children(output.logits, children)
+    output: Output = yield PassCall(draft.passes.once(beams.nodes), torch.from_numpy(beams.tokens).to(device))
+    return (yield from likeliest_together(output.logits, children))
 
 
 def draft_models(

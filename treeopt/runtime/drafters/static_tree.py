@@ -13,7 +13,7 @@ from treeopt.runtime.drafters.drafter import NOTHING, Proposal, Scores, States, 
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.texts import Texts
 from treeopt.runtime.models.graphs import GraphPool, passes_over
-from treeopt.runtime.models.model import LanguageModel, caches_of_texts
+from treeopt.runtime.models.model import LanguageModel, Output, caches_of_texts
 from treeopt.runtime.models.together import PassCall, Passing, finish_together
 from treeopt.runtime.rules import Rule
 from treeopt.trees import TokenTree
@@ -160,10 +160,10 @@ class _FilledTree:
             into.fill_noise(noise)
             first, *below = into.levels
             logits = yield from self.draft.root_logits()
-            first.children.copy_(first.sample(logits, noise))
+            first.children.copy_((yield from first.sample(logits, noise)))
             for level in below:
-                output = yield PassCall(level.run, level.fed.read())
-                level.children.copy_(level.sample(output.logits, noise))
+                output: Output = yield PassCall(level.run, level.fed.read())
+                level.children.copy_((yield from level.sample(output.logits, noise)))
         scores = Scores(self._model.name, into.scores, into.scored)
         return Proposal(self._tree, into.tokens, into.probs, scores=scores)
 

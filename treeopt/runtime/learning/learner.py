@@ -21,9 +21,11 @@ from treeopt.records.warnings import UpdateDropped
 from treeopt.runtime.decoding.observer import DecodedStep
 from treeopt.runtime.learning.lessons import Excerpt, Lessons
 from treeopt.runtime.models.model import LanguageModel
-from treeopt.runtime.models.trainable import TrainableCopy
+from treeopt.runtime.models.trainable import TrainableCopy, copied
 from treeopt.runtime.models.transformer import Transformer
-from treeopt.runtime.models.vocabulary import TrimmedModel
+from treeopt.runtime.models.vocabulary import TrimmedModel, trimmed
+
+SAVE_EVERY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,7 @@ class LearningSettings:
 
     rate: float = 1e-4
     """Of AdamW, constant and without weight decay."""
-    positions: int = 64
+    positions: int = 32
     """Wrong positions that an update is made of."""
     window_tokens: int = 256
     """Most tokens of a text that are read anew for one gradient."""
@@ -56,6 +58,8 @@ class Learner:
     Args:
         draft: the model that drafts, built in; its weights are changed in place.
         settings: how much is learnt, and how fast.
+        save: keeps the draft as it is, if it is to be kept; called after the first update, then at most once in
+            `SAVE_EVERY_S`, and its time is learning's.
         now_s: the clock that its share of the time is measured by.
 
     Raises InfeasibleError for a model whose weights cannot be changed.
@@ -66,6 +70,7 @@ class Learner:
         draft: LanguageModel,
         settings: LearningSettings | None = None,
         *,
+        save: Callable[[], object] | None = None,
         now_s: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.settings = settings or LearningSettings()
@@ -75,6 +80,8 @@ class Learner:
         self._copy = TrainableCopy(self.model)
         self._optimizer = torch.optim.AdamW(self._copy.parameters, lr=self.settings.rate, weight_decay=0.0)
         self._lessons = Lessons(self.settings.window_tokens)
+        self._save = save
+        self._saved_s = -math.inf
         self._now_s = now_s
         self._start_s: float | None = None
         self._learning_s = 0.0
@@ -104,7 +111,14 @@ class Learner:
                 self._left_out += 1
             else:
                 self._update(excerpts)
+                self._keep()
         self._learning_s += self._now_s() - begin_s
+
+    def _keep(self) -> None:
+        """Keep the draft, if it was not kept for a while."""
+        if self._save is not None and self._now_s() >= self._saved_s + SAVE_EVERY_S:
+            self._save()
+            self._saved_s = self._now_s()
 
     def _update(self, excerpts: Sequence[Excerpt]) -> None:
         """Change the weights by one step of the optimizer, or drop it where the gradient is not finite."""
@@ -129,6 +143,15 @@ class Learner:
             given = logits[torch.tensor(excerpt.rows, device=device), : self._columns]
             wanted = torch.stack(excerpt.logits).to(device).float().softmax(-1)
             (cross_entropy(given, wanted, reduction="sum") / positions).backward()
+
+
+def learning_copy(draft: LanguageModel, settings: LearningSettings | None = None) -> tuple[LanguageModel, Learner]:
+    """Return a copy of a draft model, which another decoder may go on with as it is, and what has the copy learn.
+
+    Raises InfeasibleError for a model whose weights cannot be changed.
+    """
+    own = trimmed(copied(built_in(draft)), draft.config.vocabulary)
+    return own, Learner(own, settings)
 
 
 def built_in(draft: LanguageModel) -> Transformer:

@@ -1,6 +1,6 @@
 """What a draft learns from: pieces of texts, the positions in them where it was wrong, and what the target says there."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -43,7 +43,7 @@ class Lessons:
         start = len(told.tokens) + len(told.step.tokens) - len(text)  # of this end in the whole text
         for offset, node in wrong_positions(told):
             position = len(told.tokens) - 1 + offset
-            excerpt = self._excerpt(told.text, position, start)
+            excerpt = self._excerpt(told.text, position, text[: position + 1 - start], start)
             excerpt.tokens = text[excerpt.first - start : position + 1 - start]
             excerpt.rows.append(position - excerpt.first)
             with torch.inference_mode(mode=False):
@@ -56,15 +56,21 @@ class Lessons:
         self._open, self._closed, self.positions = {}, [], 0
         return found
 
-    def _excerpt(self, text: int, position: int, start: int) -> Excerpt:
-        """Return the excerpt of a text that a position belongs to."""
-        known = self._open.get(text)
-        if known is not None and known.first + known.rows[-1] < position < known.first + self._window:
-            return known
+    def _excerpt(self, number: int, position: int, text: Sequence[int], start: int) -> Excerpt:
+        """Return the excerpt that a position of a text belongs to, given the text's end, which starts at a place."""
+        known = self._open.get(number)
         if known is not None:
+            same = start <= known.first and position < known.first + self._window
+            if same and _continues(known.tokens, text[known.first - start :]):
+                return known
             self._closed.append(known)
-        self._open[text] = Excerpt(max(start, position + 1 - self._window // 2))
-        return self._open[text]
+        self._open[number] = Excerpt(max(start, position + 1 - self._window // 2))
+        return self._open[number]
+
+
+def _continues(tokens: list[int], text: Sequence[int]) -> bool:
+    """Return whether a text goes on behind some tokens: numbers of texts come again in another decoder."""
+    return len(text) > len(tokens) and list(text[: len(tokens)]) == tokens
 
 
 def wrong_positions(told: DecodedStep) -> Iterator[tuple[int, int]]:

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from treeopt.errors import TreeoptError
 from treeopt.files.json_file import read_object
-from treeopt.files.marks import written_by_treeopt
+from treeopt.files.own_folder import holds_own, not_writable
 from treeopt.files.whole_files import write_bytes
 from treeopt.runtime.models.config import CONFIG, ModelConfig
 from treeopt.runtime.models.transformer import Layer, Transformer
 
 WEIGHTS = "model.safetensors"
-BESIDE = (".json", ".jinja", ".model", ".txt")
+BESIDE = (".json", ".jinja", ".model", ".tiktoken", ".txt")
 """Endings of what stands beside the weights: tokenizers, what ends a text, licences; indices of weights are left out."""
 
 
@@ -54,7 +54,7 @@ class SavedModel:
                     write_bytes(new / name, data)
                 new.replace(self._folder)  # an empty folder gives way
         except OSError as error:
-            raise self._not_writable(error) from None
+            raise not_writable(self.path, error) from None
 
     def _beside(self) -> dict[str, bytes]:
         """Return the files beside the weights."""
@@ -74,28 +74,13 @@ class SavedModel:
 
     def _is_there(self) -> bool:
         """Return whether an earlier state of the model is there; see the class for what is refused."""
-        folder = self._folder
-        try:
-            if folder.exists() and not folder.is_dir():
-                raise TreeoptError(f"{self.path}: is a file. Expected a folder: name another.")
-            held = folder.is_dir() and any(folder.iterdir())
-            with tempfile.TemporaryFile(dir=folder if held else folder.parent):
-                if not held:
-                    return False
-            config = folder / CONFIG
-            own = config.is_file() and written_by_treeopt(config)
-        except OSError as error:
-            raise self._not_writable(error) from None
-        if own and read_object(config) == self._config():
-            return True
-        what = "another model" if own else "files that treeopt did not write"
-        raise TreeoptError(
-            f"{self.path}: expected a new folder, or one with an earlier state of this draft. It holds {what}: name "
-            "another folder."
-        )
-
-    def _not_writable(self, error: OSError) -> TreeoptError:
-        return TreeoptError(f"{self.path}: cannot be written ({error.strerror}). Name another folder.")
+        there = holds_own(self.path)
+        if there and read_object(self._folder / CONFIG) != self._config():
+            raise TreeoptError(
+                f"{self.path}: expected a new folder, or one with an earlier state of this draft. It holds another model: "
+                "name another."
+            )
+        return there
 
 
 def named_tensors(model: Transformer) -> dict[str, Tensor]:

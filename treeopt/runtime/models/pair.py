@@ -128,6 +128,11 @@ def load_pair(
     )
 
 
+def draft_folder(pair: ModelPair) -> Path:
+    """Return the folder that a pair's draft model was loaded from, of a model of the hub its copy in the local cache."""
+    return Path(model_folder(pair.described.draft_source or bundle.DRAFT, _with_settings, SETTINGS).path)
+
+
 def _check_files(names: Sequence[Path | str], device: str, dtype: str, *, spread: bool) -> None:
     """Refuse what is asked of GGUF files and cannot be."""
     files = [name for name in names if is_gguf(name)]

@@ -137,12 +137,15 @@ def _mask(grid: Grid, spans: Sequence[Span], device: torch.device, dtype: torch.
     """Return what is added to the scores, (texts, 1, tokens, extent), or None where each token sees every slot."""
     if all(each.mask is None and each.extent == grid.extent for each in spans):
         return None
-    mask = torch.zeros((grid.texts, 1, grid.tokens, grid.extent), dtype=dtype, device=device)
+    ends = [grid.extent] * grid.texts
     for each in spans:
-        rows = mask[each.place - grid.first, 0, : each.tokens]
-        rows[:, each.extent :] = float("-inf")
+        ends[each.place - grid.first] = each.extent
+    hidden = torch.arange(grid.extent, device=device) >= torch.tensor(ends, device=device)[:, None, None, None]
+    mask = torch.zeros((grid.texts, 1, grid.tokens, grid.extent), dtype=dtype, device=device)
+    mask.masked_fill_(hidden, float("-inf"))
+    for each in spans:
         if each.mask is not None:
-            rows[:, : each.extent] = each.mask
+            mask[each.place - grid.first, 0, : each.tokens, : each.extent] = each.mask
     return mask
 
 

@@ -40,16 +40,23 @@ def places(counts: Sequence[int], device: torch.device) -> Places:
 
 def likeliest(distribution: Tensor, wanted: Places, generator: torch.Generator | None = None) -> Tensor:  # noqa: ARG001
     """Return the likeliest tokens, the likeliest first; logits serve as well as distributions."""
-    return likeliest_scored(distribution, wanted)[1]
+    return chosen(likeliest_of_rows(distribution, wanted.most)[1], wanted)
 
 
-def likeliest_scored(scores: Tensor, wanted: Places) -> tuple[Tensor, Tensor]:
-    """Return the largest entry of every row, (m,), NaN where one is NaN, and the likeliest tokens, int64 (c,)."""
-    if wanted.most == 1 and len(wanted.node) == len(scores):  # one child each, which is what most levels are
-        largest, tokens = scores.max(-1)
-        return largest, tokens
-    top = scores.topk(wanted.most)
-    return top.values[:, 0], top.indices[wanted.node, wanted.rank]
+def likeliest_of_rows(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the largest entry of every row, (m,), NaN where one is NaN, and the likeliest tokens, int64 (m, count)."""
+    if count == 1:  # which is what most levels are
+        largest, tokens = scores.max(-1, keepdim=True)
+    else:
+        largest, tokens = scores.topk(count)
+    return largest[:, 0], tokens
+
+
+def chosen(tokens: Tensor, wanted: Places) -> Tensor:
+    """Return those of the tokens of every node by rank, (m, most), that are wanted, (c,)."""
+    if len(wanted.node) == tokens.numel():
+        return tokens.flatten()
+    return tokens[wanted.node, wanted.rank]
 
 
 def with_replacement(distribution: Tensor, wanted: Places, generator: torch.Generator | None = None) -> Tensor:
@@ -85,7 +92,12 @@ def first_arrivals(distribution: Tensor, speeds: Tensor, wanted: Places) -> Tens
     Token x runs with distribution[x] times its speed, and arrives first with probability distribution[x].  Tokens of no
     probability come last, in uniformly random order, because they run with next to none.
     """
-    return likeliest(distribution * speeds if wanted.most == 1 else (distribution.double() + LAST).mul_(speeds), wanted)
+    return likeliest(arrivals(distribution, speeds, wanted.most), wanted)
+
+
+def arrivals(distribution: Tensor, speeds: Tensor, count: int) -> Tensor:
+    """Return how early each token arrives, (m, V), the largest first, where so many of a row are asked for."""
+    return distribution * speeds if count == 1 else (distribution.double() + LAST).mul_(speeds)
 
 
 def check_counts(distribution: Tensor, counts: Tensor) -> None:

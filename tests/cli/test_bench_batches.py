@@ -1,0 +1,169 @@
+"""`treeopt bench --batch-size`: a tree, a schedule, or what is planned for each size, and what is refused."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.cli.invented import call, invented
+from treeopt.records.profile import Pair, Profile, TimedTree
+from treeopt.records.step_latency import RuleSteps
+from treeopt.trees import Provenance, TokenTree, TreeFile, chain, level_widths
+from treeopt.trees.drafter_setting import DrafterSetting
+from treeopt.trees.tree_schedule import ScheduledTree, TreeSchedule
+
+TREE = level_widths([2, 1])
+SHORT = ("--max-prompts", 12, "--max-new-tokens", 8, "--repeats", 1, "--threads", 1, "-o", "found.json")
+"""Three prompts that are kept for benchmarks, and short texts."""
+
+
+def profile(conditions: Sequence[tuple[int, int]] = ((256, 1), (256, 4))) -> Profile:
+    """Return an invented profile of the bundled pair, with whole steps of batches."""
+    made = invented(conditions=conditions)
+    steps = RuleSteps(
+        rule="sequoia", trees=tuple(TimedTree(tree=chain(n), steps=made.latencies[0].overhead) for n in (1, 2, 3))
+    )
+    return replace(
+        made,
+        pair=Pair(target="bundled target", draft="bundled draft", dtype="float32"),
+        latencies=tuple(replace(each, steps=(steps,) if each.batch_size > 1 else ()) for each in made.latencies),
+    )
+
+
+OLD = profile()
+"""With steps; without them it is one that was measured before batched steps were timed."""
+
+
+@pytest.fixture
+def files(folder: Path) -> Path:
+    profile().save("profile.yaml")
+    TreeFile(tree=TREE, provenance=Provenance(rule="sequoia")).save("tree.json")
+    TreeSchedule(
+        trees=(
+            ScheduledTree(first_texts=1, last_texts=1, tree=TREE),
+            ScheduledTree(first_texts=2, last_texts=4, tree=chain(2)),
+        ),
+        provenance=Provenance(rule="sequoia"),
+    ).save("schedule.json")
+    return folder
+
+
+def settings(size: int) -> dict[tuple[int, ...], dict[str, object]]:
+    """Return what was found of each tree at one batch size."""
+    (found,) = (each for each in json.loads(Path("found.json").read_text())["sizes"] if each["batch_size"] == size)
+    return {tuple(each["parents"]): each for each in found["settings"]}
+
+
+def parents(tree: TokenTree) -> tuple[int, ...]:
+    return tuple(tree.parents.tolist())
+
+
+def test_a_tree_is_raced_with_plain_decoding_at_every_size(files: Path) -> None:
+    result = call("bench", "tree.json", "--batch-size", "1,3", *SHORT, "--max-new-tokens", 5)
+    assert result.exit_code == 0, result.output
+    assert "Every text is, token by token, the one decoded alone." in result.stdout
+    for size in (1, 3):
+        found = settings(size)
+        assert list(found) == [(-1,), parents(TREE)]
+        assert all(each["equal_texts"] == each["texts"] == 3 for each in found.values())
+        assert all(each["predicted_tokens_per_s"] > 0 and each["measured_tokens_per_s"] > 0 for each in found.values())
+        assert found[-1,]["measured_tokens_per_step"] == 1
+        assert 0 < found[parents(TREE)]["rest"] < 1
+    assert files.exists()
+
+
+@pytest.mark.slow
+def test_a_schedule_names_its_tree_for_each_size(files: Path) -> None:
+    assert call("bench", "schedule.json", "--batch-size", "1,2", *SHORT).exit_code == 0
+    chosen = {size: [tree for tree, each in settings(size).items() if each["chosen"]] for size in (1, 2)}
+    assert chosen == {1: [parents(TREE)], 2: [parents(chain(2))]}
+    assert settings(1).keys() == settings(2).keys() == {(-1,), parents(TREE), parents(chain(2))}
+    assert files.exists()
+
+
+@pytest.mark.slow
+def test_without_a_tree_the_plan_of_each_size_is_raced(files: Path) -> None:
+    result = call("bench", "--batch-size", "2", *SHORT)
+    assert result.exit_code == 0, result.output
+    assert call("solve", "--batch-size", "2", "-o", "planned.json").exit_code == 0
+    planned = tuple(json.loads((files / "planned.json").read_text())["parents"])
+    assert [tree for tree, each in settings(2).items() if each["chosen"]] == [planned]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (
+            ("tree.json", "--batch-size", "0"),
+            2,
+            "expected whole numbers of at least 1, each once, such as 256,1024. Got '0'",
+        ),
+        (("tree.json", "--batch-size", "2,2"), 2, "each once"),
+        (("--batch-size", "2", "--grid"), 2, "expected one of them"),
+        (("schedule.json",), 2, "schedule.json is a schedule. Name numbers of texts with --batch-size 1,2,4,8."),
+        (
+            ("tree.json", "--batch-size", "1,4", *SHORT),
+            1,
+            "--batch-size: expected 1 to 3, the prompts kept for benchmarks. Got 4",
+        ),
+        (
+            ("gaps.json", "--batch-size", "2", *SHORT),
+            1,
+            "gaps.json: trees: expected trees for 1, 2, … texts without gaps",
+        ),
+        (
+            ("medusa.json", "--batch-size", "2", *SHORT),
+            1,
+            "expected a tree that the draft model fills. Got one for medusa",
+        ),
+        (("--batch-size", "1,16", *SHORT), 1, "batch 16 was not measured"),
+        (("none.json", "--batch-size", "1"), 1, "none.json: no such file"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_one_line(files: Path, words: tuple[object, ...], code: int, said: str) -> None:
+    gaps = json.loads((files / "schedule.json").read_text())
+    gaps["trees"][1]["first_texts"] = 3
+    (files / "gaps.json").write_text(
+        '{"format": "treeopt-schedule", ' + json.dumps(gaps)[1:].replace('"format": "treeopt-schedule", ', "", 1)
+    )
+    TreeFile(tree=TREE, drafter=DrafterSetting(name="medusa")).save("medusa.json")
+    result = call("bench", *words)
+    assert result.exit_code == code, result.output
+    assert said in result.stderr
+    assert result.stdout == ""
+    assert not (files / "found.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("measured", "said"),
+    [
+        (
+            profile(((256, 1),)),
+            "Warning: nothing is predicted for 3 texts at a time, because the profile has no times there.",
+        ),
+        (
+            replace(OLD, latencies=tuple(replace(each, steps=()) for each in OLD.latencies)),
+            "Warning: the profile was measured before batched steps were timed",
+        ),
+        (OLD, ""),
+    ],
+    ids=["beyond", "old", "whole"],
+)
+def test_what_the_profile_does_not_have_is_warned_of(
+    files: Path, monkeypatch: pytest.MonkeyPatch, measured: Profile, said: str
+) -> None:
+    class ReachedError(Exception):
+        pass
+
+    def reached(*_: object) -> None:
+        raise ReachedError
+
+    monkeypatch.setattr("treeopt.cli.options.prompts.PromptOptions.load", reached)
+    measured.save(files / "profile.yaml")
+    result = call("bench", "tree.json", "--batch-size", "3", *SHORT)
+    assert isinstance(result.exception, ReachedError), result.output
+    assert said in result.stderr
+    assert ("predict" in result.stderr) == bool(said)

@@ -1,0 +1,56 @@
+"""The row of a draft that learns: it learns in a copy, its text is lossless, and drafts that cannot learn are told so."""
+
+import torch
+
+from tests.cli.invented import TABLE, invented
+from tests.methods.toys import LITTLE, pair_of
+from treeopt.methods import static_tree
+from treeopt.methods.running import ContestRequest, run_contest
+from treeopt.records.results import NotRun, Row
+from treeopt.runtime.learning.learner import LearningSettings, learning_copy
+from treeopt.runtime.models.checkpoint import named_tensors
+
+
+def osd_rows(target, draft, prompts, temperatures=(0.0, 0.2)):
+    return run_contest(
+        pair_of(target, draft),
+        prompts[:4],
+        prompts[4:],
+        ContestRequest(
+            names=["osd"], temperatures=temperatures, effort=LITTLE, profile=invented(tables=(TABLE, TABLE))
+        ),
+        show_progress=False,
+    )
+
+
+def test_it_learns_in_a_copy_and_its_texts_are_lossless(target, draft, prompts, monkeypatch):
+    before = {name: tensor.clone() for name, tensor in named_tensors(draft).items()}
+    made = []
+
+    def eager_copy(model):
+        made.append(learning_copy(model, LearningSettings(positions=1, rate=1e-2, most_share=1e9)))
+        return made[-1]
+
+    monkeypatch.setattr(static_tree, "learning_copy", eager_copy)
+    rows = osd_rows(target, draft, prompts)
+    assert [(row.system, row.temperature) for row in rows] == [
+        (name, temperature) for temperature in (0.0, 0.2) for name in ("plain", "osd")
+    ]
+    assert all(isinstance(row, Row) and row.lossless for row in rows)
+    assert [row.assumed for row in rows] == [(), (static_tree.NOT_LEARNT,)] * 2
+    assert len(made) == 2  # one for each temperature, and neither goes on with what the other learnt
+    for own, learner in made:
+        assert learner.stats.updates
+        assert any(not torch.equal(tensor, before[name]) for name, tensor in named_tensors(own).items())
+    for name, tensor in named_tensors(draft).items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_a_draft_that_another_library_runs_is_a_row_that_says_why(target, draft, prompts):
+    class Foreign:
+        def __getattr__(self, name):
+            return getattr(draft, name)
+
+    _, row = osd_rows(target, Foreign(), prompts, temperatures=(0.0,))
+    assert isinstance(row, NotRun)
+    assert "built in" in row.reason

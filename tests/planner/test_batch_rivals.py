@@ -1,0 +1,73 @@
+"""What is raced at a batch size: the plan's choice there, those of the sizes beside, the best chain, plain decoding."""
+
+import pytest
+
+from tests.support.invented_machines import acceptance, latency, profile, seconds
+from treeopt.errors import InfeasibleError
+from treeopt.planner import PlanRequest, plan
+from treeopt.planner.batch_rivals import PLAIN, one_rule, planned_rivals, rivals_of
+from treeopt.planner.model import token_model
+from treeopt.trees import chain, level_widths
+
+P = [[0.7, 0.15], [0.6, 0.2], [0.6, 0.2], [0.5, 0.2]]
+NODES = 7
+SIZES = (1, 4, 9)
+
+
+@pytest.fixture(scope="module")
+def measured():
+    """Return the profile of a machine on which a node costs the more the more texts there are."""
+    return profile(
+        [
+            latency(seconds(lambda n, b=batch: 1 + 0.02 * b * n, lambda _: 0.05, nodes=NODES), batch_size=batch)
+            for batch in SIZES
+        ],
+        [acceptance(P)],
+    )
+
+
+REQUEST = PlanRequest(rule="sequoia", temperature=0.6)
+
+
+def test_the_choice_is_the_plan_of_each_size(measured):
+    found = planned_rivals(measured, REQUEST, (1, 3, 9))
+    for size, rivals in found.items():
+        made = plan(measured, NODES, batch_size=size)
+        assert rivals.chosen == made.choice.tree
+        assert rivals.trees[0] == PLAIN
+        assert {made.choice.tree, made.chain.tree} <= set(rivals.trees)
+        assert rivals.predicted[rivals.chosen].speedup.value == made.choice.speedup.value
+        assert rivals.predicted.keys() == set(rivals.trees)
+
+
+def test_choices_of_the_sizes_beside_are_raced_too(measured):
+    found = planned_rivals(measured, REQUEST, (9, 1, 3))
+    assert list(found) == [1, 3, 9]
+    assert len({each.chosen for each in found.values()}) > 1
+    assert {found[1].chosen, found[9].chosen} <= set(found[3].trees)
+    assert found[3].chosen in found[1].trees
+
+
+def test_a_tree_is_raced_with_plain_decoding_and_the_faster_by_prediction_is_named(measured):
+    drafts, tree = token_model(measured.acceptance()), level_widths([2, 2])
+    found = rivals_of(measured, drafts, dict.fromkeys((1, 9, 20)), [tree])
+    assert {each.trees for each in found.values()} == {(PLAIN, tree)}
+    faster = {size: plan(measured, NODES, batch_size=size).model.speedup(tree) > 1 for size in (1, 9)}
+    assert {size: found[size].chosen for size in (1, 9)} == {size: tree if faster[size] else PLAIN for size in (1, 9)}
+    assert (found[20].chosen, found[20].predicted) == (None, {})  # nothing was measured there
+
+
+def test_a_schedule_names_its_own_and_what_was_not_measured_is_not_predicted(measured):
+    drafts, large = token_model(measured.acceptance()), chain(NODES)
+    found = rivals_of(measured, drafts, {1: large, 4: PLAIN}, [large, PLAIN])
+    assert [each.chosen for each in found.values()] == [large, PLAIN]
+    assert all(each.predicted.keys() == {PLAIN} for each in found.values())
+
+
+def test_one_rule_for_all_is_that_of_the_fewest_texts(measured):
+    assert one_rule(measured, PlanRequest(), (9, 4)).model.condition.batch_size == 4
+
+
+def test_sizes_beyond_those_measured_are_refused(measured):
+    with pytest.raises(InfeasibleError, match="batch 16 was not measured"):
+        planned_rivals(measured, REQUEST, (1, 16))

@@ -1,0 +1,215 @@
+"""Several texts at a time under a pretended clock: rates are exact, reading prompts is told apart, texts are checked."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from treeopt.errors import InvalidValueError, OutOfMemoryError
+from treeopt.planner.batch_rivals import BatchRivals
+from treeopt.profiler.bench.batches import PLAIN, BatchRace, batch_bench
+from treeopt.profiler.bench.compare import Workload
+from treeopt.profiler.decoding import Decoding
+from treeopt.records.sampling import GREEDY, Sampling
+from treeopt.runtime.models.memory import decoder_bytes
+from treeopt.runtime.models.model import Output
+from treeopt.trees import chain, level_widths
+
+PREFILL_S, KEEP_S = 1000.0, 0.25
+DEEP = (chain(3),)
+
+
+class Seconds:
+    """A clock that passes of the target, prompts and commits move."""
+
+    def __init__(self):
+        self.now_s = 0.0
+        self.commits_s = 0.0
+
+    def pretend(self, target):
+        """Let a target's pass take 1 s, 1.5 s over more than one token of a text, and a second more for each further text."""
+        forward, ragged, prefill, new_cache = target.forward, target.forward_ragged, target.prefill, target.new_cache
+
+        def timed_forward(tokens, *arguments, **keywords):
+            self.now_s += 1.5 if len(tokens) > 1 else 1.0
+            return forward(tokens, *arguments, **keywords)
+
+        def timed_ragged(parts, *arguments, **keywords):
+            self.now_s += (1.5 if max(len(part.tokens) for part in parts) > 1 else 1.0) + len(parts) - 1
+            return ragged(parts, *arguments, **keywords)
+
+        def timed_prefill(*arguments):
+            self.now_s += PREFILL_S
+            return prefill(*arguments)
+
+        def slow_cache(*arguments):
+            cache = new_cache(*arguments)
+            keep = cache.keep
+
+            def slow_keep(text, path):
+                self.now_s += self.commits_s
+                keep(text, path)
+
+            cache.keep = slow_keep
+            return cache
+
+        target.forward, target.forward_ragged = timed_forward, timed_ragged
+        target.prefill, target.new_cache = timed_prefill, slow_cache
+
+
+@pytest.fixture
+def clock():
+    return Seconds()
+
+
+@pytest.fixture
+def pair(make_model, clock):
+    """Return a target whose passes the clock knows, and a draft model that wants exactly what it wants."""
+    target, twin = make_model(seed=1), make_model(seed=1)
+    clock.pretend(target)
+    return target, twin
+
+
+@pytest.fixture
+def race(pair, clock, prompts):
+    def make(sizes=(2,), trees=DEEP, temperature=0.0, repeats=2, max_new_tokens=12, **changes):
+        target, draft = pair
+        given = {
+            "target": target,
+            "draft": draft,
+            "ways": dict.fromkeys(sizes, (PLAIN, *trees)),
+            "workload": Workload(prompts=prompts, max_new_tokens=max_new_tokens, repeats=repeats),
+            "decoding": Decoding(sampling=Sampling(temperature)),
+            "now_s": lambda: clock.now_s,
+        }
+        return BatchRace(**(given | changes))
+
+    return make
+
+
+def measured(race, **changes):
+    return race(**changes).measure(show_progress=False)
+
+
+class TestRates:
+    @pytest.mark.parametrize("size", [1, 2, 3, 6])
+    def test_they_are_exact_while_so_many_texts_run(self, race, size):
+        found = measured(race, sizes=(size,)).ways
+        plain, tree = found[size, PLAIN], found[size, chain(3)]
+        assert plain.tokens_per_s == pytest.approx(size / size)
+        assert tree.tokens_per_s == pytest.approx(4 * size / (size + 0.5))
+        assert tree.step_s == pytest.approx(size + 0.5)
+        assert tree.batch_tokens_per_step == 4 * size
+        assert tree.speedup == pytest.approx(4 * size / (size + 0.5))
+        assert (plain.speedup, plain.spread, tree.rest) == (1.0, 0.0, pytest.approx(0.0))
+
+    def test_the_last_step_counts_whole(self, race):
+        """Cut off at 9 tokens, three steps of 4 would seem to yield 3."""
+        assert measured(race, max_new_tokens=9).ways[2, chain(3)].batch_tokens_per_step == 8
+
+    def test_reading_prompts_is_told_apart(self, race, prompts):
+        for way in measured(race).ways.values():
+            assert way.prefill_s == pytest.approx(PREFILL_S * len(prompts), rel=1e-3)
+
+    def test_what_is_not_passes_is_told(self, race, clock):
+        clock.commits_s = KEEP_S
+        found = measured(race).ways
+        assert found[2, PLAIN].rest == pytest.approx(2 * KEEP_S / (2 + 2 * KEEP_S))
+        assert found[2, chain(3)].rest == pytest.approx(2 * KEEP_S / (2.5 + 2 * KEEP_S))
+
+    def test_the_median_of_the_rounds_counts(self, race, monkeypatch):
+        run, speed = BatchRace._run, iter([0.5, 0.5, 2.0, 2.0, 1.0, 1.0])
+
+        def slowed(self, *arguments):
+            found = run(self, *arguments)
+            found.seconds *= next(speed)
+            return found
+
+        monkeypatch.setattr(BatchRace, "_run", slowed)
+        found = measured(race, repeats=3)
+        assert found.rounds == 3
+        assert found.ways[2, PLAIN].tokens_per_s == pytest.approx(1.0)
+        assert found.ways[2, PLAIN].spread == pytest.approx(0.75)
+        assert found.ways[2, chain(3)].speedup == pytest.approx(8 / 2.5)
+
+    def test_an_interruption_keeps_whole_rounds(self, race, monkeypatch):
+        run, calls = BatchRace._run, []
+
+        def stopped(self, *arguments):
+            calls.append(1)
+            if len(calls) > 3:
+                raise KeyboardInterrupt
+            return run(self, *arguments)
+
+        monkeypatch.setattr(BatchRace, "_run", stopped)
+        assert measured(race, repeats=9).rounds == 1
+        with pytest.raises(KeyboardInterrupt):
+            measured(race, repeats=9)
+
+
+class TestTexts:
+    @pytest.mark.parametrize("temperature", [0.0, 0.7])
+    def test_they_are_those_decoded_alone(self, make_model, race, temperature):
+        other = make_model(seed=1, noise=0.15)
+        trees = (chain(2), level_widths([2, 2]))
+        for way in measured(
+            race, sizes=(3,), trees=trees, temperature=temperature, draft=other, repeats=1
+        ).ways.values():
+            assert way.divergences == ()
+            assert way.texts == 6
+
+    def test_those_that_are_not_are_found(self, pair, race):
+        """A target that says something else in a pass over several texts."""
+        target, _ = pair
+        ragged = target.forward_ragged
+
+        def other(parts, *arguments):
+            return [Output(output.logits.roll(1, -1), output.states) for output in ragged(parts, *arguments)]
+
+        target.forward_ragged = other
+        found = measured(race, sizes=(1, 2)).ways
+        assert found[1, PLAIN].divergences == ()
+        assert [each.prompt for each in found[2, PLAIN].divergences] == list(range(6))
+        assert not any(each.near_tie for each in found[2, PLAIN].divergences)
+
+
+class TestRefused:
+    @pytest.mark.parametrize("sizes", [(7,), (0, 2), ()])
+    def test_batches_that_no_prompts_are_there_for(self, race, sizes):
+        with pytest.raises(InvalidValueError, match=r"batch_size: expected 1 to 6, the prompts that are kept"):
+            race(sizes=sizes)
+
+    def test_texts_too_short_to_run_together(self, race):
+        with pytest.raises(InvalidValueError, match="max_new_tokens: expected texts long enough that 2 run together"):
+            measured(race, max_new_tokens=1)
+
+    def test_caches_that_do_not_fit_before_anything_is_decoded(self, race, pair, clock, monkeypatch):
+        # one text has its memory when the decoder is made
+        each = decoder_bytes(*pair, None, text_tokens=10 + 12, max_nodes=4, sampling=GREEDY).total()
+        monkeypatch.setattr("treeopt.runtime.models.memory.free_bytes", lambda _: 3.5 * each)
+        with pytest.raises(OutOfMemoryError, match="batch_size: expected at most 4"):
+            measured(race, sizes=(1, 6))
+        assert clock.now_s == 0
+
+
+def test_predictions_stand_beside_what_was_measured(race):
+    rivals = {2: BatchRivals(trees=(PLAIN, chain(3)), chosen=PLAIN, predicted={})}
+    found = batch_bench(race(), rivals, show_progress=False)
+    (size,) = found.sizes
+    assert (size.batch_size, found.prompts, found.max_new_tokens, found.rounds) == (2, 6, 12, 2)
+    assert [row.predicted_tokens_per_s for row in size.rows] == [None, None]
+    assert size.chosen.tree == PLAIN
+    assert size.best.tree == chain(3)
+    assert size.regret == pytest.approx(8 / 2.5 - 1)
+    assert replace(size, rows=size.rows[1:]).regret is None
+
+
+def test_timed_models_are_what_protocols_look_for(pair):
+    from treeopt.profiler.bench.timed_passes import PassSeconds
+    from treeopt.runtime.drafters.drafter import Drafter
+    from treeopt.runtime.models.model import RaggedModel, SizedModel, StaticModel
+
+    timed = PassSeconds().timed(pair[0])
+    assert all(isinstance(timed, protocol) for protocol in (SizedModel, RaggedModel, StaticModel))
+    assert not isinstance(timed, Drafter)
+    assert timed.dtype == torch.float32

@@ -1,0 +1,76 @@
+"""Passes and steps of several texts: those that decoding makes, of as many texts, of unlike lengths, until the room ends."""
+
+import pytest
+
+from treeopt.profiler.latency.passes import ROOM_TOKENS, BatchSteps, PassTimer
+from treeopt.records.sampling import GREEDY, Sampling
+from treeopt.runtime import Decoder
+from treeopt.runtime.rules import rule_named
+from treeopt.trees import chain, level_widths
+
+CONTEXT = [3, 1, 4, 1, 5, 9, 2, 6] * 5
+
+
+@pytest.fixture
+def passes(target, monkeypatch):
+    """Return what each pass of the target over several texts had: tokens and length of every text."""
+    found, ragged = [], target.forward_ragged
+
+    def seen(parts, *arguments):
+        found.append([(len(part.tokens), part.cache.length) for part in parts])
+        return ragged(parts, *arguments)
+
+    monkeypatch.setattr(target, "forward_ragged", seen)
+    return found
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(0.8)], ids=str)
+def test_a_pass_is_one_over_texts_of_unlike_lengths(target, passes, sampling):
+    timer = PassTimer(target, [*CONTEXT, *[0] * ROOM_TOKENS], 3, 8)
+    verify, draft = timer.verify(5, sampling), timer.draft(2, sampling, rule_named("sequoia", lossy=False))
+    for _ in range(20):
+        verify()
+        draft()
+    assert [[tokens for tokens, _ in each] for each in passes] == [[5] * 3, [2] * 3] * 20
+    lengths = [length for each in passes for _, length in each]
+    assert len(CONTEXT) < min(lengths) <= max(lengths) <= len(CONTEXT) + ROOM_TOKENS
+    assert sum(len({length for _, length in each}) > 1 for each in passes) > 30
+
+
+def steps_of(target, draft, tree=None, **changes):
+    decoder = Decoder(
+        target,
+        draft,
+        tree or chain(0),
+        temperature=0.0,
+        max_nodes=16,
+        max_text_tokens=len(CONTEXT) + ROOM_TOKENS,
+        cuda_graphs=False,
+        **changes,
+    )
+    return BatchSteps(decoder, CONTEXT, 3)
+
+
+def test_a_step_is_one_of_all_texts_and_begins_anew_where_room_ends(target, draft, passes):
+    steps = steps_of(target, draft)
+    for count in range(150):
+        tree = (level_widths([2, 2]), chain(4), chain(0))[count % 3]
+        steps.prepare(tree)
+        before = len(passes)
+        steps.step()
+        assert [tokens for tokens, _ in passes[-1]] == [tree.nodes] * 3
+        assert len(passes) == before + 1
+    lengths = [{length for _, length in each} for each in passes]
+    assert all(len(each) > 1 for each in lengths[:3])  # prompts of unlike lengths
+    beginnings = sum(later < earlier for earlier, later in zip(map(max, lengths), map(max, lengths[1:]), strict=False))
+    assert beginnings >= 2
+    assert max(map(max, lengths)) <= len(CONTEXT) + ROOM_TOKENS
+
+
+def test_end_tokens_end_no_step(make_model):
+    """A target for which every token ends a text."""
+    target = make_model(seed=1, end_tokens=tuple(range(23)))
+    steps = steps_of(target, make_model(seed=1))
+    for _ in range(10):
+        steps.prepare(chain(2))
+        steps.step()

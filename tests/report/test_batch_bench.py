@@ -1,0 +1,107 @@
+"""Benches of several texts at a time as a table, as JSON and as a picture."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.pictures import drawn
+from treeopt.records.batch_bench import BatchBench, BatchRow, BatchSize, MeasuredWay
+from treeopt.records.results import Divergence
+from treeopt.report.batch_bench import batch_bench_json, batch_bench_table
+from treeopt.report.batch_figure import drawn_trees, lines_of, save_batch_figure
+from treeopt.trees import chain, level_widths
+
+PLAIN, TREE = chain(0), level_widths([2, 2])
+NEAR = Divergence(prompt=3, place=7, gap=1e-7, near_tie=True)
+FAR = replace(NEAR, gap=0.5, near_tie=False)
+
+
+def row(tree, rate, size, *, speedup=1.0, promised=None, chosen=False, parted=()):
+    measured = MeasuredWay(
+        tokens_per_s=rate,
+        step_s=0.01,
+        batch_tokens_per_step=2.5 * size,
+        speedup=speedup,
+        spread=0.04,
+        rest=0.083,
+        prefill_s=0.5,
+        texts=16,
+        divergences=parted,
+    )
+    return BatchRow(
+        tree=tree,
+        chosen=chosen,
+        measured=measured,
+        predicted_tokens_per_s=promised,
+        predicted_tokens_per_step=None if promised is None else 2.4,
+        predicted_step_s=None if promised is None else 0.011,
+        predicted_speedup=None if promised is None else 1.2,
+    )
+
+
+def bench(parted=(), temperature=0.0):
+    one = BatchSize(batch_size=1, rows=(row(PLAIN, 400, 1, promised=420), row(TREE, 500, 1, speedup=1.25, chosen=True)))
+    eight = BatchSize(
+        batch_size=8, rows=(row(PLAIN, 1600, 8, chosen=True), row(TREE, 1680, 8, speedup=1.05, parted=parted))
+    )
+    return BatchBench(
+        rule="sequoia", temperature=temperature, prompts=16, max_new_tokens=96, rounds=3, sizes=(one, eight)
+    )
+
+
+def test_the_table_has_a_line_for_each_way_and_says_what_choices_leave():
+    lines = batch_bench_table(bench()).splitlines()
+    assert lines[0] == "sequoia at temperature 0; 16 prompts, 96 new tokens each, 3 rounds"
+    cells = [line.split() for line in lines[3:7]]
+    assert cells[0][:5] == ["1", "plain", "400", "420", "+5.0%"]
+    assert cells[1][:8] == ["*", "tree", "of", "5", "nodes,", "depth", "2", "500"]
+    assert cells[1][8:10] == ["-", "-"]
+    assert cells[2][:3] == ["8", "*", "plain"]
+    assert cells[3][-3:] == ["8%", "0.50", "16/16"]
+    assert lines[8] == "1 text: the choice, tree of 5 nodes, depth 2, is the fastest measured."
+    assert lines[9] == "8 texts: tree of 5 nodes, depth 2 is 5.0% faster than the choice, plain; rounds lie 4% apart."
+    assert lines[10] == "Every text is, token by token, the one decoded alone."
+
+
+@pytest.mark.parametrize(
+    ("parted", "temperature", "said"),
+    [
+        ((NEAR,), 0.0, "1 of 64 texts part from those decoded alone, each at a near-tie"),
+        ((NEAR, FAR), 0.0, "1 texts DIFFER from those decoded alone"),
+        (
+            (NEAR, FAR),
+            0.7,
+            "2 of 64 texts part from those decoded alone with the same seed; above temperature 0 nobody knows",
+        ),
+    ],
+)
+def test_texts_that_part_are_told(parted, temperature, said):
+    assert said in batch_bench_table(bench(parted, temperature))
+
+
+def test_the_json_has_every_number():
+    found = json.loads(batch_bench_json(bench((NEAR,))))
+    assert [(each["batch_size"], each["regret"]) for each in found["sizes"]] == [(1, 0.0), (8, pytest.approx(0.05))]
+    plain, tree = found["sizes"][0]["settings"]
+    assert (plain["kind"], plain["nodes"], plain["parents"], plain["chosen"]) == ("plain", 1, [-1], False)
+    assert (plain["measured_tokens_per_s"], plain["predicted_tokens_per_s"]) == (400, 420)
+    assert (tree["measured_tokens_per_step"], tree["predicted_tokens_per_s"]) == (2.5, None)
+    last = found["sizes"][1]["settings"][1]
+    assert (last["measured_tokens_per_step"], last["equal_texts"], last["near_ties"]) == (2.5, 15, 1)
+    assert last["divergences"][0]["near_tie"] is True
+    assert json.loads(batch_bench_json(bench(temperature=0.7)))["sizes"][0]["settings"][0]["near_ties"] is None
+
+
+def test_the_picture_shows_every_way_and_the_choices(tmp_path: Path):
+    found = drawn(lambda at: save_batch_figure(bench(), at, title="pair on machine"), tmp_path / "batches.png")
+    for text in ("plain", "tree of 5 nodes, depth 2", "the choice", "texts at a time", "pair on machine"):
+        assert text in found.words, text
+    assert found.cut_off() == []
+    assert found.overlapping() == []
+
+
+def test_lines_are_what_was_measured_and_predicted():
+    assert drawn_trees(bench()) == [PLAIN, TREE]
+    assert lines_of(bench(), PLAIN) == ([(1, 400), (8, 1600)], [(1, 420)])
