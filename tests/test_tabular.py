@@ -155,12 +155,17 @@ def test_rows_of_a_solution_are_its_trees() -> None:
 
 
 def test_a_plan_as_a_dict_is_what_solve_prints_of_it() -> None:
-    found = plan(profile(), 32)
+    several = Profile.load(ROOT / "docs/profiles/bundled-2-cores-rules.yaml")
+    found = plan(several, 32)
     content = found.to_dict()
-    printed = json.loads(plan_json(found, profile(), None))
+    printed = json.loads(plan_json(found, several, None))
     assert content == {key: value for key, value in printed.items() if key in content}
     assert set(printed) - set(content) == {"pair", "machine", "drafters", "warnings", "schedule"}
-    assert content["candidates"]["tree"]["parents"] == found.tree.tree.parents.tolist()
+    three = {"plain": found.plain, "chain": found.chain, "tree": found.tree}
+    assert len({each.tree for each in three.values()}) == 3
+    assert {name: each["parents"] for name, each in content["candidates"].items()} == {
+        name: each.tree.parents.tolist() for name, each in three.items()
+    }
     chosen = [row for row in found.to_records() if row["chosen"]]
     assert [row["speedup"] for row in chosen] == [found.choice.speedup.value]
 

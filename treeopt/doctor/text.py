@@ -78,7 +78,7 @@ def _packages(facts: Facts) -> list[str]:
         if each.needed_for != "treeopt"
     ]
     return [
-        *wrap(f"packages      {', '.join(needed)}", WIDTH, subsequent_indent=14 * " "),
+        *wrap(f"packages      {', '.join(needed)}", WIDTH, subsequent_indent=14 * " ", break_on_hyphens=False),
         "",
         *aligned([("optional", "", "for"), *optional], [Column(least=18)] * 3),
     ]
