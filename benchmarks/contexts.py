@@ -85,13 +85,17 @@ def decoded(
     sampling: Sampling,
     positions: int,
 ) -> Steps:
-    """Return tokens per step around one context; the last step of a text, which may be cut off, does not count."""
+    """Return tokens per step around one context, of the steps that begin before one may be cut off, however long it is."""
     window = Window.around(context, positions, trained_tokens(pair.target, pair.draft))
     decoder = Decoder(pair.target, pair.draft, tree, sampling=sampling)
     rows = []
     for seed, text in enumerate(texts):
-        steps = list(decoder.steps(text[: window.prompt_tokens], window.positions, seed=10_000 + seed))[:-1]
-        rows.append((sum(map(len, steps)), len(steps)))
+        place = steps = 0
+        for step in decoder.steps(text[: window.prompt_tokens], window.positions, seed=10_000 + seed):
+            if place >= window.positions - tree.max_depth:
+                break
+            place, steps = place + len(step), steps + 1
+        rows.append((place, steps))
     tokens, steps_of = np.array(rows).T
     ratio = tokens.sum() / steps_of.sum()
     residual = (tokens - ratio * steps_of) / steps_of.sum()

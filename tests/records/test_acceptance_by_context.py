@@ -2,12 +2,14 @@
 
 import json
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
 
+from treeopt.adaptation.learnt_profile import learnt_profile
 from treeopt.errors import FormatError
 from treeopt.planner import step_model
 from treeopt.records.profile import Profile
@@ -73,3 +75,11 @@ def test_what_contradicts_itself_is_refused_by_field(content, tmp_path):
             Profile.load(tmp_path / "p.yaml")
         assert told in str(found.value)
         assert "p.yaml" in str(found.value)
+
+
+def test_what_was_learnt_takes_the_place_of_every_context():
+    found = Profile.load(GOLDEN)
+    before = found.acceptances[0]
+    learnt = learnt_profile(found, replace(before, context_tokens=None), before, {})
+
+    assert [(each.rule, each.context_tokens) for each in learnt.acceptances] == [("sequoia", None), ("typical", None)]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from treeopt.records.identity import Identity
 from treeopt.records.profile import Profile
 from treeopt.records.warnings import Caution, OtherPair, TextDiffers, TextsDiffer
+from treeopt.report.context_warnings import context_warnings
 from treeopt.report.html.contents import Contents, Planned
 from treeopt.report.html.shapes import shortened
 from treeopt.report.plan_text import warnings as plan_warnings
@@ -33,7 +34,11 @@ def _sentence(text: str) -> str:
 
 
 def _of_profile(planned: Planned) -> list[Caution]:
-    found = [*plan_warnings(planned.plan), *times_warnings(planned.profile.latencies)]
+    found = [
+        *plan_warnings(planned.plan),
+        *context_warnings(planned.plan, planned.profile, planned.schedule, planned.drafters),
+        *times_warnings(planned.profile.latencies),
+    ]
     return found + (list(doubts(planned.profile)) if planned.profile.engine is not None else [])
 
 
