@@ -62,7 +62,7 @@ class OnTime:
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderServer:
-    """treeopt's decoder, one for each setting, all of whose texts are as long as asked for."""
+    """treeopt's decoder, one for each setting."""
 
     target: LanguageModel
     draft: LanguageModel
@@ -71,12 +71,6 @@ class DecoderServer:
     most_texts: int
     longest: int
     _decoders: dict[str, Decoder] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, target: Any, draft: LanguageModel, **given: Any) -> "DecoderServer":
-        """Return the server of a pair, whose target then knows no end token."""
-        target.config = replace(target.config, end_tokens=())
-        return cls(target=target, draft=draft, **given)
 
     def serve(self, setting: ServedSetting, texts: Sequence[Arrival]) -> list[ServedText]:
         """See `AskedServer`."""
@@ -96,7 +90,7 @@ class DecoderServer:
 
     def _request(self, number: int, asked: Arrival) -> TextRequest:
         prompt = self.prompts[number % len(self.prompts)][: asked.prompt_tokens]
-        return TextRequest(prompt, asked.new_tokens, seed=number)
+        return TextRequest(prompt, asked.new_tokens, seed=number, ignore_end_tokens=True)
 
     def _decoder(self, setting: ServedSetting) -> Decoder:
         """Return the setting's decoder, which has decoded as many texts as it ever will at a time."""

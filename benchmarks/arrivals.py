@@ -37,7 +37,7 @@ from treeopt.simulation.served import ServedText
 from treeopt.simulation.serving import Server, serve
 from treeopt.simulation.settings import SCHEDULE, ServedSetting, served_settings
 from treeopt.simulation.step_seconds import StepSeconds
-from treeopt.simulation.step_tokens import step_tokens
+from treeopt.simulation.step_tokens import tokens_by_context
 from treeopt.texts.prompts import bench_prompts, load_prompts
 
 PROMPT_TOKENS, NEW_TOKENS = (32, 128), (64, 64)
@@ -110,7 +110,7 @@ class Comparison:
         return min(self.settings, key=lambda each: Seen.of(self.simulated(each, texts)).whole.median_s)
 
     def simulated(self, setting: ServedSetting, parts: Sequence[Sequence[Arrival]]) -> list[list[ServedText]]:
-        tokens = step_tokens(self.seconds.model, setting.trees)
+        tokens = tokens_by_context(self.seconds.models, setting.trees)
         return [
             serve(
                 texts,
@@ -159,10 +159,10 @@ def decoder_comparison(folder: Path) -> Comparison:
     profile = measured(folder, *PROFILE, "--time-budget", f"{PROFILE_S}s")
     pair = load_pair()
     prompts = [pair.tokenizer.encode(text) for text in bench_prompts(load_prompts())]
-    seconds = StepSeconds(profile, token_model(profile.acceptances[0]))
-    server = DecoderServer.of(
-        pair.target,
-        pair.draft,
+    seconds = StepSeconds(profile, token_model(profile.acceptance()))
+    server = DecoderServer(
+        target=pair.target,
+        draft=pair.draft,
         prompts=[each for each in prompts if len(each) >= PROMPT_TOKENS[1]],
         temperature=0.0,
         most_texts=seconds.most_texts,
@@ -179,7 +179,7 @@ def decoder_comparison(folder: Path) -> Comparison:
 def llama_comparison(folder: Path, server_of: LlamaServer, models: Sequence[str]) -> Comparison:
     """Probe llama-server, and return it beside what the profile says of it."""
     profile = measured(folder, *PROBE, "--target", models[0], "--draft", models[1])
-    seconds = StepSeconds(profile, token_model(profile.acceptances[0]))
+    seconds = StepSeconds(profile, token_model(profile.acceptance()))
     found = served_settings(profile, seconds, PlanRequest())
     settings = [each for each in found[:-1] if each.draft_tokens in (0, LENGTH)]
     return Comparison(server_of, seconds, settings, SLOTS)

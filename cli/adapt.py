@@ -1,8 +1,9 @@
 """Re-calibration of `treeopt run`: what it begins with, what it tells, and what it leaves behind."""
 
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,60 +18,59 @@ if TYPE_CHECKING:
     from treeopt.runtime.models.pair import ModelPair
 
 
-@dataclass(slots=True)
-class Adapting:
-    """Re-calibration that is under way."""
+@contextmanager
+def adapting(options: AdaptOptions, models: "ModelPair", *, batch_size: int) -> "Iterator[Recalibration | None]":
+    """Yield re-calibration as the options ask for it, None where they do not; tell at the end what it did.
 
-    options: AdaptOptions
-    recalibration: "Recalibration"
-    log: TextIO | None
-
-    def finish(self, models: "ModelPair") -> None:
-        """Tell what became of the plan, and save what was learnt."""
-        found = self.recalibration
-        if self.log is not None:
-            self.log.close()
-        own = found.own_s + found.reading_s
-        share = own / (own + found.decoding_s) if found.decoding_s else 0.0
-        click.echo(
-            f"re-calibration: {counted(len(found.changes), 'change')} in {counted(found.steps, 'step')}, "
-            f"{_shape(found)} at the end; it took {100 * share:.1f} % of the time.",
-            err=True,
-        )
-        if self.options.save_profile is not None:
-            from treeopt.profiler.machine import describe_machine, now
-            from treeopt.version import TOOL
-
-            profile = found.learnt(created=now(), tool=TOOL, machine=describe_machine(models.target.device))
-            profile.save(self.options.save_profile)
-
-
-def adapting(options: AdaptOptions, models: "ModelPair", *, batch_size: int | None = None) -> Adapting | None:
-    """Return re-calibration as the options ask for it, None where they do not.
+    What was learnt is saved at the end, and where decoding was interrupted too.
 
     Raises TreeoptError for a profile of another pair, and a log that cannot be written.
     """
     if not options.adapt:
-        return None
+        yield None
+        return
     from treeopt.adaptation import Recalibration
+    from treeopt.planner import PlanRequest, Where
 
     profile = load_profile(options.profile_path)
     refuse_other_pair(options.profile_path, profile, identity_here(models))
-    try:
-        log = None if options.log is None else options.log.open("w", encoding="utf-8")
-    except OSError as error:
-        raise TreeoptError(f"{options.log}: cannot be written ({error.strerror}). Name another file.") from None
+    with ExitStack() as files:
+        try:
+            log = None if options.log is None else files.enter_context(options.log.open("w", encoding="utf-8"))
+        except OSError as error:
+            raise TreeoptError(f"{options.log}: cannot be written ({error.strerror}). Name another file.") from None
 
-    def told(change: "Change") -> None:
-        if log is not None:
-            log.write(json.dumps({"tool": "treeopt", **change.to_json()}, ensure_ascii=False) + "\n")
-            log.flush()  # a run may be interrupted
+        def told(change: "Change") -> None:
+            if log is not None:
+                log.write(json.dumps({"tool": "treeopt", **change.to_json()}, ensure_ascii=False) + "\n")
+                log.flush()  # a run may be interrupted
 
-    return Adapting(options, Recalibration(profile, batch_size=batch_size, on_change=told), log)
+        request = PlanRequest(where=Where(batch_size=batch_size))
+        recalibration = Recalibration(profile, request, on_change=told)
+        try:
+            yield recalibration
+        except KeyboardInterrupt:
+            _save(options, recalibration, models)
+            raise
+    _tell(recalibration)
+    _save(options, recalibration, models)
 
 
-def _shape(found: "Recalibration") -> str:
-    from treeopt.adaptation.change import described
+def _tell(found: "Recalibration") -> None:
+    own_s = found.own_s + found.reading_s
+    share = own_s / (own_s + found.decoding_s) if found.steps else 0.0
+    click.echo(
+        f"re-calibration: {counted(len(found.changes), 'change')} in {counted(found.steps, 'step')}, "
+        f"{found.shape} at the end; it took {100 * share:.1f} % of the time.",
+        err=True,
+    )
 
-    tree = described(found.tree)
-    return "plain decoding" if tree["kind"] == "plain" else f"a {tree['kind']} of {tree['nodes']} nodes"
+
+def _save(options: AdaptOptions, found: "Recalibration", models: "ModelPair") -> None:
+    """Save what was learnt where that is asked for; raises TreeoptError where hardly any step drafted."""
+    if options.save_profile is None:
+        return
+    from treeopt.profiler.machine import describe_machine, now
+    from treeopt.version import TOOL
+
+    found.learnt(created=now(), tool=TOOL, machine=describe_machine(models.target.device)).save(options.save_profile)

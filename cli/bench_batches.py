@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
     from treeopt.planner.batch_rivals import BatchRivals
     from treeopt.planner.model import TokenModel
+    from treeopt.profiler.bench.batches import BatchRace
     from treeopt.records.profile import Profile
+    from treeopt.runtime.models.pair import ModelPair
     from treeopt.trees import TreeFile
 
 
@@ -30,10 +32,30 @@ def bench_batches(asked: BenchOptions) -> None:
     drafts, rivals = _rivals(profile, planned, asked)
     models = load_fitting(asked, profile, tree=asked.tree, planned=planned)
     _warn_of_times(profile, drafts, asked)
-    from treeopt.profiler.bench.batches import BatchRace, batch_bench
+    from treeopt.profiler.bench.batches import batch_bench
+    from treeopt.report.batch_bench import batch_bench_json, batch_bench_table
+
+    race = _race(models, drafts, rivals, asked)
+    found = batch_bench(race, rivals)
+    asked.publish(batch_bench_table(found), batch_bench_json(found))
+    if asked.plot is not None:
+        from treeopt.report.batch_figure import save_batch_figure
+
+        save_batch_figure(found, asked.plot, title=subject(profile))
+    if found.rounds < race.workload.repeats:
+        raise InterruptionError(
+            f"interrupted after {found.rounds} of {race.workload.repeats} rounds; the numbers are from those. Run it again "
+            "for the rest."
+        )
+
+
+def _race(
+    models: "ModelPair", drafts: "TokenModel", rivals: "Mapping[int, BatchRivals]", asked: BenchOptions
+) -> "BatchRace":
+    """Return what is decoded; raises TreeoptError for more texts at a time than there are prompts."""
+    from treeopt.profiler.bench.batches import BatchRace
     from treeopt.profiler.bench.compare import workload_as_measured
     from treeopt.profiler.decoding import Decoding
-    from treeopt.report.batch_bench import batch_bench_json, batch_bench_table
     from treeopt.texts.prompts import bench_prompts
 
     held_out, acceptance = bench_prompts(asked.prompts.load(models.tokenizer)), drafts.acceptance
@@ -42,7 +64,7 @@ def bench_batches(asked: BenchOptions) -> None:
             f"--batch-size: expected 1 to {len(held_out)}, the prompts kept for benchmarks. Got {max(asked.batch_sizes)}: "
             "take fewer texts at a time, or more prompts with --prompts and --max-prompts."
         )
-    race = BatchRace(
+    return BatchRace(
         target=models.target,
         draft=models.draft,
         ways={size: each.trees for size, each in rivals.items()},
@@ -56,17 +78,6 @@ def bench_batches(asked: BenchOptions) -> None:
             lossy=asked.lossy,
         ),
     )
-    found = batch_bench(race, rivals)
-    asked.publish(batch_bench_table(found), batch_bench_json(found))
-    if asked.plot is not None:
-        from treeopt.report.batch_figure import save_batch_figure
-
-        save_batch_figure(found, asked.plot, title=subject(profile))
-    if found.rounds < race.workload.repeats:
-        raise InterruptionError(
-            f"interrupted after {found.rounds} of {race.workload.repeats} rounds; the numbers are from those. Run it again "
-            "for the rest."
-        )
 
 
 def _tree_file(path: Path) -> "TreeFile":

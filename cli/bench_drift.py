@@ -12,9 +12,9 @@ from treeopt.errors import TreeoptError
 from treeopt.report.plan_text import models_and_machine
 
 if TYPE_CHECKING:
-    from treeopt.methods.drift import DriftEffort
+    from treeopt.methods.drift import DriftEffort, Learner
     from treeopt.methods.drift_streams import Stream
-    from treeopt.records.drift import DriftStream
+    from treeopt.runtime.models.model import LanguageModel
     from treeopt.runtime.models.pair import ModelPair
 
 
@@ -25,25 +25,46 @@ def bench_drift(asked: BenchOptions) -> None:
     from treeopt.report.drift_bench import drift_json, drift_table
 
     effort = _effort(asked)
+    learner, missing = _learner(asked, models)
     bench = DriftBench(
         models=models,
         effort=effort,
-        learning_missing="drafts that learn are not part of this bench yet",
+        learner=learner,
+        learning_missing=missing,
         announce=lambda what: click.echo(what, err=True),
     )
     streams = _streams(asked, models, effort)
-    rows: list[DriftStream] = []
-    for round_ in range(asked.repeats or 1):
-        if asked.repeats and asked.repeats > 1:
-            click.echo(f"round {round_ + 1} of {asked.repeats}", err=True)
-        rows += bench.run(streams)
+    rows = bench.run(streams, asked.repeats or 1)
     asked.publish(drift_table(rows), drift_json(rows))
     if asked.plot is not None:
         from treeopt.profiler.machine import describe_machine
         from treeopt.report.drift_figure import save_drift_figure
 
         machine = describe_machine(models.target.device)
-        save_drift_figure(rows[: len(streams)], asked.plot, title=models_and_machine(models.described, machine))
+        save_drift_figure(rows, asked.plot, title=models_and_machine(models.described, machine))
+
+
+def _learner(asked: BenchOptions, models: "ModelPair") -> "tuple[Learner | None, str | None]":
+    """Return what gives a draft of its own to every stream, and has it learn; or why it cannot."""
+    from treeopt.runtime.learning.learner import Learner, built_in
+
+    try:
+        built_in(models.draft)
+    except TreeoptError as error:
+        return None, str(error)
+
+    def learner(draft: "LanguageModel") -> "tuple[LanguageModel, Learner]":
+        own = replace(asked.pair, quiet=True).load().draft if draft is models.draft else _spoilt(asked, models)
+        return own, Learner(own)
+
+    return learner, None
+
+
+def _spoilt(asked: BenchOptions, models: "ModelPair") -> "LanguageModel":
+    from treeopt.runtime.models.spoilt import spoilt_model
+
+    folder = asked.pair.draft or bundled.DRAFT
+    return spoilt_model(folder, asked.spoil, dtype=models.draft.dtype, device=models.draft.device)
 
 
 def _effort(asked: BenchOptions) -> "DriftEffort":
@@ -57,7 +78,6 @@ def _streams(asked: BenchOptions, models: "ModelPair", effort: "DriftEffort") ->
     """Return the streams that are asked for; click.UsageError for a name that none has."""
     from treeopt.methods.drift_streams import StreamTexts, streams_of
     from treeopt.methods.prose import PROSE
-    from treeopt.runtime.models.spoilt import spoilt_model
     from treeopt.texts.prompts import bench_prompts, profile_prompts
 
     prompts = asked.prompts.load(models.tokenizer)
@@ -68,9 +88,7 @@ def _streams(asked: BenchOptions, models: "ModelPair", effort: "DriftEffort") ->
     )
     spoilt = None
     try:
-        spoilt = spoilt_model(
-            asked.pair.draft or bundled.DRAFT, asked.spoil, dtype=models.draft.dtype, device=models.draft.device
-        )
+        spoilt = _spoilt(asked, models)
     except TreeoptError as error:
         click.echo(f"streams with a spoilt draft are left out: {error}", err=True)
     found = streams_of(models, texts, new_tokens=effort.new_tokens, spoilt=spoilt)

@@ -1,7 +1,7 @@
 """`treeopt run`: generate text with a tree."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.adapt import Adapting, adapting
+from treeopt.cli.adapt import adapting
 from treeopt.cli.command import Command
 from treeopt.cli.identity import identity_here, warn_of_tree
 from treeopt.cli.learning import LearnOptions
@@ -75,6 +75,7 @@ class RunOptions:
         )
     )
     adapt: AdaptOptions = field(metadata=group(AdaptOptions))
+    learning: LearnOptions = field(metadata=group(LearnOptions))
     how: SamplingOptions = field(metadata=group(SamplingOptions))
     seed: int = field(
         metadata=option(
@@ -85,7 +86,6 @@ class RunOptions:
             help="Of all randomness: above temperature 0 it makes the text.",
         )
     )
-    learning: LearnOptions = field(metadata=group(LearnOptions))
     pair: PairOptions = field(metadata=group(PairOptions))
 
 
@@ -114,43 +114,35 @@ def run(asked: RunOptions) -> None:
     rule = checked_rule(asked.rule or planned_rule(planned), lossy=asked.lossy)
     models = asked.pair.load()
     warn_of_tree(asked.tree, planned.provenance, identity_here(models))
-    with asked.learning.observer(models, planned) as learner:
-        _generate(asked, models, planned, rule, schedule, learner)
-
-
-def _generate(
-    asked: RunOptions,
-    models: "ModelPair",
-    planned: "TreeFile",
-    rule: str,
-    schedule: TreeSchedule | None,
-    learner: "Observer | None",
-) -> None:
-    """Write the text, or those of many prompts, and say how fast they came."""
-    stop = [models.tokenizer.encode_inner(text) for text in asked.stop]
-    if asked.prompt is None:
-        adapted = adapting(asked.adapt, models, batch_size=asked.several.batch_size)
-        new_decoder = partial(_decoder, asked, models, planned, rule, adapted, learner)
-        run_prompts(_request(asked, models, planned, rule, stop, schedule, new_decoder))
-        _tell_of_rule(asked, rule)
-        if adapted is not None:
-            adapted.finish(models)
-        return
-    adapted = adapting(asked.adapt, models)
-    tokens = prompt_tokens(models.tokenizer, asked.prompt, chat=asked.chat)
-    limit = _new_tokens(models, len(tokens), asked.max_new_tokens)
-    if schedule is not None:
+    if schedule is not None and asked.prompt is not None:
         planned = replace(planned, tree=schedule.tree(1))
+    batch_size = asked.several.batch_size if asked.prompt is None else 1
+    with (
+        adapting(asked.adapt, models, batch_size=batch_size) as steering,
+        asked.learning.observer(models, planned) as learner,
+    ):
+        from treeopt.runtime.decoding.observer import observers
+
+        request = _request(asked, models, planned, rule, schedule, observers(steering, learner))
+        if asked.prompt is None:
+            run_prompts(request)
+        else:
+            _run_prompt(asked, asked.prompt, request)
+        if rule in LOSSY_RULES and not asked.how.sampling.greedy:
+            click.echo(f"Rule {rule} is lossy: this text does not follow the target's distribution.", err=True)
+
+
+def _run_prompt(asked: RunOptions, prompt: str, request: PromptsRequest) -> None:
+    """Continue one prompt, and print the text as it comes."""
+    models = request.models
+    tokens = prompt_tokens(models.tokenizer, prompt, chat=asked.chat)
+    limit = _new_tokens(models, len(tokens), asked.max_new_tokens)
     with patience("preparing"):
-        decoder = _decoder(asked, models, planned, rule, adapted, learner, len(tokens) + limit)
-    steps = decoder.steps(tokens, limit, stop=stop)
+        decoder = request.new_decoder(len(tokens) + limit)
+    steps = decoder.steps(tokens, limit, stop=request.stop)
     if not asked.chat:
-        click.echo(asked.prompt, nl=False)
-    told = _print_text(models, steps, after=tokens)
-    _tell_of_rule(asked, rule)
-    click.echo(told, err=True)
-    if adapted is not None:
-        adapted.finish(models)
+        click.echo(prompt, nl=False)
+    click.echo(_print_text(models, steps, after=tokens), err=True)
 
 
 def _largest(schedule: TreeSchedule) -> "TreeFile":
@@ -161,21 +153,16 @@ def _largest(schedule: TreeSchedule) -> "TreeFile":
     return TreeFile(tree=largest, provenance=schedule.provenance)
 
 
-def _tell_of_rule(asked: RunOptions, rule: str) -> None:
-    if rule in LOSSY_RULES and not asked.how.sampling.greedy:
-        click.echo(f"Rule {rule} is lossy: this text does not follow the target's distribution.", err=True)
-
-
 def _request(
     asked: RunOptions,
     models: "ModelPair",
     planned: "TreeFile",
     rule: str,
-    stop: list[list[int]],
     schedule: TreeSchedule | None,
-    new_decoder: Callable[[int], "Decoder"],
+    observer: "Observer | None",
 ) -> PromptsRequest:
-    """Return what is asked of all prompts of a file."""
+    """Return what is asked of a prompt, or of all prompts of a file."""
+    stop = [models.tokenizer.encode_inner(text) for text in asked.stop]
     conditions = {
         "target": models.target.name,
         "draft": models.draft.name,
@@ -187,12 +174,11 @@ def _request(
         "max_new_tokens": asked.max_new_tokens,
         "stop": stop,
         "chat": asked.chat,
-        "learn": asked.learning.learn,
     }
     return PromptsRequest(
         options=asked.several,
         models=models,
-        new_decoder=new_decoder,
+        new_decoder=partial(_decoder, asked, models, planned, rule, observer),
         stop=stop,
         chat=asked.chat,
         max_new_tokens=asked.max_new_tokens,
@@ -206,13 +192,11 @@ def _decoder(
     models: "ModelPair",
     planned: "TreeFile",
     rule: str,
-    adapted: Adapting | None,
-    learner: "Observer | None",
+    observer: "Observer | None",
     text_tokens: int,
 ) -> "Decoder":
     from treeopt.methods.make_drafter import planned_decoder
     from treeopt.profiler.decoding import Decoding
-    from treeopt.runtime.decoding.observer import observers
 
     loaded = load_drafter_of(asked.tree, planned, models, capacity=text_tokens)
     how = asked.how
@@ -224,8 +208,7 @@ def _decoder(
         loaded=loaded,
         seed=asked.seed,
         text_tokens=text_tokens,
-        on_step=observers(None if adapted is None else adapted.recalibration, learner),
-        max_nodes=None if adapted is None else adapted.recalibration.room_nodes(planned.tree),
+        on_step=observer,
     )
 
 

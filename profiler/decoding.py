@@ -29,7 +29,6 @@ class Decoding:
         *,
         seed: int = 0,
         on_step: Observer | None = None,
-        max_nodes: int | None = None,
     ) -> Decoder:
         """Return the decoder with a tree, for texts of so many tokens, by default as many as both were trained for."""
         return Decoder(
@@ -43,5 +42,4 @@ class Decoding:
             seed=seed,
             max_text_tokens=text_tokens,
             on_step=on_step,
-            max_nodes=max_nodes,
         )

@@ -58,6 +58,7 @@ REFUSED = {
         "lossy": "streams are verified by the rule sequoia. Leave it out.",
         "profile_path": "plans are made from what is measured before and behind each change. Leave it out.",
         "temperatures": "each stream has its own. Leave it out.",
+        "temperatures_alias": "each stream has its own. Leave it out.",
     },
     ENGINE: {
         "drafter": "the engine drafts by its own method. Leave it out.",
@@ -233,7 +234,7 @@ class BenchOptions:
         metadata=option(
             "--repeats",
             type=click.IntRange(min=1),
-            help=f"Times each prompt is decoded, the median counts; by default {REPEATS}, with --systems 2.",
+            help=f"Times each prompt is decoded, the median counts; by default {REPEATS}, with --systems 2, with --drift 1.",
         )
     )
     plot: Path | None = field(

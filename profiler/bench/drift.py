@@ -67,7 +67,7 @@ def decode_stream(
     found = [DecodedStream([], []) for _ in ways]
     number = 0
     for place, part in enumerate(parts):
-        with computing(part.busy):
+        with computing(busy=part.busy):
             decoders = [way.decoders[place]() for way in ways]
             for decoder in decoders if place == 0 else ():
                 _decode(decoder, part.prompts[0], WARM_UP_TOKENS, 0, now_s)
@@ -95,7 +95,7 @@ def _decode(
 
 
 @contextmanager
-def computing(busy: bool) -> Iterator[None]:
+def computing(*, busy: bool) -> Iterator[None]:
     """Have another process compute, if asked for, until the end."""
     if not busy:
         yield

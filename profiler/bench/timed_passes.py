@@ -16,6 +16,7 @@ REST = (
     "parameters",
     "config",
     "new_cache",
+    "new_caches",
     "cache_bytes",
     "pass_bytes",
     "forward_static",

@@ -1,7 +1,7 @@
 """The times of a profile under one condition: passes of every size, and whole steps under every rule."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 
 import numpy as np
@@ -13,11 +13,12 @@ from treeopt.profiler.latency.effort import ROUNDS_PER_BLOCK, Effort, FixedEffor
 from treeopt.profiler.latency.passes import ROOM_TOKENS, PassTimer, StepTimer, graphs_of, step_timer
 from treeopt.profiler.latency.rounds import Step
 from treeopt.profiler.latency.steps import Steps
+from treeopt.profiler.latency.timed_condition import TimedCondition
 from treeopt.profiler.latency.watch import Watch, Watched
 from treeopt.profiler.recorder import Recorder
 from treeopt.profiler.settings import Settings
 from treeopt.records.profile import StepLatency
-from treeopt.records.sampling import Sampling, draft_sampling_of
+from treeopt.records.sampling import draft_sampling_of
 from treeopt.records.steadiness import FEWEST_SAMPLES
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.model import LanguageModel
@@ -26,20 +27,6 @@ from treeopt.trees import chain
 
 WIDTHS_BEFORE = (1, 2, 1)
 """Draft passes between a verification and the next, which leave the hardware's caches as decoding finds them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedCondition:
-    """Behind what, for how many texts, and for which sampling times are taken."""
-
-    context_tokens: int
-    batch_size: int
-    sampling: Sampling
-
-    def kind(self, what: str) -> str:
-        """Return the name that samples of `verify`, `draft` or `step` have in the journal."""
-        way = "greedy" if self.sampling.greedy else "sampled"
-        return f"{what} {self.context_tokens}x{self.batch_size} {way}"
 
 
 class Times:
@@ -195,10 +182,8 @@ class Times:
         return Steps(
             *self._models,
             self._context,
-            self._condition.sampling,
-            self._condition.batch_size,
+            self._condition,
             self._settings,
-            kind=self._condition.kind("step"),
             recorder=self._recorder,
         )
 

@@ -8,12 +8,13 @@ from treeopt.errors import TreeoptError
 from treeopt.profiler.clock import Clock
 from treeopt.profiler.journal import Journal
 from treeopt.profiler.latency.busy import LoadReader
-from treeopt.profiler.latency.condition import TimedCondition, Times
+from treeopt.profiler.latency.condition import Times
 from treeopt.profiler.latency.curve import LIMIT
 from treeopt.profiler.latency.effort import EXTRA_POINTS
 from treeopt.profiler.latency.memory import give_back_memory, out_of_memory
 from treeopt.profiler.latency.passes import PROBE_TREES, ROOM_TOKENS
 from treeopt.profiler.latency.rounds import Step, first_points
+from treeopt.profiler.latency.timed_condition import TimedCondition
 from treeopt.profiler.recorder import Recorder
 from treeopt.profiler.settings import Settings
 from treeopt.records.profile import StepLatency

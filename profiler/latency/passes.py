@@ -13,7 +13,7 @@ from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import TextRequest, TextStep
 from treeopt.runtime.models.graphs import passes_over, pool_for
-from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel, caches_of_texts
 from treeopt.runtime.models.passes import PassNodes
 from treeopt.runtime.models.together import PassCall, run_together
 from treeopt.runtime.rules import Rule
@@ -60,7 +60,7 @@ class PassTimer:
         cuda_graphs: bool | None = None,
     ) -> None:
         tokens = torch.tensor(text, device=model.device)
-        self._caches = [model.new_cache(len(text) + most) for _ in range(batch_size)]
+        self._caches = caches_of_texts(model, len(text) + most, batch_size)
         for cache in self._caches:
             model.prefill(tokens, cache)
         lengths = len(text) - np.random.default_rng(SEED).integers(ROOM_TOKENS, size=1000)

@@ -5,12 +5,12 @@ from zlib import crc32
 
 from treeopt.profiler.latency.passes import PROBE_TREES, ROOM_TOKENS, graphs_of, step_timer
 from treeopt.profiler.latency.rounds import timed_rounds
+from treeopt.profiler.latency.timed_condition import TimedCondition
 from treeopt.profiler.latency.watch import Watched
 from treeopt.profiler.recorder import Recorder
 from treeopt.profiler.settings import Settings
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.profile import RuleOverhead, RuleSteps, TimedTree
-from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees import TokenTree
@@ -27,10 +27,8 @@ class Steps:
     Args:
         target, draft: the pair.
         context: tokens in the cache.
-        sampling: how tokens are sampled.
-        batch_size: texts that share a step.
+        condition: how tokens are sampled, and how many texts share a step.
         settings: the rules, and the largest pass.
-        kind: the steps' name in the journal.
         recorder: what times the steps, and where samples go.
     """
 
@@ -39,14 +37,13 @@ class Steps:
         target: LanguageModel,
         draft: LanguageModel,
         context: Sequence[int],
-        sampling: Sampling,
-        batch_size: int,
+        condition: TimedCondition,
         settings: Settings,
         *,
-        kind: str,
         recorder: Recorder,
     ) -> None:
-        self._kind = kind
+        sampling, batch_size = condition.sampling, condition.batch_size
+        self._kind = condition.kind("step")
         self._recorder = recorder
         self._watched = recorder.watched or Watched(recorder.journal)
         self._rules = settings.rules[:1] if sampling.greedy else settings.rules  # at temperature 0 all are one

@@ -1,12 +1,29 @@
 """Re-calibration beside an enumeration of all trees: a drift leads to what is fastest then, no drift to no change."""
 
+import itertools
+import pickle
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
-from tests.support.invented_machines import DEPTH, NODES, profile_of, seconds
+from tests.support.invented_machines import (
+    DEPTH,
+    NODES,
+    Seconds,
+    acceptance,
+    latency,
+    profile,
+    profile_of,
+    seconds,
+)
 from tests.support.planner_oracles import every_speedup, speedup
 from tests.support.simulated_decoding import SimulatedDecoder
 from treeopt.adaptation import Recalibration
-from treeopt.planner import plan
+from treeopt.errors import InvalidValueError, TreeoptError
+from treeopt.planner import PlanRequest, Where, plan
+from treeopt.records.profile import Profile
+from treeopt.trees import chain
 
 GOOD = [[0.8, 0.08, 0.03, 0.01]] * DEPTH
 BAD = [[0.15, 0.1, 0.06, 0.04]] * DEPTH
@@ -49,3 +66,149 @@ def test_without_a_drift_nothing_changes(table, seed):
     decoder, recalibration = begun(profile_of(MACHINE, table), table, MACHINE, seed=seed)
     decoder.decode(recalibration, 3000)
     assert len(decoder.trees) == 1, recalibration.changes
+
+
+def test_drafts_that_became_dear_lead_to_fewer_of_them():
+    decoder, recalibration = begun(profile_of(MACHINE, GOOD), GOOD, MACHINE)
+    first = decoder.tree
+    decoder.decode(recalibration, 200)
+    decoder.machine = DRAFTS_DEAR
+    decoder.decode(recalibration, 1000)
+    assert share_of_best(first, GOOD, DRAFTS_DEAR) < 0.93
+    assert share_of_best(decoder.tree, GOOD, DRAFTS_DEAR) > share_of_best(first, GOOD, DRAFTS_DEAR) + 0.03
+
+
+def test_a_machine_that_is_slower_as_a_whole_changes_nothing():
+    decoder, recalibration = begun(profile_of(MACHINE, GOOD), GOOD, MACHINE)
+    decoder.decode(recalibration, 200)
+    decoder.machine = Seconds([2 * s for s in MACHINE.verify], [2 * s for s in MACHINE.draft], 2 * MACHINE.overhead)
+    decoder.decode(recalibration, 1000)
+    assert len(decoder.trees) == 1
+
+
+def test_most_of_what_there_is_to_gain_is_gained_the_time_to_notice_included():
+    decoder, recalibration = begun(profile_of(MACHINE, GOOD), GOOD, MACHINE)
+    fixed = SimulatedDecoder(decoder.tree, BAD, MACHINE, max_nodes=NODES).decode(None, 1000)
+    best = every_speedup(BAD, MACHINE, NODES, DEPTH).max() / MACHINE.verify[0]
+    decoder.decode(recalibration, 200)
+    decoder.table = BAD
+    assert decoder.decode(recalibration, 1000) / fixed - 1 > 0.8 * (best / fixed - 1)
+
+
+def test_a_change_is_told_with_its_reason_and_what_is_predicted():
+    told = []
+    decoder, recalibration = begun(profile_of(MACHINE, GOOD), GOOD, MACHINE, on_change=told.append)
+    decoder.decode(recalibration, 200)
+    decoder.table = BAD
+    decoder.decode(recalibration, 400)
+    assert told == recalibration.changes
+    line = told[0].to_json()
+    assert list(line)[:5] == ["step", "why", "from", "to", "predicted_gain"]
+    assert 200 < line["step"] < 330
+    assert "of first children in place of" in line["why"]
+    assert line["from"]["parents"] == decoder.trees[0].parents.tolist()
+    assert line["predicted_gain"] > 0.02
+
+
+def test_a_change_that_takes_longer_than_it_saves_is_not_made():
+    decoder, recalibration = begun(profile_of(MACHINE, GOOD), GOOD, MACHINE)
+    decoder.decode(recalibration, 200)
+    recalibration._switch_s = 1e6
+    decoder.table = BAD
+    decoder.decode(recalibration, 1000)
+    assert len(decoder.trees) == 1
+
+
+def test_looking_waits_where_it_has_taken_its_share():
+    clock = itertools.count(0.0, 0.5)  # every reading of the clock is half a second later: looks take forever
+    decoder, recalibration = begun(profile_of(MACHINE, GOOD), GOOD, MACHINE)
+    recalibration._now_s = lambda: next(clock)
+    decoder.decode(recalibration, 3000)
+    assert recalibration.own_s < 0.02 * recalibration.decoding_s + 2
+
+
+def test_what_is_kept_does_not_grow():
+    decoder, recalibration = begun(profile_of(MACHINE, GOOD), GOOD, MACHINE)
+    sizes = []
+    for turn in range(12):
+        decoder.table = (GOOD, BAD, MIDDLE)[turn % 3]
+        decoder.decode(recalibration, 300)
+        sizes.append(
+            len(
+                pickle.dumps(
+                    vars(recalibration)
+                    | {"_decoder": None, "_missed": None, "_on_change": None, "_now_s": None, "changes": None}
+                )
+            )
+        )
+    assert max(sizes[8:]) < 1.3 * max(sizes[:8])
+
+
+def test_a_decoder_whose_tree_cannot_be_changed_is_refused_and_what_is_no_profile():
+    decoder, _ = begun(profile_of(MACHINE, GOOD), GOOD, MACHINE)
+    decoder.takes_trees = False
+    recalibration = Recalibration(profile_of(MACHINE, GOOD))
+    with pytest.raises(InvalidValueError, match="on_step: expected a decoder whose draft model fills static trees"):
+        recalibration.attach(decoder)
+    with pytest.raises(InvalidValueError, match="profile: "):
+        Recalibration("profile.yaml")
+
+
+def test_another_decoder_goes_on_with_the_tree_and_what_was_learnt():
+    decoder, recalibration = begun(profile_of(MACHINE, GOOD), GOOD, MACHINE)
+    first = decoder.tree
+    decoder.decode(recalibration, 200)
+    decoder.table = BAD
+    decoder.decode(recalibration, 600)
+    other = SimulatedDecoder(first, BAD, MACHINE, max_nodes=NODES)
+    recalibration.attach(other)
+    assert other.tree == decoder.tree != first
+
+
+class TestLearntProfile:
+    def learnt(self, table, steps=3000, machine=MACHINE):
+        profile = profile_of(MACHINE, GOOD)
+        decoder, recalibration = begun(profile, GOOD, MACHINE)
+        decoder.table, decoder.machine = table, machine
+        decoder.decode(recalibration, steps)
+        return recalibration.learnt(created="2026-11-22T00:00:00Z", tool="test", machine=profile.machine), decoder
+
+    def test_it_holds_what_was_counted_and_solves_to_what_is_fastest(self, tmp_path):
+        found, _ = self.learnt(MIDDLE)
+        found.save(tmp_path / "learnt.yaml")
+        again = Profile.load(tmp_path / "learnt.yaml")
+        p = again.acceptances[0].table.p
+        assert np.allclose(p[:, 0], 0.5, atol=0.08)
+        assert again.acceptances[0].table.counts[0] > 100
+        tree = plan(again, NODES).choice.tree
+        assert share_of_best(tree, MIDDLE, MACHINE) > 0.95
+
+    def test_times_are_those_that_steps_took(self):
+        slow = Seconds([3 * s for s in MACHINE.verify], [3 * s for s in MACHINE.draft], 3 * MACHINE.overhead)
+        found, decoder = self.learnt(GOOD, 400, slow)
+        nodes = decoder.tree.nodes
+        assert float(found.latencies[0].verify.seconds(nodes)) == pytest.approx(slow.verify[nodes - 1])
+        assert float(found.latencies[0].verify.seconds(NODES)) == pytest.approx(MACHINE.verify[NODES - 1])
+
+    def test_where_nothing_was_drafted_nothing_is_said(self):
+        profile = profile_of(MACHINE, GOOD)
+        decoder, recalibration = begun(profile, GOOD, MACHINE)
+        decoder.decode(recalibration, 4)
+        with pytest.raises(TreeoptError, match="decode more text"):
+            recalibration.learnt(created="", tool="", machine=profile.machine)
+
+
+def test_it_starts_from_the_acceptance_at_the_context_that_the_plan_is_for():
+    short, long = (replace(acceptance(p), context_tokens=at) for p, at in ((GOOD, 100), (BAD, 300)))
+    measured = profile([latency(MACHINE, context_tokens=at) for at in (100, 300)], [short, long])
+    decoder = SimulatedDecoder(chain(1), BAD, MACHINE, max_nodes=NODES)
+    decoder.text = [1] * 300
+    recalibration = Recalibration(measured, PlanRequest(where=Where(context_tokens=300)), now_s=lambda: 0.0)
+    recalibration.attach(decoder)
+    decoder.decode(recalibration, 600)
+    assert share_of_best(decoder.tree, BAD, MACHINE) > 0.95
+    learnt = recalibration.learnt(created="2026-11-22T00:00:00Z", tool="test", machine=measured.machine)
+    assert learnt.acceptances[0] == short
+    assert learnt.acceptances[1].context_tokens == 300
+    assert learnt.acceptances[1].table.p[0, 0] == pytest.approx(0.15, abs=0.05)
+    assert learnt.latencies[0] == measured.latencies[0] != learnt.latencies[1]

@@ -1,4 +1,4 @@
-"""`treeopt bench`: in each of its five modes every option does what it says, or is refused by name."""
+"""`treeopt bench`: in each of its modes every option does what it says, or is refused by name."""
 
 from dataclasses import replace
 
@@ -16,10 +16,11 @@ MODES = {
     "--grid": ("--grid",),
     "--systems": ("--systems", "chain"),
     "--engine": ("--engine", "llama-server"),
+    "--drift": ("--drift",),
 }
 OWN = ("TREE", "--batch-size", "--grid", "--systems")
 """Modes that run treeopt's own decoder."""
-MODE_NAMES = ("tree", "batch_sizes", "grid", "systems", "engine")
+MODE_NAMES = ("tree", "batch_sizes", "grid", "systems", "engine", "drift")
 VALUES = {
     "prompts": "mine.txt",
     "chat": None,
@@ -47,6 +48,9 @@ VALUES = {
     "program": "llama-server",
     "lengths": "2",
     "timeout_s": "9s",
+    "stream_tokens": "500",
+    "streams": "prose",
+    "spoil": "0.3",
 }
 """Something else than the default of every option; None where it is a flag."""
 REFUSED = {
@@ -58,10 +62,15 @@ REFUSED = {
     ("--systems", "lossy"),
     *(
         (mode, name)
-        for mode in ("--batch-size", "--grid", "--systems", "--engine")
+        for mode in ("--batch-size", "--grid", "--systems", "--engine", "--drift")
         for name in ("drafter", "eagle_layers")
     ),
-    *((mode, name) for mode in OWN for name in ("url", "program", "lengths", "timeout_s")),
+    *((mode, name) for mode in MODES if mode != "--drift" for name in ("stream_tokens", "streams", "spoil")),
+    *(
+        ("--drift", name)
+        for name in ("profile_path", "rule", "temperatures", "temperatures_alias", "lossy", "same_prompts")
+    ),
+    *((mode, name) for mode in (*OWN, "--drift") for name in ("url", "program", "lengths", "timeout_s")),
     *(
         ("--engine", name)
         for name in ("same_prompts", "rule", "lossy", "chat", "device", "dtype", "offload", "max_memory")
@@ -71,9 +80,9 @@ REFUSED = {
 
 @pytest.fixture
 def asked(monkeypatch, folder):  # noqa: ARG001 - files are named relative to it
-    """Replace the five modes; return what the last of them was called with."""
+    """Replace the modes; return what the last of them was called with."""
     found = []
-    for name in ("bench_tree", "bench_batches", "bench_grid", "bench_systems", "bench_engine"):
+    for name in ("bench_tree", "bench_batches", "bench_grid", "bench_systems", "bench_engine", "bench_drift"):
         monkeypatch.setattr(bench_module, name, lambda *a, n=name, **k: found.append((n, a, k)))
     return found
 
@@ -101,7 +110,8 @@ def test_several_temperatures_are_for_systems(asked):
             assert asked[-1][1][-1].temperatures == (0.0, 0.4)
         else:
             assert result.exit_code == 2
-            assert f"--temperature with {mode}: expected one. Got 2" in result.stderr
+            reason = "each stream has its own" if mode == "--drift" else "expected one. Got 2"
+            assert f"--temperature with {mode}: {reason}" in result.stderr
 
 
 def test_the_old_name_of_the_temperatures_still_works_and_is_not_shown(asked):

@@ -45,6 +45,9 @@ class TimedTable(Table):
         super().__init__(logits, "target" if target else "draft")
         self.clock, self.target = clock, target
 
+    def new_caches(self, capacity, texts):
+        return [self.new_cache(capacity) for _ in range(texts)]
+
     def prefill(self, tokens, cache, wants=NOTHING):
         super().prefill(tokens, cache, wants)
         self.clock.now_s += (len(tokens) + 1) * (TARGET_TOKEN_S if self.target else DRAFT_TOKEN_S)

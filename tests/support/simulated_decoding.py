@@ -37,7 +37,7 @@ class SimulatedDecoder:
         self.now_s = 0.0
         self.tokens = self.steps = 0
         self.text = [1] * 256
-        self.missed: list[int] = []
+        self.last = 0
 
     def change_tree(self, tree: TokenTree) -> None:
         assert tree.nodes <= self.max_nodes
@@ -64,13 +64,12 @@ class SimulatedDecoder:
         overhead = self.machine.overhead if self.tree.nodes > 1 else 0.0
         return StepSeconds(drafted, verify[self.tree.nodes], overhead)
 
-    def catch_up(self, text: int) -> torch.Tensor:  # noqa: ARG002
-        logits = torch.zeros(len(self.missed), VOCABULARY)
-        for row, token in zip(logits, self.missed, strict=True):
+    def draft_logits(self, tokens: list[int]) -> torch.Tensor:
+        logits = torch.zeros(len(tokens), VOCABULARY)
+        for row, token in zip(logits, [*tokens[1:], self.last], strict=True):
             row[:] = torch.arange(VOCABULARY) + 100.0
             rank = self.rank(1)
             row[token] = 200.0 if rank == 0 else VOCABULARY + 99.0 - rank + 0.5
-        self.missed.clear()
         return logits
 
     def decode(self, observer, steps: int) -> float:
@@ -79,10 +78,7 @@ class SimulatedDecoder:
         for _ in range(steps):
             path, seconds, tree = self.path(), self.seconds(), self.tree
             tokens = self.noise.integers(VOCABULARY, size=len(path)).tolist()
-            if tree.nodes == 1:
-                self.missed += tokens
-            else:
-                self.missed.clear()
+            self.last = tokens[-1]
             self.now_s += sum(seconds)
             self.tokens += len(path)
             self.steps += 1

@@ -15,10 +15,11 @@ from treeopt.adaptation.counts import outcomes_along
 from treeopt.adaptation.estimate import Learnt, conditional, joint, log_odds, probability
 from treeopt.adaptation.times import StepTimes
 from treeopt.arrays import Float64
+from treeopt.planner.contexts import context_models
 from treeopt.planner.costs import StepCosts, sizes
 from treeopt.planner.draws import TokenDraws
 from treeopt.planner.fastest import speeds
-from treeopt.planner.model import TokenModel, token_model
+from treeopt.planner.model import TokenModel
 from treeopt.planner.request import PlanRequest
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.accepted_ranks import AcceptedRanks
@@ -62,13 +63,14 @@ class Candidates:
     """
 
     def __init__(self, profile: Profile, request: PlanRequest, tree: TokenTree, max_nodes: int) -> None:
-        self._model = token_model(profile.acceptance(rule=request.rule, temperature=request.temperature))
+        measured = profile.acceptance(rule=request.rule, temperature=request.temperature)
+        self.costs = ContextCosts(profile, measured.rule, measured.temperature, request.where)
+        self._model = context_models(profile, measured).at(self.costs.rounded(None))
         acceptance = self._model.acceptance
         asked = max(MOST_DEPTHS if request.max_depth is None else request.max_depth, tree.max_depth)
         self.depths = max(1, min(asked, acceptance.table.max_depth or MOST_DEPTHS, max_nodes - 1))
         self.ranks = min(MOST_RANKS, acceptance.table.branching)
         self.rule, self.temperature = acceptance.rule, acceptance.temperature
-        self.costs = ContextCosts(profile, self.rule, self.temperature, request.where)
         self.max_nodes = min(max_nodes, self.costs.max_nodes)
         self._rows = np.array(acceptance.table.rows(self.depths)[..., : self.ranks])
         """(D, R, K)."""
@@ -190,4 +192,5 @@ def _without_replays(model: TokenModel) -> TokenModel:
     acceptance = (
         model.acceptance if ranks is None else replace(model.acceptance, accepted_ranks=AcceptedRanks(ranks.ranks))
     )
-    return replace(model, acceptance=acceptance)
+    parts = tuple((share, _without_replays(part)) for share, part in model.parts)
+    return replace(model, acceptance=acceptance, parts=parts)

@@ -42,6 +42,16 @@ class Change:
         }
 
 
+def shape_of(tree: TokenTree) -> str:
+    """Return a tree in a few words.
+
+    >>> shape_of(TokenTree([-1])), shape_of(TokenTree([-1, 0, 0]))
+    ('plain decoding', 'tree of 3 nodes, depth 1')
+    """
+    kind = kind_of(tree)
+    return "plain decoding" if kind == "plain" else f"{kind} of {tree.nodes} nodes, depth {tree.max_depth}"
+
+
 def described(tree: TokenTree) -> dict[str, object]:
     """Return what a log says of a tree.
 

@@ -4,7 +4,7 @@
 
 h[d, k] is how often the child of rank k at depth d is accepted once it is tried.  A draft that became worse became worse
 at every depth, so the shift of a rank is common to all depths; it is found by maximum posterior (Newton's method on the
-binomial likelihood, a normal prior around 0).  Every cell then counts `PRIOR_TRIALS` of what the shift makes of the
+binomial likelihood, a normal prior around 0).  Every cell then counts `PRIOR_OUTCOMES` of what the shift makes of the
 profile beside its own outcomes.  No outcome: the profile as it is, so that nothing changes before something was counted.
 """
 
@@ -19,7 +19,7 @@ from treeopt.arrays import Float64, Int64
 DRAWS = 64
 GROUPS = 3
 """Ranks that have a shift of their own; the last one's is that of all behind it too."""
-PRIOR_TRIALS = 40.0
+PRIOR_OUTCOMES = 40.0
 """By how many outcomes of a cell the shifted profile is outweighed."""
 SHIFT_SD = 2.0
 """Of the first rank's shift before anything was counted, in log odds."""
@@ -48,7 +48,7 @@ class Learnt:
     def expected(self) -> Float64:
         """(D, K): how often each rank is accepted once it is tried."""
         shifted = probability(self._odds + self._shift)
-        return np.asarray((self.outcomes.accepted + PRIOR_TRIALS * shifted) / (self.outcomes.tried + PRIOR_TRIALS))
+        return np.asarray((self.outcomes.accepted + PRIOR_OUTCOMES * shifted) / (self.outcomes.tried + PRIOR_OUTCOMES))
 
     @cached_property
     def shift(self) -> Float64:
@@ -59,8 +59,8 @@ class Learnt:
         """Return (draws, D, K): what the shift may be as well."""
         noise = generator.standard_normal((DRAWS, 1, GROUPS))[..., self._group]
         drawn = probability(self._odds + self._shift + self._shift_sd * noise)
-        accepted = (self.outcomes.accepted + PRIOR_TRIALS * drawn) / ALIKE
-        rejected = (self.outcomes.tried - self.outcomes.accepted + PRIOR_TRIALS * (1 - drawn)) / ALIKE
+        accepted = (self.outcomes.accepted + PRIOR_OUTCOMES * drawn) / ALIKE
+        rejected = (self.outcomes.tried - self.outcomes.accepted + PRIOR_OUTCOMES * (1 - drawn)) / ALIKE
         cells = generator.beta(np.maximum(accepted, LEAST), np.maximum(rejected, LEAST))
         return log_odds(np.clip(cells, LEAST, 1 - LEAST)) - self._odds
 

@@ -1,8 +1,9 @@
 """What the draft model would have been worth where nothing was drafted, so that plain decoding is not forever.
 
 A step that drafts to see whether drafts are right again costs a draft pass and a larger pass of the target, and tells of
-one position.  One pass of the draft model over many tokens that were decoded meanwhile costs about as much as one over a
-single token, nothing is verified that was not decoded anyway, and it tells of every one of these positions.
+one position.  One pass of the draft model over the end of the text costs little more than one over a single token,
+nothing is verified that was not decoded anyway, and it tells of every one of these positions.  It reads no more than the
+end, whatever the text's length: what it says is a little less than drafts with all of the text would be worth.
 """
 
 from collections.abc import Sequence
@@ -11,62 +12,66 @@ import torch
 from torch import Tensor
 
 from treeopt.adaptation.counts import Outcomes
-from treeopt.runtime.decoding.decoder import Decoder
+from treeopt.runtime.decoding.observer import Steered
 from treeopt.runtime.rules.distributions import distribution
+
+CONTEXT_TOKENS = 64
+"""Tokens that the draft model reads before those that it is asked about; more would take longer and say little else."""
 
 
 class MissedSteps:
-    """The steps of one text that drafted nothing, since the draft model last read it.
+    """The steps of one text that drafted nothing, the latest of them.
 
     Args:
         decoder: whose steps they are.
         most: beyond so many, the oldest are forgotten.
     """
 
-    def __init__(self, decoder: Decoder, most: int) -> None:
+    def __init__(self, decoder: Steered, most: int) -> None:
         self._decoder, self._most = decoder, most
         self._sampled = decoder.rule.random_drafts and not decoder.sampling.greedy
-        self._text = 0
+        self._text: int | None = None
         self._tokens: list[int] = []
         self._logits: list[Tensor] = []
+        self._count = 0
 
     def __len__(self) -> int:
-        return len(self._tokens)
+        return self._count
 
-    def note(self, text: int, token: int, logits: Tensor) -> None:
-        """Remember a step that committed one token, sampled from logits (1, V)."""
-        if text != self._text:
+    def note(self, text: int, before: Sequence[int], token: int, logits: Tensor) -> None:
+        """Remember a step that committed one token behind a text, sampled from logits (1, V)."""
+        if text != self._text or not self._tokens:
             self.forget()
-            self._text = text
+            self._text, self._tokens = text, list(before[-CONTEXT_TOKENS:])
         self._tokens.append(token)
+        self._count = min(self._count + 1, self._most)
+        del self._tokens[: -self._most - CONTEXT_TOKENS]
         if self._sampled:
             self._logits.append(logits.clone())  # the next pass writes over them
-        if len(self._tokens) > self._most:
-            del self._tokens[0], self._logits[:1]
+            del self._logits[: -self._most]
 
     def forget(self) -> None:
         """Begin anew."""
         self._tokens.clear()
         self._logits.clear()
+        self._count = 0
 
     @torch.inference_mode()
     def outcomes(self, depths: int, ranks: int) -> Outcomes:
-        """Have the draft model read what it missed; return how often it would have been right one level below the root.
+        """Have the draft model read the end of the text; return how often it would have been right one level below the root.
 
         Where tokens are given to it, a rank is right that the text went on with.  Where they are sampled the first one is
         accepted with probability sum min(p, q) (Leviathan et al., 2023, section 3.2); of later ones nothing is said.
         """
         found = Outcomes.none(depths, ranks)
-        logits = self._decoder.catch_up(self._text)
-        count = 0 if logits is None else min(len(logits), len(self._tokens))
-        if logits is None or count == 0 or not bool(torch.isfinite(logits[-count:]).all()):
-            self.forget()
-            return found
-        if self._sampled:
-            found.tried[0, 0] = count
-            found.accepted[0, 0] = self._overlap(logits[-count:], self._logits[-count:])
-        else:
-            _count_ranks(found, logits[-count:], self._tokens[-count:], ranks)
+        tokens, count = self._tokens, self._count
+        logits = self._decoder.draft_logits(tokens[:-1]) if count else None
+        if logits is not None and bool(torch.isfinite(logits[-count:]).all()):
+            if self._sampled:
+                found.tried[0, 0] = count
+                found.accepted[0, 0] = self._overlap(logits[-count:], self._logits[-count:])
+            else:
+                _count_ranks(found, logits[-count:], tokens[-count:], ranks)
         self.forget()
         return found
 

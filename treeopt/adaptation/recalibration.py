@@ -10,7 +10,7 @@ from math import hypot, log, log1p
 from time import perf_counter
 
 from treeopt.adaptation.candidates import Candidates, Choice
-from treeopt.adaptation.change import Change
+from treeopt.adaptation.change import Change, shape_of
 from treeopt.adaptation.counts import AgedOutcomes, Outcomes, Visits
 from treeopt.adaptation.estimate import Learnt, surprise
 from treeopt.adaptation.learnt_profile import learnt_acceptance, learnt_latency, learnt_profile
@@ -20,20 +20,19 @@ from treeopt.arguments import whole
 from treeopt.arrays import Float64
 from treeopt.errors import InvalidValueError
 from treeopt.planner.planning import check_profile
-from treeopt.planner.request import PlanRequest, Where
-from treeopt.records.profile import Machine, Profile
-from treeopt.runtime.decoding.decoder import Decoder
-from treeopt.runtime.decoding.observer import DecodedStep, StepSeconds
+from treeopt.planner.request import PlanRequest
+from treeopt.records.profile import Machine, MeasuredAcceptance, Profile
+from treeopt.runtime.decoding.observer import DecodedStep, Steered, StepSeconds
 from treeopt.trees import TokenTree
 
 HALF_LIFE_STEPS = 384
 """After so many further steps one counts half."""
 RECENT_STEPS = 32
 """The half-life of the outcomes that tell whether something changed."""
-LOOK_STEPS = 16
-"""Steps between two looks at what was counted."""
-SOLVE_STEPS = 512
-"""Steps after which is solved anew in any case."""
+LOOK_STEPS, PLAIN_LOOK_STEPS = 16, 64
+"""Steps between two looks at what was counted, and where nothing is drafted."""
+FIRST_SOLVE_STEPS, SOLVE_STEPS = 64, 512
+"""Steps after which is compared anew in any case: first after something changed, then twice as many each time, and at most."""
 SURPRISE = 3.5
 """Standard errors by which recent outcomes are off where something changed."""
 TIMES_CHANGED = 0.12
@@ -44,7 +43,7 @@ LEAST_GAIN = 0.02
 """And at least by so much; twice that for the tree that was left last."""
 TIME_NOISE = 0.01
 """Standard error of a predicted quotient of step times, as a logarithm."""
-OWN_SHARE = 0.003
+OWN_SHARE = 0.0025
 """Of the time that decoding takes, after what share solving has to wait, and after twice of it looking."""
 HEAD_START_S = 0.03
 """And so much besides: what noticing the first change takes."""
@@ -52,8 +51,8 @@ READING_SHARE = 0.004
 """Likewise, while nothing is drafted, what having the draft model read the text may take."""
 LEAST_READING = 32
 """Tokens that are worth a reading."""
-MOST_MISSED, MOST_MISSED_NUMBERS = 256, 2**24
-"""Tokens that are remembered for it, and numbers of distributions."""
+MOST_MISSED, MOST_MISSED_NUMBERS = 64, 2**24
+"""Tokens that it tells of at most, and numbers of distributions that are remembered for it."""
 CONTEXT_CHANGED = 1.25
 """Change of the context, as a quotient, after which costs may be others."""
 KEPT_CHANGES = 1000
@@ -70,10 +69,8 @@ class Recalibration:
 
     Args:
         profile: what was measured before.
-        rule: verification rule; by default the decoder's where it was measured, or else the first measured.
-        temperature: whose measured acceptance is started from; by default the decoder's where it was measured.
-        context_tokens: that the plan was made for; costs follow the context that decoding has come to.
-        batch_size: texts decoded together.
+        request: what the plan was made for: rule and temperature, by default the decoder's where they were measured, context
+            and batch size.  Costs follow the context that decoding comes to.
         half_life_steps: after so many further steps one counts half.
         on_change: told of every change, a moment after it.
         now_s: the clock for what re-calibration itself takes.
@@ -85,22 +82,18 @@ class Recalibration:
     def __init__(
         self,
         profile: Profile,
+        request: PlanRequest | None = None,
         *,
-        rule: str | None = None,
-        temperature: float | None = None,
-        context_tokens: int | None = None,
-        batch_size: int | None = None,
         half_life_steps: int = HALF_LIFE_STEPS,
         on_change: Callable[[Change], object] = lambda _: None,
         now_s: Callable[[], float] = perf_counter,
     ) -> None:
         check_profile(profile)
         self.profile = profile
-        self._asked = rule, temperature
-        self._where = Where(context_tokens=context_tokens, batch_size=batch_size)
+        self._request = request or PlanRequest()
         self._half_life_steps = whole("half_life_steps", half_life_steps, 1)
         self._on_change, self._now_s = on_change, now_s
-        self._decoder: Decoder | None = None
+        self._decoder: Steered | None = None
         self.changes: list[Change] = []
         """The latest, oldest first."""
         self.steps = self.texts = 0
@@ -111,7 +104,7 @@ class Recalibration:
         """Seconds of all steps; of looking, solving and changing; of the draft model's reading while nothing was drafted."""
 
     def room_nodes(self, tree: TokenTree) -> int:
-        """Return the `max_nodes` that a decoder is best made with which begins with a tree."""
+        """Return the nodes of the largest tree that is changed to, in a decoder that begins with a tree."""
         measured = max(each.verify.max_tokens for each in self.profile.step_latencies)
         return max(tree.nodes, min(ROOM_NODES, measured))
 
@@ -120,7 +113,12 @@ class Recalibration:
         """The tree in use."""
         return self._visits.tree
 
-    def attach(self, decoder: Decoder) -> None:
+    @property
+    def shape(self) -> str:
+        """The tree in use, in words."""
+        return shape_of(self.tree)
+
+    def attach(self, decoder: Steered) -> None:
         """Take a decoder; another one goes on with the tree and all that was learnt at the last."""
         if not decoder.takes_trees:
             raise InvalidValueError(
@@ -146,7 +144,7 @@ class Recalibration:
             for node in told.path:
                 counts[node] += 1
         if not self._drafts:
-            self._missed.note(step.text, told.tokens[-1], told.logits)
+            self._missed.note(step.text, step.tokens, told.tokens[-1], told.logits)
         seconds = step.seconds
         if seconds is None:
             return
@@ -159,7 +157,7 @@ class Recalibration:
             self._text = step.text
             self.texts += 1
         self.decoding_s += seconds.draft + seconds.verify + seconds.rest
-        if self._since_look >= LOOK_STEPS and self._may_look():
+        if self._since_look >= self._pause_steps and self._may_look():
             self._look()
 
     def learnt(self, *, created: str, tool: str, machine: Machine) -> Profile:
@@ -173,12 +171,18 @@ class Recalibration:
         Raises TreeoptError where hardly any step drafted.
         """
         self._gather()
-        before = self.profile.acceptance(rule=self._candidates.rule, temperature=self._candidates.temperature)
+        before = self._nearest_acceptance()
         acceptance = learnt_acceptance(self._lasting.outcomes, before, texts=self.texts)
         number = self._nearest_latency()
         latency = learnt_latency(self.profile.latencies[number], self._samples, before.rule)
         found = learnt_profile(self.profile, acceptance, before, {number: latency})
         return replace(found, created=created, tool=tool, machine=machine)
+
+    def _nearest_acceptance(self) -> MeasuredAcceptance:
+        """Return the acceptance measured nearest to the context that was decoded at."""
+        first = self.profile.acceptance(rule=self._candidates.rule, temperature=self._candidates.temperature)
+        context = self._candidates.costs.rounded(self._context_tokens)
+        return min(self.profile.at_contexts(first), key=lambda each: abs((each.context_tokens or context) - context))
 
     def _nearest_latency(self) -> int:
         """Return the number of the measured condition that is nearest to what was decoded under."""
@@ -194,10 +198,10 @@ class Recalibration:
             ),
         )
 
-    def _begin(self, decoder: Decoder) -> None:
-        rule, temperature = self._measured(decoder)
-        request = PlanRequest(rule=rule, temperature=temperature, where=self._where)
-        self._candidates = candidates = Candidates(self.profile, request, decoder.tree, decoder.max_nodes)
+    def _begin(self, decoder: Steered) -> None:
+        self._candidates = candidates = Candidates(
+            self.profile, self._measured(decoder), decoder.tree, decoder.max_nodes
+        )
         shape = candidates.depths, candidates.ranks
         self._recent, self._lasting = AgedOutcomes(RECENT_STEPS, *shape), AgedOutcomes(self._half_life_steps, *shape)
         self._times = StepTimes(RECENT_STEPS)
@@ -206,20 +210,21 @@ class Recalibration:
         self._solved_context = candidates.costs.rounded(None)
         self._solved_drafting = 1.0
         self._left: TokenTree | None = None
+        self._solve_steps = SOLVE_STEPS
         self._last_reading_s = self._reading_pause_s = 0.0
         self._switch_s = 0.0
         self._take(decoder.tree)
         self._expect(self._known)
         candidates.best(Learnt(self._lasting.outcomes, self._known), self._times, self.tree, None)
 
-    def _measured(self, decoder: Decoder) -> tuple[str | None, float | None]:
-        """Return the rule and temperature to start from: as asked for, or the decoder's as far as they were measured."""
-        rule, temperature = self._asked
+    def _measured(self, decoder: Steered) -> PlanRequest:
+        """Return what is asked for, rule and temperature by default the decoder's as far as they were measured."""
+        rule, temperature = self._request.rule, self._request.temperature
         if temperature is None and self.profile.acceptances_of(rule=rule, temperature=decoder.sampling.temperature):
             temperature = decoder.sampling.temperature
         if rule is None and self.profile.acceptances_of(rule=decoder.rule.name, temperature=temperature):
             rule = decoder.rule.name
-        return rule, temperature
+        return replace(self._request, rule=rule, temperature=temperature)
 
     def _take(self, tree: TokenTree) -> None:
         """Count the steps with a tree from now on."""
@@ -230,6 +235,7 @@ class Recalibration:
         self._visits = Visits(tree, self._candidates.depths, self._candidates.ranks)
         self._known = self._candidates.known(tree)
         self._drafts = tree.nodes > 1
+        self._pause_steps = LOOK_STEPS if self._drafts else PLAIN_LOOK_STEPS
         self._expected: ExpectedSeconds = self._candidates.costs.expected(tree, self._context_tokens)
 
     def _expect(self, expected: Float64) -> None:
@@ -280,21 +286,23 @@ class Recalibration:
         """Return what was counted that does not fit what was solved with, None where all does."""
         if surprise(self._recent.outcomes, self._solved_with) > SURPRISE:
             self._lasting.outcomes = self._recent.outcomes  # what was before the change says nothing now
+            self._solve_steps = FIRST_SOLVE_STEPS
             return f"acceptance: {told_acceptance(self._recent.outcomes, self._solved_with)}"
         if abs(log(self._times.drafting / self._solved_drafting)) > TIMES_CHANGED:
             return f"times: drafting takes {self._times.drafting:.2f} times as long beside the target as in the profile"
         context = self._candidates.costs.rounded(self._context_tokens)
         if not 1 / CONTEXT_CHANGED <= (context + 1) / (self._solved_context + 1) <= CONTEXT_CHANGED:
             return f"context: {context} tokens, solved for {self._solved_context}"
-        if self._since_solved >= SOLVE_STEPS:
+        if self._since_solved >= self._solve_steps:
             return f"{self._since_solved} steps since it was solved last"
         return None
 
     def _solve(self, why: str) -> None:
         """Solve with what is known now, and change the tree where that pays."""
         learnt = Learnt(self._lasting.outcomes, self._known)
-        anew = self.own_s <= HEAD_START_S + OWN_SHARE * self.decoding_s
+        anew = self._solve_steps < SOLVE_STEPS and self.own_s <= HEAD_START_S + OWN_SHARE * self.decoding_s
         choice = self._candidates.best(learnt, self._times, self.tree, self._context_tokens, solve_anew=anew)
+        self._solve_steps = min(SOLVE_STEPS, 2 * self._solve_steps)
         if self._pays(choice):
             self._change(choice, why)
             learnt = Learnt(self._lasting.outcomes, self._known)
@@ -313,6 +321,7 @@ class Recalibration:
         self._decoder.change_tree(choice.tree)
         self._switch_s = self._now_s() - start_s
         self._left = before
+        self._solve_steps = FIRST_SOLVE_STEPS
         self._recent.outcomes = Outcomes.none(self._candidates.depths, self._candidates.ranks)
         self._take(choice.tree)
         self._last_reading_s, self._reading_pause_s = self.decoding_s, 0.0

@@ -16,7 +16,7 @@ TOLERANCE = log(1.15)
 """A change of the quotient that is no more than this may be chance, or the context's."""
 LONGEST = 4.0
 """A step counts as at most so many times what was expected: interruptions say nothing of the next step."""
-SETTLED_STEPS = 48
+KNOWN_STEPS = 48
 """Steps with a tree after which the quotient is known that later ones are compared with."""
 TREES = 16
 """Trees whose own deviation is remembered, those decoded with last."""
@@ -88,7 +88,7 @@ class StepTimes:
         self._draft.add(keep, draft, steps * expected.draft)
         self._target.add(keep, target, steps * expected.target)
         self._steps += steps
-        if self._steps >= SETTLED_STEPS:
+        if self._steps >= KNOWN_STEPS:
             self._follow(tree)
 
     @property

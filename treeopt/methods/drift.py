@@ -1,18 +1,20 @@
 """The whole loop: streams that change, decoded with plans that stay, are re-calibrated, learn, or are made anew."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+
 from treeopt.adaptation import Change, Recalibration
+from treeopt.adaptation.change import shape_of
 from treeopt.methods.drift_streams import Circumstances, Stream
 from treeopt.planner import Plan, PlanRequest, Where, requested_plan
-from treeopt.planner.model import kind_of
 from treeopt.profiler import Journal, Measurement, Settings, clock_for
 from treeopt.profiler.bench.drift import DecodedStream, Way, computing, decode_stream
 from treeopt.profiler.bench.losslessness import greedy_losslessness
 from treeopt.profiler.latency.passes import ROOM_TOKENS
-from treeopt.records.drift import DriftStream, TimedStream, TreeChange
+from treeopt.records.drift import DriftStream, TimedStream, TimedText, TreeChange
 from treeopt.records.profile import Profile
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.limits import trained_tokens
@@ -57,9 +59,10 @@ class DriftBench:
     """Streams of one pair.
 
     Args:
-        target: of all of them.
+        models: the pair; streams may bring another draft.
         effort: how much is measured and decoded.
         learner: what has drafts learn; None where nothing does.
+        learning_missing: why nothing does.
         announce: told what begins.
         show_progress: whether bars go to standard error.
     """
@@ -71,8 +74,8 @@ class DriftBench:
     announce: Callable[[str], None] = lambda _: None
     show_progress: bool = True
 
-    def run(self, streams: Sequence[Stream]) -> tuple[DriftStream, ...]:
-        """Measure what the plans need, and decode every stream in every way."""
+    def run(self, streams: Sequence[Stream], repeats: int = 1) -> tuple[DriftStream, ...]:
+        """Measure what the plans need, and decode every stream in every way; of repeats each text's median time counts."""
         profiles: dict[int, Profile] = {}
         found = []
         for stream in streams:
@@ -83,7 +86,8 @@ class DriftBench:
                     )
                     profiles[id(each)] = self.profile(each)
             self.announce(f"{stream.name}: decoding")
-            found.append(self.decoded(stream, profiles[id(stream.before)], profiles[id(stream.behind)]))
+            measured = profiles[id(stream.before)], profiles[id(stream.behind)]
+            found.append(median_of([self.decoded(stream, *measured) for _ in range(repeats)]))
         return tuple(found)
 
     def profile(self, where: Circumstances) -> Profile:
@@ -102,7 +106,7 @@ class DriftBench:
             branching=effort.branching,
             depth=effort.depth,
         )
-        with computing(where.busy):
+        with computing(busy=where.busy):
             return Measurement(
                 self.models.target,
                 where.draft,
@@ -158,9 +162,7 @@ class DriftBench:
     def _adapted(self, stream: Stream, profile: Profile, tree: TokenTree, note: Callable[[Change], object]) -> Way:
         recalibration = Recalibration(
             profile,
-            rule=RULE,
-            temperature=stream.before.sampling.temperature,
-            context_tokens=stream.before.context_tokens,
+            _request(stream.before),
             on_change=note,
         )
         return self._observed(stream, tree, lambda _: recalibration)
@@ -168,9 +170,7 @@ class DriftBench:
     def _learning(self, stream: Stream, profile: Profile, tree: TokenTree, learner: Learner) -> Way:
         recalibration = Recalibration(
             profile,
-            rule=RULE,
-            temperature=stream.before.sampling.temperature,
-            context_tokens=stream.before.context_tokens,
+            _request(stream.before),
         )
         learning: dict[int, tuple[LanguageModel, Observer]] = {}
 
@@ -205,7 +205,6 @@ class DriftBench:
             tree,
             rule=RULE,
             sampling=where.sampling,
-            max_nodes=None if observer is None else max(tree.nodes, self.effort.max_nodes),
             on_step=observer,
         )
 
@@ -218,13 +217,36 @@ class DriftBench:
         return all(greedy_losslessness(self.models.target, prompts, first, other).lossless for other in others)
 
 
-def _plan(profile: Profile, where: Circumstances) -> Plan:
-    request = PlanRequest(
-        rule=RULE,
-        temperature=where.sampling.temperature,
-        where=Where(context_tokens=max(where.context_tokens, min(e.context_tokens for e in profile.latencies))),
+def median_of(rows: Sequence[DriftStream]) -> DriftStream:
+    """Return repeats of a stream as one: the median time of every text, and the changes of the first."""
+    learning = [row.learning for row in rows if row.learning is not None]
+    return replace(
+        rows[0],
+        fixed=_median([row.fixed for row in rows]),
+        adapted=_median([row.adapted for row in rows]),
+        best=_median([row.best for row in rows]),
+        learning=_median(learning) if learning else None,
+        identical=None if rows[0].identical is None else all(row.identical for row in rows),
     )
-    return requested_plan(profile, request)
+
+
+def _median(repeats: Sequence[TimedStream]) -> TimedStream:
+    return TimedStream(
+        texts=tuple(
+            TimedText(tokens=each[0].tokens, seconds=float(np.median([text.seconds for text in each])))
+            for each in zip(*(stream.texts for stream in repeats), strict=True)
+        )
+    )
+
+
+def _plan(profile: Profile, where: Circumstances) -> Plan:
+    return requested_plan(profile, _request(where))
+
+
+def _request(where: Circumstances) -> PlanRequest:
+    return PlanRequest(
+        rule=RULE, temperature=where.sampling.temperature, where=Where(context_tokens=where.context_tokens)
+    )
 
 
 def _timed(found: DecodedStream) -> TimedStream:
@@ -232,10 +254,4 @@ def _timed(found: DecodedStream) -> TimedStream:
 
 
 def _note(changes: list[TreeChange], at: Sequence[int], change: Change) -> None:
-    changes.append(TreeChange(text=at[0], why=change.why, before=shape(change.before), after=shape(change.after)))
-
-
-def shape(tree: TokenTree) -> str:
-    """Return a tree in a few words."""
-    kind = kind_of(tree)
-    return "plain decoding" if kind == "plain" else f"{kind} of {tree.nodes} nodes, depth {tree.max_depth}"
+    changes.append(TreeChange(text=at[0], why=change.why, before=shape_of(change.before), after=shape_of(change.after)))

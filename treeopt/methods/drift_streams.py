@@ -10,7 +10,15 @@ from treeopt.runtime.decoding.limits import trained_tokens
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.pair import ModelPair
 
-DRIFTS = ("code to prose", "short to long context", "temperature 0 to 1", "free to busy machine", "draft spoilt")
+DRIFTS = (
+    "code to prose",
+    "short to long context",
+    "temperature 0 to 1",
+    "free to busy machine",
+    "draft spoilt",
+    "draft mended",
+)
+"""The last two need a spoilt draft."""
 STEADY = ("steady: short code", "steady: temperature 1", "steady: spoilt draft")
 """Nothing changes in these; what there is to gain is nothing."""
 SHORT_TOKENS = 64
@@ -108,6 +116,9 @@ def streams_of(
         with_spoilt = replace(short, draft=spoilt)
         found.append(
             Stream(name=DRIFTS[4], what="the draft has noise on its weights, then", before=short, behind=with_spoilt)
+        )
+        found.append(
+            Stream(name=DRIFTS[5], what="the draft has noise on its weights until", before=with_spoilt, behind=short)
         )
         steady.append((STEADY[2], "the draft has noise on its weights", with_spoilt))
     return (*found, *(Stream(name=name, what=what, before=each, behind=each) for name, what, each in steady))

@@ -78,7 +78,6 @@ def planned_decoder(
     seed: int = 0,
     text_tokens: int | None = None,
     on_step: Observer | None = None,
-    max_nodes: int | None = None,
 ) -> Decoder:
     """Return the decoder of a tree file: its drafter's, or that of the draft model which fills its tree.
 
@@ -90,16 +89,13 @@ def planned_decoder(
         seed: of all randomness.
         text_tokens: longest text, prompt included; by default as long as both models were trained for.
         on_step: told of every step.
-        max_nodes: of the largest tree that an observer may change to; by default the tree's own.
 
     Raises InvalidValueError for a draft sampled by a distribution of its own where the drafter's tokens are not sampled,
     and as `make_drafter` and `Decoder` do.
     """
     setting = planned.drafter
     if setting is None:
-        return decoding.decoder(
-            models.target, models.draft, planned.tree, text_tokens, seed=seed, on_step=on_step, max_nodes=max_nodes
-        )
+        return decoding.decoder(models.target, models.draft, planned.tree, text_tokens, seed=seed, on_step=on_step)
     loaded = loaded or load_planned(setting, models, capacity=text_tokens)
     drafter = made_drafter(loaded, setting, planned.tree)
     if decoding.draft_sampling is not None and not drafter.sampled:

@@ -13,7 +13,7 @@ PROSE = (
     "There was a clockmaker in the town who repaired nothing that was younger than himself. People brought him their old",
     "Winter came early that year. The harbour froze in a single night, and the boats that had not been pulled ashore were",
     "To learn an instrument is to be bad at something for a long time in the hearing of others, and to go on with it all",
-    "The judge listened without moving. When both sides had spoken she asked one question, and it was not the one for which",
+    "The doctor listened without moving. When both sides had spoken she asked one question, and it was not the one for which",
     "Glass is neither as old nor as simple as it seems. The first windows were small and green, and the light that came in",
     "Every house on the street had a lemon tree, and every family claimed that theirs had been the first to be planted by",
     "The expedition carried food for ninety days. On the fortieth they found the hut, with its door open and its lamp still",

@@ -1,6 +1,7 @@
 """Several texts at a time under a pretended clock: rates are exact, reading prompts is told apart, texts are checked."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ class Seconds:
 
     def pretend(self, target):
         """Let a target's pass take 1 s, 1.5 s over more than one token of a text, and a second more for each further text."""
-        forward, ragged, prefill, new_cache = target.forward, target.forward_ragged, target.prefill, target.new_cache
+        forward, ragged, prefill, new_caches = target.forward, target.forward_ragged, target.prefill, target.new_caches
 
         def timed_forward(tokens, *arguments, **keywords):
             self.now_s += 1.5 if len(tokens) > 1 else 1.0
@@ -42,19 +43,18 @@ class Seconds:
             self.now_s += PREFILL_S
             return prefill(*arguments)
 
-        def slow_cache(*arguments):
-            cache = new_cache(*arguments)
-            keep = cache.keep
+        def slow_keep(keep, text, path):
+            self.now_s += self.commits_s
+            keep(text, path)
 
-            def slow_keep(text, path):
-                self.now_s += self.commits_s
-                keep(text, path)
-
-            cache.keep = slow_keep
-            return cache
+        def slow_caches(*arguments):
+            caches = new_caches(*arguments)
+            for cache in caches:
+                cache.keep = partial(slow_keep, cache.keep)
+            return caches
 
         target.forward, target.forward_ragged = timed_forward, timed_ragged
-        target.prefill, target.new_cache = timed_prefill, slow_cache
+        target.prefill, target.new_caches = timed_prefill, slow_caches
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import weakref
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -28,19 +29,18 @@ def measured(make_model, settings=SETTINGS, journal=None, **machine):
     return clock, grid.measure(lambda: None)
 
 
-def slow_to_keep(clock, new_cache):
+def slow_to_keep(clock, new_caches):
     """Make caches that take KEEP_S to commit a path."""
 
-    def make(capacity, batch_size=1):
-        cache = new_cache(capacity, batch_size)
-        keep = cache.keep
+    def slow(keep, text, path):
+        clock.passes_s += KEEP_S
+        keep(text, path)
 
-        def slow(text, path):
-            clock.passes_s += KEEP_S
-            keep(text, path)
-
-        cache.keep = slow
-        return cache
+    def make(capacity, texts):
+        caches = new_caches(capacity, texts)
+        for cache in caches:
+            cache.keep = partial(slow, cache.keep)
+        return caches
 
     return make
 
@@ -105,7 +105,7 @@ class TestLatencyGrid:
         """A machine that takes a fifth of a millisecond between the passes of a step, for each text."""
         settings = replace(SETTINGS, context_tokens=(30,), max_tokens=8, rounds=2)
         clock, target, draft = machine_and_pair(make_model, CONTEXTS)
-        target.new_cache = slow_to_keep(clock, target.new_cache)
+        target.new_caches = slow_to_keep(clock, target.new_caches)
         found = LatencyGrid(target, draft, [1, 2, 3], settings, clock=clock, journal=Journal(None, "")).measure(int)
         one, three = (each.overhead.median_s for each in found)
         assert one == pytest.approx(KEEP_S, abs=2e-5)
@@ -145,16 +145,17 @@ class TestMemory:
     def limited(self, make_model, room, settings, journal, tried):
         """Return what is measured; `tried` gets the tokens of the caches that there were, at every cache."""
         clock, target, draft = machine_and_pair(make_model, CONTEXTS)
-        new_cache, caches = target.new_cache, weakref.WeakSet()
+        new_caches, caches = target.new_caches, weakref.WeakSet()
 
-        def limited_cache(capacity, batch_size=1):
-            tried.append(capacity + sum(cache.capacity for cache in caches))
+        def limited_caches(capacity, texts):
+            tried.append(capacity * texts + sum(cache.capacity for cache in caches))
             if tried[-1] > room:
                 raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
-            caches.add(made := new_cache(capacity, batch_size))
+            made = new_caches(capacity, texts)
+            caches.update(made)
             return made
 
-        target.new_cache = limited_cache
+        target.new_caches = limited_caches
         return LatencyGrid(target, draft, [1], settings, clock=clock, journal=journal).measure(lambda: None)
 
     def test_a_condition_that_does_not_fit_is_left_out_and_not_tried_again(self, make_model):
@@ -191,6 +192,6 @@ class TestMemory:
 
     def test_another_error_is_passed_on(self, make_model):
         clock, target, draft = machine_and_pair(make_model, CONTEXTS)
-        target.new_cache = lambda *_: (_ for _ in ()).throw(RuntimeError("shapes differ"))
+        target.new_caches = lambda *_: (_ for _ in ()).throw(RuntimeError("shapes differ"))
         with pytest.raises(RuntimeError, match="shapes differ"):
             LatencyGrid(target, draft, [1], SETTINGS, clock=clock, journal=Journal(None, "")).measure(lambda: None)

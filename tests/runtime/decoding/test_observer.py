@@ -79,14 +79,15 @@ def test_an_observer_that_steers_is_given_the_decoder_and_others_are_told_as_wel
         def attach(self, decoder):
             self.decoder = decoder
 
+        def room_nodes(self, tree):
+            return tree.nodes
+
         def __call__(self, told):
             super().__call__(told)
             self.decoder.change_tree(chain(len(self.steps) % 3))
 
     steering, listener = Steering(), Listener()
-    decoder = Decoder(
-        target, draft, TREE, temperature=0.0, on_step=observers(None, steering, listener), max_nodes=TREE.nodes
-    )
+    decoder = Decoder(target, draft, TREE, temperature=0.0, on_step=observers(None, steering, listener))
     found = list(decoder.generate(PROMPT, 20))
     assert steering.decoder is decoder
     assert steering.texts == listener.texts

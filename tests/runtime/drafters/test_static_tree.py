@@ -85,26 +85,15 @@ class TestDrafting:
             text += decoded_step(decoder, drafted)
 
 
-class TestCatchingUp:
+class TestDraftingAgain:
     def decoded_plainly(self, target, draft, steps):
         """Return a decoder that drafted nothing for some steps, and its text."""
         decoder = Decoder(target, draft, chain(0), temperature=0.0, max_nodes=8)
         decoder.start(PROMPT)
         return decoder, [*PROMPT, *(token for _ in range(steps) for token in decoder.step().tokens)]
 
-    def test_the_logits_are_those_of_a_fresh_pass_over_each_text_that_was_missed(self, target, draft, logits_after):
+    def test_drafting_begins_again_behind_all_of_the_text(self, target, draft, logits_after):
         decoder, text = self.decoded_plainly(target, draft, 9)
-        found = decoder.catch_up(1)
-        for place, row in enumerate(found):
-            torch.testing.assert_close(row, logits_after(draft, text[: len(PROMPT) + place]), rtol=1e-4, atol=1e-4)
-        assert len(found) == 9
-        assert len(decoder.catch_up(1)) == 0  # nothing is left but the root
-
-    @pytest.mark.parametrize("caught_up", [True, False])
-    def test_drafting_begins_again_behind_all_of_the_text(self, target, draft, logits_after, caught_up):
-        decoder, text = self.decoded_plainly(target, draft, 9)
-        if caught_up:
-            decoder.catch_up(1)
         decoder.change_tree(chain(2))
         tokens = decoder.draft().tokens.tolist()
         assert tokens[0] == text[-1]
@@ -122,7 +111,15 @@ class TestCatchingUp:
         decoder.draft()
         assert fed == [9, 1, 1]
 
+    def test_the_draft_models_logits_are_those_of_fresh_passes_and_leave_the_text_alone(
+        self, target, draft, logits_after
+    ):
+        decoder, text = self.decoded_plainly(target, draft, 9)
+        for place, row in enumerate(decoder.draft_logits(text[3:])):
+            torch.testing.assert_close(row, logits_after(draft, text[3 : 4 + place]), rtol=1e-4, atol=1e-4)
+        decoder.change_tree(chain(1))
+        assert decoder.draft().tokens.tolist() == [text[-1], int(logits_after(draft, text).argmax())]
+
     def test_without_a_draft_model_there_is_nothing_to_read(self, target):
         decoder = Decoder(target, None, temperature=0.0)
-        decoder.start(PROMPT)
-        assert decoder.catch_up(1) is None
+        assert decoder.draft_logits([1]) is None

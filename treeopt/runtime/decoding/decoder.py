@@ -54,7 +54,8 @@ class Decoder:
         seed: of all randomness: a text that is given none takes one made of this and the number of the text.
         lossy: allow a rule under which the text does not follow the target's distribution.
         max_text_tokens: longest text, prompt included; at most and by default what the models were trained for.
-        max_nodes: nodes of the largest tree that `change_tree` may bring; by default this tree's.
+        max_nodes: nodes of the largest tree that `change_tree` may bring; by default this tree's, or what `on_step` may
+            change to.
         cuda_graphs: whether passes over trees that come again are captured as CUDA graphs, which takes a moment for
             every new size; by default on a CUDA device.  On a CPU, the same work is done without graphs.
         on_step: told of every step once it is committed; see `treeopt.runtime.decoding.observer`.
@@ -84,6 +85,8 @@ class Decoder:
     ) -> None:
         self._rule = fitting_rule(rule, drafter, lossy=lossy)
         sampling = sampling or Sampling(temperature, top_p, top_k)
+        if max_nodes is None and tree is not None and isinstance(on_step, Steering):
+            max_nodes = on_step.room_nodes(tree)
         sampled_from = draft_sampling_of(sampling, draft_sampling)
         self._setup = setup = Setup.of(target, drafter, tree, max_nodes=max_nodes, max_text_tokens=max_text_tokens)
         setup.check_memory(sampling)
@@ -131,13 +134,10 @@ class Decoder:
         """Whether a draft model fills a static tree, which `change_tree` may replace."""
         return isinstance(self._static, StaticTreeDrafter)
 
-    def catch_up(self, text: int) -> Tensor | None:
-        """Have the draft model read what of a text it was not fed; see `StaticTreeDrafter.catch_up`.
-
-        None where no draft model fills static trees.
-        """
+    def draft_logits(self, tokens: Sequence[int]) -> Tensor | None:
+        """Return the draft model's logits (n, V) after each of some tokens, read as a text of their own; None without one."""
         static = self._static
-        return static.catch_up(text) if isinstance(static, StaticTreeDrafter) else None
+        return static.logits(tokens) if isinstance(static, StaticTreeDrafter) else None
 
     def change_tree(self, tree: TokenTree) -> None:
         """Draft and verify another tree from the next step on, between texts or within one.

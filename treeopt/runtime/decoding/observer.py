@@ -1,12 +1,15 @@
 """What observers of decoding are told of each step, such as one that learns from it or counts what was accepted."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
+from torch import Tensor
+
+from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.drafter import Proposal, Step
-
-if TYPE_CHECKING:
-    from treeopt.runtime.decoding.decoder import Decoder
+from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.rules import Rule
+from treeopt.trees import TokenTree
 
 
 class StepSeconds(NamedTuple):
@@ -38,12 +41,48 @@ Observer = Callable[[DecodedStep], object]
 """Called after every step of every text; it may change the tree and the weights of what drafts."""
 
 
+class Steered(Protocol):
+    """A decoder as those see it that change its tree; `treeopt.runtime.Decoder` says what everything is."""
+
+    target: LanguageModel
+    max_nodes: int
+
+    @property
+    def tree(self) -> TokenTree:
+        """The static tree."""
+
+    @property
+    def takes_trees(self) -> bool:
+        """Whether it may be changed."""
+
+    @property
+    def rule(self) -> Rule:
+        """The verification rule."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """Of the target."""
+
+    @property
+    def draft_sampling(self) -> Sampling:
+        """Of the tree's children."""
+
+    def change_tree(self, tree: TokenTree) -> None:
+        """Draft another tree from the next step on."""
+
+    def draft_logits(self, tokens: Sequence[int]) -> Tensor | None:
+        """Return the draft model's logits (n, V) after each of some tokens."""
+
+
 @runtime_checkable
 class Steering(Protocol):
     """An observer that changes the decoder's tree, and has to know the decoder for it."""
 
-    def attach(self, decoder: "Decoder") -> None:
+    def attach(self, decoder: Steered) -> None:
         """Take a decoder that was made a moment ago, whose steps it will be told of."""
+
+    def room_nodes(self, tree: TokenTree) -> int:
+        """Return the nodes of the largest tree that it will change to, in a decoder that begins with a tree."""
 
     def __call__(self, step: DecodedStep) -> object:
         """See `Observer`."""
@@ -59,10 +98,13 @@ class _Several:
     def __init__(self, each: Sequence[Observer]) -> None:
         self._each = each
 
-    def attach(self, decoder: "Decoder") -> None:
+    def attach(self, decoder: Steered) -> None:
         for observer in self._each:
             if isinstance(observer, Steering):
                 observer.attach(decoder)
+
+    def room_nodes(self, tree: TokenTree) -> int:
+        return max([tree.nodes, *(each.room_nodes(tree) for each in self._each if isinstance(each, Steering))])
 
     def __call__(self, step: DecodedStep) -> None:
         for observer in self._each:

@@ -12,7 +12,7 @@ from treeopt.runtime.drafters.drafted_nodes import Children
 from treeopt.runtime.drafters.drafter import States, Step
 from treeopt.runtime.models.model import LanguageModel, ModelSizes, Output, TextCache
 from treeopt.runtime.models.passes import Passes, PassNodes, TreePass
-from treeopt.runtime.models.together import PassCall, Passing, RowsCall, RowsFunction, run_together
+from treeopt.runtime.models.together import PassCall, Passing, RowsCall, RowsFunction
 from treeopt.trees import chain
 
 
@@ -103,15 +103,6 @@ class DraftModel:
         output: Output = yield self._pass_over_pending(len(self.pending))
         self._commit_pending(len(self.pending) - 1)
         return output.logits[-1:]
-
-    @torch.inference_mode()
-    def catch_up(self) -> Tensor:
-        """Feed what is pending before the root, and return the logits (m, V) after each of these tokens."""
-        if len(self.pending) < 2:
-            return torch.empty((0, self.model.config.vocabulary), device=self.model.device)
-        logits = run_together([self._pass_over_missed()])[0].logits
-        self._commit_pending(len(self.pending) - 1)
-        return logits
 
     def accept(self, step: Step, fed: Sequence[int]) -> None:
         """Move on to a new root: keep the fed nodes of the accepted path and remember what was not fed."""

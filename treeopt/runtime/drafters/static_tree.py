@@ -14,9 +14,10 @@ from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.texts import Texts
 from treeopt.runtime.models.graphs import GraphPool, passes_over
 from treeopt.runtime.models.model import LanguageModel, Output, caches_of_texts
+from treeopt.runtime.models.passes import PassNodes, TreePass
 from treeopt.runtime.models.together import PassCall, Passing, finish_together
 from treeopt.runtime.rules import Rule
-from treeopt.trees import TokenTree
+from treeopt.trees import TokenTree, chain
 
 
 class FilledTreeDrafter:
@@ -110,15 +111,13 @@ class StaticTreeDrafter(FilledTreeDrafter):
         super().__init__(model, new_drafts, tree, rule=rule, sampling=sampling, max_nodes=most)
         self.model = model
 
-    def catch_up(self, text: int) -> Tensor:
-        """Feed the draft model what it was not fed of a text, but for the root; return the logits (m, V) after each token.
-
-        Steps with the root alone leave that to the first step that drafts; this has it done, and tells what the draft
-        model thought of the text meanwhile.
-        """
-        draft = self._texts[text].draft
-        assert isinstance(draft, DraftModel)  # `new_draft` makes no other
-        return draft.catch_up()
+    @torch.inference_mode()
+    def logits(self, tokens: Sequence[int]) -> Tensor:
+        """Return the draft model's logits (n, V) after each of some tokens, read as a text of their own."""
+        cache, nodes = self.model.new_cache(len(tokens)), PassNodes.whole(chain(len(tokens) - 1))
+        read = TreePass(self.model, cache, nodes, capacity=0)
+        logits: Tensor = read(torch.tensor(tokens, dtype=torch.int64, device=self.model.device)).logits
+        return logits
 
     def change_tree(self, tree: TokenTree) -> None:
         """Draft another tree from the next step on, in all texts."""
