@@ -1,0 +1,81 @@
+"""Everything that users are warned of: each warning knows what was found, and what to do about it.
+
+Whoever finds something doubtful makes one of these; only the command line turns them into lines.
+"""
+
+from treeopt.records.warnings.caution import Caution, FormatCaution, listed, sureness
+from treeopt.records.warnings.installation import (
+    DeviceUnseen,
+    FewThreads,
+    MemoryTaken,
+    MissingPackages,
+    OnBattery,
+    ProcessorQuota,
+    SharedCores,
+    SlowGovernor,
+    TorchMissing,
+)
+from treeopt.records.warnings.measured import (
+    DisturbedTimes,
+    OtherPrograms,
+    PlainSpeedChanged,
+    ScatteredTimes,
+    SpeedChanged,
+)
+from treeopt.records.warnings.others import OtherConditions, OtherHeads, OtherLayers, OtherPair
+from treeopt.records.warnings.plans import (
+    AcceptanceElsewhere,
+    BatchesWithoutSteps,
+    BatchesWithoutTimes,
+    BeyondLargestPass,
+    ImportedWithoutErrors,
+    NamedDraft,
+    OutsideMeasured,
+    SmallBatchesUnmeasured,
+    SpeculationOff,
+    UnsureChoice,
+    WithoutProfile,
+    WithoutRecord,
+)
+from treeopt.records.warnings.texts import TextDiffers, TextsDiffer, TextsOfBatchDiffer, UpdateDropped
+
+__all__ = [
+    "AcceptanceElsewhere",
+    "BatchesWithoutSteps",
+    "BatchesWithoutTimes",
+    "BeyondLargestPass",
+    "Caution",
+    "DeviceUnseen",
+    "DisturbedTimes",
+    "FewThreads",
+    "FormatCaution",
+    "ImportedWithoutErrors",
+    "MemoryTaken",
+    "MissingPackages",
+    "NamedDraft",
+    "OnBattery",
+    "OtherConditions",
+    "OtherHeads",
+    "OtherLayers",
+    "OtherPair",
+    "OtherPrograms",
+    "OutsideMeasured",
+    "PlainSpeedChanged",
+    "ProcessorQuota",
+    "ScatteredTimes",
+    "SharedCores",
+    "SlowGovernor",
+    "SmallBatchesUnmeasured",
+    "SpeculationOff",
+    "SpeedChanged",
+    "TextDiffers",
+    "TextsDiffer",
+    "TextsOfBatchDiffer",
+    "TorchMissing",
+    "UnsureChoice",
+    "UpdateDropped",
+    "WithoutProfile",
+    "WithoutRecord",
+    "listed",
+    "sureness",
+]
