@@ -1,12 +1,12 @@
 """Texts that are asked for while others are decoded: each is numbered as it comes, and joins the next step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import Empty
 from typing import Protocol
 
 from treeopt.errors import TreeoptError
-from treeopt.runtime.decoding.batch import BatchText, TextRequest, TextStep
+from treeopt.runtime.decoding.batch import BatchText, TextRequest, TextStep, Waiting
 
 
 class Arriving(Protocol):
@@ -50,3 +50,16 @@ class ArrivedTexts:
             return self.new_text(number, request)
         except TreeoptError as error:
             return TextStep(number, [], True, error)
+
+
+def waiting_texts(
+    requests: Sequence[TextRequest] | Arriving, new_text: Callable[[int, TextRequest], BatchText]
+) -> Waiting:
+    """Return what waits to be decoded; texts of a sequence are all made now, so that wrong ones are refused before any runs.
+
+    Raises what `new_text` raises.
+    """
+    if not isinstance(requests, Sequence):
+        return ArrivedTexts(requests, new_text)
+    texts = iter([new_text(number, request) for number, request in enumerate(requests)])
+    return lambda *, wait: next(texts, None)  # noqa: ARG005

@@ -12,8 +12,8 @@ from torch import Tensor
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.records.sampling import Sampling, draft_sampling_of
 from treeopt.runtime.decoding.acceptance import acceptance_by
-from treeopt.runtime.decoding.arriving import ArrivedTexts, Arriving
-from treeopt.runtime.decoding.batch import Batch, BatchText, TextRequest, TextStep, Waiting, tokens_of
+from treeopt.runtime.decoding.arriving import Arriving, waiting_texts
+from treeopt.runtime.decoding.batch import Batch, BatchText, TextRequest, TextStep, tokens_of
 from treeopt.runtime.decoding.ending import Ending
 from treeopt.runtime.decoding.limits import check_text
 from treeopt.runtime.decoding.observer import Observer, Steering, StepSeconds
@@ -261,7 +261,7 @@ class Decoder:
         """
         size = min(batch_size, max(1, len(requests))) if isinstance(requests, Sequence) else batch_size
         self._setup.check_batch(self._sampling, size, there=self._target_texts.free)
-        waiting = self._waiting(requests)
+        waiting = waiting_texts(requests, self._batch_text)
         if schedule is not None:
             for each in schedule.trees:
                 self._check_change(each.tree)
@@ -333,15 +333,9 @@ class Decoder:
         if self._on_step is not None:
             self._at.tell(self._on_step, self._text, proposal, step, seconds)
 
-    def _waiting(self, requests: Sequence[TextRequest] | Arriving) -> Waiting:
-        if not isinstance(requests, Sequence):
-            return ArrivedTexts(requests, self._batch_text)
-        texts = iter([self._batch_text(number, request) for number, request in enumerate(requests)])
-        return lambda *, wait: next(texts, None)  # noqa: ARG005
-
     def _batch_text(self, number: int, request: TextRequest) -> BatchText:
         """Return the text of a request; raises InvalidValueError for stops that are none."""
-        ending = self._ending_of(request)
+        ending = self._ending(request.max_new_tokens, request.stop, ignore_end_tokens=request.ignore_end_tokens)
         self._texts += 1
         return BatchText(number, self._texts, request, ending)
 
@@ -383,9 +377,6 @@ class Decoder:
         for at in found:
             at.prepared.make(self._static.tree)
         return found
-
-    def _ending_of(self, request: TextRequest) -> Ending:
-        return self._ending(request.max_new_tokens, request.stop, ignore_end_tokens=request.ignore_end_tokens)
 
     def _ending(
         self, max_new_tokens: int, stop: Sequence[Sequence[int]] = (), *, ignore_end_tokens: bool = False
