@@ -39,7 +39,7 @@ def given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
     profile = invented()
     saved(folder, replace(profile, acceptances=(replace(profile.acceptances[0], **MEASURED),)))
     TokenTree([-1, 0, 0, 1]).save("tree.json")
-    model = SimpleNamespace(config=SimpleNamespace(max_positions=1000))
+    model = SimpleNamespace(name="m", config=SimpleNamespace(max_positions=1000))
     pair = SimpleNamespace(target=model, draft=model, tokenizer=Tokenizer())
     monkeypatch.setattr(PairOptions, "load", lambda _: pair)
     monkeypatch.setattr(PromptOptions, "load", lambda *_: PROMPTS)
@@ -66,7 +66,7 @@ def given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
 
 def ends(*command: object) -> None:
     result = call(*command)
-    assert (result.exit_code, result.stderr.splitlines()[-1]) == (1, "Error: enough"), result.output
+    assert (result.exit_code, *result.stderr.splitlines()[-1:]) == (1, "Error: enough"), repr(result.exception)
 
 
 def test_bench_decodes_held_out_prompts_as_the_profile_was_measured(given: dict):

@@ -78,9 +78,9 @@ def test_times_of_a_step_are_told_apart(pair, prompts):
     steps = TimedSteps(decoder, Clock())
     text = decoded_text(steps, decoder, prompts[0], 10)
     count = len(text)
-    assert steps.draft_s == [2.0 + 4 * step for step in range(count)]
-    assert steps.verify_s == [3.0 + 4 * step for step in range(count)]
-    assert steps.rest_s == [4.0 + 4 * step for step in range(count)]
+    assert steps.draft_s == [2.0 + 5 * step for step in range(count)]
+    assert steps.verify_s == [3.0 + 5 * step for step in range(count)]
+    assert steps.rest_s == [9.0 + 10 * step for step in range(count)]  # committing, and telling observers
     assert steps.pass_tokens == [7] * count
     assert sum(map(len, text)) >= 10 > sum(map(len, text[:-1]))
 

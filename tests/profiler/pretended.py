@@ -79,6 +79,7 @@ class Machine:
 
         def prefill(tokens, cache, wants=NOTHING):  # noqa: ARG001
             cache.length = tokens.shape[-1]
+            self.passes_s += 1e-9 * cache.length
 
         model.forward, model.forward_ragged, model.prefill = forward, forward_ragged, prefill
         return model

@@ -14,7 +14,7 @@ from tests.scripts import together
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "faults"
-PRODUCT = ("treeopt", "profiler", "trees", "cli")
+PRODUCT = ("treeopt", "profiler", "trees", "cli", "tools")
 LEAST = 165
 ADD = "def add(a, b):\n    return a + b\n"
 FAULT = """One number is taken from the other.

@@ -43,7 +43,6 @@ def learnt_acceptance(outcomes: Outcomes, before: MeasuredAcceptance, *, texts: 
     table = AcceptanceTable(rows, counts=counts, standard_error=np.sqrt(rows * (1 - rows) / counts[:, None]))
     return replace(
         before,
-        context_tokens=None,
         table=table,
         texts=None,
         accepted_ranks=None,
@@ -83,16 +82,10 @@ def learnt_latency(before: StepLatency, samples: Mapping[TokenTree, Sequence[Ste
 def learnt_profile(
     profile: Profile, acceptance: MeasuredAcceptance, before: MeasuredAcceptance, latencies: Mapping[int, StepLatency]
 ) -> Profile:
-    """Return a profile with an acceptance in the place of another, and latencies in the place of those of some numbers.
-
-    It was counted at whatever contexts were decoded, so it takes the place of all that was measured by context.
-    """
-    others = set(map(id, profile.at_contexts(before))) - {id(before)}
+    """Return a profile with an acceptance in the place of another, and latencies in the place of those of some numbers."""
     return replace(
         profile,
-        acceptances=tuple(
-            acceptance if each is before else each for each in profile.acceptances if id(each) not in others
-        ),
+        acceptances=tuple(acceptance if each is before else each for each in profile.acceptances),
         latencies=tuple(latencies.get(number, each) for number, each in enumerate(profile.latencies)),
     )
 

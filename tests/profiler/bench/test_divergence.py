@@ -20,10 +20,11 @@ def after_any_token(model, plain, other, prompt=(3,)):
     return divergence(model, 0, prompt, plain, other)
 
 
-def accept_the_second_likeliest(_, draft, logits, noise):  # noqa: ARG001
+def accept_the_second_likeliest(_, drafts, logits, noise):  # noqa: ARG001
     """Verify greedily as if the target's second-likeliest token were what it wants, but for plain decoding."""
+    (draft,) = drafts
     place = 1 if len(draft.tokens) > 1 else 0
-    return verify_greedy(draft.children, draft.tokens, logits.topk(2).indices[:, place].tolist())
+    return [verify_greedy(draft.children, draft.tokens, logits.topk(2).indices[:, place].tolist())]
 
 
 class TestDivergence:
@@ -100,11 +101,11 @@ class TestBench:
     def test_each_text_counts_once_and_those_alike_do_not(self, target, draft, prompts, monkeypatch):
         true_test, wrong = AcceptLikeliest.__call__, prompts[1][-1]
 
-        def now_and_then(self, draft, logits, noise):
-            verdict = true_test(self, draft, logits, noise)
+        def now_and_then(self, drafts, logits, noise):
+            (draft,), (verdict,) = drafts, true_test(self, drafts, logits, noise)
             if len(draft.tokens) > 1 and draft.tokens[0] == wrong:
-                return Verdict(verdict.nodes[:1], int(logits[0].argmin()))
-            return verdict
+                return [Verdict(verdict.nodes[:1], int(logits[0].argmin()))]
+            return [verdict]
 
         kept = [prompt for prompt in prompts if wrong not in self.plain(target, prompt)] + [prompts[1]]
         assert len(kept) > 1
