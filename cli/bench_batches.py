@@ -52,18 +52,16 @@ def bench_batches(asked: BenchOptions) -> None:
 def _race(
     models: "ModelPair", drafts: "TokenModel", rivals: "Mapping[int, BatchRivals]", asked: BenchOptions
 ) -> "BatchRace":
-    """Return what is decoded; raises TreeoptError for more texts at a time than there are prompts."""
+    """Return what is decoded."""
     from treeopt.profiler.bench.batches import BatchRace
     from treeopt.profiler.bench.compare import workload_as_measured
     from treeopt.profiler.decoding import Decoding
     from treeopt.texts.prompts import bench_prompts
 
-    held_out, acceptance = bench_prompts(asked.prompts.load(models.tokenizer)), drafts.acceptance
-    if max(asked.batch_sizes) > len(held_out):
-        raise TreeoptError(
-            f"--batch-size: expected 1 to {len(held_out)}, the prompts kept for benchmarks. Got {max(asked.batch_sizes)}: "
-            "take fewer texts at a time, or more prompts with --prompts and --max-prompts."
-        )
+    acceptance = drafts.acceptance
+    held_out = bench_prompts(asked.prompts.load(models.tokenizer))
+    texts = max(len(held_out), *asked.batch_sizes)  # where prompts are too few they are decoded again, with other seeds
+    held_out = [held_out[number % len(held_out)] for number in range(texts)]
     return BatchRace(
         target=models.target,
         draft=models.draft,
