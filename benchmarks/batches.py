@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -236,7 +237,8 @@ def bundled_setup(count: int, max_new_tokens: int, dtype: str, device: str) -> S
     pair = load_pair(dtype=dtype, device=device)
     load: Any = transformers.AutoModelForCausalLM.from_pretrained  # its own types refuse their own models
     theirs = load(bundle.TARGET, dtype=pair.target.dtype).eval().to(device)
-    prompts = [pair.tokenizer.encode(text) for text in load_prompts()][:count]
+    bundled = [pair.tokenizer.encode(text) for text in load_prompts()]
+    prompts = list(islice(cycle(bundled), count))  # taken again, with other seeds, where they are too few
     return Setup(pair.target, pair.draft, theirs, prompts, max_new_tokens)
 
 
