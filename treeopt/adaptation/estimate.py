@@ -127,7 +127,7 @@ def probability(odds: Float64) -> Float64:
 def surprise(outcomes: Outcomes, expected: Float64) -> float:
     """Return by how many standard errors outcomes are off what was expected of them, (D, K): first ranks, or all later.
 
-    >>> surprise(Outcomes(np.array([[100.0]]), np.array([[60.0]])), np.array([[0.5]]))
+    >>> round(surprise(Outcomes(np.array([[100.0]]), np.array([[60.0]])), np.array([[0.5]])), 3)
     2.0
     """
     off = outcomes.accepted - outcomes.tried * expected
