@@ -50,7 +50,6 @@ TREES = {
     "16 nodes": level_widths([4, 4, 3, 2, 2]),
 }
 DYNAMIC = DynamicTree(top_k=2, depth=3, nodes=6)
-DYNAMIC_NAME = "dynamic, 6 nodes"
 FEW_PROMPTS = 16
 """Prompts that trees are raced on."""
 RANDOM_LENGTHS = range(100, 356, 4)

@@ -25,7 +25,7 @@ def bench_drift(asked: BenchOptions) -> None:
     from treeopt.report.drift_bench import drift_json, drift_table
 
     effort = _effort(asked)
-    learner, missing = _learner(asked, models)
+    learner, missing = _learner(models.draft)
     bench = DriftBench(
         models=models,
         effort=effort,
@@ -44,20 +44,15 @@ def bench_drift(asked: BenchOptions) -> None:
         save_drift_figure(rows, asked.plot, title=models_and_machine(models.described, machine))
 
 
-def _learner(asked: BenchOptions, models: "ModelPair") -> "tuple[Learner | None, str | None]":
+def _learner(draft: "LanguageModel") -> "tuple[Learner | None, str | None]":
     """Return what gives a draft of its own to every stream, and has it learn; or why it cannot."""
-    from treeopt.runtime.learning.learner import Learner, built_in
+    from treeopt.runtime.learning.learner import built_in, learning_copy
 
     try:
-        built_in(models.draft)
+        built_in(draft)
     except TreeoptError as error:
         return None, str(error)
-
-    def learner(draft: "LanguageModel") -> "tuple[LanguageModel, Learner]":
-        own = replace(asked.pair, quiet=True).load().draft if draft is models.draft else _spoilt(asked, models)
-        return own, Learner(own)
-
-    return learner, None
+    return learning_copy, None
 
 
 def _spoilt(asked: BenchOptions, models: "ModelPair") -> "LanguageModel":

@@ -11,7 +11,7 @@ from treeopt.adaptation.change import shape_of
 from treeopt.methods.drift_streams import Circumstances, Stream
 from treeopt.planner import Plan, PlanRequest, Where, requested_plan
 from treeopt.profiler import Journal, Measurement, Settings, clock_for
-from treeopt.profiler.bench.drift import DecodedStream, Way, computing, decode_stream
+from treeopt.profiler.bench.drift import DecodedStream, StreamPart, Way, computing, decode_stream
 from treeopt.profiler.bench.losslessness import greedy_losslessness
 from treeopt.profiler.latency.passes import ROOM_TOKENS
 from treeopt.records.drift import DriftStream, TimedStream, TimedText, TreeChange
@@ -27,6 +27,8 @@ RULE = "sequoia"
 FIXED, ADAPTED, BEST, LEARNING = "fixed", "adapted", "best", "learning"
 Learner = Callable[[LanguageModel], tuple[LanguageModel, Observer]]
 """From a draft to one that may be changed, and the observer that has it learn."""
+Drafted = Callable[[LanguageModel], tuple[LanguageModel, Observer | None]]
+"""From a stream's draft to the one that drafts, and what is told of its steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,13 +126,14 @@ class DriftBench:
         parts = [stream.before.part(drift_text), stream.behind.part(self.effort.texts - drift_text)]
         changes: list[TreeChange] = []
         at = [0]
+        adapting = Recalibration(before, _request(stream.before), on_change=partial(_note, changes, at))
         ways = {
             FIXED: self._way(stream, [trees[0], trees[0]]),
-            ADAPTED: self._adapted(stream, before, trees[0], partial(_note, changes, at)),
+            ADAPTED: self._way(stream, [trees[0], trees[0]], lambda draft: (draft, adapting)),
             BEST: self._way(stream, trees),
         }
         if self.learner is not None:
-            ways[LEARNING] = self._learning(stream, before, trees[0], self.learner)
+            ways[LEARNING] = self._way(stream, [trees[0], trees[0]], _learning(before, stream, self.learner))
         first = 1 if stream.steady else 0
         found = decode_stream(
             parts[first:],
@@ -154,67 +157,42 @@ class DriftBench:
             identical=self._identical(stream, parts[first:], found),
         )
 
-    def _way(self, stream: Stream, trees: Sequence[TokenTree]) -> Way:
-        """Return decoding with a tree before the change and one behind it."""
-        circumstances = (stream.before, stream.behind)
-        return Way(decoders=[partial(self._decoder, *each) for each in zip(circumstances, trees, strict=True)])
+    def _way(self, stream: Stream, trees: Sequence[TokenTree], drafted: Drafted = lambda draft: (draft, None)) -> Way:
+        """Return decoding with a tree before the change and one behind it, each draft as `drafted` returns it."""
 
-    def _adapted(self, stream: Stream, profile: Profile, tree: TokenTree, note: Callable[[Change], object]) -> Way:
-        recalibration = Recalibration(
-            profile,
-            _request(stream.before),
-            on_change=note,
-        )
-        return self._observed(stream, tree, lambda _: recalibration)
-
-    def _learning(self, stream: Stream, profile: Profile, tree: TokenTree, learner: Learner) -> Way:
-        recalibration = Recalibration(
-            profile,
-            _request(stream.before),
-        )
-        learning: dict[int, tuple[LanguageModel, Observer]] = {}
-
-        def both(draft: LanguageModel) -> tuple[LanguageModel, Observer | None]:
-            if id(draft) not in learning:
-                learning[id(draft)] = learner(draft)
-            own, observer = learning[id(draft)]
-            return own, observers(recalibration, observer)
-
-        def decoder(where: Circumstances) -> Decoder:
-            draft, observer = both(where.draft)
+        def decoder(where: Circumstances, tree: TokenTree) -> Decoder:
+            draft, observer = drafted(where.draft)
             return self._decoder(where, tree, observer, draft)
 
-        return Way(decoders=[partial(decoder, each) for each in (stream.before, stream.behind)])
-
-    def _observed(self, stream: Stream, tree: TokenTree, observer: Callable[[Circumstances], Observer]) -> Way:
-        def decoder(where: Circumstances) -> Decoder:
-            return self._decoder(where, tree, observer(where))
-
-        return Way(decoders=[partial(decoder, each) for each in (stream.before, stream.behind)])
+        parts = zip((stream.before, stream.behind), trees, strict=True)
+        return Way(decoders=[partial(decoder, *each) for each in parts])
 
     def _decoder(
-        self,
-        where: Circumstances,
-        tree: TokenTree,
-        observer: Observer | None = None,
-        draft: LanguageModel | None = None,
+        self, where: Circumstances, tree: TokenTree, observer: Observer | None, draft: LanguageModel
     ) -> Decoder:
-        return Decoder(
-            self.models.target,
-            draft or where.draft,
-            tree,
-            rule=RULE,
-            sampling=where.sampling,
-            on_step=observer,
-        )
+        return Decoder(self.models.target, draft, tree, rule=RULE, sampling=where.sampling, on_step=observer)
 
-    def _identical(self, stream: Stream, parts: Sequence[object], found: Sequence[DecodedStream]) -> bool | None:
+    def _identical(self, stream: Stream, parts: Sequence[StreamPart], found: Sequence[DecodedStream]) -> bool | None:
         """Return whether all ways decoded the same texts, to rounding; None where any were sampled."""
         if not (stream.before.sampling.greedy and stream.behind.sampling.greedy):
             return None
-        prompts = [prompt for part in parts for prompt in part.prompts]  # type: ignore[attr-defined]
+        prompts = [prompt for part in parts for prompt in part.prompts]
         first, *others = (each.tokens for each in found)
         return all(greedy_losslessness(self.models.target, prompts, first, other).lossless for other in others)
+
+
+def _learning(before: Profile, stream: Stream, learner: Learner) -> Drafted:
+    """Return what has each draft of a stream learn, in one copy, while the plan is re-calibrated."""
+    recalibration = Recalibration(before, _request(stream.before))
+    learning: dict[int, tuple[LanguageModel, Observer]] = {}
+
+    def drafted(draft: LanguageModel) -> tuple[LanguageModel, Observer | None]:
+        if id(draft) not in learning:
+            learning[id(draft)] = learner(draft)
+        own, observer = learning[id(draft)]
+        return own, observers(recalibration, observer)
+
+    return drafted
 
 
 def median_of(rows: Sequence[DriftStream]) -> DriftStream:

@@ -107,17 +107,19 @@ def step_model(
     Raises InfeasibleError naming what was measured.
     """
     where = Where(context_tokens=context_tokens, batch_size=batch_size, extrapolate=extrapolate)
-    drafts = context_models(profile, profile.acceptance(rule=rule, temperature=temperature), raw=raw)
-    found = condition(profile, drafts.acceptance.temperature, where)
-    return drafts.at(found.context_tokens).under(found, max_nodes=max_nodes if extrapolate else 0)
+    request = PlanRequest(rule=rule, temperature=temperature, where=where, raw=raw)
+    return requested_model(profile, request, max_nodes=max_nodes if extrapolate else 0)
 
 
-def requested_model(profile: Profile, request: PlanRequest) -> StepModel:
-    """Return the model of the condition that is asked for, of the rule, or else of the first one measured."""
+def requested_model(profile: Profile, request: PlanRequest, *, max_nodes: int = 0) -> StepModel:
+    """Return the model of the condition that is asked for, of the rule, or else of the first one measured.
+
+    With `max_nodes` it goes on as far beyond what was measured; raises InfeasibleError naming what was measured.
+    """
     acceptance = profile.acceptance(rule=request.rule, temperature=request.temperature)
     drafts = context_models(profile, acceptance, raw=request.raw)
     found = condition(profile, drafts.acceptance.temperature, request.where)
-    return drafts.at(found.context_tokens).under(found)
+    return drafts.at(found.context_tokens).under(found, max_nodes=max_nodes)
 
 
 def mixed(parts: Parts, context_tokens: int) -> TokenModel:

@@ -59,7 +59,7 @@ def _tree(fields: Fields) -> TreeBenchReport:
         drafter=fields.text("drafter") if "drafter" in fields else "model",
         rule=fields.text("rule"),
         temperature=fields.number("temperature"),
-        lossy=_flag(fields, "lossy"),
+        lossy=fields.flag("lossy"),
         nodes=fields.integer("nodes"),
         depth=fields.integer("depth", least=0),
         predicted_speedup=_estimate_or_number(fields, "predicted_speedup"),
@@ -123,7 +123,7 @@ def _method(fields: Fields) -> Row | NotRun:
             tokens_per_s=fields.number("tokens_per_s"),
             speedup=fields.number("speedup"),
             predicted_speedup=fields.number("predicted_speedup"),
-            lossless=_flag(fields, "lossless"),
+            lossless=fields.flag("lossless"),
             evidence=fields.text("evidence"),
             assumed=tuple(_texts(fields, "assumed")) if "assumed" in fields else (),
         )
@@ -146,7 +146,7 @@ def _engine(fields: Fields) -> EngineBench:
 def _engine_row(fields: Fields) -> EngineRow:
     row = EngineRow(
         length=fields.integer("length", least=0),
-        chosen=_flag(fields, "chosen"),
+        chosen=fields.flag("chosen"),
         tokens_per_step=fields.number("tokens_per_step"),
         predicted_tokens_per_step=_number(fields, "predicted_tokens_per_step"),
         tokens_per_s=fields.number("tokens_per_s"),
@@ -174,7 +174,7 @@ def _divergence(fields: Fields) -> Divergence:
         prompt=fields.integer("prompt", least=0),
         place=fields.integer("place", least=0),
         gap=fields.number("gap"),
-        near_tie=_flag(fields, "near_tie"),
+        near_tie=fields.flag("near_tie"),
     )
     fields.end()
     return found
@@ -203,15 +203,8 @@ def _known(fields: Fields, name: str) -> bool:
     return False
 
 
-def _flag(fields: Fields, name: str) -> bool:
-    value = fields.any(name)
-    if not isinstance(value, bool):
-        raise fields.error(name, "expected true or false.")
-    return value
-
-
 def _flag_or_none(fields: Fields, name: str) -> bool | None:
-    return _flag(fields, name) if _known(fields, name) else None
+    return fields.flag(name) if _known(fields, name) else None
 
 
 def _texts(fields: Fields, name: str) -> list[str]:

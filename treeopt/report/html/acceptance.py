@@ -54,14 +54,11 @@ def heat_map(name: str, label: str, measured: MeasuredAcceptance) -> Figure:
         + (" Below parents of rank 0." if table.parent_ranks > 1 else "")
         + (f" Shown: {', '.join(left_out)}." if left_out else "")
     )
-    return Figure(
+    return plot.figure(
         name=name,
         title=f"Acceptance, {shortened(label)}",
         caption=caption,
-        shapes=plot.shapes(),
         legend=tuple(Entry(f"cell{round(100 * opacity(value))}", "tree", f"{100 * value:g} %") for value in LEGEND),
-        width=plot.width,
-        height=plot.height,
     )
 
 

@@ -70,14 +70,11 @@ def grid(name: str, label: str, bench: GridReport) -> tuple[Figure, Table]:
         Entry("dot", "chain", "chains"),
         Entry("dashed", "plain", "came true"),
     )
-    figure = Figure(
+    figure = plot.figure(
         name=name,
         title=f"Grid {shortened(label, 50)}",
         caption=f"Measured speedup with its 95 % interval over the predicted one, rule {shortened(bench.rule)} at temperature {bench.temperature:g}.",
-        shapes=plot.shapes(),
         legend=legend,
-        width=plot.width,
-        height=plot.height,
     )
     rows = tuple(
         (
@@ -157,14 +154,11 @@ def engine(name: str, label: str, bench: EngineBench) -> tuple[Figure, Table]:
         Entry("star", "choice", "the choice"),
         Entry("dashed", "plain", "plain decoding"),
     )
-    figure = Figure(
+    figure = plot.figure(
         name=name,
         title=title,
         caption="Tokens per second over those of plain decoding in the same engine; bars span what repeats differ by.",
-        shapes=plot.shapes(),
         legend=legend,
-        width=plot.width,
-        height=plot.height,
     )
     header = (
         "draft tokens",
@@ -212,14 +206,11 @@ def pairs(name: str, title: str, caption: str, rows: list[Pair]) -> Figure:
             said = f"{shortened(label, 200)}: {word} {_text(value)}"
             plot.add(shape("circle", f"{style} {colour}", cx=plot.x(_value(value)), cy=top + 22, r=radius, title=said))
     legend = (PREDICTED, MEASURED, Entry("dashed", "plain", "plain decoding"))
-    return Figure(
+    return plot.figure(
         name=name,
         title=title,
         caption=caption,
-        shapes=plot.shapes(),
         legend=legend,
-        width=plot.width,
-        height=plot.height,
     )
 
 

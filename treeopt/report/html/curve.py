@@ -52,14 +52,11 @@ def drawn(curve: Curve) -> Figure:
     legend = [Entry("dot", colour, "measured median, 95 % interval"), Entry("line", colour, "planned with")]
     legend += [Entry("line", "other", "other conditions")] if others else []
     legend += [Entry("star", "choice", "the choice")] if mark is not None else []
-    return Figure(
+    return plot.figure(
         name=curve.name,
         title=curve.title,
         caption=curve.caption + (f" Beyond the axis: {counted(beyond, 'sample')}." if beyond else ""),
-        shapes=plot.shapes(),
         legend=tuple(legend),
-        width=plot.width,
-        height=plot.height,
     )
 
 

@@ -74,15 +74,12 @@ def steps(planned: Planned) -> Figure:
                 said = f"{way.shape}, {name}: {ms:.3g} of {whole:.3g} ms"
                 plot.add(shape("rect", f"bar {colour}", x=start, y=top + 16, width=end - start, height=12, title=said))
             at += ms
-    return Figure(
+    return plot.figure(
         name="steps",
         title="What a step is made of",
         caption="Milliseconds of one step as planned; overhead is all beside the passes of both models, and what it grows by "
         "with nodes and levels is part of theirs.",
-        shapes=plot.shapes(),
         legend=tuple(Entry("cell80", colour, name) for name, _, colour in PARTS),
-        width=plot.width,
-        height=plot.height,
     )
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from treeopt.report.html.shapes import Shape, dots, path, shape
+from treeopt.report.html.shapes import Entry, Figure, Shape, dots, path, shape
 
 WIDTH, HEIGHT = 460.0, 300.0
 """Pixels of a figure beside others; a narrow window makes it smaller."""
@@ -142,6 +142,18 @@ class Plot:
     def shapes(self) -> tuple[Shape, ...]:
         """Return the axes and all that was drawn between them."""
         return (*self._axes(), *self._drawn)
+
+    def figure(self, *, name: str, title: str, caption: str, legend: tuple[Entry, ...] = ()) -> Figure:
+        """Return all of it with what is said of it; arguments as of `Figure`."""
+        return Figure(
+            name=name,
+            title=title,
+            caption=caption,
+            shapes=self.shapes(),
+            legend=legend,
+            width=self.width,
+            height=self.height,
+        )
 
     def _axes(self) -> list[Shape]:
         left, right, bottom = self.x.start, self.x.end, self.y.start

@@ -64,15 +64,12 @@ def budgets_and_depths(plan: Plan) -> Figure:
         else:
             _mark(plot, each, said)
             legend.insert(0, Entry(MARKS[each.kind], f"mark-{each.kind}", said))
-    return Figure(
+    return plot.figure(
         name="map",
         title="Speedup over budget and depth",
         caption="Predicted tokens per second over those of plain decoding, of the tree of most tokens within each budget and "
         "depth: blue is faster than plain decoding, orange slower, denser is farther away.",
-        shapes=plot.shapes(),
         legend=tuple(legend),
-        width=plot.width,
-        height=plot.height,
     )
 
 
@@ -176,14 +173,11 @@ def bars(name: str, title: str, caption: str, rows: list[tuple[str, str, Estimat
         Entry("line", "ink", "95 % interval"),
         Entry("dashed", "plain", "plain decoding"),
     )
-    return Figure(
+    return plot.figure(
         name=name,
         title=title,
         caption=caption,
-        shapes=plot.shapes(),
         legend=legend,
-        width=plot.width,
-        height=plot.height,
     )
 
 
@@ -261,14 +255,11 @@ def _strips(name: str, title: str, segments: tuple[Segment, ...], *, across_batc
         for kind in ("tree", "chain", "plain")
     ]
     kinds = {each.choice.kind for each in segments}
-    return Figure(
+    return plot.figure(
         name=name,
         title=title,
         caption="The fastest way to decode, and where to switch; between measured conditions times lie on straight lines.",
-        shapes=plot.shapes(),
         legend=tuple(each for each in legend if each.colour in kinds),
-        width=plot.width,
-        height=plot.height,
     )
 
 

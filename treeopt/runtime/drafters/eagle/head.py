@@ -22,8 +22,6 @@ from treeopt.runtime.models.model import States, Wants
 from treeopt.runtime.models.rotary import Rotations
 from treeopt.runtime.models.transformer import Transformer
 
-Norm = Callable[[Tensor], Tensor]
-
 
 class Mixed(NamedTuple):
     """What the first layer is given."""
