@@ -11,14 +11,13 @@ from treeopt.cli.command import Command
 from treeopt.cli.options.inputs import PROFILE, file, is_profile, load_profile, output, read_any_tree
 from treeopt.cli.options.plan import PlanOptions
 from treeopt.cli.options.record import argument, group, option, options
-from treeopt.cli.waiting import patience
+from treeopt.cli.plan_profile import plan_profile
 from treeopt.errors import TreeoptError
 from treeopt.files.whole_files import STANDARD_STREAM, read_bytes, write_text
 
 if TYPE_CHECKING:
     from treeopt.planner import PlanRequest
-    from treeopt.records.profile import Profile
-    from treeopt.report.html.contents import Contents, LabelledBench, LabelledTree, Planned
+    from treeopt.report.html.contents import Contents, LabelledBench, LabelledTree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +68,7 @@ def _contents(paths: Sequence[Path], request: "PlanRequest") -> "Contents":
     for path in paths:
         if path not in profiles:
             _read(path, trees, benches)
-    planned = None if profile is None else _planned(profile, request)
+    planned = None if profile is None else plan_profile(profile, request)
     return Contents(planned=planned, trees=tuple(trees), benches=tuple(benches))
 
 
@@ -92,18 +91,3 @@ def _read(path: Path, trees: "list[LabelledTree]", benches: "list[LabelledBench]
             benches += [LabelledBench(name, each) for name, each in zip(names, found, strict=True)]
             return
     trees.append(LabelledTree(str(path), read_any_tree(path)))
-
-
-def _planned(profile: "Profile", request: "PlanRequest") -> "Planned":
-    """Return the profile with its plan, its drafters and its schedule, while those who wait are told."""
-    from treeopt.planner import drafter_choices, requested_plan
-    from treeopt.planner.scheduling import schedule_as_measured, several_conditions
-    from treeopt.report.html.contents import Planned
-
-    with patience("solving", unit="condition", total=1 + several_conditions(profile, request)) as tick:
-        plan = requested_plan(profile, request)
-        tick()
-        drafters = drafter_choices(profile, request, plan=plan) if profile.drafters else ()
-        return Planned(
-            profile=profile, plan=plan, schedule=schedule_as_measured(profile, request, tick), drafters=drafters
-        )

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,8 +14,8 @@ from treeopt.cli.options.plan import PlanOptions
 from treeopt.cli.options.record import given, group, option, options
 from treeopt.cli.options.sampling import sampling_text
 from treeopt.cli.outputs import Named, check_outputs
+from treeopt.cli.plan_profile import plan_profile
 from treeopt.cli.terminal import diagram_width, warn
-from treeopt.cli.waiting import patience
 from treeopt.errors import InterruptionError
 from treeopt.files.picture_file import checked_suffix
 from treeopt.files.whole_files import STANDARD_STREAM
@@ -23,7 +23,8 @@ from treeopt.report.text import quoted
 from treeopt.trees.drafter_setting import DRAFTERS
 
 if TYPE_CHECKING:
-    from treeopt.planner import DrafterChoice, Plan, Schedule
+    from treeopt.planner import Plan
+    from treeopt.planner.planned import Planned
     from treeopt.records.profile import Profile
     from treeopt.trees import TreeFile
     from treeopt.trees.tree_schedule import TreeSchedule
@@ -117,16 +118,15 @@ def solve(asked: SolveOptions) -> None:
         checked_suffix(asked.plot)
     if asked.schedule:
         asked.check_schedule()
-    from treeopt.planner import best_drafter, tree_file
+    from treeopt.planner import tree_file
     from treeopt.report.context_warnings import context_warnings
     from treeopt.report.plan_json import plan_json
     from treeopt.report.plan_text import plan_source, warnings
 
     profile = load_profile(asked.profile_path)
-    found = _planned(profile, asked.plan, asked.drafter)
+    found = plan_profile(profile, asked.plan.request, asked.drafter)
     plan = found.plan
-    best = best_drafter(found.drafters, plan.objective) if found.drafters else None
-    chosen = tree_file(plan, profile, source=plan_source(asked.profile_path, plan), choice=best)
+    chosen = tree_file(plan, profile, source=plan_source(asked.profile_path, plan), choice=found.best)
     report = (
         plan_json(plan, profile, found.schedule, found.drafters)
         if asked.as_json
@@ -142,32 +142,7 @@ def solve(asked: SolveOptions) -> None:
         click.echo(f"\nWritten to {written}. Next: {_next(asked, plan, profile)}")
 
 
-class _Planned(NamedTuple):
-    plan: "Plan"
-    schedule: "Schedule | None"
-    """Where several conditions were measured."""
-    drafters: "tuple[DrafterChoice, ...]"
-    """The best of each, where others than the draft model were measured."""
-
-
-def _planned(profile: "Profile", asked: PlanOptions, drafter: str | None) -> _Planned:
-    """Return all that is planned, of one drafter alone where it is asked for, while those who wait are told."""
-    from treeopt.planner import chosen_drafter, drafter_choices, requested_plan
-    from treeopt.planner.scheduling import schedule_as_measured, several_conditions
-
-    request, several = asked.request, bool(profile.drafters) or drafter is not None
-    with patience("solving", unit="condition", total=1 + several + several_conditions(profile, request)) as tick:
-        plan = requested_plan(profile, request)
-        tick()
-        drafters = drafter_choices(profile, request, plan=plan) if several else ()
-        if several:
-            tick()
-        if drafter is not None:
-            drafters = (chosen_drafter(drafters, drafter),)
-        return _Planned(plan, schedule_as_measured(profile, request, tick), drafters)
-
-
-def _text(asked: SolveOptions, found: _Planned, profile: "Profile", chosen: "TreeFile") -> str:
+def _text(asked: SolveOptions, found: "Planned", profile: "Profile", chosen: "TreeFile") -> str:
     """Return the tables and the tree, where there is one, as wide as the terminal."""
     from treeopt.report.plan_text import plan_text
     from treeopt.trees import draw_text
@@ -198,7 +173,7 @@ def _next(asked: SolveOptions, plan: "Plan", profile: "Profile") -> str:
 Writer = tuple[Path, Callable[[Path], None]]
 
 
-def _writers(asked: SolveOptions, found: _Planned, profile: "Profile", chosen: "TreeFile") -> list[Writer]:
+def _writers(asked: SolveOptions, found: "Planned", profile: "Profile", chosen: "TreeFile") -> list[Writer]:
     """Return the files that are wanted, each with what writes it."""
     from treeopt.report.plan_figure import save_plan_figure
     from treeopt.report.plan_text import subject
@@ -213,7 +188,7 @@ def _writers(asked: SolveOptions, found: _Planned, profile: "Profile", chosen: "
     return writers
 
 
-def _tree_schedule(found: _Planned, profile: "Profile", asked: SolveOptions) -> "TreeSchedule":
+def _tree_schedule(found: "Planned", profile: "Profile", asked: SolveOptions) -> "TreeSchedule":
     """Return the trees by number of texts, under the plan's rule, at its temperature and context length."""
     from treeopt.planner import tree_file
     from treeopt.planner.scheduling import schedule_as_measured, tree_schedule

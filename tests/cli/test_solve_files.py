@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.cli.invented import FOUR_CONDITIONS, NOISY, TABLE, call, invented, saved, solved, solved_json
-from treeopt.cli import solve as solve_command
+from treeopt.cli.plan_profile import plan_profile
 from treeopt.planner import drafter_choices, plan, schedule
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.profile import Profile
@@ -211,10 +211,10 @@ class TestSchedule:
             name="prompt-lookup", values=(SettingValue(name="length", value=3), SettingValue(name="ngram", value=2))
         )
         monkeypatch.setattr(
-            "treeopt.planner.best_drafter",
+            "treeopt.planner.planned.best_drafter",
             lambda choices, *_: replace(choices[0], setting=lookup, rule="target", tree=None, reach=None),
         )
-        monkeypatch.setattr("treeopt.cli.solve._planned", with_drafters(solve_command._planned))
+        monkeypatch.setattr("treeopt.cli.solve.plan_profile", with_drafters(plan_profile))
         found = call("solve", "--schedule", "--context-tokens", 256, "-o", "beside.json")
         assert found.exit_code == 0, repr(found.exception) + found.output[-300:]
         assert (folder / "beside.json").read_bytes() == (folder / "alone.json").read_bytes()
@@ -223,8 +223,8 @@ class TestSchedule:
 def with_drafters(planned: Callable[..., Any]) -> Callable[..., Any]:
     """Return a planner that says of the draft model what is said where several drafters were measured."""
 
-    def found(profile: Profile, asked: Any, drafter: str | None) -> Any:
-        made = planned(profile, asked, drafter)
-        return made._replace(drafters=drafter_choices(profile, asked.request, plan=made.plan))
+    def found(profile: Profile, request: Any, drafter: str | None) -> Any:
+        made = planned(profile, request, drafter)
+        return replace(made, drafters=drafter_choices(profile, request, plan=made.plan))
 
     return found

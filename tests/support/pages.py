@@ -10,13 +10,14 @@ import numpy as np
 
 from tests.cli.invented import FOUR_CONDITIONS, TABLE, invented
 from treeopt.planner import drafter_choices, requested_plan
+from treeopt.planner.planned import Planned
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.scheduling import schedule_as_measured
 from treeopt.records.latency import Estimate
 from treeopt.records.profile import Profile
 from treeopt.records.results import Divergence, EngineBench, EngineRow, NotRun, Row
 from treeopt.report.grid_bench import GridReport, GridTreeReport
-from treeopt.report.html.contents import Contents, LabelledBench, LabelledTree, Planned
+from treeopt.report.html.contents import Contents, LabelledBench, LabelledTree
 from treeopt.report.tree_bench import TreeBenchReport
 from treeopt.trees import Provenance, TokenTree, TreeFile
 

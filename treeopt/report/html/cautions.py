@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 
+from treeopt.planner.planned import Planned
 from treeopt.records.identity import Identity
 from treeopt.records.profile import Profile
 from treeopt.records.warnings import Caution, OtherPair, TextDiffers, TextsDiffer
 from treeopt.report.context_warnings import context_warnings
-from treeopt.report.html.contents import Contents, Planned
+from treeopt.report.html.contents import Contents
 from treeopt.report.html.shapes import shortened
 from treeopt.report.plan_text import warnings as plan_warnings
 from treeopt.report.probe_text import doubts

@@ -3,32 +3,14 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from treeopt.planner import DrafterChoice, Plan, Schedule, best_drafter
+from treeopt.planner.planned import Planned
 from treeopt.records.results import EngineBench, Row
 from treeopt.report.grid_bench import GridReport
 from treeopt.report.tree_bench import TreeBenchReport
 from treeopt.trees import TreeFile
 
 if TYPE_CHECKING:
-    from treeopt.records.profile import Profile
     from treeopt.report.bench_file import Bench, Methods
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    """A profile, and all that follows from it."""
-
-    profile: "Profile"
-    plan: Plan
-    schedule: Schedule | None = None
-    """Where several conditions were measured."""
-    drafters: tuple[DrafterChoice, ...] = ()
-    """The best of each, where others than the draft model were measured."""
-
-    @property
-    def best(self) -> DrafterChoice | None:
-        """The best drafter's choice, None where only the draft model was measured."""
-        return best_drafter(self.drafters, self.plan.objective) if self.drafters else None
 
 
 @dataclass(frozen=True, slots=True)

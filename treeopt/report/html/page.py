@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from importlib import resources
 
 from treeopt.pictures.themes import DARK, LIGHT, Theme
+from treeopt.planner.planned import Planned
 from treeopt.report.html import acceptance, benches, passes, speedups
 from treeopt.report.html.cautions import cautions
-from treeopt.report.html.contents import Contents, Planned
+from treeopt.report.html.contents import Contents
 from treeopt.report.html.shapes import Figure, shortened
 from treeopt.report.html.tables import Table
 from treeopt.report.html.tree_drawing import nodes_table, tree_figure

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from treeopt.planner.costs import sizes, step_costs
+from treeopt.planner.planned import Planned
 from treeopt.records.latency import LatencyTable
 from treeopt.records.profile import Profile, StepLatency
-from treeopt.report.html.contents import Planned
 from treeopt.report.html.curve import MS, Curve, drawn
 from treeopt.report.html.plot import RIGHT, ROW, TOP, Plot
 from treeopt.report.html.shapes import Entry, Figure, shape

@@ -6,8 +6,8 @@ import numpy as np
 
 from treeopt.planner import Candidate, Plan, Schedule, Segment
 from treeopt.planner.fastest import speeds
+from treeopt.planner.planned import Planned
 from treeopt.records.latency import Estimate
-from treeopt.report.html.contents import Planned
 from treeopt.report.html.plot import RIGHT, ROW, Plot, axis_end
 from treeopt.report.html.shapes import Entry, Figure, shape, shortened
 from treeopt.report.html.tables import Table

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
+from treeopt.planner.planned import Planned
 from treeopt.records.latency import Estimate
 from treeopt.records.results import EngineRow
-from treeopt.report.html.contents import Contents, Planned
+from treeopt.report.html.contents import Contents
 from treeopt.report.html.shapes import shortened
 from treeopt.report.tree_bench import TreeBenchReport
 from treeopt.trees import TreeFile

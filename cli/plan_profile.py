@@ -1,0 +1,32 @@
+"""Planning all that a profile holds, while those who wait are told."""
+
+from typing import TYPE_CHECKING
+
+from treeopt.cli.waiting import patience
+
+if TYPE_CHECKING:
+    from treeopt.planner import PlanRequest
+    from treeopt.planner.planned import Planned
+    from treeopt.records.profile import Profile
+
+
+def plan_profile(profile: "Profile", request: "PlanRequest", drafter: str | None = None) -> "Planned":
+    """Return all that is planned, of one drafter alone where it is asked for.
+
+    Raises InfeasibleError for what was not measured.
+    """
+    from treeopt.planner import chosen_drafter, drafter_choices, requested_plan
+    from treeopt.planner.planned import Planned
+    from treeopt.planner.scheduling import schedule_as_measured, several_conditions
+
+    several = bool(profile.drafters) or drafter is not None
+    with patience("solving", unit="condition", total=1 + several + several_conditions(profile, request)) as tick:
+        plan = requested_plan(profile, request)
+        tick()
+        drafters = drafter_choices(profile, request, plan=plan) if several else ()
+        if several:
+            tick()
+        if drafter is not None:
+            drafters = (chosen_drafter(drafters, drafter),)
+        schedule = schedule_as_measured(profile, request, tick)
+    return Planned(profile=profile, plan=plan, schedule=schedule, drafters=drafters)

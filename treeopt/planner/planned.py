@@ -1,0 +1,26 @@
+"""A profile, and all that is planned from it."""
+
+from dataclasses import dataclass
+
+from treeopt.array_record import ShortRepr
+from treeopt.planner.drafters import DrafterChoice, best_drafter
+from treeopt.planner.plan_record import Plan
+from treeopt.planner.scheduling import Schedule
+from treeopt.records.profile import Profile
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Planned(ShortRepr):
+    """A profile, its plan, and what further conditions and drafters that were measured make of it."""
+
+    profile: Profile
+    plan: Plan
+    schedule: Schedule | None = None
+    """Where several conditions were measured."""
+    drafters: tuple[DrafterChoice, ...] = ()
+    """The best of each, where others than the draft model were measured."""
+
+    @property
+    def best(self) -> DrafterChoice | None:
+        """The best drafter's choice, None where only the draft model was measured."""
+        return best_drafter(self.drafters, self.plan.objective) if self.drafters else None
