@@ -6,15 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treeopt.files.picture_file import save_drawing
+from treeopt.pictures.panels import PanelGrid
 from treeopt.pictures.style import (
     BLUE,
     GREEN,
     INK,
     MUTED,
     ORANGE,
-    POINTS,
-    WHITE,
-    Heading,
     grid_lines,
     legend_below,
     name_axes,
@@ -26,8 +24,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_PANEL, _HEIGHT, _LEFT, _GAP, _BELOW, _TOP = 210.0, 150.0, 50.0, 40.0, 78.0, 24.0  # points
-_COLUMNS = 3
+_PANELS = PanelGrid(
+    width=210.0, height=150.0, left=50.0, gap=40.0, above=24.0, below=78.0, columns=3, least_width=546.0
+)
 _WAYS = {"fixed": (MUTED, "plan made before"), "adapted": (BLUE, "re-calibrated"), "learning": (GREEN, "learning")}
 _WAYS |= {"best": (ORANGE, "plan made behind")}
 
@@ -47,23 +46,12 @@ def save_drift_figure(rows: Sequence[DriftStream], path: Path | str, *, title: s
 
 
 def _draw(rows: Sequence[DriftStream], *, title: str, subtitle: str) -> "Figure":
-    from matplotlib.figure import Figure
-
-    columns = min(len(rows), _COLUMNS)
-    lines = -(-len(rows) // columns)
-    width = max(2.6 * _PANEL, _LEFT + columns * (_PANEL + _GAP))
-    heading = Heading.fitting(title, subtitle, width=width)
-    height = heading.height + lines * (_TOP + _HEIGHT + _BELOW)
-    figure = Figure(figsize=(width / POINTS, height / POINTS), facecolor=WHITE)
-    heading.draw(figure)
-    for number, row in enumerate(rows):
-        line, column = divmod(number, columns)
-        left = _LEFT + column * (_PANEL + _GAP)
-        bottom = height - heading.height - (line + 1) * (_TOP + _HEIGHT) - line * _BELOW
-        axes = figure.add_axes((left / width, bottom / height, _PANEL / width, _HEIGHT / height))
+    figure, panels = _PANELS.begin(len(rows), title=title, subtitle=subtitle)
+    for number, (axes, row) in enumerate(zip(panels, rows, strict=True)):
         _draw_panel(axes, row)
-        name_axes(axes, shown(row.name), "tokens of the stream", "tokens per second" if column == 0 else "")
-        if column == 0:
+        first = _PANELS.begins_row(number)
+        name_axes(axes, shown(row.name), "tokens of the stream", "tokens per second" if first else "")
+        if first:
             legend_below(axes, columns=2)
     return figure
 

@@ -5,14 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treeopt.files.picture_file import save_drawing
+from treeopt.pictures.panels import PanelGrid
 from treeopt.pictures.style import (
     BLUE,
     INK,
     MUTED,
     ORANGE,
-    POINTS,
-    WHITE,
-    Heading,
     grid_lines,
     legend_below,
     name_axes,
@@ -25,8 +23,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_PANEL, _HEIGHT, _LEFT, _GAP, _BELOW, _TOP = 190.0, 170.0, 46.0, 34.0, 78.0, 24.0  # points
-_COLUMNS = 4
+_PANELS = PanelGrid(
+    width=190.0, height=170.0, left=46.0, gap=34.0, above=24.0, below=78.0, columns=4, least_width=418.0
+)
 
 
 def save_engine_figure(benches: Sequence[EngineBench], path: Path | str, *, title: str, subtitle: str = "") -> None:
@@ -44,24 +43,13 @@ def save_engine_figure(benches: Sequence[EngineBench], path: Path | str, *, titl
 
 
 def _draw(benches: Sequence[EngineBench], *, title: str, subtitle: str) -> "Figure":
-    from matplotlib.figure import Figure
-
     engines = list(dict.fromkeys((each.engine, each.version) for each in benches))
-    columns = min(len(engines), _COLUMNS)
-    rows = -(-len(engines) // columns)
-    width = max(2.2 * _PANEL, _LEFT + columns * (_PANEL + _GAP))
-    heading = Heading.fitting(title, subtitle, width=width)
-    height = heading.height + rows * (_TOP + _HEIGHT + _BELOW)
-    figure = Figure(figsize=(width / POINTS, height / POINTS), facecolor=WHITE)
-    heading.draw(figure)
-    for number, (engine, version) in enumerate(engines):
-        row, column = divmod(number, columns)
-        left = _LEFT + column * (_PANEL + _GAP)
-        bottom = height - heading.height - (row + 1) * (_TOP + _HEIGHT) - row * _BELOW
-        axes = figure.add_axes((left / width, bottom / height, _PANEL / width, _HEIGHT / height))
+    figure, panels = _PANELS.begin(len(engines), title=title, subtitle=subtitle)
+    for number, (axes, (engine, version)) in enumerate(zip(panels, engines, strict=True)):
         _draw_panel(axes, [each for each in benches if (each.engine, each.version) == (engine, version)])
-        name_axes(axes, shown(engine), "draft tokens", "speedup over plain decoding" if column == 0 else "")
-        if column == 0:
+        first = _PANELS.begins_row(number)
+        name_axes(axes, shown(engine), "draft tokens", "speedup over plain decoding" if first else "")
+        if first:
             legend_below(axes, columns=3)
     return figure
 
