@@ -13,6 +13,21 @@ from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.profile import Machine, MeasuredAcceptance, Pair, Profile, StepLatency
 
+COMMANDS = [
+    "profile",
+    "solve",
+    "show",
+    "compare",
+    "probe",
+    "export",
+    "import",
+    "run",
+    "bench",
+    "simulate",
+    "report",
+    "doctor",
+]
+"""All there are, in the order of the help."""
 COUNTS = (1, 2, 4, 8, 12, 16, 24, 32)
 TABLE = AcceptanceTable([[0.7, 0.15, 0.05], [0.65, 0.15, 0.05], [0.6, 0.15, 0.05], [0.5, 0.1, 0.05]])
 NOISY = AcceptanceTable([[0.6, 0.1, 0.11], [0.6, 0.1, 0.11]], standard_error=np.full((2, 3), 0.02))

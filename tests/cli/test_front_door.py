@@ -12,26 +12,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.cli.invented import call, invented, saved
+from tests.cli.invented import COMMANDS, call, invented, saved
 from treeopt.cli.main import main
 from treeopt.files import pipes
 from treeopt.records.profile import Profile
 from treeopt.trees import TokenTree, load
-
-COMMANDS = (
-    "profile",
-    "solve",
-    "show",
-    "compare",
-    "probe",
-    "export",
-    "import",
-    "run",
-    "bench",
-    "simulate",
-    "report",
-    "doctor",
-)
 
 
 @pytest.fixture
@@ -53,7 +38,7 @@ def refused(*command: object, code: int = 1) -> str:
 class TestHelp:
     def test_no_summary_is_cut(self) -> None:
         listed = call("--help").stdout.partition("Commands:")[2]
-        assert [line.split()[0] for line in listed.strip().splitlines()] == list(COMMANDS)
+        assert [line.split()[0] for line in listed.strip().splitlines()] == COMMANDS
         assert "..." not in listed
         assert all(line.endswith(".") for line in listed.strip().splitlines())
 

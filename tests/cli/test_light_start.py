@@ -10,23 +10,10 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 import treeopt
+from tests.cli.invented import COMMANDS
 from treeopt.cli import lazy
 from treeopt.cli.main import Commands, main
 
-NAMES = [
-    "profile",
-    "solve",
-    "show",
-    "compare",
-    "probe",
-    "export",
-    "import",
-    "run",
-    "bench",
-    "simulate",
-    "report",
-    "doctor",
-]
 HEAVY = [
     "numpy",
     "torch",
@@ -67,7 +54,7 @@ def test_help_imports_nothing_heavy() -> None:
 def test_help_lists_every_command_in_the_order_of_use_with_its_summary_uncut() -> None:
     lines = CliRunner().invoke(main, ["--help"], terminal_width=80).stdout.splitlines()
     listed = lines[lines.index("Commands:") + 1 :]
-    assert [line.split()[0] for line in listed] == NAMES
+    assert [line.split()[0] for line in listed] == COMMANDS
     assert all(line.endswith(".") and not line.endswith("..") and len(line) <= 80 for line in listed)
 
 
@@ -77,7 +64,7 @@ def test_completion_of_commands_and_options() -> None:
         arguments, incomplete = list(typed[:-1]), typed[-1]
         return [each.value for each in ShellComplete(main, {}, "treeopt", "_T").get_completions(arguments, incomplete)]
 
-    assert completed("") == NAMES
+    assert completed("") == COMMANDS
     assert completed("s") == ["solve", "show", "simulate"]
     assert completed("--") == ["--version", "--debug", "--help"]
 
@@ -89,8 +76,8 @@ def test_completion_of_a_commands_options() -> None:
 
 def test_every_command_is_where_it_is_said_to_be() -> None:
     with main.make_context("treeopt", ["--help"], resilient_parsing=True) as context:
-        assert list(Commands.places) == NAMES == main.list_commands(context)
-        for name in NAMES:
+        assert list(Commands.places) == COMMANDS == main.list_commands(context)
+        for name in COMMANDS:
             command = main.get_command(context, name)
             assert isinstance(command, click.Command)
             assert command.name == name
