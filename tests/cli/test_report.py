@@ -65,6 +65,11 @@ def test_what_was_asked_for_is_planned(files: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "code", "said"),
     [
+        (
+            '{"tool": "treeopt 1", "streams": []}',
+            1,
+            "of a tree, of --grid, --systems or --engine. Is it of another mode",
+        ),
         ('{"tool": "treeopt 1", "load": {}}', 1, "expected what treeopt bench --output writes"),
         ('{"tool": "treeopt 1", "rows": [', 1, "expected JSON"),
         ('{"tool": "treeopt 1", "rows": [{"system": 1}]}', 1, r"rows[0]"),

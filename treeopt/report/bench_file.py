@@ -49,7 +49,11 @@ def _bench(fields: Fields) -> Bench:
     elif "measured_speedup" in fields:
         found = _tree(fields)
     else:
-        raise fields.error("content", "expected what treeopt bench --output writes. Is it another command's JSON?")
+        raise fields.error(
+            "content",
+            "expected what treeopt bench --output writes of a tree, of --grid, --systems or --engine. Is it of another mode "
+            "or command?",
+        )
     fields.end()
     return found
 
