@@ -77,7 +77,7 @@ report-pictures: demo .venv/ready-browser
 	$(BIN)/treeopt bench --engine transformers --profile $(REPORT)/engine.yaml --output $(REPORT)/engine.json
 	$(BIN)/treeopt report $(REPORT)/profile.yaml $(REPORT)/tree.json $(REPORT)/bench.json $(REPORT)/engine.json \
 		--output $(REPORT)/report.html
-	$(BIN)/python tools/report_pictures.py $(REPORT)/report.html docs/images/report-everything --only 1280-dark --height 5600
+	$(BIN)/python tools/report_pictures.py $(REPORT)/report.html docs/images/report-everything --only 1280-dark --height 9000
 
 faults: .venv/ready-to-test
 	$(BIN)/python tools/faults.py

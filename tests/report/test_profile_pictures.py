@@ -13,6 +13,7 @@ from treeopt.records.profile import Profile
 from treeopt.report.acceptance_figure import save_acceptance_figure
 from treeopt.report.curve_figure import save_curve_figure
 from treeopt.report.curve_text import LEAST_WIDTH, acceptance_text, curve_text
+from treeopt.report.profile_words import labelled_acceptances
 
 ROOT = Path(__file__).parents[2]
 MANY = invented(conditions=[(context, batch) for context in (64, 256, 4096) for batch in (1, 2, 16)], verify_noise=0.2)
@@ -112,3 +113,10 @@ def test_what_is_left_out_of_a_narrow_map_is_said() -> None:
     assert "…" in text
     assert "left out: ranks from 7 on, to 30" in text
     assert "left out" not in acceptance_text(wide, 300)
+
+
+def test_acceptance_at_several_contexts_has_labels_that_tell_them_apart():
+    profile = Profile.load(Path(__file__).parents[1] / "data" / "profile-contexts.yaml")
+    labels = [label for label, _ in labelled_acceptances(profile)]
+    assert len(set(labels)) == len(labels) == 3
+    assert [label.endswith("tokens of context") for label in labels] == [True, True, False]

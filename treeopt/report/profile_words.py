@@ -37,7 +37,7 @@ def under(profile: Profile) -> str:
 def labelled_acceptances(profile: Profile) -> list[tuple[str, MeasuredAcceptance]]:
     """Return every acceptance of a profile under a label, those of drafters of static trees too."""
     found = [
-        (f"{rule_label(each.rule)} at temperature {each.temperature:g}{_source(each)}", each)
+        (f"{rule_label(each.rule)} at temperature {each.temperature:g}{_context(each)}{_source(each)}", each)
         for each in profile.acceptances
     ]
     for drafter in profile.drafters:
@@ -45,6 +45,10 @@ def labelled_acceptances(profile: Profile) -> list[tuple[str, MeasuredAcceptance
             (f"{drafter.name} at temperature {each.sampling.temperature:g}", each.acceptance) for each in drafter.trees
         ]
     return found
+
+
+def _context(measured: MeasuredAcceptance) -> str:
+    return "" if measured.context_tokens is None else f", {measured.context_tokens} tokens of context"
 
 
 def _source(measured: MeasuredAcceptance) -> str:
