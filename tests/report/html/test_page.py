@@ -148,6 +148,17 @@ def test_the_verdict_is_of_the_bench_of_the_choice_and_of_no_other() -> None:
     )
 
 
+def test_the_verdict_on_a_drafter_with_trees_of_its_own_is_of_the_bench_of_its_setting() -> None:
+    found = planned(Profile.load(ROOT / "tests/data/profile-drafters.yaml"))
+    choice = next(each for each in found.drafters if each.tree is None)
+    found = replace(found, drafters=(replace(choice, speedup=Estimate(9.0, 8.0, 10.0)),))
+    own = bench_of(found, 1.234, drafter=choice.setting.words, rule=choice.rule, predicted_speedup=None)
+    for bench, measured in ((own, 1.234), (replace(own, drafter="model"), None), (replace(own, temperature=0.9), None)):
+        told = verdict(Contents(planned=found, benches=(LabelledBench("b", bench),)))
+        assert told is not None
+        assert (told.measured, told.promised) == (measured, 9.0)
+
+
 def test_the_verdict_of_trees_and_benches_alone() -> None:
     known = Provenance(pair="a + b", rule="sequoia", temperature=0.0, speedup=1.5)
     tree = LabelledTree("t", TreeFile(tree=TokenTree([-1, 0, 0]), provenance=known))

@@ -59,10 +59,13 @@ def verdict(contents: Contents) -> Verdict | None:
 def _of_plan(planned: Planned, contents: Contents) -> Verdict:
     plan, best, engine = planned.plan, planned.best, planned.profile.engine
     if best is not None and best.setting.name != "model":
-        depth = 0 if best.tree is None else best.tree.max_depth
-        shape = f"{best.setting.words}, {best.shape}" if best.tree is not None else best.setting.words
-        found = _bench(contents, best.nodes, depth, best.rule, plan.temperature, best.setting.words)
-        return _verdict(shape, best.nodes, depth, best.speedup.value, found)
+        words = best.setting.words
+        if best.tree is None:  # its words say all; the tree of its file is a stand-in
+            found = _bench(contents, None, best.rule, plan.temperature, words)
+            return _verdict(words, best.nodes, 0, best.speedup.value, found)
+        size = best.nodes, best.tree.max_depth
+        found = _bench(contents, size, best.rule, plan.temperature, words)
+        return _verdict(f"{words}, {best.shape}", *size, best.speedup.value, found)
     choice = plan.choice
     nodes, depth = choice.tree.nodes, choice.tree.max_depth
     shape = _shape(choice.kind, nodes)
@@ -85,7 +88,7 @@ def _of_plan(planned: Planned, contents: Contents) -> Verdict:
             measured=None if row is None else row.speedup,
             engine=engine.name,
         )
-    found = _bench(contents, nodes, depth, plan.rule, plan.temperature, "model")
+    found = _bench(contents, (nodes, depth), plan.rule, plan.temperature, "model")
     return _verdict(
         shape,
         nodes,
@@ -101,7 +104,7 @@ def _of_tree(content: TreeFile, contents: Contents) -> Verdict:
     tree, known = content.tree, content.provenance
     rule, temperature = (known.rule, known.temperature) if known else (None, None)
     drafter = "model" if content.drafter is None else content.drafter.words
-    found = _bench(contents, tree.nodes, tree.max_depth, rule, temperature, drafter)
+    found = _bench(contents, (tree.nodes, tree.max_depth), rule, temperature, drafter)
     shape = _shape(kind_of(tree), tree.nodes)
     shape = shape if content.drafter is None else f"{drafter}, {shape}"
     return _verdict(shape, tree.nodes, tree.max_depth, known.speedup if known else None, found)
@@ -136,16 +139,21 @@ class _Found:
 
 
 def _bench(
-    contents: Contents, nodes: int, depth: int, rule: str | None, temperature: float | None, drafter: str
+    contents: Contents, size: tuple[int, int] | None, rule: str | None, temperature: float | None, drafter: str
 ) -> _Found | None:
-    """Return the bench of a tree as it was planned, None where there is none; at temperature 0 all rules accept alike."""
+    """Return the bench of what was planned, None where there is none; at temperature 0 all rules accept alike.
+
+    Args:
+        contents: with the benches.
+        size: nodes and depth of the tree; None for a drafter that brings its own.
+        rule: None where nobody knows.
+        temperature: likewise.
+        drafter: with its setting, in words.
+    """
     for _, bench in contents.tree_benches:
         same_rule = rule in (None, bench.rule) or temperature == 0
-        if (
-            (bench.nodes, bench.depth, bench.drafter) == (nodes, depth, drafter)
-            and same_rule
-            and temperature in (None, bench.temperature)
-        ):
+        same_tree = size in (None, (bench.nodes, bench.depth)) and bench.drafter == drafter
+        if same_tree and same_rule and temperature in (None, bench.temperature):
             return _Found.of(bench)
     return None
 
