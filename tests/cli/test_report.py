@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invented import call, invented, saved
-from tests.support.pages import ENGINE, Page, bench_of, planned
+from tests.support.pages import BATCHES, ENGINE, STREAMS, Page, bench_of, planned
+from treeopt.report.batch_bench import batch_bench_json
+from treeopt.report.drift_bench import drift_json
 from treeopt.report.engine_bench import engine_bench_json
 from treeopt.report.json_text import json_text
 from treeopt.trees import TokenTree
@@ -17,14 +19,16 @@ def files(folder: Path) -> Path:
     TokenTree([-1, 0, 0, 1]).save(folder / "tree.json")
     (folder / "bench.json").write_text(json_text(bench_of(planned(), 1.5)))
     (folder / "engine.json").write_text(f"[{engine_bench_json(ENGINE)}]")
+    (folder / "batches.json").write_text(batch_bench_json(BATCHES))
+    (folder / "drift.json").write_text(drift_json(STREAMS.streams))
     return folder
 
 
 def test_files_come_in_any_order(files: Path) -> None:
     pages = []
     for names in (
-        ("profile.yaml", "tree.json", "bench.json", "engine.json"),
-        ("bench.json", "engine.json", "tree.json", "profile.yaml"),
+        ("profile.yaml", "tree.json", "bench.json", "engine.json", "batches.json", "drift.json"),
+        ("drift.json", "batches.json", "bench.json", "engine.json", "tree.json", "profile.yaml"),
     ):
         result = call("report", *names, "-o", "page.html")
         assert (result.exit_code, result.stdout) == (0, "")
@@ -34,7 +38,7 @@ def test_files_come_in_any_order(files: Path) -> None:
     seen = Page(pages[0])
     assert seen.texts("h1", id="verdict") == [""]
     assert "1.50 times plain, promised" in seen.texts("bdi")[1]
-    assert {"tree-0", "engine-0", "benches"} <= set(seen.attributes("figure", "id"))
+    assert {"tree-0", "engine-0", "benches", "batch-0", "drift-0-0"} <= set(seen.attributes("figure", "id"))
 
 
 def test_without_files_it_is_the_profile_of_the_folder(files: Path) -> None:
@@ -65,12 +69,12 @@ def test_what_was_asked_for_is_planned(files: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "code", "said"),
     [
+        ('{"tool": "treeopt 1", "streams": []}', 1, "streams: expected a list of at least one"),
         (
-            '{"tool": "treeopt 1", "streams": []}',
+            '{"tool": "treeopt 1", "load": {}}',
             1,
-            "of a tree, of --grid, --systems or --engine. Is it of another mode",
+            "expected what treeopt bench --output writes. Is it of another command",
         ),
-        ('{"tool": "treeopt 1", "load": {}}', 1, "expected what treeopt bench --output writes"),
         ('{"tool": "treeopt 1", "rows": [', 1, "expected JSON"),
         ('{"tool": "treeopt 1", "rows": [{"system": 1}]}', 1, r"rows[0]"),
         ("format: treeopt-profile\nversion: 1\nmachine: 3\n", 2, "expected one profile"),

@@ -70,6 +70,9 @@ TEXTS = {
     warnings.TextsOfBatchDiffer(
         2
     ): "2 texts DIFFER from those decoded alone, not at near-ties. Report it, with --output",
+    warnings.TextsOfStreamsDiffer(
+        2
+    ): "the texts of 2 streams DIFFER between ways of decoding, not at near-ties. Report it, with --output",
     warnings.TextDiffers(): "the text DIFFERS from plain decoding's. Report it, with --output",
     warnings.NamedDraft("small", "vLLM"): "the draft model is given as 'small', which is a name and no model that vLLM "
     "could load. Name one with --draft-model.",

@@ -54,7 +54,7 @@ def test_other_files_are_told_apart() -> None:
         ({"measured_speedup": "2"}, "measured_speedup: expected a number"),
         ({"measured_speedup_interval": [2.0, 1.0]}, "measured_speedup_interval: expected two numbers"),
         ({"measured_speedup_interval": [1.0]}, "measured_speedup_interval: expected two numbers"),
-        ({"divergences": {}}, "divergences: expected a list or null"),
+        ({"divergences": {}}, "divergences: expected a list"),
         ({"divergences": [{"prompt": 1}]}, r"divergences\[0\].place: is missing"),
         ({"more": 1}, "more: unknown field"),
         ({"tokens": None}, "tokens: expected a whole number"),

@@ -59,7 +59,8 @@ def test_the_table_tells_speeds_gains_changes_and_texts_that_differ():
     assert second.split()[3:7] == ["250", "400", "1000", "500"]
     assert second.endswith("DIFFER")
     assert "text 1: chain of 8 nodes -> plain decoding (acceptance)" in text
-    assert text.endswith("learning: nothing learns here")
+    assert "\n\nlearning: nothing learns here\nthe texts of 1 streams DIFFER" in text
+    assert drift_table([ROW]).endswith("\n\nlearning: nothing learns here")
 
 
 @pytest.mark.parametrize("streams", [1, 2, 5])

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import unquote
@@ -13,13 +14,15 @@ from treeopt.planner import drafter_choices, requested_plan
 from treeopt.planner.planned import Planned
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.scheduling import schedule_as_measured
+from treeopt.records.batch_bench import BatchBench, BatchRow, BatchSize, MeasuredWay
+from treeopt.records.drift import DriftStream, DriftStreams, TimedStream, TimedText, TreeChange
 from treeopt.records.latency import Estimate
 from treeopt.records.profile import Profile
 from treeopt.records.results import Divergence, EngineBench, EngineRow, NotRun, Row
 from treeopt.report.grid_bench import GridReport, GridTreeReport
 from treeopt.report.html.contents import Contents, LabelledBench, LabelledTree
 from treeopt.report.tree_bench import TreeBenchReport
-from treeopt.trees import Provenance, TokenTree, TreeFile
+from treeopt.trees import Provenance, TokenTree, TreeFile, chain, level_widths
 
 VOID = {"meta", "link", "br", "img", "input"}
 
@@ -173,6 +176,92 @@ ENGINE = EngineBench(
 DIVERGENCE = Divergence(prompt=3, place=17, gap=0.25, near_tie=False)
 
 
+def way(tree: TokenTree, rate: float, texts: int, *, speedup: float = 1.0, **changes: Any) -> BatchRow:
+    """Return a way of decoding so many texts at a time, measured at a rate, and predicted one hundredth below it."""
+    parted = changes.pop("parted", ())
+    measured = MeasuredWay(
+        tokens_per_s=rate,
+        step_s=0.01,
+        batch_tokens_per_step=2.5 * texts,
+        speedup=speedup,
+        spread=0.04,
+        rest=changes.pop("rest", 0.083),
+        prefill_s=0.5,
+        texts=16,
+        divergences=parted,
+    )
+    known: dict[str, Any] = {
+        "chosen": False,
+        "predicted_tokens_per_s": 0.99 * rate,
+        "predicted_tokens_per_step": 2.4,
+        "predicted_step_s": 0.011,
+        "predicted_speedup": 0.99 * speedup,
+    }
+    return BatchRow(tree=tree, measured=measured, **(known | changes))
+
+
+UNKNOWN = {f"predicted_{each}": None for each in ("tokens_per_s", "tokens_per_step", "step_s", "speedup")}
+BATCHES = BatchBench(
+    rule="sequoia",
+    temperature=0.0,
+    prompts=16,
+    max_new_tokens=96,
+    rounds=3,
+    sizes=(
+        BatchSize(
+            batch_size=1,
+            rows=(
+                way(chain(0), 400.0, 1, rest=0.05),
+                way(level_widths([2, 2]), 600.0, 1, speedup=1.5, chosen=True),
+                way(chain(3), 500.0, 1, speedup=1.25),
+            ),
+        ),
+        BatchSize(
+            batch_size=6,
+            rows=(
+                way(chain(0), 1600.0, 6, chosen=True),
+                way(chain(3), 1680.0, 6, speedup=1.05, parted=(Divergence(prompt=3, place=7, gap=0.0, near_tie=True),)),
+                way(chain(2), 1500.0, 6, speedup=0.9375, **UNKNOWN),
+            ),
+        ),
+    ),
+)
+
+
+def timed(*seconds: float) -> TimedStream:
+    """Return texts of 100 tokens that took so long each."""
+    return TimedStream(texts=tuple(TimedText(tokens=100, seconds=each) for each in seconds))
+
+
+STREAM = DriftStream(
+    name="code to prose",
+    what="the texts are prose, then",
+    drift_text=1,
+    fixed=timed(0.1, 0.4, 0.4),
+    adapted=timed(0.1, 0.3, 0.2),
+    best=timed(0.1, 0.2, 0.2),
+    learning=timed(0.1, 0.25, 0.16),
+    planned="chain of 8 nodes",
+    planned_behind="plain decoding",
+    changes=(
+        TreeChange(text=1, why="acceptance fell", before="chain of 8 nodes", after="tree of 4 nodes"),
+        TreeChange(text=1, why="a slower machine", before="tree of 4 nodes", after="plain decoding"),
+    ),
+    identical=True,
+)
+STEADY = replace(
+    STREAM,
+    name="steady",
+    drift_text=0,
+    learning=None,
+    learning_missing="the draft is quantized",
+    best=STREAM.fixed,
+    changes=(),
+    identical=None,
+)
+STREAMS = DriftStreams(streams=(STREAM, STEADY))
+
+
 def everything() -> Contents:
     """Return all that a page can show at once."""
     several = planned(
@@ -189,5 +278,7 @@ def everything() -> Contents:
             LabelledBench("grid.json", GRID),
             LabelledBench("systems.json", METHODS),
             LabelledBench("engines.json", ENGINE),
+            LabelledBench("batches.json", BATCHES),
+            LabelledBench("drift.json", STREAMS),
         ),
     )

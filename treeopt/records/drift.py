@@ -70,3 +70,10 @@ class DriftStream:
     def adapted_gain(self) -> float:
         """By which share the re-calibrated plan is, the time to notice and its own cost included."""
         return self.adapted.tokens_per_s(self.drift_text) / self.fixed.tokens_per_s(self.drift_text) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriftStreams:
+    """All streams of one bench."""
+
+    streams: tuple[DriftStream, ...]

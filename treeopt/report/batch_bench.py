@@ -114,8 +114,19 @@ def batch_bench_table(found: BatchBench) -> str:
         f"{rule_label(found.rule)} at temperature {found.temperature:g}; {counted(found.prompts, 'prompt')}, "
         f"{counted(found.max_new_tokens, 'new token')} each, {counted(found.rounds, 'round')}"
     )
-    verdicts = [text for each in found.sizes if (text := _verdict(each))]
-    return "\n".join([heading, "", *aligned(rows, columns), "", *verdicts, *_texts(found)])
+    return "\n".join([heading, "", *aligned(rows, columns), "", *verdicts(found)])
+
+
+def verdicts(found: BatchBench) -> tuple[str, ...]:
+    """Return in sentences what the choice of each size leaves, and whether texts are those decoded alone."""
+    return (*(text for each in found.sizes if (text := _verdict(each))), *_texts(found))
+
+
+def differing_texts(found: BatchBench) -> int:
+    """Return how many texts part from those decoded alone for no reason that is known, which is a fault."""
+    if found.temperature > 0:
+        return 0
+    return sum(not each.near_tie for size in found.sizes for row in size.rows for each in row.measured.divergences)
 
 
 def setting_name(tree: TokenTree) -> str:
@@ -198,7 +209,7 @@ def _texts(found: BatchBench) -> Iterator[str]:
             f"{len(parted)} of {texts} texts part from those decoded alone with the same seed; above temperature 0 nobody "
             "knows whether at a near-tie."
         )
-    elif faults := sum(not each.near_tie for each in parted):
+    elif faults := differing_texts(found):
         yield str(TextsOfBatchDiffer(faults))
     else:
         yield (

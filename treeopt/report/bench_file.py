@@ -1,20 +1,24 @@
-"""Reading what `treeopt bench --output` wrote: of one tree, of a grid, of all methods, or of an engine."""
+"""Reading what `treeopt bench --output` wrote, in each of its modes."""
 
 import re
 from pathlib import Path
-from typing import Any
 
 from treeopt.files.fields import Fields
 from treeopt.files.json_file import parse_json
+from treeopt.records.batch_bench import BatchBench
+from treeopt.records.drift import DriftStreams
 from treeopt.records.latency import Estimate
-from treeopt.records.results import Divergence, EngineBench, EngineRow, NotRun, Row
+from treeopt.records.results import EngineBench, EngineRow, NotRun, Row
+from treeopt.report.batch_file import read_batch_bench
+from treeopt.report.bench_fields import divergences, flag_or_none, known, number_or_none, texts
+from treeopt.report.drift_file import read_drift_bench
 from treeopt.report.grid_bench import GridReport, GridTreeReport
 from treeopt.report.tree_bench import TreeBenchReport
 
 MAX_BYTES = 32_000_000
 _HEAD = re.compile(rb'\s*\[?\s*\{\s*"tool":\s*"treeopt\b')
 Methods = tuple[Row | NotRun, ...]
-Bench = TreeBenchReport | GridReport | EngineBench | Methods
+Bench = TreeBenchReport | GridReport | EngineBench | Methods | BatchBench | DriftStreams
 
 
 def is_bench(data: bytes) -> bool:
@@ -46,13 +50,16 @@ def _bench(fields: Fields) -> Bench:
         found = _grid(fields)
     elif "rows" in fields:
         found = tuple(_method(each) for each in fields.mappings("rows"))
+    elif "sizes" in fields:
+        found = read_batch_bench(fields)
+    elif "streams" in fields:
+        found = read_drift_bench(fields)
     elif "measured_speedup" in fields:
         found = _tree(fields)
     else:
         raise fields.error(
             "content",
-            "expected what treeopt bench --output writes of a tree, of --grid, --systems or --engine. Is it of another mode "
-            "or command?",
+            "expected what treeopt bench --output writes. Is it of another command, or of another version?",
         )
     fields.end()
     return found
@@ -68,13 +75,13 @@ def _tree(fields: Fields) -> TreeBenchReport:
         depth=fields.integer("depth", least=0),
         predicted_speedup=_estimate_or_number(fields, "predicted_speedup"),
         measured_speedup=_estimate(fields, "measured_speedup"),
-        predicted_tokens_per_step=_number(fields, "predicted_tokens_per_step"),
+        predicted_tokens_per_step=number_or_none(fields, "predicted_tokens_per_step"),
         measured_tokens_per_step=fields.number("measured_tokens_per_step"),
-        predicted_step_s=_number(fields, "predicted_step_s"),
+        predicted_step_s=number_or_none(fields, "predicted_step_s"),
         measured_step_s=fields.number("measured_step_s"),
         measured_plain_step_s=fields.number("measured_plain_step_s"),
-        identical_to_plain_decoding=_flag_or_none(fields, "identical_to_plain_decoding"),
-        divergences=_divergences(fields),
+        identical_to_plain_decoding=flag_or_none(fields, "identical_to_plain_decoding"),
+        divergences=divergences(fields) if known(fields, "divergences") else None,
         tokens=fields.integer("tokens", least=0),
     )
 
@@ -101,7 +108,7 @@ def _grid_tree(fields: Fields) -> GridTreeReport:
         measured_step_s=fields.number("measured_step_s"),
         predicted_speedup=fields.number("predicted_speedup"),
         measured_speedup=_estimate(fields, "measured_speedup"),
-        identical_to_plain_decoding=_flag_or_none(fields, "identical_to_plain_decoding"),
+        identical_to_plain_decoding=flag_or_none(fields, "identical_to_plain_decoding"),
     )
     fields.end()
     return found
@@ -129,7 +136,7 @@ def _method(fields: Fields) -> Row | NotRun:
             predicted_speedup=fields.number("predicted_speedup"),
             lossless=fields.flag("lossless"),
             evidence=fields.text("evidence"),
-            assumed=tuple(_texts(fields, "assumed")) if "assumed" in fields else (),
+            assumed=texts(fields, "assumed") if "assumed" in fields else (),
         )
     fields.end()
     return row
@@ -152,40 +159,16 @@ def _engine_row(fields: Fields) -> EngineRow:
         length=fields.integer("length", least=0),
         chosen=fields.flag("chosen"),
         tokens_per_step=fields.number("tokens_per_step"),
-        predicted_tokens_per_step=_number(fields, "predicted_tokens_per_step"),
+        predicted_tokens_per_step=number_or_none(fields, "predicted_tokens_per_step"),
         tokens_per_s=fields.number("tokens_per_s"),
-        predicted_tokens_per_s=_number(fields, "predicted_tokens_per_s"),
+        predicted_tokens_per_s=number_or_none(fields, "predicted_tokens_per_s"),
         speedup=fields.number("speedup"),
-        predicted_speedup=_number(fields, "predicted_speedup"),
+        predicted_speedup=number_or_none(fields, "predicted_speedup"),
         spread=fields.number("spread"),
-        identical=_flag_or_none(fields, "identical"),
+        identical=flag_or_none(fields, "identical"),
     )
     fields.end()
     return row
-
-
-def _divergences(fields: Fields) -> tuple[Divergence, ...] | None:
-    found = fields.any("divergences")
-    if found is None:
-        return None
-    if not isinstance(found, list):
-        raise fields.error("divergences", "expected a list or null.")
-    return tuple(_divergence(fields.inner(f"divergences[{i}]", each)) for i, each in enumerate(found))
-
-
-def _divergence(fields: Fields) -> Divergence:
-    found = Divergence(
-        prompt=fields.integer("prompt", least=0),
-        place=fields.integer("place", least=0),
-        gap=fields.number("gap"),
-        near_tie=fields.flag("near_tie"),
-    )
-    fields.end()
-    return found
-
-
-def _number(fields: Fields, name: str) -> float | None:
-    return fields.number(name) if _known(fields, name) else None
 
 
 def _estimate(fields: Fields, name: str) -> Estimate:
@@ -196,23 +179,4 @@ def _estimate(fields: Fields, name: str) -> Estimate:
 
 
 def _estimate_or_number(fields: Fields, name: str) -> Estimate | float | None:
-    return _estimate(fields, name) if f"{name}_interval" in fields else _number(fields, name)
-
-
-def _known(fields: Fields, name: str) -> bool:
-    """Return whether a field is not null, which then is read."""
-    if fields.peek(name) is not None:
-        return True
-    fields.any(name)
-    return False
-
-
-def _flag_or_none(fields: Fields, name: str) -> bool | None:
-    return fields.flag(name) if _known(fields, name) else None
-
-
-def _texts(fields: Fields, name: str) -> list[str]:
-    values: Any = fields.any(name)
-    if not isinstance(values, list) or not all(isinstance(each, str) for each in values):
-        raise fields.error(name, "expected a list of texts.")
-    return [fields.inner(name, {"text": each}).text("text") for each in values]
+    return _estimate(fields, name) if f"{name}_interval" in fields else number_or_none(fields, name)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 
 from treeopt.records.drift import DriftStream, TimedStream
+from treeopt.records.warnings import TextsOfStreamsDiffer
 from treeopt.version import TOOL
 
 WAYS = ("fixed", "adapted", "learning", "best")
@@ -59,7 +60,14 @@ def drift_table(rows: Sequence[DriftStream]) -> str:
         lines += [_line(row, name), f"  {row.what}; planned: {row.planned}, behind: {row.planned_behind}"]
         lines += [f"  text {each.text}: {each.before} -> {each.after} ({each.why})" for each in row.changes]
     missing = dict.fromkeys(row.learning_missing for row in rows if row.learning_missing)
-    return "\n".join([*lines, *(["", *(f"learning: {each}" for each in missing)] if missing else [])])
+    said = [f"learning: {each}" for each in missing]
+    said += [str(TextsOfStreamsDiffer(differing))] if (differing := differing_streams(rows)) else []
+    return "\n".join([*lines, *(["", *said] if said else [])])
+
+
+def differing_streams(rows: Sequence[DriftStream]) -> int:
+    """Return of how many streams the ways of decoding have different texts, which is a fault."""
+    return sum(row.identical is False for row in rows)
 
 
 def _line(row: DriftStream, name: int) -> str:

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from tests.cli.invented import STEEP, TABLE, invented
-from tests.support.pages import DIVERGENCE, ENGINE, GRID, Page, bench_of, everything, planned
+from tests.support.pages import BATCHES, DIVERGENCE, ENGINE, GRID, STREAM, Page, bench_of, everything, planned
+from treeopt.records.drift import DriftStreams, TreeChange
 from treeopt.records.latency import Estimate, LatencyTable, Timing
 from treeopt.records.profile import Profile
 from treeopt.report.html.benches import pairs
@@ -41,7 +42,21 @@ def whole() -> Page:
 
 def test_everything_that_was_given_has_its_part(whole: Page) -> None:
     sections = [found["id"] for tag, found, _ in whole.elements if tag == "section"]
-    assert sections == ["cautions", "speed", "choices", "times", "acceptance", "schedule", "trees", "benches", "facts"]
+    assert sections == [
+        *(
+            "cautions",
+            "speed",
+            "choices",
+            "times",
+            "acceptance",
+            "schedule",
+            "trees",
+            "benches",
+            "several-texts",
+            "streams",
+        ),
+        "facts",
+    ]
     figures = whole.attributes("figure", "id")
     assert len(figures) == len(set(figures))
     wanted = {
@@ -55,7 +70,8 @@ def test_everything_that_was_given_has_its_part(whole: Page) -> None:
         "batches",
         "contexts",
     }
-    assert wanted | {"tree-0", "benches", "grid-0", "engine-0", "methods-0"} <= set(figures)
+    wanted |= {"tree-0", "benches", "grid-0", "engine-0", "methods-0", "batch-0", "batch-0-ways", "drift-0-0"}
+    assert wanted <= set(figures)
     assert all(link[1:] in sections for link in whole.attributes("a", "href") if link.startswith("#"))
 
 
@@ -191,7 +207,16 @@ def test_text_of_others_changes_no_element(text: str) -> None:
         found = planned(replace(profile, pair=pair, machine=machine, tool=name, created=name))
         known = Provenance(pair=name, machine=name, rule=name, source=name, created=name, temperature=0.0)
         tree = LabelledTree(name, TreeFile(tree=TokenTree([-1, 0, 0]), provenance=known))
-        benches = (bench_of(found, 1.5), replace(GRID, rule=name), replace(ENGINE, engine=name, version=name))
+        change = TreeChange(text=1, why=name, before=name, after=name)
+        stream = replace(STREAM, name=name, what=name, planned=name, planned_behind=name, changes=(change,))
+        quiet = replace(stream, learning=None, learning_missing=name)
+        benches = (
+            bench_of(found, 1.5),
+            replace(GRID, rule=name),
+            replace(ENGINE, engine=name, version=name),
+            replace(BATCHES, rule=name),
+            DriftStreams(streams=(stream, quiet)),
+        )
         return page(
             Contents(planned=found, trees=(tree,), benches=tuple(LabelledBench(name, each) for each in benches))
         )

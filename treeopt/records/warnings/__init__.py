@@ -37,7 +37,13 @@ from treeopt.records.warnings.plans import (
     WithoutProfile,
     WithoutRecord,
 )
-from treeopt.records.warnings.texts import TextDiffers, TextsDiffer, TextsOfBatchDiffer, UpdateDropped
+from treeopt.records.warnings.texts import (
+    TextDiffers,
+    TextsDiffer,
+    TextsOfBatchDiffer,
+    TextsOfStreamsDiffer,
+    UpdateDropped,
+)
 
 __all__ = [
     "AcceptanceElsewhere",
@@ -71,6 +77,7 @@ __all__ = [
     "TextDiffers",
     "TextsDiffer",
     "TextsOfBatchDiffer",
+    "TextsOfStreamsDiffer",
     "TorchMissing",
     "UnsureChoice",
     "UpdateDropped",

@@ -41,6 +41,23 @@ class TextsOfBatchDiffer(Caution):
 
 
 @dataclass(frozen=True, slots=True)
+class TextsOfStreamsDiffer(Caution):
+    """Streams whose greedy texts are not the same in all ways of decoding, which is a fault of the program."""
+
+    streams: int
+
+    @property
+    def found(self) -> str:
+        """How many."""
+        return f"the texts of {self.streams} streams DIFFER between ways of decoding, not at near-ties."
+
+    @property
+    def action(self) -> str:
+        """Report it."""
+        return "Report it, with --output"
+
+
+@dataclass(frozen=True, slots=True)
 class TextDiffers(Caution):
     """A tree whose greedy text is not plain decoding's, which is a fault of the program."""
 

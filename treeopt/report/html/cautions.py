@@ -5,8 +5,18 @@ from collections.abc import Iterator
 from treeopt.planner.planned import Planned
 from treeopt.records.identity import Identity
 from treeopt.records.profile import Profile
-from treeopt.records.warnings import Caution, OtherPair, TextDiffers, TextsDiffer
+from treeopt.records.warnings import (
+    BatchesWithoutTimes,
+    Caution,
+    OtherPair,
+    TextDiffers,
+    TextsDiffer,
+    TextsOfBatchDiffer,
+    TextsOfStreamsDiffer,
+)
+from treeopt.report.batch_bench import differing_texts
 from treeopt.report.context_warnings import context_warnings
+from treeopt.report.drift_bench import differing_streams
 from treeopt.report.html.contents import Contents
 from treeopt.report.html.shapes import shortened
 from treeopt.report.plan_text import warnings as plan_warnings
@@ -24,7 +34,8 @@ def cautions(contents: Contents) -> tuple[str, ...]:
     found: list[str] = []
     if contents.planned is not None:
         found += map(str, _of_profile(contents.planned))
-        found += [] if contents.benches else [NOT_RACED.format(_bench_command(contents.planned.profile))]
+        raced = len(contents.benches) > len(contents.streams)  # streams race plans of their own
+        found += [] if raced else [NOT_RACED.format(_bench_command(contents.planned.profile))]
         found += (str(each) for each in _of_trees(contents, contents.planned.profile))
     found += (f"{label}: {each}" for label, each in _of_benches(contents))
     return tuple(dict.fromkeys(_sentence(each) for each in found))
@@ -62,6 +73,17 @@ def _of_benches(contents: Contents) -> Iterator[tuple[str, Caution]]:
         differing = sum(row.identical_to_plain_decoding is False for row in grid.trees)
         if differing:
             yield shortened(label), TextsDiffer(differing)
+    for label, batches in contents.batches:
+        if faults := differing_texts(batches):
+            yield shortened(label), TextsOfBatchDiffer(faults)
+        unknown = [
+            size.batch_size for size in batches.sizes if all(row.predicted_tokens_per_s is None for row in size.rows)
+        ]
+        if unknown:
+            yield shortened(label), BatchesWithoutTimes(tuple(unknown))
+    for label, found in contents.streams:
+        if differing_found := differing_streams(found.streams):
+            yield shortened(label), TextsOfStreamsDiffer(differing_found)
 
 
 def _bench_command(profile: Profile) -> str:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from treeopt.planner.planned import Planned
+from treeopt.records.batch_bench import BatchBench
+from treeopt.records.drift import DriftStreams
 from treeopt.records.results import EngineBench, Row
 from treeopt.report.grid_bench import GridReport
 from treeopt.report.tree_bench import TreeBenchReport
@@ -57,3 +59,13 @@ class Contents:
         """Those of all ways of speculating that have a row at all."""
         found = ((each.label, each.bench) for each in self.benches if isinstance(each.bench, tuple))
         return tuple((label, rows) for label, rows in found if any(isinstance(row, Row) for row in rows))
+
+    @property
+    def batches(self) -> tuple[tuple[str, BatchBench], ...]:
+        """Those of several texts at a time."""
+        return tuple((each.label, each.bench) for each in self.benches if isinstance(each.bench, BatchBench))
+
+    @property
+    def streams(self) -> tuple[tuple[str, DriftStreams], ...]:
+        """Those of streams that change."""
+        return tuple((each.label, each.bench) for each in self.benches if isinstance(each.bench, DriftStreams))

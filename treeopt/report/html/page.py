@@ -8,7 +8,8 @@ from importlib import resources
 
 from treeopt.pictures.themes import DARK, LIGHT, Theme
 from treeopt.planner.planned import Planned
-from treeopt.report.html import acceptance, benches, passes, speedups
+from treeopt.report.batch_bench import verdicts
+from treeopt.report.html import acceptance, batches, benches, passes, speedups, streams
 from treeopt.report.html.cautions import cautions
 from treeopt.report.html.contents import Contents
 from treeopt.report.html.shapes import Figure, shortened
@@ -68,6 +69,8 @@ def sections(contents: Contents) -> tuple[Section, ...]:
         found += _planned(contents.planned)
     found += _trees(contents)
     found += _benches(contents)
+    found += _batches(contents)
+    found += _streams(contents)
     return tuple(found)
 
 
@@ -219,6 +222,52 @@ def _benches(contents: Contents) -> list[Section]:
     ]
 
 
+def _batches(contents: Contents) -> list[Section]:
+    known = [(f"batch-{number}", *each) for number, each in enumerate(contents.batches)]
+    if not known:
+        return []
+    told = [(label, (*verdicts(found), batches.rest_in_words(found))) for _, label, found in known]
+    return [
+        Section(
+            name="several-texts",
+            title="Several texts at a time",
+            sentences=tuple(_of_file(label, said, len(told)) for label, each in told for said in each),
+            figures=tuple(figure for each in known for figure in batches.figures(*each)),
+            tables=tuple(table for each in known for table in batches.tables(*each)),
+            conditions=_subject(contents),
+        )
+    ]
+
+
+def _streams(contents: Contents) -> list[Section]:
+    known = [(f"drift-{number}", label, found.streams) for number, (label, found) in enumerate(contents.streams)]
+    if not known:
+        return []
+    told = [(label, (*map(streams.in_words, rows), *streams.missing(rows))) for _, label, rows in known]
+    return [
+        Section(
+            name="streams",
+            title="Streams that change",
+            sentences=tuple(_of_file(label, said, len(told)) for label, each in told for said in each),
+            figures=tuple(
+                streams.figure(f"{name}-{place}", row) for name, _, rows in known for place, row in enumerate(rows)
+            ),
+            tables=tuple(table for each in known for table in streams.tables(*each)),
+            conditions=_subject(contents),
+        )
+    ]
+
+
+def _of_file(label: str, said: str, files: int) -> str:
+    """Return a sentence with the file that it is of, where there are several."""
+    return said if files == 1 else f"{shortened(label, 50)}: {said}"
+
+
+def _subject(contents: Contents) -> str:
+    """Return the pair and machine of the profile, if there is one; files of benches name none."""
+    return "" if contents.planned is None else subject(contents.planned.profile)
+
+
 def _conditions(planned: Planned) -> str:
     return f"{subject(planned.profile)}, {planned.plan.conditions}, {planned.profile.created[:10]}"
 
@@ -279,7 +328,8 @@ def _style() -> str:
 
 def _colours(theme: Theme) -> str:
     names = ("paper", "panel", "ink", "muted", "line", "pale", "tree", "chain", "plain", "choice")
-    return "".join(f"--{name}:{getattr(theme, name)};" for name in names)
+    series = (f"--s{number}:{colour};" for number, colour in enumerate(theme.series, 1))
+    return "".join((*(f"--{name}:{getattr(theme, name)};" for name in names), *series))
 
 
 def _part(name: str) -> str:

@@ -8,7 +8,7 @@ from treeopt.records.results import EngineRow
 from treeopt.report.html.contents import Contents
 from treeopt.report.html.shapes import shortened
 from treeopt.report.tree_bench import TreeBenchReport
-from treeopt.trees import TreeFile
+from treeopt.trees import TokenTree, TreeFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,14 +88,15 @@ def _of_plan(planned: Planned, contents: Contents) -> Verdict:
             measured=None if row is None else row.speedup,
             engine=engine.name,
         )
-    found = _bench(contents, (nodes, depth), plan.rule, plan.temperature, "model")
-    return _verdict(
-        shape,
-        nodes,
-        depth,
-        choice.speedup.value,
-        found or _grid_row(contents, plan.rule, plan.temperature, choice.tree.parents.tolist()),
-    )
+    texts = plan.model.condition.batch_size
+    found = _batch_row(contents, texts, plan.rule, plan.temperature, choice.tree)
+    if texts == 1:  # all other benches decode one text at a time
+        found = (
+            _bench(contents, (nodes, depth), plan.rule, plan.temperature, "model")
+            or _grid_row(contents, plan.rule, plan.temperature, choice.tree.parents.tolist())
+            or found
+        )
+    return _verdict(shape, nodes, depth, choice.speedup.value, found)
 
 
 def _of_tree(content: TreeFile, contents: Contents) -> Verdict:
@@ -164,6 +165,15 @@ def _grid_row(contents: Contents, rule: str, temperature: float, parents: list[i
             for row in grid.trees:
                 if row.parents == parents:
                     return _Found(row.measured_speedup.value, row.predicted_speedup)
+    return None
+
+
+def _batch_row(contents: Contents, texts: int, rule: str, temperature: float, tree: TokenTree) -> _Found | None:
+    for _, bench in contents.batches:
+        if (bench.rule, bench.temperature) == (rule, temperature):
+            for row in (row for size in bench.sizes if size.batch_size == texts for row in size.rows):
+                if row.tree == tree:
+                    return _Found(row.measured.speedup, row.predicted_speedup)
     return None
 
 
