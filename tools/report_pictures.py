@@ -7,8 +7,10 @@ python tools/report_pictures.py PAGE.html PREFIX --only 1280-dark
 import argparse
 import shutil
 from pathlib import Path
+from typing import Literal
 
-WIDTHS, THEMES = (390, 1280), ("light", "dark")
+WIDTHS = 390, 1280
+THEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 MOST_HEIGHT = 2600
 """Pixels of a page that a picture shows; the rest is more of the same."""
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.cli.invented import invented
-from tests.support.pages import GRID, Page, bench_of, everything, planned
+from tests.support.pages import BATCHES, ENGINE, GRID, ROW, STREAM, Page, bench_of, everything, planned
+from treeopt.records.drift import DriftStream, DriftStreams, TreeChange
 from treeopt.report.html.contents import Contents, LabelledBench, LabelledTree
 from treeopt.report.html.page import page
 from treeopt.trees import Provenance, TokenTree, TreeFile
@@ -28,6 +29,8 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 WIDTHS = (390, 1280)
 THEMES = ("light", "dark")
+WIDE = ("W" * 10_000, "模型" * 5_000, "GPT-OSS-120B-INSTRUCT-" * 500, "क्षत्रिय" * 1_000, "\N{LLAMA}" * 5_000)
+"""Of which no program but the browser knows how wide they are."""
 HOSTILE = (
     "<script>document.title='gone'</script><img src=http://127.0.0.1:9/x onerror=\"document.title='gone'\">",
     "\"' onmouseover=\"document.title='gone'\" style='position:fixed'",
@@ -72,6 +75,13 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("wide") / "report.html"
+    path.write_text(page(_named(WIDE)))
+    return path
+
+
 def _named(names: tuple[str, ...]) -> Contents:
     """Return contents in which every text that others give is one of some names."""
     profile = invented()
@@ -80,12 +90,24 @@ def _named(names: tuple[str, ...]) -> Contents:
     found = planned(replace(profile, pair=pair, machine=machine, tool=names[0]))
     known = [Provenance(pair=name, machine=name, rule=name, source=name) for name in names]
     trees = [TreeFile(tree=TokenTree([-1, 0, 0]), provenance=each) for each in known]
-    benches = [LabelledBench(names[0], bench_of(found, 1.5)), LabelledBench(names[2], replace(GRID, rule=names[1]))]
+    benches = (
+        bench_of(found, 1.5, rule=names[3], drafter=names[2]),
+        replace(GRID, rule=names[1]),
+        (replace(ROW, system=names[0], rule=names[2], setting=names[2], evidence=names[4]),),
+        replace(ENGINE, engine=names[2], version=names[0]),
+        replace(BATCHES, rule=names[2]),
+        DriftStreams(streams=tuple(_stream(name) for name in names)),
+    )
     return Contents(
         planned=found,
         trees=tuple(LabelledTree(name, tree) for name, tree in zip(names, trees, strict=True)),
-        benches=tuple(benches),
+        benches=tuple(LabelledBench(names[place % len(names)], each) for place, each in enumerate(benches)),
     )
+
+
+def _stream(name: str) -> DriftStream:
+    change = TreeChange(text=1, why=name, before=name, after=name)
+    return replace(STREAM, name=name, what=name, planned=name, planned_behind=name, changes=(change,))
 
 
 @contextmanager
@@ -104,9 +126,9 @@ def seen(browser: "Browser", path: Path, **context: Any) -> Iterator[Seen]:
 @pytest.mark.parametrize("javascript", [True, False])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_complaint_no_request_and_nothing_beside_its_place(
-    browser: "Browser", written: Path, hostile: Path, width: int, javascript: bool
+    browser: "Browser", written: Path, hostile: Path, wide: Path, width: int, javascript: bool
 ) -> None:
-    for path in (written, hostile):
+    for path in (written, hostile, wide):
         for theme in THEMES:
             size = {"width": width, "height": 900}
             with seen(browser, path, viewport=size, color_scheme=theme, java_script_enabled=javascript) as found:
@@ -220,10 +242,15 @@ LAYOUT = """
     const parts = [...figure.children].filter(visible);
     parts.forEach((a, i) => parts.slice(i + 1).forEach((b) => { if (meets(box(a), box(b))) found.push(`in ${figure.id}`); }));
     const svg = figure.querySelector(".frame > svg");
-    const texts = [...svg.querySelectorAll("text")].map((each) => [each, box(each)]);
+    const texts = [...svg.querySelectorAll("text, foreignObject")].map((each) => [each, box(each)]);
     for (const [each, at] of texts) {
       const frame = box(svg);
       if (at.left < frame.left - 1 || at.right > frame.right + 1 || at.top < frame.top - 1 || at.bottom > frame.bottom + 1)
+        found.push(`cut in ${figure.id}: ${each.textContent}`);
+      const name = each.querySelector("div");  // a name whose end the browser leaves out, and marks
+      if (name && name.scrollWidth > name.clientWidth && getComputedStyle(name).textOverflow !== "ellipsis")
+        found.push(`cut in ${figure.id}: ${each.textContent}`);
+      if (name && (box(name).right > at.right + 1 || getComputedStyle(name).overflowX !== "hidden"))
         found.push(`cut in ${figure.id}: ${each.textContent}`);
     }
     texts.forEach(([a, at], i) => texts.slice(i + 1).forEach(([b, other]) => {
@@ -242,8 +269,11 @@ def test_a_layout_that_is_wrong_is_found(browser: "Browser", written: Path) -> N
         found.tab.evaluate("document.querySelector('#map text').setAttribute('x', '-40')")
         found.tab.evaluate("document.querySelector('#verification .axis').textContent = 'x'.repeat(300)")
         found.tab.evaluate("document.querySelector('h2').style.width = '2000px'")
+        found.tab.evaluate("document.querySelector('#benches .label div').style.textOverflow = 'clip'")
+        found.tab.evaluate("document.querySelector('#benches .label div').textContent = 'x'.repeat(300)")
+        found.tab.evaluate("document.querySelector('#steps .label div').style.overflow = 'visible'")
         faults = found.tab.evaluate(LAYOUT)
-        for start in ("page: ", "outside: H2", "cut in map", "cut in verification"):
+        for start in ("page: ", "outside: H2", "cut in map", "cut in verification", "cut in benches", "cut in steps"):
             assert any(each.startswith(start) for each in faults), faults
 
 

@@ -3,7 +3,7 @@
 from treeopt.records.latency import Estimate
 from treeopt.records.results import EngineBench, NotRun, Row
 from treeopt.report.grid_bench import GridReport
-from treeopt.report.html.plot import RIGHT, ROW, Plot, axis_end
+from treeopt.report.html.plot import ROW, TOP, Plot, axis_end
 from treeopt.report.html.shapes import Entry, Figure, shape, shortened
 from treeopt.report.html.tables import Table, Value
 from treeopt.report.tree_bench import TreeBenchReport
@@ -187,8 +187,8 @@ def pairs(name: str, title: str, caption: str, rows: list[Pair]) -> Figure:
     end = axis_end(map(_value, given), (_ends(value)[-1] for value in given))
     plot = Plot.of_rows((0.0, end), "times plain decoding", len(rows))
     for place, (label, predicted, measured) in enumerate(rows):
-        top = 10.0 + ROW * place
-        plot.add(shape("text", "label", x=RIGHT, y=top + 11, text=shortened(label, 66)))
+        top = TOP + ROW * place
+        plot.row_name(place, shortened(label, 200))
         plot.add(shape("path", "grid", d=f"M{plot.x.start:.1f} {top + 22:.1f}H{plot.x.end:.1f}"))
         plot.add(shape("path", "line plain dashed", d=f"M{plot.x(1):.1f} {top + 14:.1f}v16"))
         for value, colour, word, radius in (

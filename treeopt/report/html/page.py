@@ -36,6 +36,11 @@ class Section:
     conditions: str = ""
     """What all its figures were drawn for: pair, machine, rule, temperature and date."""
 
+    @property
+    def where(self) -> str:
+        """The conditions below every figure; the last part of the page has names of thousands of letters whole."""
+        return shortened(self.conditions, 300)
+
 
 def page(contents: Contents) -> str:
     """Return the whole page as HTML.
@@ -160,7 +165,7 @@ def _planned(planned: Planned) -> list[Section]:
         found.insert(
             1,
             Section(
-                name="choices", title="Every drafter and rule", figures=(figure,), tables=(table,), conditions=said
+                name="drafters", title="Every drafter and rule", figures=(figure,), tables=(table,), conditions=said
             ),
         )
     if planned.schedule is not None:
@@ -213,7 +218,7 @@ def _benches(contents: Contents) -> list[Section]:
     where = "" if contents.planned is None else _conditions(contents.planned)
     return [
         Section(
-            name="benches",
+            name="measured",
             title="Predicted beside measured",
             figures=tuple(figure for figure, _ in drawn),
             tables=tuple(table for _, table in drawn),

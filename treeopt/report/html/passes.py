@@ -7,7 +7,7 @@ from treeopt.planner.planned import Planned
 from treeopt.records.latency import LatencyTable
 from treeopt.records.profile import Profile, StepLatency
 from treeopt.report.html.curve import MS, Curve, drawn
-from treeopt.report.html.plot import RIGHT, ROW, TOP, Plot
+from treeopt.report.html.plot import ROW, TOP, Plot
 from treeopt.report.html.shapes import Entry, Figure, shape
 from treeopt.report.html.tables import Table
 from treeopt.report.profile_words import condition_name
@@ -66,7 +66,7 @@ def steps(planned: Planned) -> Figure:
     for place, (way, each) in enumerate(zip(ways, parts, strict=True)):
         top, at = TOP + ROW * place, 0.0
         whole = MS * float(each.step_s[0])
-        plot.add(shape("text", "label", x=RIGHT, y=top + 11, text=f"{way.shape}: {whole:.3g} ms"))
+        plot.row_name(place, f"{way.shape}: {whole:.3g} ms")
         for name, seconds, colour in PARTS:
             ms = MS * float(getattr(each, seconds)[0])
             start, end = plot.x(max(0.0, at)), plot.x(max(0.0, at + ms))

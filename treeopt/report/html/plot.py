@@ -139,6 +139,11 @@ class Plot:
         """Mark the choice."""
         self.add(shape("path", "star choice", d=star(self.x(x), self.y(y)), title=title))
 
+    def row_name(self, row: int, text: str) -> None:
+        """Write what a row is above it; the browser, which alone knows the letters' widths, shortens what has no room."""
+        width = self.width - 2 * RIGHT
+        self.add(shape("foreignObject", "label", x=RIGHT, y=TOP + ROW * row - 2, width=width, height=17, text=text))
+
     def shapes(self) -> tuple[Shape, ...]:
         """Return the axes and all that was drawn between them."""
         return (*self._axes(), *self._drawn)

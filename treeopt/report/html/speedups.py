@@ -8,7 +8,7 @@ from treeopt.planner import Candidate, Plan, Schedule, Segment
 from treeopt.planner.fastest import speeds
 from treeopt.planner.planned import Planned
 from treeopt.records.latency import Estimate
-from treeopt.report.html.plot import RIGHT, ROW, Plot, axis_end
+from treeopt.report.html.plot import ROW, TOP, Plot, axis_end
 from treeopt.report.html.shapes import Entry, Figure, shape, shortened
 from treeopt.report.html.tables import Table
 from treeopt.report.text import rule_name
@@ -146,12 +146,11 @@ def bars(name: str, title: str, caption: str, rows: list[tuple[str, str, Estimat
     end = axis_end((each.value for _, _, each, _ in rows), (each.high for _, _, each, _ in rows))
     plot = Plot.of_rows((0.0, end), "times plain decoding", len(rows))
     for place, (label, said, speedup, chosen) in enumerate(rows):
-        top = 10.0 + ROW * place
+        top = TOP + ROW * place
         colour = "choice" if chosen else "tree"
-        text = f"{'★ ' if chosen else ''}{shortened(f'{label}: {said}', 62)}"
+        plot.row_name(place, f"{'★ ' if chosen else ''}{shortened(f'{label}: {said}', 200)}")
         full = f"{label}: {said}, {speedup.value:.2f} times plain ({speedup.low:.2f} to {speedup.high:.2f})"
         plot.add(
-            shape("text", "label", x=RIGHT, y=top + 11, text=text),
             shape(
                 "rect",
                 f"bar {colour}",
@@ -223,9 +222,9 @@ def _strips(name: str, title: str, segments: tuple[Segment, ...], *, across_batc
     x_name = "batch size" if across_batches else "tokens of context"
     plot = Plot.of_rows((low, high), x_name, len(rows), base=2)
     for place, (temperature, other) in enumerate(rows):
-        top = 10.0 + ROW * place
+        top = TOP + ROW * place
         where = f"{other} tokens of context" if across_batches else f"batch of {other}"
-        plot.add(shape("text", "label", x=RIGHT, y=top + 11, text=f"{where}, temperature {temperature:g}"))
+        plot.row_name(place, f"{where}, temperature {temperature:g}")
         for each in segments:
             if row_of(each) != (temperature, other):
                 continue
