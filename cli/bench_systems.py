@@ -50,7 +50,7 @@ def bench_systems(systems: str, asked: BenchOptions) -> None:
 
 def _names(given: str) -> list[str]:
     """Return the names of methods; click.UsageError for one that is none."""
-    from treeopt.methods.contest import checked_names
+    from treeopt.methods.names import checked_names
 
     names = [name.strip() for name in given.split(",")]
     try:

@@ -19,6 +19,7 @@ from treeopt.cli.options.values import (
     FILE_TEXT,
     LENGTHS,
     MEASURED_RULE,
+    METHOD_LIST,
     PROBED_ENGINE,
     TEMPERATURES,
     TEXT,
@@ -96,6 +97,7 @@ class BenchOptions:
     systems: str | None = field(
         metadata=option(
             "--systems",
+            type=METHOD_LIST,
             metavar="NAMES",
             help="Instead of TREE: all ways of speculating, or some, with commas between.",
         )

@@ -175,6 +175,13 @@ def _probed() -> Sequence[str]:
     return NAMES
 
 
+def _methods() -> Sequence[str]:
+    """Return the ways of speculating, and the word for all of them."""
+    from treeopt.methods.names import NAMES
+
+    return "all", *NAMES
+
+
 def _length(text: str) -> int:
     """Return a whole number, 0 included."""
     return 0 if text == "0" else _count(text)
@@ -217,6 +224,8 @@ THREADS = Whole(1, os.cpu_count() or 1, "the processors of this machine")
 RULE = click.Choice(RULES)
 MEASURED_RULE = Names("rule", lambda: RULES)
 """Any rule that a profile may hold, which another program may have measured."""
+METHOD_LIST = NameList("text", _methods)
+"""Ways of speculating."""
 RULE_LIST = NameList("text", lambda: RULES)
 PROBED_ENGINE = Names("text", _probed)
 """An engine that treeopt probe measures."""

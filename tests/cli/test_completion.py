@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from treeopt.cli.main import main
 from treeopt.engines import ENGINES
 from treeopt.engines.probes.named import NAMES
+from treeopt.methods.names import NAMES as METHODS
 from treeopt.records.rules import RULES
 from treeopt.trees.formats import FORMATS
 
@@ -23,7 +24,7 @@ def completed(line: str) -> set[tuple[str, str]]:
     env = {"_TREEOPT_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
     result = CliRunner().invoke(main, [], prog_name="treeopt", env=env)
     assert result.stderr == ""
-    return {(kind, value) for kind, _, value in (each.partition(",") for each in result.stdout.splitlines())}
+    return {(kind, value) for kind, _, value in (each.partition(",") for each in result.stdout.splitlines() if each)}
 
 
 def plain(*names: str) -> set[tuple[str, str]]:
@@ -42,7 +43,14 @@ def plain(*names: str) -> set[tuple[str, str]]:
         ("treeopt profile --rules sp", plain("specinfer")),
         ("treeopt profile --rules sequoia,s", plain("sequoia,specinfer")),
         ("treeopt profile --rules sequoia,", plain(*(f"sequoia,{each}" for each in RULES if each != "sequoia"))),
+        ("treeopt bench --systems all", plain("all")),
+        ("treeopt bench --systems se", plain("sequoia")),
+        ("treeopt bench --systems med", plain("medusa")),
+        ("treeopt bench --systems medusa,o", plain("medusa,osd")),
+        ("treeopt bench --systems sequoia,top-k-tree,se", set()),
+        ("treeopt bench --systems=red", plain("redrafter")),
         ("treeopt solve --drafter med", plain("medusa")),
+        ("treeopt bench t.json --drafter r", plain("redrafter")),
         ("treeopt run tree.json --device cu", plain("cuda")),
         ("treeopt solve --profile ", FILE),
         ("treeopt solve --profile gallery/", {("file", "gallery/")}),
@@ -76,27 +84,95 @@ def test_every_option_of_a_file_completes_files() -> None:
     assert missing == [("export", ["--draft-model"])]  # what the engine loads, wherever that runs
 
 
-@pytest.mark.process
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_in_bash(tmp_path: Path) -> None:
-    program = tmp_path / "treeopt"  # bash starts it by its name
+def test_every_way_of_speculating_is_offered_and_none_twice() -> None:
+    assert completed("treeopt bench --systems ") == plain("all", *METHODS)
+    assert completed("treeopt bench --systems chain,") == plain(
+        *(f"chain,{each}" for each in ("all", *METHODS) if each != "chain")
+    )
+
+
+@pytest.fixture
+def heads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of the process, with folders of heads in it."""
+    for name in ("heads/small", "heads/large", "hidden/.old", "others"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "heads.json").touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("heads")
+@pytest.mark.parametrize(
+    ("typed", "folders"),
+    [
+        ("medusa=", ["heads/", "hidden/", "others/"]),
+        ("medusa=he", ["heads/"]),
+        ("eagle2=./he", ["./heads/"]),
+        ("medusa=heads/", ["heads/large/", "heads/small/"]),
+        ("medusa=heads/s", ["heads/small/"]),
+        ("medusa=hidden/", []),
+        ("medusa=hidden/.", ["hidden/.old/"]),
+        ("medusa=nowhere/", []),
+        ("lookahead=he", []),
+        ("nothing=he", []),
+    ],
+)
+def test_the_folder_of_heads_is_completed_behind_the_name(typed: str, folders: list[str]) -> None:
+    name = typed.partition("=")[0]
+    # as zsh and fish ask, and bash where = is no break
+    assert completed(f"treeopt profile --drafter {typed}") == plain(*(f"{name}={each}" for each in folders))
+    # as bash asks, which takes words apart, and then completes folders on its own
+    apart = typed.replace("=", " = ").rstrip(" ")
+    for line in (f"treeopt profile --drafter {apart}", f"treeopt profile --drafter = {apart}"):
+        assert completed(line) == {("dir", each) for each in folders}
+
+
+def test_words_that_bash_takes_apart_are_one() -> None:
+    assert completed("treeopt bench --systems = medusa,o") == plain("medusa,osd")
+    assert completed("treeopt bench --rule =") == plain(*RULES)
+    assert completed("treeopt bench --drafter medusa = x --rule t") == plain("target", "traversal", "typical")
+    assert completed("treeopt solve --drafter medusa = x --profile ") == FILE
+
+
+def in_bash(folder: Path, script: str) -> list[str]:
+    """Return the lines that bash prints of what the Tab key would do, given lines that set words and call `complete`."""
+    program = folder / "treeopt"  # bash starts it by its name
     program.write_text(f"#!{sys.executable}\nfrom treeopt.cli.main import main\n\nmain(prog_name='treeopt')\n")
     program.chmod(0o755)
-    script = """
+    begin = """
         PATH=$PWD:$PATH
         eval "$(_TREEOPT_COMPLETE=bash_source treeopt)" || exit 1
         compopt() { echo compopt "$@"; }  # only the Tab key itself may call it
-        COMP_WORDS=(treeopt profile --rules sp) COMP_CWORD=3
-        _treeopt_completion treeopt
+        offered() { COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=(); _treeopt_completion treeopt; }
+    """
+    done = subprocess.run(["bash", "-c", begin + script], cwd=folder, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+@pytest.mark.process
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_in_bash(tmp_path: Path) -> None:
+    script = """
+        offered treeopt profile --rules sp
         echo "${COMPREPLY[@]}"
-        COMP_WORDS=(treeopt solve --profile "my") COMP_CWORD=3 COMPREPLY=()
-        _treeopt_completion treeopt
+        offered treeopt solve --profile "my"
         complete -p treeopt
     """
-    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == [
+    assert in_bash(tmp_path, script) == [
         "specinfer",
         "compopt -o default",
         "complete -o nosort -F _treeopt_completion treeopt",
     ]
+
+
+@pytest.mark.process
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_in_bash_which_takes_words_apart(tmp_path: Path) -> None:
+    (tmp_path / "heads").mkdir()
+    script = """
+        offered treeopt profile --drafter medusa = he
+        offered treeopt bench --systems = medusa,o
+        echo "${COMPREPLY[@]}"
+    """
+    assert in_bash(tmp_path, script) == ["compopt -o dirnames", "medusa,osd"]

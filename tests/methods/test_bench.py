@@ -7,8 +7,8 @@ import pytest
 
 from treeopt.errors import InvalidValueError
 from treeopt.methods.bench import bench_methods
-from treeopt.methods.contest import NAMES, checked_names
 from treeopt.methods.method import Method
+from treeopt.methods.names import NAMES, checked_names
 from treeopt.profiler.bench.compare import Workload
 from treeopt.profiler.bench.timed_steps import TimedSteps, decode_stats, decoded_text
 from treeopt.records.latency import Estimate

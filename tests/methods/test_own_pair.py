@@ -10,8 +10,8 @@ from tests.methods.toys import LITTLE, pair_of
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.methods import running
 from treeopt.methods.bench import bench_methods
-from treeopt.methods.contest import NAMES
 from treeopt.methods.method import Method
+from treeopt.methods.names import NAMES
 from treeopt.methods.running import ContestRequest, run_contest
 from treeopt.planner import step_model
 from treeopt.planner.chains import fastest_chain

@@ -2,7 +2,7 @@
 
 import pytest
 
-from treeopt.methods.contest import NAMES
+from treeopt.methods.names import NAMES
 from treeopt.methods.running import ContestRequest, Effort, run_contest
 from treeopt.records.results import NotRun
 from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts

@@ -6,29 +6,12 @@ from functools import cache
 
 from tqdm import tqdm
 
-from treeopt.errors import InvalidValueError, TreeoptError
+from treeopt.errors import TreeoptError
 from treeopt.methods import static_tree
 from treeopt.methods.drafted import drafted
 from treeopt.methods.method import Inputs, Method
 from treeopt.planner import PlanRequest, requested_plan
 from treeopt.records.results import NotRun
-
-NAMES = (
-    *("plain", "prompt-lookup", "chain", "osd", "k-sequences", "top-k-tree", "medusa", "redrafter", "eagle"),
-    *("lookahead", "specexec", "eagle2", "sequoia", "treeopt"),
-)
-"""In the order of the table."""
-
-
-def checked_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Return names in the order of the table, `plain` among them; `all` stands for every one.
-
-    Raises InvalidValueError for a name that is none.
-    """
-    for name in names:
-        if name not in NAMES and name != "all":
-            raise InvalidValueError(f"systems: expected all, or some of {', '.join(NAMES)}. Got {name!r}.")
-    return tuple(name for name in NAMES if name == "plain" or name in names or "all" in names)
 
 
 def planned_methods(inputs: Inputs, names: Sequence[str], *, show_progress: bool = True) -> list[Method | NotRun]:

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from treeopt.errors import InvalidValueError
 from treeopt.methods.bench import bench_methods
-from treeopt.methods.contest import checked_names, planned_methods
+from treeopt.methods.contest import planned_methods
 from treeopt.methods.method import Inputs
+from treeopt.methods.names import checked_names
 from treeopt.planner import fastest_drafted_tree
 from treeopt.profiler import Journal, Measurement, Settings, clock_for
 from treeopt.profiler.bench.compare import Workload
