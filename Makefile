@@ -59,7 +59,8 @@ test-wheel: .venv/ready-to-test
 browser-test: .venv/ready-browser
 	$(BIN)/python -m pytest tests/browser
 
-# pictures of the documentation: the page of the demo, and one of several conditions, drafters and an engine's race
+# pictures of the documentation: the page of the demo, and one of several conditions, drafters, batches, streams and an
+# engine's race
 REPORT := build/report
 report-pictures: demo .venv/ready-browser
 	mkdir -p $(REPORT)
@@ -73,11 +74,13 @@ report-pictures: demo .venv/ready-browser
 		--rounds 9 --positions 1024 --output $(REPORT)/profile.yaml
 	$(BIN)/treeopt solve --profile $(REPORT)/profile.yaml --output $(REPORT)/tree.json
 	$(BIN)/treeopt bench $(REPORT)/tree.json --profile $(REPORT)/profile.yaml --output $(REPORT)/bench.json
+	$(BIN)/treeopt bench --batch-size 1,4 --profile $(REPORT)/profile.yaml --output $(REPORT)/batches.json
+	$(BIN)/treeopt bench --drift --streams "draft spoilt,draft mended" --output $(REPORT)/drift.json
 	$(BIN)/treeopt probe transformers --target treeopt/bundled/target --draft treeopt/bundled/draft --output $(REPORT)/engine.yaml
 	$(BIN)/treeopt bench --engine transformers --profile $(REPORT)/engine.yaml --output $(REPORT)/engine.json
 	$(BIN)/treeopt report $(REPORT)/profile.yaml $(REPORT)/tree.json $(REPORT)/bench.json $(REPORT)/engine.json \
-		--output $(REPORT)/report.html
-	$(BIN)/python tools/report_pictures.py $(REPORT)/report.html docs/images/report-everything --only 1280-dark --height 9000
+		$(REPORT)/batches.json $(REPORT)/drift.json --output $(REPORT)/report.html
+	$(BIN)/python tools/report_pictures.py $(REPORT)/report.html docs/images/report-everything --only 1280-dark --height 11000
 
 faults: .venv/ready-to-test
 	$(BIN)/python tools/faults.py
