@@ -1,19 +1,25 @@
-"""The trees that may be fastest by what was learnt, and how much faster than the tree in use.
+"""The ways that may be fastest by what was learnt, and how much faster than the one in use.
 
     tokens(T) = F(T) of the learnt table * (what the profile's replay says of T / F(T) of the profile's table)
 
-so that without anything learnt every tree is worth what the plan said of it.
+so that without anything learnt every tree is worth what the plan said of it.  What prompt lookup comes to is known from
+the text itself, at every setting.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import hypot
+from typing import NamedTuple
 
 import numpy as np
 
 from treeopt.adaptation.context_costs import ContextCosts, with_slower_drafts
 from treeopt.adaptation.counts import outcomes_along
 from treeopt.adaptation.estimate import Learnt, conditional, joint, log_odds, probability
+from treeopt.adaptation.lookups import LookupRate
 from treeopt.adaptation.times import StepTimes
+from treeopt.adaptation.ways import Way
 from treeopt.arrays import Float64
 from treeopt.planner.contexts import context_models
 from treeopt.planner.costs import StepCosts, sizes
@@ -39,15 +45,32 @@ PRIOR_STEPS = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The fastest tree by what was learnt."""
+    """The fastest way by what was learnt."""
 
-    tree: TokenTree
+    way: Way
     gain: float
-    """By which share it is faster than the tree in use; 0 for that tree itself."""
+    """By which share it is faster than the way in use; 0 for that itself."""
     noise: float
     """Standard error of the logarithm of 1 + gain."""
     tokens_per_step: float
     step_s: float
+    speed: float
+    """Tokens per second on the machine as it was when it was measured, as other ways' are."""
+
+
+class Rated(NamedTuple):
+    """One way, and what it comes to."""
+
+    way: Way
+    tokens_per_step: float
+    step_s: float
+    noise: float | None = None
+    """Standard error of the logarithm of its speed, where it does not come from the table."""
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second."""
+        return self.tokens_per_step / self.step_s
 
 
 class Candidates:
@@ -70,7 +93,7 @@ class Candidates:
         asked = max(MOST_DEPTHS if request.max_depth is None else request.max_depth, tree.max_depth)
         self.depths = max(1, min(asked, acceptance.table.max_depth or MOST_DEPTHS, max_nodes - 1))
         self.ranks = min(MOST_RANKS, acceptance.table.branching)
-        self.rule, self.temperature = acceptance.rule, acceptance.temperature
+        self.rule, self.temperature, self.sampling = acceptance.rule, acceptance.temperature, acceptance.sampling
         self.max_nodes = min(max_nodes, self.costs.max_nodes)
         self._rows = np.array(acceptance.table.rows(self.depths)[..., : self.ranks])
         """(D, R, K)."""
@@ -102,37 +125,43 @@ class Candidates:
         self,
         learnt: Learnt,
         times: StepTimes,
-        current: TokenTree,
+        current: Way,
         context_tokens: int | None,
         *,
+        lookups: Sequence[LookupRate] = (),
         solve_anew: bool = True,
     ) -> Choice:
-        """Return the tree with the most tokens per second: the one in use, plain decoding, a chain or any other.
+        """Return the way with the most tokens per second: the one in use, plain decoding, a chain, any other tree, a lookup.
 
         Args:
             learnt: of acceptance.
             times: of steps.
-            current: the tree in use.
+            current: the way in use, one of `lookups` where it is a setting of prompt lookup.
             context_tokens: tokens in the cache; None for the context planned for.
+            lookups: settings of prompt lookup that may be changed to.
             solve_anew: whether there is time to solve; else chains and the trees that were solved last are looked at.
         """
         costs = self.costs.at(context_tokens)
         table = self._table(learnt.shift)
         if solve_anew:
             self._last_solved = self._solved(table, costs, times)
-        trees = list(dict.fromkeys([current, *self._chains, *self._last_solved]))
-        tokens = np.array([table.expected_tokens(tree) * self._replayed(tree) for tree in trees])
-        seconds = self._seconds(trees, costs, times)
-        rates = tokens / seconds
-        best = int(rates.argmax())
-        gain = float(rates[best] / rates[0] - 1)
-        noise = self._noise(learnt, current, trees[best]) if best else 0.0
+        first = [current] if isinstance(current, TokenTree) else []
+        trees = list(dict.fromkeys([*first, *self._chains, *self._last_solved]))
+        tokens = [table.expected_tokens(tree) * self._replayed(tree) for tree in trees]
+        rated = [Rated(*each) for each in zip(trees, tokens, self._seconds(trees, costs, times).tolist(), strict=True)]
+        rated += [
+            Rated(each.setting, each.tokens_per_step, each.step_s * times.own(each.setting), each.noise)
+            for each in lookups
+        ]
+        now = next(each for each in rated if each.way == current)
+        best = max(rated, key=lambda each: (each.speed, each is now))
         return Choice(
-            tree=trees[best],
-            gain=gain,
-            noise=noise,
-            tokens_per_step=float(tokens[best]),
-            step_s=float(seconds[best]) * times.slower,
+            way=best.way,
+            gain=best.speed / now.speed - 1,
+            noise=0.0 if best is now else self._noise(learnt, now, best),
+            tokens_per_step=best.tokens_per_step,
+            step_s=best.step_s * times.slower,
+            speed=best.speed,
         )
 
     def _solved(self, table: AcceptanceTable, costs: StepCosts, times: StepTimes) -> list[TokenTree]:
@@ -153,11 +182,17 @@ class Candidates:
         own = np.array([times.own(tree) for tree in trees])
         return np.asarray(with_slower_drafts(costs, times.drafting).step_s(*sizes(trees)) * own)
 
-    def _noise(self, learnt: Learnt, current: TokenTree, other: TokenTree) -> float:
-        """Return the standard error of the logarithm of the quotient of two trees' tokens."""
+    def _noise(self, learnt: Learnt, current: Rated, other: Rated) -> float:
+        """Return the standard error of the logarithm of the quotient of two ways' speeds."""
         rows = joint(probability(self._odds + learnt.draws(self._generator)[:, :, None]))
         draws = TokenDraws(p=rows)
-        return float(np.log(draws.tokens(other) / draws.tokens(current)).std())
+        quotient, known = np.zeros(len(rows)), 0.0
+        for each, sign in ((other, 1), (current, -1)):
+            if isinstance(each.way, TokenTree):
+                quotient = quotient + sign * np.log(draws.tokens(each.way))
+            elif each.noise is not None:
+                known = hypot(known, each.noise)
+        return hypot(float(quotient.std()), known)
 
     def _table(self, shift: Float64) -> AcceptanceTable:
         rows = joint(probability(self._odds + shift[:, None]))

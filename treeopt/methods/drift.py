@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from treeopt.adaptation import Change, Recalibration
-from treeopt.adaptation.change import shape_of
+from treeopt.adaptation.ways import shape_of
 from treeopt.methods.drift_streams import Circumstances, Stream
 from treeopt.planner import Plan, PlanRequest, Where, requested_plan
 from treeopt.profiler import Journal, Measurement, Settings, clock_for
