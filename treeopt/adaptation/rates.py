@@ -43,11 +43,11 @@ class AgedRate:
         self.walked += found.tokens
         off = self._off(found)
         if abs(off) <= SURPRISE:
-            self._settle()
+            self._add_odd()
             self._add(found)
             return
         if self._odd is None or copysign(1, off) != copysign(1, self._off(self._odd)):
-            self._settle()
+            self._add_odd()
             self._odd = found
             return
         both, self._odd = (self._odd, found), None
@@ -83,7 +83,7 @@ class AgedRate:
         rate, (tokens, both, steps) = self.tokens_per_step, self._squares
         return max(0.0, tokens - 2 * rate * both + rate * rate * steps)
 
-    def _settle(self) -> None:
+    def _add_odd(self) -> None:
         """Add the stretch that was off, as no other was off like it."""
         if self._odd is not None:
             self._add(self._odd)
