@@ -3,8 +3,8 @@
     python benchmarks/contexts.py
 
 No time is measured.  The bundled prompts are shorter than its contexts, so texts are pieces of 1,024 bytes of source
-files of Python's standard library that the bundled pair was not trained on: their beginnings serve as prompts of every
-length, and nothing is decoded on.  Acceptance is counted around the measured contexts and steps are decoded around those
+files of Python's standard library that the bundled pair was not trained on, its tests among them: their beginnings serve
+as prompts of every length, and nothing is decoded on.  Acceptance is counted around the measured contexts and steps are decoded around those
 between, on the same texts, so that a difference of texts cannot pass for one of contexts.  `one table` predicts from the
 measured context in the middle alone, whatever the context: what a profile of one context does.  Errors are standard
 errors over texts.
@@ -13,6 +13,7 @@ errors over texts.
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from sysconfig import get_paths
 from typing import NamedTuple
 
 import numpy as np
@@ -45,16 +46,23 @@ class Steps(NamedTuple):
 
 
 def pieces() -> list[list[int]]:
-    """Return the held-out pieces as token ids: a token is a byte."""
+    """Return pieces that the pair was not trained on as token ids, of held-out files first, then of tests: a token is a byte."""
     import sys
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
     from corpus import is_held_out, source_files
 
-    files = [text.encode() for path, text in source_files() if is_held_out(path)]
-    found = [list(each[at : at + PIECE]) for each in files for at in range(0, len(each) - PIECE, PIECE)]
-    order = np.random.default_rng(0).permutation(len(found))
-    return [found[place] for place in order]
+    held_out = [text for path, text in source_files() if is_held_out(path)]
+    tests = [
+        path.read_text("utf-8", errors="ignore") for path in sorted(Path(get_paths()["stdlib"], "test").glob("*.py"))
+    ]
+    generator = np.random.default_rng(0)
+    found = []
+    for files in (held_out, tests):
+        texts = [text.encode() for text in files]
+        each = [list(text[at : at + PIECE]) for text in texts for at in range(0, len(text) - PIECE, PIECE)]
+        found += [each[place] for place in generator.permutation(len(each))]
+    return found
 
 
 def counted(
@@ -110,7 +118,7 @@ def main() -> None:
     asked = parser.parse_args()
     print(conditions())
     pair, texts = load_pair(), pieces()[: asked.texts]
-    print(f"{len(texts)} held-out pieces; measured at {MEASURED}, {asked.positions} positions of each; rule sequoia")
+    print(f"{len(texts)} pieces; measured at {MEASURED}, {asked.positions} positions of each; rule sequoia")
     errors: dict[str, list[float]] = {"between": [], "one table": []}
     for temperature in map(float, asked.temperatures.split(",")):
         sampling = Sampling(temperature)

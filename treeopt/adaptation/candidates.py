@@ -6,7 +6,7 @@ so that without anything learnt every tree is worth what the plan said of it.  W
 the text itself, at every setting.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import hypot
@@ -16,7 +16,7 @@ import numpy as np
 
 from treeopt.adaptation.context_costs import ContextCosts, with_slower_drafts
 from treeopt.adaptation.counts import outcomes_along
-from treeopt.adaptation.estimate import Learnt, conditional, joint, log_odds, probability
+from treeopt.adaptation.estimate import DRAWS, Learnt, conditional, joint, log_odds, probability
 from treeopt.adaptation.lookups import LookupRate
 from treeopt.adaptation.times import StepTimes
 from treeopt.adaptation.ways import Way
@@ -30,6 +30,7 @@ from treeopt.planner.request import PlanRequest
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.profile import Profile
+from treeopt.runtime.decoding.observer import Steered
 from treeopt.solver import solve
 from treeopt.trees import TokenTree, chain
 
@@ -45,17 +46,27 @@ PRIOR_STEPS = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The fastest way by what was learnt."""
+    """A way that is faster by what was learnt."""
 
     way: Way
     gain: float
-    """By which share it is faster than the way in use; 0 for that itself."""
+    """By which share it is faster than the way in use."""
     noise: float
     """Standard error of the logarithm of 1 + gain."""
     tokens_per_step: float
     step_s: float
     speed: float
     """Tokens per second on the machine as it was when it was measured, as other ways' are."""
+
+
+def measured_request(profile: Profile, request: PlanRequest, decoder: Steered) -> PlanRequest:
+    """Return what is asked for, rule and temperature by default a decoder's as far as they were measured."""
+    rule, temperature = request.rule, request.temperature
+    if temperature is None and profile.acceptances_of(rule=rule, temperature=decoder.sampling.temperature):
+        temperature = decoder.sampling.temperature
+    if rule is None and profile.acceptances_of(rule=decoder.rule.name, temperature=temperature):
+        rule = decoder.rule.name
+    return replace(request, rule=rule, temperature=temperature)
 
 
 class Rated(NamedTuple):
@@ -121,7 +132,7 @@ class Candidates:
         found = outcomes_along(ranks, tree, self.depths, self.ranks)
         return np.asarray(np.clip((found.accepted + PRIOR_STEPS * table) / (found.tried + PRIOR_STEPS), 1e-4, 1 - 1e-4))
 
-    def best(
+    def faster(
         self,
         learnt: Learnt,
         times: StepTimes,
@@ -130,8 +141,10 @@ class Candidates:
         *,
         lookups: Sequence[LookupRate] = (),
         solve_anew: bool = True,
-    ) -> Choice:
-        """Return the way with the most tokens per second: the one in use, plain decoding, a chain, any other tree, a lookup.
+    ) -> tuple[float, Iterator[Choice]]:
+        """Return the tokens per second of the way in use, and the ways with more of them, the fastest first.
+
+        These are plain decoding, chains, other trees, and settings of prompt lookup.
 
         Args:
             learnt: of acceptance.
@@ -154,15 +167,20 @@ class Candidates:
             for each in lookups
         ]
         now = next(each for each in rated if each.way == current)
-        best = max(rated, key=lambda each: (each.speed, each is now))
-        return Choice(
-            way=best.way,
-            gain=best.speed / now.speed - 1,
-            noise=0.0 if best is now else self._noise(learnt, now, best),
-            tokens_per_step=best.tokens_per_step,
-            step_s=best.step_s * times.slower,
-            speed=best.speed,
-        )
+        faster = sorted((each for each in rated if each.speed > now.speed), key=lambda each: -each.speed)
+        return now.speed, self._choices(learnt, times, now, faster)
+
+    def _choices(self, learnt: Learnt, times: StepTimes, now: Rated, faster: Sequence[Rated]) -> Iterator[Choice]:
+        draws = TokenDraws(p=joint(probability(self._odds + learnt.draws(self._generator)[:, :, None])))
+        for each in faster:
+            yield Choice(
+                way=each.way,
+                gain=each.speed / now.speed - 1,
+                noise=_noise(draws, now, each),
+                tokens_per_step=each.tokens_per_step,
+                step_s=each.step_s * times.slower,
+                speed=each.speed,
+            )
 
     def _solved(self, table: AcceptanceTable, costs: StepCosts, times: StepTimes) -> list[TokenTree]:
         """Return the fastest trees of most tokens, by a table alone."""
@@ -181,18 +199,6 @@ class Candidates:
     def _seconds(self, trees: list[TokenTree], costs: StepCosts, times: StepTimes) -> Float64:
         own = np.array([times.own(tree) for tree in trees])
         return np.asarray(with_slower_drafts(costs, times.drafting).step_s(*sizes(trees)) * own)
-
-    def _noise(self, learnt: Learnt, current: Rated, other: Rated) -> float:
-        """Return the standard error of the logarithm of the quotient of two ways' speeds."""
-        rows = joint(probability(self._odds + learnt.draws(self._generator)[:, :, None]))
-        draws = TokenDraws(p=rows)
-        quotient, known = np.zeros(len(rows)), 0.0
-        for each, sign in ((other, 1), (current, -1)):
-            if isinstance(each.way, TokenTree):
-                quotient = quotient + sign * np.log(draws.tokens(each.way))
-            elif each.noise is not None:
-                known = hypot(known, each.noise)
-        return hypot(float(quotient.std()), known)
 
     def _table(self, shift: Float64) -> AcceptanceTable:
         rows = joint(probability(self._odds + shift[:, None]))
@@ -219,6 +225,17 @@ class Candidates:
     def _factors(self) -> dict[TokenTree, float]:
         self._replays = _without_replays(self._model)
         return {}
+
+
+def _noise(draws: TokenDraws, current: Rated, other: Rated) -> float:
+    """Return the standard error of the logarithm of the quotient of two ways' speeds."""
+    quotient, known = np.zeros(DRAWS), 0.0
+    for each, sign in ((other, 1), (current, -1)):
+        if isinstance(each.way, TokenTree):
+            quotient = quotient + sign * np.log(draws.tokens(each.way))
+        elif each.noise is not None:
+            known = hypot(known, each.noise)
+    return hypot(float(quotient.std()), known)
 
 
 def _without_replays(model: TokenModel) -> TokenModel:

@@ -17,6 +17,7 @@ from treeopt.adaptation.rates import AgedRate
 from treeopt.adaptation.replay import LookupReplay
 from treeopt.adaptation.times import ExpectedSeconds
 from treeopt.adaptation.ways import LOOKUP, shape_of
+from treeopt.errors import InfeasibleError
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.drafted import decoded_at, pass_costs, relative_steps
 from treeopt.records.measured_drafter import CountedDecodes, CountedSetting
@@ -111,6 +112,14 @@ class Lookups:
         }
         self._solved_speed = 0.0
         """Tokens per second of the fastest setting when it was solved last."""
+
+    def check(self, setting: PromptLookupSetting) -> None:
+        """Raise InfeasibleError for a setting that is none of them."""
+        if setting not in self.measured:
+            raise InfeasibleError(
+                f"{shape_of(setting)}: nothing was measured of it that suits re-calibration of single texts sampled so. "
+                "Profile with --drafter prompt-lookup, and decode with --batch-size 1."
+            )
 
     @property
     def waiting(self) -> bool:

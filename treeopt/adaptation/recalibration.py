@@ -4,12 +4,13 @@ What it changes is how tokens are drafted, never what the text's distribution is
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 from math import hypot, log, log1p
 from time import perf_counter
 
-from treeopt.adaptation.candidates import Candidates, Choice
+from treeopt.adaptation.candidates import Candidates, Choice, measured_request
 from treeopt.adaptation.change import Change
 from treeopt.adaptation.counts import AgedOutcomes, Outcomes, Visits, told_acceptance
 from treeopt.adaptation.estimate import Learnt, surprise
@@ -26,7 +27,7 @@ from treeopt.adaptation.times import ExpectedSeconds, StepTimes
 from treeopt.adaptation.ways import Way, shape_of, take
 from treeopt.arguments import whole
 from treeopt.arrays import Float64
-from treeopt.errors import InfeasibleError, InvalidValueError
+from treeopt.errors import InvalidValueError
 from treeopt.planner.planning import check_profile
 from treeopt.planner.request import PlanRequest
 from treeopt.records.profile import Machine, Profile
@@ -39,7 +40,7 @@ HALF_LIFE_STEPS = 384
 """After so many further steps one counts half."""
 RECENT_STEPS = 32
 """The half-life of the outcomes that tell whether something changed."""
-LOOK_STEPS, PLAIN_LOOK_STEPS = 16, 64
+LOOK_STEPS, PLAIN_LOOK_STEPS = 16, 32
 """Steps between two looks at what was counted, and where nothing is drafted."""
 FIRST_SOLVE_STEPS, SOLVE_STEPS = 64, 512
 """Steps after which is compared anew in any case: first after something changed, then twice as many each time, and at most."""
@@ -57,13 +58,17 @@ OWN_SHARE = 0.0025
 """Of the time that decoding takes, after what share solving has to wait, and after twice of it looking."""
 HEAD_START_S = 0.03
 """And so much besides: what noticing the first change takes."""
-READING_SHARE = 0.004
+READING_SHARE = 0.005
 """Likewise, while nothing is drafted, what having the draft model read the text may take."""
 REPLAY_SHARE, REPLAY_START_S = 0.002, 0.01
 """Likewise, with a head start of its own, what walking prompt lookup along the text may take."""
-LEAST_READING = 32
+LEAST_READING = 16
 """Tokens that are worth a reading."""
-MOST_MISSED, MOST_MISSED_NUMBERS = 64, 2**24
+DEARER_READING = 1.25
+"""By which factor a reading may be dearer than the one before: more is an interruption, and says nothing of the next."""
+HINT, HINTED_PAUSE = 2.0, 0.25
+"""After a reading that is so many standard errors off the next one comes soon: after such a share of the usual pause."""
+MOST_MISSED, MOST_MISSED_NUMBERS = 24, 2**24
 """Tokens that it tells of at most, and numbers of distributions that are remembered for it."""
 CONTEXT_CHANGED = 1.25
 """Change of the context, as a quotient, after which costs may be others."""
@@ -210,7 +215,7 @@ class Recalibration:
 
     def _begin(self, decoder: Steered) -> None:
         self._candidates = candidates = Candidates(
-            self.profile, self._measured(decoder), decoder.tree, decoder.max_nodes
+            self.profile, measured_request(self.profile, self._request, decoder), decoder.tree, decoder.max_nodes
         )
         shape = candidates.depths, candidates.ranks
         self._recent, self._lasting = AgedOutcomes(RECENT_STEPS, *shape), AgedOutcomes(self._half_life_steps, *shape)
@@ -225,39 +230,26 @@ class Recalibration:
         self._solve_steps = SOLVE_STEPS
         self._last_reading_s = self._reading_pause_s = 0.0
         self._take(self._first(decoder))
+        self._usual_reading_s = self._expected.step  # at first: the draft model reads faster than the target decodes
         self._expect(self._known)
-        first = self._best(Learnt(self._lasting.outcomes, self._known))
-        self._speed = first.speed / (1 + first.gain)
+        self._speed, faster = self._faster(Learnt(self._lasting.outcomes, self._known))
+        next(faster, None)
 
     def _first(self, decoder: Steered) -> Way:
         """Return what drafts at first, and have the decoder draft so; raises InfeasibleError for what was not measured."""
         if self._begin_with is None:
             return decoder.tree
-        if self._begin_with not in self._lookups.measured:
-            raise InfeasibleError(
-                f"{shape_of(self._begin_with)}: nothing was measured of it that suits re-calibration of single texts at "
-                f"temperature {self._candidates.temperature:g}. Profile with --drafter prompt-lookup, and decode with "
-                "--batch-size 1."
-            )
+        self._lookups.check(self._begin_with)
         take(decoder, self._begin_with)
         return self._begin_with
 
-    def _best(self, learnt: Learnt, *, solve_anew: bool = True) -> Choice:
-        """Return the fastest way by what is known now."""
+    def _faster(self, learnt: Learnt, *, solve_anew: bool = True) -> tuple[float, Iterator[Choice]]:
+        """Return the tokens per second of the way in use and the faster ones; see `Candidates.faster`."""
         rates = self._lookups.rates(self._context_tokens)
         lookups = [each for each in rates if each.setting == self.way or self._lookups.known(each.setting)]
-        return self._candidates.best(
+        return self._candidates.faster(
             learnt, self._times, self.way, self._context_tokens, lookups=lookups, solve_anew=solve_anew
         )
-
-    def _measured(self, decoder: Steered) -> PlanRequest:
-        """Return what is asked for, rule and temperature by default the decoder's as far as they were measured."""
-        rule, temperature = self._request.rule, self._request.temperature
-        if temperature is None and self.profile.acceptances_of(rule=rule, temperature=decoder.sampling.temperature):
-            temperature = decoder.sampling.temperature
-        if rule is None and self.profile.acceptances_of(rule=decoder.rule.name, temperature=temperature):
-            rule = decoder.rule.name
-        return replace(self._request, rule=rule, temperature=temperature)
 
     def _take(self, way: Way) -> None:
         """Count the steps that are drafted in a way from now on."""
@@ -331,7 +323,9 @@ class Recalibration:
         found = self._missed.outcomes(*shape)
         took_s = self._now_s() - start_s
         self.reading_s += took_s
-        self._last_reading_s, self._reading_pause_s = self.decoding_s, took_s / READING_SHARE
+        self._usual_reading_s = min(took_s, DEARER_READING * self._usual_reading_s)
+        share = HINTED_PAUSE if surprise(found, self._solved_with) > HINT else 1.0
+        self._last_reading_s, self._reading_pause_s = self.decoding_s, share * self._usual_reading_s / READING_SHARE
         return found
 
     def _reason(self) -> str | None:
@@ -358,11 +352,12 @@ class Recalibration:
         learnt = Learnt(self._lasting.outcomes, self._known)
         spent_s = self.own_s - self.replay_s
         anew = self._solve_steps < SOLVE_STEPS and spent_s <= HEAD_START_S + OWN_SHARE * self.decoding_s
-        choice = self._best(learnt, solve_anew=anew)
+        self._speed, faster = self._faster(learnt, solve_anew=anew)
+        # While nothing is drafted, a tree that is surely faster tells more than waiting for the fastest to be sure.
+        choice = next(filter(self._pays, islice(faster, 1 if self._drafts else None)), None)
         self._solve_steps = min(SOLVE_STEPS, 2 * self._solve_steps)
-        pays = self._pays(choice)
-        self._speed = choice.speed / (1 if pays else 1 + choice.gain)
-        if pays:
+        if choice is not None:
+            self._speed = choice.speed
             self._change(choice, why)
             learnt = Learnt(self._lasting.outcomes, self._known)
         self._expect(learnt.expected)
@@ -372,7 +367,7 @@ class Recalibration:
         least = LEAST_GAIN * (2 if choice.way == self._left else 1)
         saved_s = choice.gain / (1 + choice.gain) * self._half_life_steps * self._expected.step
         sure = log1p(choice.gain) > SURE * hypot(choice.noise, TIME_NOISE)
-        return choice.way != self.way and choice.gain > least and sure and saved_s > self._switch_s
+        return choice.gain > least and sure and saved_s > self._switch_s
 
     def _change(self, choice: Choice, why: str) -> None:
         assert self._decoder is not None  # steps come from one
