@@ -19,6 +19,7 @@ from treeopt.adaptation.times import ExpectedSeconds
 from treeopt.adaptation.ways import LOOKUP, shape_of
 from treeopt.errors import InfeasibleError
 from treeopt.planner.costs import StepCosts
+from treeopt.planner.curves import LEAST_S
 from treeopt.planner.drafted import decoded_at, pass_costs, relative_steps
 from treeopt.records.measured_drafter import CountedDecodes, CountedSetting
 from treeopt.records.profile import Profile
@@ -180,5 +181,5 @@ class Lookups:
             setting=each.setting,
             tokens_per_step=rate.tokens_per_step,
             noise=hypot(rate.noise, TIME_NOISE),
-            step_s=float(each.beside_s + plain_s + share * (pass_s - plain_s)),
+            step_s=max(LEAST_S, float(each.beside_s + plain_s + share * (pass_s - plain_s))),
         )

@@ -25,6 +25,11 @@ def take(decoder: Steered, way: Way) -> None:
         decoder.change_tree(way)
 
 
+def nodes_of(way: Way) -> int:
+    """Return the tokens of the largest pass."""
+    return way.nodes if isinstance(way, TokenTree) else way.max_nodes
+
+
 def shape_of(way: Way) -> str:
     """Return a way in a few words.
 
