@@ -73,7 +73,7 @@ def test_the_best_way_has_the_plan_made_behind_the_change_and_the_fixed_one_does
 
 class _Planned:
     def __init__(self, tree):
-        self.tree, self.shape = tree, f"{tree.nodes} nodes"
+        self.tree, self.shape = tree, "a plan" if tree is None else f"{tree.nodes} nodes"
 
 
 def test_plans_may_be_prompt_lookup_where_it_was_measured(bench, stream, monkeypatch):
