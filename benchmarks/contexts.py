@@ -34,7 +34,6 @@ from treeopt.solver import solve
 from treeopt.trees import TokenTree, chain
 
 PIECE = 1024
-MEASURED, BETWEEN = (64, 256, 896), (128, 384, 640)
 NODES = 16
 
 
@@ -115,25 +114,28 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=24)
     parser.add_argument("--positions", type=int, default=64, help="of every text around every context")
     parser.add_argument("--temperatures", default="0,0.8")
+    parser.add_argument("--measured", default="64,256,896", help="contexts that acceptance is measured around")
+    parser.add_argument("--between", default="128,384,640", help="contexts that steps are decoded around")
     asked = parser.parse_args()
+    measured, between = ([int(each) for each in given.split(",")] for given in (asked.measured, asked.between))
     print(conditions())
     pair, texts = load_pair(), pieces()[: asked.texts]
-    print(f"{len(texts)} pieces; measured at {MEASURED}, {asked.positions} positions of each; rule sequoia")
+    print(f"{len(texts)} pieces; measured at {asked.measured}, {asked.positions} positions of each; rule sequoia")
     errors: dict[str, list[float]] = {"between": [], "one table": []}
     for temperature in map(float, asked.temperatures.split(",")):
         sampling = Sampling(temperature)
         models = ContextModels(
             tuple(
-                token_model(counted(pair, texts, each, sampling, asked.positions)) for each in bar(MEASURED, "counted")
+                token_model(counted(pair, texts, each, sampling, asked.positions)) for each in bar(measured, "counted")
             )
         )
         accepted = ", ".join(
-            f"{each.acceptance.table.p[0, 0]:.3f} at {at}" for at, each in zip(MEASURED, models.measured, strict=True)
+            f"{each.acceptance.table.p[0, 0]:.3f} at {at}" for at, each in zip(measured, models.measured, strict=True)
         )
         print(f"\ntemperature {temperature:g}; first child accepted at depth 1: {accepted}")
         print("context   tree                        decoded   error   predicted        one table")
-        one = models.measured[len(MEASURED) // 2]
-        for context in bar(BETWEEN, "decoded"):
+        one = models.measured[len(measured) // 2]
+        for context in bar(between, "decoded"):
             here = models.at(context)
             solution = solve(here.acceptance.table, NODES)
             best = solution.tree(NODES, solution.max_depth)
