@@ -16,11 +16,14 @@ from treeopt.report.text import counted
 if TYPE_CHECKING:
     from treeopt.adaptation import Change, Recalibration
     from treeopt.runtime.models.pair import ModelPair
+    from treeopt.trees import TreeFile
 
 
 @contextmanager
-def adapting(options: AdaptOptions, models: "ModelPair", *, batch_size: int) -> "Iterator[Recalibration | None]":
-    """Yield re-calibration as the options ask for it, None where they do not; tell at the end what it did.
+def adapting(
+    options: AdaptOptions, models: "ModelPair", planned: "TreeFile", *, batch_size: int
+) -> "Iterator[Recalibration | None]":
+    """Yield re-calibration of a plan as the options ask for it, None where they do not; tell at the end what it did.
 
     What was learnt is saved at the end, and where decoding was interrupted too.
 
@@ -30,6 +33,7 @@ def adapting(options: AdaptOptions, models: "ModelPair", *, batch_size: int) -> 
         yield None
         return
     from treeopt.adaptation import Recalibration
+    from treeopt.adaptation.ways import lookup_of
     from treeopt.planner import PlanRequest, Where
 
     profile = load_profile(options.profile_path)
@@ -46,7 +50,7 @@ def adapting(options: AdaptOptions, models: "ModelPair", *, batch_size: int) -> 
                 log.flush()  # a run may be interrupted
 
         request = PlanRequest(where=Where(batch_size=batch_size))
-        recalibration = Recalibration(profile, request, on_change=told)
+        recalibration = Recalibration(profile, request, begin_with=lookup_of(planned.drafter), on_change=told)
         try:
             yield recalibration
         except KeyboardInterrupt:
@@ -54,6 +58,19 @@ def adapting(options: AdaptOptions, models: "ModelPair", *, batch_size: int) -> 
             raise
     _tell(recalibration)
     _save(options, recalibration, models)
+
+
+def adapted_rule(options: AdaptOptions, planned: "TreeFile", temperature: float) -> str | None:
+    """Return the rule by which the draft model's trees are verified beside a plan of prompt lookup, as it was measured.
+
+    None for other plans, and where nothing is re-calibrated.  Raises TreeoptError for a profile that cannot be read,
+    InfeasibleError where nothing was measured at the temperature.
+    """
+    from treeopt.adaptation.ways import lookup_of
+
+    if not options.adapt or lookup_of(planned.drafter) is None:
+        return None
+    return load_profile(options.profile_path).acceptance(temperature=temperature).rule
 
 
 def _tell(found: "Recalibration") -> None:

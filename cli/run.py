@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.adapt import adapting
+from treeopt.cli.adapt import adapted_rule, adapting
 from treeopt.cli.command import Command
 from treeopt.cli.identity import identity_here, warn_of_tree
 from treeopt.cli.learning import LearnOptions
@@ -101,7 +101,7 @@ def run(asked: RunOptions) -> None:
     With --prompts, one line of JSON is written for each prompt of a file, in its order: `text`, how the prompt goes on,
     and the number of its `tokens` and `steps`.  --batch-size texts are decoded at a time, none of which changes another.
 
-    With --adapt the tree is changed while it decodes, where another would be faster by more than noise.
+    With --adapt the tree is changed while it decodes, where another, or prompt lookup, would be faster by more than noise.
     """
     asked.several.check(prompt=asked.prompt)
     asked.learning.check()
@@ -111,14 +111,15 @@ def run(asked: RunOptions) -> None:
     schedule = load_schedule(asked.tree) if asked.schedule or is_schedule(asked.tree) else None
     read = read_any_tree(asked.tree) if schedule is None else _largest(schedule)
     planned = with_drafter(asked.tree, read, asked.drafter, asked.eagle_layers)
-    rule = checked_rule(asked.rule or planned_rule(planned), lossy=asked.lossy)
+    adapted = adapted_rule(asked.adapt, planned, asked.how.sampling.temperature)
+    rule = checked_rule(asked.rule or adapted or planned_rule(planned), lossy=asked.lossy)
     models = asked.pair.load()
     warn_of_tree(asked.tree, planned.provenance, identity_here(models))
     if schedule is not None and asked.prompt is not None:
         planned = replace(planned, tree=schedule.tree(1))
     batch_size = asked.several.batch_size if asked.prompt is None else 1
     with (
-        adapting(asked.adapt, models, batch_size=batch_size) as steering,
+        adapting(asked.adapt, models, planned, batch_size=batch_size) as steering,
         asked.learning.observer(models, planned) as learner,
     ):
         from treeopt.runtime.decoding.observer import observers

@@ -18,7 +18,8 @@ class AdaptOptions:
         metadata=option(
             "--adapt",
             is_flag=True,
-            help="Count what is accepted and how long steps take, and change the tree where another is faster. "
+            help="Count what is accepted and how long steps take, and change the tree where another, or "
+            "prompt lookup as the profile measured it, is faster. "
             "The text stays the same.",
         )
     )
@@ -38,7 +39,7 @@ class AdaptOptions:
             "log",
             type=output_file,
             metavar="FILE",
-            help="With --adapt: a line of JSON for every change of tree: step, why, from, to, predicted gain.",
+            help="With --adapt: a line of JSON for every change of what drafts: step, why, from, to, predicted gain.",
         )
     )
     save_profile: Path | None = field(

@@ -1,6 +1,7 @@
 """`treeopt run --adapt`: the same text, what is told and left behind, and refusals."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 
 from tests.cli.invented import call
 from treeopt.adaptation import Recalibration, recalibration
+from treeopt.records.latency import Timing
+from treeopt.records.measured_drafter import CountedDecodes, CountedSetting, DecodedTexts, MeasuredDrafter
 from treeopt.records.profile import Profile
 from treeopt.trees import TreeFile, chain, level_widths
 from treeopt.trees.drafter_setting import drafter_setting
@@ -26,7 +29,7 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have every look find a reason to compare, and every other tree pay."""
     monkeypatch.setattr(recalibration, "LOOK_STEPS", 4)
     monkeypatch.setattr(Recalibration, "_reason", lambda _: "a test")
-    monkeypatch.setattr(Recalibration, "_pays", lambda self, choice: choice.tree != self.tree)
+    monkeypatch.setattr(Recalibration, "_pays", lambda self, choice: choice.way != self.way)
 
 
 @pytest.mark.usefixtures("folder", "eager")
@@ -48,6 +51,71 @@ def test_the_text_stays_and_every_change_is_a_line_of_json(greedy_profile: Path)
     again = run("--adapt", "--profile", greedy_profile, "--adapt-log", "log.jsonl")  # its own log is written over
     assert again.stdout == plain.stdout, again.output
     assert call("solve", "--profile", "learnt.yaml", "--budget", 2, "-o", "new.json").exit_code == 0
+
+
+@pytest.fixture
+def lookup_profile(greedy_profile: Path) -> Path:
+    """Return the path of a profile that holds prompt lookup too, as if half of its drafts had been right."""
+    profile = Profile.load(greedy_profile)
+
+    def decoded(tokens: int, seconds: float) -> DecodedTexts:
+        return DecodedTexts(tokens=(tokens,) * 4, steps=(40,) * 4, seconds=Timing([seconds] * 4))
+
+    settings = tuple(
+        CountedSetting(
+            values=drafter_setting("prompt-lookup", ngram=ngram, length=2).values,
+            max_tokens=3,
+            decoded=decoded(80, 0.11),
+            pass_tokens=(1, 3),
+            passes=(60, 100),
+        )
+        for ngram in (2, 4)
+    )
+    decodes = CountedDecodes(temperature=0.0, top_p=1.0, context_tokens=64, plain=decoded(40, 0.1), settings=settings)
+    path = Path("with-lookup.yaml")
+    replace(profile, drafters=(MeasuredDrafter(name="prompt-lookup", decodes=(decodes,)),)).save(path)
+    return path
+
+
+@pytest.mark.usefixtures("folder", "eager")
+def test_a_plan_of_prompt_lookup_may_be_left_for_trees_and_taken_again(lookup_profile: Path) -> None:
+    setting = drafter_setting("prompt-lookup", ngram=4, length=2)
+    TreeFile(tree=chain(2), drafter=setting).save("tree.json")
+    plain = run()
+    found = run("--adapt", "--profile", lookup_profile, "--adapt-log", "log.jsonl", tokens=160)
+    assert found.exit_code == 0, found.output
+    assert found.stdout == plain.stdout
+    drafters = [json.loads(line)["from"]["drafter"] for line in Path("log.jsonl").read_text("utf-8").splitlines()]
+    assert drafters[0] == "prompt-lookup"
+    assert json.loads(Path("log.jsonl").read_text("utf-8").splitlines()[0])["from"] == {
+        "drafter": "prompt-lookup",
+        "kind": "chain",
+        "nodes": 3,
+        "depth": 2,
+        "ngram": 4,
+        "length": 2,
+    }
+
+
+@pytest.mark.usefixtures("folder")
+def test_prompt_lookup_is_for_single_texts(lookup_profile: Path) -> None:
+    TreeFile(tree=chain(2), drafter=drafter_setting("prompt-lookup", ngram=4, length=2)).save("tree.json")
+    Path("prompts.txt").write_text(PROMPT)
+    how = (
+        "--temperature",
+        0,
+        "--prompts",
+        "prompts.txt",
+        "--max-new-tokens",
+        8,
+        "--adapt",
+        "--profile",
+        lookup_profile,
+    )
+    found = call("run", "tree.json", *how)
+    assert (found.exit_code, found.stdout) == (1, "")
+    assert "batch 8 was not measured" in found.stderr
+    assert call("run", "tree.json", *how, "--batch-size", 1).exit_code == 0
 
 
 @pytest.mark.usefixtures("folder")
@@ -77,8 +145,15 @@ def test_refusals(greedy_profile: Path) -> None:
     found = call("run", "schedule.json", "--prompt", PROMPT, "--adapt", "--profile", greedy_profile)
     assert (found.exit_code, found.stdout) == (2, "")
     assert "--adapt: expected one tree" in found.stderr
-    TreeFile(tree=chain(8), drafter=drafter_setting("prompt-lookup", ngram=3, length=8)).save("lookup.json")
     how = ("--temperature", 0, "--prompt", PROMPT, "--adapt", "--profile", greedy_profile)
-    found = call("run", "lookup.json", *how)
-    assert (found.exit_code, found.stdout) == (1, "")
-    assert "a decoder whose draft model fills static trees" in found.stderr
+    for setting, said in (
+        (drafter_setting("prompt-lookup", ngram=3, length=8), "Profile with --drafter prompt-lookup"),
+        (
+            drafter_setting("lookahead", window=2, ngram=3, candidates=2),
+            "a decoder whose draft model fills static trees",
+        ),
+    ):
+        TreeFile(tree=chain(setting.longest_draft), drafter=setting).save("other.json")
+        found = call("run", "other.json", *how)
+        assert (found.exit_code, found.stdout) == (1, "")
+        assert said in found.stderr

@@ -6,12 +6,15 @@ from dataclasses import replace
 import pytest
 
 from tests.methods.toys import pair_of
+from treeopt.adaptation.ways import shape_of
+from treeopt.methods import drift
 from treeopt.methods.drift import DriftBench, DriftEffort, median_of
 from treeopt.methods.drift_streams import DRIFTS, STEADY, Circumstances, Stream, StreamTexts, joined, streams_of
 from treeopt.profiler.bench.drift import StreamPart, Way, computing, decode_stream
 from treeopt.records.drift import TimedStream, TimedText
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
+from treeopt.runtime.drafters.prompt_lookup import PromptLookupSetting
 from treeopt.trees import chain
 
 LITTLE = DriftEffort(tokens=48, new_tokens=8, max_nodes=8, rounds=1, positions=80, branching=3, depth=3)
@@ -70,7 +73,27 @@ def test_the_best_way_has_the_plan_made_behind_the_change_and_the_fixed_one_does
 
 class _Planned:
     def __init__(self, tree):
-        self.choice = type("Choice", (), {"tree": tree, "shape": f"{tree.nodes} nodes"})()
+        self.tree, self.shape = tree, "a plan" if tree is None else f"{tree.nodes} nodes"
+
+
+def test_plans_may_be_prompt_lookup_where_it_was_measured(bench, stream, monkeypatch):
+    """The profile is measured with toys; that prompt lookup is the fastest on one side of the change is said of it here."""
+    before, behind = (replace(each, lookups=True) for each in (stream.before, stream.behind))
+    profile = bench.profile(before)
+    (measured,) = profile.drafters
+    values = measured.decodes[0].settings[0].values
+    looked_up = _Planned(None)
+    looked_up.setting = measured.setting(values)
+    setting = PromptLookupSetting(**{each.name: each.value for each in values})
+    made, recalibration = [], drift._recalibration
+    monkeypatch.setattr(drift, "_recalibration", lambda *given: made.append(recalibration(*given)) or made[-1])
+    for plans in ([_Planned(chain(2)), looked_up], [looked_up, _Planned(chain(2))]):
+        monkeypatch.setattr(drift, "_plan", lambda profile, where, plans=plans: plans[where is behind])  # noqa: ARG005
+        found = bench.decoded(replace(stream, before=before, behind=behind), profile, profile)
+        told = [shape_of(setting) if each is looked_up else each.shape for each in plans]
+        assert [found.planned, found.planned_behind] == told
+        assert found.identical
+    assert [each._begin_with for each in made] == [None, setting]
 
 
 def test_of_repeats_the_median_time_of_every_text_counts(decoded):
@@ -90,13 +113,15 @@ def test_streams_change_in_one_thing_each(target, draft, prompts):
     assert [each.name for each in found] == [*DRIFTS, *STEADY]
     short = found[0].before
     for each in found[: len(DRIFTS)]:
-        assert short in (each.before, each.behind)
+        assert short in (replace(each.before, lookups=False), replace(each.behind, lookups=False))
         assert not each.steady
+        assert {each.before.lookups, each.behind.lookups} == {each.name == "text that repeats itself"}
     for each in found[len(DRIFTS) :]:
         assert each.steady
     assert found[2].behind == replace(short, sampling=Sampling(1.0))
     assert found[3].behind == replace(short, busy=True)
-    assert found[4].behind == found[5].before == replace(short, draft=target)
+    assert found[4].before == replace(found[4].behind, sampling=Sampling(1.0))
+    assert found[5].behind == found[6].before == replace(short, draft=target)
     assert {len(prompt) for prompt in found[1].behind.prompts} == {found[1].behind.context_tokens}
     without = streams_of(pair_of(target, draft), texts, new_tokens=8, spoilt=None)
     assert [each.name for each in without] == [*DRIFTS[:-2], *STEADY[:-1]]

@@ -89,7 +89,7 @@ class TestProfile:
         made, prepare = [], TextSteps.prepare
         monkeypatch.setattr(TextSteps, "prepare", lambda self, tree: made.append(self) or prepare(self, tree))
         measured(target, draft, prompts)
-        assert {timer._decoder._rule.name for timer in made} == set(RULES)
+        assert {timer._decoder.rule.name for timer in made} == set(RULES)
 
     def test_one_rule_has_the_plain_overhead_only(self, target, draft, prompts):
         for rule in ("target", "traversal"):

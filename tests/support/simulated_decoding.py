@@ -90,3 +90,67 @@ class SimulatedDecoder:
                     )
                 )
         return (self.tokens - start_tokens) / (self.now_s - start_s)
+
+
+class TextDecoder(SimulatedDecoder):
+    """The same along a text that is given: prompt lookup's drafts are right where the text goes on so.
+
+    Args:
+        source: the text, of which the first `prompt` tokens are there already.
+        prompt: so many.
+        beside_s: of a step of prompt lookup, beside the target's pass.
+    """
+
+    def __init__(self, tree, source, table, machine, *, prompt=32, beside_s=0.01, **more):
+        super().__init__(tree, table, machine, **more)
+        self.source, self.beside_s = source, beside_s
+        self.text = list(source[:prompt])
+        self.drafter = None
+        self.ways = [tree]
+
+    def change_tree(self, tree):
+        super().change_tree(tree)
+        self.drafter = None
+        self.ways.append(tree)
+
+    def change_drafter(self, drafter):
+        assert drafter.max_tokens <= self.max_nodes
+        drafter.begin(1, self.text)
+        self.drafter = drafter
+        self.ways.append(drafter.setting)
+
+    def decode(self, observer, steps):
+        start_s, start_tokens = self.now_s, self.tokens
+        for _ in range(steps):
+            if self.drafter is None:
+                proposal, path, seconds = Proposal(self.tree, torch.zeros(1)), self.path(), self.seconds()
+            else:
+                (proposal,) = self.drafter.propose([1])
+                path, seconds = self.looked_up(proposal), self.lookup_seconds(proposal)
+            tokens = self.source[len(self.text) : len(self.text) + len(path)]
+            step = Step(path, tokens, torch.zeros(proposal.tree.nodes, VOCABULARY), None)
+            self.now_s += sum(seconds)
+            self.tokens += len(path)
+            self.steps += 1
+            self.last = tokens[-1]
+            before = list(self.text)
+            self.text += tokens
+            if self.drafter is not None:
+                self.drafter.accept([1], [step])
+            if observer is not None:
+                observer(DecodedStep(1, before, proposal, step, seconds))
+        return (self.tokens - start_tokens) / (self.now_s - start_s)
+
+    def looked_up(self, proposal):
+        """Return the path of a chain: as far as the text goes on so."""
+        coming = self.source[len(self.text) : len(self.text) + proposal.tree.max_depth]
+        path = [0]
+        for node, (drafted, token) in enumerate(zip(proposal.tokens.tolist()[1:], coming, strict=True), 1):
+            if drafted != token:
+                break
+            path.append(node)
+        return tuple(path)
+
+    def lookup_seconds(self, proposal):
+        verify = least_from_here(self.machine.verify)
+        return StepSeconds(0.2 * self.beside_s, verify[proposal.tree.nodes], 0.8 * self.beside_s)

@@ -1,20 +1,25 @@
-"""The trees that may be fastest by what was learnt, and how much faster than the tree in use.
+"""The ways that may be fastest by what was learnt, and how much faster than the one in use.
 
     tokens(T) = F(T) of the learnt table * (what the profile's replay says of T / F(T) of the profile's table)
 
-so that without anything learnt every tree is worth what the plan said of it.
+so that without anything learnt every tree is worth what the plan said of it.  What prompt lookup comes to is known from
+the text itself, at every setting.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import hypot
+from typing import NamedTuple
 
 import numpy as np
 
 from treeopt.adaptation.context_costs import ContextCosts, with_slower_drafts
 from treeopt.adaptation.counts import outcomes_along
-from treeopt.adaptation.estimate import Learnt, conditional, joint, log_odds, probability
+from treeopt.adaptation.estimate import DRAWS, Learnt, conditional, joint, log_odds, probability
+from treeopt.adaptation.lookups import LookupRate
 from treeopt.adaptation.times import StepTimes
+from treeopt.adaptation.ways import Way
 from treeopt.arrays import Float64
 from treeopt.planner.contexts import context_models
 from treeopt.planner.costs import StepCosts, sizes
@@ -25,6 +30,7 @@ from treeopt.planner.request import PlanRequest
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.profile import Profile
+from treeopt.runtime.decoding.observer import Steered
 from treeopt.solver import solve
 from treeopt.trees import TokenTree, chain
 
@@ -40,15 +46,42 @@ PRIOR_STEPS = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A tree that is faster by what was learnt."""
+    """A way that is faster by what was learnt."""
 
-    tree: TokenTree
+    way: Way
     gain: float
-    """By which share it is faster than the tree in use."""
+    """By which share it is faster than the way in use."""
     noise: float
     """Standard error of the logarithm of 1 + gain."""
     tokens_per_step: float
     step_s: float
+    speed: float
+    """Tokens per second on the machine as it was when it was measured, as other ways' are."""
+
+
+def measured_request(profile: Profile, request: PlanRequest, decoder: Steered) -> PlanRequest:
+    """Return what is asked for, rule and temperature by default a decoder's as far as they were measured."""
+    rule, temperature = request.rule, request.temperature
+    if temperature is None and profile.acceptances_of(rule=rule, temperature=decoder.sampling.temperature):
+        temperature = decoder.sampling.temperature
+    if rule is None and profile.acceptances_of(rule=decoder.rule.name, temperature=temperature):
+        rule = decoder.rule.name
+    return replace(request, rule=rule, temperature=temperature)
+
+
+class Rated(NamedTuple):
+    """One way, and what it comes to."""
+
+    way: Way
+    tokens_per_step: float
+    step_s: float
+    noise: float | None = None
+    """Standard error of the logarithm of its speed, where it does not come from the table."""
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second."""
+        return self.tokens_per_step / self.step_s
 
 
 class Candidates:
@@ -71,7 +104,7 @@ class Candidates:
         asked = max(MOST_DEPTHS if request.max_depth is None else request.max_depth, tree.max_depth)
         self.depths = max(1, min(asked, acceptance.table.max_depth or MOST_DEPTHS, max_nodes - 1))
         self.ranks = min(MOST_RANKS, acceptance.table.branching)
-        self.rule, self.temperature = acceptance.rule, acceptance.temperature
+        self.rule, self.temperature, self.sampling = acceptance.rule, acceptance.temperature, acceptance.sampling
         self.max_nodes = min(max_nodes, self.costs.max_nodes)
         self._rows = np.array(acceptance.table.rows(self.depths)[..., : self.ranks])
         """(D, R, K)."""
@@ -103,37 +136,50 @@ class Candidates:
         self,
         learnt: Learnt,
         times: StepTimes,
-        current: TokenTree,
+        current: Way,
         context_tokens: int | None,
         *,
+        lookups: Sequence[LookupRate] = (),
         solve_anew: bool = True,
-    ) -> Iterator[Choice]:
-        """Yield plain decoding, chains and other trees with more tokens per second than the tree in use, the fastest first.
+    ) -> tuple[float, Iterator[Choice]]:
+        """Return the tokens per second of the way in use, and the ways with more of them, the fastest first.
+
+        These are plain decoding, chains, other trees, and settings of prompt lookup.
 
         Args:
             learnt: of acceptance.
             times: of steps.
-            current: the tree in use.
+            current: the way in use, one of `lookups` where it is a setting of prompt lookup.
             context_tokens: tokens in the cache; None for the context planned for.
+            lookups: settings of prompt lookup that may be changed to.
             solve_anew: whether there is time to solve; else chains and the trees that were solved last are looked at.
         """
         costs = self.costs.at(context_tokens)
         table = self._table(learnt.shift)
         if solve_anew:
             self._last_solved = self._solved(table, costs, times)
-        trees = list(dict.fromkeys([current, *self._chains, *self._last_solved]))
-        tokens = np.array([table.expected_tokens(tree) * self._replayed(tree) for tree in trees])
-        seconds = self._seconds(trees, costs, times)
-        rates = tokens / seconds
-        order = np.argsort(-rates, kind="stable")
+        first = [current] if isinstance(current, TokenTree) else []
+        trees = list(dict.fromkeys([*first, *self._chains, *self._last_solved]))
+        tokens = [table.expected_tokens(tree) * self._replayed(tree) for tree in trees]
+        rated = [Rated(*each) for each in zip(trees, tokens, self._seconds(trees, costs, times).tolist(), strict=True)]
+        rated += [
+            Rated(each.setting, each.tokens_per_step, each.step_s * times.own(each.setting), each.noise)
+            for each in lookups
+        ]
+        now = next(each for each in rated if each.way == current)
+        faster = sorted((each for each in rated if each.speed > now.speed), key=lambda each: -each.speed)
+        return now.speed, self._choices(learnt, times, now, faster)
+
+    def _choices(self, learnt: Learnt, times: StepTimes, now: Rated, faster: Sequence[Rated]) -> Iterator[Choice]:
         draws = TokenDraws(p=joint(probability(self._odds + learnt.draws(self._generator)[:, :, None])))
-        for place in order[rates[order] > rates[0]]:
+        for each in faster:
             yield Choice(
-                tree=trees[place],
-                gain=float(rates[place] / rates[0] - 1),
-                noise=float(np.log(draws.tokens(trees[place]) / draws.tokens(current)).std()),
-                tokens_per_step=float(tokens[place]),
-                step_s=float(seconds[place]) * times.slower,
+                way=each.way,
+                gain=each.speed / now.speed - 1,
+                noise=_noise(draws, now, each),
+                tokens_per_step=each.tokens_per_step,
+                step_s=each.step_s * times.slower,
+                speed=each.speed,
             )
 
     def _solved(self, table: AcceptanceTable, costs: StepCosts, times: StepTimes) -> list[TokenTree]:
@@ -179,6 +225,17 @@ class Candidates:
     def _factors(self) -> dict[TokenTree, float]:
         self._replays = _without_replays(self._model)
         return {}
+
+
+def _noise(draws: TokenDraws, current: Rated, other: Rated) -> float:
+    """Return the standard error of the logarithm of the quotient of two ways' speeds."""
+    quotient, known = np.zeros(DRAWS), 0.0
+    for each, sign in ((other, 1), (current, -1)):
+        if isinstance(each.way, TokenTree):
+            quotient = quotient + sign * np.log(draws.tokens(each.way))
+        elif each.noise is not None:
+            known = hypot(known, each.noise)
+    return hypot(float(quotient.std()), known)
 
 
 def _without_replays(model: TokenModel) -> TokenModel:

@@ -5,9 +5,11 @@ from dataclasses import replace
 import numpy as np
 
 from treeopt.adaptation.times import ExpectedSeconds
+from treeopt.arrays import Float64
 from treeopt.planner.condition import condition
 from treeopt.planner.costs import StepCosts, sizes, step_costs
 from treeopt.planner.curves import Curve
+from treeopt.planner.drafted import pass_costs
 from treeopt.planner.request import Where
 from treeopt.records.profile import Profile
 from treeopt.trees import TokenTree
@@ -39,6 +41,7 @@ class ContextCosts:
         self._shortest, self._longest = min(contexts), max(contexts)
         self._planned = first.context_tokens
         self._kept: dict[int, StepCosts] = {}
+        self._passes_s: dict[int, Float64] = {}
         self._expected: dict[tuple[int, TokenTree], ExpectedSeconds] = {}
         self.max_nodes = first.max_nodes
 
@@ -57,6 +60,16 @@ class ContextCosts:
             asked = replace(self._where, context_tokens=context)
             self._kept[context] = step_costs(condition(self._profile, self._temperature, asked), rule=self._rule)
         return self._kept[context]
+
+    def passes_s(self, context_tokens: int | None) -> Float64:
+        """Return (N + 1,): seconds of the target's pass over every number of tokens at a context, nothing else in them."""
+        context = self.rounded(context_tokens)
+        if context not in self._passes_s:
+            if len(self._passes_s) == KEPT_CONTEXTS:
+                self._passes_s.clear()
+            asked = replace(self._where, context_tokens=context)
+            self._passes_s[context] = pass_costs(condition(self._profile, self._temperature, asked)).verify_s
+        return self._passes_s[context]
 
     def expected(self, tree: TokenTree, context_tokens: int | None) -> ExpectedSeconds:
         """Return what the profile says of the seconds of a step with a tree."""

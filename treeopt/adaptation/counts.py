@@ -81,6 +81,20 @@ class AgedOutcomes:
         self.outcomes = self.outcomes.plus(found, 0.5 ** (steps / self._half_life_steps))
 
 
+def told_acceptance(found: Outcomes, expected: Float64) -> str:
+    """Return in words what was accepted beside what was expected, of first and of later children."""
+    told = []
+    for name, ranks in (("first children", slice(0, 1)), ("later children", slice(1, None))):
+        tried = found.tried[:, ranks]
+        if tried.sum() >= 1:
+            share, known = (
+                found.accepted[:, ranks].sum() / tried.sum(),
+                (tried * expected[:, ranks]).sum() / tried.sum(),
+            )
+            told.append(f"{share:.2f} of {name} in place of {known:.2f}")
+    return ", ".join(told)
+
+
 def outcomes_along(ranks: AcceptedRanks, tree: TokenTree, depths: int, branching: int) -> Outcomes:
     """Return what steps with a tree would have counted in measured texts, had every rank been tried.
 

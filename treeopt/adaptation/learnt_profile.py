@@ -79,6 +79,28 @@ def learnt_latency(before: StepLatency, samples: Mapping[TokenTree, Sequence[Ste
     )
 
 
+def nearest_acceptance(profile: Profile, rule: str, temperature: float, context_tokens: int) -> MeasuredAcceptance:
+    """Return the acceptance of a rule and temperature that was measured nearest to a context."""
+    first = profile.acceptance(rule=rule, temperature=temperature)
+    return min(
+        profile.at_contexts(first),
+        key=lambda each: abs((each.context_tokens or context_tokens) - context_tokens),
+    )
+
+
+def nearest_latency(profile: Profile, temperature: float, batch_size: int, context_tokens: int) -> int:
+    """Return the number of the measured condition that is nearest to a batch size and a context."""
+    fitting = profile.latencies_at(temperature)
+    numbers = [number for number, each in enumerate(profile.latencies) if each in fitting]
+    return min(
+        numbers,
+        key=lambda number: (
+            profile.latencies[number].batch_size != batch_size,
+            abs(profile.latencies[number].context_tokens - context_tokens),
+        ),
+    )
+
+
 def learnt_profile(
     profile: Profile, acceptance: MeasuredAcceptance, before: MeasuredAcceptance, latencies: Mapping[int, StepLatency]
 ) -> Profile:

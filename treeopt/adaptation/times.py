@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from math import exp, log
 from typing import NamedTuple
 
+from treeopt.adaptation.ways import Way
 from treeopt.runtime.decoding.observer import StepSeconds
-from treeopt.trees import TokenTree
 
 TOLERANCE = log(1.15)
 """A change of the quotient that is no more than this may be chance, or the context's."""
@@ -65,23 +65,23 @@ class StepTimes:
     def __init__(self, half_life_steps: int) -> None:
         self._half_life_steps = half_life_steps
         self._sum = [0.0, 0.0]
-        self._tree: TokenTree | None = None
+        self._way: Way | None = None
         self._steps = 0
         self._draft, self._target = AgedSum(), AgedSum()
         self._quotient, self._machine = Level(), Level()
-        self._own: dict[TokenTree, float] = {}
+        self._own: dict[Way, float] = {}
 
     def note(self, seconds: StepSeconds, expected: ExpectedSeconds) -> None:
         """Count a step."""
         self._sum[0] += min(seconds.draft, LONGEST * expected.draft)
         self._sum[1] += min(seconds.verify + seconds.rest, LONGEST * expected.target)
 
-    def take(self, tree: TokenTree, steps: int, expected: ExpectedSeconds) -> None:
-        """Add the steps that were noted since, all with one tree, to those before."""
+    def take(self, way: Way, steps: int, expected: ExpectedSeconds) -> None:
+        """Add the steps that were noted since, all drafted in one way, to those before."""
         draft, target = self._sum
         self._sum[:] = 0.0, 0.0
-        if tree != self._tree:
-            self._tree, self._steps, self._draft, self._target = tree, 0, AgedSum(), AgedSum()
+        if way != self._way:
+            self._way, self._steps, self._draft, self._target = way, 0, AgedSum(), AgedSum()
             self._quotient.end()
             self._machine.end()
         keep = 0.5 ** (steps / self._half_life_steps)
@@ -89,7 +89,7 @@ class StepTimes:
         self._target.add(keep, target, steps * expected.target)
         self._steps += steps
         if self._steps >= KNOWN_STEPS:
-            self._follow(tree)
+            self._follow(way)
 
     @property
     def drafting(self) -> float:
@@ -101,7 +101,7 @@ class StepTimes:
         """By how much the machine became slower while trees stayed: this changes no choice, and is told."""
         return exp(self._machine.value)
 
-    def own(self, tree: TokenTree) -> float:
+    def own(self, way: Way) -> float:
         """Return the factor by which steps with a tree take longer than expected, as far as others' do not.
 
         A tree that was never decoded with is taken for the mean of those that were: what all have in common is the
@@ -110,16 +110,16 @@ class StepTimes:
         if not self._own:
             return 1.0
         mean = sum(self._own.values()) / len(self._own)
-        return exp(mean + OWN_SHARE * (self._own.get(tree, mean) - mean))
+        return exp(mean + OWN_SHARE * (self._own.get(way, mean) - mean))
 
-    def _follow(self, tree: TokenTree) -> None:
+    def _follow(self, way: Way) -> None:
         """Take what changed since the tree's steps were known for the machine's doing."""
         total = log(max(self._draft.taken + self._target.taken, 1e-12) / (self._draft.expected + self._target.expected))
         if self._draft.expected > 0:
             self._quotient.follow(self._draft.deviation - self._target.deviation)
         if self._machine.follow(total):
-            self._own.pop(tree, None)
-            self._own[tree] = total - self._machine.value
+            self._own.pop(way, None)
+            self._own[way] = total - self._machine.value
             while len(self._own) > TREES:
                 self._own.pop(next(iter(self._own)))
 

@@ -7,9 +7,12 @@ from functools import partial
 import numpy as np
 
 from treeopt.adaptation import Change, Recalibration
-from treeopt.adaptation.change import shape_of
+from treeopt.adaptation.ways import LOOKUP, lookup_of, nodes_of, shape_of, take
+from treeopt.adaptation.ways import Way as Drafting
 from treeopt.methods.drift_streams import Circumstances, Stream
-from treeopt.planner import Plan, PlanRequest, Where, requested_plan
+from treeopt.methods.make_drafter import load_named
+from treeopt.planner import PlanRequest, Where, requested_plan
+from treeopt.planner.drafters import DrafterChoice, best_drafter, drafter_choices
 from treeopt.profiler import Journal, Measurement, Settings, clock_for
 from treeopt.profiler.bench.drift import DecodedStream, StreamPart, Way, computing, decode_stream
 from treeopt.profiler.bench.losslessness import greedy_losslessness
@@ -18,7 +21,8 @@ from treeopt.records.drift import DriftStream, TimedStream, TimedText, TreeChang
 from treeopt.records.profile import Profile
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.limits import trained_tokens
-from treeopt.runtime.decoding.observer import Observer, observers
+from treeopt.runtime.decoding.observer import Observer, Steering, observers
+from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.pair import ModelPair
 from treeopt.trees import TokenTree
@@ -98,6 +102,7 @@ class DriftBench:
         room = (trained - max(map(len, where.measured_prompts))) * len(where.measured_prompts)
         longest = trained - ROOM_TOKENS
         contexts = sorted({min(longest, each) for each in (where.context_tokens, longest // 2, longest)})
+        drafters = [load_named(LOOKUP, self.models)] if where.lookups else []
         settings = Settings(
             rules=(RULE,),
             samplings=(where.sampling,),
@@ -107,6 +112,7 @@ class DriftBench:
             positions=min(effort.positions, room),
             branching=effort.branching,
             depth=effort.depth,
+            drafters=tuple(each.setting() for each in drafters),
         )
         with computing(busy=where.busy):
             return Measurement(
@@ -116,24 +122,26 @@ class DriftBench:
                 settings,
                 clock=clock_for(self.models.target.device),
                 journal=Journal(None, ""),
+                drafters=drafters,
             ).profile(show_progress=self.show_progress)
 
     def decoded(self, stream: Stream, before: Profile, behind: Profile) -> DriftStream:
         """Decode a stream in every way, given what was measured before and behind the change."""
         plans = [_plan(profile, each) for profile, each in ((before, stream.before), (behind, stream.behind))]
-        trees = [each.choice.tree for each in plans]
+        drafts = [_drafting(each) for each in plans]
         drift_text = 0 if stream.steady else max(1, round(self.effort.drift_at * self.effort.texts))
         parts = [stream.before.part(drift_text), stream.behind.part(self.effort.texts - drift_text)]
         changes: list[TreeChange] = []
         at = [0]
-        adapting = Recalibration(before, _request(stream.before), on_change=partial(_note, changes, at))
+        adapting = _recalibration(before, stream, drafts[0], partial(_note, changes, at))
         ways = {
-            FIXED: self._way(stream, [trees[0], trees[0]]),
-            ADAPTED: self._way(stream, [trees[0], trees[0]], lambda draft: (draft, adapting)),
-            BEST: self._way(stream, trees),
+            FIXED: self._way(stream, [drafts[0], drafts[0]]),
+            ADAPTED: self._way(stream, [drafts[0], drafts[0]], lambda draft: (draft, adapting)),
+            BEST: self._way(stream, drafts),
         }
         if self.learner is not None:
-            ways[LEARNING] = self._way(stream, [trees[0], trees[0]], _learning(before, stream, self.learner))
+            learning = _learning(_recalibration(before, stream, drafts[0]), self.learner)
+            ways[LEARNING] = self._way(stream, [drafts[0], drafts[0]], learning)
         first = 1 if stream.steady else 0
         found = decode_stream(
             parts[first:],
@@ -151,26 +159,33 @@ class DriftBench:
             best=_timed(texts[BEST]),
             learning=_timed(texts[LEARNING]) if LEARNING in texts else None,
             learning_missing=self.learning_missing if LEARNING not in texts else None,
-            planned=plans[0].choice.shape,
-            planned_behind=plans[1].choice.shape,
+            planned=_told(plans[0]),
+            planned_behind=_told(plans[1]),
             changes=tuple(changes),
             identical=self._identical(stream, parts[first:], found),
         )
 
-    def _way(self, stream: Stream, trees: Sequence[TokenTree], drafted: Drafted = lambda draft: (draft, None)) -> Way:
-        """Return decoding with a tree before the change and one behind it, each draft as `drafted` returns it."""
+    def _way(self, stream: Stream, plans: Sequence[Drafting], drafted: Drafted = lambda draft: (draft, None)) -> Way:
+        """Return decoding with a plan before the change and one behind it, each draft as `drafted` returns it."""
 
-        def decoder(where: Circumstances, tree: TokenTree) -> Decoder:
+        def decoder(where: Circumstances, plan: Drafting) -> Decoder:
             draft, observer = drafted(where.draft)
-            return self._decoder(where, tree, observer, draft)
+            return self._decoder(where, plan, observer, draft)
 
-        parts = zip((stream.before, stream.behind), trees, strict=True)
+        parts = zip((stream.before, stream.behind), plans, strict=True)
         return Way(decoders=[partial(decoder, *each) for each in parts])
 
     def _decoder(
-        self, where: Circumstances, tree: TokenTree, observer: Observer | None, draft: LanguageModel
+        self, where: Circumstances, plan: Drafting, observer: Observer | None, draft: LanguageModel
     ) -> Decoder:
-        return Decoder(self.models.target, draft, tree, rule=RULE, sampling=where.sampling, on_step=observer)
+        tree = plan if isinstance(plan, TokenTree) else ROOT_ALONE
+        nodes = None if isinstance(observer, Steering) else nodes_of(plan)
+        decoder = Decoder(
+            self.models.target, draft, tree, rule=RULE, sampling=where.sampling, max_nodes=nodes, on_step=observer
+        )
+        if not isinstance(observer, Steering):  # which sees to that itself
+            take(decoder, plan)
+        return decoder
 
     def _identical(self, stream: Stream, parts: Sequence[StreamPart], found: Sequence[DecodedStream]) -> bool | None:
         """Return whether all ways decoded the same texts, to rounding; None where any were sampled."""
@@ -181,9 +196,16 @@ class DriftBench:
         return all(greedy_losslessness(self.models.target, prompts, first, other).lossless for other in others)
 
 
-def _learning(before: Profile, stream: Stream, learner: Learner) -> Drafted:
+def _recalibration(
+    before: Profile, stream: Stream, plan: Drafting, on_change: Callable[[Change], object] = lambda _: None
+) -> Recalibration:
+    """Return re-calibration of the plan made before the change."""
+    begin_with = None if isinstance(plan, TokenTree) else plan
+    return Recalibration(before, _request(stream.before), begin_with=begin_with, on_change=on_change)
+
+
+def _learning(recalibration: Recalibration, learner: Learner) -> Drafted:
     """Return what has each draft of a stream learn, in one copy, while the plan is re-calibrated."""
-    recalibration = Recalibration(before, _request(stream.before))
     learning: dict[int, tuple[LanguageModel, Observer]] = {}
 
     def drafted(draft: LanguageModel) -> tuple[LanguageModel, Observer | None]:
@@ -217,8 +239,21 @@ def _median(repeats: Sequence[TimedStream]) -> TimedStream:
     )
 
 
-def _plan(profile: Profile, where: Circumstances) -> Plan:
-    return requested_plan(profile, _request(where))
+def _plan(profile: Profile, where: Circumstances) -> DrafterChoice:
+    """Return the fastest plan: of the draft model, or of prompt lookup where it was measured."""
+    request = _request(where)
+    return best_drafter(drafter_choices(profile, request, plan=requested_plan(profile, request)))
+
+
+def _told(choice: DrafterChoice) -> str:
+    return choice.shape if choice.tree is not None else shape_of(_drafting(choice))
+
+
+def _drafting(choice: DrafterChoice) -> Drafting:
+    """Return what drafts by a plan."""
+    found = choice.tree or lookup_of(choice.setting)
+    assert found is not None  # nothing else is measured
+    return found
 
 
 def _request(where: Circumstances) -> PlanRequest:

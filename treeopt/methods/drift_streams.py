@@ -15,10 +15,11 @@ DRIFTS = (
     "short to long context",
     "temperature 0 to 1",
     "free to busy machine",
+    "text that repeats itself",
     "draft spoilt",
     "draft mended",
 )
-"""The last two need a spoilt draft."""
+"""In the fifth the temperature goes from 1 to 0, and prompt lookup is measured too.  The last two need a spoilt draft."""
 STEADY = ("steady: short code", "steady: temperature 1", "steady: spoilt draft")
 """Nothing changes in these; what there is to gain is nothing."""
 SHORT_TOKENS = 64
@@ -41,6 +42,8 @@ class Circumstances:
     """In the cache when a text begins, about."""
     sampling: Sampling = GREEDY
     busy: bool = False
+    lookups: bool = False
+    """Whether prompt lookup is measured beside the draft model, so that a plan may be that."""
 
     def part(self, texts: int) -> StreamPart:
         """Return so many texts of it."""
@@ -111,14 +114,20 @@ def streams_of(
         Stream(name=DRIFTS[2], what="tokens are sampled at temperature 1, then", before=short, behind=sampled),
         Stream(name=DRIFTS[3], what="another process computes, then", before=short, behind=replace(short, busy=True)),
     ]
+    freely, likeliest = replace(sampled, lookups=True), replace(short, lookups=True)
+    found.append(
+        Stream(
+            name=DRIFTS[4], what="tokens are the likeliest and repeat themselves, then", before=freely, behind=likeliest
+        )
+    )
     steady = [(STEADY[0], "code, prompts of few tokens", short), (STEADY[1], "the same at temperature 1", sampled)]
     if spoilt is not None:
         with_spoilt = replace(short, draft=spoilt)
         found.append(
-            Stream(name=DRIFTS[4], what="the draft has noise on its weights, then", before=short, behind=with_spoilt)
+            Stream(name=DRIFTS[5], what="the draft has noise on its weights, then", before=short, behind=with_spoilt)
         )
         found.append(
-            Stream(name=DRIFTS[5], what="the draft has noise on its weights until", before=with_spoilt, behind=short)
+            Stream(name=DRIFTS[6], what="the draft has noise on its weights until", before=with_spoilt, behind=short)
         )
         steady.append((STEADY[2], "the draft has noise on its weights", with_spoilt))
     return (*found, *(Stream(name=name, what=what, before=each, behind=each) for name, what, each in steady))

@@ -1,14 +1,16 @@
 """What a tree file names, made: its drafter, the decoder that decodes with it, and its bench."""
 
+from treeopt.adaptation.ways import lookup_of
 from treeopt.errors import InvalidValueError
 from treeopt.profiler.bench.compare import Workload, bench_decoder, bench_trees
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.results import Measured
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.limits import trained_tokens
-from treeopt.runtime.decoding.observer import Observer
+from treeopt.runtime.decoding.observer import Observer, Steering
 from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.loaded import LoadedDrafter, load_drafter
+from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.models.pair import ModelPair
 from treeopt.trees import TokenTree, TreeFile
 from treeopt.trees.drafter_setting import TREES, DrafterSetting, checked_setting
@@ -88,7 +90,7 @@ def planned_decoder(
         loaded: the drafter, where it is loaded already.
         seed: of all randomness.
         text_tokens: longest text, prompt included; by default as long as both models were trained for.
-        on_step: told of every step.
+        on_step: told of every step; what steers brings prompt lookup itself.
 
     Raises InvalidValueError for a draft sampled by a distribution of its own where the drafter's tokens are not sampled,
     and as `make_drafter` and `Decoder` do.
@@ -96,6 +98,10 @@ def planned_decoder(
     setting = planned.drafter
     if setting is None:
         return decoding.decoder(models.target, models.draft, planned.tree, text_tokens, seed=seed, on_step=on_step)
+    if (
+        isinstance(on_step, Steering) and lookup_of(setting) is not None
+    ):  # which it begins with, and may leave for trees
+        return decoding.decoder(models.target, models.draft, ROOT_ALONE, text_tokens, seed=seed, on_step=on_step)
     loaded = loaded or load_planned(setting, models, capacity=text_tokens)
     drafter = made_drafter(loaded, setting, planned.tree)
     if decoding.draft_sampling is not None and not drafter.sampled:

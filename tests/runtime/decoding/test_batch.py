@@ -172,7 +172,7 @@ def test_caches_of_a_batch_lie_side_by_side(pair):
         list(decoder.generate_all(PROMPTS, 5, batch_size=4))
         for caches in (
             [each.cache for each in decoder._target_texts],
-            [each.draft.cache for each in decoder._drafter._texts],
+            [each.draft.cache for each in getattr(decoder._drafter, "_static", decoder._drafter)._texts],
         ):
             first, *others = sorted(caches, key=lambda cache: cache.whole.batch_size)  # that of `generate` is alone
             assert first.whole.batch_size == 1

@@ -57,9 +57,11 @@ def acceptance_by(rule: Rule, sampling: Sampling, target: LanguageModel) -> Acce
     """Return how a rule accepts what a target's tokens are sampled like; at temperature 0 all rules are one."""
     if sampling.greedy:
         return AcceptLikeliest()
-    if rule.name != "target":
-        return AcceptByRule(rule, sampling, target)
-    return AcceptSampledOnHost(sampling) if target.device.type == "cpu" else AcceptSampled(sampling)
+    given = AcceptSampledOnHost(sampling) if target.device.type == "cpu" else AcceptSampled(sampling)
+    if rule.name == "target":
+        return given
+    by_rule = AcceptByRule(rule, sampling, target)
+    return AcceptEither(by_rule, given) if rule.random_drafts else by_rule
 
 
 class AcceptLikeliest:
@@ -174,6 +176,29 @@ class AcceptByRule:
         self._verifiers.move_to_end(tree)
         self._last = tree, found
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptEither:
+    """Accepts each draft as its tokens came: sampled ones by a rule that needs their distributions, given ones without."""
+
+    by_rule: Acceptance
+    given: Acceptance
+
+    def __call__(self, drafts: Sequence[Draft], logits: Tensor, noise: Sequence[torch.Generator]) -> list[Verdict]:
+        """See `Acceptance`; what one draft comes to does not depend on how the others came."""
+        given = [draft.probs is None and draft.tree.nodes > 1 for draft in drafts]
+        if len({*given}) == 1:
+            return (self.given if given[0] else self.by_rule)(drafts, logits, noise)
+        parts = zip(given, drafts, _rows(drafts), noise, strict=True)
+        return [
+            (self.given if each else self.by_rule)([draft], logits[rows], [generator])[0]
+            for each, draft, rows, generator in parts
+        ]
+
+    def prepare(self, tree: TokenTree) -> None:
+        """See `Acceptance`; what samples from the target alone, the rule prepares too."""
+        self.by_rule.prepare(tree)
 
 
 def sampled(probs: Tensor, generator: torch.Generator | None) -> Tensor:

@@ -5,7 +5,6 @@ from functools import partial
 from itertools import chain
 from time import perf_counter
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,15 +16,16 @@ from treeopt.runtime.decoding.batch import Batch, BatchText, TextRequest, TextSt
 from treeopt.runtime.decoding.ending import Ending
 from treeopt.runtime.decoding.limits import check_text
 from treeopt.runtime.decoding.observer import Observer, Steering, StepSeconds
+from treeopt.runtime.decoding.seeds import text_seed
 from treeopt.runtime.decoding.setup import Setup, fitting_rule
 from treeopt.runtime.decoding.step_acceptance import StepAcceptance
 from treeopt.runtime.decoding.target_text import TargetText
 from treeopt.runtime.drafters.drafter import BatchedDrafter, Drafter, Proposal, Step
 from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
+from treeopt.runtime.drafters.switching import SwitchingDrafter
 from treeopt.runtime.drafters.texts import Texts
 from treeopt.runtime.models.graphs import GraphPool, pool_for
 from treeopt.runtime.models.model import LanguageModel, Output, caches_of_texts
-from treeopt.runtime.rules import Rule
 from treeopt.runtime.rules.verify import Verdict
 from treeopt.texts.stop import Stopping
 from treeopt.trees import TokenTree
@@ -83,7 +83,7 @@ class Decoder:
         cuda_graphs: bool | None = None,
         on_step: Observer | None = None,
     ) -> None:
-        self._rule = fitting_rule(rule, drafter, lossy=lossy)
+        self.rule = fitting_rule(rule, drafter, lossy=lossy)
         sampling = sampling or Sampling(temperature, top_p, top_k)
         if max_nodes is None and tree is not None and isinstance(on_step, Steering):
             max_nodes = on_step.room_nodes(tree)
@@ -96,13 +96,14 @@ class Decoder:
         self.max_nodes = setup.max_nodes
         self.max_text_tokens = setup.max_text_tokens
         pool = pool_for(target.device, cuda_graphs)
-        self._static = setup.static_drafter(self._rule, sampled_from, pool)
-        self._drafter: Drafter = drafter if isinstance(drafter, Drafter) else self._static
-        self._acceptance = StepAcceptance(target.name, acceptance_by(self._rule, sampling, target))
+        self._static = setup.static_drafter(self.rule, sampled_from, pool)
+        self._switching = SwitchingDrafter(self._static)
+        self._drafter: Drafter = drafter if isinstance(drafter, Drafter) else self._switching
+        self._acceptance = StepAcceptance(target.name, acceptance_by(self.rule, sampling, target))
         self._acceptance.prepare(self._static.tree)
         self._target_texts = Texts(partial(self._new_texts, pool))
         self._at: TargetText  # the target at the text that `step` decodes, which the first `start` begins
-        self._sampling, self._draft_sampling = sampling, sampled_from
+        self.sampling, self.draft_sampling = sampling, sampled_from  # of the target, and of a static tree's children
         self._on_step = on_step
         self._seed = seed
         self._text = self._texts = 0
@@ -113,21 +114,6 @@ class Decoder:
     def tree(self) -> TokenTree:
         """The static tree; the root alone where a drafter brings trees of its own."""
         return self._static.tree
-
-    @property
-    def rule(self) -> Rule:
-        """The verification rule."""
-        return self._rule
-
-    @property
-    def sampling(self) -> Sampling:
-        """How the target's tokens are sampled."""
-        return self._sampling
-
-    @property
-    def draft_sampling(self) -> Sampling:
-        """What a static tree's children are sampled from."""
-        return self._draft_sampling
 
     @property
     def takes_trees(self) -> bool:
@@ -149,6 +135,17 @@ class Decoder:
         """
         self._check_change(tree)
         self._take(tree)
+
+    def change_drafter(self, drafter: Drafter) -> None:
+        """Have another drafter draft from the next step on, until `change_tree`, between texts or within one.
+
+        The draft model reads what it missed when it drafts again.  Drafts are accepted by rule `target` meanwhile.
+
+        Raises InvalidValueError for one that samples its tokens, reads the target's states or has drafts of more than
+        `max_nodes`, and for a decoder that was made with a drafter of its own.
+        """
+        self._setup.check_change(drafter)
+        self._switching.take(drafter)
 
     def generate(
         self,
@@ -260,7 +257,7 @@ class Decoder:
         requests that arrive.
         """
         size = min(batch_size, max(1, len(requests))) if isinstance(requests, Sequence) else batch_size
-        self._setup.check_batch(self._sampling, size, there=self._target_texts.free)
+        self._setup.check_batch(self.sampling, size, there=self._target_texts.free)
         waiting = waiting_texts(requests, self._batch_text)
         if schedule is not None:
             for each in schedule.trees:
@@ -346,6 +343,7 @@ class Decoder:
 
     def _take(self, tree: TokenTree) -> None:
         """Go on with a tree that was checked."""
+        self._switching.take(None)
         if tree == self._static.tree:
             return
         self._static.change_tree(tree)
@@ -391,8 +389,3 @@ class Decoder:
                 raise TreeoptError("generate: another text was begun on this decoder. Make a decoder for each.")
             found = step()
             yield found, ending.count(found.tokens)
-
-
-def text_seed(seed: int, text: int) -> int:
-    """Return the seed of a decoder's text by its number, which no other text of the decoder has."""
-    return int(np.random.SeedSequence([seed % 2**64, text]).generate_state(1, np.uint64)[0])

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from torch import Tensor
 
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.drafters.drafter import Proposal, Step
+from treeopt.runtime.drafters.drafter import Drafter, Proposal, Step
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.rules import Rule
 from treeopt.trees import TokenTree
@@ -46,6 +46,12 @@ class Steered(Protocol):
 
     target: LanguageModel
     max_nodes: int
+    rule: Rule
+    """The verification rule."""
+    sampling: Sampling
+    """Of the target."""
+    draft_sampling: Sampling
+    """Of the tree's children."""
 
     @property
     def tree(self) -> TokenTree:
@@ -55,20 +61,11 @@ class Steered(Protocol):
     def takes_trees(self) -> bool:
         """Whether it may be changed."""
 
-    @property
-    def rule(self) -> Rule:
-        """The verification rule."""
-
-    @property
-    def sampling(self) -> Sampling:
-        """Of the target."""
-
-    @property
-    def draft_sampling(self) -> Sampling:
-        """Of the tree's children."""
-
     def change_tree(self, tree: TokenTree) -> None:
         """Draft another tree from the next step on."""
+
+    def change_drafter(self, drafter: Drafter) -> None:
+        """Have another drafter draft from the next step on, until `change_tree`."""
 
     def draft_logits(self, tokens: Sequence[int]) -> Tensor | None:
         """Return the draft model's logits (n, V) after each of some tokens."""

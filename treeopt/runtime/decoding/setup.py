@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from treeopt.errors import InvalidValueError
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.decoding.limits import check_tree, check_vocabularies, text_limit, trained_tokens
-from treeopt.runtime.drafters.drafter import Drafter
+from treeopt.runtime.drafters.drafter import NOTHING, Drafter
 from treeopt.runtime.drafters.plain import PlainDrafter
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
@@ -100,6 +100,24 @@ class Setup:
             vocabulary=self.target.config.vocabulary,
             trained=self.trained_tokens,
         )
+
+    def check_change(self, drafter: Drafter) -> None:
+        """Raise InvalidValueError for a drafter that cannot take the place of the static tree while texts are decoded."""
+        if self.tree is None:
+            raise InvalidValueError(
+                "drafter: expected none, because the decoder was made with one of its own. Got one: make it with a draft "
+                "model, or with None."
+            )
+        if drafter.sampled or drafter.wants != NOTHING:
+            raise InvalidValueError(
+                "drafter: expected one whose tokens are given and that reads no hidden states, such as prompt lookup. "
+                f"Got {type(drafter).__name__}: make a decoder with it."
+            )
+        if drafter.max_tokens > self.max_nodes:
+            raise InvalidValueError(
+                f"drafter: expected drafts of at most {self.max_nodes} tokens, the decoder's max_nodes. "
+                f"Got {drafter.max_tokens}: make the decoder with a larger max_nodes."
+            )
 
     def static_drafter(
         self, rule: Rule, sampling: Sampling, pool: GraphPool | None

@@ -15,6 +15,9 @@ from treeopt.runtime.models.passes import Passes, PassNodes, TreePass
 from treeopt.runtime.models.together import PassCall, Passing, RowsCall, RowsFunction
 from treeopt.trees import chain
 
+MOST_READ = 512
+"""Tokens of a pass over what was not fed: its mask has a row and a column for each."""
+
 
 class DraftSource(Protocol):
     """What gives the distributions that trees are filled from: a draft model, or a head on the target."""
@@ -66,7 +69,7 @@ class DraftModel:
 
     The cache holds the committed text but for `pending`, the tokens that were not fed: the root, and before it the
     accepted leaf, which was never fed because it had no children.  Where steps draft nothing, what is pending grows, and
-    all of it is fed at once when drafting begins again.
+    all of it is fed when drafting begins again, `MOST_READ` tokens at a time.
     Behind the text stand the step's nodes, in the order of feeding.
 
     Args:
@@ -97,9 +100,10 @@ class DraftModel:
 
     def root_logits(self) -> Passing[Tensor]:
         """Feed what is pending and return the logits (1, V) after its last token, the root."""
-        if len(self.pending) > 2:
-            yield self._pass_over_missed()
-            self._commit_pending(len(self.pending) - 1)
+        while len(self.pending) > 2:
+            missed = min(len(self.pending) - 1, MOST_READ)
+            yield self._pass_over_missed(missed)
+            self._commit_pending(missed)
         output: Output = yield self._pass_over_pending(len(self.pending))
         self._commit_pending(len(self.pending) - 1)
         return output.logits[-1:]
@@ -115,8 +119,8 @@ class DraftModel:
         tokens = torch.tensor(self.pending[:count]).to(self.model.device, non_blocking=True)
         return PassCall(self._runs[count - 1], tokens)
 
-    def _pass_over_missed(self) -> PassCall:
-        missed = torch.tensor(self.pending[:-1]).to(self.model.device, non_blocking=True)
+    def _pass_over_missed(self, count: int) -> PassCall:
+        missed = torch.tensor(self.pending[:count]).to(self.model.device, non_blocking=True)
         return PassCall(self.passes.once(PassNodes.whole(chain(len(missed) - 1))), missed)
 
     def _commit_pending(self, count: int) -> None:

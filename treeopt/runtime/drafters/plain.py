@@ -37,6 +37,10 @@ class PlainDrafter:
         for text, step in zip(texts, steps, strict=True):
             self._roots[text] = step.tokens[-1]
 
+    def miss(self, text: int, step: Step) -> None:
+        """Move on in a text where something else drafted."""
+        self.accept([text], [step])
+
     def end(self, text: int) -> None:
         """See `Drafter`."""
         self._roots.pop(text, None)

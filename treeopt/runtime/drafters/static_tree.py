@@ -20,6 +20,8 @@ from treeopt.runtime.models.together import PassCall, Passing, finish_together
 from treeopt.runtime.rules import Rule
 from treeopt.trees import TokenTree, chain
 
+NOT_FED = -1
+"""Of a node, in place of how many were fed before it."""
 KEPT = 8
 """Trees of a text whose passes are kept."""
 
@@ -143,6 +145,10 @@ class StaticTreeDrafter(FilledTreeDrafter):
         for filled in self._texts:
             filled.take(tree)
 
+    def miss(self, text: int, step: Step) -> None:
+        """Move on to a new root in a text where something else drafted."""
+        self._texts[text].miss(step)
+
 
 class _FilledTree:
     """The tree of one text and what fills it."""
@@ -191,3 +197,7 @@ class _FilledTree:
         self.draft.accept(step, self._fed)
         if step.cut:
             self.draft.passes.clean()
+
+    def miss(self, step: Step) -> None:
+        """Move on to a new root where something else drafted: all of the step is to be read."""
+        self.draft.accept(step, [NOT_FED] * (step.path[-1] + 1))

@@ -1,0 +1,185 @@
+"""Prompt lookup beside the draft model's trees: what each setting that was measured comes to along the text, and takes.
+
+    step_s = what a step takes beside the target's pass, as measured
+             + verify_s[1 + length] where there is something to draft, verify_s[1] where not
+
+as `treeopt.planner.counted` has it, save that how often something is drafted is that of the text which is decoded.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import hypot, log
+
+import numpy as np
+
+from treeopt.adaptation.context_costs import ContextCosts
+from treeopt.adaptation.rates import AgedRate
+from treeopt.adaptation.replay import LookupReplay
+from treeopt.adaptation.times import ExpectedSeconds
+from treeopt.adaptation.ways import LOOKUP, shape_of
+from treeopt.errors import InfeasibleError
+from treeopt.planner.costs import StepCosts
+from treeopt.planner.curves import LEAST_S
+from treeopt.planner.drafted import decoded_at, pass_costs, relative_steps
+from treeopt.records.measured_drafter import CountedDecodes, CountedSetting
+from treeopt.records.profile import Profile
+from treeopt.records.sampling import Sampling
+from treeopt.runtime.drafters.prompt_lookup import PromptLookupSetting
+
+LEAST_TOKENS = 64
+"""Walked along before a setting is changed to."""
+LEAST_WALKED = 32
+"""Tokens that are worth a walk."""
+MOVED = 0.1
+"""Change of the fastest setting's tokens per second, as a logarithm, that matters."""
+NEAR = 0.8
+"""Of the speed of what is in use, the share from which on a setting may come to be faster."""
+TIME_NOISE = 0.02
+"""Standard error of what its steps take, as a logarithm: few texts were timed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupRate:
+    """What one setting comes to."""
+
+    setting: PromptLookupSetting
+    tokens_per_step: float
+    noise: float
+    """Standard error of the logarithm of its tokens per second."""
+    step_s: float
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second."""
+        return self.tokens_per_step / self.step_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredLookup:
+    """One setting as a profile holds it."""
+
+    setting: PromptLookupSetting
+    tokens_per_step: float
+    beside_s: float
+    """Seconds of a step beside the target's pass."""
+
+
+def measured_lookups(
+    profile: Profile, costs: ContextCosts, sampling: Sampling, max_nodes: int
+) -> tuple[MeasuredLookup, ...]:
+    """Return the settings that were measured with single texts sampled alike, and whose passes were timed.
+
+    Args:
+        profile: what was measured.
+        costs: of the target's passes.
+        sampling: of the target.
+        max_nodes: of the largest pass.
+    """
+    drafters = [each for each in profile.drafters if each.name == LOOKUP]
+    decodes = drafters[0].decodes_at(sampling.temperature) if drafters and costs.batch_size == 1 else None
+    if decodes is None or decodes.sampling != sampling:
+        return ()
+    at = pass_costs(decoded_at(profile, sampling.temperature, decodes.context_tokens))
+    most = min(max_nodes, costs.max_nodes, at.max_nodes)
+    return tuple(_measured(each, decodes, at) for each in decodes.settings if each.max_tokens <= most)
+
+
+def _measured(each: CountedSetting, decodes: CountedDecodes, at: StepCosts) -> MeasuredLookup:
+    relative = float(relative_steps(decodes.plain, [each.decoded])[0])
+    passes_s = float(at.verify.at(np.array(each.pass_tokens)) @ np.array(each.passes)) / sum(each.passes)
+    return MeasuredLookup(
+        setting=PromptLookupSetting(**{value.name: value.value for value in each.values}),
+        tokens_per_step=each.decoded.tokens_per_step,
+        beside_s=float(at.plain_s[0]) * relative - passes_s,
+    )
+
+
+class Lookups:
+    """Some settings of prompt lookup, walked along the text that is decoded.
+
+    Args:
+        measured: the settings.
+        costs: of the target's passes.
+        half_life_tokens: after so many further tokens one counts half.
+    """
+
+    def __init__(self, measured: Sequence[MeasuredLookup], costs: ContextCosts, half_life_tokens: int) -> None:
+        self._costs = costs
+        self.measured = {each.setting: each for each in measured}
+        self._replay = LookupReplay(list(self.measured))
+        self._walked = {
+            setting: AgedRate(half_life_tokens, self.measured[setting].tokens_per_step)
+            for setting in self._replay.settings
+        }
+        self._solved_speed = 0.0
+        """Tokens per second of the fastest setting when it was solved last."""
+
+    def check(self, setting: PromptLookupSetting) -> None:
+        """Raise InfeasibleError for a setting that is none of them."""
+        if setting not in self.measured:
+            raise InfeasibleError(
+                f"{shape_of(setting)}: nothing was measured of it that suits re-calibration of single texts sampled so. "
+                "Profile with --drafter prompt-lookup, and decode with --batch-size 1."
+            )
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is so much new text that it is worth a walk."""
+        return bool(self.measured) and self._replay.waiting >= LEAST_WALKED
+
+    def note(self, text: int, before: Sequence[int], tokens: Sequence[int]) -> None:
+        """Remember a step that committed some tokens behind a text."""
+        if self.measured:
+            self._replay.note(text, before, tokens)
+
+    def walk(self) -> None:
+        """Count what every setting would have come to in the text that is new."""
+        for setting, found in zip(self._replay.settings, self._replay.walk(), strict=True):
+            if found.steps:
+                self._walked[setting].add(found)
+
+    def rates(self, context_tokens: int | None) -> list[LookupRate]:
+        """Return what each setting comes to at a context."""
+        return [self._rated(each, context_tokens) for each in self.measured.values()]
+
+    def known(self, setting: PromptLookupSetting) -> bool:
+        """Return whether so much was walked along that a setting may be changed to."""
+        return self._walked[setting].walked >= LEAST_TOKENS
+
+    def expected(self, setting: PromptLookupSetting, context_tokens: int | None) -> ExpectedSeconds:
+        """Return what a step with a setting is expected to take."""
+        return ExpectedSeconds(0.0, self._rated(self.measured[setting], context_tokens).step_s)
+
+    def solved(self, context_tokens: int | None) -> None:
+        """Note what was solved with, to notice what differs from it."""
+        self._solved_speed = max((each.speed for each in self.rates(context_tokens)), default=0.0)
+
+    def moved(self, context_tokens: int | None, speed: float) -> str | None:
+        """Return in words how the fastest setting differs from when it was solved, None where that does not matter.
+
+        Args:
+            context_tokens: tokens in the cache.
+            speed: tokens per second of what is in use.
+        """
+        known = [each for each in self.rates(context_tokens) if self.known(each.setting)]
+        if not known:
+            return None
+        fastest = max(known, key=lambda each: each.speed)
+        near = max(fastest.speed, self._solved_speed) > NEAR * speed
+        if not near or abs(log(fastest.speed / self._solved_speed)) < MOVED:
+            return None
+        return (
+            f"text: {fastest.tokens_per_step:.2f} tokens a step along it with {shape_of(fastest.setting)}, "
+            f"{fastest.speed / self._solved_speed:.2f} times as fast as before"
+        )
+
+    def _rated(self, each: MeasuredLookup, context_tokens: int | None) -> LookupRate:
+        rate = self._walked[each.setting]
+        plain_s, pass_s = self._costs.passes_s(context_tokens)[[1, each.setting.max_nodes]]
+        share = rate.drafted / rate.steps
+        return LookupRate(
+            setting=each.setting,
+            tokens_per_step=rate.tokens_per_step,
+            noise=hypot(rate.noise, TIME_NOISE),
+            step_s=max(LEAST_S, float(each.beside_s + plain_s + share * (pass_s - plain_s))),
+        )
