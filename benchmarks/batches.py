@@ -4,9 +4,10 @@
     python benchmarks/batches.py --device cuda --dtype bfloat16 --shape 1b --draft-shape 68m
 
 At each temperature and batch size the static trees below are raced on the first prompts; plain decoding, the fastest of
-them and a dynamic tree then decode all.  Tokens per second are those of all texts together, prefill included, and stand
-as ratios to plain decoding one text at a time, to plain decoding of as many texts, and to transformers.  `rest` is the
-share of the steps' time in which no model runs; of a device it is not known.  `equal` counts the texts that are, token
+them and a dynamic tree then decode all: the bundled prompts, then their second halves.  Tokens per second are those of
+all texts together, prefill included, and stand as ratios to plain decoding one text at a time, to plain decoding of as
+many texts, and to transformers.  `steps to 1` is the first of these ratios with prefill left out of both, `rest` the
+share of the steps' time in which no model runs; of a device neither is known.  `equal` counts the texts that are, token
 by token, those decoded alone with the same seed.  At temperature 0 it is told of each of the others whether it parts at
 a near-tie of the two largest logits.
 
@@ -69,6 +70,11 @@ class Run:
     @property
     def tokens_per_s(self) -> float:
         return sum(map(len, self.texts)) / self.seconds
+
+    @property
+    def step_tokens_per_s(self) -> float:
+        """Of the steps alone, prompts left out; on a device prefill is not known apart."""
+        return sum(map(len, self.texts)) / (self.seconds - self.prefill_s)
 
     @property
     def rest(self) -> float:
@@ -185,7 +191,7 @@ class Comparison:
         """Measure all batch sizes, and print a line for each way of decoding."""
         print(f"\ntemperature {self.temperature:g}")
         print(
-            f"{'batch':>5}  {'':<22}{'tokens/s':>9}{'to 1, plain':>13}{'to plain':>10}{'to transformers':>17}"
+            f"{'batch':>5}  {'':<22}{'tokens/s':>9}{'to 1, plain':>13}{'steps to 1':>12}{'to plain':>10}{'to transformers':>17}"
             f"{'rest':>8}{'equal':>8}",
             flush=True,
         )
@@ -203,17 +209,19 @@ class Comparison:
             for name, tree in ways.items():
                 found = self.setup.together(tree, self.temperature, size)
                 plain, first = plain or found, first or found
+                steps = found.step_tokens_per_s / first.step_tokens_per_s
                 ratios = [found.tokens_per_s / each for each in (first.tokens_per_s, plain.tokens_per_s, theirs)]
-                self.tell(size, name, tree, found, ratios)
+                self.tell(size, name, tree, found, [ratios[0], steps, *ratios[1:]])
 
     def tell(self, size: int, name: str, tree: TokenTree | DynamicTree, run: Run, ratios: Sequence[float]) -> None:
         """Print the line of a way of decoding, and one for each text that is not the one decoded alone."""
         if name not in self.alone:
             self.alone[name] = self.setup.alone(tree, self.temperature)
         lines = self.differing(self.alone[name], run)
-        rest = "-" if self.setup.target.device.type == "cuda" else f"{run.rest:.1%}"
+        on_host = self.setup.target.device.type != "cuda"  # of a device it is not known what its passes take
+        steps, rest = (f"{ratios[1]:.2f}", f"{run.rest:.1%}") if on_host else ("-", "-")
         say(
-            f"{size:>5}  {name:<22}{run.tokens_per_s:>9.0f}{ratios[0]:>13.2f}{ratios[1]:>10.2f}{ratios[2]:>17.2f}"
+            f"{size:>5}  {name:<22}{run.tokens_per_s:>9.0f}{ratios[0]:>13.2f}{steps:>12}{ratios[2]:>10.2f}{ratios[3]:>17.2f}"
             f"{rest:>8}{f'{len(run.texts) - len(lines)}/{len(run.texts)}':>8}"
         )
         for line in lines:
@@ -237,7 +245,8 @@ def bundled_setup(count: int, max_new_tokens: int, dtype: str, device: str) -> S
     load: Any = transformers.AutoModelForCausalLM.from_pretrained  # its own types refuse their own models
     theirs = load(bundle.TARGET, dtype=pair.target.dtype).eval().to(device)
     bundled = [pair.tokenizer.encode(text) for text in load_prompts()]
-    prompts = list(islice(cycle(bundled), count))  # taken again, with other seeds, where they are too few
+    halves = [prompt[len(prompt) // 2 :] for prompt in bundled]
+    prompts = list(islice(cycle([*bundled, *halves]), count))  # taken again, with other seeds, where they are too few
     return Setup(pair.target, pair.draft, theirs, prompts, max_new_tokens)
 
 

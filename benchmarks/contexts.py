@@ -3,8 +3,8 @@
     python benchmarks/contexts.py
 
 No time is measured.  The bundled prompts are shorter than its contexts, so texts are pieces of 1,024 bytes of source
-files of Python's standard library that the bundled pair was not trained on: their beginnings serve as prompts of every
-length, and nothing is decoded on.  Acceptance is counted around the measured contexts and steps are decoded around those
+files of Python's standard library that the bundled pair was not trained on, its tests among them: their beginnings serve
+as prompts of every length, and nothing is decoded on.  Acceptance is counted around the measured contexts and steps are decoded around those
 between, on the same texts, so that a difference of texts cannot pass for one of contexts.  `one table` predicts from the
 measured context in the middle alone, whatever the context: what a profile of one context does.  Errors are standard
 errors over texts.
@@ -13,6 +13,7 @@ errors over texts.
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from sysconfig import get_paths
 from typing import NamedTuple
 
 import numpy as np
@@ -33,7 +34,6 @@ from treeopt.solver import solve
 from treeopt.trees import TokenTree, chain
 
 PIECE = 1024
-MEASURED, BETWEEN = (64, 256, 896), (128, 384, 640)
 NODES = 16
 
 
@@ -45,16 +45,23 @@ class Steps(NamedTuple):
 
 
 def pieces() -> list[list[int]]:
-    """Return the held-out pieces as token ids: a token is a byte."""
+    """Return pieces that the pair was not trained on as token ids, of held-out files first, then of tests: a token is a byte."""
     import sys
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
     from corpus import is_held_out, source_files
 
-    files = [text.encode() for path, text in source_files() if is_held_out(path)]
-    found = [list(each[at : at + PIECE]) for each in files for at in range(0, len(each) - PIECE, PIECE)]
-    order = np.random.default_rng(0).permutation(len(found))
-    return [found[place] for place in order]
+    held_out = [text for path, text in source_files() if is_held_out(path)]
+    tests = [
+        path.read_text("utf-8", errors="ignore") for path in sorted(Path(get_paths()["stdlib"], "test").glob("*.py"))
+    ]
+    generator = np.random.default_rng(0)
+    found = []
+    for files in (held_out, tests):
+        texts = [text.encode() for text in files]
+        each = [list(text[at : at + PIECE]) for text in texts for at in range(0, len(text) - PIECE, PIECE)]
+        found += [each[place] for place in generator.permutation(len(each))]
+    return found
 
 
 def counted(
@@ -107,25 +114,28 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=24)
     parser.add_argument("--positions", type=int, default=64, help="of every text around every context")
     parser.add_argument("--temperatures", default="0,0.8")
+    parser.add_argument("--measured", default="64,256,896", help="contexts that acceptance is measured around")
+    parser.add_argument("--between", default="128,384,640", help="contexts that steps are decoded around")
     asked = parser.parse_args()
+    measured, between = ([int(each) for each in given.split(",")] for given in (asked.measured, asked.between))
     print(conditions())
     pair, texts = load_pair(), pieces()[: asked.texts]
-    print(f"{len(texts)} held-out pieces; measured at {MEASURED}, {asked.positions} positions of each; rule sequoia")
+    print(f"{len(texts)} pieces; measured at {asked.measured}, {asked.positions} positions of each; rule sequoia")
     errors: dict[str, list[float]] = {"between": [], "one table": []}
     for temperature in map(float, asked.temperatures.split(",")):
         sampling = Sampling(temperature)
         models = ContextModels(
             tuple(
-                token_model(counted(pair, texts, each, sampling, asked.positions)) for each in bar(MEASURED, "counted")
+                token_model(counted(pair, texts, each, sampling, asked.positions)) for each in bar(measured, "counted")
             )
         )
         accepted = ", ".join(
-            f"{each.acceptance.table.p[0, 0]:.3f} at {at}" for at, each in zip(MEASURED, models.measured, strict=True)
+            f"{each.acceptance.table.p[0, 0]:.3f} at {at}" for at, each in zip(measured, models.measured, strict=True)
         )
         print(f"\ntemperature {temperature:g}; first child accepted at depth 1: {accepted}")
         print("context   tree                        decoded   error   predicted        one table")
-        one = models.measured[len(MEASURED) // 2]
-        for context in bar(BETWEEN, "decoded"):
+        one = models.measured[len(measured) // 2]
+        for context in bar(between, "decoded"):
             here = models.at(context)
             solution = solve(here.acceptance.table, NODES)
             best = solution.tree(NODES, solution.max_depth)

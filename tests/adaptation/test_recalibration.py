@@ -20,6 +20,8 @@ from tests.support.invented_machines import (
 from tests.support.planner_oracles import every_speedup, speedup
 from tests.support.simulated_decoding import SimulatedDecoder
 from treeopt.adaptation import Recalibration
+from treeopt.adaptation.candidates import Choice
+from treeopt.adaptation.recalibration import READING_SHARE
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.planner import PlanRequest, Where, plan
 from treeopt.records.profile import Profile
@@ -117,6 +119,34 @@ def test_a_change_that_takes_longer_than_it_saves_is_not_made():
     decoder.table = BAD
     decoder.decode(recalibration, 1000)
     assert len(decoder.trees) == 1
+
+
+@pytest.mark.parametrize(("first", "taken"), [(chain(0), chain(1)), (chain(2), chain(2))])
+def test_only_while_nothing_is_drafted_a_sure_tree_is_taken_where_the_fastest_is_uncertain(first, taken):
+    decoder, recalibration = begun(profile_of(MACHINE, BAD), MIDDLE, MACHINE, tree=first)
+    uncertain = Choice(tree=chain(4), gain=0.5, noise=0.4, tokens_per_step=3.0, step_s=1.0)
+    sure = Choice(tree=chain(1), gain=0.2, noise=0.01, tokens_per_step=1.5, step_s=1.0)
+    recalibration._candidates.faster = lambda *_, **__: iter([uncertain, sure])
+    while not recalibration.changes and decoder.steps < 400:
+        decoder.decode(recalibration, 8)
+    assert decoder.tree == taken
+
+
+@pytest.mark.parametrize("interruption_s", [0.0, 50.0])
+def test_a_reading_that_was_interrupted_does_not_put_off_the_next_ones(interruption_s):
+    decoder, recalibration = begun(profile_of(MACHINE, BAD), BAD, MACHINE, tree=chain(0))
+    read_at: list[int] = []
+    taken = [0.0]
+
+    def draft_logits(tokens):
+        taken[0] += 0.5 + (interruption_s if not read_at else 0.0)
+        read_at.append(decoder.steps)
+        return SimulatedDecoder.draft_logits(decoder, tokens)
+
+    decoder.draft_logits, recalibration._now_s = draft_logits, lambda: taken[0]
+    decoder.decode(recalibration, 1600)
+    assert len(read_at) >= 6, read_at
+    assert 0.5 * len(read_at) <= 2 * READING_SHARE * decoder.now_s  # the interruption aside, a share of the time
 
 
 def test_looking_waits_where_it_has_taken_its_share():

@@ -5,6 +5,7 @@
 so that without anything learnt every tree is worth what the plan said of it.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -39,11 +40,11 @@ PRIOR_STEPS = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The fastest tree by what was learnt."""
+    """A tree that is faster by what was learnt."""
 
     tree: TokenTree
     gain: float
-    """By which share it is faster than the tree in use; 0 for that tree itself."""
+    """By which share it is faster than the tree in use."""
     noise: float
     """Standard error of the logarithm of 1 + gain."""
     tokens_per_step: float
@@ -98,7 +99,7 @@ class Candidates:
         found = outcomes_along(ranks, tree, self.depths, self.ranks)
         return np.asarray(np.clip((found.accepted + PRIOR_STEPS * table) / (found.tried + PRIOR_STEPS), 1e-4, 1 - 1e-4))
 
-    def best(
+    def faster(
         self,
         learnt: Learnt,
         times: StepTimes,
@@ -106,8 +107,8 @@ class Candidates:
         context_tokens: int | None,
         *,
         solve_anew: bool = True,
-    ) -> Choice:
-        """Return the tree with the most tokens per second: the one in use, plain decoding, a chain or any other.
+    ) -> Iterator[Choice]:
+        """Yield plain decoding, chains and other trees with more tokens per second than the tree in use, the fastest first.
 
         Args:
             learnt: of acceptance.
@@ -124,16 +125,16 @@ class Candidates:
         tokens = np.array([table.expected_tokens(tree) * self._replayed(tree) for tree in trees])
         seconds = self._seconds(trees, costs, times)
         rates = tokens / seconds
-        best = int(rates.argmax())
-        gain = float(rates[best] / rates[0] - 1)
-        noise = self._noise(learnt, current, trees[best]) if best else 0.0
-        return Choice(
-            tree=trees[best],
-            gain=gain,
-            noise=noise,
-            tokens_per_step=float(tokens[best]),
-            step_s=float(seconds[best]) * times.slower,
-        )
+        order = np.argsort(-rates, kind="stable")
+        draws = TokenDraws(p=joint(probability(self._odds + learnt.draws(self._generator)[:, :, None])))
+        for place in order[rates[order] > rates[0]]:
+            yield Choice(
+                tree=trees[place],
+                gain=float(rates[place] / rates[0] - 1),
+                noise=float(np.log(draws.tokens(trees[place]) / draws.tokens(current)).std()),
+                tokens_per_step=float(tokens[place]),
+                step_s=float(seconds[place]) * times.slower,
+            )
 
     def _solved(self, table: AcceptanceTable, costs: StepCosts, times: StepTimes) -> list[TokenTree]:
         """Return the fastest trees of most tokens, by a table alone."""
@@ -152,12 +153,6 @@ class Candidates:
     def _seconds(self, trees: list[TokenTree], costs: StepCosts, times: StepTimes) -> Float64:
         own = np.array([times.own(tree) for tree in trees])
         return np.asarray(with_slower_drafts(costs, times.drafting).step_s(*sizes(trees)) * own)
-
-    def _noise(self, learnt: Learnt, current: TokenTree, other: TokenTree) -> float:
-        """Return the standard error of the logarithm of the quotient of two trees' tokens."""
-        rows = joint(probability(self._odds + learnt.draws(self._generator)[:, :, None]))
-        draws = TokenDraws(p=rows)
-        return float(np.log(draws.tokens(other) / draws.tokens(current)).std())
 
     def _table(self, shift: Float64) -> AcceptanceTable:
         rows = joint(probability(self._odds + shift[:, None]))

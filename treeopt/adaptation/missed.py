@@ -15,7 +15,7 @@ from treeopt.adaptation.counts import Outcomes
 from treeopt.runtime.decoding.observer import Steered
 from treeopt.runtime.rules.distributions import distribution
 
-CONTEXT_TOKENS = 64
+CONTEXT_TOKENS = 32
 """Tokens that the draft model reads before those that it is asked about; more would take longer and say little else."""
 
 

@@ -6,6 +6,7 @@ What it changes is how tokens are drafted, never what the text's distribution is
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from math import hypot, log, log1p
 from time import perf_counter
 
@@ -29,7 +30,7 @@ HALF_LIFE_STEPS = 384
 """After so many further steps one counts half."""
 RECENT_STEPS = 32
 """The half-life of the outcomes that tell whether something changed."""
-LOOK_STEPS, PLAIN_LOOK_STEPS = 16, 64
+LOOK_STEPS, PLAIN_LOOK_STEPS = 16, 32
 """Steps between two looks at what was counted, and where nothing is drafted."""
 FIRST_SOLVE_STEPS, SOLVE_STEPS = 64, 512
 """Steps after which is compared anew in any case: first after something changed, then twice as many each time, and at most."""
@@ -47,11 +48,15 @@ OWN_SHARE = 0.0025
 """Of the time that decoding takes, after what share solving has to wait, and after twice of it looking."""
 HEAD_START_S = 0.03
 """And so much besides: what noticing the first change takes."""
-READING_SHARE = 0.004
+READING_SHARE = 0.005
 """Likewise, while nothing is drafted, what having the draft model read the text may take."""
-LEAST_READING = 32
+LEAST_READING = 16
 """Tokens that are worth a reading."""
-MOST_MISSED, MOST_MISSED_NUMBERS = 64, 2**24
+DEARER_READING = 1.25
+"""By which factor a reading may be dearer than the one before: more is an interruption, and says nothing of the next."""
+HINT, HINTED_PAUSE = 2.0, 0.25
+"""After a reading that is so many standard errors off the next one comes soon: after such a share of the usual pause."""
+MOST_MISSED, MOST_MISSED_NUMBERS = 24, 2**24
 """Tokens that it tells of at most, and numbers of distributions that are remembered for it."""
 CONTEXT_CHANGED = 1.25
 """Change of the context, as a quotient, after which costs may be others."""
@@ -214,8 +219,9 @@ class Recalibration:
         self._last_reading_s = self._reading_pause_s = 0.0
         self._switch_s = 0.0
         self._take(decoder.tree)
+        self._usual_reading_s = self._expected.step  # at first: the draft model reads faster than the target decodes
         self._expect(self._known)
-        candidates.best(Learnt(self._lasting.outcomes, self._known), self._times, self.tree, None)
+        next(candidates.faster(Learnt(self._lasting.outcomes, self._known), self._times, self.tree, None), None)
 
     def _measured(self, decoder: Steered) -> PlanRequest:
         """Return what is asked for, rule and temperature by default the decoder's as far as they were measured."""
@@ -279,7 +285,9 @@ class Recalibration:
         found = self._missed.outcomes(*shape)
         took_s = self._now_s() - start_s
         self.reading_s += took_s
-        self._last_reading_s, self._reading_pause_s = self.decoding_s, took_s / READING_SHARE
+        self._usual_reading_s = min(took_s, DEARER_READING * self._usual_reading_s)
+        share = HINTED_PAUSE if surprise(found, self._solved_with) > HINT else 1.0
+        self._last_reading_s, self._reading_pause_s = self.decoding_s, share * self._usual_reading_s / READING_SHARE
         return found
 
     def _reason(self) -> str | None:
@@ -301,9 +309,11 @@ class Recalibration:
         """Solve with what is known now, and change the tree where that pays."""
         learnt = Learnt(self._lasting.outcomes, self._known)
         anew = self._solve_steps < SOLVE_STEPS and self.own_s <= HEAD_START_S + OWN_SHARE * self.decoding_s
-        choice = self._candidates.best(learnt, self._times, self.tree, self._context_tokens, solve_anew=anew)
+        faster = self._candidates.faster(learnt, self._times, self.tree, self._context_tokens, solve_anew=anew)
+        # While nothing is drafted, a tree that is surely faster tells more than waiting for the fastest to be sure.
+        choice = next(filter(self._pays, islice(faster, 1 if self._drafts else None)), None)
         self._solve_steps = min(SOLVE_STEPS, 2 * self._solve_steps)
-        if self._pays(choice):
+        if choice is not None:
             self._change(choice, why)
             learnt = Learnt(self._lasting.outcomes, self._known)
         self._expect(learnt.expected)
@@ -313,7 +323,7 @@ class Recalibration:
         least = LEAST_GAIN * (2 if choice.tree == self._left else 1)
         saved_s = choice.gain / (1 + choice.gain) * self._half_life_steps * self._expected.step
         sure = log1p(choice.gain) > SURE * hypot(choice.noise, TIME_NOISE)
-        return choice.tree != self.tree and choice.gain > least and sure and saved_s > self._switch_s
+        return choice.gain > least and sure and saved_s > self._switch_s
 
     def _change(self, choice: Choice, why: str) -> None:
         assert self._decoder is not None  # steps come from one

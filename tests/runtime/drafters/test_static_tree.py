@@ -7,6 +7,7 @@ import torch
 from tests.support.decoded import PROMPT, TREES, decoded_step
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.runtime import Decoder, Sampling, distribution
+from treeopt.runtime.models.passes import TreePasses
 from treeopt.runtime.rules import RULES
 from treeopt.trees import chain, level_widths
 
@@ -119,6 +120,50 @@ class TestDraftingAgain:
             torch.testing.assert_close(row, logits_after(draft, text[3 : 4 + place]), rtol=1e-4, atol=1e-4)
         decoder.change_tree(chain(1))
         assert decoder.draft().tokens.tolist() == [text[-1], int(logits_after(draft, text).argmax())]
+
+    def test_a_tree_that_comes_back_is_drafted_as_if_it_were_new(self, target, draft, monkeypatch):
+        trees = [level_widths([3, 4]), chain(4), level_widths([2]), chain(0)]
+
+        def decoded():
+            decoder = Decoder(target, draft, trees[0], temperature=0.9, max_nodes=8, seed=5)
+            decoder.start(PROMPT)
+            text, rows = [], []
+            for step in range(16):
+                decoder.change_tree(trees[step % 4])
+                drafted = decoder.draft()
+                leaves = np.flatnonzero(drafted.tree.child_counts == 0)
+                assert not drafted.probs[leaves].any()
+                rows.append(drafted.probs.clone())
+                text += decoded_step(decoder, drafted)
+            return text, rows
+
+        text, rows = decoded()
+        monkeypatch.setattr("treeopt.runtime.drafters.static_tree.KEPT", 1)
+        monkeypatch.setattr("treeopt.runtime.decoding.prepared.KEPT", 1)
+        new_text, new_rows = decoded()
+        assert text == new_text
+        for row, new in zip(rows, new_rows, strict=True):
+            torch.testing.assert_close(row, new, rtol=0, atol=0)
+
+    def test_trees_that_come_back_are_not_prepared_again(self, target, draft, monkeypatch):
+        decoder = Decoder(target, draft, chain(2), temperature=0.0, max_nodes=8)
+        decoder.start(PROMPT)
+        for depth in (3, 0, 2):
+            decoder.change_tree(chain(depth))
+        monkeypatch.setattr(TreePasses, "make", lambda *_: pytest.fail("passes were made"))
+        for depth in (3, 2, 0, 3):
+            decoder.change_tree(chain(depth))
+            assert len(decoder.step().tokens) <= depth + 1
+
+    def test_a_change_leaves_the_last_proposal_alone(self, target, draft):
+        decoder = Decoder(target, draft, level_widths([3, 4]), temperature=0.9, max_nodes=8)
+        decoder.start(PROMPT)
+        drafted = decoder.draft()
+        tokens, probs = drafted.tokens.clone(), drafted.probs.clone()
+        decoder.commit(decoder.accept(drafted, decoder.verify(drafted)))
+        decoder.change_tree(chain(4))
+        assert drafted.tokens.equal(tokens)
+        assert drafted.probs.equal(probs)
 
     def test_without_a_draft_model_there_is_nothing_to_read(self, target):
         decoder = Decoder(target, None, temperature=0.0)

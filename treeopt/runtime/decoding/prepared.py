@@ -51,9 +51,12 @@ class PreparedTrees:
         self._last: Prepared | None = None
 
     def make(self, tree: TokenTree) -> None:
-        """Prepare a tree that will come again and again."""
-        (run,) = self._passes.make([_nodes(tree, None)])
-        self._keep((tree, 0), Prepared(tree, None, children_of(tree), run, True))
+        """Prepare a tree that will come again and again, where it is not."""
+        found = self._kept.get((tree, 0))
+        if found is None or not found.lasting:
+            (run,) = self._passes.make([_nodes(tree, None)])
+            found = Prepared(tree, None, children_of(tree), run, True)
+        self._keep((tree, 0), found)
 
     def of(self, tree: TokenTree, side: SideTokens | None) -> Prepared:
         """Return a tree prepared with its side tokens.

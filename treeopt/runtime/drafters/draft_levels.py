@@ -56,40 +56,59 @@ class DraftLevel:
     """int64 (c,): where the tokens of the level below go."""
 
 
-class TreeDraft:
-    """The buffers that a tree is drafted into, and its levels, root level first.
+class DraftBuffers:
+    """Where one text's trees are drafted into, whichever they are.
 
     Args:
-        tree: the tree.
-        passes: of the draft model.
+        nodes: of the largest tree.
         rule: the verification rule, which says how children are sampled.
         sampling: what they are sampled from; greedy takes the likeliest, whatever the rule.
         vocabulary: V.
         device: of the draft model.
     """
 
-    def __init__(
-        self, tree: TokenTree, passes: Passes, *, rule: Rule, sampling: Sampling, vocabulary: int, device: torch.device
-    ) -> None:
-        self._rule = rule
-        self._sampling = sampling
-        self._random = rule.random_drafts and not sampling.greedy
+    def __init__(self, nodes: int, *, rule: Rule, sampling: Sampling, vocabulary: int, device: torch.device) -> None:
+        self.rule, self.sampling = rule, sampling
+        self.random = rule.random_drafts and not sampling.greedy
+        columns = vocabulary if self.random else 1
+        self.tokens = torch.empty(nodes, dtype=torch.int64, device=device)
+        self.probs = torch.zeros((nodes, columns), device=device)
+        self.speeds = torch.ones((nodes, columns), dtype=torch.float64, device=device)
+        self.largest = torch.zeros(nodes, dtype=torch.float64, device=device)
+
+
+class TreeDraft:
+    """A tree in the buffers that it is drafted into, and its levels, root level first.
+
+    Args:
+        tree: the tree.
+        passes: of the draft model.
+        buffers: of at least as many nodes; other trees may be drafted into them in between.
+    """
+
+    def __init__(self, tree: TokenTree, passes: Passes, buffers: DraftBuffers) -> None:
+        self._rule = buffers.rule
+        self._sampling = buffers.sampling
+        self._random = buffers.random
         internal = np.flatnonzero(tree.child_counts)
         self.fed = np.full(tree.nodes, -1)
         """Of each node, how many are fed before it, -1 where it is not fed."""
         self.fed[internal] = np.arange(len(internal))
-        self.tokens = torch.empty(tree.nodes, dtype=torch.int64, device=device)
+        self.tokens = buffers.tokens[: tree.nodes]
         self.root = self.tokens[:1]
-        columns = vocabulary if self._random else 1
-        self._probs = torch.zeros((tree.nodes, columns), device=device)
-        self._speeds = torch.ones((len(internal), columns), dtype=torch.float64, device=device)
-        self._largest = torch.zeros(len(internal), dtype=torch.float64, device=device)
+        self._probs = buffers.probs[: tree.nodes]
+        self._speeds = buffers.speeds[: len(internal)]
+        self._largest = buffers.largest[: len(internal)]
         self.probs = self._probs if self._random else None
         """float32 (n, V): what the children of each internal node were sampled from."""
         self.scores = self._probs[:, 0] if self._random else self._largest
         """float (k,): numbers of `scored` nodes that are finite where the distributions after them are."""
         self.scored: list[int] = list(range(tree.nodes)) if self._random else internal.tolist()
         self.levels = self._levels(tree, passes.make(_level_nodes(tree)))
+
+    def clear(self) -> None:
+        """Forget what another tree left: nothing is sampled after a node without children."""
+        self._probs.zero_()
 
     def fill_noise(self, generator: torch.Generator) -> None:
         """Make the noise of all levels at once."""

@@ -1,5 +1,6 @@
 """Static trees: a draft model fills the same tree in every step, level by level, by passes over its internal nodes."""
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor
 
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.drafters.draft_levels import TreeDraft
+from treeopt.runtime.drafters.draft_levels import DraftBuffers, TreeDraft
 from treeopt.runtime.drafters.draft_model import DraftModel, DraftSource, NewDrafts, TextDraft
 from treeopt.runtime.drafters.drafter import NOTHING, Proposal, Scores, States, Step, Wants
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
@@ -18,6 +19,9 @@ from treeopt.runtime.models.passes import PassNodes, TreePass
 from treeopt.runtime.models.together import PassCall, Passing, finish_together
 from treeopt.runtime.rules import Rule
 from treeopt.trees import TokenTree, chain
+
+KEPT = 8
+"""Trees of a text whose passes are kept."""
 
 
 class FilledTreeDrafter:
@@ -49,7 +53,21 @@ class FilledTreeDrafter:
         self.sampled = rule.random_drafts
         self.wants = wants
         self._texts = Texts(
-            lambda texts: [_FilledTree(model, draft, self.tree, rule, sampling) for draft in new_drafts(texts)]
+            lambda texts: [
+                _FilledTree(
+                    model.name,
+                    draft,
+                    self.tree,
+                    DraftBuffers(
+                        max_nodes,
+                        rule=rule,
+                        sampling=sampling,
+                        vocabulary=model.config.vocabulary,
+                        device=model.device,
+                    ),
+                )
+                for draft in new_drafts(texts)
+            ]
         )
 
     def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
@@ -129,24 +147,23 @@ class StaticTreeDrafter(FilledTreeDrafter):
 class _FilledTree:
     """The tree of one text and what fills it."""
 
-    def __init__(self, model: DraftSource, draft: TextDraft, tree: TokenTree, rule: Rule, sampling: Sampling) -> None:
+    def __init__(self, name: str, draft: TextDraft, tree: TokenTree, buffers: DraftBuffers) -> None:
         self.draft = draft
-        self._model = model
-        self._rule = rule
-        self._sampling = sampling
+        self._name = name
+        self._buffers = buffers
+        self._drafts: OrderedDict[TokenTree, TreeDraft] = OrderedDict()
         self.take(tree)
 
     def take(self, tree: TokenTree) -> None:
-        """Fill another tree from the next step on."""
+        """Fill another tree from the next step on; what was made for those filled last is kept."""
+        if tree not in self._drafts:
+            self._drafts[tree] = TreeDraft(tree, self.draft.passes, self._buffers)
+        self._drafts.move_to_end(tree)
+        if len(self._drafts) > KEPT:
+            self._drafts.popitem(last=False)
         self._tree = tree
-        self._into = TreeDraft(
-            tree,
-            self.draft.passes,
-            rule=self._rule,
-            sampling=self._sampling,
-            vocabulary=self._model.config.vocabulary,
-            device=self._model.device,
-        )
+        self._into = self._drafts[tree]
+        self._cleared = False  # a proposal of the tree before lasts until the next one
         self._fed: list[int] = self._into.fed.tolist()
 
     def propose(self, noise: torch.Generator) -> Passing[Proposal]:
@@ -154,6 +171,9 @@ class _FilledTree:
         if not self.draft.ready:
             return Proposal(ROOT_ALONE, torch.tensor([self.draft.root]))
         into = self._into
+        if not self._cleared:
+            into.clear()
+            self._cleared = True
         into.root.fill_(self.draft.root)
         if into.levels:
             into.fill_noise(noise)
@@ -163,7 +183,7 @@ class _FilledTree:
             for level in below:
                 output: Output = yield PassCall(level.run, level.fed.read())
                 level.children.copy_((yield from level.sample(output.logits, noise)))
-        scores = Scores(self._model.name, into.scores, into.scored)
+        scores = Scores(self._name, into.scores, into.scored)
         return Proposal(self._tree, into.tokens, into.probs, scores=scores)
 
     def accept(self, step: Step) -> None:
