@@ -83,7 +83,8 @@ def lines(models: ModelPair, profile: Profile, temperature: float, positions: in
     sampling = profile.acceptance(temperature=temperature).sampling
     ways = [Way("plain", lambda: decoder(models, None, sampling))]
     ways += [Way(str(place), maker(models, each, sampling)) for place, each in enumerate(choices)]
-    prompts = [models.tokenizer.encode(text) for text in profile_prompts(load_prompts(most=profile_count(profile)))]
+    texts = profile_prompts(load_prompts(most=profile_count(profile)))
+    prompts = dict(enumerate(map(models.tokenizer.encode, texts)))
     recorder = Recorder(MonotonicClock(), Journal(None, ""))
     plain, *found = map(together, decoded_in_turn(ways, prompts, positions, recorder))
     rates = [rate(each) for each in found]

@@ -10,7 +10,7 @@ import click
 from treeopt.cli.identity import identity_here, refuse_other_pair
 from treeopt.cli.options.adapt import AdaptOptions
 from treeopt.cli.options.inputs import load_profile
-from treeopt.errors import TreeoptError
+from treeopt.errors import InterruptionError, TreeoptError
 from treeopt.report.text import counted
 
 if TYPE_CHECKING:
@@ -53,8 +53,11 @@ def adapting(
         recalibration = Recalibration(profile, request, begin_with=lookup_of(planned.drafter), on_change=told)
         try:
             yield recalibration
-        except KeyboardInterrupt:
-            _save(options, recalibration, models)
+        except (KeyboardInterrupt, InterruptionError):
+            try:
+                _save(options, recalibration, models)
+            except TreeoptError as error:
+                click.echo(f"--save-profile: {error}", err=True)
             raise
     _tell(recalibration)
     _save(options, recalibration, models)

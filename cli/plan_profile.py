@@ -16,6 +16,7 @@ def plan_profile(profile: "Profile", request: "PlanRequest", drafter: str | None
     Raises InfeasibleError for what was not measured.
     """
     from treeopt.planner import chosen_drafter, drafter_choices, requested_plan
+    from treeopt.planner.drafters_over_contexts import DrafterSegment, drafters_over_contexts
     from treeopt.planner.planned import Planned
     from treeopt.planner.scheduling import schedule_as_measured, several_conditions
 
@@ -29,4 +30,8 @@ def plan_profile(profile: "Profile", request: "PlanRequest", drafter: str | None
         if drafter is not None:
             drafters = (chosen_drafter(drafters, drafter),)
         schedule = schedule_as_measured(profile, request, tick)
-    return Planned(profile=profile, plan=plan, schedule=schedule, drafters=drafters)
+        over_contexts: tuple[DrafterSegment, ...] = ()
+        if several and schedule is not None:
+            plans = schedule.plans_of_texts(plan.temperature)
+            over_contexts = drafters_over_contexts(profile, request, plans, drafter)
+    return Planned(profile=profile, plan=plan, schedule=schedule, drafters=drafters, over_contexts=over_contexts)

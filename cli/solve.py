@@ -128,7 +128,7 @@ def solve(asked: SolveOptions) -> None:
     plan = found.plan
     chosen = tree_file(plan, profile, source=plan_source(asked.profile_path, plan), choice=found.best)
     report = (
-        plan_json(plan, profile, found.schedule, found.drafters)
+        plan_json(plan, profile, found.schedule, found.drafters, found.over_contexts)
         if asked.as_json
         else _text(asked, found, profile, chosen)
     )
@@ -147,7 +147,14 @@ def _text(asked: SolveOptions, found: "Planned", profile: "Profile", chosen: "Tr
     from treeopt.report.plan_text import plan_text
     from treeopt.trees import draw_text
 
-    text = plan_text(found.plan, profile, found.schedule, level_width=asked.plan.level_width, drafters=found.drafters)
+    text = plan_text(
+        found.plan,
+        profile,
+        found.schedule,
+        level_width=asked.plan.level_width,
+        drafters=found.drafters,
+        over_contexts=found.over_contexts,
+    )
     if chosen.drafter is not None and chosen.drafter.values:
         return text
     width = diagram_width(err=asked.to_stdout)

@@ -7,7 +7,7 @@ import numpy as np
 from tqdm import tqdm
 
 from treeopt.errors import InvalidValueError
-from treeopt.profiler.acceptance.contexts import LongTexts, TextsAtContext, Window
+from treeopt.profiler.acceptance.contexts import AroundContext, BehindPrompts, LongTexts, Place, TextsAtContext, Window
 from treeopt.profiler.acceptance.per_prompt import Counting, FastestTree, counted_rule
 from treeopt.profiler.bench.divergence import logits_after
 from treeopt.profiler.clock import Clock
@@ -136,7 +136,8 @@ class Measurement:
 
     def _with_drafters(self, profile: Profile, positions: int, hidden: bool | None) -> Profile:
         measurement = DrafterMeasurement(
-            prompts=self._prompts,
+            places=self._places(positions),
+            texts=len(self._prompts),
             settings=self._settings,
             positions=positions,
             recorder=Recorder(self._clock, self._journal),
@@ -163,13 +164,31 @@ class Measurement:
 
     def _countings(self, positions: int) -> list[tuple[Counting, int]]:
         """Return what counts, and on how many positions of each text: at every context, or once behind the prompts."""
-        trained = trained_tokens(self._target, self._draft)
-        windows = [Window.around(each, positions, trained) for each in self._settings.acceptance_contexts]
+        windows = self._windows(positions)
         if not windows:
             return [(self._counting(None), positions)]
-        longest = max(each.prompt_tokens for each in windows)
-        texts = LongTexts(self._target, self._prompts, longest, self._journal)
+        texts = self._long_texts(positions)
         return [(self._counting(TextsAtContext(texts, each)), each.positions) for each in windows]
+
+    def _windows(self, positions: int) -> list[Window]:
+        """Return the positions of every context length that acceptance is counted at; none behind the prompts."""
+        trained = trained_tokens(self._target, self._draft)
+        return [Window.around(each, positions, trained) for each in self._settings.acceptance_contexts]
+
+    def _long_texts(self, positions: int) -> LongTexts:
+        """Return texts as long as needed: drafters are decoded with in smaller windows, which begin later."""
+        longest = max(each.prompt_tokens for each in self._windows(positions))
+        if self._drafters:
+            longest = max(self._settings.acceptance_contexts) + 1
+        return LongTexts(self._target, self._prompts, longest, self._journal)
+
+    def _places(self, positions: int) -> list[Place]:
+        """Return where drafters are measured: at every context, or once behind the prompts."""
+        contexts = self._settings.acceptance_contexts
+        if not contexts:
+            return [BehindPrompts(self._prompts)]
+        texts, trained = self._long_texts(positions), trained_tokens(self._target, self._draft)
+        return [AroundContext(texts=texts, context_tokens=each, trained=trained) for each in contexts]
 
     def _counting(self, texts: TextsAtContext | None) -> Counting:
         return Counting(
@@ -216,7 +235,11 @@ def longest_text(
 ) -> int:
     """Return the tokens of the longest text that is decoded; under a time budget, of the longest that may be."""
     positions = BUDGET_POSITIONS if settings.time_budget_s is not None else settings.text_positions(len(prompts))
-    return min(trained_tokens(target, draft), max(map(len, prompts)) + positions)
+    trained = trained_tokens(target, draft)
+    windows = [Window.around(each, positions, trained) for each in settings.acceptance_contexts]
+    if windows:
+        return min(trained, max(each.prompt_tokens + each.positions for each in windows))
+    return min(trained, max(map(len, prompts)) + positions)
 
 
 def check_measurable(
@@ -233,7 +256,7 @@ def check_measurable(
         )
     longest, room = max(map(len, prompts)), _room_tokens(target, draft, prompts)
     least = LEAST_POSITIONS if settings.time_budget_s is not None else settings.text_positions(len(prompts))
-    if settings.acceptance_contexts and not settings.drafters:
+    if settings.acceptance_contexts:
         least = 0  # a prompt is cut where it is too long for a context
     if least > room:
         raise InvalidValueError(

@@ -2,13 +2,14 @@
 
 Positions are counted around every context length, as many before it as behind it.  A text is decoded once, plainly, up
 to the longest context, and its beginning serves the shorter ones; of a prompt that is long enough only the beginning is
-taken, and nothing is decoded.
+taken, and nothing is decoded.  Texts of other drafters than the draft model go on from the same beginnings.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from treeopt.errors import TreeoptError
 from treeopt.profiler.journal import Journal
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
@@ -82,6 +83,11 @@ class LongTexts:
         self._target, self._prompts, self._tokens, self._journal = target, prompts, tokens, journal
         self._known: dict[tuple[int, Sampling], list[int]] = {}
 
+    @property
+    def count(self) -> int:
+        """How many prompts there are."""
+        return len(self._prompts)
+
     def text(self, number: int, sampling: Sampling) -> list[int]:
         """Return one text, without a token that ends it; its seed is its own, so that a resumed profile equals a whole one."""
         if (number, sampling) not in self._known:
@@ -119,3 +125,71 @@ class TextsAtContext:
         """Return the beginning of a text, None where it ends before."""
         text = self.texts.text(number, sampling)[: self.window.prompt_tokens]
         return text if len(text) == self.window.prompt_tokens else None
+
+
+class Stretch(NamedTuple):
+    """Texts that are continued, and by how much."""
+
+    prompts: dict[int, Sequence[int]]
+    """What is continued by the number of its prompt; those that end before are left out."""
+    positions: int
+
+
+class Place(Protocol):
+    """Where texts are continued while a drafter is measured."""
+
+    @property
+    def context_tokens(self) -> int | None:
+        """In the middle of what is decoded; None behind the prompts, however long these are."""
+
+    def stretch(self, sampling: Sampling, positions: int, texts: int | None = None) -> Stretch:
+        """Return what is continued by so many positions: the first `texts` that go on so far, by default all."""
+
+
+@dataclass(frozen=True, slots=True)
+class BehindPrompts:
+    """Right behind the prompts as they were given."""
+
+    prompts: Sequence[Sequence[int]]
+
+    @property
+    def context_tokens(self) -> None:
+        """None: wherever prompts end."""
+
+    def stretch(self, sampling: Sampling, positions: int, texts: int | None = None) -> Stretch:
+        """Return the first prompts, whatever the sampling."""
+        del sampling
+        return Stretch(dict(enumerate(self.prompts[:texts])), positions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AroundContext:
+    """Around one context length of long texts."""
+
+    texts: LongTexts
+    context_tokens: int
+    trained: int
+    """Longest text of the models."""
+
+    def stretch(self, sampling: Sampling, positions: int, texts: int | None = None) -> Stretch:
+        """Return the first beginnings that are long enough; raises TreeoptError where fewer than two are."""
+        window = Window.around(self.context_tokens, positions, self.trained)
+        beginnings = TextsAtContext(self.texts, window)
+        found: dict[int, Sequence[int]] = {}
+        for number in range(self.texts.count):
+            if len(found) == texts:
+                break
+            if (prompt := beginnings.prompt(number, sampling)) is not None:
+                found[number] = prompt
+        if len(found) != texts:
+            check_long_enough(self.context_tokens, len(found), self.texts.count)
+        return Stretch(found, window.positions)
+
+
+def check_long_enough(context_tokens: int, found: int, texts: int) -> None:
+    """Raise TreeoptError where fewer than two texts go on to a context length."""
+    if found < 2:
+        raise TreeoptError(
+            f"acceptance at {context_tokens} tokens of context: expected two texts or more that go on so far. Got "
+            f"{found} of {texts}: give longer or more prompts, or leave that context out."
+        )

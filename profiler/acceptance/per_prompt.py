@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from treeopt.arrays import Float64, Int64
-from treeopt.errors import TreeoptError
-from treeopt.profiler.acceptance.contexts import CountedTexts, WholePrompts
+from treeopt.profiler.acceptance.contexts import CountedTexts, WholePrompts, check_long_enough
 from treeopt.profiler.acceptance.positions import AcceptanceText, TextPositions, texts_together
 from treeopt.profiler.acceptance.traversal import ReachSums, count_reach, gained, until_no_gain
 from treeopt.profiler.decoding import Decoding
@@ -145,11 +144,8 @@ class Counting:
         """Return the sums of all texts; raises TreeoptError saying where too little could be measured."""
         context = self._texts.context_tokens
         long_enough = sum(bool(each.reached[0]) for each in texts)
-        if context is not None and long_enough < 2:
-            raise TreeoptError(
-                f"acceptance at {context} tokens of context: expected two texts or more that go on so far. Got "
-                f"{long_enough} of {len(texts)}: give longer or more prompts, or leave that context out."
-            )
+        if context is not None:
+            check_long_enough(context, long_enough, len(texts))
         return text_sums(texts)
 
     def _kind(self, name: str) -> str:

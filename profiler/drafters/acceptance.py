@@ -1,6 +1,6 @@
 """The acceptance of heads that fill static trees, text by text, with the ranks below every root."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -48,7 +48,7 @@ class CountedAcceptance(NamedTuple):
 
 
 def counted_acceptance(
-    count: Callable[[int], CountedRoots],
+    count: Callable[[int], CountedRoots | None],
     texts: int,
     sampling: Sampling,
     kind: str,
@@ -58,7 +58,7 @@ def counted_acceptance(
     """Return the acceptance over some texts, counting those that the journal does not hold.
 
     Args:
-        count: from a text's number to what was counted on it.
+        count: from a text's number to what was counted on it, None where it ends before.
         texts: how many.
         sampling: how they were sampled.
         kind: their name in the journal.
@@ -70,17 +70,18 @@ def counted_acceptance(
     known = {entry.key: entry.values for entry in journal.entries(kind)}
     for number in range(texts):
         if number not in known:
-            known[number] = count(number).numbers
+            counted = count(number)
+            known[number] = () if counted is None else counted.numbers
             journal.append(kind, number, known[number])
         tick()
-    found = [CountedRoots.of(known[number]) for number in range(texts)]
+    found = _all_texts([CountedRoots.of(known[number]) if known[number] else None for number in range(texts)])
     sums = text_sums([each.counts for each in found])
     acceptance = MeasuredAcceptance(
         rule=RULE,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         top_k=sampling.top_k,
-        prompts=texts,
+        prompts=int(np.count_nonzero(sums.reached[:, 0])),
         positions=int(sums.reached[:, 0].sum()),
         table=sums.table(),
         texts=sums,
@@ -91,18 +92,18 @@ def counted_acceptance(
 
 def counter(
     drafter: LoadedDrafter,
-    prompts: Sequence[Sequence[int]],
+    prompts: Mapping[int, Sequence[int]],
     *,
     positions: int,
     sampling: Sampling,
     branching: int,
     depth: int,
-) -> Callable[[int], CountedRoots]:
+) -> Callable[[int], CountedRoots | None]:
     """Return what counts one prompt's text by its number, which is its seed too.
 
     Args:
         drafter: one that fills static trees.
-        prompts: token ids that the target continues.
+        prompts: token ids that the target continues, by number.
         positions: generated after each, fewer where a text ends.
         sampling: how.
         branching: tokens after each node that are counted.
@@ -111,7 +112,9 @@ def counter(
     target, heads = drafter.target, drafter.heads
     assert isinstance(target, Transformer)  # heads are loaded for no other
 
-    def count(number: int) -> CountedRoots:
+    def count(number: int) -> CountedRoots | None:
+        if number not in prompts:
+            return None
         generator = torch.Generator(target.device).manual_seed(number)
         if isinstance(heads, EagleHead):
             text = generated(target, prompts[number], positions, sampling, generator, heads.wants)
@@ -131,6 +134,14 @@ def counted_roots(children: Tensor, text: HeadText) -> CountedRoots:
         rank = torch.where(hits.any(1), hits.int().argmax(1), REJECTED)
         ranks[: len(rank), depth] = rank.cpu().numpy()
     return CountedRoots(children_counts(children, text), ranks)
+
+
+def _all_texts(found: Sequence[CountedRoots | None]) -> list[CountedRoots]:
+    """Return all texts, those that ended before without a position, so that texts are the same at every context."""
+    counted = next(each for each in found if each is not None)
+    reached, accepted = (np.zeros_like(each) for each in (counted.counts.reached, counted.counts.accepted))
+    nothing = CountedRoots(AcceptanceCounts(reached, accepted), counted.ranks[:0])
+    return [nothing if each is None else each for each in found]
 
 
 def _cut(ranks: Int64) -> list[list[int]]:

@@ -1,6 +1,6 @@
 """Texts decoded in several ways in turn, each timed from end to end and kept in the journal at once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -53,7 +53,7 @@ class Way:
 
 
 def decoded_in_turn(
-    ways: Sequence[Way], prompts: Sequence[Sequence[int]], positions: int, recorder: Recorder
+    ways: Sequence[Way], prompts: Mapping[int, Sequence[int]], positions: int, recorder: Recorder
 ) -> list[list[DecodedText]]:
     """Return of every way the texts that it decoded, each prompt in all ways before the next, so that drift hits all alike.
 
@@ -62,22 +62,23 @@ def decoded_in_turn(
 
     Args:
         ways: how to decode.
-        prompts: token ids.
+        prompts: token ids by their numbers, which are the seeds too.
         positions: new tokens of each, fewer where a text ends.
         recorder: what times them, and where they are kept; its `tick` is called after every text.
     """
     known = [{entry.key: entry.values for entry in recorder.journal.entries(way.kind)} for way in ways]
     warm = [False] * len(ways)
-    for number, prompt in enumerate(prompts):
+    first = next(iter(prompts.values()))
+    for number, prompt in prompts.items():
         for place, way in enumerate(ways):
             if number not in known[place]:
                 if not warm[place]:
-                    _decoded(way.decoder, prompts[0], min(WARM_UP_TOKENS, positions), 0, recorder)
+                    _decoded(way.decoder, first, min(WARM_UP_TOKENS, positions), 0, recorder)
                     warm[place] = True
                 known[place][number] = _decoded(way.decoder, prompt, positions, number, recorder).numbers
                 recorder.journal.append(way.kind, number, known[place][number])
             recorder.tick()
-    return [[DecodedText.of(each[number]) for number in range(len(prompts))] for each in known]
+    return [[DecodedText.of(each[number]) for number in prompts] for each in known]
 
 
 def together(texts: Sequence[DecodedText]) -> DecodedTexts:
@@ -95,7 +96,7 @@ def passes_of(texts: Sequence[DecodedText]) -> dict[int, int]:
     return {int(size): int(count) for size, count in zip(*np.unique(sizes, return_counts=True), strict=True)}
 
 
-def middle_tokens(prompts: Sequence[Sequence[int]], texts: Sequence[DecodedText]) -> int:
+def middle_tokens(prompts: Iterable[Sequence[int]], texts: Sequence[DecodedText]) -> int:
     """Return the tokens of a text in the middle of what was decoded, on average."""
     return round(float(np.mean([len(prompt) + each.tokens / 2 for prompt, each in zip(prompts, texts, strict=True)])))
 

@@ -1,14 +1,16 @@
 """Every drafter that is asked for, at every temperature: measured last, from what the profile holds by then."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import product, zip_longest
 from typing import NoReturn
 from zlib import crc32
 
 from tqdm import tqdm
 
 from treeopt.planner import StepModel, step_model
+from treeopt.profiler.acceptance.contexts import Place, Stretch
 from treeopt.profiler.acceptance.draft_record import Recording, TextFiles
 from treeopt.profiler.drafters.acceptance import CountedAcceptance, counted_acceptance, counter
 from treeopt.profiler.drafters.candidates import candidates
@@ -39,11 +41,10 @@ from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.loaded import LoadedDrafter
 from treeopt.trees import TokenTree, chain, level_widths
 
-Prompts = Sequence[Sequence[int]]
 TRIED_PROMPTS, TRIED_POSITIONS = 4, 48
 """Texts that every candidate is decoded with, to find those that are decoded with in full."""
 KEPT, KEPT_POSITIONS = 2, 128
-"""Settings that are decoded with on all prompts, and how long their texts are at most."""
+"""Settings that are decoded with on all prompts, and how long their texts are at most; one of every context, where more."""
 TREE_PROMPTS, TREE_POSITIONS = 8, 64
 """Texts that trees are decoded with, to know what their steps take; what they accept is counted apart."""
 RECORD = RecordSize(top_k=8, depth=8)
@@ -60,7 +61,10 @@ class DrafterMeasurement:
     Args of all: the texts are those that the profile's acceptance is counted on.
     """
 
-    prompts: Prompts
+    places: Sequence[Place]
+    """Where texts are continued: behind the prompts, or around several context lengths."""
+    texts: int
+    """How many prompts there are."""
     settings: Settings
     positions: int
     """New tokens of each text."""
@@ -102,56 +106,83 @@ class _Work:
             source=drafter.source,
             digest=drafter.digest,
             layers=drafter.layers,
-            trees=tuple(map(self._trees, samplings)) if static else (),
-            decodes=() if static else tuple(map(self._decodes, samplings)),
+            trees=tuple(self._trees(each, place) for each, place in self._conditions) if static else (),
+            decodes=() if static else tuple(found for each in samplings for found in self._decodes(each)),
         )
 
-    def _trees(self, sampling: Sampling) -> MeasuredTrees:
+    @property
+    def _conditions(self) -> Iterator[tuple[Sampling, Place]]:
+        return product(self.given.settings.samplings, self.given.places)
+
+    def _trees(self, sampling: Sampling, place: Place) -> MeasuredTrees:
         """Return the acceptance of static trees, and texts decoded with some."""
-        counted = self._acceptance(sampling)
-        prompts = self.given.prompts[:TREE_PROMPTS]
+        counted = self._acceptance(sampling, place)
         trees = probe_trees(counted.acceptance.table.max_depth or 1, self._widest, self.given.settings.max_tokens)
-        ways = [self._plain(sampling, "trees"), *(self._filling(tree, sampling) for tree in trees)]
-        plain, *found = self._decoded(ways, prompts, min(self.given.positions, TREE_POSITIONS))
+        kind = self._kind(sampling, place)
+        ways = [self._plain(sampling, f"trees plain {kind}"), *(self._filling(tree, sampling, kind) for tree in trees)]
+        stretch = place.stretch(sampling, min(self.given.positions, TREE_POSITIONS), TREE_PROMPTS)
+        plain, *found = self._decoded(ways, stretch)
         return MeasuredTrees(
             acceptance=counted.acceptance,
             ranks=counted.ranks,
-            context_tokens=middle_tokens(prompts, plain),
+            context_tokens=_context_tokens(place, stretch, plain),
             plain=together(plain),
             trees=tuple(
                 DecodedTree(tree=tree, decoded=together(texts)) for tree, texts in zip(trees, found, strict=True)
             ),
         )
 
-    def _acceptance(self, sampling: Sampling) -> CountedAcceptance:
-        prompts, settings = self.given.prompts, self.given.settings
-        self.more(len(prompts))
+    def _acceptance(self, sampling: Sampling, place: Place) -> CountedAcceptance:
+        settings, texts = self.given.settings, self.given.texts
+        self.more(texts)
+        stretch = place.stretch(sampling, self.given.positions)
         count = counter(
             self.drafter,
-            prompts,
-            positions=self.given.positions,
+            stretch.prompts,
+            positions=stretch.positions,
             sampling=sampling,
             branching=settings.branching,
             depth=settings.depth,
         )
-        kind = f"acceptance {self._kind(sampling)}"
-        return counted_acceptance(count, len(prompts), sampling, kind, self.recorder.journal, self.recorder.tick)
+        kind = f"acceptance {self._kind(sampling, place)}"
+        return counted_acceptance(count, texts, sampling, kind, self.recorder.journal, self.recorder.tick)
 
     @property
     def _widest(self) -> int:
         return self.drafter.target.config.vocabulary
 
-    def _decodes(self, sampling: Sampling) -> CountedDecodes:
-        """Return the settings that were fastest on a few texts, decoded with in full."""
-        settings = candidates(self.drafter, self._model(sampling), self._recorded(sampling), self._max_tokens)
-        kept = self._fastest(settings, sampling)
-        ways = [self._plain(sampling, "decode"), *(self._set_to(each, sampling, "decode") for each in kept)]
-        plain, *found = self._decoded(ways, self.given.prompts, min(self.given.positions, KEPT_POSITIONS))
+    def _decodes(self, sampling: Sampling) -> list[CountedDecodes]:
+        """Return the settings that were fastest on a few texts somewhere, decoded with in full at every place."""
+        ranked = [self._fastest_first(sampling, place) for place in self.given.places]
+        kept = kept_settings(ranked)
+        return [self._decoded_with(kept, sampling, place) for place in self.given.places]
+
+    def _fastest_first(self, sampling: Sampling, place: Place) -> list[DrafterSetting]:
+        """Return the candidates at a place, by their tokens per second on a few texts where there are many."""
+        recorded = self._recorded(sampling, place)
+        settings = candidates(self.drafter, self._model(sampling, place), recorded, self._max_tokens)
+        if len(settings) <= KEPT:
+            return settings
+        ways = [self._set_to(each, sampling, f"try {each.words} {self._kind(sampling, place)}") for each in settings]
+        stretch = place.stretch(sampling, min(self.given.positions, TRIED_POSITIONS), TRIED_PROMPTS)
+        tried = self._decoded(ways, stretch)
+        rates = [sum(each.tokens for each in texts) / sum(each.seconds for each in texts) for texts in tried]
+        order = sorted(range(len(settings)), key=lambda number: -rates[number])
+        return [settings[number] for number in order]
+
+    def _decoded_with(self, kept: Sequence[DrafterSetting], sampling: Sampling, place: Place) -> CountedDecodes:
+        kind = self._kind(sampling, place)
+        ways = [
+            self._plain(sampling, f"decode plain {kind}"),
+            *(self._set_to(each, sampling, f"decode {each.words} {kind}") for each in kept),
+        ]
+        stretch = place.stretch(sampling, min(self.given.positions, KEPT_POSITIONS))
+        plain, *found = self._decoded(ways, stretch)
         return CountedDecodes(
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k,
-            context_tokens=middle_tokens(self.given.prompts, plain),
+            context_tokens=_context_tokens(place, stretch, plain),
             plain=together(plain),
             settings=tuple(
                 _counted(setting, self.drafter.set_to(setting).max_tokens, texts)
@@ -159,34 +190,24 @@ class _Work:
             ),
         )
 
-    def _fastest(self, settings: Sequence[DrafterSetting], sampling: Sampling) -> list[DrafterSetting]:
-        """Return the settings with the most tokens per second on a few texts."""
-        if len(settings) <= KEPT:
-            return list(settings)
-        ways = [self._set_to(each, sampling, "try") for each in settings]
-        tried = self._decoded(ways, self.given.prompts[:TRIED_PROMPTS], min(self.given.positions, TRIED_POSITIONS))
-        rates = [sum(each.tokens for each in texts) / sum(each.seconds for each in texts) for texts in tried]
-        order = sorted(range(len(settings)), key=lambda place: -rates[place])
-        return [settings[place] for place in order[:KEPT]]
+    def _decoded(self, ways: Sequence[Way], stretch: Stretch) -> list[list[DecodedText]]:
+        self.more(len(ways) * len(stretch.prompts))
+        return decoded_in_turn(ways, stretch.prompts, stretch.positions, self.recorder)
 
-    def _decoded(self, ways: Sequence[Way], prompts: Prompts, positions: int) -> list[list[DecodedText]]:
-        self.more(len(ways) * len(prompts))
-        return decoded_in_turn(ways, prompts, positions, self.recorder)
+    def _plain(self, sampling: Sampling, kind: str) -> Way:
+        return Way(kind, lambda: self._decoder(None, sampling))
 
-    def _plain(self, sampling: Sampling, what: str) -> Way:
-        return Way(f"{what} plain {self._kind(sampling)}", lambda: self._decoder(None, sampling))
+    def _filling(self, tree: TokenTree, sampling: Sampling, kind: str) -> Way:
+        checksum = crc32(repr(tree.parents.tolist()).encode())
+        return Way(f"trees {checksum} {kind}", lambda: self._decoder(self.drafter.filling(tree), sampling))
 
-    def _filling(self, tree: TokenTree, sampling: Sampling) -> Way:
-        kind = f"trees {crc32(repr(tree.parents.tolist()).encode())} {self._kind(sampling)}"
-        return Way(kind, lambda: self._decoder(self.drafter.filling(tree), sampling))
-
-    def _set_to(self, setting: DrafterSetting, sampling: Sampling, what: str) -> Way:
-        kind = f"{what} {setting.words} {self._kind(sampling)}"
+    def _set_to(self, setting: DrafterSetting, sampling: Sampling, kind: str) -> Way:
         return Way(kind, lambda: self._decoder(self.drafter.set_to(setting), sampling))
 
-    def _kind(self, sampling: Sampling) -> str:
-        """Return the end of a name in the journal: whatever it is of, it is of this drafter and sampling."""
-        return f"{self.drafter.name} {sampling.temperature:g}"
+    def _kind(self, sampling: Sampling, place: Place) -> str:
+        """Return the end of a name in the journal: whatever it is of, it is of this drafter, sampling and context."""
+        at = "" if place.context_tokens is None else f" at {place.context_tokens}"
+        return f"{self.drafter.name} {sampling.temperature:g}{at}"
 
     def _decoder(self, drafter: Drafter | None, sampling: Sampling) -> Decoder:
         return Decoder(
@@ -203,22 +224,46 @@ class _Work:
         """The largest pass that was timed under every condition: what is larger cannot be planned."""
         return min(each.verify.max_tokens for each in self.profile.latencies)
 
-    def _model(self, sampling: Sampling) -> StepModel:
+    def _model(self, sampling: Sampling, place: Place) -> StepModel:
         temperature = sampling.temperature
         known = self.profile.acceptances_of(rule=RULE, temperature=temperature)
-        return step_model(self.profile, rule=RULE if known else None, temperature=temperature)
+        return step_model(
+            self.profile,
+            rule=RULE if known else None,
+            temperature=temperature,
+            context_tokens=place.context_tokens,
+            extrapolate=True,  # times of a long context are missing where memory ended
+        )
 
-    def _recorded(self, sampling: Sampling) -> Callable[[], DraftRecord]:
+    def _recorded(self, sampling: Sampling, place: Place) -> Callable[[], DraftRecord]:
         """Return what records the draft model along a few texts, once."""
-        prompts, size = self.given.prompts[:RECORDED_PROMPTS], min(self.given.positions, RECORDED_POSITIONS)
 
         @cache
         def record() -> DraftRecord:
-            settings = Settings(samplings=(sampling,), positions=size * len(prompts), record=RECORD)
+            stretch = place.stretch(sampling, min(self.given.positions, RECORDED_POSITIONS), RECORDED_PROMPTS)
+            prompts = list(stretch.prompts.values())
+            settings = Settings(samplings=(sampling,), positions=stretch.positions * len(prompts), record=RECORD)
             pair = self.drafter.target, self.drafter.draft
             return Recording(*pair, prompts, settings, files=TextFiles(None)).record(show_progress=False)
 
         return record
+
+
+def kept_settings(ranked: Sequence[Sequence[DrafterSetting]]) -> list[DrafterSetting]:
+    """Return the settings that are decoded with in full: the fastest of every place, then the next, `KEPT` or more.
+
+    Args:
+        ranked: of each place settings, the fastest first.
+    """
+    in_turn = dict.fromkeys(each for rank in zip_longest(*ranked) for each in rank if each is not None)
+    return list(in_turn)[: max(KEPT, len({each[0] for each in ranked}))]
+
+
+def _context_tokens(place: Place, stretch: Stretch, plain: Sequence[DecodedText]) -> int:
+    """Return the tokens in the middle of what was decoded at a place."""
+    if place.context_tokens is None:
+        return middle_tokens(stretch.prompts.values(), plain)
+    return place.context_tokens
 
 
 def probe_trees(depth: int, widest: int, max_tokens: int) -> tuple[TokenTree, ...]:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invented import call, invented, saved, solved_json
+from tests.planner.test_drafters import CONTEXTS as DRAFTED_AT
+from tests.planner.test_drafters import by_context as with_drafters
 from treeopt.planner import plan, schedule
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.profile import Profile
@@ -24,6 +26,13 @@ def by_context(batches: tuple[int, ...] = (1,)) -> Profile:
         found,
         acceptances=tuple(replace(one, context_tokens=at, table=p) for at, p in zip(CONTEXTS, tables, strict=True)),
     )
+
+
+def drafters_by_context() -> Profile:
+    """Return a profile with Medusa and prompt lookup, and all acceptance measured at three contexts."""
+    found = with_drafters()
+    (one,) = found.acceptances
+    return replace(found, acceptances=tuple(replace(one, context_tokens=at) for at in DRAFTED_AT))
 
 
 class TestSolve:
@@ -90,6 +99,51 @@ class TestWarning:
     def test_one_context_planned_for_as_measured_does_not(self, folder: Path) -> None:
         result = call("solve", "--profile", saved(folder, invented(conditions=[(256, 1), (256, 4)])))
         assert (result.exit_code, result.stderr) == (0, "")
+
+
+class TestDrafters:
+    def test_it_says_where_to_switch_drafters(self, folder: Path) -> None:
+        profile = drafters_by_context()
+        result = call("solve", "--profile", saved(folder, profile))
+        assert (result.exit_code, result.stderr) == (0, "")
+        said = [line for line in result.stdout.splitlines() if line.startswith("Of all drafters, switch at ")]
+        assert len([line for line in result.stdout.splitlines() if line == "Of all drafters, by context length:"]) == 1
+
+        found = solved_json(folder, profile)["drafters_over_contexts"]
+        assert len(said) == len(found) - 1 > 0
+        for line, after in zip(said, found[1:], strict=True):
+            assert line.startswith(f"Of all drafters, switch at {after['context_tokens'][0]} tokens of context: from ")
+            assert after["drafter"].replace("model", "the draft model") in line
+        assert found[0]["context_tokens"][0] == 256
+        assert found[-1]["context_tokens"][1] == 4096
+
+    def test_one_drafter_alone(self, folder: Path) -> None:
+        found = solved_json(folder, drafters_by_context(), "--drafter", "medusa")["drafters_over_contexts"]
+        assert {each["drafter"] for each in found} == {"medusa"}
+
+    def test_the_tree_that_is_written_is_that_of_the_context(self, folder: Path) -> None:
+        from treeopt.trees import load_file
+
+        path, promised = saved(folder, drafters_by_context()), []
+        for context in (256, 640, 1024):
+            options = ("--drafter", "medusa", "--context-tokens", context, "--objective", "tokens", "--budget", 2)
+            assert call("solve", "--profile", path, *options).exit_code == 0
+            file = load_file(folder / "tree.json")
+            assert file.tree.nodes == 2
+            promised.append(file.provenance.tokens_per_step)
+        assert promised == pytest.approx([1.8, 1.7, 1.6])
+
+    def test_one_that_was_measured_at_one_context_says_so(self, folder: Path) -> None:
+        whole = drafters_by_context()
+        medusa, lookup = whole.drafters
+        profile = replace(whole, drafters=(replace(medusa, trees=medusa.trees_at(0.0)[:1]), lookup))
+        told = (
+            "acceptance of medusa was measured for 256 tokens of context only, and is taken from there for 500,1024,4096: "
+            "it may be another. Profile with --context-tokens 256,500,1024,4096."
+        )
+        result = call("solve", "--profile", saved(folder, profile), "--context-tokens", 500)
+        assert result.stderr.splitlines() == [f"Warning: {told}"]
+        assert solved_json(folder, profile, "--context-tokens", 500)["warnings"] == [told]
 
 
 class TestOthers:

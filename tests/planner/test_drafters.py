@@ -55,41 +55,49 @@ def plain_s(profile):
 
 
 def heads(profile, table=OWN, trees=TREES, name="medusa", temperature=0.0, rest=rest_s):
-    measured = MeasuredTrees(
+    return MeasuredDrafter(name=name, trees=(trees_at(256, plain_s(profile), table, trees, temperature, rest),))
+
+
+def trees_at(context, plain, table=OWN, trees=TREES, temperature=0.0, rest=rest_s):
+    """Return static trees decoded at a context length, where a plain step takes so many seconds."""
+    return MeasuredTrees(
         acceptance=MeasuredAcceptance(
             rule="target", temperature=temperature, top_p=1.0, prompts=9, positions=999, table=table
         ),
-        context_tokens=256,
-        plain=texts(1, SLOWER * plain_s(profile)),
+        context_tokens=context,
+        plain=texts(1, SLOWER * plain),
         trees=tuple(
-            DecodedTree(tree=tree, decoded=texts(1.5, SLOWER * (verify_s(tree.nodes, 256, 1) + rest(tree))))
+            DecodedTree(tree=tree, decoded=texts(1.5, SLOWER * (verify_s(tree.nodes, context, 1) + rest(tree))))
             for tree in trees
         ),
     )
-    return MeasuredDrafter(name=name, trees=(measured,))
 
 
 def lookup(profile, rows, temperature=0.0, name="prompt-lookup", top_k=0):
     """Return a drafter with a row of settings: values, largest pass, tokens per step, seconds beside the pass."""
+    return MeasuredDrafter(name=name, decodes=(decodes_at(256, plain_s(profile), rows, temperature, name, top_k),))
+
+
+def decodes_at(context, plain, rows, temperature=0.0, name="prompt-lookup", top_k=0):
+    """Return settings decoded with at a context length, where a plain step takes so many seconds."""
     settings = tuple(
         CountedSetting(
             values=drafter_setting(name, **values).values,
             max_tokens=most,
-            decoded=texts(tokens, SLOWER * (verify_s(most, 256, 1) + beside)),
+            decoded=texts(tokens, SLOWER * (verify_s(most, context, 1) + beside)),
             pass_tokens=(most,),
             passes=(100,),
         )
         for values, most, tokens, beside in rows
     )
-    decodes = CountedDecodes(
+    return CountedDecodes(
         temperature=temperature,
         top_p=1.0,
         top_k=top_k,
-        context_tokens=256,
-        plain=texts(1, SLOWER * plain_s(profile)),
+        context_tokens=context,
+        plain=texts(1, SLOWER * plain),
         settings=settings,
     )
-    return MeasuredDrafter(name=name, decodes=(decodes,))
 
 
 def lookup_rows():
@@ -261,3 +269,91 @@ def test_a_drafter_is_refused_twice():
     profile = invented()
     with pytest.raises(InvalidValueError, match="expected each once"):
         replace(profile, drafters=(heads(profile), heads(profile)))
+
+
+CONTEXTS = (256, 1024, 4096)
+TABLES = (
+    OWN,
+    AcceptanceTable([[0.6, 0.2], [0.4, 0.2], [0.2, 0.1]]),
+    AcceptanceTable([[0.3, 0.1], [0.1, 0.1], [0.1, 0.05]]),
+)
+SLOWDOWNS = (1.0, 2.0, 4.0)
+"""What heads take beside the pass, by context, relative to the shortest."""
+
+
+def by_context():
+    """Return a profile of heads and prompt lookup that change with the context, the latter for the better."""
+    profile = invented(conditions=[(each, 1) for each in CONTEXTS])
+    plain = [
+        requested_plan(profile, PlanRequest(where=Where(context_tokens=each))).plain.step_s.value for each in CONTEXTS
+    ]
+    trees = [
+        trees_at(at, step_s, table, rest=lambda tree, slower=slower: slower * rest_s(tree))
+        for at, step_s, table, slower in zip(CONTEXTS, plain, TABLES, SLOWDOWNS, strict=True)
+    ]
+    decodes = [
+        decodes_at(
+            at, step_s, [(values, most, 1 + gain * (tokens - 1), beside) for values, most, tokens, beside in rows]
+        )
+        for at, step_s, gain in zip(CONTEXTS, plain, (0.5, 1.0, 2.0), strict=True)
+        for rows in [lookup_rows()]
+    ]
+    return replace(
+        profile,
+        drafters=(
+            MeasuredDrafter(name="medusa", trees=tuple(reversed(trees))),  # the order in the file is no matter
+            MeasuredDrafter(name="prompt-lookup", decodes=tuple(decodes)),
+        ),
+    )
+
+
+def between(context, values):
+    """Return what lies on the straight line between two measured contexts."""
+    return float(np.interp(context, CONTEXTS, values))
+
+
+@pytest.mark.parametrize("context", [256, 512, 1024, 3000, 4096])
+def test_between_contexts_tokens_and_seconds_lie_on_straight_lines(context):
+    profile = by_context()
+    request = PlanRequest(where=Where(context_tokens=context), max_nodes=8, raw=True)
+    plan = requested_plan(profile, request)
+    _, static, counted = drafter_choices(profile, request, plan=plan)
+    assert static.tree is not None
+
+    def pass_s(nodes):
+        return between(context, [verify_s(nodes, each, 1) for each in CONTEXTS])
+
+    tokens = [expected_tokens(table, static.tree) for table in TABLES]
+    assert static.tokens_per_step.value == pytest.approx(between(context, tokens))
+    beside = between(context, SLOWDOWNS) * rest_s(static.tree)
+    assert static.step_s.value == pytest.approx(pass_s(static.nodes) + beside, rel=2e-3)
+    assert static.speedup.value == pytest.approx(
+        static.tokens_per_step.value / static.step_s.value * plan.plain.step_s.value
+    )
+    length, ngram = (each.value for each in counted.setting.values)
+    decodes = profile.drafters[1].decodes_at(0.0)
+    (*found,) = (each.decoded for item in decodes for each in item.settings if each.values == counted.setting.values)
+    assert counted.tokens_per_step.value == pytest.approx(between(context, [each.tokens_per_step for each in found]))
+    assert counted.step_s.value == pytest.approx(pass_s(length + 1) + 1e-4 * ngram, rel=2e-3)
+    assert counted.speedup.low <= counted.speedup.value <= counted.speedup.high
+
+
+def test_outside_the_contexts_the_nearest_holds():
+    profile = replace(by_context(), latencies=invented(conditions=[(16, 1), (9000, 1)]).latencies)
+    for context, table, gain in ((16, TABLES[0], 0.5), (9000, TABLES[2], 2.0)):
+        request = PlanRequest(where=Where(context_tokens=context), max_nodes=8, raw=True)
+        _, static, counted = drafter_choices(profile, request)
+        assert static.tokens_per_step.value == pytest.approx(expected_tokens(table, static.tree))
+        length, ngram = (each.value for each in counted.setting.values)
+        assert counted.tokens_per_step.value == pytest.approx(1 + gain * 0.3 * ngram * (1 - 0.7**length), rel=0.02)
+
+
+def test_every_context_has_its_own_tree_and_drafter():
+    profile, found = by_context(), []
+    for context in CONTEXTS:
+        request = PlanRequest(where=Where(context_tokens=context), max_nodes=8, raw=True)
+        choices = drafter_choices(profile, request)[1:]
+        found.append((best_drafter(choices).setting.name, choices[0].tree))
+    assert found[0][0] == "medusa"
+    assert found[-1][0] == "prompt-lookup"
+    assert found[0][1] != found[-1][1]

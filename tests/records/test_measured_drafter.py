@@ -53,14 +53,12 @@ def test_what_a_file_holds(content, load):
     profile = load(content)
     medusa, lookup = profile.drafters
     assert (medusa.name, medusa.source, medusa.digest) == ("medusa", "heads/medusa", "0123456789abcdef")
-    trees = medusa.trees_at(0.0)
-    assert trees is not None
+    (trees,) = medusa.trees_at(0.0)
     assert [each.tree.nodes for each in trees.trees] == [2, 4]
     assert trees.plain.step_s == pytest.approx((0.019 + 0.0229) / 22)
     assert trees.ranks.rows == [[[0, 0], [1], [], []], [[0, 1], [0], [], [0], []]]
-    assert medusa.trees_at(0.6) is None
-    sampled = lookup.decodes_at(0.6)
-    assert sampled is not None
+    assert medusa.trees_at(0.6) == ()
+    (sampled,) = lookup.decodes_at(0.6)
     assert (sampled.sampling.top_p, sampled.sampling.top_k) == (0.9, 50)
     assert lookup.setting(sampled.settings[0].values).words == "prompt-lookup: length 2, ngram 2"
     assert sampled.settings[0].decoded.tokens_per_step == pytest.approx(26 / 17)
@@ -207,3 +205,53 @@ def test_its_acceptance_says_no_context_of_its_own(content, load):
     content["drafters"][0]["trees"][0]["acceptance"]["context_tokens"] = 5
     with pytest.raises(FormatError, match="acceptance: expected context_tokens beside it"):
         load(content)
+
+
+def contexts(content):
+    """Measure both drafters at two contexts more."""
+    for drafter, name in zip(content["drafters"], ("trees", "decodes"), strict=True):
+        for context in (900, 64):
+            drafter[name].append({**deepcopy(drafter[name][0]), "context_tokens": context})
+
+
+@pytest.mark.source
+def test_every_context_has_an_item(content, load, tmp_path):
+    contexts(content)
+    jsonschema.Draft202012Validator(SCHEMA).validate(content)
+    profile = load(content)
+    medusa, lookup = profile.drafters
+    assert [each.context_tokens for each in medusa.trees_at(0.0)] == [64, 300, 900]
+    assert [each.context_tokens for each in lookup.decodes_at(0.0)] == [64, 310, 900]
+    assert len(lookup.decodes_at(0.6)) == 1
+    profile.save(tmp_path / "again.yaml")
+    assert Profile.load(tmp_path / "again.yaml") == profile
+
+
+SPOILT_CONTEXTS = {
+    "twice": (
+        lambda c: trees(c).update(context_tokens=900),
+        r"drafters\[0\].trees: expected each temperature once at a context. Got 0 twice at 900 tokens: remove one",
+    ),
+    "another sampling": (
+        lambda c: decodes(c).update(top_p=0.5),
+        r"drafters\[1\].decodes: expected one way of sampling at each temperature: profile again",
+    ),
+    "other settings": (
+        lambda c: setting(c)["values"].update(ngram=3),
+        r"drafters\[1\].decodes: expected the same settings at every context of a temperature: profile again",
+    ),
+    "an empty text": (
+        lambda c: trees(c)["plain"]["steps"].__setitem__(0, 0),
+        r"trees\[0\].plain.tokens: expected a step of every text",
+    ),
+}
+
+
+def test_contexts_that_contradict_one_another_are_refused(content, load):
+    contexts(content)
+    assert load(content)
+    for spoil, reason in SPOILT_CONTEXTS.values():
+        wrong = deepcopy(content)
+        spoil(wrong)
+        with pytest.raises(FormatError, match=reason):
+            load(wrong)

@@ -19,8 +19,7 @@ TEXTS = {
     warnings.AcceptanceElsewhere("acceptance", (64, 256), (4096,)): "acceptance was measured for 64 to 256 tokens of "
     "context, and is taken from there for 4096: it may be another. Profile with --context-tokens 64,256,4096.",
     warnings.AcceptanceElsewhere("acceptance of medusa", (256,), (4096,)): "acceptance of medusa was measured for 256 "
-    "tokens of context only, and is taken from there for 4096: it may be another. Profile with --context-tokens 4096 before "
-    "you rely on it.",
+    "tokens of context only, and is taken from there for 4096: it may be another. Profile with --context-tokens 256,4096.",
     warnings.BeyondLargestPass(
         64, 128
     ): "passes were measured up to 64 tokens; times beyond are extrapolated along straight "

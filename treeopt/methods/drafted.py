@@ -8,6 +8,7 @@ from treeopt.methods.make_drafter import load_named, planned_decoder
 from treeopt.methods.method import Inputs, Method
 from treeopt.planner import DrafterChoice, Plan, PlanRequest, drafter_choices
 from treeopt.profiler import Journal, Settings, clock_for
+from treeopt.profiler.acceptance.contexts import BehindPrompts
 from treeopt.profiler.decoding import Decoding
 from treeopt.profiler.drafters.measuring import DrafterMeasurement
 from treeopt.profiler.recorder import Recorder
@@ -53,7 +54,8 @@ def _measured(loaded: LoadedDrafter, inputs: Inputs) -> MeasuredDrafter:
     room = loaded.capacity - max(map(len, inputs.prompts))
     positions = max(1, min(inputs.positions, room))
     measurement = DrafterMeasurement(
-        prompts=inputs.prompts,
+        places=(BehindPrompts(inputs.prompts),),
+        texts=len(inputs.prompts),
         settings=Settings(
             samplings=(inputs.sampling,),
             positions=positions * len(inputs.prompts),

@@ -5,9 +5,12 @@
     speedup = tokens_per_step / step_s * plain_s
 
 Tokens, steps and seconds are drawn text by text together, because a text of many tokens a step has other passes too.
+Between context lengths at which settings were decoded with, tokens and seconds of a step lie on straight lines.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -18,9 +21,31 @@ from treeopt.planner.condition import Condition
 from treeopt.planner.costs import Reading, StepCosts
 from treeopt.planner.curves import LEAST_S
 from treeopt.planner.drafted import pass_costs, relative_steps
-from treeopt.planner.draws import SEED, draw_medians, estimate, text_weights
+from treeopt.planner.draws import SEED, draw_medians, estimate, same_texts
+from treeopt.records.drafter_setting import SettingValue
 from treeopt.records.latency import Estimate
 from treeopt.records.measured_drafter import CountedDecodes, CountedSetting
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class DecodedSettings(ShortRepr):
+    """Settings of a drafter, and the condition under which they were decoded with."""
+
+    measured: CountedDecodes
+    at: Condition
+
+    @property
+    def texts(self) -> int:
+        """How many were decoded."""
+        return self.measured.plain.texts
+
+    def setting(self, values: tuple[SettingValue, ...]) -> CountedSetting:
+        """Return what decoding with some numbers came to."""
+        return next(each for each in self.measured.settings if each.values == values)
+
+
+Part = tuple[float, DecodedSettings]
+"""A share of what is mixed."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -33,55 +58,76 @@ class CountedPrediction(ShortRepr):
     speedup: Estimate
 
 
-def counted_predictions(
-    decodes: CountedDecodes, where: Condition, at: Condition, *, max_nodes: int
-) -> tuple[CountedPrediction, ...]:
+def counted_predictions(parts: Sequence[Part], where: Condition, *, max_nodes: int) -> tuple[CountedPrediction, ...]:
     """Return the predictions for all settings whose passes are no larger than `max_nodes` and what was timed.
 
     Args:
-        decodes: the settings.
+        parts: shares, which add up to 1, of what was decoded around one or two context lengths with the same settings.
         where: the condition.
-        at: the condition under which the texts were decoded.
         max_nodes: most tokens of a pass.
 
     Raises InfeasibleError where a step's time is extrapolated to 0.
     """
-    costs, there = _both(where, at)
     generator = np.random.default_rng(SEED)
-    weights = text_weights(decodes.plain.texts, generator)
-    drawn, drawn_there = _both(where, at, lambda timings: draw_medians(timings, generator))
-    every_text = np.ones((1, decodes.plain.texts), np.int64)
+    weights_of = same_texts(generator)
+    weights = [weights_of(part.texts) for _, part in parts]
+    known = _Settings(parts, where, None, [np.ones((1, part.texts), np.int64) for _, part in parts])
+    drawn = _Settings(parts, where, partial(draw_medians, generator=generator), weights)
     found = []
-    for each in decodes.settings:
-        if each.max_tokens > min(max_nodes, costs.max_nodes, there.max_nodes):
+    for each in parts[0][1].measured.settings:
+        if each.max_tokens > min(max_nodes, known.max_nodes):
             continue
-        tokens, tokens_drawn = _tokens(each, every_text), _tokens(each, weights)
-        step_s, drawn_s = (
-            _step_s(decodes, each, costs, there, every_text),
-            _step_s(decodes, each, drawn, drawn_there, weights),
-        )
+        tokens, step_s = known.tokens(each.values), known.step_s(each.values)
         if step_s[0] <= 0:
             raise InfeasibleError(
                 "times: extrapolated to 0 seconds or fewer. Ask for something nearer to what was measured."
             )
-        drawn_s = np.maximum(drawn_s, LEAST_S)
+        tokens_drawn, drawn_s = drawn.tokens(each.values), np.maximum(drawn.step_s(each.values), LEAST_S)
         found.append(
             CountedPrediction(
                 setting=each,
                 tokens_per_step=estimate(float(tokens[0]), tokens_drawn),
                 step_s=estimate(float(step_s[0]), drawn_s),
-                speedup=estimate(
-                    float(tokens[0] / step_s[0] * costs.plain_s[0]), tokens_drawn / drawn_s * drawn.plain_s[:, 0]
-                ),
+                speedup=estimate(float(tokens[0] / step_s[0] * known.plain_s), tokens_drawn / drawn_s * drawn.plain_s),
             )
         )
     return tuple(found)
 
 
-def _both(where: Condition, at: Condition, reading: Reading | None = None) -> tuple[StepCosts, StepCosts]:
-    """Return the curves of both conditions, the same where they are one."""
-    costs = pass_costs(where, reading)
-    return costs, costs if at == where else pass_costs(at, reading)
+class _Settings:
+    """Tokens and seconds of steps under a condition, (draws,): of everything measured once, or of many draws."""
+
+    def __init__(
+        self, parts: Sequence[Part], where: Condition, reading: Reading | None, weights: Sequence[Int64]
+    ) -> None:
+        self._costs = pass_costs(where, reading)
+        self._parts = [
+            (share, part, self._costs if part.at == where else pass_costs(part.at, reading), weight)
+            for (share, part), weight in zip(parts, weights, strict=True)
+        ]
+
+    @property
+    def max_nodes(self) -> int:
+        """Of the largest pass that was timed, here and where texts were decoded."""
+        return min(self._costs.max_nodes, *(there.max_nodes for _, _, there, _ in self._parts))
+
+    @property
+    def plain_s(self) -> Float64:
+        """Seconds of a plain step."""
+        return np.asarray(self._costs.plain_s[..., 0])
+
+    def tokens(self, values: tuple[SettingValue, ...]) -> Float64:
+        """Return the tokens of a step with a setting."""
+        return np.asarray(sum(share * _tokens(part.setting(values), weight) for share, part, _, weight in self._parts))
+
+    def step_s(self, values: tuple[SettingValue, ...]) -> Float64:
+        """Return the seconds of a step with a setting."""
+        return np.asarray(
+            sum(
+                share * _step_s(part.measured, part.setting(values), self._costs, there, weight)
+                for share, part, there, weight in self._parts
+            )
+        )
 
 
 def _tokens(setting: CountedSetting, weights: Int64) -> Float64:

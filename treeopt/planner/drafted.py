@@ -10,9 +10,10 @@ explain is fitted to its levels and nodes, so that it is known of every tree; no
 
 none of them below 0, least squares relative to the steps' times (Lawson and Hanson, 1974).  A pass that drafts all
 levels at once, and the refill of a head's cache, are part of per_step_s; a pass for every level is per_level_s.
+Between context lengths at which trees were decoded, these five lie on straight lines.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,31 +29,48 @@ from treeopt.records.measured_drafter import RULE, DecodedTexts, MeasuredTrees
 from treeopt.records.profile import Profile
 from treeopt.trees import TokenTree
 
+Weights = Callable[[int], Int64]
+"""From a number of texts to (draws, texts), how often each of them counts."""
+
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class Drafted(ShortRepr):
-    """Static trees of one drafter, and where they were decoded."""
+class DecodedTrees(ShortRepr):
+    """Static trees of one drafter, and the condition under which they were decoded."""
 
     measured: MeasuredTrees
     at: Condition
 
-    def costs(self, where: Condition, *, reading: Reading | None = None, weights: Int64 | None = None) -> StepCosts:
+    def rest_s(self, there: StepCosts, weights: Int64 | None) -> Float64:
+        """Return (…, 5): what of a step's seconds the target's pass does not explain, as fitted; arguments as below."""
+        trees = [each.tree for each in self.measured.trees]
+        relative = relative_steps(self.measured.plain, [each.decoded for each in self.measured.trees], weights)
+        rest_s = there.plain_s * relative - there.verify.at(np.array([tree.nodes for tree in trees]))
+        weight = 1 / (np.array([each.decoded.step_s for each in self.measured.trees]))
+        return _fitted(trees, rest_s, weight)
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Drafted(ShortRepr):
+    """Static trees of one drafter, decoded around one context length or mixed of several."""
+
+    parts: tuple[tuple[float, DecodedTrees], ...]
+    """Shares, which add up to 1, of what was decoded."""
+
+    def costs(self, where: Condition, *, reading: Reading | None = None, weights: Weights | None = None) -> StepCosts:
         """Return the curves of a step under a condition.
 
         Args:
-            where: whose verification counts; what is beside it is taken to be the same everywhere.
+            where: whose verification counts; what is beside it is mixed by the shares.
             reading: what is read from the profile's timings, by default their medians.
-            weights: (draws, J), how often each decoded text counts; by default each once.
+            weights: how often each decoded text counts; by default each once.
         """
+        weighed = [None if weights is None else weights(part.measured.plain.texts) for _, part in self.parts]
         curves = pass_costs(where, reading)
-        there = curves if self.at == where else pass_costs(self.at, reading)
-        trees = [each.tree for each in self.measured.trees]
-        relative = relative_steps(self.measured.plain, [each.decoded for each in self.measured.trees], weights)
-        verify_s = there.verify.at(np.array([tree.nodes for tree in trees]))
-        rest_s = there.plain_s * relative - verify_s
-        weight = 1 / (np.array([each.decoded.step_s for each in self.measured.trees]))
-        rest = _fitted(trees, rest_s, weight)
-        per_step_s, per_level_s, per_drafted_s, per_node_s, branching_s = np.moveaxis(rest, -1, 0)
+        rest = sum(
+            share * part.rest_s(curves if part.at == where else pass_costs(part.at, reading), weight)
+            for (share, part), weight in zip(self.parts, weighed, strict=True)
+        )
+        per_step_s, per_level_s, per_drafted_s, per_node_s, branching_s = np.moveaxis(np.asarray(rest), -1, 0)
         nodes = np.arange(curves.max_nodes + 1)
         return replace(
             curves,

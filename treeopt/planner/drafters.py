@@ -8,10 +8,8 @@ import numpy as np
 from treeopt.array_record import ArrayRecord
 from treeopt.arrays import Float64
 from treeopt.errors import InfeasibleError
-from treeopt.planner.condition import Condition
-from treeopt.planner.counted import counted_predictions
-from treeopt.planner.drafted import Drafted, decoded_at
-from treeopt.planner.model import Candidate, drafted_model
+from treeopt.planner.drafter_models import setting_predictions, tree_models
+from treeopt.planner.model import Candidate, StepModel
 from treeopt.planner.planning import Plan, requested_plan, rule_plan
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.rule_trees import RuleTrees
@@ -139,24 +137,21 @@ def _of_a_tree(setting: DrafterSetting, plan: Plan, choice: Candidate) -> Drafte
 def _choice(drafter: MeasuredDrafter, profile: Profile, request: PlanRequest, plan: Plan) -> DrafterChoice | None:
     """Return the best of one drafter, None where nothing of it suits."""
     trees, decodes = drafter.trees_at(plan.temperature), drafter.decodes_at(plan.temperature)
-    measured = trees or decodes
-    if measured is None or measured.sampling != plan.model.acceptance.sampling:
+    samplings = [each.sampling for each in trees] + [each.sampling for each in decodes]
+    if plan.model.acceptance.sampling not in samplings:
         return None
-    at = decoded_at(profile, plan.temperature, measured.context_tokens)
-    most = plan.solution.max_nodes
-    if trees is not None:
-        return _best_tree(drafter, Drafted(measured=trees, at=at), request, plan)
-    assert decodes is not None
-    return _best_setting(drafter, decodes, plan.model.condition, at, most, request.objective)
+    if trees:
+        return _best_tree(drafter, trees, profile, request, plan)
+    return _best_setting(drafter, decodes, profile, request, plan)
 
 
-def _best_tree(drafter: MeasuredDrafter, drafted: Drafted, request: PlanRequest, plan: Plan) -> DrafterChoice | None:
+def _best_tree(
+    drafter: MeasuredDrafter, measured: Sequence[MeasuredTrees], profile: Profile, request: PlanRequest, plan: Plan
+) -> DrafterChoice | None:
     """Return the best tree that drafts at all, None where none fits."""
-    where, most = plan.model.condition, plan.solution.max_nodes
-    model = drafted_model(where, drafted, raw=request.raw)
-    solved = RuleTrees.solve(
-        model.drafts, min(most, model.costs.max_nodes), _most_depth(drafted.measured, request), request.level_widths
-    )
+    model = tree_models(profile, measured, raw=request.raw).at(plan.model.condition)
+    most = min(plan.solution.max_nodes, model.costs.max_nodes)
+    solved = RuleTrees.solve(model.drafts, most, _most_depth(model, request), request.level_widths)
     found = rule_plan(solved, model, request.objective)
     drafting = [each for each in (found.chain, found.tree, *found.budgets) if each.tree.nodes > 1]
     if not drafting:
@@ -167,26 +162,21 @@ def _best_tree(drafter: MeasuredDrafter, drafted: Drafted, request: PlanRequest,
     return _of_a_tree(drafter.setting(), found, best)
 
 
-def _most_depth(measured: MeasuredTrees, request: PlanRequest) -> int | None:
+def _most_depth(model: StepModel, request: PlanRequest) -> int | None:
     """Return the most levels: those asked for, no more than were measured."""
-    deepest = measured.acceptance.table.max_depth
+    deepest = model.acceptance.table.max_depth
     known = [each for each in (deepest, request.max_depth) if each is not None]
     return min(known) if known else None
 
 
 def _best_setting(
-    drafter: MeasuredDrafter,
-    decodes: CountedDecodes,
-    where: Condition,
-    at: Condition,
-    most: int,
-    objective: str,
+    drafter: MeasuredDrafter, measured: Sequence[CountedDecodes], profile: Profile, request: PlanRequest, plan: Plan
 ) -> DrafterChoice | None:
     """Return the best of the settings that were decoded with, None where none fits."""
-    found = counted_predictions(decodes, where, at, max_nodes=most)
+    found = setting_predictions(profile, measured, plan.model.condition, max_nodes=plan.solution.max_nodes)
     if not found:
         return None
-    merits = [(each.speedup if objective == "speed" else each.tokens_per_step).value for each in found]
+    merits = [(each.speedup if request.objective == "speed" else each.tokens_per_step).value for each in found]
     best = found[int(np.argmax(merits))]
     setting = drafter.setting(best.setting.values)
     return DrafterChoice(

@@ -5,10 +5,10 @@ goes with that of the next, as it does in measured text; every median time by it
 The same draws serve every tree, so that trees can be compared within a draw.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 
 import numpy as np
 
@@ -141,8 +141,8 @@ def condition_draws(
     """Return the draws of an acceptance with those of one condition, the same at every call; see `step_costs`."""
     generator = deepcopy(acceptance.generator)
     if drafted is not None:
-        weights = text_weights(drafted.measured.plain.texts, generator)
-        costs = drafted.costs(condition, reading=lambda timings: draw_medians(timings, generator), weights=weights)
+        reading = partial(draw_medians, generator=generator)
+        costs = drafted.costs(condition, reading=reading, weights=same_texts(generator))
         return Draws(acceptance=acceptance, costs=costs)
     costs = step_costs(
         condition,
@@ -237,6 +237,11 @@ def draw_ratios(above: Int64, below: Int64) -> Float64:
 def text_weights(texts: int, generator: np.random.Generator) -> Int64:
     """Return (draws, texts): how often each text counts when so many are drawn anew with replacement."""
     return np.asarray(generator.multinomial(texts, np.full(texts, 1 / texts), DRAWS))
+
+
+def same_texts(generator: np.random.Generator) -> Callable[[int], Int64]:
+    """Return what returns `text_weights` by the number of texts, the same again: texts of several contexts are one another's."""
+    return cache(partial(text_weights, generator=generator))
 
 
 @lru_cache(maxsize=1024)

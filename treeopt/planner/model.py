@@ -6,7 +6,7 @@ with the costs of `treeopt.planner.costs`.  Plain decoding is the tree of the ro
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
@@ -232,10 +232,3 @@ def token_model(acceptance: MeasuredAcceptance, *, raw: bool = False) -> TokenMo
     """Return the model of an acceptance, smoothed unless it is taken `raw`, as measured."""
     smoothing = None if raw else smooth(acceptance)
     return TokenModel(acceptance=smoothing.acceptance if smoothing else acceptance, smoothing=smoothing)
-
-
-def drafted_model(where: Condition, drafted: Drafted, *, raw: bool = False) -> StepModel:
-    """Return the model of steps whose static trees another drafter than the draft model fills, under a condition."""
-    acceptance = drafted.measured.acceptance
-    tokens = replace(token_model(acceptance, raw=raw), root_ranks=drafted.measured.ranks)
-    return StepModel(condition=where, drafts=tokens, costs=drafted.costs(where), drafted=drafted)

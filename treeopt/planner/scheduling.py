@@ -10,7 +10,7 @@ Between contexts that acceptance was measured at tokens lie on straight lines to
 nearly every token of context, so over contexts the trees of the measured conditions are compared alone.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -25,6 +25,7 @@ from treeopt.planner.planning import Plan, check_profile, fastest_trees, plan_ru
 from treeopt.planner.request import PlanRequest, Where
 from treeopt.planner.rule_choice import planned_acceptances
 from treeopt.planner.rule_trees import RuleTrees
+from treeopt.planner.switching import ranges, winners
 from treeopt.records.profile import Profile
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.tabular import Row, Tabular
@@ -86,6 +87,11 @@ class Schedule(ShortRepr, Tabular):
             for before, after in pairwise(self.over_contexts)
             if (before.temperature, before.batch_sizes) == (after.temperature, after.batch_sizes)
         )
+
+    def plans_of_texts(self, temperature: float) -> list[Plan]:
+        """Return the plans for single texts at a temperature, by rising context length."""
+        found = [each for each in self.plans if each.temperature == temperature]
+        return [each for each in found if each.model.condition.batch_size == 1]
 
     def to_records(self) -> list[Row]:
         """Return a row for every segment: first those over context lengths, then those over batch sizes."""
@@ -281,8 +287,8 @@ class _Switches:
         segments = []
         for batch in sorted({batch for batch, _ in self._conditions}):
             measured = [context for size, context in self._conditions if size == batch]
-            winners = self._winners(measured, lambda context, batch=batch: self._models(batch, context))  # type: ignore[misc]
-            segments += [self._segment((batch, batch), ends, way) for ends, way in _ranges(winners, measured[-1])]
+            found = self._winners(measured, lambda context, batch=batch: self._models(batch, context))  # type: ignore[misc]
+            segments += [self._segment((batch, batch), ends, way) for ends, way in ranges(found, measured[-1])]
         return segments
 
     def over_batch_sizes(self) -> list[Segment]:
@@ -291,10 +297,8 @@ class _Switches:
         for context in sorted({context for _, context in self._conditions}):
             measured = [batch for batch, length in self._conditions if length == context]
             if len(measured) > 1:
-                winners = self._searched(measured, lambda batch, context=context: self._models(batch, context))  # type: ignore[misc]
-                segments += [
-                    self._segment(ends, (context, context), way) for ends, way in _ranges(winners, measured[-1])
-                ]
+                found = self._searched(measured, lambda batch, context=context: self._models(batch, context))  # type: ignore[misc]
+                segments += [self._segment(ends, (context, context), way) for ends, way in ranges(found, measured[-1])]
         return segments
 
     def _searched(self, measured: Sequence[int], models_at: Callable[[int], Models]) -> dict[int, Way]:
@@ -311,20 +315,7 @@ class _Switches:
 
     def _winners(self, measured: Sequence[int], models_at: Callable[[int], Models]) -> dict[int, Way]:
         """Return the fastest of the known ways from where on it is."""
-        at = {value: self._fastest(models_at(value)) for value in measured}
-        starts = {measured[0]}
-        pending = list(pairwise(measured))
-        while pending:
-            low, high = pending.pop()
-            if at[low] == at[high]:
-                continue
-            if high - low == 1:
-                starts.add(high)
-                continue
-            middle = (low + high) // 2
-            at[middle] = self._fastest(models_at(middle))
-            pending += [(low, middle), (middle, high)]
-        return {start: at[start] for start in starts}
+        return winners(measured, lambda value: self._fastest(models_at(value)))
 
     def _search(self, models: Models) -> None:
         """Get to know the fastest ways at a place, but for rules whose acceptance is mixed there."""
@@ -381,10 +372,3 @@ class _Switches:
             context_tokens=contexts,
             choice=self._models(batches[0], contexts[0])[rule].predict(kind_of(tree), tree),
         )
-
-
-def _ranges(winners: Mapping[int, Way], last: int) -> list[tuple[tuple[int, int], Way]]:
-    """Return the ranges, both ends included, in which each is the fastest, given where they begin."""
-    starts = sorted(winners)
-    ends = [*(start - 1 for start in starts[1:]), last]
-    return [((start, end), winners[start]) for start, end in zip(starts, ends, strict=True)]

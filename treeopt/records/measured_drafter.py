@@ -1,11 +1,12 @@
 """What was measured of one drafter beside the draft model: its acceptance, or what steps with its settings came to.
 
-Seconds are those of decoding texts from end to end, the prompts left out.  The same texts are decoded plainly in turn,
+Behind the prompts, or around several context lengths, each with an item of its own.  Seconds are those of decoding texts from end to end, the prompts left out.  The same texts are decoded plainly in turn,
 so that a drift of the machine hits both, and only quotients are planned with.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InvalidValueError
@@ -85,7 +86,7 @@ class DecodedTree(ShortRepr):
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class MeasuredTrees(ShortRepr):
-    """A drafter of static trees at one temperature: its acceptance, and what steps with some trees take.
+    """A drafter of static trees at one temperature and context: its acceptance, and what steps with some trees take.
 
     Raises InvalidValueError for an acceptance of another rule than `target`, trees that are not each once, deeper than
     the acceptance or of other texts than those decoded plainly, and ranks of other texts than the acceptance's.
@@ -97,7 +98,7 @@ class MeasuredTrees(ShortRepr):
     )
     """Below every position of the acceptance's texts, along which any tree is replayed; None where nobody kept them."""
     context_tokens: int = field(metadata=in_file(least=0))
-    """Tokens of a text in the middle of what was decoded, on average."""
+    """Tokens of a text in the middle of what was decoded; on average, where that lies behind prompts of any length."""
     plain: DecodedTexts
     """The same texts decoded plainly, in turn with the trees."""
     trees: tuple[DecodedTree, ...]
@@ -157,7 +158,7 @@ class CountedSetting(ShortRepr):
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class CountedDecodes(ShortRepr):
-    """Some settings of a drafter at one temperature, each decoded with, and plain decoding of the same texts.
+    """Some settings of a drafter at one temperature and context, each decoded with, and plain decoding of the same texts.
 
     Raises InvalidValueError for settings that are not each once, or of other texts than those decoded plainly.
     """
@@ -167,7 +168,7 @@ class CountedDecodes(ShortRepr):
     top_k: int = field(default=0, metadata=in_file(least=0, optional=True))
     """Tokens of the target's distribution that sampling kept; 0 is all."""
     context_tokens: int = field(metadata=in_file(least=0))
-    """Tokens of a text in the middle of what was decoded, on average."""
+    """As in `MeasuredTrees`."""
     plain: DecodedTexts
     settings: tuple[CountedSetting, ...]
 
@@ -182,12 +183,16 @@ class CountedDecodes(ShortRepr):
         _check_texts(self.plain, (each.decoded for each in self.settings), "settings")
 
 
+Item = TypeVar("Item", MeasuredTrees, CountedDecodes)
+
+
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class MeasuredDrafter(ShortRepr):
     """One drafter beside the draft model: of static trees, or with settings that were decoded with.
 
     Raises InvalidValueError for the draft model and unknown names, settings that are none of the drafter, where it is not
-    measured in the way that suits it, and for a temperature twice.
+    measured in the way that suits it, for a temperature twice at one context, and where contexts of one temperature
+    differ in their sampling or their settings.
     """
 
     name: str
@@ -199,7 +204,7 @@ class MeasuredDrafter(ShortRepr):
     layers: tuple[int, ...] = field(default=(), metadata=LAYERS)
     """As in `DrafterSetting`."""
     trees: tuple[MeasuredTrees, ...] = ()
-    """Temperature by temperature; empty where it brings trees of its own."""
+    """One for every temperature and context; empty where it brings trees of its own."""
     decodes: tuple[CountedDecodes, ...] = ()
     """Likewise; empty where its trees are solved for."""
 
@@ -209,13 +214,13 @@ class MeasuredDrafter(ShortRepr):
             DrafterSetting(name=self.name, source=self.source, digest=self.digest, layers=self.layers, values=values)
         )
 
-    def trees_at(self, temperature: float) -> MeasuredTrees | None:
-        """Return what was measured of static trees at a temperature, None where nothing was."""
-        return next((each for each in self.trees if each.sampling.temperature == temperature), None)
+    def trees_at(self, temperature: float) -> tuple[MeasuredTrees, ...]:
+        """Return what was measured of static trees at a temperature, by rising context; empty where nothing was."""
+        return _by_context(each for each in self.trees if each.sampling.temperature == temperature)
 
-    def decodes_at(self, temperature: float) -> CountedDecodes | None:
-        """Return the settings that were decoded with at a temperature, None where there are none."""
-        return next((each for each in self.decodes if each.temperature == temperature), None)
+    def decodes_at(self, temperature: float) -> tuple[CountedDecodes, ...]:
+        """Return the settings that were decoded with at a temperature, by rising context; empty where there are none."""
+        return _by_context(each for each in self.decodes if each.temperature == temperature)
 
     def __post_init__(self) -> None:
         if self.name == "model":
@@ -228,11 +233,11 @@ class MeasuredDrafter(ShortRepr):
             raise InvalidValueError(f"expected {wanted} of {self.name}, and nothing else.", field=wanted)
         for values in [each.values for decodes in self.decodes for each in decodes.settings] or [()]:
             self.setting(values)
-        temperatures = [each.acceptance.temperature for each in self.trees] + [e.temperature for e in self.decodes]
-        if (twice := first_repeated(temperatures)) is not None:
+        _check_contexts(self.trees, "trees")
+        _check_contexts(self.decodes, "decodes")
+        if any(_values_of(each) != _values_of(self.decodes_at(each.temperature)[0]) for each in self.decodes):
             raise InvalidValueError(
-                f"expected each temperature once. Got {twice:g} twice: remove one.",
-                field="trees" if self.trees else "decodes",
+                "expected the same settings at every context of a temperature: profile again.", field="decodes"
             )
 
 
@@ -248,3 +253,25 @@ def _check_texts(plain: DecodedTexts, others: Iterable[DecodedTexts], name: str)
         raise InvalidValueError("expected a token of each step.", field="plain")
     if any(each.texts != plain.texts for each in others):
         raise InvalidValueError(f"expected decodes of {plain.texts} texts, as many as decoded plainly.", field=name)
+
+
+def _by_context(items: Iterable[Item]) -> tuple[Item, ...]:
+    """Return them in the order of their context lengths."""
+    return tuple(sorted(items, key=lambda each: each.context_tokens))
+
+
+def _check_contexts(items: Sequence[MeasuredTrees | CountedDecodes], name: str) -> None:
+    """Refuse a temperature twice at one context length, and one that was sampled in two ways."""
+    twice = first_repeated((each.sampling.temperature, each.context_tokens) for each in items)
+    if twice is not None:
+        raise InvalidValueError(
+            f"expected each temperature once at a context. Got {twice[0]:g} twice at {twice[1]} tokens: remove one.",
+            field=name,
+        )
+    samplings = {each.sampling for each in items}
+    if len(samplings) > len({each.temperature for each in samplings}):
+        raise InvalidValueError("expected one way of sampling at each temperature: profile again.", field=name)
+
+
+def _values_of(decodes: CountedDecodes) -> frozenset[tuple[SettingValue, ...]]:
+    return frozenset(each.values for each in decodes.settings)

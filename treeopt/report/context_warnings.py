@@ -18,16 +18,21 @@ def context_warnings(
 ) -> list[Caution]:
     """Return a warning for what is planned with at context lengths that it was not measured around.
 
-    Drafters are measured behind the prompts alone: theirs counts for the first context length that was timed.
+    What was measured behind the prompts alone counts for the first context length that was timed.
     """
     from treeopt.planner.contexts import elsewhere, outside
+    from treeopt.planner.drafter_models import measured_contexts
 
     acceptance = profile.acceptance(rule=plan.rule, temperature=plan.temperature)
     scheduled = [] if schedule is None else [each.context_tokens for each in schedule.plans]
-    others = [each.setting.name for each in drafters if each.setting.name != "model"]
-    first = profile.step_latencies[0].context_tokens
+    planned = [plan.context_tokens, *scheduled]
+    chosen = {each.setting.name for each in drafters}
     cautions = [
-        elsewhere(profile, acceptance, [plan.context_tokens, *scheduled]),
-        *(outside(f"acceptance of {name}", (first,), [plan.context_tokens]) for name in others),
+        elsewhere(profile, acceptance, planned),
+        *(
+            outside(f"acceptance of {each.name}", measured_contexts(profile, each, plan.temperature), planned)
+            for each in profile.drafters
+            if each.name in chosen
+        ),
     ]
     return [each for each in cautions if each is not None]

@@ -19,6 +19,7 @@ from treeopt.report.plan_text import warnings
 
 if TYPE_CHECKING:
     from treeopt.planner import Confidence, DrafterChoice, Plan, Schedule, Segment
+    from treeopt.planner.drafters_over_contexts import DrafterSegment
     from treeopt.records.profile import Profile
 
 
@@ -55,6 +56,34 @@ class DrafterReport:
             bound_on_speedup=choice.bound,
             chosen=chosen,
             parents=None if choice.tree is None else choice.tree.parents.tolist(),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrafterSegmentReport:
+    """The fastest of all drafters over a range of contexts."""
+
+    context_tokens: tuple[int, int]
+    drafter: str
+    settings: dict[str, int]
+    rule: str
+    nodes: int
+    parents: list[int] | None
+    speedup: float
+    """At the start of the range."""
+
+    @classmethod
+    def of(cls, segment: "DrafterSegment") -> "DrafterSegmentReport":
+        """Return that of a segment."""
+        choice = segment.choice
+        return cls(
+            context_tokens=segment.context_tokens,
+            drafter=choice.setting.name,
+            settings={each.name: each.value for each in choice.setting.values},
+            rule=choice.rule,
+            nodes=choice.nodes,
+            parents=None if choice.tree is None else choice.tree.parents.tolist(),
+            speedup=segment.speedup,
         )
 
 
@@ -159,12 +188,18 @@ class PlanReport:
     machine: Machine
     plan: PlanContent = field(metadata=INLINE)
     drafters: tuple[DrafterReport, ...]
+    drafters_over_contexts: tuple[DrafterSegmentReport, ...]
     warnings: tuple[str, ...]
     schedule: ScheduleReport | None
 
     @classmethod
     def of(
-        cls, plan: "Plan", profile: "Profile", schedule: "Schedule | None", drafters: "Sequence[DrafterChoice]"
+        cls,
+        plan: "Plan",
+        profile: "Profile",
+        schedule: "Schedule | None",
+        drafters: "Sequence[DrafterChoice]",
+        over_contexts: "Sequence[DrafterSegment]" = (),
     ) -> "PlanReport":
         """Return that of a plan."""
         from treeopt.planner import best_drafter
@@ -175,13 +210,18 @@ class PlanReport:
             machine=profile.machine,
             plan=plan.content,
             drafters=tuple(DrafterReport.of(each, chosen=each is best) for each in drafters),
+            drafters_over_contexts=tuple(map(DrafterSegmentReport.of, over_contexts)),
             warnings=tuple(map(str, [*warnings(plan), *context_warnings(plan, profile, schedule, drafters)])),
             schedule=None if schedule is None else ScheduleReport.of(schedule),
         )
 
 
 def plan_json(
-    plan: "Plan", profile: "Profile", schedule: "Schedule | None", drafters: "Sequence[DrafterChoice]" = ()
+    plan: "Plan",
+    profile: "Profile",
+    schedule: "Schedule | None",
+    drafters: "Sequence[DrafterChoice]" = (),
+    over_contexts: "Sequence[DrafterSegment]" = (),
 ) -> str:
     """Return the object's text, one key a line; `drafters` are rows where others than the draft model were measured."""
-    return json_lines(PlanReport.of(plan, profile, schedule, drafters))
+    return json_lines(PlanReport.of(plan, profile, schedule, drafters, over_contexts))

@@ -13,12 +13,14 @@ from treeopt.records.warnings import (
     UnsureChoice,
     sureness,
 )
+from treeopt.report.drafter_contexts_text import drafter_contexts_text
 from treeopt.report.schedule_text import schedule_table
 from treeopt.report.table import Column, aligned
 from treeopt.report.text import counted, rule_name, spread
 
 if TYPE_CHECKING:
     from treeopt.planner import Candidate, DrafterChoice, Plan, Schedule
+    from treeopt.planner.drafters_over_contexts import DrafterSegment
     from treeopt.records.latency import Estimate
     from treeopt.records.profile import Machine, Pair, Profile
 
@@ -40,6 +42,7 @@ def plan_text(
     *,
     level_width: int | None = None,
     drafters: "Sequence[DrafterChoice]" = (),
+    over_contexts: "Sequence[DrafterSegment]" = (),
 ) -> str:
     """Return all of a plan in words and tables.
 
@@ -49,6 +52,7 @@ def plan_text(
         schedule: what to run where, if that was planned too.
         level_width: the most nodes of any level that were allowed, or None for any number.
         drafters: the best of each, where others than the draft model were measured.
+        over_contexts: the fastest of them by context length.
     """
     blocks = [heading(plan, profile), table(plan)]
     if len(plan.rules) > 1:
@@ -56,6 +60,8 @@ def plan_text(
     blocks.append("\n".join(remarks(plan, level_width)))
     if drafters:
         blocks.append(drafters_table(drafters, plan.objective))
+    if over_contexts:
+        blocks.append(drafter_contexts_text(over_contexts))
     if schedule is not None:
         blocks.append(schedule_table(schedule))
     return "\n\n".join(blocks)

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.runtime.learning.toy import FAST, spoilt
+from tests.runtime.learning.toy import FAST, late, spoilt
 from tests.support.toy_distribution import FEW, LENGTH, SAMPLINGS, ToyDistribution
-from treeopt.runtime import Decoder, distribution, load_model
+from treeopt.runtime import Decoder, load_model
 from treeopt.runtime.learning.learner import Learner
 from treeopt.runtime.models.checkpoint import named_tensors
 from treeopt.runtime.models.trainable import copied
@@ -54,26 +54,4 @@ def test_a_draft_verified_against_newer_weights_is_found(p_value, toy, logits_af
     """Negative control: between sampling and verification the weights change, and the newer distribution is looked up."""
     newer = spoilt(toy, 4.0, seed=1)
 
-    class Late(Decoder):
-        text = ()
-
-        def start(self, token_ids, **options):
-            super().start(token_ids, **options)
-            self.text = list(token_ids)
-
-        def draft(self):
-            proposal = super().draft()
-            probs = proposal.probs.clone()
-            for node in proposal.tree.child_counts.nonzero()[0].tolist():
-                path, above = [], node
-                while above > 0:
-                    path.insert(0, int(proposal.tokens[above]))
-                    above = int(proposal.tree.parents[above])
-                probs[node] = distribution(logits_after(newer, [*self.text, *path])[None], SAMPLING)[0]
-            return proposal._replace(probs=probs)
-
-        def commit(self, step):
-            super().commit(step)
-            self.text += step.tokens
-
-    assert p_value(Late)[0] < 1e-6
+    assert p_value(late(newer, logits_after, SAMPLING))[0] < 1e-6

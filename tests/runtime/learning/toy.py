@@ -2,7 +2,7 @@
 
 import torch
 
-from treeopt.runtime import Decoder
+from treeopt.runtime import Decoder, distribution
 from treeopt.runtime.learning.learner import Learner, LearningSettings
 from treeopt.runtime.models.trainable import TrainableCopy, copied
 
@@ -27,3 +27,31 @@ def learning_decoder(target, draft, tree, settings=FAST, **options):
     own = copied(draft)
     learner = Learner(own, settings)
     return Decoder(target, own, tree, on_step=learner, **options), learner
+
+
+def late(newer, logits_after, sampling):
+    """Return a kind of decoder that verifies drafts against what another model says where they were sampled."""
+
+    class Late(Decoder):
+        text = ()
+
+        def start(self, token_ids, **options):
+            super().start(token_ids, **options)
+            self.text = list(token_ids)
+
+        def draft(self):
+            proposal = super().draft()
+            probs = proposal.probs.clone()
+            for node in proposal.tree.child_counts.nonzero()[0].tolist():
+                path, above = [], node
+                while above > 0:
+                    path.insert(0, int(proposal.tokens[above]))
+                    above = int(proposal.tree.parents[above])
+                probs[node] = distribution(logits_after(newer, [*self.text, *path])[None], sampling)[0]
+            return proposal._replace(probs=probs)
+
+        def commit(self, step):
+            super().commit(step)
+            self.text += step.tokens
+
+    return Late

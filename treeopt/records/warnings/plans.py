@@ -50,8 +50,6 @@ class AcceptanceElsewhere(Caution):
     @property
     def action(self) -> str:
         """Measure it there too."""
-        if self.what != "acceptance":
-            return f"Profile with --context-tokens {self.planned[0]} before you rely on it."
         return f"Profile with --context-tokens {listed(tuple(sorted({*self.measured, *self.planned})))}."
 
 

@@ -1,0 +1,96 @@
+"""The fastest drafter at every context length, against speeds worked out in plain loops."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.cli.invented import verify_s
+from tests.planner.test_drafters import CONTEXTS, SLOWDOWNS, TABLES, between, by_context, expected_tokens, rest_s
+from treeopt.planner import PlanRequest, Where, drafter_choices, requested_plan, schedule, step_model
+from treeopt.planner.drafters_over_contexts import drafter_switches, drafters_over_contexts
+from treeopt.planner.switching import ranges, winners
+
+REQUEST = PlanRequest(max_nodes=8, raw=True)
+
+
+@pytest.fixture(scope="module")
+def profile():
+    return by_context()
+
+
+@pytest.fixture(scope="module")
+def plans(profile):
+    return schedule(profile, 8, raw=True).plans_of_texts(0.0)
+
+
+def speed(profile, choice, context):
+    """Return the tokens per second of a choice over those of plain decoding."""
+
+    def pass_s(nodes):
+        return between(context, [verify_s(nodes, each, 1) for each in CONTEXTS])
+
+    model = step_model(profile, context_tokens=context, raw=True)
+    if choice.setting.name == "model":
+        return model.speedup(choice.tree)
+    if choice.tree is not None:
+        tokens = between(context, [expected_tokens(table, choice.tree) for table in TABLES])
+        step_s = pass_s(choice.nodes) + between(context, SLOWDOWNS) * rest_s(choice.tree)
+    else:
+        length, ngram = (each.value for each in choice.setting.values)
+        decoded = [
+            each.decoded.tokens_per_step
+            for item in profile.drafters[1].decodes_at(0.0)
+            for each in item.settings
+            if each.values == choice.setting.values
+        ]
+        tokens, step_s = between(context, decoded), pass_s(length + 1) + 1e-4 * ngram
+    return tokens / step_s * model.costs.plain_s.item()
+
+
+def test_the_fastest_of_the_best_at_every_measured_context_runs_everywhere(profile, plans):
+    found = drafters_over_contexts(profile, REQUEST, plans)
+    assert len({each.choice.setting.name for each in found}) > 1
+    assert (found[0].context_tokens[0], found[-1].context_tokens[1]) == (CONTEXTS[0], CONTEXTS[-1])
+    rivals = [
+        each
+        for plan in plans
+        for each in drafter_choices(
+            profile, replace(REQUEST, where=Where(context_tokens=plan.context_tokens)), plan=plan
+        )
+    ]
+    for segment in found:
+        first, last = segment.context_tokens
+        assert segment.speedup == pytest.approx(speed(profile, segment.choice, first), rel=3e-3)
+        for context in {first, last, *range(first, last, 128)}:
+            best = max(speed(profile, each, context) for each in rivals)
+            assert speed(profile, segment.choice, context) >= best * (1 - 3e-3), context
+
+
+def test_switches_are_where_one_ends_and_the_next_begins(profile, plans):
+    found = drafters_over_contexts(profile, REQUEST, plans)
+    switches = drafter_switches(found)
+    assert len(switches) == len(found) - 1 > 0
+    for before, after in switches:
+        assert before.context_tokens[1] + 1 == after.context_tokens[0]
+        assert (before.choice.setting, before.choice.tree) != (after.choice.setting, after.choice.tree)
+
+
+def test_one_drafter_alone_and_one_context_alone(profile, plans):
+    for name in ("model", "medusa", "prompt-lookup"):
+        found = drafters_over_contexts(profile, REQUEST, plans, name)
+        assert {each.choice.setting.name for each in found} == {name}
+    assert drafters_over_contexts(profile, REQUEST, plans, "eagle") == ()
+    assert drafters_over_contexts(profile, REQUEST, plans[:1]) == ()
+    one = requested_plan(profile, REQUEST)
+    assert drafters_over_contexts(profile, REQUEST, [one]) == ()
+
+
+def test_the_first_of_every_way_is_found():
+    for ends in ((3,), (1, 2, 3, 9), (5, 6), (10,)):
+
+        def fastest(value, ends=ends):
+            return sum(value >= end for end in ends)
+
+        found = winners([0, 4, 10], fastest)
+        for (first, last), way in ranges(found, 10):
+            assert all(fastest(value) == way for value in range(first, last + 1))
