@@ -69,6 +69,8 @@ def measured_lookups(
 ) -> tuple[MeasuredLookup, ...]:
     """Return the settings that were measured with single texts sampled alike, and whose passes were timed.
 
+    Of several context lengths that nearest to the one planned for counts: what is accepted is walked along anyway.
+
     Args:
         profile: what was measured.
         costs: of the target's passes.
@@ -76,9 +78,11 @@ def measured_lookups(
         max_nodes: of the largest pass.
     """
     drafters = [each for each in profile.drafters if each.name == LOOKUP]
-    decodes = drafters[0].decodes_at(sampling.temperature) if drafters and costs.batch_size == 1 else None
-    if decodes is None or decodes.sampling != sampling:
+    found = drafters[0].decodes_at(sampling.temperature) if drafters and costs.batch_size == 1 else ()
+    fitting = [each for each in found if each.sampling == sampling]
+    if not fitting:
         return ()
+    decodes = min(fitting, key=lambda each: abs(each.context_tokens - costs.rounded(None)))
     at = pass_costs(decoded_at(profile, sampling.temperature, decodes.context_tokens))
     most = min(max_nodes, costs.max_nodes, at.max_nodes)
     return tuple(_measured(each, decodes, at) for each in decodes.settings if each.max_tokens <= most)
