@@ -16,8 +16,8 @@ from treeopt.adaptation.context_costs import ContextCosts
 from treeopt.adaptation.lookups import Lookups, measured_lookups
 from treeopt.errors import InfeasibleError
 from treeopt.planner import PlanRequest, Where, plan
-from treeopt.planner.counted import counted_predictions
 from treeopt.planner.drafted import decoded_at
+from treeopt.planner.drafter_models import setting_predictions
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter, PromptLookupSetting
 from treeopt.trees import chain
 
@@ -182,7 +182,7 @@ def test_seconds_are_those_that_a_plan_has_where_text_is_as_it_was_measured():
     profile = measured()
     decodes = profile.drafters[0].decodes[0]
     at = decoded_at(profile, SAMPLING.temperature, decodes.context_tokens)
-    planned = {each.setting.values: each for each in counted_predictions(decodes, at, at, max_nodes=NODES)}
+    planned = {each.setting.values: each for each in setting_predictions(profile, [decodes], at, max_nodes=NODES)}
     costs = ContextCosts(profile, "sequoia", SAMPLING.temperature, Where())
     lookups = Lookups(measured_lookups(profile, costs, SAMPLING, NODES), costs, 384)
     for counted in decodes.settings:
