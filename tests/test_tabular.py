@@ -160,7 +160,14 @@ def test_a_plan_as_a_dict_is_what_solve_prints_of_it() -> None:
     content = found.to_dict()
     printed = json.loads(plan_json(found, several, None))
     assert content == {key: value for key, value in printed.items() if key in content}
-    assert set(printed) - set(content) == {"pair", "machine", "drafters", "warnings", "schedule"}
+    assert set(printed) - set(content) == {
+        "pair",
+        "machine",
+        "drafters",
+        "drafters_over_contexts",
+        "warnings",
+        "schedule",
+    }
     three = {"plain": found.plain, "chain": found.chain, "tree": found.tree}
     assert len({each.tree for each in three.values()}) == 3
     assert {name: each["parents"] for name, each in content["candidates"].items()} == {
