@@ -46,7 +46,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
 @pytest.mark.usefixtures("files", "eager")
 @pytest.mark.parametrize("several", [False, True])
 def test_interrupted_both_are_kept_whole(greedy_profile: Path, monkeypatch: pytest.MonkeyPatch, several: bool) -> None:
-    interrupt(monkeypatch, 20)
+    interrupt(monkeypatch, 40)
     how = ("--learn", "--adapt", "--profile", greedy_profile, *SAVING)
     if several:
         from tests.cli.invented import call
@@ -60,7 +60,7 @@ def test_interrupted_both_are_kept_whole(greedy_profile: Path, monkeypatch: pyte
             "--temperature",
             0,
             "--max-new-tokens",
-            160,
+            400,
             "--batch-size",
             1,
             "-o",

@@ -52,7 +52,7 @@ def drafters(target, tmp_path_factory):
 
 
 def counted(drafter, prompt, sampling=GREEDY, branching=23):
-    return counter(drafter, [prompt], positions=LENGTH, sampling=sampling, branching=branching, depth=3)(0)
+    return counter(drafter, {0: prompt}, positions=LENGTH, sampling=sampling, branching=branching, depth=3)(0)
 
 
 @pytest.mark.parametrize("prompt", [[5], [5, 3], [1, 2, 3, 4, 9]])
