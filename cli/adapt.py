@@ -1,8 +1,9 @@
 """Re-calibration of `treeopt run`: what it begins with, what it tells, and what it leaves behind."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -38,17 +39,7 @@ def adapting(
 
     profile = load_profile(options.profile_path)
     refuse_other_pair(options.profile_path, profile, identity_here(models))
-    with ExitStack() as files:
-        try:
-            log = None if options.log is None else files.enter_context(options.log.open("w", encoding="utf-8"))
-        except OSError as error:
-            raise TreeoptError(f"{options.log}: cannot be written ({error.strerror}). Name another file.") from None
-
-        def told(change: "Change") -> None:
-            if log is not None:
-                log.write(json.dumps({"tool": "treeopt", **change.to_json()}, ensure_ascii=False) + "\n")
-                log.flush()  # a run may be interrupted
-
+    with _change_log(options.log) as told:
         request = PlanRequest(where=Where(batch_size=batch_size))
         recalibration = Recalibration(profile, request, begin_with=lookup_of(planned.drafter), on_change=told)
         try:
@@ -61,6 +52,23 @@ def adapting(
             raise
     _tell(recalibration)
     _save(options, recalibration, models)
+
+
+@contextmanager
+def _change_log(path: Path | None) -> "Iterator[Callable[[Change], None]]":
+    """Yield what writes a line for every change into a file, if there is one; raises TreeoptError where it cannot be written."""
+    with ExitStack() as files:
+        try:
+            log = None if path is None else files.enter_context(path.open("w", encoding="utf-8"))
+        except OSError as error:
+            raise TreeoptError(f"{path}: cannot be written ({error.strerror}). Name another file.") from None
+
+        def told(change: "Change") -> None:
+            if log is not None:
+                log.write(json.dumps({"tool": "treeopt", **change.to_json()}, ensure_ascii=False) + "\n")
+                log.flush()  # a run may be interrupted
+
+        yield told
 
 
 def adapted_rule(options: AdaptOptions, planned: "TreeFile", temperature: float) -> str | None:
