@@ -22,6 +22,8 @@ MAX_NODES = 512
 BY = ", by "
 """In a profile's `tool`, what stands before the command that made it."""
 BY_HAND = {
+    "bundled-2-cores-llama-cpp-f16": "treeopt profile --target bundled-target.gguf --draft bundled-draft.gguf --threads 2 "
+    "--max-tokens 128 --time-budget 80s",
     "bundled-2-cores": "treeopt profile",
     "bundled-2-cores-outcomes": "treeopt profile",
     "bundled-2-cores-surface": "treeopt profile --context-tokens 64,256,768 --batch-sizes 1,4 --temperature 0,0.6 "
