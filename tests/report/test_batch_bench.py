@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pages import UNKNOWN, way
 from tests.support.pictures import drawn
-from treeopt.records.batch_bench import BatchBench, BatchRow, BatchSize, MeasuredWay
+from treeopt.records.batch_bench import BatchBench, BatchSize
 from treeopt.records.results import Divergence
 from treeopt.report.batch_bench import batch_bench_json, batch_bench_table
 from treeopt.report.batch_figure import drawn_trees, lines_of, save_batch_figure
@@ -19,26 +20,8 @@ FAR = replace(NEAR, gap=0.5, near_tie=False)
 
 
 def row(tree, rate, size, *, speedup=1.0, promised=None, chosen=False, parted=()):
-    measured = MeasuredWay(
-        tokens_per_s=rate,
-        step_s=0.01,
-        batch_tokens_per_step=2.5 * size,
-        speedup=speedup,
-        spread=0.04,
-        rest=0.083,
-        prefill_s=0.5,
-        texts=16,
-        divergences=parted,
-    )
-    return BatchRow(
-        tree=tree,
-        chosen=chosen,
-        measured=measured,
-        predicted_tokens_per_s=promised,
-        predicted_tokens_per_step=None if promised is None else 2.4,
-        predicted_step_s=None if promised is None else 0.011,
-        predicted_speedup=None if promised is None else 1.2,
-    )
+    predicted = UNKNOWN if promised is None else {"predicted_tokens_per_s": promised, "predicted_speedup": 1.2}
+    return way(tree, rate, size, speedup=speedup, chosen=chosen, parted=parted, **predicted)
 
 
 def bench(parted=(), temperature=0.0):

@@ -6,28 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pages import STREAM, timed
 from tests.support.pictures import drawn
-from treeopt.records.drift import DriftStream, TimedStream, TimedText, TreeChange
+from treeopt.records.drift import TreeChange
 from treeopt.report.drift_bench import drift_json, drift_table
 from treeopt.report.drift_figure import _draw, save_drift_figure
 
-
-def timed(*seconds):
-    return TimedStream(texts=tuple(TimedText(tokens=100, seconds=each) for each in seconds))
-
-
-ROW = DriftStream(
-    name="code to prose",
-    what="the texts are prose, then",
-    drift_text=1,
-    fixed=timed(0.1, 0.4, 0.4),
-    adapted=timed(0.1, 0.3, 0.2),
-    best=timed(0.1, 0.2, 0.2),
+ROW = replace(
+    STREAM,
+    learning=None,
     learning_missing="nothing learns here",
-    planned="chain of 8 nodes",
-    planned_behind="plain decoding",
     changes=(TreeChange(text=1, why="acceptance", before="chain of 8 nodes", after="plain decoding"),),
-    identical=True,
 )
 
 
