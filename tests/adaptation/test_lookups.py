@@ -191,7 +191,7 @@ def test_seconds_are_those_that_a_plan_has_where_text_is_as_it_was_measured():
         times = sum(counted.decoded.tokens), sum(counted.decoded.steps), drafted
         walk = replay.Walked(*(10**4 * each for each in times))  # so much that nothing else counts
         lookups._walked[setting].add(walk)
-        rated = next(each for each in lookups.rates(None) if each.setting == setting)
+        rated = next(each for each in lookups.rates(None) if each.way == setting)
         assert rated.step_s == pytest.approx(planned[counted.values].step_s.value)
         assert rated.tokens_per_step == pytest.approx(planned[counted.values].tokens_per_step.value)
 

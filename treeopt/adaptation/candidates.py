@@ -10,16 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import hypot
-from typing import NamedTuple
 
 import numpy as np
 
-from treeopt.adaptation.context_costs import ContextCosts, with_slower_drafts
+from treeopt.adaptation.context_costs import ContextCosts, kept, with_slower_drafts
 from treeopt.adaptation.counts import outcomes_along
 from treeopt.adaptation.estimate import DRAWS, Learnt, conditional, joint, log_odds, probability
-from treeopt.adaptation.lookups import LookupRate
 from treeopt.adaptation.times import StepTimes
-from treeopt.adaptation.ways import Way
+from treeopt.adaptation.ways import Rated, Way
 from treeopt.arrays import Float64
 from treeopt.planner.contexts import context_models
 from treeopt.planner.costs import StepCosts, sizes
@@ -69,21 +67,6 @@ def measured_request(profile: Profile, request: PlanRequest, decoder: Steered) -
     return replace(request, rule=rule, temperature=temperature)
 
 
-class Rated(NamedTuple):
-    """One way, and what it comes to."""
-
-    way: Way
-    tokens_per_step: float
-    step_s: float
-    noise: float | None = None
-    """Standard error of the logarithm of its speed, where it does not come from the table."""
-
-    @property
-    def speed(self) -> float:
-        """Tokens per second."""
-        return self.tokens_per_step / self.step_s
-
-
 class Candidates:
     """Every tree of a budget under one acceptance of a profile.
 
@@ -118,11 +101,7 @@ class Candidates:
 
     def known(self, tree: TokenTree) -> Float64:
         """Return (D, K): how often each rank is accepted once tried, in steps with a tree, as the profile has it."""
-        if tree not in self._known:
-            if len(self._known) >= KEPT_TREES:
-                self._known.clear()
-            self._known[tree] = self._counted(tree)
-        return self._known[tree]
+        return kept(self._known, tree, lambda: self._counted(tree), KEPT_TREES)
 
     def _counted(self, tree: TokenTree) -> Float64:
         table = conditional(self._rows[:, 0] if self._rows.shape[1] == 1 else self._rows.mean(axis=1))
@@ -139,7 +118,7 @@ class Candidates:
         current: Way,
         context_tokens: int | None,
         *,
-        lookups: Sequence[LookupRate] = (),
+        lookups: Sequence[Rated] = (),
         solve_anew: bool = True,
     ) -> tuple[float, Iterator[Choice]]:
         """Return the tokens per second of the way in use, and the ways with more of them, the fastest first.
@@ -162,10 +141,7 @@ class Candidates:
         trees = list(dict.fromkeys([*first, *self._chains, *self._last_solved]))
         tokens = [table.expected_tokens(tree) * self._replayed(tree) for tree in trees]
         rated = [Rated(*each) for each in zip(trees, tokens, self._seconds(trees, costs, times).tolist(), strict=True)]
-        rated += [
-            Rated(each.setting, each.tokens_per_step, each.step_s * times.own(each.setting), each.noise)
-            for each in lookups
-        ]
+        rated += [each._replace(step_s=each.step_s * times.own(each.way)) for each in lookups]
         now = next(each for each in rated if each.way == current)
         faster = sorted((each for each in rated if each.speed > now.speed), key=lambda each: -each.speed)
         return now.speed, self._choices(learnt, times, now, faster)

@@ -1,12 +1,14 @@
 """What steps cost at the context that decoding has come to, out of one profile."""
 
+from collections.abc import Callable, Hashable
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
 from treeopt.adaptation.times import ExpectedSeconds
 from treeopt.arrays import Float64
-from treeopt.planner.condition import condition
+from treeopt.planner.condition import Condition, condition
 from treeopt.planner.costs import StepCosts, sizes, step_costs
 from treeopt.planner.curves import Curve
 from treeopt.planner.drafted import pass_costs
@@ -17,6 +19,9 @@ from treeopt.trees import TokenTree
 CONTEXT_TOKENS = 64
 """Contexts are rounded to so many tokens, so that curves come again."""
 KEPT_CONTEXTS = 64
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
 
 
 class ContextCosts:
@@ -54,33 +59,35 @@ class ContextCosts:
     def at(self, context_tokens: int | None) -> StepCosts:
         """Return the curves at a context."""
         context = self.rounded(context_tokens)
-        if context not in self._kept:
-            if len(self._kept) == KEPT_CONTEXTS:
-                self._kept.clear()
-            asked = replace(self._where, context_tokens=context)
-            self._kept[context] = step_costs(condition(self._profile, self._temperature, asked), rule=self._rule)
-        return self._kept[context]
+        return kept(self._kept, context, lambda: step_costs(self._condition(context), rule=self._rule), KEPT_CONTEXTS)
 
     def passes_s(self, context_tokens: int | None) -> Float64:
         """Return (N + 1,): seconds of the target's pass over every number of tokens at a context, nothing else in them."""
         context = self.rounded(context_tokens)
-        if context not in self._passes_s:
-            if len(self._passes_s) == KEPT_CONTEXTS:
-                self._passes_s.clear()
-            asked = replace(self._where, context_tokens=context)
-            self._passes_s[context] = pass_costs(condition(self._profile, self._temperature, asked)).verify_s
-        return self._passes_s[context]
+        return kept(self._passes_s, context, lambda: pass_costs(self._condition(context)).verify_s, KEPT_CONTEXTS)
 
     def expected(self, tree: TokenTree, context_tokens: int | None) -> ExpectedSeconds:
         """Return what the profile says of the seconds of a step with a tree."""
         key = self.rounded(context_tokens), tree
-        if key not in self._expected:
-            if len(self._expected) == KEPT_CONTEXTS:
-                self._expected.clear()
-            costs, (nodes, widths) = self.at(context_tokens), sizes([tree])
-            draft_s = float(passes_only(costs).at(widths).sum())
-            self._expected[key] = ExpectedSeconds(draft_s, float(costs.step_s(nodes, widths)[0]) - draft_s)
-        return self._expected[key]
+        return kept(self._expected, key, lambda: _expected(self.at(context_tokens), tree), KEPT_CONTEXTS)
+
+    def _condition(self, context: int) -> Condition:
+        return condition(self._profile, self._temperature, replace(self._where, context_tokens=context))
+
+
+def kept(found: dict[Key, Value], key: Key, make: Callable[[], Value], most: int) -> Value:
+    """Return what is kept by a key, made where it is not; where there would be more than `most`, all before is forgotten."""
+    if key not in found:
+        if len(found) >= most:
+            found.clear()
+        found[key] = make()
+    return found[key]
+
+
+def _expected(costs: StepCosts, tree: TokenTree) -> ExpectedSeconds:
+    nodes, widths = sizes([tree])
+    draft_s = float(passes_only(costs).at(widths).sum())
+    return ExpectedSeconds(draft_s, float(costs.step_s(nodes, widths)[0]) - draft_s)
 
 
 def with_slower_drafts(costs: StepCosts, factor: float) -> StepCosts:

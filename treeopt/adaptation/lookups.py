@@ -16,7 +16,7 @@ from treeopt.adaptation.context_costs import ContextCosts
 from treeopt.adaptation.rates import AgedRate
 from treeopt.adaptation.replay import LookupReplay
 from treeopt.adaptation.times import ExpectedSeconds
-from treeopt.adaptation.ways import LOOKUP, shape_of
+from treeopt.adaptation.ways import LOOKUP, Rated, Way, shape_of
 from treeopt.errors import InfeasibleError
 from treeopt.planner.costs import StepCosts
 from treeopt.planner.curves import LEAST_S
@@ -36,22 +36,6 @@ NEAR = 0.8
 """Of the speed of what is in use, the share from which on a setting may come to be faster."""
 TIME_NOISE = 0.02
 """Standard error of what its steps take, as a logarithm: few texts were timed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookupRate:
-    """What one setting comes to."""
-
-    setting: PromptLookupSetting
-    tokens_per_step: float
-    noise: float
-    """Standard error of the logarithm of its tokens per second."""
-    step_s: float
-
-    @property
-    def speed(self) -> float:
-        """Tokens per second."""
-        return self.tokens_per_step / self.step_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +95,7 @@ class Lookups:
         self._costs = costs
         self.measured = {each.setting: each for each in measured}
         self._replay = LookupReplay(list(self.measured))
-        self._walked = {
+        self._walked: dict[Way, AgedRate] = {
             setting: AgedRate(half_life_tokens, self.measured[setting].tokens_per_step)
             for setting in self._replay.settings
         }
@@ -142,11 +126,11 @@ class Lookups:
             if found.steps:
                 self._walked[setting].add(found)
 
-    def rates(self, context_tokens: int | None) -> list[LookupRate]:
+    def rates(self, context_tokens: int | None) -> list[Rated]:
         """Return what each setting comes to at a context."""
         return [self._rated(each, context_tokens) for each in self.measured.values()]
 
-    def known(self, setting: PromptLookupSetting) -> bool:
+    def known(self, setting: Way) -> bool:
         """Return whether so much was walked along that a setting may be changed to."""
         return self._walked[setting].walked >= LEAST_TOKENS
 
@@ -165,7 +149,7 @@ class Lookups:
             context_tokens: tokens in the cache.
             speed: tokens per second of what is in use.
         """
-        known = [each for each in self.rates(context_tokens) if self.known(each.setting)]
+        known = [each for each in self.rates(context_tokens) if self.known(each.way)]
         if not known:
             return None
         fastest = max(known, key=lambda each: each.speed)
@@ -173,16 +157,16 @@ class Lookups:
         if not near or abs(log(fastest.speed / self._solved_speed)) < MOVED:
             return None
         return (
-            f"text: {fastest.tokens_per_step:.2f} tokens a step along it with {shape_of(fastest.setting)}, "
+            f"text: {fastest.tokens_per_step:.2f} tokens a step along it with {shape_of(fastest.way)}, "
             f"{fastest.speed / self._solved_speed:.2f} times as fast as before"
         )
 
-    def _rated(self, each: MeasuredLookup, context_tokens: int | None) -> LookupRate:
+    def _rated(self, each: MeasuredLookup, context_tokens: int | None) -> Rated:
         rate = self._walked[each.setting]
         plain_s, pass_s = self._costs.passes_s(context_tokens)[[1, each.setting.max_nodes]]
         share = rate.drafted / rate.steps
-        return LookupRate(
-            setting=each.setting,
+        return Rated(
+            way=each.setting,
             tokens_per_step=rate.tokens_per_step,
             noise=hypot(rate.noise, TIME_NOISE),
             step_s=max(LEAST_S, float(each.beside_s + plain_s + share * (pass_s - plain_s))),

@@ -246,7 +246,7 @@ class Recalibration:
     def _faster(self, learnt: Learnt, *, solve_anew: bool = True) -> tuple[float, Iterator[Choice]]:
         """Return the tokens per second of the way in use and the faster ones; see `Candidates.faster`."""
         rates = self._lookups.rates(self._context_tokens)
-        lookups = [each for each in rates if each.setting == self.way or self._lookups.known(each.setting)]
+        lookups = [each for each in rates if each.way == self.way or self._lookups.known(each.way)]
         return self._candidates.faster(
             learnt, self._times, self.way, self._context_tokens, lookups=lookups, solve_anew=solve_anew
         )

@@ -1,5 +1,7 @@
 """What decoding is changed between: trees of the draft model, the root alone for plain decoding, and prompt lookup."""
 
+from typing import NamedTuple
+
 from treeopt.planner.model import kind_of
 from treeopt.records.drafter_setting import DrafterSetting
 from treeopt.runtime.decoding.observer import Steered
@@ -8,6 +10,21 @@ from treeopt.trees import TokenTree
 
 LOOKUP = "prompt-lookup"
 Way = TokenTree | PromptLookupSetting
+
+
+class Rated(NamedTuple):
+    """One way, and what it comes to."""
+
+    way: Way
+    tokens_per_step: float
+    step_s: float
+    noise: float | None = None
+    """Standard error of the logarithm of its speed, where it does not come from the table."""
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second."""
+        return self.tokens_per_step / self.step_s
 
 
 def lookup_of(setting: DrafterSetting | None) -> PromptLookupSetting | None:
