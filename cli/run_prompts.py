@@ -164,7 +164,7 @@ def _requests(asked: PromptsRequest, prompts: Sequence["PlacedPrompt"]) -> list[
     """Return what each prompt is continued by; a blank prompt has no tokens."""
     from treeopt.runtime.decoding.batch import TextRequest
     from treeopt.runtime.decoding.limits import trained_tokens
-    from treeopt.runtime.decoding.seeds import text_seed
+    from treeopt.runtime.decoding.target_text import text_seed
 
     longest, seed = trained_tokens(asked.models.target, asked.models.draft), asked.conditions["seed"]
     found = []

@@ -16,10 +16,9 @@ from treeopt.runtime.decoding.batch import Batch, BatchText, TextRequest, TextSt
 from treeopt.runtime.decoding.ending import Ending
 from treeopt.runtime.decoding.limits import check_text
 from treeopt.runtime.decoding.observer import Observer, Steering, StepSeconds
-from treeopt.runtime.decoding.seeds import text_seed
 from treeopt.runtime.decoding.setup import Setup, fitting_rule
 from treeopt.runtime.decoding.step_acceptance import StepAcceptance
-from treeopt.runtime.decoding.target_text import TargetText
+from treeopt.runtime.decoding.target_text import TargetText, text_seed
 from treeopt.runtime.drafters.drafter import BatchedDrafter, Drafter, Proposal, Step
 from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.runtime.drafters.switching import SwitchingDrafter

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from treeopt.runtime.decoding.observer import DecodedStep, Observer, StepSeconds
@@ -66,3 +67,8 @@ class TargetText:
         """Forget a text behind which something is not finite."""
         self.cache.clear()
         self._passes.clean()
+
+
+def text_seed(seed: int, text: int) -> int:
+    """Return the seed of a decoder's text by its number, which no other text of the decoder has."""
+    return int(np.random.SeedSequence([seed % 2**64, text]).generate_state(1, np.uint64)[0])

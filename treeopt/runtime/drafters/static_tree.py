@@ -1,8 +1,7 @@
 """Static trees: a draft model fills the same tree in every step, level by level, by passes over its internal nodes."""
 
-from collections import OrderedDict
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -156,19 +155,13 @@ class _FilledTree:
     def __init__(self, name: str, draft: TextDraft, tree: TokenTree, buffers: DraftBuffers) -> None:
         self.draft = draft
         self._name = name
-        self._buffers = buffers
-        self._drafts: OrderedDict[TokenTree, TreeDraft] = OrderedDict()
+        self._draft_of = lru_cache(maxsize=KEPT)(lambda tree: TreeDraft(tree, draft.passes, buffers))
         self.take(tree)
 
     def take(self, tree: TokenTree) -> None:
         """Fill another tree from the next step on; what was made for those filled last is kept."""
-        if tree not in self._drafts:
-            self._drafts[tree] = TreeDraft(tree, self.draft.passes, self._buffers)
-        self._drafts.move_to_end(tree)
-        if len(self._drafts) > KEPT:
-            self._drafts.popitem(last=False)
         self._tree = tree
-        self._into = self._drafts[tree]
+        self._into = self._draft_of(tree)
         self._cleared = False  # a proposal of the tree before lasts until the next one
         self._fed: list[int] = self._into.fed.tolist()
 
