@@ -78,7 +78,11 @@ def lookup_profile(greedy_profile: Path) -> Path:
 
 
 @pytest.mark.usefixtures("folder", "eager")
-def test_a_plan_of_prompt_lookup_may_be_left_for_trees_and_taken_again(lookup_profile: Path) -> None:
+def test_a_plan_of_prompt_lookup_may_be_left_for_trees_and_taken_again(
+    lookup_profile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HEAD_START_S", "REPLAY_START_S"):  # looks do not wait, however busy the machine is
+        monkeypatch.setattr(f"treeopt.adaptation.recalibration.{name}", 1000.0)
     setting = drafter_setting("prompt-lookup", ngram=4, length=2)
     TreeFile(tree=chain(2), drafter=setting).save("tree.json")
     plain = run()
