@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.invented import call
+from tests.support.invented_machines import latency, seconds
 from treeopt.adaptation import Recalibration, recalibration
 from treeopt.records.latency import Timing
 from treeopt.records.measured_drafter import CountedDecodes, CountedSetting, DecodedTexts, MeasuredDrafter
@@ -53,6 +54,9 @@ def test_the_text_stays_and_every_change_is_a_line_of_json(greedy_profile: Path)
     assert call("solve", "--profile", "learnt.yaml", "--budget", 2, "-o", "new.json").exit_code == 0
 
 
+MACHINE = seconds(lambda n: 1e-3 * (0.9 + 0.06 * n), lambda w: 1e-4 * (1 + 0.02 * w), 5e-5)
+
+
 @pytest.fixture
 def lookup_profile(greedy_profile: Path) -> Path:
     """Return the path of a profile that holds prompt lookup too, as if half of its drafts had been right."""
@@ -73,7 +77,9 @@ def lookup_profile(greedy_profile: Path) -> Path:
     )
     decodes = CountedDecodes(temperature=0.0, top_p=1.0, context_tokens=64, plain=decoded(40, 0.1), settings=settings)
     path = Path("with-lookup.yaml")
-    replace(profile, drafters=(MeasuredDrafter(name="prompt-lookup", decodes=(decodes,)),)).save(path)
+    invented = latency(MACHINE, context_tokens=profile.latencies[0].context_tokens)  # measured ones hang on other load
+    drafters = (MeasuredDrafter(name="prompt-lookup", decodes=(decodes,)),)
+    replace(profile, latencies=(invented,), prefill=None, drafters=drafters).save(path)
     return path
 
 
@@ -81,7 +87,7 @@ def lookup_profile(greedy_profile: Path) -> Path:
 def test_a_plan_of_prompt_lookup_may_be_left_for_trees_and_taken_again(
     lookup_profile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("HEAD_START_S", "REPLAY_START_S"):  # looks do not wait, however busy the machine is
+    for name in ("HEAD_START_S", "REPLAY_START_S", "READING_SHARE"):  # nothing waits, however busy the machine is
         monkeypatch.setattr(f"treeopt.adaptation.recalibration.{name}", 1000.0)
     setting = drafter_setting("prompt-lookup", ngram=4, length=2)
     TreeFile(tree=chain(2), drafter=setting).save("tree.json")
