@@ -68,7 +68,7 @@ def test_interrupted_both_are_kept_whole(greedy_profile: Path, monkeypatch: pyte
             *how,
         )
     else:
-        found = run(*how)
+        found = run(*how, tokens=400)
     assert found.exit_code == 130, found.output
     assert Profile.load("learnt.yaml").acceptances
     assert named_tensors(load_model("learnt"))
