@@ -9,6 +9,7 @@ from tests.planner.test_drafters import CONTEXTS, SLOWDOWNS, TABLES, between, by
 from treeopt.planner import PlanRequest, Where, drafter_choices, requested_plan, schedule, step_model
 from treeopt.planner.drafters_over_contexts import drafter_switches, drafters_over_contexts
 from treeopt.planner.switching import ranges, winners
+from treeopt.records.acceptance import AcceptanceTable
 
 REQUEST = PlanRequest(max_nodes=8, raw=True)
 
@@ -94,3 +95,15 @@ def test_the_first_of_every_way_is_found():
         found = winners([0, 4, 10], fastest)
         for (first, last), way in ranges(found, 10):
             assert all(fastest(value) == way for value in range(first, last + 1))
+
+
+def test_a_tree_is_the_fastest_only_where_levels_as_deep_were_measured(profile):
+    first, last = CONTEXTS[0], CONTEXTS[-1]
+    base = profile.acceptances[0]
+    deep = replace(base, context_tokens=first, table=AcceptanceTable([[0.9, 0.05]] * 6), texts=None)
+    shallow = replace(deep, context_tokens=last, table=AcceptanceTable([[0.9, 0.05]]))
+    cut = replace(profile, acceptances=(deep, shallow))
+    found = drafters_over_contexts(cut, REQUEST, schedule(cut, 8, raw=True).plans_of_texts(0.0), "model")
+    depths = {each.context_tokens: each.choice.tree.max_depth for each in found}
+    assert [depth > 1 for (start, _), depth in depths.items() if start == first] == [True]
+    assert all(depth <= 1 for (_, end), depth in depths.items() if end > first), depths

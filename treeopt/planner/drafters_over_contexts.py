@@ -9,12 +9,16 @@ from treeopt.planner.condition import Condition, condition
 from treeopt.planner.contexts import context_models
 from treeopt.planner.drafter_models import setting_predictions, tree_models
 from treeopt.planner.drafters import DrafterChoice, drafter_choices
+from treeopt.planner.model import StepModel
 from treeopt.planner.plan_record import Plan
 from treeopt.planner.request import PlanRequest, Where
 from treeopt.planner.switching import ranges, winners
 from treeopt.records.measured_drafter import MeasuredDrafter
 from treeopt.records.profile import Profile
+from treeopt.trees import TokenTree
 
+UNKNOWN = 0.0
+"""Speedup of what is larger or deeper than what was measured at a context, so that it is never the fastest there."""
 Speedups = Callable[[Condition], list[float]]
 """From a condition to the speedup of each of some choices."""
 
@@ -99,7 +103,7 @@ def _of_the_model(profile: Profile, request: PlanRequest, temperature: float, ch
     models = context_models(profile, acceptance, raw=request.raw)
     tree = choice.tree
     assert tree is not None  # the draft model fills static trees
-    return lambda where: [models.at(where.context_tokens).under(where).speedup(tree)]
+    return lambda where: _known_speedups(models.at(where.context_tokens).under(where), [tree])
 
 
 def _of_a_drafter(
@@ -107,12 +111,16 @@ def _of_a_drafter(
 ) -> Speedups:
     if trees := drafter.trees_at(temperature):
         models, filled = tree_models(profile, trees, raw=request.raw), [each.tree for each in own if each.tree]
-        return lambda where: models.at(where).speedups(filled).tolist()
+        return lambda where: _known_speedups(models.at(where), filled)
     decodes, most = drafter.decodes_at(temperature), max(each.nodes for each in own)
 
     def of_settings(where: Condition) -> list[float]:
         predicted = setting_predictions(profile, decodes, where, max_nodes=most)
         speedups = {each.setting.values: each.speedup.value for each in predicted}
-        return [speedups[each.setting.values] for each in own]
+        return [speedups.get(each.setting.values, UNKNOWN) for each in own]
 
     return of_settings
+
+
+def _known_speedups(model: StepModel, trees: Sequence[TokenTree]) -> list[float]:
+    return [model.speedup(tree) if model.knows(tree) else UNKNOWN for tree in trees]

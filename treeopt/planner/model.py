@@ -189,6 +189,14 @@ class StepModel(ArrayRecord):
         """Return F(T), corrected by the replay of the measured texts where their accepted ranks are known."""
         return self.drafts.tokens_per_step(tree)
 
+    def knows(self, tree: TokenTree) -> bool:
+        """Return whether passes as large and levels as deep and as wide as a tree's were measured."""
+        return (
+            tree.nodes <= self.costs.max_nodes
+            and tree.max_depth <= (self.acceptance.table.max_depth or tree.max_depth)
+            and int(tree.draft_widths.max(initial=0)) <= self.costs.max_draft_width
+        )
+
     def speedup(self, tree: TokenTree) -> float:
         """Return tokens per second over those of plain decoding."""
         return float(self.speedups([tree])[0])

@@ -334,15 +334,7 @@ class _Switches:
         """
         speeds: dict[Way, float] = {}
         for rule, model in models.items():
-            costs = model.costs
-            fitting = [
-                tree
-                for of, tree in self._ways
-                if of == rule
-                and tree.nodes <= costs.max_nodes
-                and tree.max_depth <= (model.acceptance.table.max_depth or tree.max_depth)
-                and tree.draft_widths.max(initial=0) <= costs.max_draft_width
-            ]
+            fitting = [tree for of, tree in self._ways if of == rule and model.knows(tree)]
             if fitting:
                 speeds |= zip(((rule, tree) for tree in fitting), model.speedups(fitting).tolist(), strict=True)
         rules = self._solved.rules
