@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from treeopt.cli.bench_pair import load_fitting
+from treeopt.cli.bench_pair import heading_here, load_fitting
 from treeopt.cli.bench_tree import promised_model
 from treeopt.cli.options.bench import REPEATS, BenchOptions
 from treeopt.cli.options.inputs import load_profile, read_any_tree
@@ -34,10 +34,12 @@ def bench_batches(asked: BenchOptions) -> None:
     _warn_of_times(profile, drafts, asked)
     from treeopt.profiler.bench.batches import batch_bench
     from treeopt.report.batch_bench import batch_bench_json, batch_bench_table
+    from treeopt.report.bench_heading import headed_table
 
     race = _race(models, drafts, rivals, asked)
     found = batch_bench(race, rivals)
-    asked.publish(batch_bench_table(found), batch_bench_json(found))
+    heading = heading_here(models)
+    asked.publish(headed_table(heading, batch_bench_table(found)), batch_bench_json(heading, found))
     if asked.plot is not None:
         from treeopt.report.batch_figure import save_batch_figure
 

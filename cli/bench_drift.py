@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from treeopt import bundled
-from treeopt.cli.bench_pair import load_fitting
+from treeopt.cli.bench_pair import heading_here, load_fitting
 from treeopt.cli.options.bench import BenchOptions
 from treeopt.errors import TreeoptError
 from treeopt.report.plan_text import models_and_machine
@@ -35,7 +35,7 @@ def bench_drift(asked: BenchOptions) -> None:
     )
     streams = _streams(asked, models, effort)
     rows = bench.run(streams, asked.repeats or 1)
-    asked.publish(drift_table(rows), drift_json(rows))
+    asked.publish(drift_table(rows), drift_json(heading_here(models), rows))
     if asked.plot is not None:
         from treeopt.profiler.machine import describe_machine
         from treeopt.report.drift_figure import save_drift_figure

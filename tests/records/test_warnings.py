@@ -37,6 +37,10 @@ TEXTS = {
     warnings.OtherConditions(
         "t was planned for", ("2 threads, not 1", "cpu, not cuda")
     ): "t was planned for 2 threads, not 1; cpu, not cuda: times differ. Give the same options, or profile again here.",
+    warnings.RacedElsewhere(
+        "b.json", ("a + b, not c + d",)
+    ): "b.json was raced with a + b, not c + d: the verdict leaves it out. Name the profile that it was raced beside, or "
+    "race here.",
     warnings.OtherPrograms(
         "1.5 of 2 processors", "cpu", "wait longer"
     ): "other programs use 1.5 of 2 processors. Times taken beside them are too long: close them, or wait longer.",

@@ -3,23 +3,28 @@
 import base64
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib import resources
+from typing import TypeVar
 
 from treeopt.pictures.themes import DARK, LIGHT, Theme
 from treeopt.planner.planned import Planned
+from treeopt.records.bench_heading import BenchHeading
 from treeopt.report.batch_bench import verdicts
+from treeopt.report.bench_heading import heading_words
 from treeopt.report.html import acceptance, batches, benches, passes, speedups, streams
 from treeopt.report.html.cautions import cautions
-from treeopt.report.html.contents import Contents
+from treeopt.report.html.contents import Contents, LabelledBench
 from treeopt.report.html.shapes import Figure, shortened
 from treeopt.report.html.tables import Table
 from treeopt.report.html.tree_drawing import nodes_table, tree_figure
 from treeopt.report.html.verdict import Verdict, verdict
-from treeopt.report.plan_text import imported, remarks, subject
+from treeopt.report.plan_text import imported, models_and_machine, remarks, subject
 from treeopt.report.profile_words import condition_name, labelled_acceptances
 from treeopt.version import TOOL
 
+B = TypeVar("B")
 DENSITIES = range(101)
 """Steps in which legends show how dense a colour is."""
 
@@ -83,7 +88,7 @@ def facts(contents: Contents) -> tuple[tuple[str, str], ...]:
     """Return under which conditions all was measured, as names and values."""
     planned = contents.planned
     if planned is None:
-        return _facts_of_trees(contents)
+        return _facts_of_trees(contents) + _facts_of_benches(contents)
     profile, plan = planned.profile, planned.plan
     machine, pair, measured = profile.machine, profile.pair, plan.model.acceptance
     known = [
@@ -110,7 +115,7 @@ def facts(contents: Contents) -> tuple[tuple[str, str], ...]:
         ("measured", profile.created),
         ("measured by", profile.tool),
     ]
-    return tuple((name, value) for name, value in known if value)
+    return tuple((name, value) for name, value in known if value) + _facts_of_benches(contents)
 
 
 def in_script(value: object) -> str:
@@ -209,10 +214,13 @@ def _trees(contents: Contents) -> list[Section]:
 
 
 def _benches(contents: Contents) -> list[Section]:
-    drawn = [benches.trees(contents.tree_benches)] if contents.tree_benches else []
-    drawn += [benches.grid(f"grid-{number}", *each) for number, each in enumerate(contents.grids)]
-    drawn += [benches.engine(f"engine-{number}", *each) for number, each in enumerate(contents.engines)]
-    drawn += [benches.methods(f"methods-{number}", *each) for number, each in enumerate(contents.methods)]
+    drawn: list[tuple[Figure, Table]] = []
+    if trees := contents.tree_benches:
+        figure, table = benches.trees(trees)
+        drawn.append((_raced(figure, *(each.heading for each in trees)), table))
+    drawn += _numbered("grid", contents.grids, benches.grid)
+    drawn += _numbered("engine", contents.engines, benches.engine)
+    drawn += _numbered("methods", contents.methods, benches.methods)
     if not drawn:
         return []
     where = "" if contents.planned is None else _conditions(contents.planned)
@@ -227,37 +235,52 @@ def _benches(contents: Contents) -> list[Section]:
     ]
 
 
+def _numbered(
+    name: str, found: Sequence[LabelledBench[B]], draw: Callable[[str, str, B], tuple[Figure, Table]]
+) -> Iterator[tuple[Figure, Table]]:
+    """Yield the figure and the table of each bench of a kind."""
+    for number, each in enumerate(found):
+        figure, table = draw(f"{name}-{number}", each.label, each.bench)
+        yield _raced(figure, each.heading), table
+
+
 def _batches(contents: Contents) -> list[Section]:
-    known = [(f"batch-{number}", *each) for number, each in enumerate(contents.batches)]
+    known = [(f"batch-{number}", each) for number, each in enumerate(contents.batches)]
     if not known:
         return []
-    told = [(label, (*verdicts(found), batches.rest_in_words(found))) for _, label, found in known]
+    told = [(each.label, (*verdicts(each.bench), batches.rest_in_words(each.bench))) for _, each in known]
     return [
         Section(
             name="several-texts",
             title="Several texts at a time",
             sentences=tuple(_of_file(label, said, len(told)) for label, each in told for said in each),
-            figures=tuple(figure for each in known for figure in batches.figures(*each)),
-            tables=tuple(table for each in known for table in batches.tables(*each)),
+            figures=tuple(
+                _raced(figure, each.heading)
+                for name, each in known
+                for figure in batches.figures(name, each.label, each.bench)
+            ),
+            tables=tuple(table for name, each in known for table in batches.tables(name, each.label, each.bench)),
             conditions=_subject(contents),
         )
     ]
 
 
 def _streams(contents: Contents) -> list[Section]:
-    known = [(f"drift-{number}", label, found.streams) for number, (label, found) in enumerate(contents.streams)]
+    known = [(f"drift-{number}", each, each.bench.streams) for number, each in enumerate(contents.streams)]
     if not known:
         return []
-    told = [(label, (*map(streams.in_words, rows), *streams.missing(rows))) for _, label, rows in known]
+    told = [(each.label, (*map(streams.in_words, rows), *streams.missing(rows))) for _, each, rows in known]
     return [
         Section(
             name="streams",
             title="Streams that change",
             sentences=tuple(_of_file(label, said, len(told)) for label, each in told for said in each),
             figures=tuple(
-                streams.figure(f"{name}-{place}", row) for name, _, rows in known for place, row in enumerate(rows)
+                _raced(streams.figure(f"{name}-{place}", row), each.heading)
+                for name, each, rows in known
+                for place, row in enumerate(rows)
             ),
-            tables=tuple(table for each in known for table in streams.tables(*each)),
+            tables=tuple(table for name, each, rows in known for table in streams.tables(name, each.label, rows)),
             conditions=_subject(contents),
         )
     ]
@@ -269,8 +292,14 @@ def _of_file(label: str, said: str, files: int) -> str:
 
 
 def _subject(contents: Contents) -> str:
-    """Return the pair and machine of the profile, if there is one; files of benches name none."""
+    """Return the pair and machine of the profile, if there is one."""
     return "" if contents.planned is None else subject(contents.planned.profile)
+
+
+def _raced(figure: Figure, *headings: BenchHeading) -> Figure:
+    """Return the figure of some benches with what they are of, as far as their files say it."""
+    words = dict.fromkeys(filter(None, map(heading_words, headings)))
+    return replace(figure, conditions=shortened("; ".join(words), 300))
 
 
 def _conditions(planned: Planned) -> str:
@@ -284,6 +313,9 @@ def _title(contents: Contents) -> str:
         known = each.content.provenance
         if known is not None and known.pair is not None:
             return known.pair + ("" if known.machine is None else f" on {known.machine}")
+    for bench in contents.sorted_benches:
+        if bench.heading.pair is not None and bench.heading.machine is not None:
+            return models_and_machine(bench.heading.pair, bench.heading.machine)
     return "Speculative decoding"
 
 
@@ -305,6 +337,16 @@ def _facts_of_trees(contents: Contents) -> tuple[tuple[str, str], ...]:
             if value is not None
         ]
     return tuple(found)
+
+
+def _facts_of_benches(contents: Contents) -> tuple[tuple[str, str], ...]:
+    """Return what benches are of with the versions that raced; nothing of those whose files do not say it."""
+    labels: dict[str, list[str]] = {}
+    for each in contents.sorted_benches:
+        if (words := heading_words(each.heading)) and (machine := each.heading.machine) is not None:
+            said = f"{words}, by {each.heading.tool}, Python {machine.python}, torch {machine.torch}"
+            labels.setdefault(said, []).append(each.label)
+    return tuple((shortened(", ".join(names), 60), said) for said, names in labels.items())
 
 
 def _summary(found: Verdict | None) -> dict[str, object]:
