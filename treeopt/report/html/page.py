@@ -13,15 +13,17 @@ from treeopt.planner.planned import Planned
 from treeopt.records.bench_heading import BenchHeading
 from treeopt.report.batch_bench import verdicts
 from treeopt.report.bench_heading import heading_words
-from treeopt.report.html import acceptance, batches, benches, passes, speedups, streams
+from treeopt.report.drafter_contexts_text import drafter_switch_lines
+from treeopt.report.html import acceptance, batches, benches, passes, schedules, speedups, streams
 from treeopt.report.html.cautions import cautions
 from treeopt.report.html.contents import Contents, LabelledBench
+from treeopt.report.html.facts import facts
 from treeopt.report.html.shapes import Figure, shortened
 from treeopt.report.html.tables import Table
 from treeopt.report.html.tree_drawing import nodes_table, tree_figure
 from treeopt.report.html.verdict import Verdict, verdict
-from treeopt.report.plan_text import imported, models_and_machine, remarks, subject
-from treeopt.report.profile_words import condition_name, labelled_acceptances
+from treeopt.report.plan_text import models_and_machine, remarks, subject
+from treeopt.report.profile_words import labelled_acceptances
 from treeopt.version import TOOL
 
 B = TypeVar("B")
@@ -84,40 +86,6 @@ def sections(contents: Contents) -> tuple[Section, ...]:
     return tuple(found)
 
 
-def facts(contents: Contents) -> tuple[tuple[str, str], ...]:
-    """Return under which conditions all was measured, as names and values."""
-    planned = contents.planned
-    if planned is None:
-        return _facts_of_trees(contents) + _facts_of_benches(contents)
-    profile, plan = planned.profile, planned.plan
-    machine, pair, measured = profile.machine, profile.pair, plan.model.acceptance
-    known = [
-        ("target", pair.target),
-        ("draft", pair.draft),
-        ("number format", pair.dtype),
-        ("machine", machine.processor),
-        ("device", machine.device),
-        ("threads", None if machine.threads is None else str(machine.threads)),
-        ("system", machine.system),
-        ("Python, torch", f"{machine.python}, {machine.torch}"),
-        ("engine", None if profile.engine is None else f"{profile.engine.name} {profile.engine.version}"),
-        (
-            "engine's settings",
-            None
-            if profile.engine is None
-            else ", ".join(f"{each.name} {each.value}" for each in profile.engine.settings),
-        ),
-        ("planned for", plan.conditions),
-        ("target sampled", f"top-p {measured.top_p:g}, top-k {measured.top_k or 'all'}"),
-        ("prompts, positions", f"{measured.prompts or 'unknown'}, {measured.positions or 'unknown'}"),
-        ("conditions measured", ", ".join(condition_name(each) for each in profile.step_latencies)),
-        ("numbers from elsewhere", imported(plan)),
-        ("measured", profile.created),
-        ("measured by", profile.tool),
-    ]
-    return tuple((name, value) for name, value in known if value) + _facts_of_benches(contents)
-
-
 def in_script(value: object) -> str:
     r"""Return a value as JSON for a script element, which no text in it can end.
 
@@ -173,15 +141,31 @@ def _planned(planned: Planned) -> list[Section]:
                 name="drafters", title="Every drafter and rule", figures=(figure,), tables=(table,), conditions=said
             ),
         )
-    if planned.schedule is not None:
-        figures, table = speedups.schedules(planned.schedule)
-        where = f"{subject(profile)}, {profile.created[:10]}"
-        found.append(
-            Section(
-                name="schedule", title="What to run where", figures=tuple(figures), tables=(table,), conditions=where
-            )
+    return found + _where_to_run(planned)
+
+
+def _where_to_run(planned: Planned) -> list[Section]:
+    profile, schedule, segments = planned.profile, planned.schedule, planned.over_contexts
+    figures: list[Figure] = []
+    tables: list[Table] = []
+    if schedule is not None:
+        drawn, table = schedules.schedules(schedule)
+        figures, tables = [*figures, *drawn], [table]
+    if segments:
+        figure, table = schedules.drafters_over_contexts(segments, planned.plan.temperature)
+        figures, tables = [*figures, figure], [*tables, table]
+    if not tables:
+        return []
+    return [
+        Section(
+            name="schedule",
+            title="What to run where",
+            sentences=tuple(drafter_switch_lines(segments)) if segments else (),
+            figures=tuple(figures),
+            tables=tuple(tables),
+            conditions=f"{subject(profile)}, {profile.created[:10]}",
         )
-    return found
+    ]
 
 
 def _trees(contents: Contents) -> list[Section]:
@@ -317,36 +301,6 @@ def _title(contents: Contents) -> str:
         if bench.heading.pair is not None and bench.heading.machine is not None:
             return models_and_machine(bench.heading.pair, bench.heading.machine)
     return "Speculative decoding"
-
-
-def _facts_of_trees(contents: Contents) -> tuple[tuple[str, str], ...]:
-    found: list[tuple[str, str]] = []
-    for each in contents.trees:
-        known = each.content.provenance
-        values = (
-            []
-            if known is None
-            else [
-                (name, getattr(known, name))
-                for name in ("pair", "machine", "threads", "rule", "temperature", "source", "created")
-            ]
-        )
-        found += [
-            (f"{shortened(each.label, 40)}: {name}", f"{value:g}" if isinstance(value, float) else str(value))
-            for name, value in values
-            if value is not None
-        ]
-    return tuple(found)
-
-
-def _facts_of_benches(contents: Contents) -> tuple[tuple[str, str], ...]:
-    """Return what benches are of with the versions that raced; nothing of those whose files do not say it."""
-    labels: dict[str, list[str]] = {}
-    for each in contents.sorted_benches:
-        if (words := heading_words(each.heading)) and (machine := each.heading.machine) is not None:
-            said = f"{words}, by {each.heading.tool}, Python {machine.python}, torch {machine.torch}"
-            labels.setdefault(said, []).append(each.label)
-    return tuple((shortened(", ".join(names), 60), said) for said, names in labels.items())
 
 
 def _summary(found: Verdict | None) -> dict[str, object]:
