@@ -120,21 +120,19 @@ def _planned(
     profile: "Profile", sizes: list[int], asked: BenchOptions
 ) -> "tuple[TokenModel, Mapping[int, BatchRivals]]":
     """Return the same of the plans for each size, all by the rule that is best for the fewest texts."""
-    from dataclasses import replace
-
     from treeopt.planner import PlanRequest
-    from treeopt.planner.batch_rivals import one_rule, planned_rivals
+    from treeopt.planner.batch_rivals import planned_rivals, plans_of_sizes
 
     request = PlanRequest(rule=asked.rule, temperature=asked.temperature, lossy=asked.lossy)
     try:
-        first = one_rule(profile, request, sizes)
-        checked_rule(first.rule, lossy=asked.lossy)
-        request = replace(request, rule=first.rule, temperature=first.temperature)
-        return first.model.drafts, planned_rivals(profile, request, sizes)
+        plans = plans_of_sizes(profile, request, sizes)
     except InfeasibleError as error:
         text = str(error).removesuffix("Profile there, or allow it with extrapolate=True.")
         listed = ",".join(map(str, sorted({1, *sizes})))
         raise InfeasibleError(f"{text}Measure them: treeopt profile --batch-sizes {listed}.") from None
+    first = plans[sizes[0]]
+    checked_rule(first.rule, lossy=asked.lossy)
+    return first.model.drafts, planned_rivals(plans)
 
 
 def _warn_of_times(profile: "Profile", drafts: "TokenModel", asked: BenchOptions) -> None:
