@@ -68,6 +68,8 @@ TEXTS = {
     warnings.TextsDiffer(3): "the text of 3 trees DIFFERS from plain decoding's. Look with treeopt bench TREE",
     warnings.BatchesWithoutTimes((8, 16)): "nothing is predicted for 8, 16 texts at a time, because the profile has no "
     "times there. Profile with --batch-sizes 1,8,16.",
+    warnings.BatchesWithoutTimes((1, 16)): "nothing is predicted for 1, 16 texts at a time, because the profile has no "
+    "times there. Profile with --batch-sizes 1,16.",
     warnings.BatchesWithoutSteps(): "the profile was measured before batched steps were timed, so that predictions for "
     "several texts are too fast. Profile again.",
     warnings.TextsOfBatchDiffer(
