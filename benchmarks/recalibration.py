@@ -146,9 +146,12 @@ def recorded(
 def streams(models: ModelPair, effort: DriftEffort, request: PlanRequest) -> tuple[RankStream, ...]:
     """Measure and record, and return what there is to walk along."""
     each = circumstances(models, effort)
-    bench = DriftBench(models=models, effort=effort, show_progress=False)
-    profiles = [bench.profile(where) for where in bar(each, "profiles")]
-    profiles = [replace(profile, latencies=profiles[0].latencies) for profile in profiles]  # one machine for all
+    efforts = [effort, *[replace(effort, rounds=1, max_nodes=2)] * (len(each) - 1)]
+    profiles = [
+        DriftBench(models=models, effort=of, show_progress=False).profile(where)
+        for where, of in bar(list(zip(each, efforts, strict=True)), "profiles")
+    ]
+    profiles = [replace(profile, latencies=profiles[0].latencies) for profile in profiles]  # all on the first's machine
     of_code, of_prose = decoded(models, each[0], effort), decoded(models, each[-1], effort)
     all_texts = [of_code, of_code, of_code, of_prose]
     code, spoilt, less, prose = (
