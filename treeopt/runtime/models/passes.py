@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -63,19 +64,29 @@ class TreePass:
         self.wants = wants
         self._cache = cache
         self._start = nodes.start
-        self._depth = torch.tensor(nodes.depth, dtype=torch.int64, device=model.device)
+        self._host_depth = np.array(nodes.depth, np.int64)
+        self._depth: Tensor | None = None  # on the device, and there only where the text is alone in a pass
         visible = nodes.visible if nodes.visible.flags.writeable else nodes.visible.copy()  # torch warns of what is not
         self._mask = TreeMask(torch.from_numpy(visible), capacity, dtype=model.dtype, device=model.device)
+        self._visible = None if self._mask.all_visible else visible
 
     def __call__(self, tokens: Tensor) -> Output:
         """Return the logits and states after tokens, int64 (rows,)."""
-        tokens, positions, cache, mask, start = self.rows(tokens)
-        return self.model.forward(tokens, positions, cache, mask, start=start, wants=self.wants)
+        length = self._cache.length
+        if self._depth is None:
+            self._depth = torch.from_numpy(self._host_depth).to(self.model.device)
+        return self.model.forward(
+            tokens,
+            length + self._depth,
+            self._cache,
+            self._mask.behind(length),
+            start=self._start,
+            wants=self.wants,
+        )
 
     def rows(self, tokens: Tensor) -> TextRows:
-        """Return what the pass feeds behind the text as it is now."""
-        length = self._cache.length
-        return TextRows(tokens, length + self._depth, self._cache, self._mask.behind(length), self._start)
+        """Return what the pass feeds in a pass over several texts."""
+        return TextRows(tokens, self._host_depth, self._cache, self._visible, self._start)
 
 
 @dataclass(frozen=True, slots=True)
