@@ -34,6 +34,11 @@ Passing = Generator[PassCall | RowsCall, Any, Result]
 """Work on one text that yields what it needs run, is sent what that gives, and returns a result."""
 
 
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Return tensors one after the other; one alone as it is."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
 def run_together(calls: Sequence[PassCall]) -> list[Output]:
     """Return what passes of different texts give: from one pass of the model, or in turn where they cannot share one.
 
