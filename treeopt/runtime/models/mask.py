@@ -18,28 +18,22 @@ class TreeMask:
     """
 
     def __init__(self, visible: Tensor, capacity: int, *, dtype: torch.dtype, device: torch.device) -> None:
-        self.all_visible = bool(visible.all())
-        self._visible = visible
+        self._all_visible = bool(visible.all())
         self._capacity = capacity
-        self._dtype, self._device = dtype, device
-        self._buffer: Tensor | None = None  # made when it is needed: a pass over several texts takes a mask of its own
+        rows, columns = visible.shape
+        shape = (0, 0) if self._all_visible else (rows, capacity + columns)
+        self._buffer = torch.zeros(shape, device=device, dtype=dtype)
+        if not self._all_visible:
+            nodes = self._buffer[:, capacity:].fill_(float("-inf"))  # turning `visible` round would take its room again
+            nodes.masked_fill_(visible.to(device), 0)
 
     def behind(self, length: int) -> Tensor | None:
         """Return the mask behind `length` committed tokens, or None when every node sees everything."""
-        if self.all_visible:
+        if self._all_visible:
             return None
-        if self._buffer is None:
-            self._buffer = self._filled()
         mask = self._buffer[:, self._capacity - length :]
         # kernels on a GPU read 16 bytes at a time, and a view may begin anywhere
         return mask.clone(memory_format=torch.contiguous_format) if mask.is_cuda else mask
-
-    def _filled(self) -> Tensor:
-        rows, columns = self._visible.shape
-        buffer = torch.zeros((rows, self._capacity + columns), device=self._device, dtype=self._dtype)
-        nodes = buffer[:, self._capacity :].fill_(float("-inf"))  # turning `visible` round would take its room again
-        nodes.masked_fill_(self._visible.to(self._device), 0)
-        return buffer
 
 
 def static_mask(visible: Tensor, length: Tensor, extent: int, dtype: torch.dtype) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 import torch
 from torch import Tensor
 
-from treeopt.arrays import Bool, Int64
+from treeopt.arrays import Bool, Integers
 from treeopt.errors import InvalidValueError
 
 
@@ -121,8 +121,8 @@ class TextRows(NamedTuple):
 
     tokens: Tensor
     """int64 (n,)."""
-    depth: Int64
-    """int64 (n,): place of each behind the committed tokens, 0 the first; siblings share one."""
+    depth: Integers
+    """(n,): place of each behind the committed tokens, 0 the first; siblings share one."""
     cache: Any
     """Of this text alone; its length does not change."""
     visible: Bool | None = None

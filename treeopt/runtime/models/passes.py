@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -63,30 +62,27 @@ class TreePass:
         self.model = model
         self.wants = wants
         self._cache = cache
-        self._start = nodes.start
-        self._host_depth = np.array(nodes.depth, np.int64)
-        self._depth: Tensor | None = None  # on the device, and there only where the text is alone in a pass
-        visible = nodes.visible if nodes.visible.flags.writeable else nodes.visible.copy()  # torch warns of what is not
-        self._mask = TreeMask(torch.from_numpy(visible), capacity, dtype=model.dtype, device=model.device)
-        self._visible = None if self._mask.all_visible else visible
+        self._nodes = nodes
+        self._capacity = capacity
+        self._visible = None if nodes.visible.all() else nodes.visible
+        self._alone: tuple[Tensor, TreeMask] | None = None  # depths and mask, for a pass over this text alone
 
     def __call__(self, tokens: Tensor) -> Output:
         """Return the logits and states after tokens, int64 (rows,)."""
-        length = self._cache.length
-        if self._depth is None:
-            self._depth = torch.from_numpy(self._host_depth).to(self.model.device)
+        length, start = self._cache.length, self._nodes.start
+        depth, mask = self._alone = self._alone or self._made()
         return self.model.forward(
-            tokens,
-            length + self._depth,
-            self._cache,
-            self._mask.behind(length),
-            start=self._start,
-            wants=self.wants,
+            tokens, length + depth, self._cache, mask.behind(length), start=start, wants=self.wants
         )
+
+    def _made(self) -> tuple[Tensor, TreeMask]:
+        depth = torch.tensor(self._nodes.depth, dtype=torch.int64, device=self.model.device)
+        visible = torch.tensor(self._nodes.visible)  # a copy, because torch warns of what cannot be written to
+        return depth, TreeMask(visible, self._capacity, dtype=self.model.dtype, device=self.model.device)
 
     def rows(self, tokens: Tensor) -> TextRows:
         """Return what the pass feeds in a pass over several texts."""
-        return TextRows(tokens, self._host_depth, self._cache, self._visible, self._start)
+        return TextRows(tokens, self._nodes.depth, self._cache, self._visible, self._nodes.start)
 
 
 @dataclass(frozen=True, slots=True)

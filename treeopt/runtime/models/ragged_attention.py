@@ -47,7 +47,9 @@ def ragged_place(parts: Sequence[TextRows], heads_per_key: int) -> Place:
         for (_, depth, cache, visible, start), length in zip(parts, lengths, strict=True)
     ]
     longest = max((part.cache for part in parts), key=lambda cache: cache.capacity)
-    positions = np.concatenate([part.depth for part in parts]) + np.repeat(lengths, [each.tokens for each in spans])
+    positions = np.concatenate(
+        [length + part.depth for part, length in zip(parts, lengths, strict=True)], dtype=np.int64
+    )
     rotations = longest.rotations[torch.from_numpy(positions).to(longest.rotations.device)]
     if all(part.cache.whole is whole for part in parts):
         grid = Grid.of(spans)
