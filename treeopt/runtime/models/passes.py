@@ -65,19 +65,20 @@ class TreePass:
         self._nodes = nodes
         self._capacity = capacity
         self._visible = None if nodes.visible.all() else nodes.visible
-        self._alone: tuple[Tensor, TreeMask] | None = None  # depths and mask, for a pass over this text alone
+        self._alone: tuple[Tensor, TreeMask | None] | None = None  # depths and mask, for a pass over this text alone
 
     def __call__(self, tokens: Tensor) -> Output:
         """Return the logits and states after tokens, int64 (rows,)."""
         length, start = self._cache.length, self._nodes.start
         depth, mask = self._alone = self._alone or self._made()
-        return self.model.forward(
-            tokens, length + depth, self._cache, mask.behind(length), start=start, wants=self.wants
-        )
+        behind = None if mask is None else mask.behind(length)
+        return self.model.forward(tokens, length + depth, self._cache, behind, start=start, wants=self.wants)
 
-    def _made(self) -> tuple[Tensor, TreeMask]:
+    def _made(self) -> tuple[Tensor, TreeMask | None]:
         depth = torch.tensor(self._nodes.depth, dtype=torch.int64, device=self.model.device)
-        visible = torch.tensor(self._nodes.visible)  # a copy, because torch warns of what cannot be written to
+        if self._visible is None:
+            return depth, None
+        visible = torch.tensor(self._visible)  # a copy, because torch warns of what cannot be written to
         return depth, TreeMask(visible, self._capacity, dtype=self.model.dtype, device=self.model.device)
 
     def rows(self, tokens: Tensor) -> TextRows:
