@@ -24,7 +24,7 @@ class Expansion(Protocol):
     """The tree of one text's step, from the children of the nodes fed so far."""
 
     def frontier(self) -> Beams | None:
-        """Return the nodes that are fed next; None where the tree has grown."""
+        """Return the nodes that are fed next; None where no further pass is wanted."""
 
     def add(self, children: Children) -> None:
         """Add the children of the nodes that `frontier` returned last."""
@@ -102,19 +102,19 @@ class ExpandingDrafter(ABC):
     def _expanded(self, drafts: Sequence[TextDraft]) -> list[Expanded | None]:
         """Return the tree of each of some texts, None where a distribution is not finite; a pass is one for all of them."""
         roots = self._children_after(finish_together([draft.root_logits() for draft in drafts]))
-        growing = [self._expansion(root) if root.finite else None for root in roots]
+        expansions = [self._expansion(root) if root.finite else None for root in roots]
         while True:
-            fed = [(number, beams) for number, each in enumerate(growing) if each and (beams := each.frontier())]
+            fed = [(number, beams) for number, each in enumerate(expansions) if each and (beams := each.frontier())]
             if not fed:
-                return [each.best() if each else None for each in growing]
+                return [each.best() if each else None for each in expansions]
             outputs = run_together([self._pass(drafts[number], beams) for number, beams in fed])
             below = self._children_after([output.logits for output in outputs])
             for (number, _), children in zip(fed, below, strict=True):
-                each = growing[number]
+                each = expansions[number]
                 if each and children.finite:
                     each.add(children)
                 else:
-                    growing[number] = None
+                    expansions[number] = None
 
     def _pass(self, draft: TextDraft, beams: Beams) -> PassCall:
         return PassCall(draft.passes.once(beams.nodes), torch.from_numpy(beams.tokens).to(self._model.device))
