@@ -134,13 +134,13 @@ def test_while_text_is_looked_up_it_is_known_what_the_draft_model_is_worth():
     decoder.table = [[0.97, 0.01, 0.005, 0.001]] * DEPTH
     decoder.machine = seconds(lambda n: 0.9 + 0.05 * n, lambda w: 0.001 * w, 0.0)
     decoder.decode(recalibration, 400)
-    recent = recalibration._lasting.outcomes
+    recent = recalibration._counted.outcomes
     assert recent.accepted[0, 0] / recent.tried[0, 0] > 0.9
 
 
 def test_a_change_that_takes_longer_than_it_saves_is_not_made():
     decoder, recalibration = begun(ordinary(700) + repeating(4000))
-    recalibration._switch_s = 1e6
+    recalibration._ways.switch_s = 1e6
     decoder.decode(recalibration, 900)
     assert decoder.ways == [decoder.tree]
 
@@ -152,7 +152,7 @@ def test_what_the_first_step_behind_a_change_takes_is_part_of_the_change():
     slow = decoder.lookup_seconds
     decoder.lookup_seconds = lambda proposal: slow(proposal)._replace(draft=100.0)  # as where much is to be read
     decoder.decode(recalibration, 1)
-    assert recalibration._switch_s == pytest.approx(100, rel=0.05)
+    assert recalibration._ways.switch_s == pytest.approx(100, rel=0.05)
     assert recalibration._times._sum == [0.0, 0.0]
 
 
@@ -170,7 +170,7 @@ def test_what_is_kept_does_not_grow(monkeypatch):
     monkeypatch.setattr(replay, "KEPT_TOKENS", 256)
     decoder, recalibration = begun(list(itertools.chain(*([*ordinary(400, n), *repeating(400)] for n in range(12)))))
     sizes = []
-    left_out = dict.fromkeys(("_decoder", "_missed", "_on_change", "_now_s", "changes"))
+    left_out = dict.fromkeys(("_decoder", "_readings", "_on_change", "_now_s", "changes"))
     while len(decoder.text) < 9000:
         decoder.decode(recalibration, 50)
         sizes.append(len(pickle.dumps(vars(recalibration) | left_out)))

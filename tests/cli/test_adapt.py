@@ -87,8 +87,9 @@ def lookup_profile(greedy_profile: Path) -> Path:
 def test_a_plan_of_prompt_lookup_may_be_left_for_trees_and_taken_again(
     lookup_profile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("HEAD_START_S", "REPLAY_START_S", "READING_SHARE"):  # nothing waits, however busy the machine is
-        monkeypatch.setattr(f"treeopt.adaptation.recalibration.{name}", 1000.0)
+    # Nothing waits, however busy the machine is.
+    for name in ("recalibration.HEAD_START_S", "recalibration.REPLAY_START_S", "readings.READING_SHARE"):
+        monkeypatch.setattr(f"treeopt.adaptation.{name}", 1000.0)
     setting = drafter_setting("prompt-lookup", ngram=4, length=2)
     TreeFile(tree=chain(2), drafter=setting).save("tree.json")
     plain = run()

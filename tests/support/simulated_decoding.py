@@ -37,6 +37,7 @@ class SimulatedDecoder:
         self.now_s = 0.0
         self.tokens = self.steps = 0
         self.text = [1] * 256
+        self.number = 1  # of the text
         self.last = 0
 
     def change_tree(self, tree: TokenTree) -> None:
@@ -86,7 +87,7 @@ class SimulatedDecoder:
             if observer is not None:
                 observer(
                     DecodedStep(
-                        1, self.text, Proposal(tree, logits[:, 0].long()), Step(path, tokens, logits, None), seconds
+                        self.number, self.text, Proposal(tree, logits[:, 0].long()), Step(path, tokens, logits, None), seconds
                     )
                 )
         return (self.tokens - start_tokens) / (self.now_s - start_s)

@@ -6,10 +6,10 @@ so that without anything learnt every tree is worth what the plan said of it.  W
 the text itself, at every setting.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import hypot
+from math import exp, hypot, inf
 
 import numpy as np
 
@@ -40,6 +40,9 @@ KEPT_TREES = 256
 """Trees whose replay and outcomes are kept."""
 PRIOR_STEPS = 20.0
 """Outcomes of the profile's table that stand beside those along its texts."""
+
+Worth = Callable[[Way, float], bool]
+"""Of a way and what it gains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +102,17 @@ class Candidates:
         acceptance.table.reach(tree)  # refuse now what is deeper than was measured
         self.costs.expected(tree, None)
 
+    @property
+    def accepted_ranks(self) -> AcceptedRanks | None:
+        """Of the texts that acceptance was measured on."""
+        return self._model.acceptance.accepted_ranks
+
+    def prepare(self) -> None:
+        """Have at hand what every chain and every context will be asked for: while decoding there is little time."""
+        self.costs.prepare()
+        for each in self._chains:
+            self.known(each)
+
     def known(self, tree: TokenTree) -> Float64:
         """Return (D, K): how often each rank is accepted once tried, in steps with a tree, as the profile has it."""
         return kept(self._known, tree, lambda: self._counted(tree), KEPT_TREES)
@@ -117,6 +131,7 @@ class Candidates:
         times: StepTimes,
         current: Way,
         context_tokens: int | None,
+        worth: Worth,
         *,
         lookups: Sequence[Rated] = (),
         solve_anew: bool = True,
@@ -130,33 +145,63 @@ class Candidates:
             times: of steps.
             current: the way in use, one of `lookups` where it is a setting of prompt lookup.
             context_tokens: tokens in the cache; None for the context planned for.
+            worth: whether a way that gains so much is worth being returned.
             lookups: settings of prompt lookup that may be changed to.
             solve_anew: whether there is time to solve; else chains and the trees that were solved last are looked at.
         """
-        costs = self.costs.at(context_tokens)
         table = self._table(learnt.shift)
         if solve_anew:
-            self._last_solved = self._solved(table, costs, times)
-        first = [current] if isinstance(current, TokenTree) else []
-        trees = list(dict.fromkeys([*first, *self._chains, *self._last_solved]))
-        tokens = [table.expected_tokens(tree) * self._replayed(tree) for tree in trees]
-        rated = [Rated(*each) for each in zip(trees, tokens, self._seconds(trees, costs, times).tolist(), strict=True)]
-        rated += [each._replace(step_s=each.step_s * times.own(each.way)) for each in lookups]
+            self._last_solved = self._solved(table, self.costs.at(context_tokens), times)
+        ways = dict.fromkeys([current, *self._chains, *self._last_solved])
+        rated = self._rated(table, times, ways, context_tokens, lookups)
         now = next(each for each in rated if each.way == current)
-        faster = sorted((each for each in rated if each.speed > now.speed), key=lambda each: -each.speed)
+        gaining = [each for each in rated if each.speed > now.speed and worth(each.way, each.speed / now.speed - 1)]
+        faster = sorted(gaining, key=lambda each: -each.speed)
         return now.speed, self._choices(learnt, times, now, faster)
 
+    def gain(
+        self,
+        learnt: Learnt,
+        times: StepTimes,
+        current: Way,
+        other: Way,
+        context_tokens: int | None,
+        *,
+        lookups: Sequence[Rated] = (),
+    ) -> Choice:
+        """Return another way as a choice, with what it gains over the one in use, below 0 where it is slower; see `faster`.
+
+        Its noise, which takes time, is infinite where it is slower.
+        """
+        rated = self._rated(self._table(learnt.shift), times, dict.fromkeys([current, other]), context_tokens, lookups)
+        now, then = (next(each for each in rated if each.way == way) for way in (current, other))
+        if then.speed <= now.speed:
+            return _choice(then, now, times, inf)
+        return next(self._choices(learnt, times, now, [then]))
+
+    def _rated(
+        self,
+        table: AcceptanceTable,
+        times: StepTimes,
+        ways: Iterable[Way],
+        context_tokens: int | None,
+        lookups: Sequence[Rated],
+    ) -> list[Rated]:
+        """Return what trees, and settings of prompt lookup, come to."""
+        trees = [way for way in ways if isinstance(way, TokenTree)]
+        tokens = [table.expected_tokens(tree) * self._replayed(tree) for tree in trees]
+        seconds = self._seconds(trees, self.costs.at(context_tokens), times).tolist() if trees else []
+        rated = [Rated(*each) for each in zip(trees, tokens, seconds, strict=True)]
+        return rated + [each._replace(step_s=each.step_s * times.own(each.way)) for each in lookups]
+
     def _choices(self, learnt: Learnt, times: StepTimes, now: Rated, faster: Sequence[Rated]) -> Iterator[Choice]:
-        draws = TokenDraws(p=joint(probability(self._odds + learnt.draws(self._generator)[:, :, None])))
+        if not faster:
+            return
+        shifts = np.concatenate([learnt.shift[None], learnt.draws(self._generator)])
+        draws = TokenDraws(p=joint(probability(self._odds + shifts[:, :, None])))
         for each in faster:
-            yield Choice(
-                way=each.way,
-                gain=each.speed / now.speed - 1,
-                noise=_noise(draws, now, each),
-                tokens_per_step=each.tokens_per_step,
-                step_s=each.step_s * times.slower,
-                speed=each.speed,
-            )
+            more, noise = _drawn(draws, now, each)
+            yield _choice(each._replace(tokens_per_step=each.tokens_per_step * exp(more)), now, times, noise)
 
     def _solved(self, table: AcceptanceTable, costs: StepCosts, times: StepTimes) -> list[TokenTree]:
         """Return the fastest trees of most tokens, by a table alone."""
@@ -203,15 +248,26 @@ class Candidates:
         return {}
 
 
-def _noise(draws: TokenDraws, current: Rated, other: Rated) -> float:
-    """Return the standard error of the logarithm of the quotient of two ways' speeds."""
-    quotient, known = np.zeros(DRAWS), 0.0
+def _choice(each: Rated, now: Rated, times: StepTimes, noise: float) -> Choice:
+    return Choice(
+        way=each.way,
+        gain=each.speed / now.speed - 1,
+        noise=noise,
+        tokens_per_step=each.tokens_per_step,
+        step_s=each.step_s * times.slower,
+        speed=each.speed,
+    )
+
+
+def _drawn(draws: TokenDraws, current: Rated, other: Rated) -> tuple[float, float]:
+    """Return of the logarithm of the quotient of two ways' speeds its mean over the first draw, and its standard error."""
+    quotient, known = np.zeros(1 + DRAWS), 0.0
     for each, sign in ((other, 1), (current, -1)):
         if isinstance(each.way, TokenTree):
             quotient = quotient + sign * np.log(draws.tokens(each.way))
         elif each.noise is not None:
             known = hypot(known, each.noise)
-    return hypot(float(quotient.std()), known)
+    return float(quotient[1:].mean() - quotient[0]), hypot(float(quotient[1:].std()), known)
 
 
 def _without_replays(model: TokenModel) -> TokenModel:

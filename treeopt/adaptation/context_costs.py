@@ -16,8 +16,8 @@ from treeopt.planner.request import Where
 from treeopt.records.profile import Profile
 from treeopt.trees import TokenTree
 
-CONTEXT_TOKENS = 64
-"""Contexts are rounded to so many tokens, so that curves come again."""
+CONTEXT_TOKENS, CONTEXTS = 64, 16
+"""Contexts are rounded to so many tokens, or more, so that about so many stand for all that were measured."""
 KEPT_CONTEXTS = 64
 
 Key = TypeVar("Key", bound=Hashable)
@@ -45,6 +45,7 @@ class ContextCosts:
         ] or [first.context_tokens]
         self._shortest, self._longest = min(contexts), max(contexts)
         self._planned = first.context_tokens
+        self._rounding = max(CONTEXT_TOKENS, (self._longest - self._shortest) // CONTEXTS)
         self._kept: dict[int, StepCosts] = {}
         self._passes_s: dict[int, Float64] = {}
         self._expected: dict[tuple[int, TokenTree], ExpectedSeconds] = {}
@@ -54,7 +55,12 @@ class ContextCosts:
         """Return the context whose curves stand for one; None is the context planned for."""
         if context_tokens is None:
             return self._planned
-        return min(self._longest, max(self._shortest, CONTEXT_TOKENS * round(context_tokens / CONTEXT_TOKENS)))
+        return min(self._longest, max(self._shortest, self._rounding * round(context_tokens / self._rounding)))
+
+    def prepare(self) -> None:
+        """Have the curves of every context at hand."""
+        for context in {*range(self._shortest, self._longest, self._rounding), self._longest, self._planned}:
+            self.at(context)
 
     def at(self, context_tokens: int | None) -> StepCosts:
         """Return the curves at a context."""

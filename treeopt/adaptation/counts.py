@@ -103,20 +103,29 @@ def outcomes_along(ranks: AcceptedRanks, tree: TokenTree, depths: int, branching
     """
     found = Outcomes.none(depths, branching)
     columns = np.arange(branching)
-    for text, step_tokens in zip(ranks.ranks, ranks.step_tokens(tree), strict=True):
-        roots = _roots(step_tokens.tolist(), len(text) - tree.max_depth)
-        for depth in range(min(tree.max_depth, depths)):
-            rank = text[roots[step_tokens[roots] > depth] + depth]  # of the children of nodes that steps came to
-            tried = np.where(rank == REJECTED, branching, rank)
-            found.tried[depth] += (columns <= tried[:, None]).sum(axis=0)
-            found.accepted[depth] += (columns == rank[:, None]).sum(axis=0)
+    tokens, text = np.concatenate(ranks.step_tokens(tree)), np.concatenate(ranks.ranks)
+    roots = _roots(tokens.tolist(), [len(each) for each in ranks.ranks], tree.max_depth)
+    for depth in range(min(tree.max_depth, depths)):
+        rank = text[roots[tokens[roots] > depth] + depth]  # of the children of nodes that steps came to
+        tried = np.where(rank == REJECTED, branching, rank)
+        found.tried[depth] += (columns <= tried[:, None]).sum(axis=0)
+        found.accepted[depth] += (columns == rank[:, None]).sum(axis=0)
     return found
 
 
-def _roots(lengths: list[int], end: int) -> Int64:
-    """Return where steps of these lengths begin, one after the other, before `end`."""
-    found, position = [], 0
-    while position < end:
-        found.append(position)
-        position += lengths[position]
+def _roots(tokens: list[int], lengths: list[int], most: int) -> Int64:
+    """Return where steps begin in texts that stand one behind the other, one step after the other in each.
+
+    Args:
+        tokens: of a step that begins at each position.
+        lengths: of the texts.
+        most: accepted tokens of the longest step: no step begins where it might not fit.
+    """
+    found, first = [], 0
+    for length in lengths:
+        position = first
+        first += length
+        while position < first - most:
+            found.append(position)
+            position += tokens[position]
     return np.array(found, np.int64)

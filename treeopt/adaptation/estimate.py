@@ -1,11 +1,11 @@
 """What counted outcomes say of every rank and depth, those that were never tried included.
 
-    log odds(h[d, k]) = log odds of the profile + shift[k] + what cell (d, k) itself says
+    log odds(h[d, k]) = log odds before + shift[k] + what cell (d, k) itself says
 
 h[d, k] is how often the child of rank k at depth d is accepted once it is tried.  A draft that became worse became worse
 at every depth, so the shift of a rank is common to all depths; it is found by maximum posterior (Newton's method on the
-binomial likelihood, a normal prior around 0).  Every cell then counts `PRIOR_OUTCOMES` of what the shift makes of the
-profile beside its own outcomes.  No outcome: the profile as it is, so that nothing changes before something was counted.
+binomial likelihood, a normal prior around 0).  Every cell then counts `PRIOR_OUTCOMES` of what the shift makes of what
+was known before, beside its own outcomes.  No outcome: what was known, so that nothing changes before something is counted.
 """
 
 from dataclasses import dataclass
@@ -22,11 +22,9 @@ GROUPS = 3
 PRIOR_OUTCOMES = 40.0
 """By how many outcomes of a cell the shifted profile is outweighed."""
 SHIFT_SD = 2.0
-"""Of the first rank's shift before anything was counted, in log odds."""
+"""Of the first rank's shift, in log odds, where anything may have changed."""
 LATER_SD, FOLLOWING = 0.3, 0.5
 """Of a later rank's: so much, and such a share of how far the first rank's shift went."""
-ALIKE = 2.0
-"""Outcomes near one another are alike: so many tell what one independent outcome would."""
 LEAST = 1e-4
 """Nothing is taken to be accepted less often than this, or more often than 1 less this."""
 ROUNDS = 8
@@ -38,11 +36,17 @@ class Learnt:
 
     Args:
         outcomes: counted.
-        known: (D, K), how often each rank was accepted once tried, before anything was counted.
+        known: (D, K), how often each rank was accepted once tried, as the profile has it.
+        before: (D, K) or a number, what is known besides, in log odds.
+        sd: standard deviation of the first rank's shift before anything was counted.
+        alike: outcomes that tell what one independent outcome would.
     """
 
     outcomes: Outcomes
     known: Float64
+    before: Float64 | float = 0.0
+    sd: float = SHIFT_SD
+    alike: float = 1.0
 
     @cached_property
     def expected(self) -> Float64:
@@ -53,20 +57,20 @@ class Learnt:
     @cached_property
     def shift(self) -> Float64:
         """(D, K): what is added to the profile's log odds."""
-        return log_odds(np.clip(self.expected, LEAST, 1 - LEAST)) - self._odds
+        return log_odds(np.clip(self.expected, LEAST, 1 - LEAST)) - log_odds(self.known)
 
     def draws(self, generator: np.random.Generator) -> Float64:
         """Return (draws, D, K): what the shift may be as well."""
         noise = generator.standard_normal((DRAWS, 1, GROUPS))[..., self._group]
         drawn = probability(self._odds + self._shift + self._shift_sd * noise)
-        accepted = (self.outcomes.accepted + PRIOR_OUTCOMES * drawn) / ALIKE
-        rejected = (self.outcomes.tried - self.outcomes.accepted + PRIOR_OUTCOMES * (1 - drawn)) / ALIKE
+        accepted = (self.outcomes.accepted + PRIOR_OUTCOMES * drawn) / self.alike
+        rejected = (self.outcomes.tried - self.outcomes.accepted + PRIOR_OUTCOMES * (1 - drawn)) / self.alike
         cells = generator.beta(np.maximum(accepted, LEAST), np.maximum(rejected, LEAST))
-        return log_odds(np.clip(cells, LEAST, 1 - LEAST)) - self._odds
+        return log_odds(np.clip(cells, LEAST, 1 - LEAST)) - log_odds(self.known)
 
     @cached_property
     def _odds(self) -> Float64:
-        return log_odds(self.known)
+        return np.asarray(log_odds(self.known) + self.before)
 
     @cached_property
     def _group(self) -> Int64:
@@ -79,10 +83,9 @@ class Learnt:
         found: list[tuple[float, float]] = []
         for group in range(int(self._group[-1]) + 1):
             ranks = slice(group, group + 1 if group < GROUPS - 1 else None)
-            sd = LATER_SD + FOLLOWING * abs(found[0][0]) if found else SHIFT_SD
-            found.append(
-                _shift(self.outcomes.tried[:, ranks], self.outcomes.accepted[:, ranks], self._odds[:, ranks], sd)
-            )
+            sd = LATER_SD + FOLLOWING * abs(found[0][0]) if found else self.sd
+            tried, accepted = (each[:, ranks] / self.alike for each in self.outcomes)
+            found.append(_shift(tried, accepted, self._odds[:, ranks], sd))
         return found
 
     @property
@@ -124,6 +127,11 @@ def probability(odds: Float64) -> Float64:
     return np.asarray(np.clip(1 / (1 + np.exp(-np.clip(odds, -30, 30))), LEAST, 1 - LEAST))
 
 
+def shifted(p: Float64, shift: Float64) -> Float64:
+    """Return probabilities with their log odds moved."""
+    return probability(log_odds(p) + shift)
+
+
 def surprise(outcomes: Outcomes, expected: Float64) -> float:
     """Return by how many standard errors outcomes are off what was expected of them, (D, K): first ranks, or all later.
 
@@ -142,8 +150,8 @@ def _shift(tried: Float64, accepted: Float64, odds: Float64, sd: float) -> tuple
     shift, precision = 0.0, 1 / sd**2
     for _ in range(ROUNDS):
         p = probability(odds + shift)
-        slope = float((accepted - tried * p).sum()) / ALIKE - shift * precision
-        curvature = float((tried * p * (1 - p)).sum()) / ALIKE + precision
+        slope = float((accepted - tried * p).sum()) - shift * precision
+        curvature = float((tried * p * (1 - p)).sum()) + precision
         change = slope / curvature
         shift += float(np.clip(change, -1.0, 1.0))  # far away the likelihood is flat, and a whole step goes beyond
         if abs(change) < LEAST:

@@ -38,8 +38,8 @@ class MissedSteps:
     def __len__(self) -> int:
         return self._count
 
-    def note(self, text: int, before: Sequence[int], token: int, logits: Tensor) -> None:
-        """Remember a step that committed one token behind a text, sampled from logits (1, V)."""
+    def note(self, text: int, before: Sequence[int], token: int, logits: Tensor, node: int = 0) -> None:
+        """Remember a step that committed one token behind a text, sampled from one of the rows of logits (n, V)."""
         if text != self._text or not self._tokens:
             self.forget()
             self._text, self._tokens = text, list(before[-CONTEXT_TOKENS:])
@@ -47,7 +47,7 @@ class MissedSteps:
         self._count = min(self._count + 1, self._most)
         del self._tokens[: -self._most - CONTEXT_TOKENS]
         if self._sampled:
-            self._logits.append(logits.clone())  # the next pass writes over them
+            self._logits.append(logits[node : node + 1].clone())  # the next pass writes over them
             del self._logits[: -self._most]
 
     def forget(self) -> None:

@@ -10,6 +10,7 @@ from tests.support.decoded import PROMPT
 from tests.support.invented_machines import DEPTH, NODES, profile_of, seconds
 from tests.support.toy_distribution import FEW, LENGTH, SAMPLINGS, ToyDistribution
 from treeopt.adaptation import Recalibration, recalibration
+from treeopt.adaptation.comparison import Comparison
 from treeopt.planner import plan
 from treeopt.runtime import Decoder, load_model
 from treeopt.runtime.decoding.observer import StepSeconds, observers
@@ -54,7 +55,8 @@ class Restless(Recalibration):
     def _solve(self, why):  # noqa: ARG002
         tree = next(self.following)
         self._decoder.change_tree(tree)
-        self._take(tree)
+        self._ways.way = tree
+        self._take()
 
 
 def both(draft, adapting):
@@ -67,7 +69,7 @@ def both(draft, adapting):
 def restless(monkeypatch):
     """Have every fourth step change the tree."""
     monkeypatch.setattr(recalibration, "LOOK_STEPS", 4)
-    monkeypatch.setattr(Recalibration, "_reason", lambda _: "a test")
+    monkeypatch.setattr(Comparison, "reason", lambda _: "a test")
     return Restless(profile_of(MACHINE, POOR))
 
 

@@ -1,0 +1,147 @@
+"""Texts that differ: how much is measured beside the law that drew them, and what one text says of all others."""
+
+import numpy as np
+import pytest
+
+from tests.adaptation.test_recalibration import BAD, GOOD, MACHINE
+from tests.support.invented_machines import DEPTH, NODES, acceptance, profile
+from tests.support.invented_machines import latency as invented_latency
+from tests.support.simulated_decoding import SimulatedDecoder
+from treeopt.adaptation import Recalibration
+from treeopt.adaptation.counts import Outcomes
+from treeopt.adaptation.estimate import log_odds, probability
+from treeopt.adaptation.texts import CHANGED_AT_ONCE, TextOutcomes, Variation
+from treeopt.planner import plan
+from treeopt.records.acceptance import TextSums
+from treeopt.records.accepted_ranks import AcceptedRanks
+
+KNOWN = np.array([[0.7, 0.4, 0.2]] * 3)
+
+
+def drawn_texts(generator, texts, tokens, p, sd, alike=1):
+    """Return ranks of texts whose log odds are spread, and outcomes come `alike` times each."""
+    odds = log_odds(np.array(p)) + sd * generator.standard_normal(texts)
+    hits = [np.repeat(generator.random(tokens // alike) < share, alike) for share in probability(odds)]
+    return AcceptedRanks([np.where(text, 0, 1) for text in hits])
+
+
+@pytest.mark.parametrize("sd", [0.3, 0.8, 1.2])
+@pytest.mark.parametrize("alike", [1, 4])
+def test_variation_is_that_of_the_law_which_texts_were_drawn_from(sd, alike):
+    generator = np.random.default_rng(0)
+    found = Variation.of(drawn_texts(generator, 2000, 192, 0.7, sd, alike))
+    assert found.sd == pytest.approx(sd, rel=0.2)
+    assert found.alike == pytest.approx(alike, rel=0.15)
+
+
+@pytest.mark.parametrize("ranks", [None, AcceptedRanks([[0] * 200] * 3), AcceptedRanks([[0, 1, 0]] * 9)])
+def test_where_texts_do_not_tell_it_is_what_is_usual(ranks):
+    assert Variation.of(ranks) == Variation()
+
+
+def test_a_text_counts_as_so_many_independent_outcomes_as_its_share_is_spread():
+    generator, p, sd = np.random.default_rng(1), 0.6, 0.5
+    for tokens in (4, 40, 4000):
+        shares = probability(log_odds(np.array(p)) + sd * generator.standard_normal(40_000))
+        seen = generator.binomial(tokens, shares) / tokens
+        tried = np.zeros((1, 3))
+        tried[0] = tokens, 9 * tokens, 9 * tokens  # later ranks, of which nothing is to follow
+        counted = Variation(sd, 1.0).independent(Outcomes(tried, p * tried), np.full((1, 3), p))
+        variance = seen.var()
+        assert counted.tried[0, 0] == pytest.approx(p * (1 - p) / variance, rel=0.1)
+        assert counted.accepted[0, 0] / counted.tried[0, 0] == pytest.approx(p)
+
+
+def outcomes_of(p, tried):
+    counted = np.zeros_like(KNOWN)
+    counted[:, 0] = tried
+    return Outcomes(counted, p * counted)
+
+
+def test_one_text_that_is_unlike_moves_all_others_little_and_itself_much():
+    texts = TextOutcomes(Variation(1.2, 1.0), *KNOWN.shape)
+    texts.add(outcomes_of(0.3, 40), 40, KNOWN)
+    assert texts.end_stretch(KNOWN) is None
+    own, all_texts = texts.this_text(KNOWN).expected[0, 0], texts.expected(KNOWN)[0, 0]
+    assert own < 0.4
+    assert all_texts > 0.6
+    texts.end_text()
+    assert np.array_equal(texts.this_text(KNOWN).expected, texts.this_text(KNOWN).expected)
+    assert texts.this_text(KNOWN).expected[0, 0] == pytest.approx(all_texts, abs=1e-6)
+
+
+def test_texts_that_are_all_unlike_are_a_change_for_good():
+    texts = TextOutcomes(Variation(1.2, 1.0), *KNOWN.shape)
+    told = []
+    for _ in range(8):
+        texts.add(outcomes_of(0.1, 40), 40, KNOWN)
+        told.append(texts.end_stretch(KNOWN))
+        texts.end_text()
+    first = next(number for number, each in enumerate(told) if each is not None)
+    assert 1 <= first <= 6
+    assert "0.10 of first children in place of 0.70" in told[first]
+    assert texts.expected(KNOWN)[0, 0] < 0.2
+
+
+def test_texts_drawn_around_all_others_are_hardly_ever_a_change_for_good():
+    generator, variation = np.random.default_rng(2), Variation(0.9, 1.0)
+    changes = 0
+    for _ in range(40):
+        texts = TextOutcomes(variation, *KNOWN.shape)
+        for share in probability(log_odds(0.7) + variation.sd * generator.standard_normal(20)):
+            texts.add(outcomes_of(share, 40), 40, KNOWN)
+            changes += texts.end_stretch(KNOWN) is not None
+            texts.end_text()
+    assert changes < 12  # of 800 texts
+
+
+def test_another_passage_begins_anew():
+    texts = TextOutcomes(Variation(0.7, 1.0), *KNOWN.shape)
+    texts.add(outcomes_of(0.7, 60), 60, KNOWN)
+    texts.add(outcomes_of(0.5, 8), 8, KNOWN)
+    assert texts.of_text.tried[0, 0] > 40
+    texts.add(outcomes_of(0.0, 16), 16, KNOWN)
+    assert texts.of_text.tried[0, 0] == 16
+    assert texts.odd(outcomes_of(0.0, 16), KNOWN) > CHANGED_AT_ONCE
+
+
+class TextsDecoder(SimulatedDecoder):
+    """Texts of so many tokens, each with a table of its own."""
+
+    def decode_texts(self, observer, tables, tokens):
+        start_s = self.now_s
+        for table in tables:
+            self.table, self.number = table, self.number + 1
+            end = self.tokens + tokens
+            while self.tokens < end:
+                self.decode(observer, 1)
+        return self.now_s - start_s
+
+
+def unlike(generator, count, rows):
+    """Return tables of texts whose first ranks' log odds are spread by 1.3."""
+    odds = log_odds(np.array(rows[0][0])) + 1.3 * generator.standard_normal(count)
+    return [[[float(p), *((1 - p) * np.array([0.3, 0.1, 0.05])).tolist()]] * DEPTH for p in probability(odds)]
+
+
+@pytest.mark.parametrize(("table", "seed"), [(GOOD, 0), (GOOD, 1), (BAD, 0), (BAD, 1)])
+def test_where_texts_differ_and_nothing_else_changes_nothing_is_lost(table, seed):
+    generator = np.random.default_rng(seed)
+    measured, decoded = unlike(generator, 40, table), unlike(generator, 30, table)
+    ranks = [
+        [int(np.searchsorted(np.cumsum(each[0]), u, side="right")) for u in generator.random(96)] for each in measured
+    ]
+    ranks = AcceptedRanks([[-1 if rank >= 4 else rank for rank in text] for text in ranks])
+    tables = [AcceptedRanks([text]).table(DEPTH, 4).p for text in ranks.ranks]
+    sums = TextSums(np.full((len(tables), DEPTH), 96.0), 96 * np.array(tables))
+    told = profile([invented_latency(MACHINE)], [acceptance(sums.table().p, texts=sums, accepted_ranks=ranks)])
+    tree = plan(told, NODES).choice.tree
+
+    def seconds(observer):
+        decoder = TextsDecoder(tree, table, MACHINE, max_nodes=NODES, seed=seed)
+        if observer is not None:
+            observer.attach(decoder)
+        return decoder.decode_texts(observer, decoded, 150)
+
+    recalibration = Recalibration(told, now_s=lambda: 0.0)
+    assert seconds(recalibration) < 1.005 * seconds(None), recalibration.changes

@@ -1,0 +1,168 @@
+"""What was accepted in this text, and in all of them: one text differs from the next by more than chance.
+
+    log odds(h of a text) = log odds(h of all texts) + d,   d ~ N(0, sd^2)
+
+so that n outcomes of one text tell of all texts what n' independent ones would, 1 / n' = alike / n + sd^2 h (1 - h):
+however long a text is, it is one text (a random effect; Gelman and Hill, 2007, section 12.5).  `sd` and `alike` are those
+of the texts that the profile was measured on.
+"""
+
+from collections.abc import Sequence
+from math import sqrt
+from typing import NamedTuple
+
+import numpy as np
+
+from treeopt.adaptation.counts import AgedOutcomes, Outcomes, told_acceptance
+from treeopt.adaptation.estimate import SHIFT_SD, Learnt, shifted, surprise
+from treeopt.arrays import Bool, Float64
+from treeopt.records.accepted_ranks import AcceptedRanks
+
+TEXT_STEPS = 64
+"""Within a text a step counts half after so many further ones: passages differ too."""
+ANOTHER_PASSAGE = 4.5
+"""Standard errors by which a few steps are off where another passage begins: those before say nothing of it."""
+STRETCHES = 8
+"""After so many further texts, or stretches of a long one, one counts half."""
+LATEST = 0.7
+"""Of the stretches that tell whether something changed, what each counts beside the next one."""
+CHANGED, CHANGED_AT_ONCE = 3.0, 5.0
+"""Standard errors by which the latest texts are off where something changed for good, and by which one alone is."""
+UNCHANGED_SD = 0.5
+"""Of the first rank's shift, in log odds, as long as nothing did."""
+LEAST_TRIED = 8.0
+"""Outcomes that are worth a stretch."""
+WINDOW = 16
+"""Positions within which outcomes are compared with chance."""
+LEAST_SD = 0.2
+LEAST_VARIANCE = 0.01
+
+
+class Variation(NamedTuple):
+    """How much texts differ, and by how much more outcomes vary within a text than chance has it."""
+
+    sd: float = 0.7
+    """Standard deviation of texts' log odds of acceptance around those of all."""
+    alike: float = 2.0
+    """Outcomes near one another are alike: so many tell what one independent outcome would."""
+
+    @classmethod
+    def of(cls, ranks: AcceptedRanks | None) -> "Variation":
+        """Return that of measured texts, by the method of moments; without two texts of some length what is usual."""
+        texts = [] if ranks is None else [each == 0 for each in ranks.ranks if len(each) >= 2 * WINDOW]
+        shares = np.array([float(each.mean()) for each in texts])
+        p = float(shares.mean()) if len(texts) > 1 else 0.0
+        variance = p * (1 - p)
+        if variance < LEAST_VARIANCE:
+            return cls()
+        alike = _alike(texts)
+        length = float(np.mean([len(each) for each in texts]))
+        between = float(shares.var(ddof=1)) - alike * variance / length
+        return cls(max(LEAST_SD, max(0.0, between) ** 0.5 / variance), alike)
+
+    def independent(self, found: Outcomes, expected: Float64) -> Outcomes:
+        """Return outcomes of one text as the fewer ones, of texts each its own, that tell as much of all texts.
+
+        Args:
+            found: of one text.
+            expected: (D, K), how often each rank is accepted once tried.
+        """
+        tried = float(found.tried[:, 0].sum())  # of first ranks: later ones are tried where these are wrong
+        if tried == 0:
+            return found
+        p = float(found.tried[:, 0] @ expected[:, 0]) / tried
+        share = 1 / (self.alike + tried * self.sd**2 * max(LEAST_VARIANCE, p * (1 - p)))
+        return Outcomes(share * found.tried, share * found.accepted)
+
+
+class TextOutcomes:
+    """Outcomes of this text and of all.
+
+    Args:
+        variation: between and within texts.
+        depths: D.
+        ranks: K.
+    """
+
+    def __init__(self, variation: Variation, depths: int, ranks: int) -> None:
+        self.variation = variation
+        self._none = Outcomes.none(depths, ranks)
+        self._text = AgedOutcomes(TEXT_STEPS, depths, ranks)
+        self._stretch = self._latest = self._all = self._none
+        self._shift: Float64 = self._none.tried
+        """Of all texts."""
+        self._solved_shift = self._shift
+        self._shift_sd = UNCHANGED_SD
+
+    @property
+    def of_text(self) -> Outcomes:
+        """What was counted in this text, older steps counting for less."""
+        return self._text.outcomes
+
+    def odd(self, found: Outcomes, expected: Float64) -> float:
+        """Return by how many standard errors outcomes of one text are off what was expected of it, (D, K)."""
+        return surprise(found, expected) / sqrt(self.variation.alike)
+
+    def add(self, found: Outcomes, steps: int, expected: Float64) -> None:
+        """Count the outcomes of so many steps of this text, of which (D, K) was expected."""
+        if self.odd(found, expected) > ANOTHER_PASSAGE:
+            self._text.outcomes = self._none
+        self._text.add(found, steps)
+        self._stretch = self._stretch.plus(found)
+
+    def end_text(self) -> None:
+        """Have the next step be of another text."""
+        self._text.outcomes = self._none
+
+    def end_stretch(self, known: Float64) -> str | None:
+        """Count this text, or so much of it, among all, and return in words what changed for good, None where nothing did.
+
+        Args:
+            known: (D, K), what the profile has of steps as those that are decoded.
+        """
+        if self._stretch.tried[:, 0].sum() < LEAST_TRIED:
+            return None
+        found = self.variation.independent(self._stretch, self.expected(known))
+        self._stretch = self._none
+        self._all = self._all.plus(found, 0.5 ** (1 / STRETCHES))
+        self._latest = self._latest.plus(found, LATEST)
+        solved_with = shifted(known, self._solved_shift)
+        off = (found, CHANGED_AT_ONCE), (self._latest, CHANGED)
+        changed = next((each for each, errors in off if surprise(each, solved_with) > errors), None)
+        if changed is not None:  # what was before says nothing now
+            self._all = self._latest = changed
+            self._shift_sd = SHIFT_SD
+        self._shift = self.all_texts(known).shift
+        return None if changed is None else told_acceptance(changed, solved_with)
+
+    def solved(self) -> None:
+        """Have what is known of all texts be what changes are noticed beside."""
+        self._solved_shift = self._shift
+
+    def all_texts(self, known: Float64) -> Learnt:
+        """Return what is known of all texts.
+
+        Args:
+            known: (D, K), what the profile has of steps as those that are decoded.
+        """
+        return Learnt(self._all, known, sd=self._shift_sd)
+
+    def this_text(self, known: Float64) -> Learnt:
+        """Return what is known of this text: that of all texts, and what was counted in it."""
+        return Learnt(self.of_text, known, before=self._shift, sd=self.variation.sd, alike=self.variation.alike)
+
+    def expected(self, known: Float64) -> Float64:
+        """Return (D, K): how often each rank is accepted once tried in a text of which nothing is known yet."""
+        return shifted(known, self._shift)
+
+
+def _alike(texts: Sequence[Bool]) -> float:
+    """Return the variance of outcomes within windows of texts beside that of independent ones, at least 1."""
+    squares = variance = 0.0
+    for text in texts:
+        windows = len(text) // WINDOW
+        found = text[: windows * WINDOW].reshape(windows, WINDOW).mean(axis=1)
+        p = float(text.mean())
+        squares += WINDOW * float(((found - p) ** 2).sum())
+        variance += (windows - 1) * p * (1 - p)
+    return max(1.0, squares / variance) if variance > 0 else 1.0
