@@ -34,7 +34,7 @@ from treeopt.planner.chains import fastest_length
 from treeopt.profiler import Journal
 from treeopt.profiler.bench.race import race
 from treeopt.profiler.engine import Probe, ProbeSettings
-from treeopt.profiler.engine_profile import engine_profile
+from treeopt.profiler.engine_profile import engine_profile, heading_of
 from treeopt.profiler.machine import processor
 from treeopt.records.results import EngineBench, EngineRow
 from treeopt.report.engine_bench import engine_bench_json
@@ -116,7 +116,9 @@ def race_engine(name: str, folder: Path, case: Case) -> None:
         show(runs[-1])
     if case.usual:
         RESULTS.mkdir(parents=True, exist_ok=True)
-        (RESULTS / f"{name}.json").write_text(json.dumps([json.loads(engine_bench_json(each)) for each in runs]))
+        (RESULTS / f"{name}.json").write_text(
+            json.dumps([json.loads(engine_bench_json(heading_of(launch), each)) for each in runs])
+        )
 
 
 def plot(path: Path) -> None:

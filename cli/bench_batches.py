@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from treeopt.cli.bench_pair import load_fitting
+from treeopt.cli.bench_pair import heading_here, load_fitting
 from treeopt.cli.bench_tree import promised_model
 from treeopt.cli.options.bench import REPEATS, BenchOptions
 from treeopt.cli.options.inputs import load_profile, read_any_tree
@@ -34,10 +34,12 @@ def bench_batches(asked: BenchOptions) -> None:
     _warn_of_times(profile, drafts, asked)
     from treeopt.profiler.bench.batches import batch_bench
     from treeopt.report.batch_bench import batch_bench_json, batch_bench_table
+    from treeopt.report.bench_heading import headed_table
 
     race = _race(models, drafts, rivals, asked)
     found = batch_bench(race, rivals)
-    asked.publish(batch_bench_table(found), batch_bench_json(found))
+    heading = heading_here(models)
+    asked.publish(headed_table(heading, batch_bench_table(found)), batch_bench_json(heading, found))
     if asked.plot is not None:
         from treeopt.report.batch_figure import save_batch_figure
 
@@ -118,21 +120,19 @@ def _planned(
     profile: "Profile", sizes: list[int], asked: BenchOptions
 ) -> "tuple[TokenModel, Mapping[int, BatchRivals]]":
     """Return the same of the plans for each size, all by the rule that is best for the fewest texts."""
-    from dataclasses import replace
-
     from treeopt.planner import PlanRequest
-    from treeopt.planner.batch_rivals import one_rule, planned_rivals
+    from treeopt.planner.batch_rivals import planned_rivals, plans_of_sizes
 
     request = PlanRequest(rule=asked.rule, temperature=asked.temperature, lossy=asked.lossy)
     try:
-        first = one_rule(profile, request, sizes)
-        checked_rule(first.rule, lossy=asked.lossy)
-        request = replace(request, rule=first.rule, temperature=first.temperature)
-        return first.model.drafts, planned_rivals(profile, request, sizes)
+        plans = plans_of_sizes(profile, request, sizes)
     except InfeasibleError as error:
         text = str(error).removesuffix("Profile there, or allow it with extrapolate=True.")
         listed = ",".join(map(str, sorted({1, *sizes})))
         raise InfeasibleError(f"{text}Measure them: treeopt profile --batch-sizes {listed}.") from None
+    first = plans[sizes[0]]
+    checked_rule(first.rule, lossy=asked.lossy)
+    return first.model.drafts, planned_rivals(plans)
 
 
 def _warn_of_times(profile: "Profile", drafts: "TokenModel", asked: BenchOptions) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from treeopt import bundled
-from treeopt.cli.bench_pair import load_fitting
+from treeopt.cli.bench_pair import heading_here, load_fitting
 from treeopt.cli.options.bench import BenchOptions
 from treeopt.errors import TreeoptError
 from treeopt.report.plan_text import models_and_machine
@@ -35,7 +35,7 @@ def bench_drift(asked: BenchOptions) -> None:
     )
     streams = _streams(asked, models, effort)
     rows = bench.run(streams, asked.repeats or 1)
-    asked.publish(drift_table(rows), drift_json(rows))
+    asked.publish(drift_table(rows), drift_json(heading_here(models), rows))
     if asked.plot is not None:
         from treeopt.profiler.machine import describe_machine
         from treeopt.report.drift_figure import save_drift_figure
@@ -73,6 +73,7 @@ def _streams(asked: BenchOptions, models: "ModelPair", effort: "DriftEffort") ->
     """Return the streams that are asked for; click.UsageError for a name that none has."""
     from treeopt.methods.drift_streams import StreamTexts, streams_of
     from treeopt.methods.prose import PROSE
+    from treeopt.methods.stream_names import named
     from treeopt.texts.prompts import bench_prompts, profile_prompts
 
     prompts = asked.prompts.load(models.tokenizer)
@@ -91,8 +92,8 @@ def _streams(asked: BenchOptions, models: "ModelPair", effort: "DriftEffort") ->
         return found
     names = [name.strip() for name in asked.streams.split(",")]
     for name in names:
-        if not any(name in stream.name for stream in found):
+        if not any(named(name, stream.name) for stream in found):
             raise click.UsageError(
                 f"--streams: expected parts of {', '.join(each.name for each in found)}. Got {name!r}."
             )
-    return tuple(stream for stream in found if any(name in stream.name for name in names))
+    return tuple(stream for stream in found if any(named(name, stream.name) for name in names))

@@ -110,6 +110,8 @@ def _publish(asked: BenchOptions, profile: "Profile", client: "EngineClient", la
     from treeopt.planner import step_model
     from treeopt.planner.chains import fastest_length
     from treeopt.profiler.bench.race import race
+    from treeopt.profiler.engine_profile import heading_of
+    from treeopt.report.bench_heading import headed_table
     from treeopt.report.engine_bench import engine_bench_json, engine_bench_table
 
     model = step_model(profile, temperature=asked.temperature)
@@ -118,7 +120,8 @@ def _publish(asked: BenchOptions, profile: "Profile", client: "EngineClient", la
     _warn_of_differences(profile, client, launch, settings)
     with tqdm(total=settings.waves, desc="race      ", unit="text", disable=None) as bar:
         found = race(client, launch, settings, model, chosen, bar.update)
-    asked.publish(engine_bench_table(found, default), engine_bench_json(found))
+    heading = heading_of(launch)
+    asked.publish(headed_table(heading, engine_bench_table(found, default)), engine_bench_json(heading, found))
     if asked.plot is not None:
         from treeopt.report.engine_figure import save_engine_figure
         from treeopt.report.profile_words import raced_today

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from treeopt.cli.bench_pair import check_whole, load_fitting
+from treeopt.cli.bench_pair import check_whole, heading_here, load_fitting
 from treeopt.cli.options.bench import REPEATS, BenchOptions
 from treeopt.cli.options.inputs import load_profile
 from treeopt.cli.options.rule import checked_rule
@@ -30,7 +30,7 @@ def bench_grid(asked: BenchOptions) -> None:
     plain_s = float(found.model.costs.verify_s[1])
     asked.publish(
         grid_table(rows, plain_s, plain_is_fastest=found.choice.kind == "plain"),
-        grid_json(rows, plain_s, acceptance),
+        grid_json(heading_here(models), rows, plain_s, acceptance),
     )
     if asked.plot is not None:
         from treeopt.report.grid_figure import save_grid_figure

@@ -9,6 +9,7 @@ from treeopt.cli.other_programs import warn_of_other_programs
 from treeopt.errors import InterruptionError
 
 if TYPE_CHECKING:
+    from treeopt.records.bench_heading import BenchHeading
     from treeopt.records.profile import Profile
     from treeopt.runtime.models.pair import ModelPair
     from treeopt.trees import TreeFile
@@ -34,6 +35,14 @@ def load_fitting(
         warn_of_tree(tree, planned.provenance, here)
     warn_of_other_programs(models.target)
     return models
+
+
+def heading_here(models: "ModelPair") -> "BenchHeading":
+    """Return what a bench that has just ended is of."""
+    from treeopt.profiler.machine import describe_machine, now
+    from treeopt.records.bench_heading import BenchHeading
+
+    return BenchHeading(created=now(), machine=describe_machine(models.target.device), pair=models.described)
 
 
 def check_whole(decoded: int, asked: int) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.bench_pair import load_fitting
+from treeopt.cli.bench_pair import heading_here, load_fitting
 from treeopt.cli.options.bench import BenchOptions
 from treeopt.cli.options.inputs import load_profile
 from treeopt.errors import InvalidValueError
@@ -25,6 +25,7 @@ def bench_systems(systems: str, asked: BenchOptions) -> None:
     profile = load_profile(asked.profile_path) if asked.profile_named else None
     models = load_fitting(asked, profile)
     from treeopt.methods.running import ContestRequest, run_contest
+    from treeopt.report.bench_heading import headed_table
     from treeopt.report.methods_bench import methods_json, methods_table
     from treeopt.texts.prompts import bench_prompts, profile_prompts
 
@@ -36,7 +37,8 @@ def bench_systems(systems: str, asked: BenchOptions) -> None:
         ContestRequest(names=names, temperatures=_temperatures(asked, profile), effort=_effort(asked), profile=profile),
         announce=lambda what: click.echo(what, err=True),
     )
-    asked.publish(methods_table(rows), methods_json(rows))
+    heading = heading_here(models)
+    asked.publish(headed_table(heading, methods_table(rows)), methods_json(heading, rows))
     if asked.plot is not None:
         from treeopt.profiler.machine import describe_machine
         from treeopt.report.methods_figure import save_methods_figure

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from treeopt.cli.bench_pair import check_whole, load_fitting
+from treeopt.cli.bench_pair import check_whole, heading_here, load_fitting
 from treeopt.cli.options.bench import REPEATS, BenchOptions
 from treeopt.cli.options.inputs import load_profile, read_any_tree
 from treeopt.cli.options.rule import checked_rule, planned_rule
@@ -39,7 +39,7 @@ def bench_tree(tree: Path, asked: BenchOptions) -> None:
         lossy=asked.lossy,
     )
     measured = bench_planned(models, planned, workload, decoding, loaded=loaded)
-    asked.publish(tree_bench_table(promised, measured), tree_bench_json(promised, measured))
+    asked.publish(tree_bench_table(promised, measured), tree_bench_json(heading_here(models), promised, measured))
     check_whole(measured.prompts, len(held_out))
 
 

@@ -17,6 +17,7 @@ from treeopt.files.whole_files import STANDARD_STREAM, read_bytes, write_text
 
 if TYPE_CHECKING:
     from treeopt.planner import PlanRequest
+    from treeopt.report.bench_file import Bench
     from treeopt.report.html.contents import Contents, LabelledBench, LabelledTree
 
 
@@ -64,7 +65,7 @@ def _contents(paths: Sequence[Path], request: "PlanRequest") -> "Contents":
         raise click.UsageError(f"expected one profile. Got {', '.join(map(str, profiles))}: write a page for each.")
     profile = load_profile(profiles[0]) if profiles else None
     trees: list[LabelledTree] = []
-    benches: list[LabelledBench] = []
+    benches: list[LabelledBench[Bench]] = []
     for path in paths:
         if path not in profiles:
             _read(path, trees, benches)
@@ -72,7 +73,7 @@ def _contents(paths: Sequence[Path], request: "PlanRequest") -> "Contents":
     return Contents(planned=planned, trees=tuple(trees), benches=tuple(benches))
 
 
-def _read(path: Path, trees: "list[LabelledTree]", benches: "list[LabelledBench]") -> None:
+def _read(path: Path, trees: "list[LabelledTree]", benches: "list[LabelledBench[Bench]]") -> None:
     """Add the trees or the benches that a file holds."""
     from treeopt.report.bench_file import MAX_BYTES, is_bench, parse_benches
     from treeopt.report.html.contents import LabelledBench, LabelledTree
@@ -88,6 +89,6 @@ def _read(path: Path, trees: "list[LabelledTree]", benches: "list[LabelledBench]
                 ) from None
             found = parse_benches(path, text)
             names = [str(path)] if len(found) == 1 else [f"{path}, number {place + 1}" for place in range(len(found))]
-            benches += [LabelledBench(name, each) for name, each in zip(names, found, strict=True)]
+            benches += [LabelledBench(name, each.bench, each.heading) for name, each in zip(names, found, strict=True)]
             return
     trees.append(LabelledTree(str(path), read_any_tree(path)))

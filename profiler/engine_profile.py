@@ -10,6 +10,7 @@ from treeopt.errors import InfeasibleError
 from treeopt.profiler.engine import Probe, ProbeSettings, Sample
 from treeopt.profiler.machine import now, processor
 from treeopt.records.acceptance import TextSums
+from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.engine import ChainCounts, ChainLatency, EngineRun, EngineSetting, TimedChain
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.machine import Machine, Pair
@@ -70,6 +71,11 @@ def pair_of(launch: Launch) -> Pair:
         target_digest=path_digest(target),
         draft_digest=path_digest(draft),
     )
+
+
+def heading_of(launch: Launch) -> BenchHeading:
+    """Return what a race in an engine that has just ended is of."""
+    return BenchHeading(created=now(), machine=machine_of(launch), pair=pair_of(launch))
 
 
 def _name(path: str) -> str:

@@ -21,8 +21,8 @@ from treeopt.cli.options.values import (
     MEASURED_RULE,
     METHOD_LIST,
     PROBED_ENGINE,
+    STREAM_LIST,
     TEMPERATURES,
-    TEXT,
 )
 from treeopt.files.picture_file import checked_suffix
 from treeopt.files.whole_files import STANDARD_STREAM, write_text
@@ -128,9 +128,10 @@ class BenchOptions:
     streams: str | None = field(
         metadata=option(
             "--streams",
-            type=TEXT,
+            type=STREAM_LIST,
             metavar="NAMES",
-            help="With --drift: some of the streams, parts of their names with commas between; by default all.",
+            help="With --drift: some of the streams, parts of their names with commas between, dashes for spaces where "
+            "you like; by default all.",
         )
     )
     spoil: float = field(

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from tests.adaptation.test_recalibration import BAD, GOOD, MACHINE
-from tests.support.invented_machines import DEPTH, NODES, acceptance, profile
-from tests.support.invented_machines import latency as invented_latency
+from tests.support.invented_machines import DEPTH, NODES, acceptance, latency, profile
 from tests.support.simulated_decoding import SimulatedDecoder
 from treeopt.adaptation import Recalibration
 from treeopt.adaptation.counts import Outcomes
@@ -13,6 +12,7 @@ from treeopt.adaptation.estimate import log_odds, probability
 from treeopt.adaptation.texts import CHANGED_AT_ONCE, TextOutcomes, Variation
 from treeopt.planner import plan
 from treeopt.records.acceptance import TextSums
+from treeopt.records.acceptance_counts import REJECTED
 from treeopt.records.accepted_ranks import AcceptedRanks
 
 KNOWN = np.array([[0.7, 0.4, 0.2]] * 3)
@@ -124,24 +124,44 @@ def unlike(generator, count, rows):
     return [[[float(p), *((1 - p) * np.array([0.3, 0.1, 0.05])).tolist()]] * DEPTH for p in probability(odds)]
 
 
+def measured(generator, rows):
+    """Return a profile of texts that are spread so, with their ranks."""
+    texts = []
+    for table in unlike(generator, 40, rows):
+        ranks = np.searchsorted(np.cumsum(table[0]), generator.random(96), side="right")
+        texts.append(np.where(ranks < 4, ranks, REJECTED))
+    tables = [AcceptedRanks([text]).table(DEPTH, 4).p for text in texts]
+    sums = TextSums(np.full((len(tables), DEPTH), 96.0), 96 * np.array(tables))
+    return profile([latency(MACHINE)], [acceptance(sums.table().p, texts=sums, accepted_ranks=AcceptedRanks(texts))])
+
+
+def begun(told, table, seed, *, adapted=True):
+    """Return a decoder with a profile's plan, and its re-calibration."""
+    decoder = TextsDecoder(plan(told, NODES).choice.tree, table, MACHINE, max_nodes=NODES, seed=seed)
+    recalibration = Recalibration(told, now_s=lambda: 0.0) if adapted else None
+    if recalibration is not None:
+        recalibration.attach(decoder)
+    return decoder, recalibration
+
+
 @pytest.mark.parametrize(("table", "seed"), [(GOOD, 0), (GOOD, 1), (BAD, 0), (BAD, 1)])
 def test_where_texts_differ_and_nothing_else_changes_nothing_is_lost(table, seed):
     generator = np.random.default_rng(seed)
-    measured, decoded = unlike(generator, 40, table), unlike(generator, 30, table)
-    ranks = [
-        [int(np.searchsorted(np.cumsum(each[0]), u, side="right")) for u in generator.random(96)] for each in measured
-    ]
-    ranks = AcceptedRanks([[-1 if rank >= 4 else rank for rank in text] for text in ranks])
-    tables = [AcceptedRanks([text]).table(DEPTH, 4).p for text in ranks.ranks]
-    sums = TextSums(np.full((len(tables), DEPTH), 96.0), 96 * np.array(tables))
-    told = profile([invented_latency(MACHINE)], [acceptance(sums.table().p, texts=sums, accepted_ranks=ranks)])
-    tree = plan(told, NODES).choice.tree
+    told, decoded = measured(generator, table), unlike(generator, 30, table)
+    adapted, fixed = (begun(told, table, seed, adapted=each) for each in (True, False))
+    adapted_s, fixed_s = (decoder.decode_texts(each, decoded, 150) for decoder, each in (adapted, fixed))
+    assert adapted_s < 1.005 * fixed_s, adapted[1].changes
 
-    def seconds(observer):
-        decoder = TextsDecoder(tree, table, MACHINE, max_nodes=NODES, seed=seed)
-        if observer is not None:
-            observer.attach(decoder)
-        return decoder.decode_texts(observer, decoded, 150)
 
-    recalibration = Recalibration(told, now_s=lambda: 0.0)
-    assert seconds(recalibration) < 1.005 * seconds(None), recalibration.changes
+def test_a_text_that_is_unlike_is_drafted_in_a_way_of_its_own_and_the_next_one_soon_in_the_usual_one():
+    decoder, recalibration = begun(measured(np.random.default_rng(0), GOOD), GOOD, 3)
+    usual = decoder.tree
+    decoder.decode_texts(recalibration, [GOOD] * 3, 150)
+    assert decoder.tree == usual
+    decoder.decode_texts(recalibration, [BAD], 150)
+    assert decoder.tree.max_depth < usual.max_depth
+    decoder.decode_texts(recalibration, [GOOD], 150)
+    assert decoder.tree == usual, recalibration.changes
+    assert "this text: " in recalibration.changes[0].why
+    assert recalibration.changes[-1].after == usual
+    assert all(np.isfinite(each.noise) for each in recalibration.changes)  # it is written as JSON

@@ -16,13 +16,14 @@ import pytest
 
 from tests.cli.invented import invented
 from tests.support.pages import BATCHES, ENGINE, GRID, ROW, STREAM, Page, bench_of, everything, planned
+from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.drift import DriftStream, DriftStreams, TreeChange
 from treeopt.report.html.contents import Contents, LabelledBench, LabelledTree
 from treeopt.report.html.page import page
 from treeopt.trees import Provenance, TokenTree, TreeFile
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Locator
     from playwright.sync_api import Page as Tab
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: make browser-test")
@@ -88,6 +89,7 @@ def _named(names: tuple[str, ...]) -> Contents:
     pair = replace(profile.pair, target=names[0], draft=names[1], dtype=names[2])
     machine = replace(profile.machine, processor=names[0], device=names[3], system=names[4])
     found = planned(replace(profile, pair=pair, machine=machine, tool=names[0]))
+    raced = BenchHeading(tool=names[0], created=names[1], pair=replace(pair, draft=names[2]), machine=machine)
     known = [Provenance(pair=name, machine=name, rule=name, source=name) for name in names]
     trees = [TreeFile(tree=TokenTree([-1, 0, 0]), provenance=each) for each in known]
     benches = (
@@ -101,7 +103,7 @@ def _named(names: tuple[str, ...]) -> Contents:
     return Contents(
         planned=found,
         trees=tuple(LabelledTree(name, tree) for name, tree in zip(names, trees, strict=True)),
-        benches=tuple(LabelledBench(names[place % len(names)], each) for place, each in enumerate(benches)),
+        benches=tuple(LabelledBench(names[place % len(names)], each, raced) for place, each in enumerate(benches)),
     )
 
 
@@ -168,7 +170,7 @@ def test_the_pointer_is_told_what_it_is_above(browser: "Browser", written: Path)
     with seen(browser, written, viewport={"width": 1280, "height": 900}) as found:
         nodes = found.tab.locator("#tree-0 circle")
         assert nodes.count() == 6
-        nodes.nth(4).hover()
+        _shown(found.tab, nodes.nth(4)).hover()
         tip = found.tab.locator("#tip")
         assert tip.is_visible()
         assert tip.inner_text() == "node 4: path 0 1, rank 1 at depth 2, reached in 10 % of steps"
@@ -177,8 +179,15 @@ def test_the_pointer_is_told_what_it_is_above(browser: "Browser", written: Path)
         assert 0 <= box["x"] < box["x"] + box["width"] <= 1280
         found.tab.locator("h2").first.hover()
         assert not tip.is_visible()
-        found.tab.locator("#map rect").nth(20).hover()
+        _shown(found.tab, found.tab.locator("#map rect").nth(20)).hover()
         assert "times plain" in tip.inner_text()
+
+
+def _shown(tab: "Tab", element: "Locator") -> "Locator":
+    """Return an element that the page was scrolled to: what the pointer is told is gone when it scrolls."""
+    element.scroll_into_view_if_needed()
+    tab.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    return element
 
 
 def test_every_download_is_its_table(browser: "Browser", written: Path) -> None:

@@ -6,8 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.cli.invented import call, invented
+from treeopt.files.record_form import written_record
+from treeopt.profiler.machine import describe_machine
 from treeopt.records.profile import Pair, Profile, TimedTree
 from treeopt.records.step_latency import RuleSteps
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain, level_widths
@@ -64,6 +67,12 @@ def test_a_tree_is_raced_with_plain_decoding_at_every_size(files: Path) -> None:
     result = call("bench", "tree.json", "--batch-size", "1,3", *SHORT, "--max-new-tokens", 5)
     assert result.exit_code == 0, result.output
     assert "Every text is, token by token, the one decoded alone." in result.stdout
+    content, here = json.loads(Path("found.json").read_text()), written_record(describe_machine(torch.device("cpu")))
+    assert content["machine"] == here
+    assert {"target", "draft", "dtype", "target_digest", "draft_digest"} <= set(content["pair"])
+    assert result.stdout.startswith(
+        f"{content['pair']['target']} + {content['pair']['draft']} on {here['processor']} ({here['threads']} thread"
+    )
     for size in (1, 3):
         found = settings(size)
         assert list(found) == [(-1,), parents(TREE)]

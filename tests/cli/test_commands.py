@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from treeopt import Profile, __version__, bundled
 from treeopt.cli.main import main
+from treeopt.files.record_form import written_record
 from treeopt.trees import chain, load, load_file
 
 MOST = 8
@@ -196,6 +197,8 @@ class TestBench:
         assert report["identical_to_plain_decoding"] is True
         assert " tokens decoded in whole steps; the text is plain decoding's" in result.stdout
         assert report["tool"] == f"treeopt {__version__}"
+        assert report["pair"] == written_record(Profile.load(profile).pair)
+        assert report["machine"] == written_record(Profile.load(profile).machine)
         for name in ("speedup", "tokens_per_step", "step_s"):
             assert report[f"predicted_{name}"] > 0
             assert report[f"measured_{name}"] > 0

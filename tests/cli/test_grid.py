@@ -41,6 +41,7 @@ def test_json_alone_on_standard_output_above_temperature_0(rules_profile: Path) 
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
     assert report["temperature"] == 0.6
+    assert list(report)[:4] == ["tool", "created", "machine", "pair"]
     assert {each["identical_to_plain_decoding"] for each in report["trees"]} == {None}
     assert "tokens per step" in result.stderr
 

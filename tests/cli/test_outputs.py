@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.cli.invented import call, invented, saved
+from tests.support.pages import HEADING
 from treeopt.cli.outputs import Named, check_outputs
 from treeopt.errors import TreeoptError
 from treeopt.files.marks import written_by_treeopt
@@ -214,7 +215,7 @@ class TestMarks:
         tree.save(tmp_path / "tree.json")
         profile.save(tmp_path / "profile.yaml")
         plan(profile, 8).solution.save(tmp_path / "solution.npz")
-        rows = methods_json([NotRun(system="medusa", temperature=0.0, reason="no heads")])
+        rows = methods_json(HEADING, [NotRun(system="medusa", temperature=0.0, reason="no heads")])
         (tmp_path / "bench.json").write_text(rows)
         for suffix in (".svg", ".png", ".pdf"):
             save_figure(tree, tmp_path / f"tree{suffix}")

@@ -11,6 +11,7 @@ from tests.cli.invented import call
 from tests.engines.probes.test_http import serve  # noqa: F401 - a fixture
 from tests.support.fake_engine import FakeEngine
 from treeopt.engines.probes import named
+from treeopt.files.record_form import written_record
 from treeopt.records.engine import EngineSetting
 from treeopt.records.profile import Profile
 
@@ -245,7 +246,10 @@ class TestBench:
         assert result.exit_code == 0, result.stderr
         assert Path("bench.svg").read_text().startswith("<?xml")
         report = json.loads(Path("bench.json").read_text())
-        assert set(report) == {"tool", "engine", "version", "rows", "regret"}
+        assert set(report) == {"tool", "created", "machine", "pair", "engine", "version", "rows", "regret"}
+        probed = Profile.load("profile.yaml")
+        assert (report["machine"], report["pair"]) == (written_record(probed.machine), written_record(probed.pair))
+        assert result.stdout.startswith(f"{probed.pair.label} on {probed.machine.processor}")
         assert [row["length"] for row in report["rows"]] == [0, 1, 3]
         assert [row["length"] for row in report["rows"] if row["chosen"]] == [3]
         for row in report["rows"]:

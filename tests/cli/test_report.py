@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invented import call, invented, saved
-from tests.support.pages import BATCHES, ENGINE, STREAMS, Page, bench_of, planned
+from tests.support.pages import BATCHES, ENGINE, HEADING, STREAMS, Page, bench_of, planned
 from treeopt.report.batch_bench import batch_bench_json
+from treeopt.report.bench_heading import headed_json
 from treeopt.report.drift_bench import drift_json
 from treeopt.report.engine_bench import engine_bench_json
-from treeopt.report.json_text import json_text
 from treeopt.trees import TokenTree
 
 
@@ -17,10 +17,10 @@ from treeopt.trees import TokenTree
 def files(folder: Path) -> Path:
     saved(folder, invented())
     TokenTree([-1, 0, 0, 1]).save(folder / "tree.json")
-    (folder / "bench.json").write_text(json_text(bench_of(planned(), 1.5)))
-    (folder / "engine.json").write_text(f"[{engine_bench_json(ENGINE)}]")
-    (folder / "batches.json").write_text(batch_bench_json(BATCHES))
-    (folder / "drift.json").write_text(drift_json(STREAMS.streams))
+    (folder / "bench.json").write_text(headed_json(HEADING, bench_of(planned(), 1.5)))
+    (folder / "engine.json").write_text(f"[{engine_bench_json(HEADING, ENGINE)}]")
+    (folder / "batches.json").write_text(batch_bench_json(HEADING, BATCHES))
+    (folder / "drift.json").write_text(drift_json(HEADING, STREAMS.streams))
     return folder
 
 

@@ -145,7 +145,10 @@ def test_a_profile_that_is_named_is_planned_from_at_its_own_temperatures(asked):
 @pytest.mark.usefixtures("folder")
 def test_only_json_on_standard_output(asked):
     result = call("bench", "--systems", "all", "--temperature", "0.3", "-o", "-", "--threads", 1)
-    assert json.loads(result.stdout)["rows"][1]["system"] == "medusa"
+    content = json.loads(result.stdout)
+    assert content["rows"][1]["system"] == "medusa"
+    assert list(content) == ["tool", "created", "machine", "pair", "rows"]
+    assert result.stderr.count(f"{content['pair']['target']} + {content['pair']['draft']} on ") == 1  # above the table
     assert (asked["names"], asked["temperatures"]) == (["all"], (0.3,))
 
 

@@ -9,7 +9,8 @@ from tests.methods.toys import pair_of
 from treeopt.adaptation.ways import shape_of
 from treeopt.methods import drift
 from treeopt.methods.drift import DriftBench, DriftEffort, median_of
-from treeopt.methods.drift_streams import DRIFTS, STEADY, Circumstances, Stream, StreamTexts, joined, streams_of
+from treeopt.methods.drift_streams import Circumstances, Stream, StreamTexts, joined, streams_of
+from treeopt.methods.stream_names import DRIFTS, STEADY, dashed, named
 from treeopt.profiler.bench.drift import StreamPart, Way, computing, decode_stream
 from treeopt.records.drift import TimedStream, TimedText
 from treeopt.records.sampling import Sampling
@@ -166,3 +167,13 @@ def test_another_process_computes_and_ends(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert started[0].poll() is not None
+
+
+def test_every_stream_is_found_by_its_name_with_spaces_or_dashes_and_no_other_is():
+    names = (*DRIFTS, *STEADY)
+    for name in names:
+        assert dashed(name).replace("-", "").isalnum()  # one word, whatever shell takes it apart
+        for asked in (name, dashed(name)):
+            assert [each for each in names if named(asked, each)] == [name]
+    assert [each for each in names if named("spoilt", each)] == ["draft spoilt", "steady: spoilt draft"]
+    assert not any(named(nothing, each) for nothing in ("", "-", "code prose", "verse") for each in names)

@@ -1,11 +1,13 @@
 """What is raced at a batch size: the plan's choice there, those of the sizes beside, the best chain, plain decoding."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.invented_machines import acceptance, latency, profile, seconds
 from treeopt.errors import InfeasibleError
-from treeopt.planner import PlanRequest, plan
-from treeopt.planner.batch_rivals import PLAIN, one_rule, planned_rivals, rivals_of
+from treeopt.planner import PlanRequest, batch_rivals, plan, requested_plan
+from treeopt.planner.batch_rivals import PLAIN, planned_rivals, plans_of_sizes, rivals_of
 from treeopt.planner.model import token_model
 from treeopt.trees import chain, level_widths
 
@@ -30,7 +32,7 @@ REQUEST = PlanRequest(rule="sequoia", temperature=0.6)
 
 
 def test_the_choice_is_the_plan_of_each_size(measured):
-    found = planned_rivals(measured, REQUEST, (1, 3, 9))
+    found = planned_rivals(plans_of_sizes(measured, REQUEST, (1, 3, 9)))
     for size, rivals in found.items():
         made = plan(measured, NODES, batch_size=size)
         assert rivals.chosen == made.choice.tree
@@ -41,7 +43,7 @@ def test_the_choice_is_the_plan_of_each_size(measured):
 
 
 def test_choices_of_the_sizes_beside_are_raced_too(measured):
-    found = planned_rivals(measured, REQUEST, (9, 1, 3))
+    found = planned_rivals(plans_of_sizes(measured, REQUEST, (9, 1, 3)))
     assert list(found) == [1, 3, 9]
     assert len({each.chosen for each in found.values()}) > 1
     assert {found[1].chosen, found[9].chosen} <= set(found[3].trees)
@@ -64,10 +66,23 @@ def test_a_schedule_names_its_own_and_what_was_not_measured_is_not_predicted(mea
     assert all(each.predicted.keys() == {PLAIN} for each in found.values())
 
 
-def test_one_rule_for_all_is_that_of_the_fewest_texts(measured):
-    assert one_rule(measured, PlanRequest(), (9, 4)).model.condition.batch_size == 4
+def test_one_rule_for_all_is_that_of_the_fewest_texts_and_each_size_is_planned_once(measured, monkeypatch):
+    better = acceptance([[0.75, 0.15], [0.7, 0.2], [0.7, 0.2], [0.6, 0.2]], rule="target")
+    several = replace(measured, acceptances=(*measured.acceptances, better))
+    asked = []
+
+    def noted(profile, request):
+        asked.append((request.where.batch_size, request.rule))
+        return requested_plan(profile, request)
+
+    monkeypatch.setattr(batch_rivals, "requested_plan", noted)
+    plans = plans_of_sizes(several, PlanRequest(), (9, 4))
+    assert asked == [(4, None), (9, "target")]
+    assert [each.model.condition.batch_size for each in plans.values()] == [4, 9]
+    alone = plans_of_sizes(several, PlanRequest(rule="target", temperature=0.6), (4, 9))
+    assert [each.choice.tree for each in plans.values()] == [each.choice.tree for each in alone.values()]
 
 
 def test_sizes_beyond_those_measured_are_refused(measured):
     with pytest.raises(InfeasibleError, match="batch 16 was not measured"):
-        planned_rivals(measured, REQUEST, (1, 16))
+        plans_of_sizes(measured, REQUEST, (1, 16))

@@ -37,6 +37,10 @@ TEXTS = {
     warnings.OtherConditions(
         "t was planned for", ("2 threads, not 1", "cpu, not cuda")
     ): "t was planned for 2 threads, not 1; cpu, not cuda: times differ. Give the same options, or profile again here.",
+    warnings.RacedElsewhere(
+        "b.json", ("a + b, not c + d",)
+    ): "b.json was raced with a + b, not c + d: the verdict leaves it out. Name the profile that it was raced beside, or "
+    "race here.",
     warnings.OtherPrograms(
         "1.5 of 2 processors", "cpu", "wait longer"
     ): "other programs use 1.5 of 2 processors. Times taken beside them are too long: close them, or wait longer.",
@@ -64,6 +68,8 @@ TEXTS = {
     warnings.TextsDiffer(3): "the text of 3 trees DIFFERS from plain decoding's. Look with treeopt bench TREE",
     warnings.BatchesWithoutTimes((8, 16)): "nothing is predicted for 8, 16 texts at a time, because the profile has no "
     "times there. Profile with --batch-sizes 1,8,16.",
+    warnings.BatchesWithoutTimes((1, 16)): "nothing is predicted for 1, 16 texts at a time, because the profile has no "
+    "times there. Profile with --batch-sizes 1,16.",
     warnings.BatchesWithoutSteps(): "the profile was measured before batched steps were timed, so that predictions for "
     "several texts are too fast. Profile again.",
     warnings.TextsOfBatchDiffer(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pages import UNKNOWN, way
+from tests.support.pages import HEADING, UNKNOWN, way
 from tests.support.pictures import drawn
 from treeopt.records.batch_bench import BatchBench, BatchSize
 from treeopt.records.results import Divergence
@@ -65,7 +65,7 @@ def test_texts_that_part_are_told(parted, temperature, said):
 
 
 def test_the_json_has_every_number():
-    found = json.loads(batch_bench_json(bench((NEAR,))))
+    found = json.loads(batch_bench_json(HEADING, bench((NEAR,))))
     assert [(each["batch_size"], each["regret"]) for each in found["sizes"]] == [(1, 0.0), (8, pytest.approx(0.05))]
     plain, tree = found["sizes"][0]["settings"]
     assert (plain["kind"], plain["nodes"], plain["parents"], plain["chosen"]) == ("plain", 1, [-1], False)
@@ -74,7 +74,7 @@ def test_the_json_has_every_number():
     last = found["sizes"][1]["settings"][1]
     assert (last["measured_tokens_per_step"], last["equal_texts"], last["near_ties"]) == (2.5, 15, 1)
     assert last["divergences"][0]["near_tie"] is True
-    assert json.loads(batch_bench_json(bench(temperature=0.7)))["sizes"][0]["settings"][0]["near_ties"] is None
+    assert json.loads(batch_bench_json(HEADING, bench(temperature=0.7)))["sizes"][0]["settings"][0]["near_ties"] is None
 
 
 def test_the_picture_shows_every_way_and_the_choices(tmp_path: Path):

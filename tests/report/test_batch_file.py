@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.pages import BATCHES, DIVERGENCE
+from tests.support.pages import BATCHES, DIVERGENCE, HEADING
 from treeopt.errors import FormatError
 from treeopt.records.batch_bench import BatchBench
 from treeopt.report.batch_bench import batch_bench_json, batch_bench_table
@@ -15,8 +15,8 @@ from treeopt.report.bench_file import is_bench, parse_benches
 
 def read(text: str) -> BatchBench:
     (found,) = parse_benches("b.json", text)
-    assert isinstance(found, BatchBench)
-    return found
+    assert isinstance(found.bench, BatchBench)
+    return found.bench
 
 
 def test_a_bench_is_read_as_it_was_written() -> None:
@@ -28,12 +28,12 @@ def test_a_bench_is_read_as_it_was_written() -> None:
         ),
     )
     for bench in (BATCHES, warm, unchosen):
-        text = batch_bench_json(bench)
+        text = batch_bench_json(HEADING, bench)
         assert is_bench(text.encode())
         assert read(text) == bench
-        assert batch_bench_json(read(text)) == text
+        assert batch_bench_json(HEADING, read(text)) == text
         assert batch_bench_table(read(text)) == batch_bench_table(bench)
-    assert parse_benches("b.json", f"[{text}, {text}]") == (unchosen, unchosen)
+    assert [each.bench for each in parse_benches("b.json", f"[{text}, {text}]")] == [unchosen, unchosen]
 
 
 def test_what_contradicts_itself_or_is_no_number_is_refused() -> None:
@@ -62,7 +62,7 @@ def test_what_contradicts_itself_or_is_no_number_is_refused() -> None:
         (("sizes", 1, "settings", 1), {"divergences": None}, "divergences: expected a list"),
         (("sizes", 1, "settings", 1), {"divergences": [{"prompt": 1}]}, r"divergences\[0\].place: is missing"),
     ):
-        content: Any = json.loads(batch_bench_json(BATCHES))
+        content: Any = json.loads(batch_bench_json(HEADING, BATCHES))
         inner = content
         for step in where:
             inner = inner[step]
@@ -76,7 +76,7 @@ def test_near_ties_above_temperature_0_are_known_to_nobody() -> None:
     size = BATCHES.sizes[1]
     rows = (*size.rows[:1], replace(size.rows[1], measured=replace(size.rows[1].measured, divergences=(DIVERGENCE,))))
     warm = replace(BATCHES, temperature=0.7, sizes=(replace(size, rows=rows),))
-    text = batch_bench_json(warm)
+    text = batch_bench_json(HEADING, warm)
     assert read(text) == warm
     with pytest.raises(FormatError, match="near_ties: expected None"):
         read(text.replace('"near_ties": null', '"near_ties": 0'))

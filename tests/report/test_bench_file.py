@@ -5,11 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pages import DIVERGENCE, ENGINE, GRID, METHODS, bench_of, planned
+from tests.cli.invented import invented
+from tests.support.pages import DIVERGENCE, ENGINE, GRID, HEADING, METHODS, STREAMS, bench_of, planned
 from treeopt.errors import FormatError
-from treeopt.report.bench_file import is_bench, parse_benches
+from treeopt.files.record_form import written_record
+from treeopt.records.bench_heading import BenchHeading
+from treeopt.report.bench_file import Bench, FiledBench, is_bench, parse_benches
+from treeopt.report.bench_heading import headed_json, heading_words
+from treeopt.report.drift_bench import drift_json
 from treeopt.report.engine_bench import engine_bench_json
-from treeopt.report.json_text import json_text
 from treeopt.report.methods_bench import methods_json
 
 TREE = bench_of(planned(), 1.5)
@@ -23,14 +27,36 @@ TREES = (
 
 
 def test_every_kind_is_read_as_it_was_written() -> None:
-    texts = [(json_text(each), each) for each in (*TREES, GRID)]
-    texts += [(methods_json(METHODS), METHODS), (engine_bench_json(ENGINE), ENGINE)]
+    texts: list[tuple[str, Bench]] = [(headed_json(HEADING, each), each) for each in (*TREES, GRID)]
+    texts += [(methods_json(HEADING, METHODS), METHODS), (engine_bench_json(HEADING, ENGINE), ENGINE)]
     for text, bench in texts:
         assert is_bench(text.encode())
-        assert parse_benches("b.json", text) == (bench,)
+        assert parse_benches("b.json", text) == (FiledBench(HEADING, bench),)
     listed = f"[{texts[-1][0]}, {texts[0][0]}]"
     assert is_bench(listed.encode())
-    assert parse_benches("b.json", listed) == (ENGINE, TREE)
+    assert [each.bench for each in parse_benches("b.json", listed)] == [ENGINE, TREE]
+
+
+def test_files_of_older_versions_name_their_program_alone() -> None:
+    for text in (headed_json(HEADING, TREE), drift_json(HEADING, STREAMS.streams), methods_json(HEADING, METHODS)):
+        content = json.loads(text)
+        assert list(content)[:4] == ["tool", "created", "machine", "pair"]
+        assert content["machine"] == json.loads(text)["machine"]
+        old = {name: value for name, value in content.items() if name not in ("created", "machine", "pair")}
+        (found,) = parse_benches("b.json", json.dumps(old))
+        assert found.heading == BenchHeading(tool="treeopt 9")
+        assert heading_words(found.heading) == ""
+        assert found.bench == parse_benches("b.json", text)[0].bench
+
+
+def test_a_bench_says_its_pair_machine_versions_and_date() -> None:
+    content = json.loads(headed_json(HEADING, TREE))
+    profile = invented()
+    assert content["created"] == "2026-11-23T00:10:00+00:00"
+    assert content["pair"] == written_record(profile.pair)
+    assert content["machine"] == written_record(profile.machine)
+    assert {"processor", "device", "threads", "system", "python", "torch"} <= set(content["machine"])
+    assert heading_words(HEADING) == "big + small on invented (2 threads), float32, raced 2026-11-23"
 
 
 def test_other_files_are_told_apart() -> None:
@@ -58,13 +84,16 @@ def test_other_files_are_told_apart() -> None:
         ({"divergences": [{"prompt": 1}]}, r"divergences\[0\].place: is missing"),
         ({"more": 1}, "more: unknown field"),
         ({"tokens": None}, "tokens: expected a whole number"),
+        ({"created": 3}, "created: expected text"),
+        ({"machine": {"device": "cpu"}}, "machine.processor: is missing"),
+        ({"pair": {"target": "a", "draft": "b", "dtype": "c", "more": 1}}, "pair.more: unknown field"),
         ({"trees": []}, "trees: expected a list of at least one"),
         ({"rows": [{"system": "a", "temperature": -1, "reason": "x"}]}, r"rows\[0\].temperature"),
         ({"engine": "e", "version": "1", "rows": 3}, "rows: expected a list"),
     ],
 )
 def test_what_no_bench_says_is_refused(change: dict[str, object], reason: str) -> None:
-    content = json.loads(json_text(TREE)) | change
+    content = json.loads(headed_json(HEADING, TREE)) | change
     if "trees" in change or "rows" in change:
         content = {
             "tool": "treeopt 1",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pages import STREAM, timed
+from tests.support.pages import HEADING, STREAM, timed
 from tests.support.pictures import drawn
 from treeopt.records.drift import TreeChange
 from treeopt.report.drift_bench import drift_json, drift_table
@@ -21,7 +21,7 @@ ROW = replace(
 
 
 def test_the_json_has_tokens_per_second_of_every_way_and_what_is_missing():
-    (found,) = json.loads(drift_json([ROW]))["streams"]
+    (found,) = json.loads(drift_json(HEADING, [ROW]))["streams"]
     assert found["name"] == "code to prose"
     assert [found[way] for way in ("fixed", "adapted", "best")] == [333.33, 500.0, 600.0]
     assert found["learning"] is None
@@ -36,7 +36,7 @@ def test_the_json_has_tokens_per_second_of_every_way_and_what_is_missing():
 
 def test_where_there_is_nothing_to_gain_no_share_is_told():
     row = replace(ROW, best=ROW.fixed)
-    (found,) = json.loads(drift_json([row]))["streams"]
+    (found,) = json.loads(drift_json(HEADING, [row]))["streams"]
     assert found["share_of_gain"] is None
     assert drift_table([row]).splitlines()[3].split()[-2] == "-"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.pages import STREAM, STREAMS, timed
+from tests.support.pages import HEADING, STREAM, STREAMS, timed
 from treeopt.errors import FormatError
 from treeopt.records.drift import DriftStreams
 from treeopt.report.bench_file import is_bench, parse_benches
@@ -15,12 +15,12 @@ from treeopt.report.drift_bench import drift_json, drift_table
 
 def read(text: str) -> DriftStreams:
     (found,) = parse_benches("d.json", text)
-    assert isinstance(found, DriftStreams)
-    return found
+    assert isinstance(found.bench, DriftStreams)
+    return found.bench
 
 
 def test_streams_are_read_as_they_were_written() -> None:
-    text = drift_json(STREAMS.streams)
+    text = drift_json(HEADING, STREAMS.streams)
     assert is_bench(text.encode())
     assert read(text) == STREAMS
     assert drift_table(read(text).streams) == drift_table(STREAMS.streams)
@@ -29,13 +29,13 @@ def test_streams_are_read_as_they_were_written() -> None:
 def test_seconds_that_were_rounded_are_those_of_the_rates() -> None:
     """A file has six digits of a second, and texts may be as short as a millisecond."""
     short = replace(STREAM, **{way: timed(0.0011114, 0.0022226, 0.0012341) for way in ("fixed", "adapted", "best")})
-    (found,) = read(drift_json([short])).streams
+    (found,) = read(drift_json(HEADING, [short])).streams
     assert found.fixed.texts[0].seconds == 0.001111
     assert found.gain == pytest.approx(short.gain, abs=1e-3)
 
 
 def test_what_contradicts_itself_is_refused() -> None:
-    texts = json.loads(drift_json([STREAM]))["streams"][0]["texts"]
+    texts = json.loads(drift_json(HEADING, [STREAM]))["streams"][0]["texts"]
     for change, reason in (
         ({"fixed": 400}, r"streams\[0\].fixed: expected about 333.333"),
         ({"best": None}, r"streams\[0\].best: expected a number"),
@@ -61,7 +61,7 @@ def test_what_contradicts_itself_is_refused() -> None:
         ({"more": 1}, "more: unknown field"),
         ({"name": 3}, "name: expected text"),
     ):
-        content: Any = json.loads(drift_json([STREAM]))
+        content: Any = json.loads(drift_json(HEADING, [STREAM]))
         content["streams"][0] |= change
         with pytest.raises(FormatError, match=reason) as refused:
             read(json.dumps(content))

@@ -15,6 +15,7 @@ from treeopt.planner.planned import Planned
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.scheduling import schedule_as_measured
 from treeopt.records.batch_bench import BatchBench, BatchRow, BatchSize, MeasuredWay
+from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.drift import DriftStream, DriftStreams, TimedStream, TimedText, TreeChange
 from treeopt.records.latency import Estimate
 from treeopt.records.profile import Profile
@@ -173,6 +174,9 @@ ENGINE = EngineBench(
     ),
     regret=0.1,
 )
+HEADING = BenchHeading(
+    tool="treeopt 9", created="2026-11-23T00:10:00+00:00", machine=invented().machine, pair=invented().pair
+)
 DIVERGENCE = Divergence(prompt=3, place=17, gap=0.25, near_tie=False)
 
 
@@ -274,11 +278,11 @@ def everything() -> Contents:
         planned=several,
         trees=(LabelledTree("tree.json", TreeFile(tree=tree, reach=reach, provenance=known)),),
         benches=(
-            LabelledBench("bench.json", bench_of(several, 1.9)),
-            LabelledBench("grid.json", GRID),
-            LabelledBench("systems.json", METHODS),
-            LabelledBench("engines.json", ENGINE),
-            LabelledBench("batches.json", BATCHES),
+            LabelledBench("bench.json", bench_of(several, 1.9), HEADING),
+            LabelledBench("grid.json", GRID, HEADING),
+            LabelledBench("systems.json", METHODS, HEADING),
+            LabelledBench("engines.json", ENGINE, HEADING),
+            LabelledBench("batches.json", BATCHES, HEADING),
             LabelledBench("drift.json", STREAMS),
         ),
     )

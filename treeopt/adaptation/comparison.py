@@ -57,6 +57,8 @@ class Comparison:
         """That decoding has come to."""
         self.switch_s = 0.0
         """What the last change took."""
+        self.uncertain = False
+        """Whether something may be faster in this text, and it was not sure when it was compared last."""
         self._left: Way | None = None
         self._sure = SURE
         next(self._faster(texts.all_texts(self.known), way, lambda *_: True, anew=True), None)
@@ -112,9 +114,12 @@ class Comparison:
 
     def for_text(self, least_gain: float, *, anew: bool) -> Choice | None:
         """Return the fastest way in this text where it gains so much, by more than noise, the change to it paid for."""
-        faster = self._faster(self._texts.this_text(self.known), self.way, lambda _, gain: gain > least_gain, anew=anew)
+        learnt = self._texts.this_text(self.known)
+        faster = list(self._faster(learnt, self.way, lambda _, gain: gain > least_gain, anew=anew))
+        choice = next((each for each in faster if _sure(each, SURE) and self._saves(each, TEXT_STEPS)), None)
+        self.uncertain = choice is None and bool(faster)
         self._lookups.solved(self.context_tokens)
-        return next((each for each in faster if _sure(each, SURE) and self._saves(each, TEXT_STEPS)), None)
+        return choice
 
     def back(self) -> Choice | None:
         """Return the usual way where it is likelier than not faster in this text: all others speak for it."""

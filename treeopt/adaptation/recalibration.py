@@ -167,9 +167,7 @@ class Recalibration:
             return
         if self._changed:
             self._changed = False
-            self._ways.switch_s += max(
-                0.0, sum(seconds) - self._expected.step
-            )  # what was missed is read in the first step
+            self._ways.switch_s += max(0.0, sum(seconds) - self._expected.step)  # in which what was missed is read
             self.decoding_s += sum(seconds)
             return
         if visits is None:  # looking up is part of what was measured beside the target's pass
@@ -225,6 +223,8 @@ class Recalibration:
             self._expected.step, self._now_s
         )  # the draft model reads faster than the target decodes
         self._expected_of_text = self._ways.known
+        self._compared_tried = 0.0
+        """Outcomes of this text when ways were compared for it last."""
 
     def _first(self, decoder: Steered) -> Way:
         """Return what drafts at first, and have the decoder draft so; raises InfeasibleError for what was not measured."""
@@ -258,6 +258,7 @@ class Recalibration:
             self._gather()
             why = self._end_stretch()
             self._texts.end_text()
+            self._ways.uncertain = False
             if why is not None and self._may_look():
                 self._solve(why)
             if self._ways.away:
@@ -342,9 +343,12 @@ class Recalibration:
     def _follow_text(self) -> None:
         """Have this text drafted in a way of its own where it is unlike the others, and in the usual one where it is not."""
         seen, moved = self._texts.of_text, self._ways.moved()
-        odd = self._texts.odd(seen, self._expected_of_text) if seen.tried[:, 0].sum() >= LEAST_TRIED else 0.0
+        tried = float(seen.tried[:, 0].sum())
+        odd = self._texts.odd(seen, self._expected_of_text) if tried >= LEAST_TRIED else 0.0
         why = moved or f"this text: {told_acceptance(seen, self._expected_of_text)}"
-        if moved is not None or odd > ODD:
+        surer = self._ways.uncertain and tried >= 2 * self._compared_tried
+        if moved is not None or odd > ODD or surer:
+            self._compared_tried = tried
             self._compare(why, LEAST_TEXT_GAIN, anew=False)
         elif odd > ODD_AWAY:
             self._change_for_text(self._ways.back(), why)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from treeopt.methods.stream_names import DRIFTS, STEADY
 from treeopt.profiler.bench.drift import StreamPart
 from treeopt.profiler.latency.passes import ROOM_TOKENS
 from treeopt.records.sampling import GREEDY, Sampling
@@ -10,18 +11,6 @@ from treeopt.runtime.decoding.limits import trained_tokens
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.pair import ModelPair
 
-DRIFTS = (
-    "code to prose",
-    "short to long context",
-    "temperature 0 to 1",
-    "free to busy machine",
-    "text that repeats itself",
-    "draft spoilt",
-    "draft mended",
-)
-"""In the fifth the temperature goes from 1 to 0, and prompt lookup is measured too.  The last two need a spoilt draft."""
-STEADY = ("steady: short code", "steady: temperature 1", "steady: spoilt draft")
-"""Nothing changes in these; what there is to gain is nothing."""
 SHORT_TOKENS = 64
 """Of prompts before the context grows, and of all others at most."""
 SAMPLED = Sampling(1.0)

@@ -26,21 +26,32 @@ class BatchRivals:
     """Without those beyond what was measured."""
 
 
-def planned_rivals(profile: Profile, request: PlanRequest, sizes: Sequence[int]) -> dict[int, BatchRivals]:
-    """Return for each batch size plain decoding, the plan's choice there and at the sizes beside, and the best chain.
+def plans_of_sizes(profile: Profile, request: PlanRequest, sizes: Sequence[int]) -> dict[int, Plan]:
+    """Return the plan of each batch size, rising, all by the rule and temperature of that for the fewest texts.
 
     Args:
         profile: what was measured, at these batch sizes or around them.
-        request: of one rule and temperature.
+        request: what is planned for; the condition is none of it.
         sizes: batch sizes.
 
     Raises InfeasibleError for sizes that were not measured, nor others around them.
     """
-    ordered = sorted(sizes)
-    plans = [requested_plan(profile, replace(request, where=Where(batch_size=size))) for size in ordered]
-    found = {}
-    for place, (size, made) in enumerate(zip(ordered, plans, strict=True)):
-        beside = [each.choice.tree for each in plans[max(0, place - 1) : place + 2]]
+    fewest, *others = sorted(sizes)
+    first = requested_plan(profile, replace(request, where=Where(batch_size=fewest)))
+    request = replace(request, rule=first.rule, temperature=first.temperature)
+    found = {size: requested_plan(profile, replace(request, where=Where(batch_size=size))) for size in others}
+    return {fewest: first, **found}
+
+
+def planned_rivals(plans: Mapping[int, Plan]) -> dict[int, BatchRivals]:
+    """Return for each batch size plain decoding, the plan's choice there and at the sizes beside, and the best chain.
+
+    Args:
+        plans: by batch size, rising.
+    """
+    found, choices = {}, [each.choice.tree for each in plans.values()]
+    for place, (size, made) in enumerate(plans.items()):
+        beside = choices[max(0, place - 1) : place + 2]
         trees = tuple(dict.fromkeys([PLAIN, made.choice.tree, made.chain.tree, *beside]))
         found[size] = BatchRivals(trees=trees, chosen=made.choice.tree, predicted=_predictions(made.model, trees))
     return found
@@ -65,11 +76,6 @@ def rivals_of(
         best = max(predicted.values(), key=lambda each: each.speedup.value).tree if len(predicted) > 1 else None
         found[size] = BatchRivals(trees=raced, chosen=planned or best, predicted=predicted)
     return found
-
-
-def one_rule(profile: Profile, request: PlanRequest, sizes: Sequence[int]) -> Plan:
-    """Return the plan at the smallest batch size, whose rule all sizes are raced by; raises as `planned_rivals`."""
-    return requested_plan(profile, replace(request, where=Where(batch_size=min(sizes))))
 
 
 def _model(profile: Profile, drafts: TokenModel, size: int) -> StepModel | None:

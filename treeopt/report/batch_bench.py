@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from treeopt.planner.model import kind_of
 from treeopt.records.batch_bench import BatchBench, BatchRow, BatchSize
+from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.results import Divergence
 from treeopt.records.rules import LOSSY_RULES, rule_label
 from treeopt.records.warnings import TextsOfBatchDiffer
-from treeopt.report.json_text import json_text
+from treeopt.report.bench_heading import headed_json
 from treeopt.report.table import Column, aligned
 from treeopt.report.text import counted, milliseconds
 from treeopt.trees import TokenTree
-from treeopt.version import TOOL
 
 HEADER = (
     "batch",
@@ -68,7 +68,6 @@ class _Size:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Report:
-    tool: str
     rule: str
     lossy: bool
     temperature: float
@@ -78,30 +77,25 @@ class _Report:
     sizes: tuple[_Size, ...]
 
 
-def batch_bench_json(found: BatchBench) -> str:
-    """Return everything as one JSON object."""
-    return (
-        json_text(
-            _Report(
-                tool=TOOL,
-                rule=found.rule,
-                lossy=found.rule in LOSSY_RULES,
-                temperature=found.temperature,
-                prompts=found.prompts,
-                max_new_tokens=found.max_new_tokens,
-                rounds=found.rounds,
-                sizes=tuple(
-                    _Size(
-                        batch_size=each.batch_size,
-                        regret=each.regret,
-                        settings=tuple(_setting(row, each.batch_size, found.temperature) for row in each.rows),
-                    )
-                    for each in found.sizes
-                ),
+def batch_bench_json(heading: BenchHeading, found: BatchBench) -> str:
+    """Return everything as one JSON object that begins with what it is of."""
+    report = _Report(
+        rule=found.rule,
+        lossy=found.rule in LOSSY_RULES,
+        temperature=found.temperature,
+        prompts=found.prompts,
+        max_new_tokens=found.max_new_tokens,
+        rounds=found.rounds,
+        sizes=tuple(
+            _Size(
+                batch_size=each.batch_size,
+                regret=each.regret,
+                settings=tuple(_setting(row, each.batch_size, found.temperature) for row in each.rows),
             )
-        )
-        + "\n"
+            for each in found.sizes
+        ),
     )
+    return headed_json(heading, report)
 
 
 def batch_bench_table(found: BatchBench) -> str:

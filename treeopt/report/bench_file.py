@@ -1,13 +1,17 @@
 """Reading what `treeopt bench --output` wrote, in each of its modes."""
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from treeopt.files.fields import Fields
 from treeopt.files.json_file import parse_json
+from treeopt.files.record_form import read_record
 from treeopt.records.batch_bench import BatchBench
+from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.drift import DriftStreams
 from treeopt.records.latency import Estimate
+from treeopt.records.machine import Machine, Pair
 from treeopt.records.results import EngineBench, EngineRow, NotRun, Row
 from treeopt.report.batch_file import read_batch_bench
 from treeopt.report.bench_fields import divergences, flag_or_none, known, number_or_none, texts
@@ -21,6 +25,14 @@ Methods = tuple[Row | NotRun, ...]
 Bench = TreeBenchReport | GridReport | EngineBench | Methods | BatchBench | DriftStreams
 
 
+@dataclass(frozen=True, slots=True)
+class FiledBench:
+    """A bench, and what its file says that it is of."""
+
+    heading: BenchHeading
+    bench: Bench
+
+
 def is_bench(data: bytes) -> bool:
     """Tell a bench by its first key; other files of treeopt begin with their format.
 
@@ -30,7 +42,7 @@ def is_bench(data: bytes) -> bool:
     return _HEAD.match(data) is not None
 
 
-def parse_benches(path: Path | str, text: str) -> tuple[Bench, ...]:
+def parse_benches(path: Path | str, text: str) -> tuple[FiledBench, ...]:
     """Return the bench of a file, or the benches of one that has a list of them.
 
     Raises FormatError naming the file, the field and the reason.
@@ -42,8 +54,8 @@ def parse_benches(path: Path | str, text: str) -> tuple[Bench, ...]:
     )
 
 
-def _bench(fields: Fields) -> Bench:
-    fields.text("tool")
+def _bench(fields: Fields) -> FiledBench:
+    heading = _heading(fields)
     if "engine" in fields:
         found: Bench = _engine(fields)
     elif "trees" in fields:
@@ -62,7 +74,16 @@ def _bench(fields: Fields) -> Bench:
             "expected what treeopt bench --output writes. Is it of another command, or of another version?",
         )
     fields.end()
-    return found
+    return FiledBench(heading, found)
+
+
+def _heading(fields: Fields) -> BenchHeading:
+    return BenchHeading(
+        tool=fields.text("tool"),
+        created=fields.text("created") if "created" in fields else None,
+        machine=read_record(fields.mapping("machine"), Machine) if "machine" in fields else None,
+        pair=read_record(fields.mapping("pair"), Pair) if "pair" in fields else None,
+    )
 
 
 def _tree(fields: Fields) -> TreeBenchReport:

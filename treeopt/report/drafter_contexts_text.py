@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from treeopt.report.table import Column, aligned
 
 if TYPE_CHECKING:
+    from treeopt.planner.drafters import DrafterChoice
     from treeopt.planner.drafters_over_contexts import DrafterSegment
 
 HEADER = ("context", "drafter", "setting", "speedup at the start")
@@ -15,10 +16,18 @@ def drafter_contexts_text(segments: "Sequence[DrafterSegment]") -> str:
     """Return a line for every range of contexts, and one for every place at which to switch."""
     rows = [HEADER, *(_row(each) for each in segments)]
     table = "\n".join(aligned(rows, [Column(gap=3)] * len(HEADER)))
-    return f"Of all drafters, by context length:\n\n{table}\n\n" + "\n".join(_switches(segments))
+    return f"Of all drafters, by context length:\n\n{table}\n\n" + "\n".join(drafter_switch_lines(segments))
 
 
-def _switches(segments: "Sequence[DrafterSegment]") -> list[str]:
+def drafter_name(choice: "DrafterChoice") -> str:
+    """Return what drafts, in words."""
+    if choice.nodes == 1:
+        return "plain decoding"
+    return "the draft model" if choice.setting.name == "model" else choice.setting.name
+
+
+def drafter_switch_lines(segments: "Sequence[DrafterSegment]") -> list[str]:
+    """Return a line for every context length at which to switch; one that says so where none pays."""
     from treeopt.planner.drafters_over_contexts import drafter_switches
 
     lines = [
@@ -30,11 +39,8 @@ def _switches(segments: "Sequence[DrafterSegment]") -> list[str]:
 
 
 def _named(segment: "DrafterSegment") -> str:
-    choice = segment.choice
-    if choice.nodes == 1:
-        return "plain decoding"
-    name = "the draft model" if choice.setting.name == "model" else choice.setting.name
-    return f"{name}, {choice.shape}"
+    name = drafter_name(segment.choice)
+    return name if segment.choice.nodes == 1 else f"{name}, {segment.choice.shape}"
 
 
 def _row(segment: "DrafterSegment") -> tuple[str, ...]:

@@ -3,19 +3,22 @@
 import json
 from collections.abc import Sequence
 
+from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.drift import DriftStream, TimedStream
 from treeopt.records.warnings import TextsOfStreamsDiffer
-from treeopt.version import TOOL
+from treeopt.report.bench_heading import headed_rows
 
 WAYS = ("fixed", "adapted", "learning", "best")
 LEAST_GAIN = 0.02
 """Where the best plan gains less, a share of it says nothing."""
 
 
-def drift_json(rows: Sequence[DriftStream]) -> str:
-    """Return the streams as one JSON object, a stream a line: tokens per second of every way, and text by text."""
-    lines = ",\n".join(f"    {json.dumps(_stream(row), ensure_ascii=False)}" for row in rows)
-    return f'{{\n  "tool": {json.dumps(TOOL)},\n  "streams": [\n{lines}\n  ]\n}}\n'
+def drift_json(heading: BenchHeading, rows: Sequence[DriftStream]) -> str:
+    """Return the streams as one JSON object that begins with what it is of, a stream a line.
+
+    Of a stream it has tokens per second of every way, and text by text.
+    """
+    return headed_rows(heading, "streams", (json.dumps(_stream(row), ensure_ascii=False) for row in rows))
 
 
 def _stream(row: DriftStream) -> dict[str, object]:

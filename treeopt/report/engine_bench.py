@@ -1,30 +1,17 @@
 """Draft lengths raced in an engine: a table, and JSON."""
 
-from dataclasses import dataclass
-
+from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.results import EngineBench, EngineRow
-from treeopt.report.json_text import json_text
+from treeopt.report.bench_heading import headed_json
 from treeopt.report.table import Column, aligned
-from treeopt.version import TOOL
 
 DRIFT = 0.05
 """Change of plain decoding's speed from which it is told."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Report:
-    tool: str
-    engine: str
-    version: str
-    rows: tuple[EngineRow, ...]
-    regret: float
-
-
-def engine_bench_json(found: EngineBench) -> str:
-    """Return the rows as one JSON object; tokens, tokens per second, ratios."""
-    return json_text(
-        _Report(tool=TOOL, engine=found.engine, version=found.version, rows=found.rows, regret=found.regret)
-    )
+def engine_bench_json(heading: BenchHeading, found: EngineBench) -> str:
+    """Return the rows as one JSON object that begins with what it is of; tokens, tokens per second, ratios."""
+    return headed_json(heading, found)
 
 
 def engine_bench_table(found: EngineBench, default: int | None) -> str:

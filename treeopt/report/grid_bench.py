@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from treeopt.planner.grid import GridRow, summary
+from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.latency import Estimate
 from treeopt.records.profile import MeasuredAcceptance
 from treeopt.records.warnings import PlainSpeedChanged, TextsDiffer
-from treeopt.report.json_text import json_text
+from treeopt.report.bench_heading import headed_json
 from treeopt.report.text import milliseconds
-from treeopt.version import TOOL
 
 CHOSEN, OTHER = "* ", "  "
 MUCH = 0.05
@@ -55,7 +55,6 @@ class GridTreeReport:
 class GridReport:
     """A grid of trees, seconds and tokens."""
 
-    tool: str = TOOL
     rule: str
     temperature: float
     predicted_plain_step_s: float
@@ -74,9 +73,9 @@ class GridReport:
         )
 
 
-def grid_json(rows: Sequence[GridRow], plain_s: float, asked: MeasuredAcceptance) -> str:
-    """Return the grid as one JSON object; arguments as for `GridReport.of`."""
-    return json_text(GridReport.of(rows, plain_s, asked)) + "\n"
+def grid_json(heading: BenchHeading, rows: Sequence[GridRow], plain_s: float, asked: MeasuredAcceptance) -> str:
+    """Return the grid as one JSON object that begins with what it is of; other arguments as for `GridReport.of`."""
+    return headed_json(heading, GridReport.of(rows, plain_s, asked))
 
 
 def grid_table(rows: Sequence[GridRow], plain_s: float, *, plain_is_fastest: bool = False) -> str:

@@ -1,18 +1,20 @@
 """All ways of speculating on one machine, as a table and as JSON."""
 
-import json
 from collections.abc import Sequence
 
+from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.results import NotRun, Row
+from treeopt.report.bench_heading import headed_rows
 from treeopt.report.json_text import json_line
 from treeopt.report.text import milliseconds
-from treeopt.version import TOOL
 
 
-def methods_json(rows: Sequence[Row | NotRun]) -> str:
-    """Return the rows as one JSON object, a row a line; seconds and tokens; of a method that did not run, the reason."""
-    lines = ",\n".join(f"    {json_line(row)}" for row in rows)
-    return f'{{\n  "tool": {json.dumps(TOOL)},\n  "rows": [\n{lines}\n  ]\n}}\n'
+def methods_json(heading: BenchHeading, rows: Sequence[Row | NotRun]) -> str:
+    """Return the rows as one JSON object that begins with what it is of, a row a line; seconds and tokens.
+
+    Of a method that did not run it has the reason.
+    """
+    return headed_rows(heading, "rows", map(json_line, rows))
 
 
 def methods_table(rows: Sequence[Row | NotRun]) -> str:

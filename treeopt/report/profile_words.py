@@ -37,18 +37,26 @@ def under(profile: Profile) -> str:
 def labelled_acceptances(profile: Profile) -> list[tuple[str, MeasuredAcceptance]]:
     """Return every acceptance of a profile under a label, those of drafters of static trees too."""
     found = [
-        (f"{rule_label(each.rule)} at temperature {each.temperature:g}{_context(each)}{_source(each)}", each)
+        (
+            f"{rule_label(each.rule)} at temperature {each.temperature:g}{_context(each.context_tokens)}{_source(each)}",
+            each,
+        )
         for each in profile.acceptances
     ]
     for drafter in profile.drafters:
+        several = len({each.context_tokens for each in drafter.trees}) > 1
         found += [
-            (f"{drafter.name} at temperature {each.sampling.temperature:g}", each.acceptance) for each in drafter.trees
+            (
+                f"{drafter.name} at temperature {each.sampling.temperature:g}{_context(each.context_tokens if several else None)}",
+                each.acceptance,
+            )
+            for each in drafter.trees
         ]
     return found
 
 
-def _context(measured: MeasuredAcceptance) -> str:
-    return "" if measured.context_tokens is None else f", {measured.context_tokens} tokens of context"
+def _context(tokens: int | None) -> str:
+    return "" if tokens is None else f", {tokens} tokens of context"
 
 
 def _source(measured: MeasuredAcceptance) -> str:

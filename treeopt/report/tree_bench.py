@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.latency import Estimate
 from treeopt.records.profile import MeasuredAcceptance
 from treeopt.records.results import Divergence, Measured
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.records.warnings import TextDiffers
-from treeopt.report.json_text import json_text
+from treeopt.report.bench_heading import headed_json
 from treeopt.report.text import milliseconds
 from treeopt.trees import Provenance, TreeFile
-from treeopt.version import TOOL
 
 if TYPE_CHECKING:
     from treeopt.planner import Candidate
@@ -69,7 +69,6 @@ class Promise:
 class TreeBenchReport:
     """Prediction and measurement of one tree, seconds and tokens."""
 
-    tool: str = TOOL
     drafter: str
     rule: str
     temperature: float
@@ -110,9 +109,9 @@ class TreeBenchReport:
         )
 
 
-def tree_bench_json(promised: Promise, measured: Measured) -> str:
-    """Return prediction and measurement as one JSON object."""
-    return json_text(TreeBenchReport.of(promised, measured)) + "\n"
+def tree_bench_json(heading: BenchHeading, promised: Promise, measured: Measured) -> str:
+    """Return prediction and measurement as one JSON object that begins with what it is of."""
+    return headed_json(heading, TreeBenchReport.of(promised, measured))
 
 
 def tree_bench_table(promised: Promise, measured: Measured) -> str:

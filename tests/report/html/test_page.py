@@ -11,13 +11,27 @@ import numpy as np
 import pytest
 
 from tests.cli.invented import STEEP, TABLE, invented
-from tests.support.pages import BATCHES, DIVERGENCE, ENGINE, GRID, STREAM, Page, bench_of, everything, planned
+from tests.support.pages import (
+    BATCHES,
+    DIVERGENCE,
+    ENGINE,
+    GRID,
+    HEADING,
+    STREAM,
+    STREAMS,
+    Page,
+    bench_of,
+    everything,
+    planned,
+)
+from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.drift import DriftStreams, TreeChange
 from treeopt.records.latency import Estimate, LatencyTable, Timing
 from treeopt.records.profile import Profile
 from treeopt.report.html.benches import pairs
+from treeopt.report.html.cautions import cautions
 from treeopt.report.html.contents import Contents, LabelledBench, LabelledTree
-from treeopt.report.html.page import in_script, page
+from treeopt.report.html.page import in_script, page, sections
 from treeopt.report.html.speedups import bars
 from treeopt.report.html.verdict import Verdict, verdict
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain
@@ -154,6 +168,62 @@ def test_the_verdict_is_of_the_bench_of_the_choice_and_of_no_other() -> None:
     )
 
 
+def test_the_verdict_leaves_out_what_was_raced_elsewhere_and_a_warning_says_so() -> None:
+    found = planned()
+    own, machine, pair = bench_of(found, 1.234), found.profile.machine, found.profile.pair
+    for raced, said in (
+        (HEADING, None),
+        (BenchHeading(), None),  # files of older versions
+        (replace(HEADING, machine=replace(machine, system="newer", python="3.13")), None),
+        (replace(HEADING, machine=replace(machine, processor="an abacus")), "an abacus, not invented"),
+        (replace(HEADING, machine=replace(machine, threads=1)), "1 thread, not 2 threads"),
+        (replace(HEADING, pair=replace(pair, dtype="float16")), "float16, not float32"),
+        (replace(HEADING, pair=replace(pair, draft="other")), "big + other, not big + small"),
+    ):
+        contents = Contents(planned=found, benches=(LabelledBench("b.json", own, raced),))
+        told = verdict(contents)
+        assert told is not None
+        assert told.measured == (1.234 if said is None else None), said
+        warned = [each for each in cautions(contents) if "was raced with" in each]
+        assert [f"was raced with {said}: the verdict" in each for each in warned] == [True] * (said is not None)
+
+
+def test_other_models_of_the_same_names_are_told_apart() -> None:
+    found = planned()
+    digests = replace(found.profile.pair, target_digest="1", draft_digest="2")
+    found = replace(found, profile=replace(found.profile, pair=digests))
+    other = replace(HEADING, pair=replace(digests, draft_digest="3"))
+    contents = Contents(planned=found, benches=(LabelledBench("b.json", bench_of(found, 1.5), other),))
+    assert verdict(contents).measured is None
+    assert any("B.json was raced with other models of these names" in each for each in cautions(contents))
+
+
+def test_figures_of_benches_say_what_they_are_of() -> None:
+    found = planned()
+    elsewhere = replace(HEADING, machine=replace(found.profile.machine, processor="an abacus"))
+    benches = (
+        LabelledBench("a.json", GRID, elsewhere),
+        LabelledBench("b.json", BATCHES, HEADING),
+        LabelledBench("c.json", STREAMS, elsewhere),
+        LabelledBench("d.json", ENGINE),
+    )
+    where = {
+        figure.name: figure.conditions
+        for section in sections(Contents(planned=found, benches=benches))
+        for figure in section.figures
+    }
+    abacus = "big + small on an abacus (2 threads), float32, raced 2026-11-23"
+    assert where["grid-0"] == where["drift-0-0"] == where["drift-0-1"] == abacus
+    assert where["batch-0"] == where["batch-0-ways"] == abacus.replace("an abacus", "invented")
+    assert where["engine-0"] == where["map"] == ""  # nobody said: those of the section
+    seen = Page(page(Contents(benches=benches)))
+    assert seen.texts("bdi")[0] == "big + small on an abacus (2 threads)"
+    assert f"{abacus}, by treeopt 9, Python 3.12, torch 2.8" in seen.texts("bdi")
+    two = (LabelledBench("a", bench_of(found, 1.5), HEADING), LabelledBench("b", bench_of(found, 1.4), elsewhere))
+    (figure,) = sections(Contents(benches=two))[0].figures
+    assert figure.conditions == f"{abacus.replace('an abacus', 'invented')}; {abacus}"
+
+
 def test_the_verdict_on_a_drafter_with_trees_of_its_own_is_of_the_bench_of_its_setting() -> None:
     found = planned(Profile.load(ROOT / "tests/data/profile-drafters.yaml"))
     choice = next(each for each in found.drafters if each.tree is None)
@@ -163,6 +233,9 @@ def test_the_verdict_on_a_drafter_with_trees_of_its_own_is_of_the_bench_of_its_s
         told = verdict(Contents(planned=found, benches=(LabelledBench("b", bench),)))
         assert told is not None
         assert (told.measured, told.promised) == (measured, 9.0)
+    condition = replace(found.plan.model.condition, batch_size=4)
+    several = replace(found, plan=replace(found.plan, model=replace(found.plan.model, condition=condition)))
+    assert verdict(Contents(planned=several, benches=(LabelledBench("b", own),))).measured is None  # of one text
 
 
 def test_the_verdict_of_trees_and_benches_alone() -> None:
@@ -195,6 +268,7 @@ def test_text_of_others_changes_no_element(text: str) -> None:
         pair = replace(profile.pair, target=name, draft=name, dtype=name)
         machine = replace(profile.machine, processor=name, device=name, system=name)
         found = planned(replace(profile, pair=pair, machine=machine, tool=name, created=name))
+        raced = BenchHeading(tool=name, created=name, pair=replace(pair, draft=f"other {name}"), machine=machine)
         known = Provenance(pair=name, machine=name, rule=name, source=name, created=name, temperature=0.0)
         tree = LabelledTree(name, TreeFile(tree=TokenTree([-1, 0, 0]), provenance=known))
         change = TreeChange(text=1, why=name, before=name, after=name)
@@ -208,7 +282,7 @@ def test_text_of_others_changes_no_element(text: str) -> None:
             DriftStreams(streams=(stream, quiet)),
         )
         return page(
-            Contents(planned=found, trees=(tree,), benches=tuple(LabelledBench(name, each) for each in benches))
+            Contents(planned=found, trees=(tree,), benches=tuple(LabelledBench(name, each, raced) for each in benches))
         )
 
     innocent, hostile = Page(made("model")), Page(made(text))

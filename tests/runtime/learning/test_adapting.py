@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tests.runtime.learning.toy import FAST, late, spoilt
+from tests.runtime.learning.toy import FAST, late
 from tests.support.decoded import PROMPT
 from tests.support.invented_machines import DEPTH, NODES, profile_of, seconds
 from tests.support.toy_distribution import FEW, LENGTH, SAMPLINGS, ToyDistribution
@@ -16,6 +16,7 @@ from treeopt.runtime import Decoder, load_model
 from treeopt.runtime.decoding.observer import StepSeconds, observers
 from treeopt.runtime.learning.learner import Learner
 from treeopt.runtime.models.checkpoint import named_tensors
+from treeopt.runtime.models.spoilt import spoilt_model
 from treeopt.runtime.models.trainable import copied
 from treeopt.trees import level_widths
 
@@ -73,8 +74,8 @@ def restless(monkeypatch):
     return Restless(profile_of(MACHINE, POOR))
 
 
-def test_greedy_texts_are_plain_decodings(target, restless):
-    own = spoilt(target)
+def test_greedy_texts_are_plain_decodings(target, target_folder, restless):
+    own = spoilt_model(target_folder, 0.5, device=target.device)
     learner, observer = both(own, restless)
     decoder = Decoder(target, own, TREE, temperature=0.0, on_step=observer)
     plain = Decoder(target, None, None, temperature=0.0)
@@ -90,18 +91,23 @@ def test_greedy_texts_are_plain_decodings(target, restless):
 
 
 @pytest.fixture(scope="module")
-def toy(make_checkpoint):
-    """Return a target of 5 tokens."""
+def toy_folder(make_checkpoint):
+    """Return the folder of a target of 5 tokens."""
     sizes = {"vocab_size": 5, "num_hidden_layers": 1, "tie_word_embeddings": False, "initializer_range": 0.25}
-    return load_model(make_checkpoint(seed=5, **sizes))
+    return make_checkpoint(seed=5, **sizes)
+
+
+@pytest.fixture(scope="module")
+def toy(toy_folder):
+    return load_model(toy_folder)
 
 
 @pytest.fixture
-def p_value(toy, logits_after, chi_squared, restless):
+def p_value(toy, toy_folder, logits_after, chi_squared, restless):
     """Return the function that decodes texts while weights and trees change, and tells how probable their beginnings are."""
 
     def p_value(kind=Decoder):
-        own = spoilt(toy, 1.0)
+        own = spoilt_model(toy_folder, 1.0)
         before = named_tensors(copied(own))
         learner, observer = both(own, restless)
         numbers = {"temperature": SAMPLING.temperature, "top_p": SAMPLING.top_p, "top_k": SAMPLING.top_k}
@@ -124,19 +130,19 @@ def test_texts_follow_the_target_while_weights_and_trees_change(p_value):
     assert p_value() > 1e-3
 
 
-def test_a_draft_verified_against_newer_weights_is_found(p_value, toy, logits_after):
+def test_a_draft_verified_against_newer_weights_is_found(p_value, toy_folder, logits_after):
     """Negative control: between sampling and verification the weights change, and the newer distribution is looked up."""
-    assert p_value(late(spoilt(toy, 4.0, seed=1), logits_after, SAMPLING)) < 1e-6
+    assert p_value(late(spoilt_model(toy_folder, 4.0, seed=1), logits_after, SAMPLING)) < 1e-6
 
 
 @pytest.mark.slow
-def test_what_learning_brought_leads_to_a_larger_tree(target):
+def test_what_learning_brought_leads_to_a_larger_tree(target, target_folder):
     """The profile was measured with a poor draft; while that learns, re-calibration sees it accepted and drafts more."""
     profile = profile_of(MACHINE, POOR)
     first = plan(profile, NODES).choice.tree
     found = {}
     for learns in (False, True):
-        own = spoilt(target, 0.3)
+        own = spoilt_model(target_folder, 0.2, device=target.device)
         adapting = Recalibration(profile, now_s=lambda: 0.0)
         _, together = both(own, adapting)
         decoder = Decoder(target, own, first, temperature=0.0, on_step=together if learns else Timed(adapting))

@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.runtime.learning.toy import FAST, late, spoilt
+from tests.runtime.learning.toy import FAST, late
 from tests.support.toy_distribution import FEW, LENGTH, SAMPLINGS, ToyDistribution
 from treeopt.runtime import Decoder, load_model
 from treeopt.runtime.learning.learner import Learner
 from treeopt.runtime.models.checkpoint import named_tensors
+from treeopt.runtime.models.spoilt import spoilt_model
 from treeopt.runtime.models.trainable import copied
 from treeopt.trees import level_widths
 
@@ -19,18 +20,23 @@ SAMPLING = SAMPLINGS[1]
 
 
 @pytest.fixture(scope="module")
-def toy(make_checkpoint):
-    """Return a target of 5 tokens."""
+def toy_folder(make_checkpoint):
+    """Return the folder of a target of 5 tokens."""
     sizes = {"vocab_size": 5, "num_hidden_layers": 1, "tie_word_embeddings": False, "initializer_range": 0.25}
-    return load_model(make_checkpoint(seed=5, **sizes))
+    return make_checkpoint(seed=5, **sizes)
+
+
+@pytest.fixture(scope="module")
+def toy(toy_folder):
+    return load_model(toy_folder)
 
 
 @pytest.fixture
-def p_value(toy, logits_after, chi_squared):
+def p_value(toy, toy_folder, logits_after, chi_squared):
     """Return the function that decodes texts, the draft learning in all of them, and tells how probable their beginnings are."""
 
     def p_value(kind=Decoder, rate=FAST.rate):
-        own = spoilt(toy, 1.0)
+        own = spoilt_model(toy_folder, 1.0)
         learner = Learner(own, replace(FAST, rate=rate))
         before = named_tensors(copied(own))
         numbers = {"temperature": SAMPLING.temperature, "top_p": SAMPLING.top_p, "top_k": SAMPLING.top_k}
@@ -50,8 +56,8 @@ def test_texts_follow_the_target_while_weights_change(p_value, rate):
     assert 1 < tokens_per_step < LENGTH
 
 
-def test_a_draft_verified_against_newer_weights_is_found(p_value, toy, logits_after):
+def test_a_draft_verified_against_newer_weights_is_found(p_value, toy_folder, logits_after):
     """Negative control: between sampling and verification the weights change, and the newer distribution is looked up."""
-    newer = spoilt(toy, 4.0, seed=1)
+    newer = spoilt_model(toy_folder, 4.0, seed=1)
 
     assert p_value(late(newer, logits_after, SAMPLING))[0] < 1e-6

@@ -22,7 +22,7 @@ from treeopt.records.warnings.measured import (
     ScatteredTimes,
     SpeedChanged,
 )
-from treeopt.records.warnings.others import OtherConditions, OtherHeads, OtherLayers, OtherPair
+from treeopt.records.warnings.others import OtherConditions, OtherHeads, OtherLayers, OtherPair, RacedElsewhere
 from treeopt.records.warnings.plans import (
     AcceptanceElsewhere,
     BatchesWithoutSteps,
@@ -68,6 +68,7 @@ __all__ = [
     "OutsideMeasured",
     "PlainSpeedChanged",
     "ProcessorQuota",
+    "RacedElsewhere",
     "ScatteredTimes",
     "SharedCores",
     "SlowGovernor",

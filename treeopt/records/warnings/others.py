@@ -29,6 +29,25 @@ class OtherPair(Caution):
 
 
 @dataclass(frozen=True, slots=True)
+class RacedElsewhere(Caution):
+    """A bench of another pair, another machine or other conditions than a page's."""
+
+    label: str
+    """Of the bench."""
+    differences: tuple[str, ...]
+
+    @property
+    def found(self) -> str:
+        """What differs."""
+        return f"{self.label} was raced with {'; '.join(self.differences)}: the verdict leaves it out."
+
+    @property
+    def action(self) -> str:
+        """Bring both together."""
+        return "Name the profile that it was raced beside, or race here."
+
+
+@dataclass(frozen=True, slots=True)
 class OtherHeads(Caution):
     """A tree that is drafted by other heads than those it was planned for."""
 

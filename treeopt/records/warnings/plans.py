@@ -131,14 +131,13 @@ class BatchesWithoutTimes(Caution):
     @property
     def found(self) -> str:
         """Which."""
-        listed = ", ".join(map(str, self.sizes))
-        return f"nothing is predicted for {listed} texts at a time, because the profile has no times there."
+        sizes = ", ".join(map(str, self.sizes))
+        return f"nothing is predicted for {sizes} texts at a time, because the profile has no times there."
 
     @property
     def action(self) -> str:
         """Measure them."""
-        listed = ",".join(map(str, self.sizes))
-        return f"Profile with --batch-sizes 1,{listed}."
+        return f"Profile with --batch-sizes {listed(tuple(sorted({1, *self.sizes})))}."
 
 
 @dataclass(frozen=True, slots=True)

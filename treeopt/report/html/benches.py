@@ -1,8 +1,11 @@
 """Figures of predictions beside measurements: single trees, grids, methods and engines."""
 
+from collections.abc import Sequence
+
 from treeopt.records.latency import Estimate
 from treeopt.records.results import EngineBench, NotRun, Row
 from treeopt.report.grid_bench import GridReport
+from treeopt.report.html.contents import LabelledBench
 from treeopt.report.html.plot import ROW, TOP, Plot, axis_end
 from treeopt.report.html.shapes import Entry, Figure, shape, shortened
 from treeopt.report.html.tables import Table, Value
@@ -12,9 +15,10 @@ PREDICTED, MEASURED = Entry("ring", "chain", "predicted"), Entry("dot", "tree", 
 Pair = tuple[str, Estimate | float | None, Estimate | float]
 
 
-def trees(benches: tuple[tuple[str, TreeBenchReport], ...]) -> tuple[Figure, Table]:
+def trees(benches: Sequence[LabelledBench[TreeBenchReport]]) -> tuple[Figure, Table]:
     """Return single trees, each with its promise and what it did."""
-    rows: list[Pair] = [(_named(each), each.predicted_speedup, each.measured_speedup) for _, each in benches]
+    found = [each.bench for each in benches]
+    rows: list[Pair] = [(_named(each), each.predicted_speedup, each.measured_speedup) for each in found]
     figure = pairs(
         "benches",
         "Trees, predicted beside measured",
@@ -45,7 +49,7 @@ def trees(benches: tuple[tuple[str, TreeBenchReport], ...]) -> tuple[Figure, Tab
                 "text",
             ),
         ),
-        rows=tuple(_tree_row(label, each) for label, each in benches),
+        rows=tuple(_tree_row(each.label, each.bench) for each in benches),
     )
     return figure, table
 

@@ -9,6 +9,7 @@ from treeopt.records.warnings import (
     BatchesWithoutTimes,
     Caution,
     OtherPair,
+    RacedElsewhere,
     TextDiffers,
     TextsDiffer,
     TextsOfBatchDiffer,
@@ -37,6 +38,7 @@ def cautions(contents: Contents) -> tuple[str, ...]:
         raced = len(contents.benches) > len(contents.streams)  # streams race plans of their own
         found += [] if raced else [NOT_RACED.format(_bench_command(contents.planned.profile))]
         found += (str(each) for each in _of_trees(contents, contents.planned.profile))
+    found += map(str, _of_other_benches(contents))
     found += (f"{label}: {each}" for label, each in _of_benches(contents))
     return tuple(dict.fromkeys(_sentence(each) for each in found))
 
@@ -65,25 +67,39 @@ def _of_trees(contents: Contents, profile: Profile) -> Iterator[Caution]:
             yield OtherPair(said, known.pair, here.pair, "name its own profile")
 
 
+def _of_other_benches(contents: Contents) -> Iterator[Caution]:
+    """Yield what benches are of where it is not the page's pair, machine and conditions."""
+    here = contents.identity
+    for each in contents.sorted_benches:
+        raced = each.heading.identity
+        same_name = "other models of these names" if raced.pair == here.pair else f"{raced.pair}, not {here.pair}"
+        pair = () if here.same_pair(raced) else (shortened(same_name, 200),)
+        if differing := (*pair, *raced.differences(here)):
+            yield RacedElsewhere(shortened(each.label), differing)
+
+
 def _of_benches(contents: Contents) -> Iterator[tuple[str, Caution]]:
-    for label, tree in contents.tree_benches:
-        if tree.identical_to_plain_decoding is False and not all(each.near_tie for each in tree.divergences or ()):
-            yield shortened(label), TextDiffers()
-    for label, grid in contents.grids:
-        differing = sum(row.identical_to_plain_decoding is False for row in grid.trees)
+    for tree in contents.tree_benches:
+        parted = tree.bench.divergences or ()
+        if tree.bench.identical_to_plain_decoding is False and not all(each.near_tie for each in parted):
+            yield shortened(tree.label), TextDiffers()
+    for grid in contents.grids:
+        differing = sum(row.identical_to_plain_decoding is False for row in grid.bench.trees)
         if differing:
-            yield shortened(label), TextsDiffer(differing)
-    for label, batches in contents.batches:
-        if faults := differing_texts(batches):
-            yield shortened(label), TextsOfBatchDiffer(faults)
+            yield shortened(grid.label), TextsDiffer(differing)
+    for batches in contents.batches:
+        if faults := differing_texts(batches.bench):
+            yield shortened(batches.label), TextsOfBatchDiffer(faults)
         unknown = [
-            size.batch_size for size in batches.sizes if all(row.predicted_tokens_per_s is None for row in size.rows)
+            size.batch_size
+            for size in batches.bench.sizes
+            if all(row.predicted_tokens_per_s is None for row in size.rows)
         ]
         if unknown:
-            yield shortened(label), BatchesWithoutTimes(tuple(unknown))
-    for label, found in contents.streams:
-        if differing_found := differing_streams(found.streams):
-            yield shortened(label), TextsOfStreamsDiffer(differing_found)
+            yield shortened(batches.label), BatchesWithoutTimes(tuple(unknown))
+    for streams in contents.streams:
+        if differing_found := differing_streams(streams.bench.streams):
+            yield shortened(streams.label), TextsOfStreamsDiffer(differing_found)
 
 
 def _bench_command(profile: Profile) -> str:

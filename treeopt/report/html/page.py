@@ -3,23 +3,30 @@
 import base64
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from importlib import resources
+from typing import TypeVar
 
 from treeopt.pictures.themes import DARK, LIGHT, Theme
 from treeopt.planner.planned import Planned
+from treeopt.records.bench_heading import BenchHeading
 from treeopt.report.batch_bench import verdicts
-from treeopt.report.html import acceptance, batches, benches, passes, speedups, streams
+from treeopt.report.bench_heading import heading_words
+from treeopt.report.drafter_contexts_text import drafter_switch_lines
+from treeopt.report.html import acceptance, batches, benches, passes, schedules, speedups, streams
 from treeopt.report.html.cautions import cautions
-from treeopt.report.html.contents import Contents
+from treeopt.report.html.contents import Contents, LabelledBench
+from treeopt.report.html.facts import facts
 from treeopt.report.html.shapes import Figure, shortened
 from treeopt.report.html.tables import Table
 from treeopt.report.html.tree_drawing import nodes_table, tree_figure
 from treeopt.report.html.verdict import Verdict, verdict
-from treeopt.report.plan_text import imported, remarks, subject
-from treeopt.report.profile_words import condition_name, labelled_acceptances
+from treeopt.report.plan_text import models_and_machine, remarks, subject
+from treeopt.report.profile_words import labelled_acceptances
 from treeopt.version import TOOL
 
+B = TypeVar("B")
 DENSITIES = range(101)
 """Steps in which legends show how dense a colour is."""
 
@@ -79,40 +86,6 @@ def sections(contents: Contents) -> tuple[Section, ...]:
     return tuple(found)
 
 
-def facts(contents: Contents) -> tuple[tuple[str, str], ...]:
-    """Return under which conditions all was measured, as names and values."""
-    planned = contents.planned
-    if planned is None:
-        return _facts_of_trees(contents)
-    profile, plan = planned.profile, planned.plan
-    machine, pair, measured = profile.machine, profile.pair, plan.model.acceptance
-    known = [
-        ("target", pair.target),
-        ("draft", pair.draft),
-        ("number format", pair.dtype),
-        ("machine", machine.processor),
-        ("device", machine.device),
-        ("threads", None if machine.threads is None else str(machine.threads)),
-        ("system", machine.system),
-        ("Python, torch", f"{machine.python}, {machine.torch}"),
-        ("engine", None if profile.engine is None else f"{profile.engine.name} {profile.engine.version}"),
-        (
-            "engine's settings",
-            None
-            if profile.engine is None
-            else ", ".join(f"{each.name} {each.value}" for each in profile.engine.settings),
-        ),
-        ("planned for", plan.conditions),
-        ("target sampled", f"top-p {measured.top_p:g}, top-k {measured.top_k or 'all'}"),
-        ("prompts, positions", f"{measured.prompts or 'unknown'}, {measured.positions or 'unknown'}"),
-        ("conditions measured", ", ".join(condition_name(each) for each in profile.step_latencies)),
-        ("numbers from elsewhere", imported(plan)),
-        ("measured", profile.created),
-        ("measured by", profile.tool),
-    ]
-    return tuple((name, value) for name, value in known if value)
-
-
 def in_script(value: object) -> str:
     r"""Return a value as JSON for a script element, which no text in it can end.
 
@@ -168,15 +141,31 @@ def _planned(planned: Planned) -> list[Section]:
                 name="drafters", title="Every drafter and rule", figures=(figure,), tables=(table,), conditions=said
             ),
         )
-    if planned.schedule is not None:
-        figures, table = speedups.schedules(planned.schedule)
-        where = f"{subject(profile)}, {profile.created[:10]}"
-        found.append(
-            Section(
-                name="schedule", title="What to run where", figures=tuple(figures), tables=(table,), conditions=where
-            )
+    return found + _where_to_run(planned)
+
+
+def _where_to_run(planned: Planned) -> list[Section]:
+    profile, schedule, segments = planned.profile, planned.schedule, planned.over_contexts
+    figures: list[Figure] = []
+    tables: list[Table] = []
+    if schedule is not None:
+        drawn, table = schedules.schedules(schedule)
+        figures, tables = [*figures, *drawn], [table]
+    if segments:
+        figure, table = schedules.drafters_over_contexts(segments, planned.plan.temperature)
+        figures, tables = [*figures, figure], [*tables, table]
+    if not tables:
+        return []
+    return [
+        Section(
+            name="schedule",
+            title="What to run where",
+            sentences=tuple(drafter_switch_lines(segments)) if segments else (),
+            figures=tuple(figures),
+            tables=tuple(tables),
+            conditions=f"{subject(profile)}, {profile.created[:10]}",
         )
-    return found
+    ]
 
 
 def _trees(contents: Contents) -> list[Section]:
@@ -209,10 +198,13 @@ def _trees(contents: Contents) -> list[Section]:
 
 
 def _benches(contents: Contents) -> list[Section]:
-    drawn = [benches.trees(contents.tree_benches)] if contents.tree_benches else []
-    drawn += [benches.grid(f"grid-{number}", *each) for number, each in enumerate(contents.grids)]
-    drawn += [benches.engine(f"engine-{number}", *each) for number, each in enumerate(contents.engines)]
-    drawn += [benches.methods(f"methods-{number}", *each) for number, each in enumerate(contents.methods)]
+    drawn: list[tuple[Figure, Table]] = []
+    if trees := contents.tree_benches:
+        figure, table = benches.trees(trees)
+        drawn.append((_raced(figure, *(each.heading for each in trees)), table))
+    drawn += _numbered("grid", contents.grids, benches.grid)
+    drawn += _numbered("engine", contents.engines, benches.engine)
+    drawn += _numbered("methods", contents.methods, benches.methods)
     if not drawn:
         return []
     where = "" if contents.planned is None else _conditions(contents.planned)
@@ -227,37 +219,52 @@ def _benches(contents: Contents) -> list[Section]:
     ]
 
 
+def _numbered(
+    name: str, found: Sequence[LabelledBench[B]], draw: Callable[[str, str, B], tuple[Figure, Table]]
+) -> Iterator[tuple[Figure, Table]]:
+    """Yield the figure and the table of each bench of a kind."""
+    for number, each in enumerate(found):
+        figure, table = draw(f"{name}-{number}", each.label, each.bench)
+        yield _raced(figure, each.heading), table
+
+
 def _batches(contents: Contents) -> list[Section]:
-    known = [(f"batch-{number}", *each) for number, each in enumerate(contents.batches)]
+    known = [(f"batch-{number}", each) for number, each in enumerate(contents.batches)]
     if not known:
         return []
-    told = [(label, (*verdicts(found), batches.rest_in_words(found))) for _, label, found in known]
+    told = [(each.label, (*verdicts(each.bench), batches.rest_in_words(each.bench))) for _, each in known]
     return [
         Section(
             name="several-texts",
             title="Several texts at a time",
             sentences=tuple(_of_file(label, said, len(told)) for label, each in told for said in each),
-            figures=tuple(figure for each in known for figure in batches.figures(*each)),
-            tables=tuple(table for each in known for table in batches.tables(*each)),
+            figures=tuple(
+                _raced(figure, each.heading)
+                for name, each in known
+                for figure in batches.figures(name, each.label, each.bench)
+            ),
+            tables=tuple(table for name, each in known for table in batches.tables(name, each.label, each.bench)),
             conditions=_subject(contents),
         )
     ]
 
 
 def _streams(contents: Contents) -> list[Section]:
-    known = [(f"drift-{number}", label, found.streams) for number, (label, found) in enumerate(contents.streams)]
+    known = [(f"drift-{number}", each, each.bench.streams) for number, each in enumerate(contents.streams)]
     if not known:
         return []
-    told = [(label, (*map(streams.in_words, rows), *streams.missing(rows))) for _, label, rows in known]
+    told = [(each.label, (*map(streams.in_words, rows), *streams.missing(rows))) for _, each, rows in known]
     return [
         Section(
             name="streams",
             title="Streams that change",
             sentences=tuple(_of_file(label, said, len(told)) for label, each in told for said in each),
             figures=tuple(
-                streams.figure(f"{name}-{place}", row) for name, _, rows in known for place, row in enumerate(rows)
+                _raced(streams.figure(f"{name}-{place}", row), each.heading)
+                for name, each, rows in known
+                for place, row in enumerate(rows)
             ),
-            tables=tuple(table for each in known for table in streams.tables(*each)),
+            tables=tuple(table for name, each, rows in known for table in streams.tables(name, each.label, rows)),
             conditions=_subject(contents),
         )
     ]
@@ -269,8 +276,14 @@ def _of_file(label: str, said: str, files: int) -> str:
 
 
 def _subject(contents: Contents) -> str:
-    """Return the pair and machine of the profile, if there is one; files of benches name none."""
+    """Return the pair and machine of the profile, if there is one."""
     return "" if contents.planned is None else subject(contents.planned.profile)
+
+
+def _raced(figure: Figure, *headings: BenchHeading) -> Figure:
+    """Return the figure of some benches with what they are of, as far as their files say it."""
+    words = dict.fromkeys(filter(None, map(heading_words, headings)))
+    return replace(figure, conditions=shortened("; ".join(words), 300))
 
 
 def _conditions(planned: Planned) -> str:
@@ -284,27 +297,10 @@ def _title(contents: Contents) -> str:
         known = each.content.provenance
         if known is not None and known.pair is not None:
             return known.pair + ("" if known.machine is None else f" on {known.machine}")
+    for bench in contents.sorted_benches:
+        if bench.heading.pair is not None and bench.heading.machine is not None:
+            return models_and_machine(bench.heading.pair, bench.heading.machine)
     return "Speculative decoding"
-
-
-def _facts_of_trees(contents: Contents) -> tuple[tuple[str, str], ...]:
-    found: list[tuple[str, str]] = []
-    for each in contents.trees:
-        known = each.content.provenance
-        values = (
-            []
-            if known is None
-            else [
-                (name, getattr(known, name))
-                for name in ("pair", "machine", "threads", "rule", "temperature", "source", "created")
-            ]
-        )
-        found += [
-            (f"{shortened(each.label, 40)}: {name}", f"{value:g}" if isinstance(value, float) else str(value))
-            for name, value in values
-            if value is not None
-        ]
-    return tuple(found)
 
 
 def _summary(found: Verdict | None) -> dict[str, object]:

@@ -94,6 +94,8 @@ class Figure:
     """Of the element, unique on the page: letters and dashes."""
     title: str
     caption: str
+    conditions: str = ""
+    """What it was drawn for where that is not what its section's figures were."""
     shapes: tuple[Shape, ...]
     legend: tuple[Entry, ...] = ()
     width: float

@@ -1,10 +1,10 @@
-"""Figures of predicted speed: over budget and depth, of every rule and drafter, and where to run what."""
+"""Figures of predicted speed: over budget and depth, and of every rule and drafter."""
 
 from itertools import pairwise
 
 import numpy as np
 
-from treeopt.planner import Candidate, Plan, Schedule, Segment
+from treeopt.planner import Candidate, Plan
 from treeopt.planner.fastest import speeds
 from treeopt.planner.planned import Planned
 from treeopt.records.latency import Estimate
@@ -180,88 +180,6 @@ def bars(name: str, title: str, caption: str, rows: list[tuple[str, str, Estimat
     )
 
 
-def schedules(schedule: Schedule) -> tuple[list[Figure], Table]:
-    """Return what to run where, over batch sizes and over context lengths, and all segments as rows."""
-    figures = []
-    if any(each.batch_sizes[0] != each.batch_sizes[1] for each in schedule.over_batch_sizes):
-        figures.append(
-            _strips("batches", "What to run, over batch sizes", schedule.over_batch_sizes, across_batches=True)
-        )
-    if any(each.context_tokens[0] != each.context_tokens[1] for each in schedule.over_contexts):
-        figures.append(
-            _strips("contexts", "What to run, over context lengths", schedule.over_contexts, across_batches=False)
-        )
-    rows = tuple(
-        (
-            each.rule,
-            each.temperature,
-            _range(each.batch_sizes),
-            _range(each.context_tokens),
-            each.choice.shape,
-            each.choice.speedup.value,
-            each.choice.speedup.low,
-            each.choice.speedup.high,
-        )
-        for each in (*schedule.over_batch_sizes, *schedule.over_contexts)
-    )
-    header = ("rule", "temperature", "batch", "context", "run", "speedup at the start", "low", "high")
-    return figures, Table(name="schedule", title="What to run where", header=header, rows=rows)
-
-
-def _strips(name: str, title: str, segments: tuple[Segment, ...], *, across_batches: bool) -> Figure:
-    """Return a strip for each row of segments: its parts are where one way to decode is the fastest."""
-
-    def ends(each: Segment) -> tuple[int, int]:
-        return each.batch_sizes if across_batches else each.context_tokens
-
-    def row_of(each: Segment) -> tuple[float, int]:
-        return each.temperature, (each.context_tokens if across_batches else each.batch_sizes)[0]
-
-    rows = sorted({row_of(each) for each in segments})
-    low, high = min(ends(each)[0] for each in segments), max(ends(each)[1] for each in segments) + 1
-    x_name = "batch size" if across_batches else "tokens of context"
-    plot = Plot.of_rows((low, high), x_name, len(rows), base=2)
-    for place, (temperature, other) in enumerate(rows):
-        top = TOP + ROW * place
-        where = f"{other} tokens of context" if across_batches else f"batch of {other}"
-        plot.row_name(place, f"{where}, temperature {temperature:g}")
-        for each in segments:
-            if row_of(each) != (temperature, other):
-                continue
-            first, last = ends(each)
-            left, right = plot.x(first), plot.x(last + 1)
-            short = (
-                "plain"
-                if each.choice.kind == "plain"
-                else f"{each.choice.kind} {each.choice.tree.nodes}/{each.choice.tree.max_depth}"
-            )
-            said = f"{x_name} {_range((first, last))}: {each.choice.shape}, rule {each.rule}, {each.choice.speedup.value:.2f} times plain"
-            plot.add(
-                shape(
-                    "rect",
-                    f"strip {each.choice.kind}",
-                    x=left,
-                    y=top + 15,
-                    width=max(1.0, right - left - 1),
-                    height=15,
-                    title=said,
-                )
-            )
-            if right - left > 7.0 * len(short):
-                plot.add(shape("text", "inside middle", x=(left + right) / 2, y=top + 26.5, text=short))
-    legend = [
-        Entry("cell45", kind, f"{kind}{'' if kind == 'plain' else ' nodes/depth'}")
-        for kind in ("tree", "chain", "plain")
-    ]
-    kinds = {each.choice.kind for each in segments}
-    return plot.figure(
-        name=name,
-        title=title,
-        caption="The fastest way to decode, and where to switch; between measured conditions times lie on straight lines.",
-        legend=tuple(each for each in legend if each.colour in kinds),
-    )
-
-
 def _mark(plot: Plot, each: Candidate, said: str) -> None:
     x, y = plot.x(each.tree.nodes), plot.y(each.tree.max_depth)
     outlines = {
@@ -270,7 +188,3 @@ def _mark(plot: Plot, each: Candidate, said: str) -> None:
         "plain": f"M{x - 5.5:.1f} {y:.1f}a5.5 5.5 0 1 0 11 0a5.5 5.5 0 1 0 -11 0Z",
     }
     plot.add(shape("path", f"mark mark-{each.kind}", d=outlines[each.kind], title=said))
-
-
-def _range(ends: tuple[int, int]) -> str:
-    return str(ends[0]) if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"

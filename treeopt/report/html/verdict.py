@@ -43,29 +43,32 @@ class Verdict:
 
 
 def verdict(contents: Contents) -> Verdict | None:
-    """Return the verdict on the plan, or else on the first tree, or else on the first bench; None of none of them."""
+    """Return the verdict on the plan, or else on the first tree, or else on the first bench; None of none of them.
+
+    Benches of another pair, another machine or other conditions are left out.
+    """
+    contents = contents.raced_here
     if contents.planned is not None:
         return _of_plan(contents.planned, contents)
     if contents.trees:
         return _of_tree(contents.trees[0].content, contents)
-    for _, bench in contents.tree_benches:
-        return _of_bench(bench)
-    for _, engine in contents.engines:
-        chosen = next(row for row in engine.rows if row.chosen)
-        return _of_row(chosen, engine.engine)
+    for each in contents.tree_benches:
+        return _of_bench(each.bench)
+    for raced in contents.engines:
+        chosen = next(row for row in raced.bench.rows if row.chosen)
+        return _of_row(chosen, raced.bench.engine)
     return None
 
 
 def _of_plan(planned: Planned, contents: Contents) -> Verdict:
     plan, best, engine = planned.plan, planned.best, planned.profile.engine
+    texts = plan.model.condition.batch_size
     if best is not None and best.setting.name != "model":
-        words = best.setting.words
-        if best.tree is None:  # its words say all; the tree of its file is a stand-in
-            found = _bench(contents, None, best.rule, plan.temperature, words)
-            return _verdict(words, best.nodes, 0, best.speedup.value, found)
-        size = best.nodes, best.tree.max_depth
-        found = _bench(contents, size, best.rule, plan.temperature, words)
-        return _verdict(f"{words}, {best.shape}", *size, best.speedup.value, found)
+        size = None if best.tree is None else (best.nodes, best.tree.max_depth)
+        words = best.setting.words if best.tree is None else f"{best.setting.words}, {best.shape}"
+        # benches of several texts have no such drafters
+        found = _bench(contents, size, best.rule, plan.temperature, best.setting.words) if texts == 1 else None
+        return _verdict(words, best.nodes, 0 if size is None else size[1], best.speedup.value, found)
     choice = plan.choice
     nodes, depth = choice.tree.nodes, choice.tree.max_depth
     shape = _shape(choice.kind, nodes)
@@ -73,9 +76,9 @@ def _of_plan(planned: Planned, contents: Contents) -> Verdict:
         row = next(
             (
                 row
-                for _, each in contents.engines
-                if each.engine == engine.name
-                for row in each.rows
+                for each in contents.engines
+                if each.bench.engine == engine.name
+                for row in each.bench.rows
                 if row.length == depth
             ),
             None,
@@ -88,7 +91,6 @@ def _of_plan(planned: Planned, contents: Contents) -> Verdict:
             measured=None if row is None else row.speedup,
             engine=engine.name,
         )
-    texts = plan.model.condition.batch_size
     found = _batch_row(contents, texts, plan.rule, plan.temperature, choice.tree)
     if texts == 1:  # all other benches decode one text at a time
         found = (
@@ -151,7 +153,7 @@ def _bench(
         temperature: likewise.
         drafter: with its setting, in words.
     """
-    for _, bench in contents.tree_benches:
+    for bench in (each.bench for each in contents.tree_benches):
         same_rule = rule in (None, bench.rule) or temperature == 0
         same_tree = size in (None, (bench.nodes, bench.depth)) and bench.drafter == drafter
         if same_tree and same_rule and temperature in (None, bench.temperature):
@@ -160,7 +162,7 @@ def _bench(
 
 
 def _grid_row(contents: Contents, rule: str, temperature: float, parents: list[int]) -> _Found | None:
-    for _, grid in contents.grids:
+    for grid in (each.bench for each in contents.grids):
         if (grid.rule, grid.temperature) == (rule, temperature):
             for row in grid.trees:
                 if row.parents == parents:
@@ -169,7 +171,7 @@ def _grid_row(contents: Contents, rule: str, temperature: float, parents: list[i
 
 
 def _batch_row(contents: Contents, texts: int, rule: str, temperature: float, tree: TokenTree) -> _Found | None:
-    for _, bench in contents.batches:
+    for bench in (each.bench for each in contents.batches):
         if (bench.rule, bench.temperature) == (rule, temperature):
             for row in (row for size in bench.sizes if size.batch_size == texts for row in size.rows):
                 if row.tree == tree:
