@@ -15,7 +15,7 @@ from treeopt.runtime.decoding.batch import TextRequest, TextStep
 from treeopt.runtime.models.graphs import passes_over, pool_for
 from treeopt.runtime.models.model import LanguageModel, caches_of_texts
 from treeopt.runtime.models.passes import PassNodes
-from treeopt.runtime.models.together import PassCall, run_together
+from treeopt.runtime.models.together import PassCall, joined, run_together
 from treeopt.runtime.rules import Rule
 from treeopt.runtime.rules.distributions import distribution
 from treeopt.runtime.rules.sample_children import likeliest, places
@@ -79,8 +79,8 @@ class PassTimer:
         @torch.inference_mode()
         def work() -> object:
             if sampling.greedy:
-                return [each.argmax(-1).tolist() for each in run()]
-            return [distribution(each, sampling)[-1, -1].item() for each in run()]
+                return run().argmax(-1).tolist()
+            return distribution(run(), sampling)[-1, -1].item()
 
         return work
 
@@ -90,26 +90,26 @@ class PassTimer:
         A node alone on its level mostly has one child, several have about two each in good trees.
         """
         run = self._pass(PassNodes(visible=np.eye(width, dtype=np.bool_), depth=np.zeros(width, np.int64)))
-        wanted = places([1 if width == 1 else 2] * width, self._device)
+        wanted = places([1 if width == 1 else 2] * width * len(self._caches), self._device)
         generator = torch.Generator(self._device).manual_seed(0)
 
         @torch.inference_mode()
         def work() -> object:
             if sampling.greedy or not rule.random_drafts:
-                return [likeliest(each, wanted) for each in run()]
-            return [rule.draw(distribution(each, sampling), wanted, generator) for each in run()]
+                return likeliest(run(), wanted)
+            return rule.draw(distribution(run(), sampling), wanted, generator)
 
         return work
 
-    def _pass(self, nodes: PassNodes) -> Callable[[], list[Tensor]]:
-        """Return what runs one pass over these nodes of every text, and returns each text's logits."""
+    def _pass(self, nodes: PassNodes) -> Callable[[], Tensor]:
+        """Return what runs one pass over these nodes of every text, and returns all logits, joined as a decoder does."""
         tokens = torch.zeros(len(nodes.depth), dtype=torch.int64, device=self._device)
         calls = [PassCall(run, tokens) for passes in self._passes for run in passes.make([nodes])]
 
-        def run() -> list[Tensor]:
+        def run() -> Tensor:
             for cache in self._caches:
                 cache.length = next(self._lengths)
-            return [output.logits for output in run_together(calls)]
+            return joined([output.logits for output in run_together(calls)])
 
         return run
 

@@ -1,4 +1,4 @@
-"""Texts that differ: how much is measured beside the law that drew them, and what one text says of all others."""
+"""Texts that differ: how much is measured beside the distribution that they are drawn from, and what one text says of all others."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def drawn_texts(generator, texts, tokens, p, sd, alike=1):
 
 @pytest.mark.parametrize("sd", [0.3, 0.8, 1.2])
 @pytest.mark.parametrize("alike", [1, 4])
-def test_variation_is_that_of_the_law_which_texts_were_drawn_from(sd, alike):
+def test_variation_is_that_of_the_distribution_which_texts_were_drawn_from(sd, alike):
     generator = np.random.default_rng(0)
     found = Variation.of(drawn_texts(generator, 2000, 192, 0.7, sd, alike))
     assert found.sd == pytest.approx(sd, rel=0.2)

@@ -9,7 +9,8 @@ import pytest
 
 from tests.cli.invented import call
 from tests.support.invented_machines import latency, seconds
-from treeopt.adaptation import Recalibration, recalibration
+from treeopt.adaptation import recalibration
+from treeopt.adaptation.comparison import Comparison
 from treeopt.records.latency import Timing
 from treeopt.records.measured_drafter import CountedDecodes, CountedSetting, DecodedTexts, MeasuredDrafter
 from treeopt.records.profile import Profile
@@ -29,8 +30,8 @@ def run(*more: object, tokens: int = 160) -> Any:
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have every look find a reason to compare, and every other tree pay."""
     monkeypatch.setattr(recalibration, "LOOK_STEPS", 4)
-    monkeypatch.setattr(Recalibration, "_reason", lambda _: "a test")
-    monkeypatch.setattr(Recalibration, "_pays", lambda self, choice: choice.way != self.way)
+    monkeypatch.setattr(Comparison, "reason", lambda _: "a test")
+    monkeypatch.setattr(Comparison, "_pays", lambda self, choice: choice.way != self.usual)
 
 
 @pytest.mark.usefixtures("folder", "eager")

@@ -87,7 +87,11 @@ class SimulatedDecoder:
             if observer is not None:
                 observer(
                     DecodedStep(
-                        self.number, self.text, Proposal(tree, logits[:, 0].long()), Step(path, tokens, logits, None), seconds
+                        self.number,
+                        self.text,
+                        Proposal(tree, logits[:, 0].long()),
+                        Step(path, tokens, logits, None),
+                        seconds,
                     )
                 )
         return (self.tokens - start_tokens) / (self.now_s - start_s)

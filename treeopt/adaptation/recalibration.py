@@ -258,7 +258,7 @@ class Recalibration:
             self._gather()
             why = self._end_stretch()
             self._texts.end_text()
-            self._ways.uncertain = False
+            self._compared_tried = 0.0
             if why is not None and self._may_look():
                 self._solve(why)
             if self._ways.away:
@@ -346,7 +346,7 @@ class Recalibration:
         tried = float(seen.tried[:, 0].sum())
         odd = self._texts.odd(seen, self._expected_of_text) if tried >= LEAST_TRIED else 0.0
         why = moved or f"this text: {told_acceptance(seen, self._expected_of_text)}"
-        surer = self._ways.uncertain and tried >= 2 * self._compared_tried
+        surer = self._ways.uncertain and tried >= max(LEAST_TRIED, 2 * self._compared_tried)
         if moved is not None or odd > ODD or surer:
             self._compared_tried = tried
             self._compare(why, LEAST_TEXT_GAIN, anew=False)

@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from treeopt.engines.probes import running_llama
 from treeopt.engines.probes.client import Counters, Launch, Question, addresses
 from treeopt.engines.probes.http import KEY_VARIABLE, HttpEngine, counters_of
 from treeopt.engines.probes.llama_server import LlamaAtUrl
@@ -160,6 +161,14 @@ class TestLlamaServer:
             running, _ = self.running(serve, llama_answer(timings=timings | told))
             (answer,) = running.answers([QUESTION])
             assert (answer.prefill_s, answer.prefill_tokens) == expected
+
+    def test_the_first_token_comes_as_late_as_whoever_asks_waits_for_it(self, serve, monkeypatch):
+        timings = {"predicted_n": 9, "predicted_ms": 12.0, "draft_n": 0, "draft_n_accepted": 0}
+        running, _ = self.running(serve, llama_answer(timings=timings | {"prompt_n": 4, "prompt_ms": 50.0}))
+        clock = iter((7.0, 7.2))
+        monkeypatch.setattr(running_llama, "perf_counter", lambda: next(clock))
+        (answer,) = running.answers([QUESTION])
+        assert answer.prefill_s == pytest.approx(0.2 - 0.012)
 
     def test_texts_of_a_batch_are_one_request(self, serve):
         """Of as many, the texts that are asked for first would wait for the others' prompts within their steps."""

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 
@@ -94,12 +95,9 @@ class TestRaggedPasses:
         for number, (prompt, cache, count) in enumerate(zip(PROMPTS, caches, rows, strict=False)):
             cache.clear()
             target.prefill(torch.tensor(prompt), cache)
-            before = len(prompt) + 1
             target.forward(torch.tensor([number]), torch.tensor([len(prompt)]), cache, None)
-            mask = torch.zeros(count, before + count, dtype=torch.float64)
-            mask[:, before:].masked_fill_(~torch.tril(torch.ones(count, count)).bool(), float("-inf"))
-            mask = None if count == 1 else mask
-            yield TextRows(torch.arange(count) + number, before + torch.arange(count), cache, mask, 1)
+            visible = None if count == 1 else np.tri(count, count + 1, 1, dtype=np.bool_)
+            yield TextRows(torch.arange(count) + number, 1 + np.arange(count), cache, visible, 1)
 
     def check(self, target, caches, rows=ROWS, order=None):
         """Compare logits, states, and what the caches hold behind; return the kind of attention."""
@@ -108,10 +106,14 @@ class TestRaggedPasses:
         outputs = target.forward_ragged(parts, self.WANTS)
         left = [[entries.clone() for pair in part.cache.layers for entries in pair] for part in parts]
         for output, part, expected in zip(outputs, parts, left, strict=True):
-            tokens, positions, *behind, start = part
+            tokens, depth, cache, visible, start = part
+            mask = torch.zeros(len(depth), cache.length + 1 + len(depth), dtype=torch.float64)
+            if visible is not None:
+                mask[:, cache.length :].masked_fill_(torch.from_numpy(~visible), float("-inf"))
+            positions = cache.length + torch.from_numpy(depth)
             for entries in (each for pair in part.cache.layers for each in pair):
                 entries[:, :, part.cache.length + 1 :] = 0
-            single = target.forward(tokens, positions, *behind, start=start, wants=self.WANTS)
+            single = target.forward(tokens, positions, cache, mask, start=start, wants=self.WANTS)
             torch.testing.assert_close(output, single, rtol=0, atol=1e-12)
             seen = slice(0, part.cache.length + 1 + len(tokens))
             for found, entries in zip(expected, (each for pair in part.cache.layers for each in pair), strict=True):
@@ -138,7 +140,7 @@ class TestRaggedPasses:
             for place in places:
                 caches[place].clear()
                 pair[0].prefill(torch.tensor(alike[place]), caches[place])
-                parts.append(TextRows(torch.tensor([1]), torch.tensor([len(PROMPT)]), caches[place]))
+                parts.append(TextRows(torch.tensor([1]), np.zeros(1, np.int64), caches[place]))
             return type(ragged_place(parts, 2))
 
         assert kind(0, 1, 2) is kind(3, 0) is AtOnce

@@ -118,7 +118,7 @@ class TestTies:
 
         expansion, paths = BeamExpansion(tree, children([()])), [()]
         for _ in range(depth - 1):
-            beams = expansion.beams()
+            beams = expansion.frontier()
             rows = beams.nodes.visible[:, beams.nodes.start - len(paths) : beams.nodes.start].argmax(1)
             paths = [(*paths[row], int(token)) for row, token in zip(rows, beams.tokens, strict=True)]
             expansion.add(children(paths))
@@ -128,7 +128,7 @@ class TestTies:
     def test_a_child_as_likely_as_its_parent_stands_behind_it(self):
         certain = Children(np.array([[0.0, -20.0]], np.float32), np.array([[3, 4]]))
         expansion = BeamExpansion(dynamic(2, 2, 3), certain)
-        expansion.beams()
+        expansion.frontier()
         expansion.add(Children(np.array([[0.0, -20.0]] * 2, np.float32), np.array([[5, 6]] * 2)))
         expanded = expansion.best()
         assert expanded.tree.parents.tolist() == [-1, 0, 1]

@@ -1,36 +1,26 @@
-"""Work on several texts: functions of rows are called once for all, and passes wait until no text needs anything else."""
+"""Work on several texts: passes that they need at the same time are asked for together."""
 
 import torch
 
 from treeopt.runtime.models.model import Output
-from treeopt.runtime.models.together import PassCall, RowsCall, finish_together
+from treeopt.runtime.models.together import PassCall, finish_together
 
 
-def test_a_function_is_called_once_for_all_texts_and_passes_wait_for_it():
+def test_a_text_waits_for_the_passes_of_the_others_and_each_is_sent_what_its_own_gives():
     log = []
 
-    def double(rows, more):
-        log.append(("double", len(rows)))
-        return rows * 2, rows + more
-
-    def halve(rows):
-        log.append(("halve", len(rows)))
-        return (rows / 2,)
-
     def run(tokens):
-        log.append("pass")
+        log.append(tokens.tolist())
         return Output(tokens + 0.5)
 
-    def work(number, functions):
-        output = yield PassCall(run, torch.full((number + 1,), float(number)))
-        rows = output.logits
-        for function in functions:
-            twice = yield RowsCall(function, (rows, rows) if function is double else (rows,))
-            rows = twice[-1]
-        output = yield PassCall(run, rows)
-        return output.logits.tolist()
+    def work(number, passes):
+        rows = torch.full((number + 1,), float(number))
+        for _ in range(passes):
+            output = yield PassCall(run, rows)
+            rows = output.logits
+        return rows.tolist()
 
-    chosen = [[double], [halve, double], [], [double, halve]]
-    found = finish_together([work(number, functions) for number, functions in enumerate(chosen)])
-    assert found == [[1.5], [2.0] * 2, [3.0] * 3, [4.0] * 4]
-    assert log == [*["pass"] * 4, ("double", 5), ("halve", 2), ("double", 2), ("halve", 4), *["pass"] * 4]
+    found = finish_together([work(number, passes) for number, passes in enumerate([1, 3, 0, 2])])
+    assert found == [[0.5], [2.5] * 2, [2.0] * 3, [4.0] * 4]
+    assert log == [[0.0], [1.0] * 2, [3.0] * 4, [1.5] * 2, [3.5] * 4, [2.0] * 2]
+    assert finish_together([]) == []

@@ -13,6 +13,7 @@ from tests.support.drawn import examples
 from treeopt.runtime import load_model
 from treeopt.runtime.models.linear import LEAST_REORDERED, Linear
 from treeopt.runtime.models.mask import TreeMask
+from treeopt.runtime.models.model import Wants
 from treeopt.trees import TokenTree, k_ary, level_widths
 
 assert_close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
@@ -188,6 +189,26 @@ def test_products_small_and_reordered(inputs, rows):
     bias = torch.randn(512, generator=generator)
     assert_close(Linear(weight, bias)(x), x @ weight.t() + bias)
     assert Linear(weight, bias).parameters == Linear(weight).parameters + 512
+    product = Linear(weight, bias)
+    product.assign(2 * weight, -bias)
+    assert_close(product(x), 2 * (x @ weight.t()) + product.bias)
+    assert_close(product.weight, 2 * weight)
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a_prefill_that_nothing_is_wanted_of_leaves_the_same_keys_and_values(make_checkpoint, layers):
+    model, tokens = (
+        load_model(make_checkpoint(seed=3, num_hidden_layers=layers)),
+        torch.tensor([random_text(9), random_text(9)]),
+    )
+    caches = [model.new_cache(12, 2) for _ in range(2)]
+    assert model.prefill(tokens, caches[0]) is None
+    assert model.prefill(tokens, caches[1], Wants(last=True)) is not None
+    assert caches[0].lengths == caches[1].lengths == [9, 9]
+    for found, expected in zip(caches[0].layers, caches[1].layers, strict=True):
+        for entries, others in zip(found, expected, strict=True):
+            assert others[:, :, :9].abs().amin(-1).min() > 0
+            assert torch.equal(entries, others)
 
 
 def test_parameters_are_counted_once(folder):

@@ -105,6 +105,24 @@ def test_a_buffer_left_by_one_draft_does_not_change_the_next(on_host):
 
 
 @all_rules
+def test_texts_that_are_tested_at_once_come_to_what_each_comes_to_alone(rule):
+    generator, noise = np.random.default_rng(9), torch.Generator().manual_seed(9)
+    for nodes in (1, 2, 7):
+        tree = random_tree(generator, nodes, 5)
+        several, alone = (Verifier(RULES[rule], tree, 5, CPU, texts=texts) for texts in (3, 1))
+        for texts in (3, 1, 2, 3):  # fewer than there is room for, and more again
+            drafts = [[random_distributions(generator, nodes, 5) for _ in range(2)] for _ in range(texts)]
+            tokens = [drafted(rule, tree, draft, noise) for draft, _ in drafts]
+            probs = [[torch.from_numpy(each) for each in draft] for draft in drafts]
+            accepted = several.test(torch.cat(tokens), *map(torch.cat, zip(*probs, strict=True)))
+            verdicts = several.verdicts([torch.Generator().manual_seed(text) for text in range(texts)])
+            for text, verdict in enumerate(verdicts):
+                expected = alone.test(tokens[text], *probs[text])
+                assert torch.equal(accepted[text * nodes : (text + 1) * nodes], expected)
+                assert verdict == alone.verdict(torch.Generator().manual_seed(text))
+
+
+@all_rules
 @pytest.mark.parametrize("entry", ["verdict on the host", "verdict with tensors", "verify"])
 def test_verdicts_are_as_frequent_as_they_should_be(rule, entry, chi_squared):
     samples, vocabulary = 4000, 4

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
 from typing import Any
 
 from treeopt.engines.probes.child import Child
@@ -57,7 +58,9 @@ class RunningLlama:
         return [self._read(each) for each in sorted(found, key=lambda each: number(NAME, each, "index"))]
 
     def _answer(self, question: Question) -> Answer:
-        return self._read(self._http.post("/completion", self._content(question)))
+        start_s = perf_counter()
+        found = self._http.post("/completion", self._content(question))
+        return self._read(found, perf_counter() - start_s)
 
     @staticmethod
     def _content(question: Question) -> dict[str, Any]:
@@ -73,7 +76,8 @@ class RunningLlama:
             content |= {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
         return content
 
-    def _read(self, found: dict[str, Any]) -> Answer:
+    def _read(self, found: dict[str, Any], waited_s: float = 0.0) -> Answer:
+        """Return an answer as it was told; whoever asks waits longer for the first token than its prompt is read."""
         timings = found.get("timings")
         if not isinstance(timings, dict) or not isinstance(found.get("content"), str):
             raise EngineError(f"{NAME}: expected content and timings in its answer. Got {sorted(found)!r:.80}.")
@@ -87,12 +91,15 @@ class RunningLlama:
             raise EngineError(
                 f"{NAME}: expected at most {drafted} accepted tokens, as many as were drafted. Got {accepted}: update it."
             )
+        decode_s, prefill_s = number(NAME, timings, "predicted_ms") / 1000, None
+        if "prompt_ms" in timings:
+            prefill_s = max(number(NAME, timings, "prompt_ms") / 1000, waited_s - decode_s)
         return Answer(
             text=found["content"],
             tokens=tokens,
-            decode_s=number(NAME, timings, "predicted_ms") / 1000,
+            decode_s=decode_s,
             steps=tokens - 1 - accepted,
             prompt_tokens=int(number(NAME, found, "tokens_evaluated")),
-            prefill_s=number(NAME, timings, "prompt_ms") / 1000 if "prompt_ms" in timings else None,
+            prefill_s=prefill_s,
             prefill_tokens=int(number(NAME, timings, "prompt_n")) if "prompt_n" in timings else 0,
         )

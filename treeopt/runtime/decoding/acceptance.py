@@ -14,6 +14,7 @@ from treeopt.arrays import Float32
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.models.finite import all_finite, on_host
 from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.together import joined
 from treeopt.runtime.rules import Rule
 from treeopt.runtime.rules.distributions import distribution
 from treeopt.runtime.rules.verify import Verdict, Verifier, verify_greedy
@@ -87,7 +88,7 @@ class AcceptSampled:
         probs = distribution(logits, self.sampling)
         rows = (probs[part] for part in _rows(drafts))
         tokens = [sampled(each, generator) for each, generator in zip(rows, noise, strict=True)]
-        return _followed(drafts, tokens[0] if len(tokens) == 1 else torch.cat(tokens), probs[:, 0])
+        return _followed(drafts, joined(tokens), probs[:, 0])
 
     def prepare(self, tree: TokenTree) -> None:
         """See `Acceptance`; there is nothing to do."""
@@ -127,7 +128,7 @@ class _LazyTokens:
         self._uniform = uniform
 
     def __getitem__(self, node: int) -> int:
-        probs = self._probs[node].astype(np.float64)
+        probs = self._probs[node]
         token: int = min(self._quantile(probs, self._uniform[node]), len(probs) - 1)
         return token
 
@@ -145,34 +146,41 @@ class AcceptByRule:
         self._rule = rule
         self._sampling = sampling
         self._vocabulary, self._device = target.config.vocabulary, target.device
+        self._on_host = target.device.type == "cpu"
         self._verifiers: OrderedDict[TokenTree, Verifier] = OrderedDict()
         self._last: tuple[TokenTree | None, Verifier | None] = None, None
 
     @torch.inference_mode()
     def __call__(self, drafts: Sequence[Draft], logits: Tensor, noise: Sequence[torch.Generator]) -> list[Verdict]:
-        """See `Acceptance`."""
+        """See `Acceptance`; drafts of one tree are tested at once on the host, others in turn."""
         probs = distribution(logits, self._sampling)
+        tree = drafts[0].tree
+        if len(drafts) == 1 or (self._on_host and all(draft.tree is tree for draft in drafts)):
+            return self._verdicts(drafts, probs, noise)
         parts = zip(drafts, _rows(drafts), noise, strict=True)
-        return [self._verdict(draft, probs[part], generator) for draft, part, generator in parts]
+        return [self._verdicts([draft], probs[part], [generator])[0] for draft, part, generator in parts]
 
-    def _verdict(self, draft: Draft, probs: Tensor, noise: torch.Generator) -> Verdict:
-        verifier = self._verifier(draft.tree)
-        verifier.test(draft.on_device.to(self._device), draft.probs, probs)
-        return verifier.verdict(noise)
+    def _verdicts(self, drafts: Sequence[Draft], probs: Tensor, noise: Sequence[torch.Generator]) -> list[Verdict]:
+        """Return the verdicts on drafts of one tree, given the target's distributions."""
+        verifier = self._verifier(drafts[0].tree, len(drafts))
+        tokens = joined([draft.on_device for draft in drafts]).to(self._device)
+        sampled_from = [draft.probs for draft in drafts if draft.probs is not None]
+        verifier.test(tokens, joined(sampled_from) if len(sampled_from) == len(drafts) else None, probs)
+        return verifier.verdicts(noise)
 
     def prepare(self, tree: TokenTree) -> None:
         """Make the buffers of a tree, and compile what tests it, before its first step."""
-        self._verifier(tree)
+        self._verifier(tree, 1)
 
-    def _verifier(self, tree: TokenTree) -> Verifier:
+    def _verifier(self, tree: TokenTree, texts: int) -> Verifier:
         last_tree, last = self._last
-        if last is not None and last_tree is tree:
+        if last is not None and last_tree is tree and last.texts >= texts:
             return last  # most often, and then nothing is looked up
         found = self._verifiers.get(tree)
-        if found is None:
-            if len(self._verifiers) == KEPT_VERIFIERS:
+        if found is None or found.texts < texts:
+            if found is None and len(self._verifiers) == KEPT_VERIFIERS:
                 self._verifiers.popitem(last=False)
-            found = self._verifiers[tree] = Verifier(self._rule, tree, self._vocabulary, self._device)
+            found = self._verifiers[tree] = Verifier(self._rule, tree, self._vocabulary, self._device, texts=texts)
         self._verifiers.move_to_end(tree)
         self._last = tree, found
         return found

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from treeopt.arrays import Bool
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.drafter import SideTokens
+from treeopt.runtime.drafters.recurring import KEPT_TREES
 from treeopt.runtime.models.passes import Pass, Passes, PassNodes
 from treeopt.trees import TokenTree
 
@@ -100,6 +102,7 @@ class PreparedTrees:
         return nodes
 
 
+@lru_cache(maxsize=KEPT_TREES)
 def children_of(tree: TokenTree) -> tuple[range, ...]:
     """Return the indices of every node's children."""
     counts = [0] * tree.nodes

@@ -3,14 +3,13 @@
 import warnings
 from collections.abc import Sequence
 
-import torch
-
 from treeopt.runtime.decoding.acceptance import Acceptance, Draft
 from treeopt.runtime.decoding.target_text import TargetText
 from treeopt.runtime.drafters.drafter import Proposal, Step
 from treeopt.runtime.drafters.recurring import recurring_tree
 from treeopt.runtime.models.finite import all_finite, draft_warning, not_finite_error, on_host, usable_nodes
 from treeopt.runtime.models.model import Output
+from treeopt.runtime.models.together import joined
 from treeopt.runtime.rules.verify import Verdict
 from treeopt.trees import TokenTree
 
@@ -47,8 +46,7 @@ class StepAcceptance:
         """Return what of the proposals of some texts is verified, and which nodes of it are accepted."""
         drafts = [self._finite(at, proposal) for at, proposal in zip(texts, proposals, strict=True)]
         logits = [output.logits[: len(draft.tokens)] for output, draft in zip(outputs, drafts, strict=True)]
-        joined = logits[0] if len(logits) == 1 else torch.cat(logits)
-        return list(zip(drafts, self._acceptance(drafts, joined, [at.noise for at in texts]), strict=True))
+        return list(zip(drafts, self._acceptance(drafts, joined(logits), [at.noise for at in texts]), strict=True))
 
     def accepted(
         self, at: TargetText, tokens: Sequence[int], verdict: Verdict, output: Output, *, cut: bool = False

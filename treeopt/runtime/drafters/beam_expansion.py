@@ -21,10 +21,15 @@ class BeamExpansion:
         self._tree = tree
         self._nodes = DraftedNodes(children)
         self._pool: list[Candidate] = []
+        self._left = tree.depth - 1
+        """Passes that follow."""
         self._take_level()
 
-    def beams(self) -> Beams:
-        """Return the best nodes of the last level, in falling order; they are fed next."""
+    def frontier(self) -> Beams | None:
+        """Return the best nodes of the last level, in falling order, which are fed next; None below the deepest."""
+        if not self._left:
+            return None
+        self._left -= 1
         return self._nodes.feed(self._level[: self._tree.top_k])
 
     def add(self, children: Children) -> None:

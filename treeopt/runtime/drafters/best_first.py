@@ -5,11 +5,10 @@ from functools import partial
 
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.best_first_expansion import BestFirstExpansion
-from treeopt.runtime.drafters.drafted_nodes import Children, Expanded
-from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, Feed, draft_models
+from treeopt.runtime.drafters.drafted_nodes import Children
+from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, draft_models
 from treeopt.runtime.models.memory import new_caches
 from treeopt.runtime.models.model import LanguageModel, TextCache
-from treeopt.runtime.models.together import Passing
 from treeopt.trees.specexec import SpecExecSetting
 
 __all__ = ["SpecExecDrafter", "SpecExecSetting"]
@@ -35,18 +34,8 @@ class SpecExecDrafter(ExpandingDrafter):
         )
         self.setting = setting
 
-    def _expand(self, root: Children, feed: Feed) -> Passing[Expanded | None]:
-        """Return the tree below the root, drafted in as many passes as pay, at most `max_passes`."""
-        expansion = BestFirstExpansion(self.setting, root)
-        for _ in range(self.setting.max_depth - 1):
-            frontier = expansion.frontier()
-            if frontier is None:
-                break
-            children = yield from feed(frontier)
-            if not children.finite:
-                return None
-            expansion.add(children)
-        return expansion.best()
+    def _expansion(self, root: Children) -> BestFirstExpansion:
+        return BestFirstExpansion(self.setting, root)
 
 
 def _check(setting: SpecExecSetting, model: LanguageModel, capacity: int) -> None:

@@ -26,15 +26,22 @@ class BestFirstExpansion:
         self._setting = setting
         self._nodes = DraftedNodes(children)
         self._pool: list[Candidate] = []  # the best first
+        self._left = setting.max_depth - 1
+        """Passes that may follow."""
         self._keep_best()
 
     def frontier(self) -> Beams | None:
-        """Return the best nodes that are to be fed next, in falling order; None where no further one is of use."""
+        """Return the best nodes that are to be fed next, in falling order; None where no further pass pays or may be."""
+        if not self._left:
+            return None
         worst = self._pool[-1][0] if self._full else inf
         useful = takewhile(lambda candidate: candidate[0] < worst, self._pool)
         waiting = (candidate for candidate in useful if self._nodes.fed[candidate[1]] == NOT_FED)
         nodes = list(islice(waiting, self._setting.batch))
-        return self._nodes.feed(nodes) if nodes else None
+        if not nodes:
+            return None
+        self._left -= 1
+        return self._nodes.feed(nodes)
 
     def add(self, children: Children) -> None:
         """Add the children of the nodes that `frontier` returned last."""

@@ -1,8 +1,6 @@
-"""The levels of a static tree as draft passes: what each feeds, and how the children below it are sampled."""
+"""The levels of a static tree as draft passes: what each feeds, and how the children below it are sampled in all texts."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -11,55 +9,43 @@ from torch import Tensor
 
 from treeopt.arrays import Integers
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.models.passes import Pass, Passes, PassNodes
-from treeopt.runtime.models.together import Passing, RowsCall, RowsFunction
+from treeopt.runtime.models.passes import PassNodes
 from treeopt.runtime.rules import Rule
 from treeopt.runtime.rules.distributions import distribution
 from treeopt.runtime.rules.sample_children import Places, arrivals, chosen, fill_speeds, likeliest_of_rows, places
 from treeopt.trees import TokenTree
 
-KEPT_FUNCTIONS = 64
-Sampler = Callable[[Tensor, torch.Generator], Passing[Tensor]]
-"""From the logits (w, V) of a level's internal nodes to their children, int64 (c,)."""
+Sampler = Callable[[Tensor, Sequence[torch.Generator]], Tensor]
+"""From the logits (texts, w, V) of a level's internal nodes, and the noise of each text, to their children (texts, c)."""
 
 
 class Window:
-    """Some rows of a buffer: a view where they are neighbours, because that is quicker."""
+    """Some nodes of every text in a buffer: a view where they are neighbours, because that is quicker."""
 
-    def __init__(self, buffer: Tensor, rows: Integers) -> None:
-        first, last = int(rows[0]), int(rows[-1])
+    def __init__(self, buffer: Tensor, nodes: Integers) -> None:
+        first, last = int(nodes[0]), int(nodes[-1])
         self._buffer = buffer
-        self._view = buffer[first : last + 1] if last - first + 1 == len(rows) else None
-        self._rows = torch.from_numpy(rows).to(buffer.device)
+        self._view = buffer[:, first : last + 1] if last - first + 1 == len(nodes) else None
+        self._view_by_text = None if self._view is None else self._view.unbind()
+        self._nodes = torch.from_numpy(nodes).to(buffer.device)
 
-    def read(self) -> Tensor:
-        """Return the rows."""
-        return self._buffer[self._rows] if self._view is None else self._view
+    def read(self) -> Sequence[Tensor]:
+        """Return what stands at the nodes of each text."""
+        return self._buffer[:, self._nodes].unbind() if self._view_by_text is None else self._view_by_text
 
-    def write(self, rows: Tensor) -> None:
-        """Write over the rows."""
+    def write(self, values: Tensor) -> None:
+        """Write over what stands at the nodes."""
         if self._view is None:
-            self._buffer[self._rows] = rows
+            self._buffer[:, self._nodes] = values
         else:
-            self._view.copy_(rows)
-
-
-@dataclass(frozen=True, slots=True)
-class DraftLevel:
-    """One draft pass: it feeds a level's internal nodes, and the level below is sampled."""
-
-    run: Pass
-    fed: Window
-    """Tokens of the level's internal nodes."""
-    sample: Sampler
-    children: Tensor
-    """int64 (c,): where the tokens of the level below go."""
+            self._view.copy_(values)
 
 
 class DraftBuffers:
-    """Where one text's trees are drafted into, whichever they are.
+    """Where the trees of texts that are drafted together are drafted into, whichever they are.
 
     Args:
+        texts: most texts.
         nodes: of the largest tree.
         rule: the verification rule, which says how children are sampled.
         sampling: what they are sampled from; greedy takes the likeliest, whatever the rule.
@@ -67,70 +53,95 @@ class DraftBuffers:
         device: of the draft model.
     """
 
-    def __init__(self, nodes: int, *, rule: Rule, sampling: Sampling, vocabulary: int, device: torch.device) -> None:
-        self.rule, self.sampling = rule, sampling
+    def __init__(
+        self, texts: int, nodes: int, *, rule: Rule, sampling: Sampling, vocabulary: int, device: torch.device
+    ) -> None:
+        self.texts, self.rule, self.sampling = texts, rule, sampling
         self.random = rule.random_drafts and not sampling.greedy
-        columns = vocabulary if self.random else 1
-        self.tokens = torch.empty(nodes, dtype=torch.int64, device=device)
-        self.probs = torch.zeros((nodes, columns), device=device)
-        self.speeds = torch.ones((nodes, columns), dtype=torch.float64, device=device)
-        self.largest = torch.zeros(nodes, dtype=torch.float64, device=device)
+        self.columns = vocabulary if self.random else 1
+        self.tokens = torch.empty(texts * nodes, dtype=torch.int64, device=device)
+        self.probs = torch.zeros((texts * nodes, self.columns), device=device)
+        self.speeds = torch.ones((texts * nodes, self.columns), dtype=torch.float64, device=device)
+        self.largest = torch.zeros(texts * nodes, dtype=torch.float64, device=device)
 
 
-class TreeDraft:
-    """A tree in the buffers that it is drafted into, and its levels, root level first.
+class LevelDraft:
+    """What one draft pass of all texts is for: it feeds a level's internal nodes, and the level below is sampled.
+
+    Args:
+        fed: tokens of the level's internal nodes.
+        sample: samples the level below.
+        children: (texts, c), where its tokens go.
+    """
+
+    def __init__(self, fed: Window, sample: Sampler, children: Tensor) -> None:
+        self._fed, self._sample, self._children = fed, sample, children
+
+    def fed(self) -> Sequence[Tensor]:
+        """Return what each text feeds, int64 (w,)."""
+        return self._fed.read()
+
+    def fill(self, logits: Tensor, noise: Sequence[torch.Generator]) -> None:
+        """Sample the level below from logits (texts * w, V), with the noise of each text."""
+        self._children.copy_(self._sample(logits.view(len(noise), -1, logits.shape[-1]), noise))
+
+
+class TreeDrafts:
+    """The tree of each of some texts in the buffers that it is drafted into, and the tree's levels, root level first.
 
     Args:
         tree: the tree.
-        passes: of the draft model.
-        buffers: of at least as many nodes; other trees may be drafted into them in between.
+        texts: how many.
+        buffers: with room for as many; other trees may be drafted into them in between.
     """
 
-    def __init__(self, tree: TokenTree, passes: Passes, buffers: DraftBuffers) -> None:
+    def __init__(self, tree: TokenTree, texts: int, buffers: DraftBuffers) -> None:
+        self.texts = texts
         self._rule = buffers.rule
         self._sampling = buffers.sampling
         self._random = buffers.random
-        internal = np.flatnonzero(tree.child_counts)
-        self.fed = np.full(tree.nodes, -1)
-        """Of each node, how many are fed before it, -1 where it is not fed."""
-        self.fed[internal] = np.arange(len(internal))
-        self.tokens = buffers.tokens[: tree.nodes]
-        self.root = self.tokens[:1]
-        self._probs = buffers.probs[: tree.nodes]
-        self._speeds = buffers.speeds[: len(internal)]
-        self._largest = buffers.largest[: len(internal)]
-        self.probs = self._probs if self._random else None
-        """float32 (n, V): what the children of each internal node were sampled from."""
-        self.scores = self._probs[:, 0] if self._random else self._largest
-        """float (k,): numbers of `scored` nodes that are finite where the distributions after them are."""
+        internal, shape = np.flatnonzero(tree.child_counts), (texts, tree.nodes)
+        self._tokens = buffers.tokens[: texts * tree.nodes].view(shape)
+        self._roots = self._tokens[:, 0]
+        self._probs = buffers.probs[: texts * tree.nodes].view(*shape, -1)
+        fed = texts * len(internal)
+        self._speeds = buffers.speeds[:fed].view(texts, len(internal), buffers.columns)
+        self._largest = buffers.largest[:fed].view(texts, len(internal))
+        self.tokens = self._tokens.unbind()
+        """int64 (n,) of each text."""
+        self.probs = self._probs.unbind() if self._random else (None,) * texts
+        """float32 (n, V) of each text: what the children of each internal node were sampled from."""
+        self.scores = (self._probs[..., 0] if self._random else self._largest).unbind()
+        """float (k,) of each text: numbers of `scored` nodes that are finite where the distributions after them are."""
         self.scored: list[int] = list(range(tree.nodes)) if self._random else internal.tolist()
-        self.levels = self._levels(tree, passes.make(_level_nodes(tree)))
+        self.levels = self._levels(tree)
 
     def clear(self) -> None:
         """Forget what another tree left: nothing is sampled after a node without children."""
         self._probs.zero_()
 
-    def fill_noise(self, generator: torch.Generator) -> None:
-        """Make the noise of all levels at once."""
-        if self._random:
-            fill_speeds(self._speeds, generator)
+    def begin(self, roots: Sequence[int], noise: Sequence[torch.Generator]) -> None:
+        """Put the texts' roots in place, and make the noise of all levels at once."""
+        self._roots.copy_(torch.tensor(roots))
+        if self._random and self.levels:
+            fill_speeds(self._speeds, *noise)
 
-    def _levels(self, tree: TokenTree, runs: list[Pass]) -> list[DraftLevel]:
-        counts, device = tree.child_counts, self.tokens.device
+    def _levels(self, tree: TokenTree) -> list[LevelDraft]:
+        counts, device, fed = tree.child_counts, self._tokens.device, 0
         found = []
-        for run, level, below in zip(runs, tree.levels[:-1], tree.levels[1:], strict=True):
+        for level, below in pairwise(tree.levels):
             nodes = level.start + np.flatnonzero(counts[level])
             wanted = places(counts[nodes].tolist(), device)
-            found.append(DraftLevel(run, Window(self.tokens, nodes), self._sampler(nodes, wanted), self.tokens[below]))
+            sample = self._sampler(nodes, slice(fed, fed + len(nodes)), wanted)
+            found.append(LevelDraft(Window(self._tokens, nodes), sample, self._tokens[:, below]))
+            fed += len(nodes)
         return found
 
-    def _sampler(self, nodes: Integers, wanted: Places) -> Sampler:
-        """Return how the children of some nodes are sampled."""
-        first = int(self.fed[nodes[0]])
-        rows = slice(first, first + len(nodes))
+    def _sampler(self, nodes: Integers, fed: slice, wanted: Places) -> Sampler:
+        """Return how the children of some nodes are sampled, which are fed at some places of the step."""
         if not self._random:
-            return _likeliest(self._largest[rows], wanted)
-        window, speeds = Window(self._probs, nodes), self._speeds[rows]
+            return _likeliest(self._largest[:, fed], wanted)
+        window, speeds = Window(self._probs, nodes), self._speeds[:, fed]
         if wanted.most == 1 or self._rule.race:
             return _race(window, speeds, self._sampling, wanted)
         return _by_rule(window, self._sampling, self._rule, wanted)
@@ -138,10 +149,9 @@ class TreeDraft:
 
 def _likeliest(scores: Tensor, wanted: Places) -> Sampler:
     """Return the sampler that takes the likeliest children and keeps the largest logit after each node."""
-    function = _likeliest_rows(wanted.most)
 
-    def sample(logits: Tensor, generator: torch.Generator) -> Passing[Tensor]:  # noqa: ARG001
-        largest, children = yield RowsCall(function, (logits,))
+    def sample(logits: Tensor, noise: Sequence[torch.Generator]) -> Tensor:  # noqa: ARG001
+        largest, children = likeliest_of_rows(logits, wanted.most)
         scores.copy_(largest)
         return chosen(children, wanted)
 
@@ -150,51 +160,27 @@ def _likeliest(scores: Tensor, wanted: Places) -> Sampler:
 
 def _race(window: Window, speeds: Tensor, sampling: Sampling, wanted: Places) -> Sampler:
     """Return the sampler whose children win an exponential race, which writes the distributions to a window."""
-    function = _race_rows(sampling, wanted.most)
 
-    def sample(logits: Tensor, generator: torch.Generator) -> Passing[Tensor]:  # noqa: ARG001
-        probs, children = yield RowsCall(function, (logits, speeds))
+    def sample(logits: Tensor, noise: Sequence[torch.Generator]) -> Tensor:  # noqa: ARG001
+        probs = distribution(logits, sampling)
         window.write(probs)
-        return chosen(children, wanted)
+        return chosen(likeliest_of_rows(arrivals(probs, speeds, wanted.most), wanted.most)[1], wanted)
 
     return sample
 
 
 def _by_rule(window: Window, sampling: Sampling, rule: Rule, wanted: Places) -> Sampler:
     """Return the sampler that draws as a rule does, which writes the distributions to a window."""
-    function = _distribution_rows(sampling)
 
-    def sample(logits: Tensor, generator: torch.Generator) -> Passing[Tensor]:
-        (probs,) = yield RowsCall(function, (logits,))
+    def sample(logits: Tensor, noise: Sequence[torch.Generator]) -> Tensor:
+        probs = distribution(logits, sampling)
         window.write(probs)
-        return rule.draw(probs, wanted, generator)
+        return torch.stack([rule.draw(*each) for each in zip(probs, [wanted] * len(noise), noise, strict=True)])
 
     return sample
 
 
-# The same function for all texts, so that they share a call of it.
-
-
-@lru_cache(maxsize=KEPT_FUNCTIONS)
-def _likeliest_rows(count: int) -> RowsFunction:
-    return lambda logits: likeliest_of_rows(logits, count)
-
-
-@lru_cache(maxsize=KEPT_FUNCTIONS)
-def _race_rows(sampling: Sampling, count: int) -> RowsFunction:
-    def race(logits: Tensor, speeds: Tensor) -> tuple[Tensor, Tensor]:
-        probs = distribution(logits, sampling)
-        return probs, likeliest_of_rows(arrivals(probs, speeds, count), count)[1]
-
-    return race
-
-
-@lru_cache(maxsize=KEPT_FUNCTIONS)
-def _distribution_rows(sampling: Sampling) -> RowsFunction:
-    return lambda logits: (distribution(logits, sampling),)
-
-
-def _level_nodes(tree: TokenTree) -> list[PassNodes]:
+def level_nodes(tree: TokenTree) -> list[PassNodes]:
     """Return the internal nodes of each level that has any, as they are fed one level after the other."""
     internal = np.flatnonzero(tree.child_counts)
     visible, depth = tree.ancestor_mask[np.ix_(internal, internal)], tree.depth[internal]
@@ -203,3 +189,10 @@ def _level_nodes(tree: TokenTree) -> list[PassNodes]:
         PassNodes(visible=visible[start:stop, :stop], depth=depth[start:stop], start=start)
         for start, stop in pairwise(edges)
     ]
+
+
+def fed_before(tree: TokenTree) -> list[int]:
+    """Return of each node how many are fed before it, -1 where it is not fed."""
+    internal = tree.child_counts > 0
+    found: list[int] = np.where(internal, internal.cumsum() - 1, -1).tolist()
+    return found

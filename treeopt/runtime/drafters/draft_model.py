@@ -1,7 +1,6 @@
 """What drafts at one text, and a draft model there: its cache, and the tokens at the text's end that it was not fed."""
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Protocol
 
 import torch
@@ -12,7 +11,7 @@ from treeopt.runtime.drafters.drafted_nodes import Children
 from treeopt.runtime.drafters.drafter import States, Step
 from treeopt.runtime.models.model import LanguageModel, ModelSizes, Output, TextCache
 from treeopt.runtime.models.passes import Passes, PassNodes, TreePass
-from treeopt.runtime.models.together import PassCall, Passing, RowsCall, RowsFunction
+from treeopt.runtime.models.together import PassCall, Passing
 from treeopt.trees import chain
 
 MOST_READ = 512
@@ -136,21 +135,5 @@ def feed(model: LanguageModel, cache: TextCache, tokens: Int64, nodes: PassNodes
 
 def likeliest_children(logits: Tensor, count: int) -> Children:
     """Return so many of the likeliest tokens after each of some nodes, with their log-probabilities at temperature 1."""
-    return Children(*(each.numpy() for each in _likeliest_rows(count)(logits)))
-
-
-def likeliest_together(logits: Tensor, count: int) -> Passing[Children]:
-    """Return what `likeliest_children` does, together with the other texts."""
-    log_probs, tokens = yield RowsCall(_likeliest_rows(count), (logits,))
-    return Children(log_probs.numpy(), tokens.numpy())
-
-
-@cache
-def _likeliest_rows(count: int) -> RowsFunction:
-    """Return what takes logits (m, V) to the log-probabilities and tokens, (m, count), of the likeliest, on the host."""
-
-    def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
-        log_probs, tokens = logits.float().log_softmax(-1).topk(count)
-        return log_probs.cpu(), tokens.cpu()
-
-    return likeliest
+    log_probs, tokens = logits.float().log_softmax(-1).topk(count)
+    return Children(log_probs.cpu().numpy(), tokens.cpu().numpy())

@@ -4,7 +4,7 @@ No model in sight: log-probabilities and tokens come in pass by pass, and numpy 
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import count
+from itertools import accumulate, count, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +33,11 @@ class Children(NamedTuple):
     def finite(self) -> bool:
         """Whether all distributions are; in one that is not, everything is NaN."""
         return all_finite(self.log_probs[:, 0].tolist())
+
+    def split(self, sizes: Sequence[int]) -> list["Children"]:
+        """Return those of the first so many nodes, then those of the next."""
+        edges = pairwise(accumulate(sizes, initial=0))
+        return [Children(self.log_probs[start:stop], self.tokens[start:stop]) for start, stop in edges]
 
 
 class Beams(NamedTuple):

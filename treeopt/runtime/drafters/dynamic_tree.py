@@ -3,11 +3,10 @@
 from functools import partial
 
 from treeopt.runtime.drafters.beam_expansion import BeamExpansion
-from treeopt.runtime.drafters.drafted_nodes import Children, Expanded
-from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, Feed, draft_models
+from treeopt.runtime.drafters.drafted_nodes import Children
+from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, draft_models
 from treeopt.runtime.models.memory import new_caches
 from treeopt.runtime.models.model import LanguageModel
-from treeopt.runtime.models.together import Passing
 from treeopt.trees.dynamic_tree import DynamicTree
 
 
@@ -25,16 +24,5 @@ class DynamicDrafter(ExpandingDrafter):
         super().__init__(model, draft_models(model, caches, capacity), children=tree.top_k, max_nodes=tree.nodes)
         self.tree = tree
 
-    def _expand(self, root: Children, feed: Feed) -> Passing[Expanded | None]:
-        return expand(self.tree, root, feed)
-
-
-def expand(tree: DynamicTree, root: Children, feed: Feed) -> Passing[Expanded | None]:
-    """Return the tree below the root, drafted in `depth` passes; None where a distribution is not finite."""
-    expansion = BeamExpansion(tree, root)
-    for _ in range(tree.depth - 1):
-        children = yield from feed(expansion.beams())
-        if not children.finite:
-            return None
-        expansion.add(children)
-    return expansion.best()
+    def _expansion(self, root: Children) -> BeamExpansion:
+        return BeamExpansion(self.tree, root)

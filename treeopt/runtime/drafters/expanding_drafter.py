@@ -3,25 +3,38 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
+from torch import Tensor
 
-from treeopt.runtime.drafters.draft_model import DraftModel, DraftSource, NewDrafts, TextDraft, likeliest_together
+from treeopt.runtime.drafters.draft_model import DraftModel, DraftSource, NewDrafts, TextDraft, likeliest_children
 from treeopt.runtime.drafters.drafted_nodes import Beams, Children, Expanded
 from treeopt.runtime.drafters.drafter import NOTHING, Proposal, Scores, States, Step, Wants
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.texts import Texts
-from treeopt.runtime.models.model import LanguageModel, Output, TextCache
+from treeopt.runtime.models.model import LanguageModel, TextCache
 from treeopt.runtime.models.passes import TreePasses
-from treeopt.runtime.models.together import PassCall, Passing, finish_together
+from treeopt.runtime.models.together import PassCall, finish_together, joined, run_together
 
-Feed = Callable[[Beams], Passing[Children]]
-"""Feeds nodes of a tree, which get children."""
 NOT_EXPANDED = Expanded(ROOT_ALONE, [], [0])
 
 
+class Expansion(Protocol):
+    """The tree of one text's step, from the children of the nodes fed so far."""
+
+    def frontier(self) -> Beams | None:
+        """Return the nodes that are fed next; None where no further pass is wanted."""
+
+    def add(self, children: Children) -> None:
+        """Add the children of the nodes that `frontier` returned last."""
+
+    def best(self) -> Expanded:
+        """Return the tree to verify."""
+
+
 @dataclass(slots=True)
-class _Expansion:
+class _Text:
     """What drafts at one text, and the nodes that it was fed in this step."""
 
     draft: TextDraft
@@ -54,7 +67,7 @@ class ExpandingDrafter(ABC):
         self.wants = wants
         self._model = model
         self._children = children
-        self._texts = Texts(lambda texts: [_Expansion(draft) for draft in new_drafts(texts)])
+        self._texts = Texts(lambda texts: [_Text(draft) for draft in new_drafts(texts)])
 
     def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
         """See `Drafter`."""
@@ -67,44 +80,54 @@ class ExpandingDrafter(ABC):
     @torch.inference_mode()
     def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
         """Return the trees below the roots; the root alone where a distribution on the way is not finite."""
-        return finish_together([self._propose(self._texts[text]) for text in texts])
+        at = [self._texts[text] for text in texts]
+        drafting = [each for each in at if each.draft.ready]
+        expanded = iter(self._expanded([each.draft for each in drafting]) if drafting else [])
+        return [self._proposal(each, next(expanded) if each.draft.ready else NOT_EXPANDED) for each in at]
 
     def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
         """See `Drafter`."""
         for text, step in zip(texts, steps, strict=True):
-            expansion = self._texts[text]
-            expansion.draft.accept(step, expansion.fed)
+            at = self._texts[text]
+            at.draft.accept(step, at.fed)
 
     def end(self, text: int) -> None:
         """See `Drafter`."""
         self._texts.end(text)
 
     @abstractmethod
-    def _expand(self, root: Children, feed: Feed) -> Passing[Expanded | None]:
-        """Return the tree of a step, given the children of the root; None where those of a node are not finite."""
+    def _expansion(self, root: Children) -> Expansion:
+        """Return how the tree of a step grows, given the children of the root."""
 
-    def _propose(self, expansion: _Expansion) -> Passing[Proposal]:
-        draft = expansion.draft
-        if not draft.ready:
-            expansion.fed = NOT_EXPANDED.fed
-            return Proposal(NOT_EXPANDED.tree, torch.tensor([draft.root]))
+    def _expanded(self, drafts: Sequence[TextDraft]) -> list[Expanded | None]:
+        """Return the tree of each of some texts, None where a distribution is not finite; a pass is one for all of them."""
+        roots = self._children_after(finish_together([draft.root_logits() for draft in drafts]))
+        expansions = [self._expansion(root) if root.finite else None for root in roots]
+        while True:
+            fed = [(number, beams) for number, each in enumerate(expansions) if each and (beams := each.frontier())]
+            if not fed:
+                return [each.best() if each else None for each in expansions]
+            outputs = run_together([self._pass(drafts[number], beams) for number, beams in fed])
+            below = self._children_after([output.logits for output in outputs])
+            for (number, _), children in zip(fed, below, strict=True):
+                each = expansions[number]
+                if each and children.finite:
+                    each.add(children)
+                else:
+                    expansions[number] = None
 
-        def feed_beams(beams: Beams) -> Passing[Children]:
-            return feed(draft, beams, self._model.device, children=self._children)
+    def _pass(self, draft: TextDraft, beams: Beams) -> PassCall:
+        return PassCall(draft.passes.once(beams.nodes), torch.from_numpy(beams.tokens).to(self._model.device))
 
-        logits = yield from draft.root_logits()
-        root = yield from likeliest_together(logits, self._children)
-        expanded = (yield from self._expand(root, feed_beams)) if root.finite else None
+    def _children_after(self, logits: Sequence[Tensor]) -> list[Children]:
+        """Return the likeliest tokens after each text's nodes, given the logits after these."""
+        return likeliest_children(joined(logits), self._children).split([each.shape[0] for each in logits])
+
+    def _proposal(self, at: _Text, expanded: Expanded | None) -> Proposal:
         found = NOT_EXPANDED if expanded is None else expanded
-        expansion.fed = found.fed
-        tokens = torch.tensor([draft.root, *found.tokens])
+        at.fed = found.fed
+        tokens = torch.tensor([at.draft.root, *found.tokens])
         return Proposal(found.tree, tokens, scores=Scores.missing(self._model.name) if expanded is None else None)
-
-
-def feed(draft: TextDraft, beams: Beams, device: torch.device, *, children: int) -> Passing[Children]:
-    """Feed nodes of a tree and return so many of the likeliest tokens after each."""
-    output: Output = yield PassCall(draft.passes.once(beams.nodes), torch.from_numpy(beams.tokens).to(device))
-    return (yield from likeliest_together(output.logits, children))
 
 
 def draft_models(

@@ -7,22 +7,22 @@ import torch
 from torch import Tensor
 
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.drafters.draft_levels import DraftBuffers, TreeDraft
+from treeopt.runtime.drafters.draft_levels import DraftBuffers, TreeDrafts, fed_before, level_nodes
 from treeopt.runtime.drafters.draft_model import DraftModel, DraftSource, NewDrafts, TextDraft
 from treeopt.runtime.drafters.drafter import NOTHING, Proposal, Scores, States, Step, Wants
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.texts import Texts
 from treeopt.runtime.models.graphs import GraphPool, passes_over
-from treeopt.runtime.models.model import LanguageModel, Output, caches_of_texts
+from treeopt.runtime.models.model import LanguageModel, caches_of_texts
 from treeopt.runtime.models.passes import PassNodes, TreePass
-from treeopt.runtime.models.together import PassCall, Passing, finish_together
+from treeopt.runtime.models.together import PassCall, finish_together, joined, run_together
 from treeopt.runtime.rules import Rule
 from treeopt.trees import TokenTree, chain
 
 NOT_FED = -1
 """Of a node, in place of how many were fed before it."""
 KEPT = 8
-"""Trees of a text whose passes are kept."""
+"""Trees whose passes and buffers are kept."""
 
 
 class FilledTreeDrafter:
@@ -53,23 +53,19 @@ class FilledTreeDrafter:
         self.max_tokens = max_nodes
         self.sampled = rule.random_drafts
         self.wants = wants
-        self._texts = Texts(
-            lambda texts: [
-                _FilledTree(
-                    model.name,
-                    draft,
-                    self.tree,
-                    DraftBuffers(
-                        max_nodes,
-                        rule=rule,
-                        sampling=sampling,
-                        vocabulary=model.config.vocabulary,
-                        device=model.device,
-                    ),
-                )
-                for draft in new_drafts(texts)
-            ]
+        self._name = model.name
+        self._new_buffers = partial(
+            DraftBuffers,
+            nodes=max_nodes,
+            rule=rule,
+            sampling=sampling,
+            vocabulary=model.config.vocabulary,
+            device=model.device,
         )
+        self._buffers = self._new_buffers(1)
+        self._drafts_of = lru_cache(maxsize=KEPT)(TreeDrafts)
+        self._last = tree, self._drafts_of(tree, 1, self._buffers)
+        self._texts = Texts(lambda texts: [_FilledTree(draft, self.tree) for draft in new_drafts(texts)])
 
     def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
         """See `Drafter`."""
@@ -82,9 +78,45 @@ class FilledTreeDrafter:
     @torch.inference_mode()
     def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator]) -> list[Proposal]:
         """Return the trees below the roots, in buffers that the next call writes over."""
-        return finish_together(
-            [self._texts[text].propose(generator) for text, generator in zip(texts, noise, strict=True)]
-        )
+        filled = [self._texts[text] for text in texts]
+        ready = [number for number, each in enumerate(filled) if each.draft.ready]
+        if len(ready) == len(filled):
+            return self._fill(filled, noise)
+        found = [Proposal(ROOT_ALONE, torch.tensor([each.draft.root])) for each in filled]
+        if ready:
+            drafted = self._fill([filled[number] for number in ready], [noise[number] for number in ready])
+            for number, proposal in zip(ready, drafted, strict=True):
+                found[number] = proposal
+        return found
+
+    def _fill(self, filled: Sequence["_FilledTree"], noise: Sequence[torch.Generator]) -> list[Proposal]:
+        """Return the trees below the roots of texts at which there is something to draft from."""
+        into = self._drafts(len(filled))
+        into.begin([each.draft.root for each in filled], noise)
+        if into.levels:
+            first, *below = into.levels
+            first.fill(joined(finish_together([each.draft.root_logits() for each in filled])), noise)
+            for number, level in enumerate(below, start=1):
+                passes = zip(filled, level.fed(), strict=True)
+                outputs = run_together([PassCall(each.runs[number], tokens) for each, tokens in passes])
+                level.fill(joined([output.logits for output in outputs]), noise)
+        return [
+            Proposal(self.tree, tokens, probs, scores=Scores(self._name, scores, into.scored))
+            for tokens, probs, scores in zip(into.tokens, into.probs, into.scores, strict=True)
+        ]
+
+    def _drafts(self, texts: int) -> TreeDrafts:
+        """Return where the tree of so many texts is drafted into."""
+        last_tree, last = self._last
+        if last_tree is self.tree and last.texts == texts:
+            return last  # most often, and then nothing is looked up
+        if texts > self._buffers.texts:
+            self._drafts_of.cache_clear()
+            self._buffers = self._new_buffers(texts)
+        found = self._drafts_of(self.tree, texts, self._buffers)
+        found.clear()  # only now: a proposal of the tree before lasts until the next one
+        self._last = self.tree, found
+        return found
 
     def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
         """See `Drafter`."""
@@ -150,40 +182,18 @@ class StaticTreeDrafter(FilledTreeDrafter):
 
 
 class _FilledTree:
-    """The tree of one text and what fills it."""
+    """What fills the tree at one text."""
 
-    def __init__(self, name: str, draft: TextDraft, tree: TokenTree, buffers: DraftBuffers) -> None:
+    def __init__(self, draft: TextDraft, tree: TokenTree) -> None:
         self.draft = draft
-        self._name = name
-        self._draft_of = lru_cache(maxsize=KEPT)(lambda tree: TreeDraft(tree, draft.passes, buffers))
+        self._runs_of = lru_cache(maxsize=KEPT)(lambda tree: draft.passes.make(level_nodes(tree)))
         self.take(tree)
 
     def take(self, tree: TokenTree) -> None:
-        """Fill another tree from the next step on; what was made for those filled last is kept."""
-        self._tree = tree
-        self._into = self._draft_of(tree)
-        self._cleared = False  # a proposal of the tree before lasts until the next one
-        self._fed: list[int] = self._into.fed.tolist()
-
-    def propose(self, noise: torch.Generator) -> Passing[Proposal]:
-        """Return the tree below the root; the root alone is no work for the draft model."""
-        if not self.draft.ready:
-            return Proposal(ROOT_ALONE, torch.tensor([self.draft.root]))
-        into = self._into
-        if not self._cleared:
-            into.clear()
-            self._cleared = True
-        into.root.fill_(self.draft.root)
-        if into.levels:
-            into.fill_noise(noise)
-            first, *below = into.levels
-            logits = yield from self.draft.root_logits()
-            first.children.copy_((yield from first.sample(logits, noise)))
-            for level in below:
-                output: Output = yield PassCall(level.run, level.fed.read())
-                level.children.copy_((yield from level.sample(output.logits, noise)))
-        scores = Scores(self._name, into.scores, into.scored)
-        return Proposal(self._tree, into.tokens, into.probs, scores=scores)
+        """Fill another tree from the next step on; the passes of those filled last are kept."""
+        self.runs = self._runs_of(tree)
+        """Of each level."""
+        self._fed = fed_before(tree)
 
     def accept(self, step: Step) -> None:
         """Move on to a new root, and forget what is not finite behind the text where the draft was cut for it."""

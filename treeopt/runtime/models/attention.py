@@ -42,11 +42,16 @@ class SharedPlace(NamedTuple):
     causal: bool = False
     """Whether each token sees those before it, and no other."""
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """See `Place`."""
+    def write(self, layer: int, key: Tensor, value: Tensor) -> None:
+        """Write a layer's keys and values; arguments as for `attend`."""
         keys, values = self.cache.layers[layer]
         keys[:, :, self.slots] = key
         values[:, :, self.slots] = value
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """See `Place`."""
+        self.write(layer, key, value)
+        keys, values = self.cache.layers[layer]
         return F.scaled_dot_product_attention(
             query,
             keys[:, :, : self.extent],

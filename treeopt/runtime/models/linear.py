@@ -8,6 +8,8 @@ from torch.nn import functional as F
 
 LEAST_REORDERED = 100_000
 """Weights from which oneDNN's reordered product pays for its fixed cost per call (benchmarks/linear.py)."""
+LEAST_PRODUCTS = 600_000
+"""Rows times weights from which it pays with smaller ones."""
 
 
 class Product(Protocol):
@@ -32,36 +34,47 @@ class Product(Protocol):
 class Linear:
     """y = x W^T + b for x (n, inputs), W (outputs, inputs), b (outputs,) or None.
 
-    On a CPU large weights are kept in oneDNN's own order, small ones transposed; elsewhere they stay as they are.
+    On a CPU weights are kept in oneDNN's own order, small ones also transposed, which is faster with few rows; elsewhere
+    they stay as they are.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         on_cpu = weight.device.type == "cpu"
         self.parameters = weight.numel() + (0 if bias is None else bias.numel())
         self.bias = bias
-        self._reordered = reordered(weight) if on_cpu and weight.numel() >= LEAST_REORDERED else None
+        self._reordered = reordered(weight) if on_cpu else None
+        self._columns: Tensor | None = None
+        self._few = 0
+        """Rows that are too few for oneDNN."""
         if self._reordered is None:
             self._columns = weight.t().contiguous() if on_cpu else weight.t()
+        elif weight.numel() < LEAST_REORDERED:
+            self._columns = weight.t().contiguous()
+            self._few = LEAST_PRODUCTS // weight.numel()
 
     @property
     def weight(self) -> Tensor:
         """W as it was given, where it lies in another order in memory of its own."""
-        return self._columns.t() if self._reordered is None else self._reordered.to_dense()
+        if self._columns is not None:
+            return self._columns.t()
+        assert self._reordered is not None  # one of both is there
+        return self._reordered.to_dense()
 
     @torch.inference_mode()
     def assign(self, weight: Tensor, bias: Tensor | None) -> None:
         """Take other numbers of the same shapes; what was captured of this product on a device goes on with them."""
-        if self._reordered is None:
+        if self._columns is not None:
             self._columns.copy_(weight.t())
-        else:
+        if self._reordered is not None:
             self._reordered = reordered(weight.to(self._reordered.dtype))
         if self.bias is not None and bias is not None:
             self.bias.copy_(bias)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return x W^T + b, (n, outputs)."""
-        if self._reordered is not None:
+        if self._reordered is not None and x.shape[0] > self._few:
             return reordered_product(x, self._reordered, self.bias)
+        assert self._columns is not None
         return x @ self._columns if self.bias is None else F.linear(x, self._columns.t(), self.bias)
 
 

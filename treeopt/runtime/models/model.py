@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 import torch
 from torch import Tensor
 
+from treeopt.arrays import Bool, Integers
 from treeopt.errors import InvalidValueError
 
 
@@ -116,16 +117,18 @@ class TextCache(Protocol):
 
 
 class TextRows(NamedTuple):
-    """One text's tokens in a pass over several texts; the fields are what `LanguageModel.forward` takes."""
+    """One text's tokens in a pass over several texts, which stand behind the committed ones."""
 
     tokens: Tensor
     """int64 (n,)."""
-    positions: Tensor
-    """int64 (n,)."""
+    depth: Integers
+    """(n,): place of each behind the committed tokens, 0 the first; siblings share one."""
     cache: Any
-    """Of this text alone."""
-    mask: Tensor | None = None
+    """Of this text alone; its length does not change."""
+    visible: Bool | None = None
+    """bool (n, start + n): which nodes, fed before or now, each may attend to; None where all."""
     start: int = 0
+    """Nodes that were fed before in this step."""
 
 
 class LanguageModel(Protocol):

@@ -62,20 +62,28 @@ class TreePass:
         self.model = model
         self.wants = wants
         self._cache = cache
-        self._start = nodes.start
-        self._depth = torch.tensor(nodes.depth, dtype=torch.int64, device=model.device)
-        visible = nodes.visible if nodes.visible.flags.writeable else nodes.visible.copy()  # torch warns of what is not
-        self._mask = TreeMask(torch.from_numpy(visible), capacity, dtype=model.dtype, device=model.device)
+        self._nodes = nodes
+        self._capacity = capacity
+        self._visible = None if nodes.visible.all() else nodes.visible
+        self._alone: tuple[Tensor, TreeMask | None] | None = None  # depths and mask, for a pass over this text alone
 
     def __call__(self, tokens: Tensor) -> Output:
         """Return the logits and states after tokens, int64 (rows,)."""
-        tokens, positions, cache, mask, start = self.rows(tokens)
-        return self.model.forward(tokens, positions, cache, mask, start=start, wants=self.wants)
+        length, start = self._cache.length, self._nodes.start
+        depth, mask = self._alone = self._alone or self._made()
+        behind = None if mask is None else mask.behind(length)
+        return self.model.forward(tokens, length + depth, self._cache, behind, start=start, wants=self.wants)
+
+    def _made(self) -> tuple[Tensor, TreeMask | None]:
+        depth = torch.tensor(self._nodes.depth, dtype=torch.int64, device=self.model.device)
+        if self._visible is None:
+            return depth, None
+        visible = torch.tensor(self._visible)  # a copy, because torch warns of what cannot be written to
+        return depth, TreeMask(visible, self._capacity, dtype=self.model.dtype, device=self.model.device)
 
     def rows(self, tokens: Tensor) -> TextRows:
-        """Return what the pass feeds behind the text as it is now."""
-        length = self._cache.length
-        return TextRows(tokens, length + self._depth, self._cache, self._mask.behind(length), self._start)
+        """Return what the pass feeds in a pass over several texts."""
+        return TextRows(tokens, self._nodes.depth, self._cache, self._visible, self._nodes.start)
 
 
 @dataclass(frozen=True, slots=True)

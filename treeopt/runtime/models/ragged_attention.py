@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from treeopt.arrays import Bool
 from treeopt.runtime.models.attention import Place
 from treeopt.runtime.models.kv_cache import KVCache
 from treeopt.runtime.models.model import TextRows
@@ -23,8 +25,8 @@ class Span(NamedTuple):
     tokens: int
     extent: int
     """Slots that the last token may see, its own included."""
-    mask: Tensor | None
-    """(tokens, extent), or None when each token sees every slot."""
+    visible: Bool | None
+    """bool (tokens, m): which of the last m slots each token sees beside all before them; None where each sees every slot."""
 
 
 def ragged_place(parts: Sequence[TextRows], heads_per_key: int) -> Place:
@@ -39,12 +41,16 @@ def ragged_place(parts: Sequence[TextRows], heads_per_key: int) -> Place:
         heads_per_key: queries that share keys and values.
     """
     whole = parts[0].cache.whole
+    lengths = [part.cache.length for part in parts]
     spans = [
-        Span(cache.place, count, cache.length + start + count, mask)
-        for (_, _, cache, mask, start), count in zip(parts, (part.tokens.shape[0] for part in parts), strict=True)
+        Span(cache.place, len(depth), length + start + len(depth), visible)
+        for (_, depth, cache, visible, start), length in zip(parts, lengths, strict=True)
     ]
     longest = max((part.cache for part in parts), key=lambda cache: cache.capacity)
-    rotations = longest.rotations[torch.cat([part.positions for part in parts])]
+    positions = np.concatenate(
+        [length + part.depth for part, length in zip(parts, lengths, strict=True)], dtype=np.int64
+    )
+    rotations = longest.rotations[torch.from_numpy(positions).to(longest.rotations.device)]
     if all(part.cache.whole is whole for part in parts):
         grid = Grid.of(spans)
         if grid.texts * grid.tokens * grid.extent <= MOST_PADDING * sum(each.tokens * each.extent for each in spans):
@@ -95,8 +101,7 @@ class AtOnce:
         self._slots = by_head.flatten().to(rotations.device)
         """Of each head of each token, where the texts, heads and slots of a layer are counted through."""
         self._in_grid, self._tokens = _places_in(grid, spans, rotations.device)
-        mask = _mask(grid, spans, rotations.device, self._layers[0][0].dtype)
-        self._mask = None if mask is None else mask.repeat(1, 1, heads_per_key, 1)
+        self._mask = _mask(grid, spans, self._layers[0][0], heads_per_key)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """See `Place`; there is one batch of all texts' tokens."""
@@ -133,20 +138,24 @@ def _places_in(grid: Grid, spans: Sequence[Span], device: torch.device) -> tuple
     return in_grid.to(device), tokens.to(device)
 
 
-def _mask(grid: Grid, spans: Sequence[Span], device: torch.device, dtype: torch.dtype) -> Tensor | None:
-    """Return what is added to the scores, (texts, 1, tokens, extent), or None where each token sees every slot."""
-    if all(each.mask is None and each.extent == grid.extent for each in spans):
+def _mask(grid: Grid, spans: Sequence[Span], like: Tensor, repeats: int = 1) -> Tensor | None:
+    """Return what is added to the scores, or None where each token sees every slot.
+
+    It is (texts, 1, repeats * tokens, extent), or (texts, 1, 1, extent) where the tokens of each text see the same.
+    """
+    alike = all(each.visible is None for each in spans)
+    if alike and all(each.extent == grid.extent for each in spans):
         return None
-    ends = [grid.extent] * grid.texts
+    hidden = np.zeros((grid.texts, 1 if alike else grid.tokens, grid.extent), np.bool_)
     for each in spans:
-        ends[each.place - grid.first] = each.extent
-    hidden = torch.arange(grid.extent, device=device) >= torch.tensor(ends, device=device)[:, None, None, None]
-    mask = torch.zeros((grid.texts, 1, grid.tokens, grid.extent), dtype=dtype, device=device)
-    mask.masked_fill_(hidden, float("-inf"))
-    for each in spans:
-        if each.mask is not None:
-            mask[each.place - grid.first, 0, : each.tokens, : each.extent] = each.mask
-    return mask
+        rows = hidden[each.place - grid.first]
+        rows[:, each.extent :] = True
+        if each.visible is not None:
+            np.logical_not(each.visible, out=rows[: each.tokens, each.extent - each.visible.shape[1] : each.extent])
+    shape = (grid.texts, 1 if alike else repeats, *hidden.shape[1:])
+    mask = torch.zeros(shape, dtype=like.dtype, device=like.device)
+    mask.masked_fill_(torch.from_numpy(hidden).to(like.device)[:, None], float("-inf"))
+    return mask.view(grid.texts, 1, -1, grid.extent)
 
 
 class InTurn:
@@ -160,21 +169,21 @@ class InTurn:
 
     def __init__(self, caches: Sequence[KVCache], rotations: Tensor, spans: Sequence[Span]) -> None:
         self.rotations = rotations
-        self._texts = list(zip(caches, spans, strict=True))
+        like = caches[0].layers[0][0]
+        masks = [_mask(Grid.of([each]), [each], like) for each in spans]
+        self._texts = list(zip(caches, spans, masks, strict=True))
         self._sizes = [each.tokens for each in spans]
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """See `Place`; there is one batch of all texts' tokens."""
         found = []
         shared = (each.split(self._sizes, 2) for each in (query, key, value))
-        for (cache, span), q, k, v in zip(self._texts, *shared, strict=True):
+        for (cache, span, mask), q, k, v in zip(self._texts, *shared, strict=True):
             keys, values = cache.layers[layer]
             slots, seen = slice(span.extent - span.tokens, span.extent), slice(span.extent)
             keys[:, :, slots] = k
             values[:, :, slots] = v
             found.append(
-                F.scaled_dot_product_attention(
-                    q, keys[:, :, seen], values[:, :, seen], attn_mask=span.mask, enable_gqa=True
-                )
+                F.scaled_dot_product_attention(q, keys[:, :, seen], values[:, :, seen], attn_mask=mask, enable_gqa=True)
             )
         return torch.cat(found, 2)

@@ -91,7 +91,12 @@ class Transformer:
             return None
         slots = slice(0, length)
         _check_texts(tokens, cache)
-        found = self._layers(tokens, SharedPlace(cache, cache.rotations[slots], slots, length, causal=True), wants)
+        place = SharedPlace(cache, cache.rotations[slots], slots, length, causal=True)
+        if not wants.any:
+            self._write_all(tokens, place)
+            cache.length = length
+            return None
+        found = self._layers(tokens, place, wants)
         cache.length = length
         rows = slice(None) if wants.whole_text else slice(-1, None)
         return self._states([each[..., rows, :] for each in found], wants)
@@ -185,13 +190,21 @@ class Transformer:
             return None
         return States(tuple(boundaries), self._norm(after_all, self.weights.norm) if wants.last else None)
 
-    def _layers(self, tokens: Tensor, place: Place, wants: Wants) -> list[Tensor]:
-        """Return the residual stream of tokens at every boundary wanted, and last after all layers."""
+    def _write_all(self, tokens: Tensor, place: SharedPlace) -> None:
+        """Write keys and values of all layers; nothing else of the last one is needed for that."""
+        *_, last = self.weights.layers
+        (before,) = self._layers(tokens, place, NOTHING, len(self.weights.layers) - 1)
+        batch = 1 if tokens.ndim == 1 else len(tokens)
+        _, key, value = self._project(last, before.reshape(-1, before.shape[-1]), place.rotations, batch)
+        place.write(len(self.weights.layers) - 1, key, value)
+
+    def _layers(self, tokens: Tensor, place: Place, wants: Wants, count: int | None = None) -> list[Tensor]:
+        """Return the residual stream of tokens at every boundary wanted, and last after so many layers, by default all."""
         check_boundaries(wants, self.config.layers, self.name)
         batch = 1 if tokens.ndim == 1 else len(tokens)
         hidden = F.embedding(tokens.reshape(-1), self.weights.embedding)  # (batch * n, hidden)
         at = {0: hidden}
-        for number, layer in enumerate(self.weights.layers, start=1):
+        for number, layer in enumerate(self.weights.layers[:count], start=1):
             query, key, value = self._project(layer, hidden, place.rotations, batch)
             attended = place.attend(number - 1, query, key, value)
             hidden = hidden + layer.attention_output(attended.transpose(1, 2).reshape(hidden.shape[0], -1))

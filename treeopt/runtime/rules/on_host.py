@@ -1,6 +1,7 @@
 """The rules as plain loops over the host's memory, where a loop costs less than the calls it replaces.
 
-They say the same as the functions on tensors, node after node.  All of them take
+They say the same as the functions on tensors, node after node, of one tree or of the trees of several texts, whose nodes
+are counted through.  All of them take
 
     nodes       int64 (m, 3): each parent, its first child, and how many it has; parents rise, so that a level comes
                 before the next
@@ -9,7 +10,8 @@ They say the same as the functions on tensors, node after node.  All of them tak
     target      float (n, V), likewise
     residual    float64 (m, V): here the distribution, up to a factor, of the token after a path that ends at each
                 parent is written
-    acceptance  float64 (n,): 1 at the root; how probable each node is to be accepted is written here
+    acceptance  float64 (n,): 1 at each root; how probable each node is to be accepted is written here, and at a root
+                whatever else
 """
 
 import numpy as np
@@ -70,7 +72,6 @@ def traversal(
             q[x] = 0.0
             _normalise(q)
         acceptance[parent] = a
-    acceptance[0] = 1.0
 
 
 @njit(cache=True)
@@ -109,9 +110,32 @@ def _in_turn(
 
 
 @njit(cache=True)
-def quantile(distribution: Float64, share: float) -> int:
+def quantiles(residual: Float64, rows: Int64, target: Floats, nodes: Int64, shares: Float64, tokens: Int64) -> None:
+    """Write the token after each of some paths to `tokens`, V where nothing is left.
+
+    Args:
+        residual: see above.
+        rows: int64 (k,), of each path's last node there, -1 for a leaf, after which the target's distribution stands.
+        target: float (n, V).
+        nodes: int64 (k,), the last nodes.
+        shares: float64 (k,), see `quantile`.
+        tokens: int64 (k,).
+    """
+    for path in range(len(nodes)):
+        row = rows[path]
+        if row < 0:
+            tokens[path] = quantile(target[nodes[path]], shares[path])
+        else:
+            tokens[path] = quantile(residual[row], shares[path])
+
+
+@njit(cache=True)
+def quantile(distribution: Floats, share: float) -> int:
     """Return the first token up to which more than a share of a distribution lies, V if there is none."""
-    left = share * distribution.sum()
+    left = 0.0
+    for x in range(len(distribution)):
+        left += distribution[x]
+    left *= share
     for x in range(len(distribution)):
         left -= distribution[x]
         if left < 0:

@@ -44,19 +44,19 @@ def likeliest(distribution: Tensor, wanted: Places, generator: torch.Generator |
 
 
 def likeliest_of_rows(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the largest entry of every row, (m,), NaN where one is NaN, and the likeliest tokens, int64 (m, count)."""
+    """Return the largest entry of every row, (..., m), NaN where one is NaN, and the likeliest tokens, (..., m, count)."""
     if count == 1:  # which is what most levels are
         largest, tokens = scores.max(-1, keepdim=True)
     else:
         largest, tokens = scores.topk(count)
-    return largest[:, 0], tokens
+    return largest[..., 0], tokens
 
 
 def chosen(tokens: Tensor, wanted: Places) -> Tensor:
-    """Return those of the tokens of every node by rank, (m, most), that are wanted, (c,)."""
-    if len(wanted.node) == tokens.numel():
-        return tokens.flatten()
-    return tokens[wanted.node, wanted.rank]
+    """Return those of the tokens of every node by rank, (..., m, most), that are wanted, (..., c)."""
+    if len(wanted.node) == tokens.shape[-2] * tokens.shape[-1]:
+        return tokens.flatten(-2)
+    return tokens[..., wanted.node, wanted.rank]
 
 
 def with_replacement(distribution: Tensor, wanted: Places, generator: torch.Generator | None = None) -> Tensor:
@@ -78,12 +78,16 @@ def without_replacement(distribution: Tensor, wanted: Places, generator: torch.G
     return first_arrivals(distribution, speeds, wanted)
 
 
-def fill_speeds(speeds: Tensor, generator: torch.Generator | None) -> None:
+def fill_speeds(speeds: Tensor, *generators: torch.Generator | None) -> None:
     """Fill a float64 tensor with 1 / E, E = -log(U) exponential: how fast tokens of equal probability run.
 
+    Each generator fills an equal share of the rows, in this order.
     The noise has 53 bits because a grid of 2^-24 would hand tail tokens of a large vocabulary more than their share.
     """
-    speeds.uniform_(generator=generator).log_().reciprocal_().neg_()
+    shares = (speeds,) if len(generators) == 1 else speeds.chunk(len(generators))
+    for rows, generator in zip(shares, generators, strict=True):
+        rows.uniform_(generator=generator)
+    speeds.log_().reciprocal_().neg_()
 
 
 def first_arrivals(distribution: Tensor, speeds: Tensor, wanted: Places) -> Tensor:

@@ -1,5 +1,7 @@
 """Testing a whole tree by a rule: how probable each node is to be accepted when its turn comes."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,7 +14,8 @@ from treeopt.trees import TokenTree
 class DeviceVerifier:
     """Tests with tensors, all sibling groups of a group at once; the host is not asked for a number."""
 
-    def __init__(self, rule: Rule, tree: TokenTree, vocabulary: int, device: torch.device) -> None:
+    def __init__(self, rule: Rule, tree: TokenTree, vocabulary: int, device: torch.device, texts: int = 1) -> None:
+        assert texts == 1  # several are tested in turn
         self._rule = rule
         self._groups = rule.groups(tree, device)
         self.parents: list[int] = [parent for group in self._groups for parent in group.parents.tolist()]
@@ -44,36 +47,69 @@ class DeviceVerifier:
         cumulative = distribution.cumsum(0)
         return int((cumulative <= share * cumulative[-1]).sum())
 
+    def quantiles(
+        self, target: Tensor, nodes: Sequence[int], rows: Sequence[int], shares: Sequence[float]
+    ) -> list[int]:
+        """Return the token after each of some paths, V where nothing is left.
+
+        Args:
+            target: float (n, V), the target's distributions.
+            nodes: the last node of each path.
+            rows: its row in `residual`; -1 for a leaf, after which the target's distribution stands.
+            shares: see `quantile`.
+        """
+        places = zip(nodes, rows, shares, strict=True)
+        return [
+            self.quantile(target[node].double() if row < 0 else self.residual[row], share)
+            for node, row, share in places
+        ]
+
 
 class HostVerifier:
-    """Tests with loops over the host's memory, which costs less there; otherwise like `DeviceVerifier`."""
+    """Tests with loops over the host's memory, which costs less there; otherwise like `DeviceVerifier`.
 
-    def __init__(self, rule: Rule, tree: TokenTree, vocabulary: int, device: torch.device) -> None:
+    Args:
+        rule: the rule.
+        tree: the tree.
+        vocabulary: V.
+        device: the host.
+        texts: most that are tested at once, each with a tree of its own; their rows follow one after the other.
+    """
+
+    def __init__(self, rule: Rule, tree: TokenTree, vocabulary: int, device: torch.device, texts: int = 1) -> None:
         self._loop = rule.on_host
-        self.parents: list[int] = np.flatnonzero(tree.child_counts).tolist()
-        shape = (self.parents, tree.first_child[self.parents], tree.child_counts[self.parents])
-        self._nodes = np.stack([np.asarray(each, np.int64) for each in shape], axis=1)
+        self._tree_nodes = tree.nodes
+        internal = np.flatnonzero(tree.child_counts)
+        of_a_text = np.stack([internal, tree.first_child[internal], tree.child_counts[internal]], axis=1)
+        firsts = tree.nodes * np.arange(texts)
+        self._nodes = (of_a_text + np.multiply.outer(firsts, [1, 1, 0])[:, None]).reshape(-1, 3)
+        self._per_text = len(internal)
+        self.parents: list[int] = self._nodes[:, 0].tolist()
         self.residual = torch.empty(len(self.parents), vocabulary, dtype=torch.float64, device=device)
         self._residual = self.residual.numpy()
         self._compile()
 
     def _compile(self) -> None:
         """Test nothing, so that the loops are compiled now and not within the first step."""
-        nothing = torch.empty(0, dtype=torch.int64)
-        parents, self._nodes = self._nodes, self._nodes[:0]
-        numbers = torch.ones(1, dtype=torch.float64)
-        self(nothing, None, torch.empty(0, self.residual.shape[1]), numbers, numbers[:0])
-        self.quantile(torch.ones(1, dtype=torch.float64), 0.0)
-        self._nodes = parents
+        nothing, numbers = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.float64)
+        target = torch.empty(0, self.residual.shape[1])
+        self(nothing, None, target, numbers, numbers)
+        self.quantiles(target, [], [], [])
+        for distribution in (numbers, target.flatten()):
+            self.quantile(distribution, 0.0)
 
     def __call__(
         self, tokens: Tensor, draft: Tensor | None, target: Tensor, acceptance: Tensor, entries: Tensor
     ) -> None:
-        """See `DeviceVerifier`."""
+        """See `DeviceVerifier`; rows may be those of fewer texts."""
         p = target.contiguous().numpy()
         q = p if draft is None else draft.contiguous().numpy()
         entries.numpy()[:] = p[:, 0]
-        self._loop(self._nodes, tokens.numpy(), q, p, self._residual, acceptance.numpy())
+        found = acceptance.numpy()
+        if self._per_text:
+            nodes = self._nodes[: self._per_text * (len(found) // self._tree_nodes)]
+            self._loop(nodes, tokens.numpy(), q, p, self._residual, found)
+            found[:: self._tree_nodes] = 1.0  # by rounding only is it anything else: the empty path is always accepted
 
     @staticmethod
     def quantile(distribution: Tensor, share: float) -> int:
@@ -81,6 +117,20 @@ class HostVerifier:
         from treeopt.runtime.rules.on_host import quantile
 
         return quantile(distribution.numpy(), share)
+
+    def quantiles(
+        self, target: Tensor, nodes: Sequence[int], rows: Sequence[int], shares: Sequence[float]
+    ) -> list[int]:
+        """See `DeviceVerifier`."""
+        from treeopt.runtime.rules.on_host import quantiles
+
+        if len(nodes) == 1:  # and then arrays cost more than they spare
+            (node,), (row,), (share,) = nodes, rows, shares
+            return [self.quantile(target[node] if row < 0 else self.residual[row], share)]
+        places = np.array([rows, nodes, nodes], np.int64)  # the last is written over
+        quantiles(self._residual, places[0], target.contiguous().numpy(), places[1], np.array(shares), places[2])
+        found: list[int] = places[2].tolist()
+        return found
 
 
 def _load(buffer: Tensor, distributions: Tensor, *, least: float = 0.0) -> None:

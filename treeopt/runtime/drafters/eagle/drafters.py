@@ -4,13 +4,12 @@ import numpy as np
 
 from treeopt.errors import InvalidValueError
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.drafters.drafted_nodes import Children, Expanded
-from treeopt.runtime.drafters.dynamic_tree import expand
+from treeopt.runtime.drafters.beam_expansion import BeamExpansion
+from treeopt.runtime.drafters.drafted_nodes import Children
 from treeopt.runtime.drafters.eagle.head import EagleHead
 from treeopt.runtime.drafters.eagle.text import EagleText
-from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, Feed
+from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
 from treeopt.runtime.drafters.static_tree import FilledTreeDrafter
-from treeopt.runtime.models.together import Passing
 from treeopt.runtime.rules import Rule
 from treeopt.runtime.rules.rule import RULES
 from treeopt.trees import TokenTree
@@ -81,8 +80,8 @@ class EagleDynamicDrafter(ExpandingDrafter):
         self.head = head
         self.tree = tree
 
-    def _expand(self, root: Children, feed: Feed) -> Passing[Expanded | None]:
-        return expand(self.tree, root, feed)
+    def _expansion(self, root: Children) -> BeamExpansion:
+        return BeamExpansion(self.tree, root)
 
 
 def _check_children(name: str, children: int, head: EagleHead) -> None:
