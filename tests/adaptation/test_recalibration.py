@@ -125,7 +125,7 @@ def test_a_change_that_takes_longer_than_it_saves_is_not_made():
 @pytest.mark.parametrize("first", [chain(0), chain(2)])
 def test_a_sure_tree_is_taken_where_the_fastest_is_uncertain(first):
     decoder, recalibration = begun(profile_of(MACHINE, BAD), MIDDLE, MACHINE, tree=first)
-    uncertain = Choice(way=chain(4), gain=0.5, noise=0.4, tokens_per_step=3.0, step_s=1.0, speed=3.0)
+    uncertain = Choice(way=chain(4), gain=0.5, noise=0.6, tokens_per_step=3.0, step_s=1.0, speed=3.0)
     sure = Choice(way=chain(1), gain=0.2, noise=0.01, tokens_per_step=1.5, step_s=1.0, speed=1.5)
     recalibration._candidates.faster = lambda *_, **__: (1.0, iter([uncertain, sure]))
     while not recalibration.changes and decoder.steps < 400:

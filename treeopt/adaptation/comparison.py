@@ -13,9 +13,8 @@ from treeopt.arrays import Float64
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.trees import TokenTree, chain
 
-SURE, SURE_OF_CHANGED = 2.0, 1.0
-"""Standard errors by which another way must be faster, and where what all texts were like changed for good: then nothing
-speaks for the one in use."""
+SURE = 1.0
+"""Standard errors by which another way must be faster: what speaks for the one in use is what was known before."""
 LEAST_GAIN, LEAST_TEXT_GAIN = 0.03, 0.1
 """And at least by so much, twice that for the usual way that was left last; for one text, at whose end it is over."""
 TIME_NOISE = 0.01
@@ -60,7 +59,6 @@ class Comparison:
         self.uncertain = False
         """Whether something may be faster in this text, and it was not sure when it was compared last."""
         self._left: Way | None = None
-        self._sure = SURE
         next(self._faster(texts.all_texts(self.known), way, lambda *_: True, anew=True), None)
         self.solved()
 
@@ -79,10 +77,6 @@ class Comparison:
         if isinstance(self.way, TokenTree):
             return self._candidates.costs.expected(self.way, self.context_tokens)
         return self._lookups.expected(self.way, self.context_tokens)
-
-    def changed_for_good(self) -> None:
-        """Have the usual way need less to be left from now on: what it was solved with is over."""
-        self._sure = SURE_OF_CHANGED
 
     def reason(self) -> str | None:
         """Return in words which times are not what the usual way was solved with, None where none."""
@@ -116,7 +110,7 @@ class Comparison:
         """Return the fastest way in this text where it gains so much, by more than noise, the change to it paid for."""
         learnt = self._texts.this_text(self.known)
         faster = list(self._faster(learnt, self.way, lambda _, gain: gain > least_gain, anew=anew))
-        choice = next((each for each in faster if _sure(each, SURE) and self._saves(each, TEXT_STEPS)), None)
+        choice = next((each for each in faster if _sure(each) and self._saves(each, TEXT_STEPS)), None)
         self.uncertain = choice is None and bool(faster)
         self._lookups.solved(self.context_tokens)
         return choice
@@ -155,12 +149,12 @@ class Comparison:
     def _pays(self, choice: Choice) -> bool:
         """Return whether a way is faster over all texts by more than noise, the change to it paid for."""
         least = LEAST_GAIN * (2 if choice.way == self._left else 1)
-        return choice.gain > least and _sure(choice, self._sure) and self._saves(choice, self._half_life_steps)
+        return choice.gain > least and _sure(choice) and self._saves(choice, self._half_life_steps)
 
     def _saves(self, choice: Choice, steps: int) -> bool:
         """Return whether a way saves more over so many steps than the last change took."""
         return choice.gain / (1 + choice.gain) * steps * self.expected().step > self.switch_s
 
 
-def _sure(choice: Choice, errors: float) -> bool:
-    return log1p(choice.gain) > errors * hypot(choice.noise, TIME_NOISE)
+def _sure(choice: Choice) -> bool:
+    return log1p(choice.gain) > SURE * hypot(choice.noise, TIME_NOISE)

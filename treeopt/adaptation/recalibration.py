@@ -325,7 +325,6 @@ class Recalibration:
         changed = self._texts.end_stretch(self._ways.known)
         if changed is not None:
             self._counted.outcomes = self._texts.of_text
-            self._ways.changed_for_good()
             self._solve_texts = 1
             return f"acceptance: {changed}"
         if self._since_solved >= self._solve_texts:

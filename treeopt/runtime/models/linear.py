@@ -60,6 +60,10 @@ class Linear:
         assert self._reordered is not None  # one of both is there
         return self._reordered.to_dense()
 
+    def __reduce__(self) -> "tuple[type[Linear], tuple[Tensor, Tensor | None]]":
+        """Return what a copy or a file has of it: oneDNN's order cannot be stored."""
+        return Linear, (self.weight, self.bias)
+
     @torch.inference_mode()
     def assign(self, weight: Tensor, bias: Tensor | None) -> None:
         """Take other numbers of the same shapes; what was captured of this product on a device goes on with them."""
