@@ -65,9 +65,3 @@ def test_measured_texts_are_counted_where_steps_with_the_tree_would_begin():
     # text 1: steps at 0 (0, 0), 3 (miss), 4 (0, then 2), 6 (0, 0); text 2: at 0 (1), 1 (miss), 2 (miss)
     assert found.tried.tolist() == [[7, 4, 3], [3, 1, 1]]
     assert found.accepted.tolist() == [[3, 1, 0], [2, 0, 1]]
-
-
-def test_a_share_leaves_quotients_alone():
-    found = Outcomes(np.array([[100.0, 50.0]]), np.array([[50.0, 10.0]])).at_most(20)
-    assert found.tried.tolist() == [[20.0, 10.0]]
-    assert found.accepted.tolist() == [[10.0, 2.0]]

@@ -38,6 +38,8 @@ SOLVED_TREES = 3
 """Of the solved trees, those that are compared."""
 KEPT_TREES = 256
 """Trees whose replay and outcomes are kept."""
+TIME_NOISE = 0.01
+"""Standard error of a predicted quotient of step times, as a logarithm."""
 PRIOR_STEPS = 20.0
 """Outcomes of the profile's table that stand beside those along its texts."""
 
@@ -267,7 +269,7 @@ def _drawn(draws: TokenDraws, current: Rated, other: Rated) -> tuple[float, floa
             quotient = quotient + sign * np.log(draws.tokens(each.way))
         elif each.noise is not None:
             known = hypot(known, each.noise)
-    return float(quotient[1:].mean() - quotient[0]), hypot(float(quotient[1:].std()), known)
+    return float(quotient[1:].mean() - quotient[0]), hypot(float(quotient[1:].std()), known, TIME_NOISE)
 
 
 def _without_replays(model: TokenModel) -> TokenModel:

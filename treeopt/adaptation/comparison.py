@@ -1,7 +1,7 @@
 """Which way is the fastest over all texts, the usual way, and which one in this text, with what is known of both."""
 
 from collections.abc import Iterator
-from math import hypot, log, log1p
+from math import log, log1p
 
 from treeopt.adaptation.candidates import Candidates, Choice, Worth
 from treeopt.adaptation.estimate import Learnt
@@ -14,11 +14,9 @@ from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.trees import TokenTree, chain
 
 SURE = 2.0
-"""Standard errors by which another way must be faster; with one, steady streams lost up to 6 %."""
+"""Standard errors by which another way must be faster."""
 LEAST_GAIN, LEAST_TEXT_GAIN = 0.03, 0.1
 """And at least by so much, twice that for the usual way that was left last; for one text, at whose end it is over."""
-TIME_NOISE = 0.01
-"""Standard error of a predicted quotient of step times, as a logarithm."""
 TIMES_CHANGED = 0.12
 """Change of a quotient of times, as a logarithm, that matters."""
 CONTEXT_CHANGED = 0.1
@@ -157,4 +155,4 @@ class Comparison:
 
 
 def _sure(choice: Choice) -> bool:
-    return log1p(choice.gain) > SURE * hypot(choice.noise, TIME_NOISE)
+    return log1p(choice.gain) > SURE * choice.noise

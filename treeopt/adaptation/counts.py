@@ -31,11 +31,6 @@ class Outcomes(NamedTuple):
         """Return a share of these and all of the others."""
         return Outcomes(share * self.tried + other.tried, share * self.accepted + other.accepted)
 
-    def at_most(self, tried: float) -> "Outcomes":
-        """Return as large a share of these that no rank was tried more often than this."""
-        share = min(1.0, tried / max(tried, float(self.tried.max())))
-        return Outcomes(share * self.tried, share * self.accepted)
-
 
 class Visits:
     """How often the steps with one tree came to each of its nodes.

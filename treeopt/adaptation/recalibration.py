@@ -4,14 +4,14 @@ What it changes is how tokens are drafted, never what the text's distribution is
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from math import hypot
 from time import perf_counter
 
 from treeopt.adaptation.candidates import Candidates, Choice, measured_request
 from treeopt.adaptation.change import Change
-from treeopt.adaptation.comparison import LEAST_GAIN, LEAST_TEXT_GAIN, TIME_NOISE, Comparison
+from treeopt.adaptation.comparison import LEAST_GAIN, LEAST_TEXT_GAIN, Comparison
 from treeopt.adaptation.counts import AgedOutcomes, Visits, told_acceptance
 from treeopt.adaptation.learnt_profile import (
     learnt_acceptance,
@@ -179,7 +179,8 @@ class Recalibration:
         self._taken.append(seconds)
         self.decoding_s += seconds.draft + seconds.verify + seconds.rest
         if self._since_look >= self._pause_steps and self._may_look():
-            self._look()
+            with self._own_time():
+                self._look()
 
     def learnt(self, *, created: str, tool: str, machine: Machine) -> Profile:
         """Return what was learnt as a profile: what was counted and timed, and for the rest what was measured before.
@@ -219,9 +220,7 @@ class Recalibration:
             candidates, self._texts, self._times, self._lookups, self._first(decoder), self._half_life_steps
         )
         self._take()
-        self._readings = Readings(
-            self._expected.step, self._now_s
-        )  # the draft model reads faster than the target decodes
+        self._readings = Readings(self._expected.step, self._now_s)  # the draft reads faster than the target decodes
         self._expected_of_text = self._ways.known
         self._compared_tried = 0.0
         """Outcomes of this text when ways were compared for it last."""
@@ -254,23 +253,31 @@ class Recalibration:
     def _begin_text(self, text: int) -> None:
         """Count the text that ended among all, and be ready for one that is unlike it."""
         if self._text is not None:
-            start_s, read_s = self._now_s(), self._readings.taken_s
-            self._gather()
-            why = self._end_stretch()
-            self._texts.end_text()
-            self._compared_tried = 0.0
-            if why is not None and self._may_look():
-                self._solve(why)
-            if self._ways.away:
-                self._look_soon()
-                self._readings.sooner()
-            self.own_s += self._now_s() - start_s - (self._readings.taken_s - read_s)
+            with self._own_time():
+                self._end_text()
         self._text = text
         self.texts += 1
 
+    def _end_text(self) -> None:
+        self._gather()
+        why = self._end_stretch()
+        self._texts.end_text()
+        self._compared_tried = 0.0
+        if why is not None and self._may_look():
+            self._solve(why)
+        if self._ways.away:
+            self._look_soon()
+            self._readings.sooner()
+
+    @contextmanager
+    def _own_time(self) -> Iterator[None]:
+        """Count what is done meanwhile as re-calibration's own time, the draft model's reading left out."""
+        start_s, read_s = self._now_s(), self._readings.taken_s
+        yield
+        self.own_s += self._now_s() - start_s - (self._readings.taken_s - read_s)
+
     def _look(self) -> None:
         """Add what was counted to what is known, and compare ways anew where it does not fit what was expected."""
-        start_s, read_s = self._now_s(), self._readings.taken_s
         self._replay()
         self._gather()
         why, long = self._ways.reason(), self._since_stretch >= STRETCH_STEPS
@@ -282,7 +289,6 @@ class Recalibration:
             self._compare(f"this text: {STRETCH_STEPS} steps of it", LEAST_GAIN, anew=True)
         else:
             self._follow_text()
-        self.own_s += self._now_s() - start_s - (self._readings.taken_s - read_s)
 
     def _may_look(self) -> bool:
         return self._spent_s <= 2 * (HEAD_START_S + OWN_SHARE * self.decoding_s)
@@ -344,26 +350,29 @@ class Recalibration:
         seen, moved = self._texts.of_text, self._ways.moved()
         tried = float(seen.tried[:, 0].sum())
         odd = self._texts.odd(seen, self._expected_of_text) if tried >= LEAST_TRIED else 0.0
-        why = moved or f"this text: {told_acceptance(seen, self._expected_of_text)}"
         surer = self._ways.uncertain and tried >= max(LEAST_TRIED, 2 * self._compared_tried)
         if moved is not None or odd > ODD or surer:
             self._compared_tried = tried
-            self._compare(why, LEAST_TEXT_GAIN, anew=False)
-        elif odd > ODD_AWAY:
-            self._change_for_text(self._ways.back(), why)
+            self._compare(moved or self._told_text(), LEAST_TEXT_GAIN, anew=False)
+        elif odd > ODD_AWAY and (choice := self._ways.back()) is not None:
+            self._change(choice, self._told_text())
+            self._expect_text()
 
     def _compare(self, why: str, least_gain: float, *, anew: bool) -> None:
         """Compare ways for this text."""
         choice = self._ways.back()
         if choice is None and self._may_solve():
             choice = self._ways.for_text(least_gain, anew=anew)
-        self._expected_of_text = self._texts.this_text(self._ways.known).expected
-        self._change_for_text(choice, why)
-
-    def _change_for_text(self, choice: Choice | None, why: str) -> None:
         if choice is not None:
             self._change(choice, why)
-            self._expected_of_text = self._texts.this_text(self._ways.known).expected
+        self._expect_text()
+
+    def _expect_text(self) -> None:
+        """Note what is known of this text, to notice what differs from it."""
+        self._expected_of_text = self._texts.this_text(self._ways.known).expected
+
+    def _told_text(self) -> str:
+        return f"this text: {told_acceptance(self._texts.of_text, self._expected_of_text)}"
 
     def _change(self, choice: Choice, why: str) -> None:
         assert self._decoder is not None  # steps come from one
@@ -379,7 +388,7 @@ class Recalibration:
             before=before,
             after=choice.way,
             gain=choice.gain,
-            noise=hypot(choice.noise, TIME_NOISE),
+            noise=choice.noise,
             tokens_per_step=choice.tokens_per_step,
             step_s=choice.step_s,
             switch_s=self._ways.switch_s,
