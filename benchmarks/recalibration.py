@@ -2,10 +2,11 @@
 
     python benchmarks/recalibration.py
 
-Greedy texts of the bundled target are recorded once: of every token, the rank that a draft gives it, the bundled one and
-spoilt ones.  That is all that a tree's steps hang on, so that every tree can be walked along the same texts, in times that
-the profile says (`rank_decoding.py`).  All plans are made for these times, the one behind the change from the acceptance
-that was measured behind it.
+Texts of the bundled target are recorded once: of every token, the rank that a draft gives it, the bundled one and spoilt
+ones.  That is all that a tree's steps hang on, and prompt lookup's hang on the text itself, so that every plan can be walked
+along the same texts, in times that the profile says (`rank_decoding.py`).  Texts are greedy, save those before the texts
+that repeat themselves: these are sampled at temperature 1, and a token is ranked first as often as a first child would be
+accepted, else last.  All plans are made for these times, the one behind the change from what was measured behind it.
 
 Gains are over the plan that stays, behind the change, or over the whole stream where nothing changes; means over seeds,
 each of which draws texts, deviations and noise anew.  `adapted` has re-calibration's own time in it, `decided` has not,
@@ -22,22 +23,24 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from conditions import bar, conditions, say
-from rank_decoding import RANKS, RankDecoder, SimulatedMachine, walk
+from rank_decoding import RANKS, RankDecoder, RankText, SimulatedMachine, walk
 
 from treeopt import bundled
 from treeopt.adaptation import Recalibration
+from treeopt.adaptation.ways import Way, lookup_of
 from treeopt.arrays import Float64
 from treeopt.methods.drift import RULE, DriftBench, DriftEffort
 from treeopt.methods.drift_streams import SHORT_TOKENS, Circumstances, StreamTexts, streams_of
 from treeopt.methods.prose import PROSE
 from treeopt.methods.stream_names import DRIFTS, STEADY
 from treeopt.planner import PlanRequest, Where, requested_plan
+from treeopt.planner.drafters import best_drafter, drafter_choices
 from treeopt.records.profile import Profile
-from treeopt.records.sampling import GREEDY
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.pair import ModelPair, load_pair
 from treeopt.runtime.models.spoilt import spoilt_model
+from treeopt.runtime.rules.distributions import distribution
 from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
 from treeopt.trees import TokenTree, chain
 
@@ -50,26 +53,18 @@ WORTH = 0.05
 ROW = "{:<32}{:>8}{:>9}{:>9}{:>7}{:>8}{:>9}   {}"
 
 
-class Text(NamedTuple):
-    """A text of the target."""
-
-    tokens: list[int]
-    """Prompt included."""
-    prompt_tokens: int
-
-
 class Recorded(NamedTuple):
     """Texts under one draft."""
 
-    ranks: list[list[int]]
-    """Of every token of each text."""
+    texts: list[RankText]
     profile: Profile
-    plan: TokenTree
+    request: PlanRequest
+    plan: Way
 
     @property
     def first_ranked(self) -> Float64:
         """Of each text, the share of tokens that the draft ranks first."""
-        return np.array([np.mean(np.array(text) == 0) for text in self.ranks])
+        return np.array([np.mean(np.array(text.ranks) == 0) for text in self.texts])
 
 
 class RankStream(NamedTuple):
@@ -85,11 +80,14 @@ class RankStream(NamedTuple):
         """Whether nothing changes."""
         return self.before is self.behind
 
-    def texts(self, seed: int, texts: int, change: int) -> list[list[int]]:
-        """Return the ranks of so many texts, each drawn once, that change behind some of them."""
-        drawn = np.random.default_rng(seed).permutation(len(self.before.ranks))[:texts]
-        found = [self.before.ranks[i] for i in drawn[:change]] + [self.behind.ranks[i] for i in drawn[change:]]
-        return [[rank for text in found for rank in text]] if self.one_text else found
+    def texts(self, seed: int, texts: int, change: int) -> list[RankText]:
+        """Return so many texts, each drawn once, that change behind some of them; as one text, without prompts in it."""
+        drawn = np.random.default_rng(seed).permutation(len(self.before.texts))[:texts]
+        found = [self.before.texts[i] for i in drawn[:change]] + [self.behind.texts[i] for i in drawn[change:]]
+        if not self.one_text:
+            return found
+        tokens = [*found[0].tokens, *(token for text in found[1:] for token in text.tokens[text.prompt_tokens :])]
+        return [RankText(tokens, [rank for text in found for rank in text.ranks])]
 
 
 class Gains(NamedTuple):
@@ -102,8 +100,8 @@ class Gains(NamedTuple):
     changes: float
 
 
-def circumstances(models: ModelPair, effort: DriftEffort) -> tuple[Circumstances, ...]:
-    """Return code with the bundled draft, with the two spoilt ones, and prose."""
+def circumstances(models: ModelPair, effort: DriftEffort) -> dict[str, Circumstances]:
+    """Return code with the bundled draft and with two spoilt ones, prose, and code sampled freely and of the likeliest."""
     spoilt, less = (spoilt_model(bundled.DRAFT, noise, dtype=models.draft.dtype) for noise in (SPOILT, LESS_SPOILT))
     encode, prompts = models.tokenizer.encode, load_prompts()
     texts = StreamTexts(
@@ -112,52 +110,71 @@ def circumstances(models: ModelPair, effort: DriftEffort) -> tuple[Circumstances
         prose=[encode(text) for text in PROSE],
     )
     named = {each.name: each for each in streams_of(models, texts, new_tokens=effort.new_tokens, spoilt=spoilt)}
-    with_spoilt = named[STEADY[2]].behind
-    return named[STEADY[0]].behind, with_spoilt, replace(with_spoilt, draft=less), named[DRIFTS[0]].behind
+    with_spoilt, repeating = named[STEADY[2]].behind, named[DRIFTS[4]]
+    return {
+        "code": named[STEADY[0]].behind,
+        "spoilt": with_spoilt,
+        "less spoilt": replace(with_spoilt, draft=less),
+        "prose": named[DRIFTS[0]].behind,
+        "freely": repeating.before,
+        "likeliest": repeating.behind,
+    }
 
 
-def decoded(models: ModelPair, where: Circumstances, effort: DriftEffort) -> list[Text]:
-    """Return greedy texts of the target."""
+def decoded(models: ModelPair, where: Circumstances, texts: int, new_tokens: int) -> list[list[int]]:
+    """Return texts of the target, prompts included."""
     decoder = Decoder(models.target, models.draft, chain(4), rule=RULE, sampling=where.sampling)
-    prompts = where.part(POOL * effort.texts).prompts
-    return [
-        Text([*prompt, *decoder.generate(prompt, effort.new_tokens)], len(prompt)) for prompt in bar(prompts, "texts")
-    ]
+    prompts = where.part(texts).prompts
+    return [[*prompt, *decoder.generate(prompt, new_tokens, seed=seed)] for seed, prompt in enumerate(prompts)]
 
 
-def ranks(decoder: Decoder, text: Text) -> list[int]:
-    """Return how a decoder's draft ranks every token behind the prompt, 0 for the likeliest."""
-    logits = decoder.draft_logits(text.tokens[:-1])
-    assert logits is not None  # it has a draft model
-    own = logits.gather(1, torch.tensor(text.tokens[1:])[:, None])
-    found: list[int] = (logits > own).sum(dim=1)[text.prompt_tokens - 1 :].clamp(max=RANKS - 1).tolist()
+def ranked(models: ModelPair, where: Circumstances, text: Sequence[int], new_tokens: int) -> RankText:
+    """Return a text with how a draft ranks every token behind the prompt, 0 for the likeliest."""
+    draft, own = _logits(models, where.draft, text[:-1]), torch.tensor(text[1:])
+    if where.sampling.greedy:
+        rank = (draft > draft.gather(1, own[:, None])).sum(dim=1).clamp(max=RANKS - 1)
+    else:
+        target = _logits(models, models.target, text[:-1])
+        p, q = (distribution(logits, where.sampling) for logits in (target, draft))
+        noise = torch.rand(len(own), generator=torch.Generator().manual_seed(len(text)))
+        rank = torch.where(noise < torch.minimum(p, q).sum(dim=1), 0, RANKS - 1)
+    return RankText(list(text), rank[-new_tokens:].tolist())
+
+
+def _logits(models: ModelPair, model: LanguageModel, tokens: Sequence[int]) -> torch.Tensor:
+    """Return what a model says after each of some tokens."""
+    found = Decoder(models.target, model, chain(1)).draft_logits(tokens)
+    assert found is not None  # it has a draft model
     return found
 
 
 def recorded(
-    models: ModelPair, where: Circumstances, texts: Sequence[Text], profile: Profile, request: PlanRequest
+    models: ModelPair, where: Circumstances, texts: Sequence[Sequence[int]], profile: Profile, effort: DriftEffort
 ) -> Recorded:
     """Return what the draft makes of texts, and the plan of a profile for it."""
-    decoder = Decoder(models.target, where.draft, chain(1), rule=RULE, sampling=where.sampling)
-    plan = requested_plan(profile, request).choice.tree
-    return Recorded([ranks(decoder, text) for text in texts], profile, plan)
+    middle = Where(context_tokens=SHORT_TOKENS + effort.new_tokens // 2)
+    request = PlanRequest(rule=RULE, temperature=where.sampling.temperature, where=middle)
+    choice = best_drafter(drafter_choices(profile, request, plan=requested_plan(profile, request)))
+    plan = choice.tree or lookup_of(choice.setting)
+    assert plan is not None  # nothing else is measured
+    return Recorded([ranked(models, where, text, effort.new_tokens) for text in texts], profile, request, plan)
 
 
-def streams(models: ModelPair, effort: DriftEffort, request: PlanRequest) -> tuple[RankStream, ...]:
+def streams(models: ModelPair, effort: DriftEffort) -> tuple[RankStream, ...]:
     """Measure and record, and return what there is to walk along."""
     each = circumstances(models, effort)
-    efforts = [effort, *[replace(effort, rounds=1, max_nodes=2)] * (len(each) - 1)]
-    profiles = [
-        DriftBench(models=models, effort=of, show_progress=False).profile(where)
-        for where, of in bar(list(zip(each, efforts, strict=True)), "profiles")
-    ]
-    profiles = [replace(profile, latencies=profiles[0].latencies) for profile in profiles]  # all on the first's machine
-    of_code, of_prose = decoded(models, each[0], effort), decoded(models, each[-1], effort)
-    all_texts = [of_code, of_code, of_code, of_prose]
-    code, spoilt, less, prose = (
-        recorded(models, where, texts, profile, request)
-        for where, texts, profile in zip(each, all_texts, profiles, strict=True)
-    )
+    timed = ("code", "freely", "likeliest")  # the others' steps take what code's do
+    measured: dict[str, Profile] = {}
+    texts: dict[str, list[list[int]]] = {}
+    for name, where in bar(list(each.items()), "circumstances"):
+        of = effort if name in timed else replace(effort, rounds=1, max_nodes=2)
+        measured[name] = DriftBench(models=models, effort=of, show_progress=False).profile(where)
+        if name not in timed:
+            measured[name] = replace(measured[name], latencies=measured["code"].latencies)
+        of_code = where.sampling.greedy and where.prompts == each["code"].prompts and name != "code"
+        texts[name] = texts["code"] if of_code else decoded(models, where, POOL * effort.texts, effort.new_tokens)
+    found = {name: recorded(models, where, texts[name], measured[name], effort) for name, where in each.items()}
+    code, spoilt, less, prose, freely, likeliest = found.values()
     return (
         RankStream("steady code", code, code),
         RankStream("steady spoilt draft", spoilt, spoilt),
@@ -165,23 +182,30 @@ def streams(models: ModelPair, effort: DriftEffort, request: PlanRequest) -> tup
         RankStream(f"draft spoilt by {LESS_SPOILT}", code, less),
         RankStream("draft mended", spoilt, code),
         RankStream("code to prose", code, prose),
+        RankStream("text that repeats itself", freely, likeliest),
+        RankStream("steady: repeats itself", likeliest, likeliest),
+        RankStream("steady: temperature 1", freely, freely),
         RankStream("one text: steady code", code, code, one_text=True),
         RankStream(f"one text: draft spoilt by {SPOILT}", code, spoilt, one_text=True),
     )
 
 
-def gains(stream: RankStream, target: LanguageModel, effort: DriftEffort, request: PlanRequest, seed: int) -> Gains:
+def gains(stream: RankStream, target: LanguageModel, effort: DriftEffort, seed: int) -> Gains:
     """Walk along a stream with both plans and with re-calibration, on one machine."""
     change = 0 if stream.steady else max(1, round(effort.drift_at * effort.texts))
     texts, place = stream.texts(seed, effort.texts, change), change * effort.new_tokens
+    request = stream.before.request
 
-    def machine() -> SimulatedMachine:
-        return SimulatedMachine(stream.before.profile, request, seed)
+    def machine() -> list[SimulatedMachine]:
+        before, behind = (SimulatedMachine(each.profile, each.request, seed) for each in (stream.before, stream.behind))
+        return [before if number < change else behind for number in range(len(texts))]
 
     fixed = walk(texts, RankDecoder(target, stream.before.plan), machine()).seconds(place)
     behind = walk(texts, RankDecoder(target, stream.behind.plan), machine()).seconds(place)
-    decoder = RankDecoder(target, stream.before.plan)
-    recalibration = Recalibration(stream.before.profile, request, now_s=decoder.now_s)
+    plan = stream.before.plan
+    decoder = RankDecoder(target, plan)
+    begin_with = None if isinstance(plan, TokenTree) else plan
+    recalibration = Recalibration(stream.before.profile, request, begin_with=begin_with, now_s=decoder.now_s)
     recalibration.attach(decoder)
     adapted = walk(texts, decoder, machine(), recalibration)
     return Gains(
@@ -210,13 +234,11 @@ def main() -> None:
     asked = parser.parse_args()
     print(conditions())
     models, effort = load_pair(), DriftEffort(tokens=asked.tokens)
-    where = Where(context_tokens=SHORT_TOKENS + effort.new_tokens // 2)
-    request = PlanRequest(rule=RULE, temperature=GREEDY.temperature, where=where)
-    every = streams(models, effort, request)
+    every = streams(models, effort)
     print(f"{asked.streams_of} seeds of {effort.texts} texts of {effort.new_tokens} tokens, or of one text as long")
     print(ROW.format("stream", "behind", "adapted", "decided", "share", "least", "changes", "first-ranked"))
     for stream in bar(every, "streams"):
-        say(row(stream, [gains(stream, models.target, effort, request, seed) for seed in range(asked.streams_of)]))
+        say(row(stream, [gains(stream, models.target, effort, seed) for seed in range(asked.streams_of)]))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from tests.support.planner_oracles import every_speedup
 from tests.support.simulated_decoding import VOCABULARY, TextDecoder
 from treeopt.adaptation import Recalibration, replay
 from treeopt.adaptation.context_costs import ContextCosts
-from treeopt.adaptation.lookups import Lookups, measured_lookups
+from treeopt.adaptation.estimate import SHIFT_SD
+from treeopt.adaptation.lookups import Lookups, lookups_of_each_length, measured_lookups
 from treeopt.errors import InfeasibleError
 from treeopt.planner import PlanRequest, Where, plan
 from treeopt.planner.drafted import decoded_at
@@ -134,7 +135,7 @@ def test_while_text_is_looked_up_it_is_known_what_the_draft_model_is_worth():
     decoder.table = [[0.97, 0.01, 0.005, 0.001]] * DEPTH
     decoder.machine = seconds(lambda n: 0.9 + 0.05 * n, lambda w: 0.001 * w, 0.0)
     decoder.decode(recalibration, 400)
-    recent = recalibration._counted.outcomes
+    recent = recalibration._texts.of_text
     assert recent.accepted[0, 0] / recent.tried[0, 0] > 0.9
 
 
@@ -184,16 +185,50 @@ def test_seconds_are_those_that_a_plan_has_where_text_is_as_it_was_measured():
     at = decoded_at(profile, SAMPLING.temperature, decodes.context_tokens)
     planned = {each.setting.values: each for each in setting_predictions(profile, [decodes], at, max_nodes=NODES)}
     costs = ContextCosts(profile, "sequoia", SAMPLING.temperature, Where())
-    lookups = Lookups(measured_lookups(profile, costs, SAMPLING, NODES), costs, 384)
+    lookups = Lookups(measured_lookups(profile, costs, SAMPLING, NODES), costs)
     for counted in decodes.settings:
         setting = PromptLookupSetting(**{value.name: value.value for value in counted.values})
         drafted = counted.passes[-1] if counted.pass_tokens[-1] > 1 else 0
         times = sum(counted.decoded.tokens), sum(counted.decoded.steps), drafted
-        walk = replay.Walked(*(10**4 * each for each in times))  # so much that nothing else counts
+        walk = replay.Walked(*(10**8 * each for each in times))  # so much that nothing else counts
         lookups._walked[setting].add(walk)
-        rated = next(each for each in lookups.rates(None) if each.way == setting)
+        rated = next(each for each in lookups.in_this_text(None) if each.way == setting)
         assert rated.step_s == pytest.approx(planned[counted.values].step_s.value)
         assert rated.tokens_per_step == pytest.approx(planned[counted.values].tokens_per_step.value)
+
+
+def test_of_every_usual_length_the_fastest_setting_is_walked_along_and_what_drafts_at_first():
+    profile = measured()
+    costs = ContextCosts(profile, "sequoia", SAMPLING.temperature, Where())
+    found = measured_lookups(profile, costs, SAMPLING, NODES)
+    fastest = max(found, key=lambda each: each.speed)
+    for first in [None, *(each.setting for each in found)]:
+        walked = {each.setting: each for each in lookups_of_each_length(found, NODES, first)}
+        lengths = [setting.length for setting in walked if setting != first]
+        assert len(lengths) == len(set(lengths))
+        assert set(lengths) >= {each for each in (2, 4, 8, 16) if each < NODES} - {first and first.length}
+        assert first is None or first in walked
+        for length in {each.setting.length for each in found}:
+            rivals = [each.speed for each in found if each.setting.length == length]
+            speeds = [each.speed for setting, each in walked.items() if setting.length == length]
+            assert max(speeds) == max(rivals)
+        others = [each for setting, each in walked.items() if setting not in {one.setting for one in found}]
+        assert all((each.setting.ngram, each.beside_s) == (fastest.setting.ngram, fastest.beside_s) for each in others)
+    assert lookups_of_each_length((), NODES) == ()
+    assert all(each.setting.max_nodes <= 5 for each in lookups_of_each_length(found[:1], 5))
+
+
+def test_another_sampling_has_what_was_counted_before_forgotten_and_the_same_one_not():
+    for temperature, forgotten in ((0.0, False), (1.0, True)):
+        decoder, recalibration = begun(ordinary(4000))
+        decoder.decode(recalibration, 600)
+        before = recalibration._lookups._walked[SETTINGS[0]].all_texts
+        other = TextDecoder(chain(2), ordinary(4000), MIDDLE, MACHINE, max_nodes=NODES, temperature=temperature)
+        recalibration.attach(other)
+        after = recalibration._lookups._walked[SETTINGS[0]].all_texts
+        assert (after.noise > 1) is forgotten
+        assert (after == before) is not forgotten
+        assert (recalibration._texts._shift_sd == SHIFT_SD) is forgotten
 
 
 def test_what_was_not_measured_so_is_left_alone():

@@ -7,9 +7,10 @@ from tests.adaptation.test_recalibration import BAD, GOOD, MACHINE
 from tests.support.invented_machines import DEPTH, NODES, acceptance, latency, profile
 from tests.support.simulated_decoding import SimulatedDecoder
 from treeopt.adaptation import Recalibration
+from treeopt.adaptation.candidates import Candidates
 from treeopt.adaptation.counts import Outcomes
 from treeopt.adaptation.estimate import log_odds, probability
-from treeopt.adaptation.texts import CHANGED_AT_ONCE, TextOutcomes, Variation
+from treeopt.adaptation.texts import ANOTHER_PASSAGE, TextOutcomes, Variation
 from treeopt.planner import plan
 from treeopt.records.acceptance import TextSums
 from treeopt.records.acceptance_counts import REJECTED
@@ -82,6 +83,33 @@ def test_texts_that_are_all_unlike_are_a_change_for_good():
     assert texts.expected(KNOWN)[0, 0] < 0.2
 
 
+@pytest.mark.parametrize(("shares", "changes"), [([0.02, 0.7, 0.7, 0.7, 0.02, 0.7, 0.7], 0), ([0.02, 0.02], 1)])
+def test_one_text_however_unlike_is_no_change_for_good_and_two_in_a_row_are(shares, changes):
+    texts = TextOutcomes(Variation(0.4, 1.0), *KNOWN.shape)
+    told = []
+    for p in [*[0.7] * 4, *shares]:
+        texts.add(outcomes_of(p, 200), 200, KNOWN)
+        told.append(texts.end_stretch(KNOWN))
+        texts.end_text()
+    assert len([each for each in told if each is not None]) == changes
+    if changes:  # what came before the two is forgotten
+        assert texts.expected(KNOWN)[0, 0] < 0.1
+
+
+def test_what_is_to_be_forgotten_leaves_what_was_measured_and_little_certainty():
+    texts = TextOutcomes(Variation(0.4, 1.0), *KNOWN.shape)
+    for _ in range(5):
+        texts.add(outcomes_of(0.7, 200), 200, KNOWN)
+        texts.end_stretch(KNOWN)
+        texts.end_text()
+    before = texts.expected(KNOWN)[0, 0]
+    texts.forget()
+    texts.add(outcomes_of(0.4, 200), 200, KNOWN)
+    texts.end_stretch(KNOWN)
+    assert before == pytest.approx(0.7, abs=0.02)
+    assert texts.expected(KNOWN)[0, 0] < 0.5
+
+
 def test_texts_drawn_around_all_others_are_hardly_ever_a_change_for_good():
     generator, variation = np.random.default_rng(2), Variation(0.9, 1.0)
     changes = 0
@@ -91,7 +119,7 @@ def test_texts_drawn_around_all_others_are_hardly_ever_a_change_for_good():
             texts.add(outcomes_of(share, 40), 40, KNOWN)
             changes += texts.end_stretch(KNOWN) is not None
             texts.end_text()
-    assert changes < 12  # of 800 texts
+    assert changes < 20  # of 800 texts
 
 
 def test_another_passage_begins_anew():
@@ -101,7 +129,7 @@ def test_another_passage_begins_anew():
     assert texts.of_text.tried[0, 0] > 40
     texts.add(outcomes_of(0.0, 16), 16, KNOWN)
     assert texts.of_text.tried[0, 0] == 16
-    assert texts.odd(outcomes_of(0.0, 16), KNOWN) > CHANGED_AT_ONCE
+    assert texts.odd(outcomes_of(0.0, 16), KNOWN) > ANOTHER_PASSAGE
 
 
 class TextsDecoder(SimulatedDecoder):
@@ -164,3 +192,21 @@ def test_a_text_that_is_unlike_is_drafted_in_a_way_of_its_own_and_the_next_one_s
     assert "this text: " in recalibration.changes[0].why
     assert recalibration.changes[-1].after == usual
     assert all(np.isfinite(each.noise) for each in recalibration.changes)  # it is written as JSON
+
+
+def test_trees_that_cannot_gain_are_not_replayed_and_what_is_chosen_is_as_if_they_were(monkeypatch):
+    told = measured(np.random.default_rng(0), GOOD)
+    tables = [*unlike(np.random.default_rng(5), 16, GOOD), *[BAD] * 4]
+
+    def chosen():
+        decoder, recalibration = begun(told, GOOD, 3)
+        replayed = len(recalibration._candidates._factors)
+        decoder.decode_texts(recalibration, tables, 150)
+        return decoder.trees, len(recalibration._candidates._factors) - replayed
+
+    trees, replayed = chosen()
+    monkeypatch.setattr(Candidates, "_most_replayed", Candidates._replayed)
+    of_all, all_replayed = chosen()
+    assert len(trees) > 2
+    assert trees == of_all
+    assert replayed < all_replayed

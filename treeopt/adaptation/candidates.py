@@ -8,7 +8,7 @@ the text itself, at every setting.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import exp, hypot, inf
 
 import numpy as np
@@ -99,6 +99,7 @@ class Candidates:
         self._generator = np.random.default_rng(0)
         self._last_solved: list[TokenTree] = []
         self._known: dict[TokenTree, Float64] = {}
+        self._step_s: dict[tuple[int, float, tuple[TokenTree, ...]], list[float]] = {}
         self._odds = log_odds(conditional(self._rows))
         self._falling = bool(np.all(self._rows[..., 1:] <= self._rows[..., :-1]))
         acceptance.table.reach(tree)  # refuse now what is deeper than was measured
@@ -154,12 +155,17 @@ class Candidates:
         table = self._table(learnt.shift)
         if solve_anew:
             self._last_solved = self._solved(table, self.costs.at(context_tokens), times)
-        ways = dict.fromkeys([current, *self._chains, *self._last_solved])
-        rated = self._rated(table, times, ways, context_tokens, lookups)
+        rate = partial(self._rated, table, times, context_tokens)
+        rated = rate(dict.fromkeys([current, *self._chains])) + _on_machine(lookups, times)
         now = next(each for each in rated if each.way == current)
-        gaining = [each for each in rated if each.speed > now.speed and worth(each.way, each.speed / now.speed - 1)]
-        faster = sorted(gaining, key=lambda each: -each.speed)
-        return now.speed, self._choices(learnt, times, now, faster)
+
+        def gaining(rated: Iterable[Rated]) -> list[Rated]:
+            return [each for each in rated if each.speed > now.speed and worth(each.way, each.speed / now.speed - 1)]
+
+        others = [tree for tree in self._last_solved if tree != current and tree not in self._chains]
+        hoped = gaining(rate(others, self._most_replayed))
+        faster = gaining(rated) + gaining(rate([each.way for each in hoped]))
+        return now.speed, self._choices(learnt, times, now, sorted(faster, key=lambda each: -each.speed))
 
     def gain(
         self,
@@ -175,7 +181,8 @@ class Candidates:
 
         Its noise, which takes time, is infinite where it is slower.
         """
-        rated = self._rated(self._table(learnt.shift), times, dict.fromkeys([current, other]), context_tokens, lookups)
+        trees = self._rated(self._table(learnt.shift), times, context_tokens, dict.fromkeys([current, other]))
+        rated = trees + _on_machine(lookups, times)
         now, then = (next(each for each in rated if each.way == way) for way in (current, other))
         if then.speed <= now.speed:
             return _choice(then, now, times, inf)
@@ -185,16 +192,17 @@ class Candidates:
         self,
         table: AcceptanceTable,
         times: StepTimes,
-        ways: Iterable[Way],
         context_tokens: int | None,
-        lookups: Sequence[Rated],
+        ways: Iterable[Way],
+        replayed: Callable[[TokenTree], float] | None = None,
     ) -> list[Rated]:
-        """Return what trees, and settings of prompt lookup, come to."""
+        """Return what the trees among some ways come to, by default as the replay of the profile's texts corrects them."""
         trees = [way for way in ways if isinstance(way, TokenTree)]
-        tokens = [table.expected_tokens(tree) * self._replayed(tree) for tree in trees]
-        seconds = self._seconds(trees, self.costs.at(context_tokens), times).tolist() if trees else []
-        rated = [Rated(*each) for each in zip(trees, tokens, seconds, strict=True)]
-        return rated + [each._replace(step_s=each.step_s * times.own(each.way)) for each in lookups]
+        along = np.cumsum(table.reach(next(reversed(self._chains)))).tolist()  # tokens of every chain
+        by_table = [along[tree.max_depth] if tree in self._chains else table.expected_tokens(tree) for tree in trees]
+        tokens = [each * (replayed or self._replayed)(tree) for each, tree in zip(by_table, trees, strict=True)]
+        seconds = self._seconds(tuple(trees), context_tokens, times) if trees else []
+        return [Rated(*each) for each in zip(trees, tokens, seconds, strict=True)]
 
     def _choices(self, learnt: Learnt, times: StepTimes, now: Rated, faster: Sequence[Rated]) -> Iterator[Choice]:
         if not faster:
@@ -219,9 +227,15 @@ class Candidates:
                 break
         return list(found)
 
-    def _seconds(self, trees: list[TokenTree], costs: StepCosts, times: StepTimes) -> Float64:
-        own = np.array([times.own(tree) for tree in trees])
-        return np.asarray(with_slower_drafts(costs, times.drafting).step_s(*sizes(trees)) * own)
+    def _seconds(self, trees: tuple[TokenTree, ...], context_tokens: int | None, times: StepTimes) -> list[float]:
+        def step_s() -> list[float]:
+            costs = with_slower_drafts(self.costs.at(context_tokens), times.drafting)
+            found: list[float] = costs.step_s(*sizes(trees)).tolist()
+            return found
+
+        key = self.costs.rounded(context_tokens), times.drafting, trees
+        expected_s = kept(self._step_s, key, step_s, KEPT_TREES)
+        return [each * times.own(tree) for each, tree in zip(expected_s, trees, strict=True)]
 
     def _table(self, shift: Float64) -> AcceptanceTable:
         rows = joint(probability(self._odds + shift[:, None]))
@@ -230,9 +244,9 @@ class Candidates:
         return AcceptanceTable(rows[:, 0] if rows.shape[1] == 1 else rows)
 
     @cached_property
-    def _chains(self) -> list[TokenTree]:
+    def _chains(self) -> dict[TokenTree, None]:
         """Plain decoding first."""
-        return [chain(depth) for depth in range(min(self.depths, self.max_nodes - 1) + 1)]
+        return dict.fromkeys(chain(depth) for depth in range(min(self.depths, self.max_nodes - 1) + 1))
 
     def _replayed(self, tree: TokenTree) -> float:
         """Return by which factor the replay of the profile's texts corrects its table."""
@@ -244,10 +258,19 @@ class Candidates:
             self._factors[tree] = self._replays.tokens_per_step(tree) / table.expected_tokens(tree)
         return self._factors[tree]
 
+    def _most_replayed(self, tree: TokenTree) -> float:
+        """Return the same, where a tree was not replayed yet the most that it is of any chain: a replay takes its time."""
+        return self._factors.get(tree, max(map(self._replayed, self._chains)))
+
     @cached_property
     def _factors(self) -> dict[TokenTree, float]:
         self._replays = _without_replays(self._model)
         return {}
+
+
+def _on_machine(lookups: Sequence[Rated], times: StepTimes) -> list[Rated]:
+    """Return settings of prompt lookup with what their steps take on the machine as it is."""
+    return [each._replace(step_s=each.step_s * times.own(each.way)) for each in lookups]
 
 
 def _choice(each: Rated, now: Rated, times: StepTimes, noise: float) -> Choice:

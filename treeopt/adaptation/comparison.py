@@ -1,6 +1,6 @@
 """Which way is the fastest over all texts, the usual way, and which one in this text, with what is known of both."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import log, log1p
 
 from treeopt.adaptation.candidates import Candidates, Choice, Worth
@@ -23,6 +23,8 @@ CONTEXT_CHANGED = 0.1
 """Change of a chain's step beside one without drafts, as a logarithm, after which another way may be the fastest."""
 CHAIN_LENGTH = 4
 """Of that chain."""
+Rates = Callable[[int | None], list[Rated]]
+"""Of a context, what the settings of prompt lookup come to."""
 
 
 class Comparison:
@@ -57,7 +59,8 @@ class Comparison:
         self.uncertain = False
         """Whether something may be faster in this text, and it was not sure when it was compared last."""
         self._left: Way | None = None
-        next(self._faster(texts.all_texts(self.known), way, lambda *_: True, anew=True), None)
+        self._chain = chain(min(CHAIN_LENGTH, candidates.max_nodes - 1))
+        next(self._faster(texts.all_texts(self.known), lookups.in_all_texts, way, lambda *_: True, anew=True), None)
         self.solved()
 
     @property
@@ -95,7 +98,8 @@ class Comparison:
             anew: whether there is time to solve; see `Candidates.faster`.
         """
         usual = self.usual
-        faster = self._faster(self._texts.all_texts(self.known), usual, lambda _, gain: gain > LEAST_GAIN, anew=anew)
+        learnt, rates = self._texts.all_texts(self.known), self._lookups.in_all_texts
+        faster = self._faster(learnt, rates, usual, lambda _, gain: gain > LEAST_GAIN, anew=anew)
         choice = next(filter(self._pays, faster), None)
         if choice is not None:
             self._left, self.usual = usual, choice.way
@@ -106,8 +110,8 @@ class Comparison:
 
     def for_text(self, least_gain: float, *, anew: bool) -> Choice | None:
         """Return the fastest way in this text where it gains so much, by more than noise, the change to it paid for."""
-        learnt = self._texts.this_text(self.known)
-        faster = list(self._faster(learnt, self.way, lambda _, gain: gain > least_gain, anew=anew))
+        learnt, rates = self._texts.this_text(self.known), self._lookups.in_this_text
+        faster = list(self._faster(learnt, rates, self.way, lambda _, gain: gain > least_gain, anew=anew))
         choice = next((each for each in faster if _sure(each) and self._saves(each, TEXT_STEPS)), None)
         self.uncertain = choice is None and bool(faster)
         self._lookups.solved(self.context_tokens)
@@ -118,7 +122,7 @@ class Comparison:
         if not self.away:
             return None
         learnt = self._texts.this_text(self.known)
-        rates = self._rates()
+        rates = self._fitting(self._lookups.in_this_text)
         choice = self._candidates.gain(learnt, self._times, self.way, self.usual, self.context_tokens, lookups=rates)
         return choice if choice.gain > 0 else None
 
@@ -128,21 +132,21 @@ class Comparison:
         self._solved_drafting, self._solved_chain_cost = self._times.drafting, self._chain_cost()
         self._lookups.solved(self.context_tokens)
 
-    def _faster(self, learnt: Learnt, current: Way, worth: Worth, *, anew: bool) -> Iterator[Choice]:
+    def _faster(self, learnt: Learnt, rates: Rates, current: Way, worth: Worth, *, anew: bool) -> Iterator[Choice]:
         self._speed, faster = self._candidates.faster(
-            learnt, self._times, current, self.context_tokens, worth, lookups=self._rates(), solve_anew=anew
+            learnt, self._times, current, self.context_tokens, worth, lookups=self._fitting(rates), solve_anew=anew
         )
         return faster
 
-    def _rates(self) -> list[Rated]:
+    def _fitting(self, rates: Rates) -> list[Rated]:
         """Return what the settings of prompt lookup come to that may be changed to."""
-        rates = self._lookups.rates(self.context_tokens)
-        return [each for each in rates if each.way in (self.way, self.usual) or self._lookups.known(each.way)]
+        found = rates(self.context_tokens)
+        return [each for each in found if each.way in (self.way, self.usual) or self._lookups.known(each.way)]
 
     def _chain_cost(self) -> float:
         """Return the logarithm of the step with a chain beside one without drafts, at this context."""
-        expected, length = self._candidates.costs.expected, min(CHAIN_LENGTH, self._candidates.max_nodes - 1)
-        return log(expected(chain(length), self.context_tokens).step / expected(ROOT_ALONE, self.context_tokens).step)
+        expected = self._candidates.costs.expected
+        return log(expected(self._chain, self.context_tokens).step / expected(ROOT_ALONE, self.context_tokens).step)
 
     def _pays(self, choice: Choice) -> bool:
         """Return whether a way is faster over all texts by more than noise, the change to it paid for."""

@@ -138,16 +138,23 @@ def surprise(outcomes: Outcomes, expected: Float64) -> float:
     >>> round(surprise(Outcomes(np.array([[100.0]]), np.array([[60.0]])), np.array([[0.5]])), 3)
     2.0
     """
+    return abs(signed_surprise(outcomes, expected))
+
+
+def signed_surprise(outcomes: Outcomes, expected: Float64) -> float:
+    """Return the same, below 0 where less was accepted than expected."""
     off = outcomes.accepted - outcomes.tried * expected
     variance = outcomes.tried * expected * (1 - expected)
-    first = abs(off[:, 0].sum()) / np.sqrt(variance[:, 0].sum() + LEAST**2)
-    later = abs(off[:, 1:].sum()) / np.sqrt(variance[:, 1:].sum() + 1.0)
-    return float(max(first, later))
+    first = off[:, 0].sum() / np.sqrt(variance[:, 0].sum() + LEAST**2)
+    later = off[:, 1:].sum() / np.sqrt(variance[:, 1:].sum() + 1.0)
+    return float(max(first, later, key=abs))
 
 
 def _shift(tried: Float64, accepted: Float64, odds: Float64, sd: float) -> tuple[float, float]:
     """Return the most plausible shift of some cells, and its standard deviation."""
     shift, precision = 0.0, 1 / sd**2
+    if not tried.any():
+        return shift, sd
     for _ in range(ROUNDS):
         p = probability(odds + shift)
         slope = float((accepted - tried * p).sum()) - shift * precision

@@ -7,13 +7,13 @@ as `treeopt.planner.counted` has it, save that how often something is drafted is
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import hypot, log
 
 import numpy as np
 
 from treeopt.adaptation.context_costs import ContextCosts
-from treeopt.adaptation.rates import AgedRate
+from treeopt.adaptation.rates import CHANGED, Rate, SettingRate
 from treeopt.adaptation.replay import LookupReplay
 from treeopt.adaptation.times import ExpectedSeconds
 from treeopt.adaptation.ways import LOOKUP, Rated, Way, shape_of
@@ -24,7 +24,7 @@ from treeopt.planner.drafted import decoded_at, pass_costs, relative_steps
 from treeopt.records.measured_drafter import CountedDecodes, CountedSetting
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.drafters.prompt_lookup import PromptLookupSetting
+from treeopt.runtime.drafters.prompt_lookup import PROMPT_LOOKUP_SETTINGS, PromptLookupSetting
 
 LEAST_TOKENS = 64
 """Walked along before a setting is changed to."""
@@ -32,7 +32,7 @@ LEAST_WALKED = 32
 """Tokens that are worth a walk."""
 MOVED = 0.1
 """Change of the fastest setting's tokens per second, as a logarithm, that matters."""
-NEAR = 0.8
+NEAR = 0.95
 """Of the speed of what is in use, the share from which on a setting may come to be faster."""
 TIME_NOISE = 0.02
 """Standard error of what its steps take, as a logarithm: few texts were timed."""
@@ -44,8 +44,14 @@ class MeasuredLookup:
 
     setting: PromptLookupSetting
     tokens_per_step: float
+    step_s: float
     beside_s: float
-    """Seconds of a step beside the target's pass."""
+    """Of it, beside the target's pass."""
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second."""
+        return self.tokens_per_step / self.step_s
 
 
 def measured_lookups(
@@ -72,12 +78,36 @@ def measured_lookups(
     return tuple(_measured(each, decodes, at) for each in decodes.settings if each.max_tokens <= most)
 
 
+def lookups_of_each_length(
+    measured: Sequence[MeasuredLookup], most_nodes: int, first: PromptLookupSetting | None = None
+) -> tuple[MeasuredLookup, ...]:
+    """Return for every usual length of drafts one setting, and what drafts at first.
+
+    Of a length that was measured it is the fastest: with other n-grams nearly the same is found, and walking along with
+    each takes time.  Of others, which did not pay where it was measured, it is the fastest of all with that length: what
+    it comes to is walked along, and beside the target's pass its steps do what the others' do.
+
+    Args:
+        measured: the settings.
+        most_nodes: of the largest pass.
+        first: what drafts at first.
+    """
+    by_speed = sorted(measured, key=lambda each: each.speed)
+    found = {each.setting.length: each for each in by_speed}
+    for length in sorted({each.length for each in PROMPT_LOOKUP_SETTINGS}) if measured else ():
+        setting = replace(by_speed[-1].setting, length=length)
+        if length not in found and setting.max_nodes <= most_nodes:
+            found[length] = replace(by_speed[-1], setting=setting)
+    return (*found.values(), *(each for each in measured if each.setting == first and each not in found.values()))
+
+
 def _measured(each: CountedSetting, decodes: CountedDecodes, at: StepCosts) -> MeasuredLookup:
     relative = float(relative_steps(decodes.plain, [each.decoded])[0])
     passes_s = float(at.verify.at(np.array(each.pass_tokens)) @ np.array(each.passes)) / sum(each.passes)
     return MeasuredLookup(
         setting=PromptLookupSetting(**{value.name: value.value for value in each.values}),
         tokens_per_step=each.decoded.tokens_per_step,
+        step_s=float(at.plain_s[0]) * relative,
         beside_s=float(at.plain_s[0]) * relative - passes_s,
     )
 
@@ -88,16 +118,14 @@ class Lookups:
     Args:
         measured: the settings.
         costs: of the target's passes.
-        half_life_tokens: after so many further tokens one counts half.
     """
 
-    def __init__(self, measured: Sequence[MeasuredLookup], costs: ContextCosts, half_life_tokens: int) -> None:
+    def __init__(self, measured: Sequence[MeasuredLookup], costs: ContextCosts) -> None:
         self._costs = costs
         self.measured = {each.setting: each for each in measured}
         self._replay = LookupReplay(list(self.measured))
-        self._walked: dict[Way, AgedRate] = {
-            setting: AgedRate(half_life_tokens, self.measured[setting].tokens_per_step)
-            for setting in self._replay.settings
+        self._walked: dict[Way, SettingRate] = {
+            setting: SettingRate(self.measured[setting].tokens_per_step) for setting in self._replay.settings
         }
         self._solved_speed = 0.0
         """Tokens per second of the fastest setting when it was solved last."""
@@ -126,9 +154,35 @@ class Lookups:
             if found.steps:
                 self._walked[setting].add(found)
 
-    def rates(self, context_tokens: int | None) -> list[Rated]:
-        """Return what each setting comes to at a context."""
-        return [self._rated(each, context_tokens) for each in self.measured.values()]
+    def end_text(self) -> None:
+        """Have the next step be of another text."""
+        for each in self._walked.values():
+            each.end_text()
+
+    def end_stretch(self) -> str | None:
+        """Count this text, or so much of it, among all, and return in words what changed for good, None where nothing did."""
+        off = {setting: each.end_stretch() for setting, each in self._walked.items()}
+        farthest = max(off, key=lambda setting: abs(off[setting]), default=None)
+        if farthest is None or abs(off[farthest]) <= CHANGED:
+            return None
+        return f"{self._walked[farthest].all_texts.tokens_per_step:.2f} tokens a step with {shape_of(farthest)}"
+
+    def forget(self) -> None:
+        """Have what was walked along before say nothing of what comes."""
+        for each in self._walked.values():
+            each.forget()
+
+    def in_all_texts(self, context_tokens: int | None) -> list[Rated]:
+        """Return what each setting comes to at a context over all texts."""
+        return [
+            self._rated(each, self._walked[each.setting].all_texts, context_tokens) for each in self.measured.values()
+        ]
+
+    def in_this_text(self, context_tokens: int | None) -> list[Rated]:
+        """Return what each setting comes to at a context in this text."""
+        return [
+            self._rated(each, self._walked[each.setting].this_text, context_tokens) for each in self.measured.values()
+        ]
 
     def known(self, setting: Way) -> bool:
         """Return whether so much was walked along that a setting may be changed to."""
@@ -136,11 +190,12 @@ class Lookups:
 
     def expected(self, setting: PromptLookupSetting, context_tokens: int | None) -> ExpectedSeconds:
         """Return what a step with a setting is expected to take."""
-        return ExpectedSeconds(0.0, self._rated(self.measured[setting], context_tokens).step_s)
+        rate = self._walked[setting].this_text
+        return ExpectedSeconds(0.0, self._rated(self.measured[setting], rate, context_tokens).step_s)
 
     def solved(self, context_tokens: int | None) -> None:
         """Note what was solved with, to notice what differs from it."""
-        self._solved_speed = max((each.speed for each in self.rates(context_tokens)), default=0.0)
+        self._solved_speed = max((each.speed for each in self.in_this_text(context_tokens)), default=0.0)
 
     def moved(self, context_tokens: int | None, speed: float) -> str | None:
         """Return in words how the fastest setting differs from when it was solved, None where that does not matter.
@@ -149,7 +204,7 @@ class Lookups:
             context_tokens: tokens in the cache.
             speed: tokens per second of what is in use.
         """
-        known = [each for each in self.rates(context_tokens) if self.known(each.way)]
+        known = [each for each in self.in_this_text(context_tokens) if self.known(each.way)]
         if not known:
             return None
         fastest = max(known, key=lambda each: each.speed)
@@ -161,13 +216,11 @@ class Lookups:
             f"{fastest.speed / self._solved_speed:.2f} times as fast as before"
         )
 
-    def _rated(self, each: MeasuredLookup, context_tokens: int | None) -> Rated:
-        rate = self._walked[each.setting]
+    def _rated(self, each: MeasuredLookup, rate: Rate, context_tokens: int | None) -> Rated:
         plain_s, pass_s = self._costs.passes_s(context_tokens)[[1, each.setting.max_nodes]]
-        share = rate.drafted / rate.steps
         return Rated(
             way=each.setting,
             tokens_per_step=rate.tokens_per_step,
             noise=hypot(rate.noise, TIME_NOISE),
-            step_s=max(LEAST_S, float(each.beside_s + plain_s + share * (pass_s - plain_s))),
+            step_s=max(LEAST_S, float(each.beside_s + plain_s + rate.drafted * (pass_s - plain_s))),
         )

@@ -20,7 +20,7 @@ from treeopt.adaptation.learnt_profile import (
     nearest_acceptance,
     nearest_latency,
 )
-from treeopt.adaptation.lookups import Lookups, measured_lookups
+from treeopt.adaptation.lookups import Lookups, lookups_of_each_length, measured_lookups
 from treeopt.adaptation.readings import Readings
 from treeopt.adaptation.texts import LEAST_TRIED, TextOutcomes, Variation
 from treeopt.adaptation.times import ExpectedSeconds, StepTimes
@@ -54,7 +54,7 @@ OWN_SHARE = 0.02
 """Of the time that decoding takes, after what share comparing has to wait, and after twice of it looking."""
 HEAD_START_S = 0.05
 """And so much besides: what noticing the first change takes."""
-REPLAY_SHARE, REPLAY_START_S = 0.002, 0.01
+REPLAY_SHARE, REPLAY_START_S = 0.004, 0.02
 """Likewise, with a head start of its own, what walking prompt lookup along the text may take."""
 KEPT_CHANGES = 1000
 KEPT_SAMPLES, KEPT_TREES = 64, 16
@@ -138,12 +138,13 @@ class Recalibration:
                 "on_step: expected a decoder whose draft model fills static trees. Got a drafter that brings its own: "
                 "re-calibrate the draft model, with begin_with=… for prompt lookup, or leave Recalibration out."
             )
-        first = self._decoder is None
-        self._decoder = decoder
-        if first:
+        before, self._decoder = self._decoder, decoder
+        if before is None:
             self._begin(decoder)
         else:
             take(decoder, self.way)
+            if decoder.sampling != before.sampling:
+                self._forget()
         self._readings.attach(decoder)
 
     def __call__(self, step: DecodedStep) -> None:
@@ -215,7 +216,8 @@ class Recalibration:
         self._since_look = self._since_stretch = self._since_solved = self._context = 0
         self._solve_texts = FIRST_TEXTS
         measured = measured_lookups(self.profile, candidates.costs, candidates.sampling, decoder.max_nodes)
-        self._lookups = Lookups(measured, candidates.costs, self._half_life_steps)
+        settings = lookups_of_each_length(measured, candidates.max_nodes, self._begin_with)
+        self._lookups = Lookups(settings, candidates.costs)
         self._ways = Comparison(
             candidates, self._texts, self._times, self._lookups, self._first(decoder), self._half_life_steps
         )
@@ -224,6 +226,12 @@ class Recalibration:
         self._expected_of_text = self._ways.known
         self._compared_tried = 0.0
         """Outcomes of this text when ways were compared for it last."""
+
+    def _forget(self) -> None:
+        """Have what was counted before say nothing of what comes, where texts are sampled otherwise."""
+        self._texts.forget()
+        self._lookups.forget()
+        self._solve_texts = 1
 
     def _first(self, decoder: Steered) -> Way:
         """Return what drafts at first, and have the decoder draft so; raises InfeasibleError for what was not measured."""
@@ -259,9 +267,11 @@ class Recalibration:
         self.texts += 1
 
     def _end_text(self) -> None:
+        self._replay()
         self._gather()
         why = self._end_stretch()
         self._texts.end_text()
+        self._lookups.end_text()
         self._compared_tried = 0.0
         if why is not None and self._may_look():
             self._solve(why)
@@ -328,11 +338,14 @@ class Recalibration:
         """Count a text, or so much of a long one, among all; return why ways are to be compared anew, None where not."""
         self._since_stretch = 0
         self._since_solved += 1
-        changed = self._texts.end_stretch(self._ways.known)
+        changed, of_lookups = self._texts.end_stretch(self._ways.known), self._lookups.end_stretch()
         if changed is not None:
             self._counted.outcomes = self._texts.of_text
             self._solve_texts = 1
             return f"acceptance: {changed}"
+        if of_lookups is not None:
+            self._solve_texts = 1
+            return f"texts: {of_lookups}"
         if self._since_solved >= self._solve_texts:
             self._solve_texts = min(MOST_TEXTS, 2 * self._solve_texts)
             return f"{self._since_solved} texts since it was solved last"

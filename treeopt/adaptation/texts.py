@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from treeopt.adaptation.counts import AgedOutcomes, Outcomes, told_acceptance
-from treeopt.adaptation.estimate import SHIFT_SD, Learnt, shifted, surprise
+from treeopt.adaptation.estimate import SHIFT_SD, Learnt, shifted, signed_surprise, surprise
 from treeopt.arrays import Bool, Float64
 from treeopt.records.accepted_ranks import AcceptedRanks
 
@@ -24,10 +24,9 @@ ANOTHER_PASSAGE = 4.5
 """Standard errors by which a few steps are off where another passage begins: those before say nothing of it."""
 STRETCHES = 8
 """After so many further texts, or stretches of a long one, one counts half."""
-LATEST = 0.7
-"""Of the stretches that tell whether something changed, what each counts beside the next one."""
-CHANGED, CHANGED_AT_ONCE = 3.0, 5.0
-"""Standard errors by which the latest texts are off where something changed for good, and by which one alone is."""
+CHANGED, ALLOWED, MOST_OFF = 2.0, 0.75, 2.5
+"""Something changed for good where the standard errors by which texts are off in one direction, each beyond those allowed,
+come to so many; of one text, however unlike it is, no more than the most count."""
 UNCHANGED_SD = 0.5
 """Of the first rank's shift, in log odds, as long as nothing did."""
 LEAST_TRIED = 8.0
@@ -75,6 +74,24 @@ class Variation(NamedTuple):
         return Outcomes(share * found.tried, share * found.accepted)
 
 
+class OneSided:
+    """The sum of what texts are off in one direction, begun anew where it falls to 0 (Page, 1954).
+
+    Args:
+        none: outcomes of no step.
+    """
+
+    def __init__(self, none: Outcomes) -> None:
+        self._none = self._since = none
+        self._sum = 0.0
+
+    def changed(self, found: Outcomes, off: float) -> Outcomes | None:
+        """Add a text that is off by so many standard errors; return what was counted since something changed, if it did."""
+        self._sum = max(0.0, self._sum + min(off, MOST_OFF) - ALLOWED)
+        self._since = self._since.plus(found) if self._sum else self._none
+        return self._since if self._sum > CHANGED else None
+
+
 class TextOutcomes:
     """Outcomes of this text and of all.
 
@@ -88,7 +105,8 @@ class TextOutcomes:
         self.variation = variation
         self._none = Outcomes.none(depths, ranks)
         self._text = AgedOutcomes(TEXT_STEPS, depths, ranks)
-        self._stretch = self._latest = self._all = self._none
+        self._stretch = self._all = self._none
+        self._more, self._less = OneSided(self._none), OneSided(self._none)
         self._shift: Float64 = self._none.tried
         """Of all texts."""
         self._solved_shift = self._shift
@@ -125,15 +143,23 @@ class TextOutcomes:
         found = self.variation.independent(self._stretch, self.expected(known))
         self._stretch = self._none
         self._all = self._all.plus(found, 0.5 ** (1 / STRETCHES))
-        self._latest = self._latest.plus(found, LATEST)
         solved_with = shifted(known, self._solved_shift)
-        off = (found, CHANGED_AT_ONCE), (self._latest, CHANGED)
-        changed = next((each for each, errors in off if surprise(each, solved_with) > errors), None)
+        off = signed_surprise(found, solved_with)
+        sides = self._more.changed(found, off), self._less.changed(found, -off)
+        changed = next((each for each in sides if each is not None), None)
         if changed is not None:  # what was before says nothing now
-            self._all = self._latest = changed
-            self._shift_sd = SHIFT_SD
+            self._begin_anew(changed)
         self._shift = self.all_texts(known).shift
         return None if changed is None else told_acceptance(changed, solved_with)
+
+    def forget(self) -> None:
+        """Have what was counted before say nothing of what comes."""
+        self._text.outcomes = self._stretch = self._none
+        self._begin_anew(self._none)
+
+    def _begin_anew(self, found: Outcomes) -> None:
+        self._all, self._shift_sd = found, SHIFT_SD
+        self._more, self._less = OneSided(self._none), OneSided(self._none)
 
     def solved(self) -> None:
         """Have what is known of all texts be what changes are noticed beside."""
