@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from treeopt.arrays import Float32, Int64
-from treeopt.runtime.drafters.recurring import KEPT_PASSES, recurring_tree
+from treeopt.runtime.drafters.recurring import KEPT_PASSES, KEPT_TREES, recurring_tree
 from treeopt.runtime.models.finite import all_finite
 from treeopt.runtime.models.passes import PassNodes
 from treeopt.trees import TokenTree
@@ -114,8 +114,8 @@ class DraftedNodes:
 
     def tree(self, kept: Sequence[int]) -> Expanded:
         """Return the tree of the root and some nodes below it, none without its parent; siblings in the order given."""
-        fed = [0, *(self.fed[number] for number in kept)]
-        order, tree = in_level_order([(number - 1) // self._per_node for number in kept], fed)
+        fed = (0, *[self.fed[number] for number in kept])
+        order, tree = in_level_order(tuple([(number - 1) // self._per_node for number in kept]), fed)
         tokens = [self._tokens[kept[node - 1]] for node in order[1:]]
         return Expanded(tree, tokens, [fed[node] for node in order])
 
@@ -141,15 +141,16 @@ def recurring_nodes(above: tuple[int, ...], count: int) -> PassNodes:
     )
 
 
-def in_level_order(parents: Sequence[int], fed: Sequence[int]) -> tuple[list[int], TokenTree]:
+@lru_cache(maxsize=KEPT_TREES)
+def in_level_order(parents: tuple[int, ...], fed: tuple[int, ...]) -> tuple[tuple[int, ...], TokenTree]:
     """Return the root, 0, and the nodes below it in the order of the tree that they are, and this tree.
 
     Args:
         parents: of every node below the root, the place at which its parent was fed.
         fed: of every node, the place at which it was fed itself, or NOT_FED.
 
-    >>> in_level_order([0, 0, 2, 1], [0, 1, 2, -1, -1])
-    ([0, 1, 2, 4, 3], TokenTree(nodes=5, max_depth=2, widths=[1, 2, 2]))
+    >>> in_level_order((0, 0, 2, 1), (0, 1, 2, -1, -1))
+    ((0, 1, 2, 4, 3), TokenTree(nodes=5, max_depth=2, widths=[1, 2, 2]))
     """
     children: dict[int, list[int]] = {}
     for node, parent in enumerate(parents, start=1):
@@ -159,4 +160,4 @@ def in_level_order(parents: Sequence[int], fed: Sequence[int]) -> tuple[list[int
         below = children.get(fed[node], ())
         order.extend(below)
         above.extend([index] * len(below))
-    return order, recurring_tree(tuple(above))
+    return tuple(order), recurring_tree(tuple(above))
