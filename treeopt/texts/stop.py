@@ -21,6 +21,7 @@ class Stopping:
                 raise InvalidValueError(
                     f"stop: expected sequences of one or more tokens from 0 to {vocabulary - 1}. Got {sequence}."
                 )
+        self._lasts = {sequence[-1] for sequence in self._sequences}
         self._longest = max(map(len, self._sequences), default=0)
         self._text: list[int] = []
 
@@ -28,7 +29,7 @@ class Stopping:
         """Return how many of the next tokens belong to the text when a sequence ends among them, else None."""
         for count, token in enumerate(tokens, start=1):
             self._text.append(token)
-            if any(self._text[-len(sequence) :] == sequence for sequence in self._sequences):
+            if token in self._lasts and any(self._text[-len(sequence) :] == sequence for sequence in self._sequences):
                 return count
         del self._text[: -self._longest or None]
         return None

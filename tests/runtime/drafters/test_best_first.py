@@ -65,7 +65,9 @@ def grown(children_after, setting):
     """Return the path of every node that the expansion keeps, the root's empty one first, and how many passes it took."""
 
     def children(paths):
-        return Children(*(np.array(part) for part in zip(*map(children_after, paths), strict=True)))
+        found = Children(*(np.array(part) for part in zip(*map(children_after, paths), strict=True)))
+        (drafted,) = found.split([len(paths)])
+        return drafted
 
     expansion, fed, passes = BestFirstExpansion(setting, children([()])), [()], 1
     while passes < setting.max_depth and (frontier := expansion.frontier()) is not None:

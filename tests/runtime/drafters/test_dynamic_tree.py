@@ -10,7 +10,7 @@ from tests.support.slow_beam_expansion import children_of, own, paths_of, slow_t
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import DynamicDecoder, DynamicDrafter, Sampling, load_model
 from treeopt.runtime.drafters.beam_expansion import BeamExpansion
-from treeopt.runtime.drafters.drafted_nodes import Children
+from treeopt.runtime.drafters.drafted_nodes import Children, TextChildren
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
 
 EVEN = Sampling(1.0)
@@ -114,7 +114,8 @@ class TestTies:
 
         def children(paths):
             found = [children_after(path) for path in paths]
-            return Children(*(np.array(part) for part in zip(*found, strict=True)))
+            (drafted,) = Children(*(np.array(part) for part in zip(*found, strict=True))).split([len(paths)])
+            return drafted
 
         expansion, paths = BeamExpansion(tree, children([()])), [()]
         for _ in range(depth - 1):
@@ -126,10 +127,9 @@ class TestTies:
         assert paths_of(expanded.tree, [0, *expanded.tokens]) == slow_tree(children_after, tree)
 
     def test_a_child_as_likely_as_its_parent_stands_behind_it(self):
-        certain = Children(np.array([[0.0, -20.0]], np.float32), np.array([[3, 4]]))
-        expansion = BeamExpansion(dynamic(2, 2, 3), certain)
+        expansion = BeamExpansion(dynamic(2, 2, 3), TextChildren([[0.0, -20.0]], [[3, 4]]))
         expansion.frontier()
-        expansion.add(Children(np.array([[0.0, -20.0]] * 2, np.float32), np.array([[5, 6]] * 2)))
+        expansion.add(TextChildren([[0.0, -20.0]] * 2, [[5, 6]] * 2))
         expanded = expansion.best()
         assert expanded.tree.parents.tolist() == [-1, 0, 1]
         assert expanded.tokens == [3, 5]

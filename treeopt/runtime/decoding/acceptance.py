@@ -17,7 +17,7 @@ from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.together import joined
 from treeopt.runtime.rules import Rule
 from treeopt.runtime.rules.distributions import distribution
-from treeopt.runtime.rules.verify import Verdict, Verifier, verify_greedy
+from treeopt.runtime.rules.verify import TokensByNode, Verdict, Verifier, verify_greedy
 from treeopt.trees import TokenTree
 
 KEPT_VERIFIERS = 2
@@ -71,7 +71,8 @@ class AcceptLikeliest:
     def __call__(self, drafts: Sequence[Draft], logits: Tensor, noise: Sequence[torch.Generator]) -> list[Verdict]:  # noqa: ARG002
         """See `Acceptance`."""
         largest, likeliest = logits.max(-1)
-        return _followed(drafts, likeliest, largest)
+        tokens, scores = on_host(likeliest, largest)
+        return _followed(drafts, [tokens[rows] for rows in _rows(drafts)], scores)
 
     def prepare(self, tree: TokenTree) -> None:
         """See `Acceptance`; there is nothing to do."""
@@ -87,8 +88,9 @@ class AcceptSampled:
         """See `Acceptance`."""
         probs = distribution(logits, self.sampling)
         rows = (probs[part] for part in _rows(drafts))
-        tokens = [sampled(each, generator) for each, generator in zip(rows, noise, strict=True)]
-        return _followed(drafts, joined(tokens), probs[:, 0])
+        found = [sampled(each, generator) for each, generator in zip(rows, noise, strict=True)]
+        tokens, scores = on_host(joined(found), probs[:, 0])
+        return _followed(drafts, [tokens[rows] for rows in _rows(drafts)], scores)
 
     def prepare(self, tree: TokenTree) -> None:
         """See `Acceptance`; there is nothing to do."""
@@ -104,13 +106,8 @@ class AcceptSampledOnHost:
         """See `Acceptance`."""
         probs = distribution(logits, self.sampling).numpy()
         parts = zip(drafts, _rows(drafts), noise, strict=True)
-        return [self._verdict(draft, probs[part], generator) for draft, part, generator in parts]
-
-    def _verdict(self, draft: Draft, probs: Float32, noise: torch.Generator) -> Verdict:
-        uniform = torch.rand(len(probs), dtype=torch.float64, generator=noise)
-        verdict = verify_greedy(draft.children, draft.tokens, _LazyTokens(probs, uniform.tolist()))
-        finite = all_finite([float(probs[node, 0]) for node in verdict.nodes])
-        return verdict if finite else replace(verdict, finite=False)
+        tokens = [_LazyTokens(probs[rows], _uniform(len(draft.tokens), generator)) for draft, rows, generator in parts]
+        return _followed(drafts, tokens, probs[:, 0].tolist())
 
     def prepare(self, tree: TokenTree) -> None:  # noqa: ARG002
         """Compile what samples before the first step."""
@@ -217,12 +214,15 @@ def sampled(probs: Tensor, generator: torch.Generator | None) -> Tensor:
     return tokens.squeeze(1).clamp_(max=probs.shape[1] - 1)
 
 
-def _followed(drafts: Sequence[Draft], wanted: Tensor, numbers: Tensor) -> list[Verdict]:
+def _uniform(count: int, generator: torch.Generator) -> list[float]:
+    return torch.rand(count, dtype=torch.float64, generator=generator).tolist()
+
+
+def _followed(drafts: Sequence[Draft], wanted: Sequence[TokensByNode], scores: Sequence[float]) -> list[Verdict]:
     """Return the paths of wanted tokens, given a number of each distribution that is finite where it is."""
-    following, scores = on_host(wanted, numbers)
     found = []
-    for draft, rows in zip(drafts, _rows(drafts), strict=True):
-        verdict = verify_greedy(draft.children, draft.tokens, following[rows])
+    for draft, tokens, rows in zip(drafts, wanted, _rows(drafts), strict=True):
+        verdict = verify_greedy(draft.children, draft.tokens, tokens)
         finite = all_finite([scores[rows.start + node] for node in verdict.nodes])
         found.append(verdict if finite else replace(verdict, finite=False))
     return found

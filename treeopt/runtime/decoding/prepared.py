@@ -10,7 +10,7 @@ import numpy as np
 from treeopt.arrays import Bool
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.drafter import SideTokens
-from treeopt.runtime.drafters.recurring import KEPT_TREES
+from treeopt.runtime.drafters.recurring import KEPT_PASSES, KEPT_TREES
 from treeopt.runtime.models.passes import Pass, Passes, PassNodes
 from treeopt.trees import TokenTree
 
@@ -111,9 +111,12 @@ def children_of(tree: TokenTree) -> tuple[range, ...]:
     return tuple(range(first, end) for first, end in pairwise(accumulate(counts, initial=1)))
 
 
+_whole = lru_cache(maxsize=KEPT_PASSES)(PassNodes.whole)
+
+
 def _nodes(tree: TokenTree, side: SideTokens | None) -> PassNodes:
     if side is None:
-        return PassNodes.whole(tree)
+        return _whole(tree)
     visible = joined_mask(tree.ancestor_mask, side.visible)
     return PassNodes(visible=visible, depth=np.concatenate([tree.depth, side.depth]))
 

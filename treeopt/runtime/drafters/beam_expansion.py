@@ -2,7 +2,7 @@
 
 from itertools import chain
 
-from treeopt.runtime.drafters.drafted_nodes import Beams, Candidate, Children, DraftedNodes, Expanded
+from treeopt.runtime.drafters.drafted_nodes import Beams, Candidate, DraftedNodes, Expanded, TextChildren
 from treeopt.trees.dynamic_tree import DynamicTree
 
 
@@ -17,7 +17,7 @@ class BeamExpansion:
         children: the root's.
     """
 
-    def __init__(self, tree: DynamicTree, children: Children) -> None:
+    def __init__(self, tree: DynamicTree, children: TextChildren) -> None:
         self._tree = tree
         self._nodes = DraftedNodes(children)
         self._pool: list[Candidate] = []
@@ -32,16 +32,17 @@ class BeamExpansion:
         self._left -= 1
         return self._nodes.feed(self._level[: self._tree.top_k])
 
-    def add(self, children: Children) -> None:
+    def add(self, children: TextChildren) -> None:
         """Add the children of the beams."""
         self._nodes.add(children)
         self._take_level()
 
     def best(self) -> Expanded:
         """Return the tree of the best candidates."""
-        return self._nodes.tree(sorted(number for _, number in self._pool))
+        kept = sorted(self._pool)[: self._tree.nodes - 1]
+        return self._nodes.tree(sorted(number for _, number in kept))
 
     def _take_level(self) -> None:
-        """Put the last level in order, and keep the best of it and of those above."""
+        """Put the last level in order, and all of it into the pool."""
         self._level = sorted(chain.from_iterable(self._nodes.drafted))
-        self._pool = sorted(self._pool + self._level)[: self._tree.nodes - 1]
+        self._pool += self._level

@@ -5,7 +5,7 @@ from functools import partial
 
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.best_first_expansion import BestFirstExpansion
-from treeopt.runtime.drafters.drafted_nodes import Children
+from treeopt.runtime.drafters.drafted_nodes import TextChildren
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, draft_models
 from treeopt.runtime.models.memory import new_caches
 from treeopt.runtime.models.model import LanguageModel, TextCache
@@ -34,7 +34,7 @@ class SpecExecDrafter(ExpandingDrafter):
         )
         self.setting = setting
 
-    def _expansion(self, root: Children) -> BestFirstExpansion:
+    def _expansion(self, root: TextChildren) -> BestFirstExpansion:
         return BestFirstExpansion(self.setting, root)
 
 

@@ -3,7 +3,7 @@
 from itertools import chain, islice, takewhile
 from math import inf
 
-from treeopt.runtime.drafters.drafted_nodes import NOT_FED, Beams, Candidate, Children, DraftedNodes, Expanded
+from treeopt.runtime.drafters.drafted_nodes import NOT_FED, Beams, Candidate, DraftedNodes, Expanded, TextChildren
 from treeopt.trees.specexec import SpecExecSetting
 
 
@@ -22,7 +22,7 @@ class BestFirstExpansion:
         children: the root's.
     """
 
-    def __init__(self, setting: SpecExecSetting, children: Children) -> None:
+    def __init__(self, setting: SpecExecSetting, children: TextChildren) -> None:
         self._setting = setting
         self._nodes = DraftedNodes(children)
         self._pool: list[Candidate] = []  # the best first
@@ -43,7 +43,7 @@ class BestFirstExpansion:
         self._left -= 1
         return self._nodes.feed(nodes)
 
-    def add(self, children: Children) -> None:
+    def add(self, children: TextChildren) -> None:
         """Add the children of the nodes that `frontier` returned last."""
         self._nodes.add(children)
         self._keep_best()

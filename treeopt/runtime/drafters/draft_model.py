@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -115,7 +116,7 @@ class DraftModel:
         self.pending[-1:] = [self.root, *step.tokens][len(kept) :]
 
     def _pass_over_pending(self, count: int) -> PassCall:
-        tokens = torch.tensor(self.pending[:count]).to(self.model.device, non_blocking=True)
+        tokens = torch.from_numpy(np.array(self.pending[:count])).to(self.model.device, non_blocking=True)
         return PassCall(self._runs[count - 1], tokens)
 
     def _pass_over_missed(self, count: int) -> PassCall:

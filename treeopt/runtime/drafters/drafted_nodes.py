@@ -1,16 +1,18 @@
 """The nodes that a step drafts where trees grow out of a draft model's probabilities, and the tree of those kept.
 
-No model in sight: log-probabilities and tokens come in pass by pass, and numpy on the host does the rest.
+No model in sight: log-probabilities and tokens come in pass by pass, and the host does the rest.
 """
 
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate, count, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from treeopt.arrays import Float32, Int64
-from treeopt.runtime.drafters.recurring import recurring_tree
+from treeopt.runtime.drafters.recurring import KEPT_PASSES, KEPT_TREES, recurring_tree
 from treeopt.runtime.models.finite import all_finite
 from treeopt.runtime.models.passes import PassNodes
 from treeopt.trees import TokenTree
@@ -19,6 +21,18 @@ NOT_FED = -1
 Candidate = tuple[float, int]
 """Minus the sum of log-probabilities along a path, in float32, and its node's number: the best is the least, of equal
 ones that drafted first."""
+
+
+class TextChildren(NamedTuple):
+    """The k likeliest tokens after each node that a text fed in a pass, a row for each, the likeliest first."""
+
+    log_probs: list[list[float]]
+    tokens: list[list[int]]
+
+    @property
+    def finite(self) -> bool:
+        """Whether all distributions are; in one that is not, everything is NaN."""
+        return all_finite([row[0] for row in self.log_probs])
 
 
 class Children(NamedTuple):
@@ -34,10 +48,11 @@ class Children(NamedTuple):
         """Whether all distributions are; in one that is not, everything is NaN."""
         return all_finite(self.log_probs[:, 0].tolist())
 
-    def split(self, sizes: Sequence[int]) -> list["Children"]:
+    def split(self, sizes: Sequence[int]) -> list[TextChildren]:
         """Return those of the first so many nodes, then those of the next."""
+        log_probs, tokens = self.log_probs.tolist(), self.tokens.tolist()
         edges = pairwise(accumulate(sizes, initial=0))
-        return [Children(self.log_probs[start:stop], self.tokens[start:stop]) for start, stop in edges]
+        return [TextChildren(log_probs[start:stop], tokens[start:stop]) for start, stop in edges]
 
 
 class Beams(NamedTuple):
@@ -67,58 +82,75 @@ class DraftedNodes:
         root: the k children of the root, which is fed at place 0; as many are added of every node that is fed.
     """
 
-    def __init__(self, root: Children) -> None:
-        self._per_node = root.tokens.shape[1]
+    def __init__(self, root: TextChildren) -> None:
+        self._per_node = len(root.tokens[0])
         self.fed = [0]
         """Of every node, the place at which it was fed, or NOT_FED."""
         self._tokens = [0]
-        self._depth = [0]  # this and the next by place
-        self._seen = [bytearray([True])]  # a byte for every place, as far as the pass that fed it
+        self._above = [NOT_FED]
+        """Of every place, the one of the parent."""
         self._last: Sequence[Candidate] = [(0.0, 0)]
-        self.drafted: list[Iterator[Candidate]] = []
-        """The children of each node fed last, the likeliest first, to be read once."""
+        self.drafted: list[list[Candidate]] = []
+        """The children of each node fed last, the likeliest first."""
         self.add(root)
 
     def feed(self, nodes: Sequence[Candidate]) -> Beams:
         """Return drafted nodes as the next pass."""
-        start, stop = len(self._seen), len(self._seen) + len(nodes)
-        for place, (_, number) in enumerate(nodes, start):
-            parent = (number - 1) // self._per_node
+        for place, (_, number) in enumerate(nodes, len(self._above)):
             self.fed[number] = place
-            self._depth.append(self._depth[parent] + 1)
-            self._seen.append(self._seen[parent].ljust(stop, b"\0"))
-            self._seen[place][place] = True
+            self._above.append((number - 1) // self._per_node)
         self._last = nodes
-        visible = np.frombuffer(bytearray().join(self._seen[start:]), np.bool_).reshape(len(nodes), stop)
         tokens = np.array([self._tokens[number] for _, number in nodes])
-        return Beams(tokens, PassNodes(visible=visible, depth=np.array(self._depth[start:]), start=start))
+        return Beams(tokens, recurring_nodes(tuple(self._above), len(nodes)))
 
-    def add(self, children: Children) -> None:
+    def add(self, children: TextChildren) -> None:
         """Add the children of the nodes fed last."""
-        above = np.array([surprisal for surprisal, _ in self._last], np.float32)
-        surprisals = (above[:, None] - children.log_probs).tolist()
-        firsts = count(len(self.fed), self._per_node)
-        self.drafted = [zip(row, count(first), strict=False) for row, first in zip(surprisals, firsts, strict=False)]
-        self.fed += [NOT_FED] * children.tokens.size
-        self._tokens += children.tokens.ravel().tolist()
+        self.drafted = []
+        for (above, _), log_probs, tokens in zip(self._last, *children, strict=True):
+            surprisals = array("f", [above - log_prob for log_prob in log_probs])
+            self.drafted.append(list(zip(surprisals, count(len(self._tokens)), strict=False)))
+            self._tokens += tokens
+        self.fed += [NOT_FED] * (len(self._tokens) - len(self.fed))
 
     def tree(self, kept: Sequence[int]) -> Expanded:
         """Return the tree of the root and some nodes below it, none without its parent; siblings in the order given."""
-        fed = [0, *(self.fed[number] for number in kept)]
-        order, tree = in_level_order([(number - 1) // self._per_node for number in kept], fed)
+        fed = (0, *[self.fed[number] for number in kept])
+        order, tree = in_level_order(tuple([(number - 1) // self._per_node for number in kept]), fed)
         tokens = [self._tokens[kept[node - 1]] for node in order[1:]]
         return Expanded(tree, tokens, [fed[node] for node in order])
 
 
-def in_level_order(parents: Sequence[int], fed: Sequence[int]) -> tuple[list[int], TokenTree]:
+@lru_cache(maxsize=KEPT_PASSES)
+def recurring_nodes(above: tuple[int, ...], count: int) -> PassNodes:
+    """Return the pass over the last so many of some nodes, the same object as before where it was asked for not long ago.
+
+    Args:
+        above: of every node, where its parent stands, before it; NOT_FED for the root.
+        count: how many are fed now, those before them earlier in the step.
+    """
+    start, depth, visible = len(above) - count, [], bytearray()
+    for node in range(start, len(above)):
+        seen, place, level = bytearray(len(above)), node, -1
+        while place != NOT_FED:
+            seen[place] = True
+            place, level = above[place], level + 1
+        visible += seen
+        depth.append(level)
+    return PassNodes(
+        visible=np.frombuffer(bytes(visible), np.bool_).reshape(count, len(above)), depth=np.array(depth), start=start
+    )
+
+
+@lru_cache(maxsize=KEPT_TREES)
+def in_level_order(parents: tuple[int, ...], fed: tuple[int, ...]) -> tuple[tuple[int, ...], TokenTree]:
     """Return the root, 0, and the nodes below it in the order of the tree that they are, and this tree.
 
     Args:
         parents: of every node below the root, the place at which its parent was fed.
         fed: of every node, the place at which it was fed itself, or NOT_FED.
 
-    >>> in_level_order([0, 0, 2, 1], [0, 1, 2, -1, -1])
-    ([0, 1, 2, 4, 3], TokenTree(nodes=5, max_depth=2, widths=[1, 2, 2]))
+    >>> in_level_order((0, 0, 2, 1), (0, 1, 2, -1, -1))
+    ((0, 1, 2, 4, 3), TokenTree(nodes=5, max_depth=2, widths=[1, 2, 2]))
     """
     children: dict[int, list[int]] = {}
     for node, parent in enumerate(parents, start=1):
@@ -128,4 +160,4 @@ def in_level_order(parents: Sequence[int], fed: Sequence[int]) -> tuple[list[int
         below = children.get(fed[node], ())
         order.extend(below)
         above.extend([index] * len(below))
-    return order, recurring_tree(tuple(above))
+    return tuple(order), recurring_tree(tuple(above))

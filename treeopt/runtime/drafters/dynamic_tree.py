@@ -3,7 +3,7 @@
 from functools import partial
 
 from treeopt.runtime.drafters.beam_expansion import BeamExpansion
-from treeopt.runtime.drafters.drafted_nodes import Children
+from treeopt.runtime.drafters.drafted_nodes import TextChildren
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, draft_models
 from treeopt.runtime.models.memory import new_caches
 from treeopt.runtime.models.model import LanguageModel
@@ -24,5 +24,5 @@ class DynamicDrafter(ExpandingDrafter):
         super().__init__(model, draft_models(model, caches, capacity), children=tree.top_k, max_nodes=tree.nodes)
         self.tree = tree
 
-    def _expansion(self, root: Children) -> BeamExpansion:
+    def _expansion(self, root: TextChildren) -> BeamExpansion:
         return BeamExpansion(self.tree, root)

@@ -5,11 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from treeopt.runtime.drafters.draft_model import DraftModel, DraftSource, NewDrafts, TextDraft, likeliest_children
-from treeopt.runtime.drafters.drafted_nodes import Beams, Children, Expanded
+from treeopt.runtime.drafters.drafted_nodes import Beams, Expanded, TextChildren
 from treeopt.runtime.drafters.drafter import NOTHING, Proposal, Scores, States, Step, Wants
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.texts import Texts
@@ -26,7 +27,7 @@ class Expansion(Protocol):
     def frontier(self) -> Beams | None:
         """Return the nodes that are fed next; None where no further pass is wanted."""
 
-    def add(self, children: Children) -> None:
+    def add(self, children: TextChildren) -> None:
         """Add the children of the nodes that `frontier` returned last."""
 
     def best(self) -> Expanded:
@@ -96,7 +97,7 @@ class ExpandingDrafter(ABC):
         self._texts.end(text)
 
     @abstractmethod
-    def _expansion(self, root: Children) -> Expansion:
+    def _expansion(self, root: TextChildren) -> Expansion:
         """Return how the tree of a step grows, given the children of the root."""
 
     def _expanded(self, drafts: Sequence[TextDraft]) -> list[Expanded | None]:
@@ -119,14 +120,14 @@ class ExpandingDrafter(ABC):
     def _pass(self, draft: TextDraft, beams: Beams) -> PassCall:
         return PassCall(draft.passes.once(beams.nodes), torch.from_numpy(beams.tokens).to(self._model.device))
 
-    def _children_after(self, logits: Sequence[Tensor]) -> list[Children]:
+    def _children_after(self, logits: Sequence[Tensor]) -> list[TextChildren]:
         """Return the likeliest tokens after each text's nodes, given the logits after these."""
         return likeliest_children(joined(logits), self._children).split([each.shape[0] for each in logits])
 
     def _proposal(self, at: _Text, expanded: Expanded | None) -> Proposal:
         found = NOT_EXPANDED if expanded is None else expanded
         at.fed = found.fed
-        tokens = torch.tensor([at.draft.root, *found.tokens])
+        tokens = torch.from_numpy(np.array([at.draft.root, *found.tokens]))
         return Proposal(found.tree, tokens, scores=Scores.missing(self._model.name) if expanded is None else None)
 
 

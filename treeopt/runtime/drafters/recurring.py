@@ -5,6 +5,8 @@ from functools import lru_cache
 from treeopt.trees import TokenTree
 
 KEPT_TREES = 256
+KEPT_PASSES = 64
+"""Fewer, because the mask of a pass takes more memory than a tree."""
 
 
 @lru_cache(maxsize=KEPT_TREES)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -16,7 +17,7 @@ Pass = Callable[[Tensor], Output]
 """From tokens, int64 (rows,), to their logits and states."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PassNodes:
     """The nodes of a tree that one pass feeds."""
 
@@ -26,6 +27,11 @@ class PassNodes:
     """(rows,): depth of each fed node."""
     start: int = 0
     """Nodes fed before in this step."""
+
+    @cached_property
+    def mask(self) -> Bool | None:
+        """`visible`; None where each node may attend to all."""
+        return None if self.visible.all() else self.visible
 
     @classmethod
     def whole(cls, tree: TokenTree) -> "PassNodes":
@@ -64,7 +70,7 @@ class TreePass:
         self._cache = cache
         self._nodes = nodes
         self._capacity = capacity
-        self._visible = None if nodes.visible.all() else nodes.visible
+        self._visible = nodes.mask
         self._alone: tuple[Tensor, TreeMask | None] | None = None  # depths and mask, for a pass over this text alone
 
     def __call__(self, tokens: Tensor) -> Output:

@@ -5,7 +5,7 @@ import numpy as np
 from treeopt.errors import InvalidValueError
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.beam_expansion import BeamExpansion
-from treeopt.runtime.drafters.drafted_nodes import Children
+from treeopt.runtime.drafters.drafted_nodes import TextChildren
 from treeopt.runtime.drafters.eagle.head import EagleHead
 from treeopt.runtime.drafters.eagle.text import EagleText
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
@@ -80,7 +80,7 @@ class EagleDynamicDrafter(ExpandingDrafter):
         self.head = head
         self.tree = tree
 
-    def _expansion(self, root: Children) -> BeamExpansion:
+    def _expansion(self, root: TextChildren) -> BeamExpansion:
         return BeamExpansion(self.tree, root)
 
 
