@@ -110,7 +110,7 @@ class RankDecoder:
         """See `Steered`."""
         self.drafter, self.changed = drafter, True
         if self._number != NO_TEXT:
-            drafter.begin(self._number, self._text.tokens[: self._committed])
+            drafter.begin(self._number, self._text.tokens[: self._committed], None)
 
     def draft_logits(self, tokens: Sequence[int]) -> torch.Tensor:
         """See `Steered`: what comes next has its rank among so many other tokens."""
@@ -130,7 +130,7 @@ class RankDecoder:
             self.drafter.end(self._number)
         self._text, self._number, self._committed = text, number, text.prompt_tokens
         if self.drafter is not None:
-            self.drafter.begin(number, text.tokens[: self._committed])
+            self.drafter.begin(number, text.tokens[: self._committed], None)
 
     def step(self) -> tuple[Proposal, Step]:
         """Draft and accept."""
@@ -139,7 +139,7 @@ class RankDecoder:
             proposal = _proposal(self.tree)
             path = accepted_path(self.tree, text.ranks, at - text.prompt_tokens)
         else:
-            (proposal,) = self.drafter.propose([self._number])
+            (proposal,) = self.drafter.propose([self._number], ())
             path = _looked_up(proposal, text.tokens[at:])
         new = text.tokens[at : at + len(path)]
         step = Step(path[: len(new)], new, NO_LOGITS, None, cut=len(new) < len(path))  # what would follow is not known

@@ -85,8 +85,8 @@ def adapted_rule(options: AdaptOptions, planned: "TreeFile", temperature: float)
 
 
 def _tell(found: "Recalibration") -> None:
-    own_s = found.own_s + found.reading_s
-    share = own_s / (own_s + found.decoding_s) if found.steps else 0.0
+    own_s = found.time.own_s + found.reading_s
+    share = own_s / (own_s + found.time.decoding_s) if found.steps else 0.0
     click.echo(
         f"re-calibration: {counted(len(found.changes), 'change')} in {counted(found.steps, 'step')}, "
         f"{found.shape} at the end; it took {100 * share:.1f} % of the time.",

@@ -160,10 +160,10 @@ def test_what_the_first_step_behind_a_change_takes_is_part_of_the_change():
 def test_walking_along_the_text_waits_where_it_has_taken_its_share_and_is_told():
     clock = itertools.count(0.0, 0.01)  # every reading of the clock is so much later
     decoder, recalibration = begun(ordinary(9000))
-    recalibration._now_s = lambda: next(clock)
+    recalibration._now_s = recalibration.time._now_s = lambda: next(clock)
     decoder.decode(recalibration, 2000)
-    assert 0 < recalibration.replay_s <= 0.003 * recalibration.decoding_s + 0.1
-    assert recalibration.own_s >= recalibration.replay_s
+    assert 0 < recalibration.time.replay_s <= 0.004 * recalibration.time.decoding_s + 0.1
+    assert recalibration.time.own_s >= recalibration.time.replay_s
 
 
 def test_what_is_kept_does_not_grow(monkeypatch):

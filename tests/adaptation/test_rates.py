@@ -8,6 +8,7 @@ import pytest
 from treeopt.adaptation import rates
 from treeopt.adaptation.rates import CHANGED, SettingRate, Sums
 from treeopt.adaptation.replay import Walked
+from treeopt.adaptation.texts import STRETCHES
 
 
 def stretches(rate, count, seed=0, tokens=70):
@@ -104,7 +105,7 @@ def test_of_all_texts_every_token_takes_as_many_steps_as_it_did_on_average():
     rate.forget()  # so that what was measured counts for little
     drawn = kinds(np.random.default_rng(0), 40)
     along(rate, drawn)
-    kept = 0.5 ** (np.arange(len(drawn))[::-1] / rates.STRETCHES)
+    kept = 0.5 ** (np.arange(len(drawn))[::-1] / STRETCHES)
     texts = [steps_per_token(stretches(each, 3, number)) for number, each in enumerate(drawn)]
     expected = kept.sum() / (kept @ np.array(texts))
     assert rate.all_texts.tokens_per_step == pytest.approx(expected, rel=0.03)

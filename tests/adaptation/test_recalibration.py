@@ -21,8 +21,8 @@ from tests.support.planner_oracles import every_speedup, speedup
 from tests.support.simulated_decoding import SimulatedDecoder
 from treeopt.adaptation import Recalibration
 from treeopt.adaptation.candidates import Choice
+from treeopt.adaptation.own_time import HEAD_START_S, OWN_SHARE
 from treeopt.adaptation.readings import READING_SHARE
-from treeopt.adaptation.recalibration import HEAD_START_S, OWN_SHARE
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.planner import PlanRequest, Where, plan
 from treeopt.records.profile import Profile
@@ -153,9 +153,9 @@ def test_a_reading_that_was_interrupted_does_not_put_off_the_next_ones(interrupt
 def test_looking_waits_where_it_has_taken_its_share():
     clock = itertools.count(0.0, 0.5)  # every reading of the clock is half a second later: looks take forever
     decoder, recalibration = begun(profile_of(MACHINE, GOOD), GOOD, MACHINE)
-    recalibration._now_s = lambda: next(clock)
+    recalibration._now_s = recalibration.time._now_s = lambda: next(clock)
     decoder.decode(recalibration, 3000)
-    assert recalibration.own_s < 2 * (OWN_SHARE * recalibration.decoding_s + HEAD_START_S) + 5  # the last look's
+    assert recalibration.time.own_s < 2 * (OWN_SHARE * recalibration.time.decoding_s + HEAD_START_S) + 5  # the last look's
 
 
 def test_what_is_kept_does_not_grow():

@@ -89,7 +89,7 @@ def test_a_plan_of_prompt_lookup_may_be_left_for_trees_and_taken_again(
     lookup_profile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nothing waits, however busy the machine is.
-    for name in ("recalibration.HEAD_START_S", "recalibration.REPLAY_START_S", "readings.READING_SHARE"):
+    for name in ("own_time.HEAD_START_S", "own_time.REPLAY_START_S", "readings.READING_SHARE"):
         monkeypatch.setattr(f"treeopt.adaptation.{name}", 1000.0)
     setting = drafter_setting("prompt-lookup", ngram=4, length=2)
     TreeFile(tree=chain(2), drafter=setting).save("tree.json")

@@ -15,11 +15,10 @@ from math import copysign, exp, hypot, inf, log, sqrt
 from typing import NamedTuple
 
 from treeopt.adaptation.replay import Walked
+from treeopt.adaptation.texts import STRETCHES
 
 HALF_LIFE_TOKENS = 192
 """Within a text a token counts half after so many further ones."""
-STRETCHES = 8
-"""After so many further texts, or stretches of a long one, one counts half."""
 TEXTS_SD = 0.4
 """Of the logarithm of texts' tokens per step around those of all."""
 KNOWN_SD, CHANGED_SD = 0.2, 1.5

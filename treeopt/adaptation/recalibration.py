@@ -4,8 +4,8 @@ What it changes is how tokens are drafted, never what the text's distribution is
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from time import perf_counter
 
@@ -21,6 +21,7 @@ from treeopt.adaptation.learnt_profile import (
     nearest_latency,
 )
 from treeopt.adaptation.lookups import Lookups, lookups_of_each_length, measured_lookups
+from treeopt.adaptation.own_time import OwnTime
 from treeopt.adaptation.readings import Readings
 from treeopt.adaptation.texts import LEAST_TRIED, TextOutcomes, Variation
 from treeopt.adaptation.times import ExpectedSeconds, StepTimes
@@ -50,12 +51,6 @@ each time, and at most."""
 ODD, ODD_AWAY = 2.0, 1.0
 """Standard errors by which a text is off what was expected of it, where ways are compared for it, and where it is drafted
 in another than the usual way."""
-OWN_SHARE = 0.02
-"""Of the time that decoding takes, after what share comparing has to wait, and after twice of it looking."""
-HEAD_START_S = 0.05
-"""And so much besides: what noticing the first change takes."""
-REPLAY_SHARE, REPLAY_START_S = 0.004, 0.02
-"""Likewise, with a head start of its own, what walking prompt lookup along the text may take."""
 KEPT_CHANGES = 1000
 KEPT_SAMPLES, KEPT_TREES = 64, 16
 """Times of steps that are kept of each of so many trees."""
@@ -74,7 +69,7 @@ class Recalibration:
         request: what the plan was made for: rule and temperature, by default the decoder's where they were measured, context
             and batch size.  Costs follow the context that decoding comes to.
         begin_with: setting of prompt lookup that drafts at first in place of the decoder's tree.
-        half_life_steps: after so many further steps one counts half; of prompt lookup, after so many tokens.
+        half_life_steps: after so many further steps one counts half.
         on_change: told of every change, a moment after it.
         now_s: the clock for what re-calibration itself takes.
 
@@ -107,8 +102,7 @@ class Recalibration:
         self._changed = False
         """Whether the next step is the first behind a change."""
         self._samples: dict[Way, deque[StepSeconds]] = {}
-        self.decoding_s = self.own_s = self.replay_s = 0.0
-        """Seconds of all steps; of looking, solving and changing; of that, of walking prompt lookup along the text."""
+        self.time = OwnTime(now_s)
 
     def room_nodes(self, tree: TokenTree) -> int:
         """Return the nodes of the largest tree that is changed to, in a decoder that begins with a tree."""
@@ -169,7 +163,7 @@ class Recalibration:
         if self._changed:
             self._changed = False
             self._ways.switch_s += max(0.0, sum(seconds) - self._expected.step)  # in which what was missed is read
-            self.decoding_s += sum(seconds)
+            self.time.decoding_s += sum(seconds)
             return
         if visits is None:  # looking up is part of what was measured beside the target's pass
             seconds = StepSeconds(0.0, seconds.verify, seconds.rest + seconds.draft)
@@ -178,8 +172,8 @@ class Recalibration:
         self._context += len(step.tokens)
         self._times.note(seconds, self._expected)
         self._taken.append(seconds)
-        self.decoding_s += seconds.draft + seconds.verify + seconds.rest
-        if self._since_look >= self._pause_steps and self._may_look():
+        self.time.decoding_s += seconds.draft + seconds.verify + seconds.rest
+        if self._since_look >= self._pause_steps and self.time.may_look:
             with self._own_time():
                 self._look()
 
@@ -273,18 +267,15 @@ class Recalibration:
         self._texts.end_text()
         self._lookups.end_text()
         self._compared_tried = 0.0
-        if why is not None and self._may_look():
+        if why is not None and self.time.may_look:
             self._solve(why)
         if self._ways.away:
             self._look_soon()
             self._readings.sooner()
 
-    @contextmanager
-    def _own_time(self) -> Iterator[None]:
-        """Count what is done meanwhile as re-calibration's own time, the draft model's reading left out."""
-        start_s, read_s = self._now_s(), self._readings.taken_s
-        yield
-        self.own_s += self._now_s() - start_s - (self._readings.taken_s - read_s)
+    def _own_time(self) -> AbstractContextManager[None]:
+        """Count what is done meanwhile as re-calibration's own time."""
+        return self.time.counted(lambda: self._readings.taken_s)
 
     def _look(self) -> None:
         """Add what was counted to what is known, and compare ways anew where it does not fit what was expected."""
@@ -300,16 +291,6 @@ class Recalibration:
         else:
             self._follow_text()
 
-    def _may_look(self) -> bool:
-        return self._spent_s <= 2 * (HEAD_START_S + OWN_SHARE * self.decoding_s)
-
-    def _may_solve(self) -> bool:
-        return self._spent_s <= HEAD_START_S + OWN_SHARE * self.decoding_s
-
-    @property
-    def _spent_s(self) -> float:
-        return self.own_s - self.replay_s
-
     def _gather(self) -> None:
         """Add what was counted since the last look, and follow the context."""
         steps, self._since_look = self._since_look, 0
@@ -320,7 +301,7 @@ class Recalibration:
         if self._visits is not None and self._drafts:
             found = self._visits.take()
         else:
-            found = self._readings.read(self._expected_of_text, self.decoding_s)
+            found = self._readings.read(self._expected_of_text, self.time.decoding_s)
         self._texts.add(found, steps, self._expected_of_text)
         self._counted.add(found, steps)
         self._times.take(self.way, steps, self._expected)
@@ -329,10 +310,9 @@ class Recalibration:
 
     def _replay(self) -> None:
         """Walk prompt lookup along the text that is new, where there is enough of it and it is time to."""
-        start_s = self._now_s()
-        if self._lookups.waiting and self.replay_s <= REPLAY_START_S + REPLAY_SHARE * self.decoding_s:
-            self._lookups.walk()
-            self.replay_s += self._now_s() - start_s
+        if self._lookups.waiting and self.time.may_replay:
+            with self.time.replay():
+                self._lookups.walk()
 
     def _end_stretch(self) -> str | None:
         """Count a text, or so much of a long one, among all; return why ways are to be compared anew, None where not."""
@@ -354,7 +334,7 @@ class Recalibration:
     def _solve(self, why: str) -> None:
         """Solve for what all texts are like."""
         self._since_solved = 0
-        choice = self._ways.for_all(anew=self._may_solve())
+        choice = self._ways.for_all(anew=self.time.may_solve)
         if choice is not None:
             self._change(choice, why)
 
@@ -374,7 +354,7 @@ class Recalibration:
     def _compare(self, why: str, least_gain: float, *, anew: bool) -> None:
         """Compare ways for this text."""
         choice = self._ways.back()
-        if choice is None and self._may_solve():
+        if choice is None and self.time.may_solve:
             choice = self._ways.for_text(least_gain, anew=anew)
         if choice is not None:
             self._change(choice, why)
@@ -394,7 +374,7 @@ class Recalibration:
         self._ways.way, self._ways.switch_s = choice.way, self._now_s() - start_s
         self._changed = True
         self._take()
-        self._readings.begin(self.decoding_s)
+        self._readings.begin(self.time.decoding_s)
         change = Change(
             step=self.steps,
             why=why,
