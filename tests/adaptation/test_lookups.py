@@ -171,7 +171,7 @@ def test_what_is_kept_does_not_grow(monkeypatch):
     monkeypatch.setattr(replay, "KEPT_TOKENS", 256)
     decoder, recalibration = begun(list(itertools.chain(*([*ordinary(400, n), *repeating(400)] for n in range(12)))))
     sizes = []
-    left_out = dict.fromkeys(("_decoder", "_readings", "_on_change", "_now_s", "changes"))
+    left_out = dict.fromkeys(("_decoder", "_readings", "_on_change", "_now_s", "time", "changes"))
     while len(decoder.text) < 9000:
         decoder.decode(recalibration, 50)
         sizes.append(len(pickle.dumps(vars(recalibration) | left_out)))

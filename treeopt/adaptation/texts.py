@@ -24,7 +24,7 @@ ANOTHER_PASSAGE = 4.5
 """Standard errors by which a few steps are off where another passage begins: those before say nothing of it."""
 STRETCHES = 8
 """After so many further texts, or stretches of a long one, one counts half."""
-CHANGED, ALLOWED, MOST_OFF = 2.0, 0.75, 2.5
+CHANGED, ALLOWED, MOST_OFF = 2.0, 0.75, 2.75
 """Something changed for good where the standard errors by which texts are off in one direction, each beyond those allowed,
 come to so many; of one text, however unlike it is, no more than the most count."""
 UNCHANGED_SD = 0.5
