@@ -57,7 +57,7 @@ class Comparison:
         self.switch_s = 0.0
         """What the last change took."""
         self.uncertain = False
-        """Whether something may be faster in this text, and it was not sure when it was compared last."""
+        """Whether something may be faster in this text, and was not sure when it was compared last."""
         self._left: Way | None = None
         self._chain = chain(min(CHAIN_LENGTH, candidates.max_nodes - 1))
         next(self._faster(texts.all_texts(self.known), lookups.in_all_texts, way, lambda *_: True, anew=True), None)
@@ -113,7 +113,7 @@ class Comparison:
         learnt, rates = self._texts.this_text(self.known), self._lookups.in_this_text
         faster = list(self._faster(learnt, rates, self.way, lambda _, gain: gain > least_gain, anew=anew))
         choice = next((each for each in faster if _sure(each) and self._saves(each, TEXT_STEPS)), None)
-        self.uncertain = choice is None and bool(faster)
+        self.uncertain = bool(faster) and choice is not faster[0]
         self._lookups.solved(self.context_tokens)
         return choice
 
