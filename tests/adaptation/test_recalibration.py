@@ -131,6 +131,7 @@ def test_a_sure_tree_is_taken_where_the_fastest_is_uncertain(first):
     while not recalibration.changes and decoder.steps < 400:
         decoder.decode(recalibration, 8)
     assert decoder.tree == chain(1)
+    assert recalibration._ways.uncertain  # so that ways are compared again when twice as much is known
 
 
 @pytest.mark.parametrize("interruption_s", [0.0, 50.0])
