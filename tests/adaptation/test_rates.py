@@ -122,6 +122,16 @@ def test_what_all_texts_come_to_is_known_as_well_as_they_differ():
     assert 0.6 * np.std(found) < np.mean(noises) < 1.8 * np.std(found)
 
 
+def test_of_a_text_that_begins_it_is_known_how_far_texts_are_spread():
+    generator, off, noises = np.random.default_rng(3), [], []
+    rate = SettingRate(2.5)
+    for number, each in enumerate(kinds(generator, 60)):
+        off.append(math.log(rate.this_text.tokens_per_step / each))
+        noises.append(rate.this_text.noise)
+        along(rate, [each], 10 * number)
+    assert 0.7 * np.std(off) < np.mean(noises) < 1.5 * np.std(off)
+
+
 def test_texts_that_are_all_unlike_soon_outweigh_those_before():
     rate = SettingRate(1.2)
     along(rate, [1.2] * 10)

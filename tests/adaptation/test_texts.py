@@ -9,12 +9,13 @@ from tests.support.simulated_decoding import SimulatedDecoder
 from treeopt.adaptation import Recalibration
 from treeopt.adaptation.candidates import Candidates
 from treeopt.adaptation.counts import Outcomes
-from treeopt.adaptation.estimate import log_odds, probability
+from treeopt.adaptation.estimate import Learnt, log_odds, probability
 from treeopt.adaptation.texts import ANOTHER_PASSAGE, TextOutcomes, Variation
 from treeopt.planner import plan
 from treeopt.records.acceptance import TextSums
 from treeopt.records.acceptance_counts import REJECTED
 from treeopt.records.accepted_ranks import AcceptedRanks
+from treeopt.trees import chain
 
 KNOWN = np.array([[0.7, 0.4, 0.2]] * 3)
 
@@ -210,3 +211,15 @@ def test_trees_that_cannot_gain_are_not_replayed_and_what_is_chosen_is_as_if_the
     assert len(trees) > 2
     assert trees == of_all
     assert replayed < all_replayed
+
+
+def test_a_tree_that_is_returned_as_faster_was_replayed():
+    _, recalibration = begun(measured(np.random.default_rng(1), GOOD), GOOD, 3)
+    candidates, known = recalibration._candidates, recalibration._ways.known
+    before = set(candidates._factors)
+    other = np.where(np.arange(known.shape[1]) == 0, -1.5, 1.0)  # first children worse, later ones better
+    learnt = Learnt(Outcomes.none(*known.shape), known, before=other)
+    _, faster = candidates.faster(learnt, recalibration._times, chain(0), None, lambda *_: True)
+    ways = [each.way for each in faster]
+    assert set(ways) - before
+    assert set(ways) <= set(candidates._factors)
