@@ -140,7 +140,7 @@ def test_texts_that_are_all_unlike_soon_outweigh_those_before():
     assert rate.all_texts.tokens_per_step > 4
 
 
-def test_what_is_to_be_forgotten_leaves_a_guess_that_one_text_outweighs():
+def test_what_is_to_be_forgotten_leaves_what_one_text_outweighs():
     rate = SettingRate(1.2)
     along(rate, [1.2] * 10)
     rate.forget()
