@@ -1,10 +1,13 @@
 """Decoding along recorded ranks: the path that a tree's drafts are accepted on, and what a walk adds up to."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from tests.scripts import ROOT, script
 from treeopt.runtime.decoding.observer import StepSeconds
+from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter, PromptLookupSetting
 from treeopt.trees import TokenTree, chain
 
 ranks = script(ROOT / "benchmarks" / "rank_decoding.py")
@@ -14,8 +17,17 @@ WIDE = TokenTree([-1, 0, 0, 0, 1, 1, 3, 4])
 class Steady:
     """Every step takes a second for each node."""
 
-    def step_s(self, tree, _context_tokens):
-        return StepSeconds(0.0, float(tree.nodes), 0.0)
+    def step_s(self, _way, nodes, _context_tokens):
+        return StepSeconds(0.0, float(nodes), 0.0)
+
+
+def text_of(rows, prompt=(7, 8, 9)):
+    """Return a text whose tokens have these ranks."""
+    return ranks.RankText([*prompt, *(20 + place for place in range(len(rows)))], list(rows))
+
+
+def target(vocabulary=64):
+    return SimpleNamespace(config=SimpleNamespace(vocabulary=vocabulary))
 
 
 def ranks_to(tree, node):
@@ -40,8 +52,8 @@ def test_the_path_leads_to_the_deepest_node_whose_ranks_the_text_goes_on_with():
 
 @pytest.mark.parametrize("one_behind", [False, True])
 def test_a_walk_tells_every_token_once_and_takes_longer_behind_a_change(one_behind):
-    texts = [[0, 0, 1, 0, 2, 0, 0], [1, 0, 0]]
-    decoder = ranks.RankDecoder(None, chain(1))
+    texts = [text_of([0, 0, 1, 0, 2, 0, 0]), text_of([1, 0, 0])]
+    decoder = ranks.RankDecoder(target(), chain(1))
     told = []
 
     def observer(step):
@@ -49,11 +61,12 @@ def test_a_walk_tells_every_token_once_and_takes_longer_behind_a_change(one_behi
         if one_behind and len(told) == 1:
             decoder.change_tree(chain(0))
 
-    walked = ranks.walk(texts, decoder, Steady(), observer)
+    walked = ranks.walk(texts, decoder, [Steady()] * 2, observer)
     for number, text in enumerate(texts):
-        assert [token for step in told if step.text == number for token in step.step.tokens] == text
+        new = [token for step in told if step.text == number for token in step.step.tokens]
+        assert new == text.tokens[text.prompt_tokens :]
         first = next(step for step in told if step.text == number)
-        assert len(first.tokens) == ranks.SHORT_TOKENS + len(text)  # the same list, longer by now
+        assert len(first.tokens) == len(text.tokens)  # the same list, longer by now
     steps = len(told)
     assert walked.places.tolist()[:2] == [0, 2]
     if one_behind:  # two tokens with the chain, then one at a time
@@ -62,16 +75,48 @@ def test_a_walk_tells_every_token_once_and_takes_longer_behind_a_change(one_behi
         assert walked.seconds(2, with_observer=False) == pytest.approx(8 + ranks.CHANGE_S)
     else:  # 00 | 10 | 2... a rank that is no child ends the step
         assert walked.seconds(0, with_observer=False) == 2 * steps
-        assert [step.step.cut for step in told].count(True) == sum(
-            len(step.step.path) > len(step.step.tokens) for step in told
-        )
+    assert all(len(step.step.path) == len(step.step.tokens) for step in told)
     assert walked.seconds(0) > walked.seconds(0, with_observer=False)
 
 
+def test_prompt_lookup_is_walked_along_the_text_and_is_right_where_that_repeats_itself():
+    text = ranks.RankText([1, 2, 3, 4, 5] * 6, [63] * 25)  # of ranks that no tree has
+    decoder = ranks.RankDecoder(target(), PromptLookupSetting(2, 4))
+    assert decoder.way == PromptLookupSetting(2, 4)
+    told = []
+    ranks.walk([text], decoder, [Steady()], told.append)
+    committed = [len(step.step.tokens) for step in told]
+    assert committed == [1, 5, 5, 5, 5, 4]  # nothing came twice in the prompt; the last step is cut
+    assert [step.step.cut for step in told] == [False] * 5 + [True]
+    decoder.change_tree(chain(3))
+    assert decoder.way == chain(3)
+    told.clear()
+    ranks.walk([text], decoder, [Steady()], told.append)
+    assert [len(step.step.tokens) for step in told] == [1] * 25
+
+
+def test_prompt_lookup_that_is_changed_to_within_a_text_knows_what_came_before():
+    text = ranks.RankText([1, 2, 3, 4, 5] * 6, [63] * 25)
+    decoder = ranks.RankDecoder(target(), chain(0))
+    told = []
+
+    def observer(step):
+        told.append(step)
+        if len(told) == 3:
+            decoder.change_drafter(PromptLookupDrafter(2, 4))
+
+    ranks.walk([text], decoder, [Steady()], observer)
+    assert [len(step.step.tokens) for step in told] == [1, 1, 1, 5, 5, 5, 5, 2]
+
+
 def test_reading_takes_time_on_the_clock_that_nobody_waits_for():
-    decoder = ranks.RankDecoder(None, chain(0))
+    decoder = ranks.RankDecoder(target(), chain(0))
+    text = text_of([0, 3, 1, 2])
+    decoder.begin(0, text)
+    for _ in text.ranks[:3]:
+        decoder.step()
     start_s = decoder.now_s()
-    logits = decoder.draft_logits([0, 3, 1])
+    logits = decoder.draft_logits(text.tokens[2:5])
     assert decoder.now_s() - start_s >= ranks.READING_S
-    own = logits.gather(1, ranks.torch.tensor([[3], [1], [0]]))
-    assert (logits > own).sum(dim=1).tolist() == [3, 1, 0]  # tokens are called by their ranks
+    own = logits.gather(1, ranks.torch.tensor(text.tokens[3:6])[:, None])
+    assert (logits > own).sum(dim=1).tolist() == [0, 3, 1]  # what came next has the rank that was recorded
