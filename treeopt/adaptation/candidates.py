@@ -38,6 +38,8 @@ SOLVED_TREES = 3
 """Of the solved trees, those that are compared."""
 KEPT_TREES = 256
 """Trees whose replay and outcomes are kept."""
+KEPT_STEPS = 32
+"""Rows of trees at one context whose step times are kept: those compared last."""
 TIME_NOISE = 0.01
 """Standard error of a predicted quotient of step times, as a logarithm."""
 PRIOR_STEPS = 20.0
@@ -234,7 +236,7 @@ class Candidates:
             return found
 
         key = self.costs.rounded(context_tokens), times.drafting, trees
-        expected_s = kept(self._step_s, key, step_s, KEPT_TREES)
+        expected_s = kept(self._step_s, key, step_s, KEPT_STEPS)
         return [each * times.own(tree) for each, tree in zip(expected_s, trees, strict=True)]
 
     def _table(self, shift: Float64) -> AcceptanceTable:

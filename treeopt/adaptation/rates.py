@@ -178,8 +178,9 @@ class SettingRate:
 def combined(known: Rate, found: Rate) -> Rate:
     """Return what two independent sources say together.
 
-    >>> combined(Rate(2.0, 1.0, 0.1), Rate(2.0, 0.0, 0.1))
-    Rate(tokens_per_step=2.0, drafted=0.5, noise=0.07071067811865475)
+    >>> found = combined(Rate(2.0, 1.0, 0.1), Rate(8.0, 0.0, 0.1))
+    >>> round(found.tokens_per_step, 6), round(found.drafted, 6), round(found.noise**2, 6)
+    (4.0, 0.5, 0.005)
     """
     share = known.noise**2 / (known.noise**2 + found.noise**2)  # that counts of what was found
     return Rate(
