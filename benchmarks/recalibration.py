@@ -27,14 +27,13 @@ from rank_decoding import RANKS, RankDecoder, RankText, SimulatedMachine, walk
 
 from treeopt import bundled
 from treeopt.adaptation import Recalibration
-from treeopt.adaptation.ways import Way, lookup_of
+from treeopt.adaptation.ways import Way
 from treeopt.arrays import Float64
-from treeopt.methods.drift import RULE, DriftBench, DriftEffort
-from treeopt.methods.drift_streams import SHORT_TOKENS, Circumstances, StreamTexts, streams_of
+from treeopt.methods.drift import RULE, DriftBench, DriftEffort, drafting_of, plan_for, request_for
+from treeopt.methods.drift_streams import Circumstances, StreamTexts, streams_of
 from treeopt.methods.prose import PROSE
 from treeopt.methods.stream_names import DRIFTS, STEADY
-from treeopt.planner import PlanRequest, Where, requested_plan
-from treeopt.planner.drafters import best_drafter, drafter_choices
+from treeopt.planner import PlanRequest
 from treeopt.records.profile import Profile
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.model import LanguageModel
@@ -152,12 +151,10 @@ def recorded(
     models: ModelPair, where: Circumstances, texts: Sequence[Sequence[int]], profile: Profile, effort: DriftEffort
 ) -> Recorded:
     """Return what the draft makes of texts, and the plan of a profile for it."""
-    middle = Where(context_tokens=SHORT_TOKENS + effort.new_tokens // 2)
-    request = PlanRequest(rule=RULE, temperature=where.sampling.temperature, where=middle)
-    choice = best_drafter(drafter_choices(profile, request, plan=requested_plan(profile, request)))
-    plan = choice.tree or lookup_of(choice.setting)
-    assert plan is not None  # nothing else is measured
-    return Recorded([ranked(models, where, text, effort.new_tokens) for text in texts], profile, request, plan)
+    plan = drafting_of(plan_for(profile, where))
+    return Recorded(
+        [ranked(models, where, text, effort.new_tokens) for text in texts], profile, request_for(where), plan
+    )
 
 
 def streams(models: ModelPair, effort: DriftEffort) -> tuple[RankStream, ...]:

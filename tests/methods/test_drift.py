@@ -58,7 +58,7 @@ def test_the_best_way_has_the_plan_made_behind_the_change_and_the_fixed_one_does
 
     monkeypatch.setattr(DriftBench, "_decoder", noted)
     trees = iter([chain(1), chain(3)])
-    monkeypatch.setattr("treeopt.methods.drift._plan", lambda *_: _Planned(next(trees)))
+    monkeypatch.setattr("treeopt.methods.drift.plan_for", lambda *_: _Planned(next(trees)))
     profile = bench.profile(stream.before)
     learnt = []
     with_learner = replace(bench, learner=lambda draft: (draft, learnt.append))
@@ -89,7 +89,7 @@ def test_plans_may_be_prompt_lookup_where_it_was_measured(bench, stream, monkeyp
     made, recalibration = [], drift._recalibration
     monkeypatch.setattr(drift, "_recalibration", lambda *given: made.append(recalibration(*given)) or made[-1])
     for plans in ([_Planned(chain(2)), looked_up], [looked_up, _Planned(chain(2))]):
-        monkeypatch.setattr(drift, "_plan", lambda profile, where, plans=plans: plans[where is behind])  # noqa: ARG005
+        monkeypatch.setattr(drift, "plan_for", lambda profile, where, plans=plans: plans[where is behind])  # noqa: ARG005
         found = bench.decoded(replace(stream, before=before, behind=behind), profile, profile)
         told = [shape_of(setting) if each is looked_up else each.shape for each in plans]
         assert [found.planned, found.planned_behind] == told

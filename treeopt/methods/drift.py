@@ -127,8 +127,8 @@ class DriftBench:
 
     def decoded(self, stream: Stream, before: Profile, behind: Profile) -> DriftStream:
         """Decode a stream in every way, given what was measured before and behind the change."""
-        plans = [_plan(profile, each) for profile, each in ((before, stream.before), (behind, stream.behind))]
-        drafts = [_drafting(each) for each in plans]
+        plans = [plan_for(profile, each) for profile, each in ((before, stream.before), (behind, stream.behind))]
+        drafts = [drafting_of(each) for each in plans]
         drift_text = 0 if stream.steady else max(1, round(self.effort.drift_at * self.effort.texts))
         parts = [stream.before.part(drift_text), stream.behind.part(self.effort.texts - drift_text)]
         changes: list[TreeChange] = []
@@ -201,7 +201,7 @@ def _recalibration(
 ) -> Recalibration:
     """Return re-calibration of the plan made before the change."""
     begin_with = None if isinstance(plan, TokenTree) else plan
-    return Recalibration(before, _request(stream.before), begin_with=begin_with, on_change=on_change)
+    return Recalibration(before, request_for(stream.before), begin_with=begin_with, on_change=on_change)
 
 
 def _learning(recalibration: Recalibration, learner: Learner) -> Drafted:
@@ -239,24 +239,25 @@ def _median(repeats: Sequence[TimedStream]) -> TimedStream:
     )
 
 
-def _plan(profile: Profile, where: Circumstances) -> DrafterChoice:
+def plan_for(profile: Profile, where: Circumstances) -> DrafterChoice:
     """Return the fastest plan: of the draft model, or of prompt lookup where it was measured."""
-    request = _request(where)
+    request = request_for(where)
     return best_drafter(drafter_choices(profile, request, plan=requested_plan(profile, request)))
 
 
 def _told(choice: DrafterChoice) -> str:
-    return choice.shape if choice.tree is not None else shape_of(_drafting(choice))
+    return choice.shape if choice.tree is not None else shape_of(drafting_of(choice))
 
 
-def _drafting(choice: DrafterChoice) -> Drafting:
+def drafting_of(choice: DrafterChoice) -> Drafting:
     """Return what drafts by a plan."""
     found = choice.tree or lookup_of(choice.setting)
     assert found is not None  # nothing else is measured
     return found
 
 
-def _request(where: Circumstances) -> PlanRequest:
+def request_for(where: Circumstances) -> PlanRequest:
+    """Return what a plan for some circumstances is asked for."""
     return PlanRequest(
         rule=RULE, temperature=where.sampling.temperature, where=Where(context_tokens=where.context_tokens)
     )
