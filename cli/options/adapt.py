@@ -19,7 +19,7 @@ class AdaptOptions:
             "--adapt",
             is_flag=True,
             help="Count what is accepted and how long steps take, and change the tree where another, or "
-            "prompt lookup as the profile measured it, is faster. "
+            "prompt lookup where the profile has it, is faster. "
             "The text stays the same.",
         )
     )
