@@ -40,7 +40,7 @@ def test_what_one_depth_shows_is_believed_of_all():
 
 def test_draws_are_as_wide_as_little_is_known():
     generator = np.random.default_rng(0)
-    few, many = (Learnt(outcomes(KNOWN, tried), KNOWN).draws(generator) for tried in (10, 10_000))
+    few, many = (Learnt(outcomes(KNOWN, tried), KNOWN).draws(generator, *KNOWN.shape) for tried in (10, 10_000))
     assert np.abs(many.mean(axis=0)).max() < 0.1
     assert few.std(axis=0).min() > 4 * many.std(axis=0).max()
 

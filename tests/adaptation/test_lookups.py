@@ -227,7 +227,7 @@ def test_another_sampling_has_what_was_counted_before_forgotten_and_the_same_one
         recalibration.attach(other)
         after = recalibration._lookups._walked[SETTINGS[0]].all_texts
         assert (after.noise > 1) is forgotten
-        assert (after == before) is not forgotten
+        assert (after.noise < 1.2 * before.noise) is not forgotten
         assert (recalibration._texts._shift_sd == SHIFT_SD) is forgotten
 
 

@@ -199,6 +199,20 @@ def test_another_decoder_goes_on_with_the_tree_and_what_was_learnt():
     assert other.tree == decoder.tree != first
 
 
+def test_what_another_decoder_decodes_are_other_texts_and_what_was_counted_in_the_last_one_is_kept():
+    for temperature, kept in ((0.0, True), (1.0, False)):
+        decoder, recalibration = begun(profile_of(MACHINE, GOOD), BAD, MACHINE)
+        decoder.decode(recalibration, 20)
+        other = SimulatedDecoder(decoder.tree, BAD, MACHINE, max_nodes=NODES, temperature=temperature)
+        assert other.number == decoder.number  # of the text
+        recalibration.attach(other)
+        of_all = recalibration._texts.all_texts(recalibration._ways.known)
+        assert bool(of_all.outcomes.tried.any()) is kept
+        assert recalibration._texts.of_text.tried.sum() == 0
+        other.decode(recalibration, 20)
+        assert recalibration.texts == 2
+
+
 class TestLearntProfile:
     def learnt(self, table, steps=3000, machine=MACHINE):
         profile = profile_of(MACHINE, GOOD)

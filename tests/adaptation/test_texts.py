@@ -105,6 +105,7 @@ def test_what_is_to_be_forgotten_leaves_what_was_measured_and_little_certainty()
         texts.end_text()
     before = texts.expected(KNOWN)[0, 0]
     texts.forget()
+    assert np.allclose(texts.expected(KNOWN), KNOWN)
     texts.add(outcomes_of(0.4, 200), 200, KNOWN)
     texts.end_stretch(KNOWN)
     assert before == pytest.approx(0.7, abs=0.02)

@@ -209,8 +209,12 @@ class Candidates:
     def _choices(self, learnt: Learnt, times: StepTimes, now: Rated, faster: Sequence[Rated]) -> Iterator[Choice]:
         if not faster:
             return
-        shifts = np.concatenate([learnt.shift[None], learnt.draws(self._generator)])
-        draws = TokenDraws(p=joint(probability(self._odds + shifts[:, :, None])))
+        trees = [each.way for each in (now, *faster) if isinstance(each.way, TokenTree)]
+        depths = max((tree.max_depth for tree in trees), default=0)
+        ranks = max((1 + int(tree.rank.max()) for tree in trees), default=0)
+        shifts = [learnt.shift[None, :depths, :ranks], learnt.draws(self._generator, depths, ranks)]
+        odds = self._odds[:depths, :, :ranks] + np.concatenate(shifts)[:, :, None]
+        draws = TokenDraws(p=joint(probability(odds)))
         for each in faster:
             more, noise = _drawn(draws, now, each)
             yield _choice(each._replace(tokens_per_step=each.tokens_per_step * exp(more)), now, times, noise)

@@ -59,14 +59,16 @@ class Learnt:
         """(D, K): what is added to the profile's log odds."""
         return log_odds(np.clip(self.expected, LEAST, 1 - LEAST)) - log_odds(self.known)
 
-    def draws(self, generator: np.random.Generator) -> Float64:
-        """Return (draws, D, K): what the shift may be as well."""
+    def draws(self, generator: np.random.Generator, depths: int, ranks: int) -> Float64:
+        """Return (draws, depths, ranks): what the shift of the first of them may be as well."""
+        first = slice(depths), slice(ranks)
         noise = generator.standard_normal((DRAWS, 1, GROUPS))[..., self._group]
-        drawn = probability(self._odds + self._shift + self._shift_sd * noise)
-        accepted = (self.outcomes.accepted + PRIOR_OUTCOMES * drawn) / self.alike
-        rejected = (self.outcomes.tried - self.outcomes.accepted + PRIOR_OUTCOMES * (1 - drawn)) / self.alike
-        cells = generator.beta(np.maximum(accepted, LEAST), np.maximum(rejected, LEAST))
-        return log_odds(np.clip(cells, LEAST, 1 - LEAST)) - log_odds(self.known)
+        drawn = probability((self._odds + self._shift + self._shift_sd * noise)[:, *first])
+        tried, accepted = (each[first] for each in self.outcomes)
+        right = (accepted + PRIOR_OUTCOMES * drawn) / self.alike
+        wrong = (tried - accepted + PRIOR_OUTCOMES * (1 - drawn)) / self.alike
+        cells = generator.beta(np.maximum(right, LEAST), np.maximum(wrong, LEAST))
+        return log_odds(np.clip(cells, LEAST, 1 - LEAST)) - log_odds(self.known[first])
 
     @cached_property
     def _odds(self) -> Float64:
@@ -124,7 +126,7 @@ def log_odds(p: Float64) -> Float64:
 
 def probability(odds: Float64) -> Float64:
     """Return the probabilities of log odds, never 0 or 1."""
-    return np.asarray(np.clip(1 / (1 + np.exp(-np.clip(odds, -30, 30))), LEAST, 1 - LEAST))
+    return np.asarray(np.clip(1 / (1 + np.exp(-odds)), LEAST, 1 - LEAST))
 
 
 def shifted(p: Float64, shift: Float64) -> Float64:

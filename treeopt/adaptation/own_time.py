@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-OWN_SHARE = 0.02
+OWN_SHARE = 0.01
 """Of the time that decoding takes, after what share comparing has to wait, and after twice of it looking."""
-HEAD_START_S = 0.05
+HEAD_START_S = 0.03
 """And so much besides: what noticing the first change takes."""
 REPLAY_SHARE, REPLAY_START_S = 0.004, 0.02
 """Likewise, with a head start of its own, what walking prompt lookup along the text may take."""

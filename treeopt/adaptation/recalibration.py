@@ -40,9 +40,9 @@ HALF_LIFE_STEPS = 384
 """After so many further steps one counts half."""
 TIMES_STEPS = 32
 """The half-life of what steps took."""
-LOOK_STEPS, PLAIN_LOOK_STEPS, FIRST_LOOK_STEPS = 16, 32, 4
-"""Steps between two looks at what was counted, where nothing is drafted, and, where something is, before the first look
-behind a change and in a new text."""
+LOOK_STEPS, FIRST_LOOK_STEPS = 32, 4
+"""Steps between two looks at what was counted, and, where something is drafted, before the first one behind a change and in
+a new text; each pause after it is twice as long as the one before."""
 STRETCH_STEPS = 256
 """So much of a long text counts as a text."""
 FIRST_TEXTS, MOST_TEXTS = 2, 32
@@ -51,6 +51,8 @@ each time, and at most."""
 ODD, ODD_AWAY = 2.0, 1.0
 """Standard errors by which a text is off what was expected of it, where ways are compared for it, and where it is drafted
 in another than the usual way."""
+SURER = 3.0
+"""Where something may be faster and was not sure, ways are compared again when so many times as much was counted."""
 KEPT_CHANGES = 1000
 KEPT_SAMPLES, KEPT_TREES = 64, 16
 """Times of steps that are kept of each of so many trees."""
@@ -132,13 +134,15 @@ class Recalibration:
                 "on_step: expected a decoder whose draft model fills static trees. Got a drafter that brings its own: "
                 "re-calibrate the draft model, with begin_with=… for prompt lookup, or leave Recalibration out."
             )
-        before, self._decoder = self._decoder, decoder
+        before = self._decoder
         if before is None:
             self._begin(decoder)
         else:
+            self._begin_text(None)  # its texts are others, whatever their numbers
             take(decoder, self.way)
             if decoder.sampling != before.sampling:
                 self._forget()
+        self._decoder = decoder
         self._readings.attach(decoder)
 
     def __call__(self, step: DecodedStep) -> None:
@@ -226,6 +230,7 @@ class Recalibration:
         self._texts.forget()
         self._lookups.forget()
         self._solve_texts = 1
+        self._expect_text()
 
     def _first(self, decoder: Steered) -> Way:
         """Return what drafts at first, and have the decoder draft so; raises InfeasibleError for what was not measured."""
@@ -245,20 +250,19 @@ class Recalibration:
         shape = self._candidates.depths, self._candidates.ranks
         self._visits = Visits(way, *shape) if isinstance(way, TokenTree) else None
         self._drafts = isinstance(way, TokenTree) and way.nodes > 1
-        self._most_pause_steps = PLAIN_LOOK_STEPS if way == ROOT_ALONE else LOOK_STEPS
         self._look_soon()
         self._expected: ExpectedSeconds = self._ways.expected()
 
     def _look_soon(self) -> None:
         self._pause_steps = FIRST_LOOK_STEPS if self._drafts else LOOK_STEPS
 
-    def _begin_text(self, text: int) -> None:
-        """Count the text that ended among all, and be ready for one that is unlike it."""
+    def _begin_text(self, text: int | None) -> None:
+        """Count the text that ended among all, and be ready for one that is unlike it; None where none begins yet."""
         if self._text is not None:
             with self._own_time():
                 self._end_text()
         self._text = text
-        self.texts += 1
+        self.texts += text is not None
 
     def _end_text(self) -> None:
         self._replay()
@@ -297,7 +301,7 @@ class Recalibration:
         if steps == 0:
             return
         self._since_stretch += steps
-        self._pause_steps = min(self._most_pause_steps, 2 * self._pause_steps)
+        self._pause_steps = min(LOOK_STEPS, 2 * self._pause_steps)
         if self._visits is not None and self._drafts:
             found = self._visits.take()
         else:
@@ -343,7 +347,7 @@ class Recalibration:
         seen, moved = self._texts.of_text, self._ways.moved()
         tried = float(seen.tried[:, 0].sum())
         odd = self._texts.odd(seen, self._expected_of_text) if tried >= LEAST_TRIED else 0.0
-        surer = self._ways.uncertain and tried >= max(LEAST_TRIED, 2 * self._compared_tried)
+        surer = self._ways.uncertain and tried >= max(LEAST_TRIED, SURER * self._compared_tried)
         if moved is not None or odd > ODD or surer:
             self._compared_tried = tried
             self._compare(moved or self._told_text(), LEAST_TEXT_GAIN, anew=False)

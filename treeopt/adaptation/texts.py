@@ -156,6 +156,7 @@ class TextOutcomes:
         """Have what was counted before say nothing of what comes."""
         self._text.outcomes = self._stretch = self._none
         self._begin_anew(self._none)
+        self._shift = self._none.tried
 
     def _begin_anew(self, found: Outcomes) -> None:
         self._all, self._shift_sd = found, SHIFT_SD
