@@ -45,6 +45,15 @@ def test_draws_are_as_wide_as_little_is_known():
     assert few.std(axis=0).min() > 4 * many.std(axis=0).max()
 
 
+def test_draws_of_the_first_depths_and_ranks_are_what_was_counted_there():
+    true = np.array([[0.3, 0.6, 0.1], [0.5, 0.2, 0.4], [0.2, 0.2, 0.2], [0.9, 0.1, 0.5]])
+    learnt = Learnt(outcomes(true, 1e5), KNOWN)
+    for depths, ranks in ((2, 1), (4, 2), (1, 3), (0, 1)):
+        drawn = learnt.draws(np.random.default_rng(0), depths, ranks)
+        assert drawn.shape[1:] == (depths, ranks)
+        assert np.allclose(drawn.mean(axis=0), learnt.shift[:depths, :ranks], atol=0.02)
+
+
 def test_surprise_is_the_standard_score_of_first_or_of_later_ranks():
     generator = np.random.default_rng(1)
     tried = np.full((4, 3), 50.0)
