@@ -67,6 +67,7 @@ class Seen:
     tokens_per_s: float
     first: Percentiles
     whole: Percentiles
+    whole_mean_s: float
 
     @classmethod
     def of(cls, parts: Sequence[Sequence[ServedText]]) -> "Seen":
@@ -79,6 +80,7 @@ class Seen:
             sum(each.asked.new_tokens for each in texts) / seconds,
             Percentiles.of([each.time_to_first_token_s for each in texts]),
             Percentiles.of([each.latency_s for each in texts]),
+            float(np.mean([each.latency_s for each in texts])),
         )
 
     @property
@@ -129,7 +131,7 @@ class Comparison:
         ]
 
     def race(self, seconds: float) -> None:
-        """Print a line for each rate and setting, and at each rate how the schedule does beside the fixed settings."""
+        """Print a line for each rate and setting, and at each rate how the schedule does beside the best fixed setting."""
         say(f"\n{'texts/s':>8}  {'':<25}{''.join(f'{name:>21}' for name in COLUMNS)}")
         for rate in self.rates():
             load = Load(rate_per_s=rate, prompt_tokens=PROMPT_TOKENS, new_tokens=NEW_TOKENS, duration_s=seconds / PARTS)
@@ -148,10 +150,14 @@ class Comparison:
     def _schedule_beside(self, seen: dict[str, Seen]) -> None:
         if SCHEDULE not in seen:
             return
-        fixed = {name: each.whole.median_s for name, each in seen.items() if name != SCHEDULE}
-        best = min(fixed, key=lambda name: fixed[name])
-        schedule = seen[SCHEDULE].whole.median_s
-        say(f"{'':>10}schedule: {schedule / fixed[best] - 1:+.1%} in the median of whole texts beside {best}")
+        by_number = {
+            "median": {name: each.whole.median_s for name, each in seen.items()},
+            "mean": {name: each.whole_mean_s for name, each in seen.items()},
+        }
+        for number, found in by_number.items():
+            schedule = found.pop(SCHEDULE)
+            best = min(found, key=lambda name: found[name])
+            say(f"{'':>10}schedule: {schedule / found[best] - 1:+.1%} in the {number} of whole texts beside {best}")
 
 
 def decoder_comparison(folder: Path) -> Comparison:

@@ -45,7 +45,17 @@ def test_the_table_has_a_line_for_each_way_and_says_what_choices_leave():
     assert cells[3][-3:] == ["8%", "0.50", "16/16"]
     assert lines[8] == "1 text: the choice, tree of 5 nodes, depth 2, is the fastest measured."
     assert lines[9] == "8 texts: tree of 5 nodes, depth 2 is 5.0% faster than the choice, plain; rounds lie 4% apart."
-    assert lines[10] == "Every text is, token by token, the one decoded alone."
+    assert lines[10:] == ["Every text is, token by token, the one decoded alone."]
+
+
+@pytest.mark.parametrize(("promised", "told"), [(330, "-18% off"), (430, None), (480, "+20% off")])
+def test_a_machine_that_is_not_as_fast_as_when_it_was_profiled_is_told(promised, told):
+    sizes = [BatchSize(batch_size=size, rows=(row(PLAIN, 400, size, promised=promised),)) for size in (1, 2)]
+    odd = BatchSize(batch_size=4, rows=(row(PLAIN, 400, 4, promised=404),))
+    found = batch_bench_table(replace(bench(), sizes=(*sizes, odd)))
+    last = found.splitlines()[-1]
+    assert (last.startswith("Plain decoding was predicted") and "profile again right before this" in last) is bool(told)
+    assert told is None or told in last
 
 
 @pytest.mark.parametrize(

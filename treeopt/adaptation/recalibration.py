@@ -33,7 +33,6 @@ from treeopt.planner.request import PlanRequest
 from treeopt.records.profile import Machine, Profile
 from treeopt.runtime.decoding.observer import DecodedStep, Steered, StepSeconds
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupSetting
-from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.trees import TokenTree
 
 HALF_LIFE_STEPS = 384

@@ -2,18 +2,21 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import median
 
 from treeopt.planner.model import kind_of
 from treeopt.records.batch_bench import BatchBench, BatchRow, BatchSize
 from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.results import Divergence
 from treeopt.records.rules import LOSSY_RULES, rule_label
-from treeopt.records.warnings import TextsOfBatchDiffer
+from treeopt.records.warnings import PlainSpeedChanged, TextsOfBatchDiffer
 from treeopt.report.bench_heading import headed_json
 from treeopt.report.table import Column, aligned
 from treeopt.report.text import counted, milliseconds
 from treeopt.trees import TokenTree
 
+MUCH = 0.1
+"""Plain decoding off by more than this, at the median batch size, says that the machine changed."""
 HEADER = (
     "batch",
     "",
@@ -108,7 +111,7 @@ def batch_bench_table(found: BatchBench) -> str:
         f"{rule_label(found.rule)} at temperature {found.temperature:g}; {counted(found.prompts, 'prompt')}, "
         f"{counted(found.max_new_tokens, 'new token')} each, {counted(found.rounds, 'round')}"
     )
-    return "\n".join([heading, "", *aligned(rows, columns), "", *verdicts(found)])
+    return "\n".join([heading, "", *aligned(rows, columns), "", *verdicts(found), *_speed(found)])
 
 
 def verdicts(found: BatchBench) -> tuple[str, ...]:
@@ -190,6 +193,14 @@ def _verdict(size: BatchSize) -> str:
         f"{texts}: {setting_name(best.tree)} is {regret:.1%} faster than the choice, {setting_name(chosen.tree)}; rounds lie "
         f"{spread:.0%} apart."
     )
+
+
+def _speed(found: BatchBench) -> Iterator[str]:
+    """Yield what is wrong with the machine where plain decoding is far from as fast as predicted."""
+    plain = [(each.rows[0].predicted_tokens_per_s, each.rows[0].measured.tokens_per_s) for each in found.sizes]
+    errors = [promised / measured - 1 for promised, measured in plain if promised is not None]
+    if errors and abs(median(errors)) > MUCH:
+        yield f"Plain decoding was predicted {median(errors):+.0%} off: {PlainSpeedChanged()}."
 
 
 def _texts(found: BatchBench) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Which nodes of a draft are accepted, given the target's logits: a class for each kind of rule."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import NamedTuple, Protocol
@@ -104,25 +104,28 @@ class AcceptSampledOnHost:
 
     def __call__(self, drafts: Sequence[Draft], logits: Tensor, noise: Sequence[torch.Generator]) -> list[Verdict]:
         """See `Acceptance`."""
+        from treeopt.runtime.rules.on_host import quantile  # numba is slow to import, and greedy decoding does without
+
         probs = distribution(logits, self.sampling).numpy()
         parts = zip(drafts, _rows(drafts), noise, strict=True)
-        tokens = [_LazyTokens(probs[rows], _uniform(len(draft.tokens), generator)) for draft, rows, generator in parts]
+        tokens = [
+            _LazyTokens(probs[rows], _uniform(len(draft.tokens), generator), quantile)
+            for draft, rows, generator in parts
+        ]
         return _followed(drafts, tokens, probs[:, 0].tolist())
 
     def prepare(self, tree: TokenTree) -> None:  # noqa: ARG002
         """Compile what samples before the first step."""
-        _LazyTokens(np.ones((1, 1), np.float32), [0.0])[0]
+        from treeopt.runtime.rules.on_host import quantile
+
+        quantile(np.ones(1, np.float32), 0.0)
 
 
 class _LazyTokens:
     """A token of each distribution, float32 (n, V), by numbers that are uniform on [0, 1): sampled when it is asked for."""
 
-    def __init__(self, probs: Float32, uniform: Sequence[float]) -> None:
-        from treeopt.runtime.rules.on_host import quantile  # numba is slow to import, and greedy decoding does without
-
-        self._quantile = quantile
-        self._probs = probs
-        self._uniform = uniform
+    def __init__(self, probs: Float32, uniform: Sequence[float], quantile: Callable[[Float32, float], int]) -> None:
+        self._probs, self._uniform, self._quantile = probs, uniform, quantile
 
     def __getitem__(self, node: int) -> int:
         probs = self._probs[node]
