@@ -8,7 +8,7 @@ as `treeopt.planner.counted` has it, save that how often something is drafted is
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import hypot, log
+from math import exp, hypot, log
 
 import numpy as np
 
@@ -208,7 +208,7 @@ class Lookups:
         if not known:
             return None
         fastest = max(known, key=lambda each: each.speed)
-        near = max(fastest.speed, self._solved_speed) > NEAR * speed
+        near = self._solved_speed >= speed or fastest.speed > NEAR * speed * exp(fastest.noise)
         if not near or abs(log(fastest.speed / self._solved_speed)) < MOVED:
             return None
         return (

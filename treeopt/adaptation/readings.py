@@ -10,8 +10,8 @@ from treeopt.adaptation.missed import MissedSteps
 from treeopt.arrays import Float64
 from treeopt.runtime.decoding.observer import Steered
 
-READING_SHARE = 0.003
-"""Of the time that decoding takes, what reading may take."""
+READING_SHARE, SPARING_SHARE = 0.006, 0.003
+"""Of the time that decoding takes, what reading may take; and where there is less to gain by it."""
 LEAST_READING = 16
 """Tokens that are worth a reading."""
 MOST_MISSED, MOST_MISSED_NUMBERS = 24, 2**24
@@ -53,12 +53,13 @@ class Readings:
         """Have the next reading come sooner."""
         self._pause_s *= HINTED_PAUSE
 
-    def read(self, expected: Float64, decoding_s: float) -> Outcomes:
+    def read(self, expected: Float64, decoding_s: float, share: float = READING_SHARE) -> Outcomes:
         """Return what the draft model would have been worth, of no step where it is not time to have it read.
 
         Args:
             expected: (D, K), how often each rank is expected to be accepted once tried.
             decoding_s: seconds of all steps so far.
+            share: of the time from now on, what reading may take.
         """
         depths, ranks = expected.shape
         if decoding_s - self._last_s < self._pause_s or len(self._missed) < LEAST_READING:
@@ -68,7 +69,7 @@ class Readings:
         took_s = self._now_s() - start_s
         self.taken_s += took_s
         self._usual_s = min(took_s, DEARER_READING * self._usual_s)
-        self._last_s, self._pause_s = decoding_s, self._usual_s / READING_SHARE
+        self._last_s, self._pause_s = decoding_s, self._usual_s / share
         if surprise(found, expected) > HINT:
             self.sooner()
         return found

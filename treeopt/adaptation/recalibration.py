@@ -22,7 +22,7 @@ from treeopt.adaptation.learnt_profile import (
 )
 from treeopt.adaptation.lookups import Lookups, lookups_of_each_length, measured_lookups
 from treeopt.adaptation.own_time import OwnTime
-from treeopt.adaptation.readings import Readings
+from treeopt.adaptation.readings import READING_SHARE, SPARING_SHARE, Readings
 from treeopt.adaptation.texts import LEAST_TRIED, TextOutcomes, Variation
 from treeopt.adaptation.times import ExpectedSeconds, StepTimes
 from treeopt.adaptation.ways import Way, shape_of, take
@@ -33,6 +33,7 @@ from treeopt.planner.request import PlanRequest
 from treeopt.records.profile import Machine, Profile
 from treeopt.runtime.decoding.observer import DecodedStep, Steered, StepSeconds
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupSetting
+from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.trees import TokenTree
 
 HALF_LIFE_STEPS = 384
@@ -304,7 +305,8 @@ class Recalibration:
         if self._visits is not None and self._drafts:
             found = self._visits.take()
         else:
-            found = self._readings.read(self._expected_of_text, self.time.decoding_s)
+            share = READING_SHARE if self.way == ROOT_ALONE else SPARING_SHARE
+            found = self._readings.read(self._expected_of_text, self.time.decoding_s, share)
         self._texts.add(found, steps, self._expected_of_text)
         self._counted.add(found, steps)
         self._times.take(self.way, steps, self._expected)
