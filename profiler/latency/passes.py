@@ -15,7 +15,7 @@ from treeopt.runtime.decoding.batch import TextRequest, TextStep
 from treeopt.runtime.models.graphs import passes_over, pool_for
 from treeopt.runtime.models.model import LanguageModel, caches_of_texts
 from treeopt.runtime.models.passes import PassNodes
-from treeopt.runtime.models.together import PassCall, joined, run_together
+from treeopt.runtime.models.together import PassCall, joined_logits, run_together
 from treeopt.runtime.rules import Rule
 from treeopt.runtime.rules.distributions import distribution
 from treeopt.runtime.rules.sample_children import likeliest, places
@@ -109,7 +109,7 @@ class PassTimer:
         def run() -> Tensor:
             for cache in self._caches:
                 cache.length = next(self._lengths)
-            return joined([output.logits for output in run_together(calls)])
+            return joined_logits(run_together(calls))
 
         return run
 

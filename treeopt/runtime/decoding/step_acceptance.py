@@ -9,7 +9,7 @@ from treeopt.runtime.drafters.drafter import Proposal, Step
 from treeopt.runtime.drafters.recurring import recurring_tree
 from treeopt.runtime.models.finite import all_finite, draft_warning, not_finite_error, on_host, usable_nodes
 from treeopt.runtime.models.model import Output
-from treeopt.runtime.models.together import joined
+from treeopt.runtime.models.together import joined, joined_logits
 from treeopt.runtime.rules.verify import Verdict
 from treeopt.trees import TokenTree
 
@@ -45,8 +45,10 @@ class StepAcceptance:
     ) -> list[tuple[Draft, Verdict]]:
         """Return what of the proposals of some texts is verified, and which nodes of it are accepted."""
         drafts = [self._finite(at, proposal) for at, proposal in zip(texts, proposals, strict=True)]
-        logits = [output.logits[: len(draft.tokens)] for output, draft in zip(outputs, drafts, strict=True)]
-        return list(zip(drafts, self._acceptance(drafts, joined(logits), [at.noise for at in texts]), strict=True))
+        nodes, logits = [len(draft.tokens) for draft in drafts], joined_logits(outputs)
+        if logits.shape[0] > sum(nodes):  # a draft was cut, or side tokens stand behind it
+            logits = joined([output.logits[:count] for output, count in zip(outputs, nodes, strict=True)])
+        return list(zip(drafts, self._acceptance(drafts, logits, [at.noise for at in texts]), strict=True))
 
     def accepted(
         self, at: TargetText, tokens: Sequence[int], verdict: Verdict, output: Output, *, cut: bool = False

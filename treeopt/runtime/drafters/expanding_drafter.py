@@ -16,7 +16,7 @@ from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.texts import Texts
 from treeopt.runtime.models.model import LanguageModel, TextCache
 from treeopt.runtime.models.passes import TreePasses
-from treeopt.runtime.models.together import PassCall, finish_together, joined, run_together
+from treeopt.runtime.models.together import PassCall, finish_together, joined, joined_logits, run_together
 
 NOT_EXPANDED = Expanded(ROOT_ALONE, [], [0])
 
@@ -102,14 +102,15 @@ class ExpandingDrafter(ABC):
 
     def _expanded(self, drafts: Sequence[TextDraft]) -> list[Expanded | None]:
         """Return the tree of each of some texts, None where a distribution is not finite; a pass is one for all of them."""
-        roots = self._children_after(finish_together([draft.root_logits() for draft in drafts]))
+        after_roots = joined(finish_together([draft.root_logits() for draft in drafts]))
+        roots = self._children_after(after_roots, [1] * len(drafts))
         expansions = [self._expansion(root) if root.finite else None for root in roots]
         while True:
             fed = [(number, beams) for number, each in enumerate(expansions) if each and (beams := each.frontier())]
             if not fed:
                 return [each.best() if each else None for each in expansions]
             outputs = run_together([self._pass(drafts[number], beams) for number, beams in fed])
-            below = self._children_after([output.logits for output in outputs])
+            below = self._children_after(joined_logits(outputs), [len(beams.tokens) for _, beams in fed])
             for (number, _), children in zip(fed, below, strict=True):
                 each = expansions[number]
                 if each and children.finite:
@@ -120,9 +121,9 @@ class ExpandingDrafter(ABC):
     def _pass(self, draft: TextDraft, beams: Beams) -> PassCall:
         return PassCall(draft.passes.once(beams.nodes), torch.from_numpy(beams.tokens).to(self._model.device))
 
-    def _children_after(self, logits: Sequence[Tensor]) -> list[TextChildren]:
-        """Return the likeliest tokens after each text's nodes, given the logits after these."""
-        return likeliest_children(joined(logits), self._children).split([each.shape[0] for each in logits])
+    def _children_after(self, logits: Tensor, nodes: Sequence[int]) -> list[TextChildren]:
+        """Return the likeliest tokens after so many nodes of each text, given the logits after all of them."""
+        return likeliest_children(logits, self._children).split(nodes)
 
     def _proposal(self, at: _Text, expanded: Expanded | None) -> Proposal:
         found = NOT_EXPANDED if expanded is None else expanded

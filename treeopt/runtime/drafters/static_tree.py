@@ -15,7 +15,7 @@ from treeopt.runtime.drafters.texts import Texts
 from treeopt.runtime.models.graphs import GraphPool, passes_over
 from treeopt.runtime.models.model import LanguageModel, caches_of_texts
 from treeopt.runtime.models.passes import PassNodes, TreePass
-from treeopt.runtime.models.together import PassCall, finish_together, joined, run_together
+from treeopt.runtime.models.together import PassCall, finish_together, joined, joined_logits, run_together
 from treeopt.runtime.rules import Rule
 from treeopt.trees import TokenTree, chain
 
@@ -99,7 +99,7 @@ class FilledTreeDrafter:
             for number, level in enumerate(below, start=1):
                 passes = zip(filled, level.fed(), strict=True)
                 outputs = run_together([PassCall(each.runs[number], tokens) for each, tokens in passes])
-                level.fill(joined([output.logits for output in outputs]), noise)
+                level.fill(joined_logits(outputs), noise)
         return [
             Proposal(self.tree, tokens, probs, scores=Scores(self._name, scores, into.scored))
             for tokens, probs, scores in zip(into.tokens, into.probs, into.scores, strict=True)

@@ -71,6 +71,24 @@ class Output(NamedTuple):
     """Rows as in `logits`; None where none are wanted."""
 
 
+class RaggedOutputs(list[Output]):
+    """What one pass over several texts gives each of them.
+
+    Args:
+        whole: of all rows, one text after the other.
+        sizes: rows of each text.
+    """
+
+    def __init__(self, whole: Output, sizes: list[int]) -> None:
+        self.logits = whole.logits
+        """Of all rows."""
+        logits = whole.logits.split(sizes)
+        if whole.states is None:
+            super().__init__(map(Output, logits))
+        else:
+            super().__init__(map(Output, logits, whole.states.split(sizes)))
+
+
 def check_boundaries(wants: Wants, layers: int, name: str) -> None:
     """Raise InvalidValueError where states of layers are wanted that a model of this name has not."""
     if any(not 0 <= boundary <= layers for boundary in wants.boundaries):
@@ -194,7 +212,10 @@ class RaggedModel(LanguageModel, Protocol):
         """Return empty caches for `capacity` tokens of one text each, which one pass reads best."""
 
     def forward_ragged(self, parts: Sequence[TextRows], wants: Wants = NOTHING) -> list[Output]:
-        """Return what `forward` does of each text, whose number of tokens, length and mask are its own."""
+        """Return what `forward` does of each text, whose number of tokens, length and mask are its own.
+
+        `RaggedOutputs` where the logits of all texts stand one after the other: what decoding asks of them next.
+        """
 
 
 @runtime_checkable

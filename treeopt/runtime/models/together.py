@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from treeopt.runtime.models.model import Output, reads_ragged
+from treeopt.runtime.models.model import Output, RaggedOutputs, reads_ragged
 from treeopt.runtime.models.passes import Pass, TreePass
 
 
@@ -26,6 +26,11 @@ Passing = Generator[PassCall, Output, Result]
 def joined(parts: Sequence[Tensor]) -> Tensor:
     """Return tensors one after the other; one alone as it is."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
+
+
+def joined_logits(outputs: Sequence[Output]) -> Tensor:
+    """Return the logits of outputs one after the other, as they are where one pass gave them."""
+    return outputs.logits if isinstance(outputs, RaggedOutputs) else joined([output.logits for output in outputs])
 
 
 def run_together(calls: Sequence[PassCall]) -> list[Output]:

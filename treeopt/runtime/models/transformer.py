@@ -12,7 +12,7 @@ from treeopt.runtime.models.attention import Place, SharedPlace, WholeText
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.kv_cache import KVCache
 from treeopt.runtime.models.linear import Product
-from treeopt.runtime.models.model import NOTHING, Output, States, TextRows, Wants, check_boundaries
+from treeopt.runtime.models.model import NOTHING, Output, RaggedOutputs, States, TextRows, Wants, check_boundaries
 from treeopt.runtime.models.ragged_attention import ragged_place
 from treeopt.runtime.models.rotary import Rotations, rotate
 
@@ -133,11 +133,7 @@ class Transformer:
         """Return what `forward` does of each of some texts, each in a cache of its own, from one pass over all of them."""
         place = ragged_place(parts, self.config.heads // self.config.key_value_heads)
         found = self._layers(torch.cat([part.tokens for part in parts]), place, wants)
-        output, sizes = self._output(found, wants), [part.tokens.shape[0] for part in parts]
-        logits = output.logits.split(sizes)
-        if output.states is None:
-            return [Output(each) for each in logits]
-        return [Output(*each) for each in zip(logits, output.states.split(sizes), strict=True)]
+        return RaggedOutputs(self._output(found, wants), [part.tokens.shape[0] for part in parts])
 
     def read(self, tokens: Tensor) -> Tensor:
         """Return logits, tokens.shape + (vocabulary,), after every token of whole texts, which are kept in no cache.
