@@ -23,6 +23,7 @@ from treeopt.adaptation import Recalibration
 from treeopt.adaptation.candidates import Choice
 from treeopt.adaptation.own_time import HEAD_START_S, OWN_SHARE
 from treeopt.adaptation.readings import READING_SHARE
+from treeopt.adaptation.recalibration import FIRST_LOOK_STEPS, LOOK_STEPS, SETTLED_TEXTS
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.planner import PlanRequest, Where, plan
 from treeopt.records.profile import Profile
@@ -211,6 +212,19 @@ def test_what_another_decoder_decodes_are_other_texts_and_what_was_counted_in_th
         assert recalibration._texts.of_text.tried.sum() == 0
         other.decode(recalibration, 20)
         assert recalibration.texts == 2
+
+
+def test_the_first_texts_that_are_sampled_otherwise_are_looked_at_soon():
+    decoder, recalibration = begun(profile_of(MACHINE, GOOD), GOOD, MACHINE)
+    decoder.decode(recalibration, 200)
+    assert recalibration._pause_steps == LOOK_STEPS
+    other = SimulatedDecoder(decoder.tree, GOOD, MACHINE, max_nodes=NODES, temperature=1.0)
+    recalibration.attach(other)
+    for text in range(2 * SETTLED_TEXTS):
+        other.number = text
+        other.decode(recalibration, FIRST_LOOK_STEPS)  # and not one look more than that
+        assert (recalibration._since_look == 0) is (text < SETTLED_TEXTS), text
+        other.decode(recalibration, 200)
 
 
 class TestLearntProfile:

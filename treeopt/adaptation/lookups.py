@@ -208,7 +208,7 @@ class Lookups:
         if not known:
             return None
         fastest = max(known, key=lambda each: each.speed)
-        near = self._solved_speed >= speed or fastest.speed > NEAR * speed * exp(fastest.noise)
+        near = self._solved_speed >= speed or fastest.speed > NEAR * speed * exp(fastest.noise or 0.0)
         if not near or abs(log(fastest.speed / self._solved_speed)) < MOVED:
             return None
         return (

@@ -3,7 +3,6 @@
 What it changes is how tokens are drafted, never what the text's distribution is.
 """
 
-from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -24,7 +23,7 @@ from treeopt.adaptation.lookups import Lookups, lookups_of_each_length, measured
 from treeopt.adaptation.own_time import OwnTime
 from treeopt.adaptation.readings import READING_SHARE, SPARING_SHARE, Readings
 from treeopt.adaptation.texts import LEAST_TRIED, TextOutcomes, Variation
-from treeopt.adaptation.times import ExpectedSeconds, StepTimes
+from treeopt.adaptation.times import ExpectedSeconds, StepSamples, StepTimes
 from treeopt.adaptation.ways import Way, shape_of, take
 from treeopt.arguments import whole
 from treeopt.errors import InvalidValueError
@@ -48,14 +47,14 @@ STRETCH_STEPS = 256
 FIRST_TEXTS, MOST_TEXTS = 2, 32
 """After so many texts the usual way is compared anew in any case: first, or one after something changed, then twice as many
 each time, and at most."""
+SETTLED_TEXTS = 4
+"""So many texts behind a change for good are looked at soon."""
 ODD, ODD_AWAY = 2.0, 1.0
 """Standard errors by which a text is off what was expected of it, where ways are compared for it, and where it is drafted
 in another than the usual way."""
 SURER = 3.0
 """Where something may be faster and was not sure, ways are compared again when so many times as much was counted."""
 KEPT_CHANGES = 1000
-KEPT_SAMPLES, KEPT_TREES = 64, 16
-"""Times of steps that are kept of each of so many trees."""
 ROOM_NODES = 64
 """Nodes that a decoder is to have room for, so that trees larger than the first can be changed to."""
 
@@ -103,7 +102,7 @@ class Recalibration:
         self._text: int | None = None
         self._changed = False
         """Whether the next step is the first behind a change."""
-        self._samples: dict[Way, deque[StepSeconds]] = {}
+        self._samples = StepSamples()
         self.time = OwnTime(now_s)
 
     def room_nodes(self, tree: TokenTree) -> int:
@@ -197,8 +196,7 @@ class Recalibration:
         before = nearest_acceptance(self.profile, candidates.rule, candidates.temperature, context)
         acceptance = learnt_acceptance(self._counted.outcomes, before, texts=self.texts)
         number = nearest_latency(self.profile, candidates.temperature, batch_size, context)
-        samples = {way: taken for way, taken in self._samples.items() if isinstance(way, TokenTree)}
-        latency = learnt_latency(self.profile.latencies[number], samples, before.rule)
+        latency = learnt_latency(self.profile.latencies[number], self._samples.of_trees(), before.rule)
         found = learnt_profile(self.profile, acceptance, before, {number: latency})
         return replace(found, created=created, tool=tool, machine=machine)
 
@@ -212,7 +210,7 @@ class Recalibration:
         self._texts = TextOutcomes(Variation.of(candidates.accepted_ranks), *shape)
         self._times = StepTimes(TIMES_STEPS)
         self._since_look = self._since_stretch = self._since_solved = self._context = 0
-        self._solve_texts = FIRST_TEXTS
+        self._solve_texts, self._settled_texts = FIRST_TEXTS, 0
         measured = measured_lookups(self.profile, candidates.costs, candidates.sampling, decoder.max_nodes)
         settings = lookups_of_each_length(measured, candidates.max_nodes, self._begin_with)
         self._lookups = Lookups(settings, candidates.costs)
@@ -229,8 +227,13 @@ class Recalibration:
         """Have what was counted before say nothing of what comes, where texts are sampled otherwise."""
         self._texts.forget()
         self._lookups.forget()
-        self._solve_texts = 1
         self._expect_text()
+        self._solve_soon()
+        self._look_soon()
+
+    def _solve_soon(self) -> None:
+        """Compare the usual way anew soon, and look soon at the next texts: something changed."""
+        self._solve_texts, self._settled_texts = 1, self.texts + SETTLED_TEXTS
 
     def _first(self, decoder: Steered) -> Way:
         """Return what drafts at first, and have the decoder draft so; raises InfeasibleError for what was not measured."""
@@ -243,10 +246,7 @@ class Recalibration:
     def _take(self) -> None:
         """Count the steps that are drafted in the way in use from now on."""
         way = self.way
-        self._taken = self._samples.pop(way, deque(maxlen=KEPT_SAMPLES))
-        self._samples[way] = self._taken
-        while len(self._samples) > KEPT_TREES:
-            self._samples.pop(next(iter(self._samples)))
+        self._taken = self._samples.of(way)
         shape = self._candidates.depths, self._candidates.ranks
         self._visits = Visits(way, *shape) if isinstance(way, TokenTree) else None
         self._drafts = isinstance(way, TokenTree) and way.nodes > 1
@@ -273,8 +273,9 @@ class Recalibration:
         self._compared_tried = 0.0
         if why is not None and self.time.may_look:
             self._solve(why)
-        if self._ways.away:
+        if self._ways.away or self.texts < self._settled_texts:
             self._look_soon()
+        if self._ways.away:
             self._readings.sooner()
 
     def _own_time(self) -> AbstractContextManager[None]:
@@ -326,10 +327,10 @@ class Recalibration:
         changed, of_lookups = self._texts.end_stretch(self._ways.known), self._lookups.end_stretch()
         if changed is not None:
             self._counted.outcomes = self._texts.of_text
-            self._solve_texts = 1
+            self._solve_soon()
             return f"acceptance: {changed}"
         if of_lookups is not None:
-            self._solve_texts = 1
+            self._solve_soon()
             return f"texts: {of_lookups}"
         if self._since_solved >= self._solve_texts:
             self._solve_texts = min(MOST_TEXTS, 2 * self._solve_texts)

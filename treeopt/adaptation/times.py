@@ -5,12 +5,14 @@ is by how much drafting became slower than the target's part since the tree in u
 steps with single trees differ from what is expected of them.
 """
 
+from collections import deque
 from dataclasses import dataclass
 from math import exp, log
 from typing import NamedTuple
 
 from treeopt.adaptation.ways import Way
 from treeopt.runtime.decoding.observer import StepSeconds
+from treeopt.trees import TokenTree
 
 TOLERANCE = log(1.15)
 """A change of the quotient that is no more than this may be chance, or the context's."""
@@ -20,6 +22,8 @@ KNOWN_STEPS = 48
 """Steps with a tree after which the quotient is known that later ones are compared with."""
 TREES = 16
 """Trees whose own deviation is remembered, those decoded with last."""
+KEPT_SAMPLES, KEPT_WAYS = 64, 16
+"""Steps whose times are kept of each of so many ways."""
 OWN_SHARE = 0.7
 """Of a tree's own deviation, how much is believed."""
 
@@ -122,6 +126,24 @@ class StepTimes:
             self._own[way] = total - self._machine.value
             while len(self._own) > TREES:
                 self._own.pop(next(iter(self._own)))
+
+
+class StepSamples:
+    """What the latest steps took, of each of the ways used last."""
+
+    def __init__(self) -> None:
+        self._by_way: dict[Way, deque[StepSeconds]] = {}
+
+    def of(self, way: Way) -> deque[StepSeconds]:
+        """Return those of a way; whoever decodes in it adds to them."""
+        found = self._by_way[way] = self._by_way.pop(way, deque(maxlen=KEPT_SAMPLES))
+        while len(self._by_way) > KEPT_WAYS:
+            self._by_way.pop(next(iter(self._by_way)))
+        return found
+
+    def of_trees(self) -> dict[TokenTree, deque[StepSeconds]]:
+        """Return those of all trees."""
+        return {way: taken for way, taken in self._by_way.items() if isinstance(way, TokenTree)}
 
 
 class Level:
