@@ -23,7 +23,7 @@ from treeopt.adaptation import Recalibration
 from treeopt.adaptation.candidates import Choice
 from treeopt.adaptation.own_time import HEAD_START_S, OWN_SHARE
 from treeopt.adaptation.readings import READING_SHARE
-from treeopt.adaptation.recalibration import FIRST_LOOK_STEPS, LOOK_STEPS, SETTLED_TEXTS
+from treeopt.adaptation.recalibration import FIRST_LOOK_STEPS, LOOK_STEPS, SOON_TEXTS
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.planner import PlanRequest, Where, plan
 from treeopt.records.profile import Profile
@@ -220,10 +220,10 @@ def test_the_first_texts_that_are_sampled_otherwise_are_looked_at_soon():
     assert recalibration._pause_steps == LOOK_STEPS
     other = SimulatedDecoder(decoder.tree, GOOD, MACHINE, max_nodes=NODES, temperature=1.0)
     recalibration.attach(other)
-    for text in range(2 * SETTLED_TEXTS):
+    for text in range(2 * SOON_TEXTS):
         other.number = text
         other.decode(recalibration, FIRST_LOOK_STEPS)  # and not one look more than that
-        assert (recalibration._since_look == 0) is (text < SETTLED_TEXTS), text
+        assert (recalibration._since_look == 0) is (text < SOON_TEXTS), text
         other.decode(recalibration, 200)
 
 

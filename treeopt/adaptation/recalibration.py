@@ -47,7 +47,7 @@ STRETCH_STEPS = 256
 FIRST_TEXTS, MOST_TEXTS = 2, 32
 """After so many texts the usual way is compared anew in any case: first, or one after something changed, then twice as many
 each time, and at most."""
-SETTLED_TEXTS = 4
+SOON_TEXTS = 4
 """So many texts behind a change for good are looked at soon."""
 ODD, ODD_AWAY = 2.0, 1.0
 """Standard errors by which a text is off what was expected of it, where ways are compared for it, and where it is drafted
@@ -210,7 +210,7 @@ class Recalibration:
         self._texts = TextOutcomes(Variation.of(candidates.accepted_ranks), *shape)
         self._times = StepTimes(TIMES_STEPS)
         self._since_look = self._since_stretch = self._since_solved = self._context = 0
-        self._solve_texts, self._settled_texts = FIRST_TEXTS, 0
+        self._solve_texts, self._soon_texts = FIRST_TEXTS, 0
         measured = measured_lookups(self.profile, candidates.costs, candidates.sampling, decoder.max_nodes)
         settings = lookups_of_each_length(measured, candidates.max_nodes, self._begin_with)
         self._lookups = Lookups(settings, candidates.costs)
@@ -233,7 +233,7 @@ class Recalibration:
 
     def _solve_soon(self) -> None:
         """Compare the usual way anew soon, and look soon at the next texts: something changed."""
-        self._solve_texts, self._settled_texts = 1, self.texts + SETTLED_TEXTS
+        self._solve_texts, self._soon_texts = 1, self.texts + SOON_TEXTS
 
     def _first(self, decoder: Steered) -> Way:
         """Return what drafts at first, and have the decoder draft so; raises InfeasibleError for what was not measured."""
@@ -273,7 +273,7 @@ class Recalibration:
         self._compared_tried = 0.0
         if why is not None and self.time.may_look:
             self._solve(why)
-        if self._ways.away or self.texts < self._settled_texts:
+        if self._ways.away or self.texts < self._soon_texts:
             self._look_soon()
         if self._ways.away:
             self._readings.sooner()
