@@ -80,8 +80,10 @@ class RankDecoder:
 
     takes_trees = True
     max_nodes = ROOM_NODES
-    rule = rule_named(RULE)
+    rule = rule_named("target")
+    """Ranks say everything, as they do of tokens that are given to the draft model."""
     sampling = draft_sampling = GREEDY
+    """The first may be set to another before re-calibration is attached again."""
 
     def __init__(self, target: LanguageModel, way: Way) -> None:
         self.target = target

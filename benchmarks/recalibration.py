@@ -6,7 +6,8 @@ Texts of the bundled target are recorded once: of every token, the rank that a d
 ones.  That is all that a tree's steps hang on, and prompt lookup's hang on the text itself, so that every plan can be walked
 along the same texts, in times that the profile says (`rank_decoding.py`).  Texts are greedy, save those before the texts
 that repeat themselves: these are sampled at temperature 1, and a token is ranked first as often as a first child would be
-accepted, else last.  All plans are made for these times, the one behind the change from what was measured behind it.
+accepted, else last; re-calibration is told where the sampling changes.  All plans are made for these times, the one
+behind the change from what was measured behind it.
 
 Gains are over the plan that stays, behind the change, or over the whole stream where nothing changes; means over seeds,
 each of which draws texts, deviations and noise anew.  `adapted` has re-calibration's own time in it, `decided` has not,
@@ -35,7 +36,9 @@ from treeopt.methods.prose import PROSE
 from treeopt.methods.stream_names import DRIFTS, STEADY
 from treeopt.planner import PlanRequest
 from treeopt.records.profile import Profile
+from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
+from treeopt.runtime.decoding.observer import DecodedStep
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.pair import ModelPair, load_pair
 from treeopt.runtime.models.spoilt import spoilt_model
@@ -59,6 +62,11 @@ class Recorded(NamedTuple):
     profile: Profile
     request: PlanRequest
     plan: Way
+
+    @property
+    def sampling(self) -> Sampling:
+        """Of the texts."""
+        return self.profile.acceptance(rule=RULE, temperature=self.request.temperature).sampling
 
     @property
     def first_ranked(self) -> Float64:
@@ -203,8 +211,17 @@ def gains(stream: RankStream, target: LanguageModel, effort: DriftEffort, seed: 
     decoder = RankDecoder(target, plan)
     begin_with = None if isinstance(plan, TokenTree) else plan
     recalibration = Recalibration(stream.before.profile, request, begin_with=begin_with, now_s=decoder.now_s)
+    decoder.sampling = stream.before.sampling
     recalibration.attach(decoder)
-    adapted = walk(texts, decoder, machine(), recalibration)
+
+    def observer(step: DecodedStep) -> None:
+        if step.text >= change > 0 and decoder.sampling != stream.behind.sampling:  # as another decoder would have it
+            decoder.sampling = stream.behind.sampling
+            recalibration.attach(decoder)
+            decoder.changed = False
+        recalibration(step)
+
+    adapted = walk(texts, decoder, machine(), observer)
     return Gains(
         behind=fixed / behind - 1,
         adapted=fixed / adapted.seconds(place) - 1,

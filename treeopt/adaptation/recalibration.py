@@ -133,15 +133,14 @@ class Recalibration:
                 "on_step: expected a decoder whose draft model fills static trees. Got a drafter that brings its own: "
                 "re-calibrate the draft model, with begin_with=… for prompt lookup, or leave Recalibration out."
             )
-        before = self._decoder
-        if before is None:
+        if self._decoder is None:
             self._begin(decoder)
         else:
             self._begin_text(None)  # its texts are others, whatever their numbers
             take(decoder, self.way)
-            if decoder.sampling != before.sampling:
+            if decoder.sampling != self._sampling:
                 self._forget()
-        self._decoder = decoder
+        self._decoder, self._sampling = decoder, decoder.sampling
         self._readings.attach(decoder)
 
     def __call__(self, step: DecodedStep) -> None:
