@@ -30,6 +30,7 @@ from treeopt.errors import InvalidValueError
 from treeopt.planner.planning import check_profile
 from treeopt.planner.request import PlanRequest
 from treeopt.records.profile import Machine, Profile
+from treeopt.records.sampling import Sampling
 from treeopt.runtime.decoding.observer import DecodedStep, Steered, StepSeconds
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupSetting
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
@@ -95,6 +96,8 @@ class Recalibration:
         self._half_life_steps = whole("half_life_steps", half_life_steps, 1)
         self._on_change, self._now_s = on_change, now_s
         self._decoder: Steered | None = None
+        self._sampling: Sampling | None = None
+        """The decoder's, when it was attached."""
         self.changes: list[Change] = []
         """The latest, oldest first."""
         self.steps = self.texts = 0
