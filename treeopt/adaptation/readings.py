@@ -53,7 +53,7 @@ class Readings:
         """Have the next reading come sooner."""
         self._pause_s *= HINTED_PAUSE
 
-    def read(self, expected: Float64, decoding_s: float, share: float = READING_SHARE) -> Outcomes:
+    def read(self, expected: Float64, decoding_s: float, share: float) -> Outcomes:
         """Return what the draft model would have been worth, of no step where it is not time to have it read.
 
         Args:

@@ -42,7 +42,7 @@ TIMES_STEPS = 32
 """The half-life of what steps took."""
 LOOK_STEPS, FIRST_LOOK_STEPS = 32, 4
 """Steps between two looks at what was counted, and, where something is drafted, before the first one behind a change and in
-a new text; each pause after it is twice as long as the one before."""
+a text that is looked at soon; each pause after it is twice as long as the one before."""
 STRETCH_STEPS = 256
 """So much of a long text counts as a text."""
 FIRST_TEXTS, MOST_TEXTS = 2, 32
