@@ -29,6 +29,8 @@ from treeopt.trees import TokenTree
 
 Reading = Callable[[tuple[Timing, ...]], Float64]
 """From timings to seconds, one per timing in the last axis: their medians, or draws of what the medians may be."""
+SecondsAt = Callable[[Integers], Float64]
+"""From counts to seconds at each."""
 
 
 class StepParts(NamedTuple):
@@ -110,7 +112,8 @@ class StepCosts(ArrayRecord):
         branching = nodes - 1 > np.count_nonzero(draft_widths, axis=-1)  # a chain has one node a level
         overhead_s = np.where(nodes > 1, self.overhead_s[..., None], 0.0)
         overhead_s = overhead_s + np.where(branching, self.branching_s[..., None], 0.0)
-        return StepParts(self.draft.at(draft_widths).sum(axis=-1), self.verify.at(nodes), overhead_s)
+        draft_s, verify_s = self._read
+        return StepParts(draft_s(draft_widths).sum(axis=-1), verify_s(nodes), overhead_s)
 
     def tree_s(self, tree: TokenTree) -> Float64:
         """Return (…,): seconds of a step with one tree; raises as `step_s` does."""
@@ -119,6 +122,13 @@ class StepCosts(ArrayRecord):
     def speedup(self, tokens: Float64, step_s: Float64) -> Float64:
         """Return tokens per second over those of plain decoding, (…, trees)."""
         return np.asarray(tokens * (self.plain_s / step_s))
+
+    @cached_property
+    def _read(self) -> tuple[SecondsAt, SecondsAt]:
+        """How both curves are read: from the seconds at every count, which of draws would fill the memory."""
+        if self.plain_s.ndim > 1 or self.overhead_s.ndim > 0:
+            return self.draft.at, self.verify.at
+        return self.draft_s.__getitem__, self.verify_s.__getitem__
 
     def _check(self, name: str, counts: Integers, most: int) -> None:
         if counts.size and counts.max() > most:

@@ -63,7 +63,10 @@ class AcceptedRanks(ArrayRecord):
 
     def step_tokens(self, tree: TokenTree) -> tuple[Int64, ...]:
         """Return (positions,) for every text: the tokens that a step beginning at each position commits."""
-        return tuple(step_tokens(tree, each, by_depth=False) for each in self.ranks)
+        joined = np.concatenate([part for each in self.ranks for part in (each, [REJECTED])])  # where paths end
+        tokens = step_tokens(tree, joined, by_depth=False)
+        first = np.cumsum([0] + [1 + len(each) for each in self.ranks])
+        return tuple(tokens[at : at + len(each)] for at, each in zip(first, self.ranks, strict=False))
 
     def table(self, depths: int, branching: int) -> AcceptanceTable:
         """Return the table of the same ranks, every position taken as a root once; what was never reached is 0."""
