@@ -5,8 +5,8 @@
 Texts of the bundled target are recorded once: of every token, the rank that a draft gives it, the bundled one and spoilt
 ones.  That is all that a tree's steps hang on, and prompt lookup's hang on the text itself, so that every plan can be walked
 along the same texts, in times that the profile says (`rank_decoding.py`).  Texts are greedy, save those before the texts
-that repeat themselves: these are sampled at temperature 1, and a token is ranked first as often as a first child would be
-accepted, else last; re-calibration is told where the sampling changes.  All plans are made for these times, the one
+that repeat themselves, and those behind a change of temperature: these are sampled at temperature 1, and a token is ranked
+first as often as a first child would be accepted, else last; re-calibration is told where the sampling changes.  All plans are made for these times, the one
 behind the change from what was measured behind it.
 
 Gains are over the plan that stays, behind the change, or over the whole stream where nothing changes; means over seeds,
@@ -165,6 +165,15 @@ def recorded(
     )
 
 
+def with_profile_of(before: Recorded, other: Recorded) -> Recorded:
+    """Return texts whose profile has what was measured of others too."""
+    measured = before.profile, other.profile
+    acceptances, latencies = (
+        tuple(one for each in measured for one in getattr(each, name)) for name in ("acceptances", "latencies")
+    )
+    return before._replace(profile=replace(before.profile, acceptances=acceptances, latencies=latencies))
+
+
 def streams(models: ModelPair, effort: DriftEffort) -> tuple[RankStream, ...]:
     """Measure and record, and return what there is to walk along."""
     each = circumstances(models, effort)
@@ -190,6 +199,8 @@ def streams(models: ModelPair, effort: DriftEffort) -> tuple[RankStream, ...]:
         RankStream("text that repeats itself", freely, likeliest),
         RankStream("steady: repeats itself", likeliest, likeliest),
         RankStream("steady: temperature 1", freely, freely),
+        RankStream("temperature 0 to 1", code, freely),
+        RankStream("both temperatures measured", with_profile_of(code, freely), freely),
         RankStream("one text: steady code", code, code, one_text=True),
         RankStream(f"one text: draft spoilt by {SPOILT}", code, spoilt, one_text=True),
     )

@@ -114,7 +114,7 @@ def test_streams_change_in_one_thing_each(target, draft, prompts):
     assert [each.name for each in found] == [*DRIFTS, *STEADY]
     short = found[0].before
     for each in found[: len(DRIFTS)]:
-        assert short in (replace(each.before, lookups=False), replace(each.behind, lookups=False))
+        assert short in (replace(side, lookups=False, also_measured=None) for side in (each.before, each.behind))
         assert not each.steady
         assert {each.before.lookups, each.behind.lookups} == {each.name == "text that repeats itself"}
     for each in found[len(DRIFTS) :]:
@@ -122,7 +122,9 @@ def test_streams_change_in_one_thing_each(target, draft, prompts):
     assert found[2].behind == replace(short, sampling=Sampling(1.0))
     assert found[3].behind == replace(short, busy=True)
     assert found[4].before == replace(found[4].behind, sampling=Sampling(1.0))
-    assert found[5].behind == found[6].before == replace(short, draft=target)
+    assert found[5].behind == found[2].behind
+    assert found[5].before == replace(short, also_measured=Sampling(1.0))
+    assert found[6].behind == found[7].before == replace(short, draft=target)
     assert {len(prompt) for prompt in found[1].behind.prompts} == {found[1].behind.context_tokens}
     without = streams_of(pair_of(target, draft), texts, new_tokens=8, spoilt=None)
     assert [each.name for each in without] == [*DRIFTS[:-2], *STEADY[:-1]]

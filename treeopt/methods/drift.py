@@ -105,7 +105,7 @@ class DriftBench:
         drafters = [load_named(LOOKUP, self.models)] if where.lookups else []
         settings = Settings(
             rules=(RULE,),
-            samplings=(where.sampling,),
+            samplings=tuple(each for each in (where.sampling, where.also_measured) if each is not None),
             context_tokens=tuple(contexts),
             max_tokens=effort.max_nodes,
             rounds=effort.rounds,

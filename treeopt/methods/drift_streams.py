@@ -30,6 +30,8 @@ class Circumstances:
     context_tokens: int
     """In the cache when a text begins, about."""
     sampling: Sampling = GREEDY
+    also_measured: Sampling | None = None
+    """Another way of sampling that a profile of it has, too."""
     busy: bool = False
     lookups: bool = False
     """Whether prompt lookup is measured beside the draft model, so that a plan may be that."""
@@ -109,14 +111,22 @@ def streams_of(
             name=DRIFTS[4], what="tokens are the likeliest and repeat themselves, then", before=freely, behind=likeliest
         )
     )
+    found.append(
+        Stream(
+            name=DRIFTS[5],
+            what="tokens are sampled at temperature 1, which was measured before too, then",
+            before=replace(short, also_measured=SAMPLED),
+            behind=sampled,
+        )
+    )
     steady = [(STEADY[0], "code, prompts of few tokens", short), (STEADY[1], "the same at temperature 1", sampled)]
     if spoilt is not None:
         with_spoilt = replace(short, draft=spoilt)
         found.append(
-            Stream(name=DRIFTS[5], what="the draft has noise on its weights, then", before=short, behind=with_spoilt)
+            Stream(name=DRIFTS[6], what="the draft has noise on its weights, then", before=short, behind=with_spoilt)
         )
         found.append(
-            Stream(name=DRIFTS[6], what="the draft has noise on its weights until", before=with_spoilt, behind=short)
+            Stream(name=DRIFTS[7], what="the draft has noise on its weights until", before=with_spoilt, behind=short)
         )
         steady.append((STEADY[2], "the draft has noise on its weights", with_spoilt))
     return (*found, *(Stream(name=name, what=what, before=each, behind=each) for name, what, each in steady))

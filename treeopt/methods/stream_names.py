@@ -8,10 +8,12 @@ DRIFTS = (
     "temperature 0 to 1",
     "free to busy machine",
     "text that repeats itself",
+    "both temperatures measured",
     "draft spoilt",
     "draft mended",
 )
-"""In the fifth the temperature goes from 1 to 0, and prompt lookup is measured too.  The last two need a spoilt draft."""
+"""In the fifth the temperature goes from 1 to 0, and prompt lookup is measured too; in the sixth the profile made before the
+change has both temperatures.  The last two need a spoilt draft."""
 STEADY = ("steady: short code", "steady: temperature 1", "steady: spoilt draft")
 """Nothing changes in these; what there is to gain is nothing."""
 
