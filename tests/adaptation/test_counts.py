@@ -39,9 +39,7 @@ def test_visits_tell_how_often_every_child_was_tried_and_accepted():
     for tree in TREES:
         for depths, ranks in ((4, 4), (2, 2), (1, 1)):
             visits, paths = Visits(tree, depths, ranks), random_paths(tree, 60, rng)
-            for path in paths:
-                for node in path:
-                    visits.counts[node] += 1
+            visits.paths += paths
             found = visits.take()
             tried, accepted = by_hand(tree, paths, depths, ranks)
             assert np.array_equal(found.tried, tried)

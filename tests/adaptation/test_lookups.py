@@ -92,6 +92,22 @@ def test_text_that_repeats_itself_is_looked_up_and_drafted_again_where_it_does_n
     assert back["to"]["drafter"] == "model"
 
 
+def test_what_is_looked_up_is_compared_where_it_becomes_slower_also_if_its_steps_take_less_than_was_measured(
+    monkeypatch,
+):
+    decoder, recalibration = begun(repeating(2000) + ordinary(4000, 50))
+    while len(decoder.text) < 1900:
+        decoder.decode(recalibration, 1)
+    assert isinstance(recalibration.way, PromptLookupSetting)
+    monkeypatch.setattr(recalibration._times, "own", lambda way: 1.0 if way == decoder.tree else 0.5)
+    assert recalibration._ways.for_text(0.1, anew=False) is None
+    monkeypatch.undo()
+    solved_speed = recalibration._lookups._solved_speed
+    while len(decoder.text) < 2100:
+        decoder.decode(recalibration, 1)
+    assert recalibration._lookups._solved_speed < 0.9 * solved_speed
+
+
 @pytest.mark.parametrize("table", [GOOD, MIDDLE, BAD])
 @pytest.mark.parametrize("seed", range(2))
 def test_ordinary_text_is_never_looked_up(table, seed):
@@ -154,7 +170,7 @@ def test_what_the_first_step_behind_a_change_takes_is_part_of_the_change():
     decoder.lookup_seconds = lambda proposal: slow(proposal)._replace(draft=100.0)  # as where much is to be read
     decoder.decode(recalibration, 1)
     assert recalibration._ways.switch_s == pytest.approx(100, rel=0.05)
-    assert recalibration._times._sum == [0.0, 0.0]
+    assert recalibration._taken == []
 
 
 def test_walking_along_the_text_waits_where_it_has_taken_its_share_and_is_told():

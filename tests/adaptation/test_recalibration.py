@@ -21,12 +21,13 @@ from tests.support.planner_oracles import every_speedup, speedup
 from tests.support.simulated_decoding import SimulatedDecoder
 from treeopt.adaptation import Recalibration
 from treeopt.adaptation.candidates import Choice
+from treeopt.adaptation.looks import FIRST_LOOK_STEPS, LOOK_STEPS, SOON_TEXTS
 from treeopt.adaptation.own_time import HEAD_START_S, OWN_SHARE
 from treeopt.adaptation.readings import READING_SHARE
-from treeopt.adaptation.recalibration import FIRST_LOOK_STEPS, LOOK_STEPS, SOON_TEXTS
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.planner import PlanRequest, Where, plan
 from treeopt.records.profile import Profile
+from treeopt.records.sampling import Sampling
 from treeopt.trees import chain
 
 GOOD = [[0.8, 0.08, 0.03, 0.01]] * DEPTH
@@ -36,10 +37,10 @@ MACHINE = seconds(lambda n: 0.9 + 0.05 * n, lambda w: 0.12 + 0.01 * w, 0.05)
 DRAFTS_DEAR = MACHINE._replace(draft=[4 * each for each in MACHINE.draft])
 
 
-def begun(profile, table, machine, *, seed=0, tree=None, **asked):
+def begun(profile, table, machine, *, seed=0, tree=None, temperature=0.0, **asked):
     """Return a decoder with a plan's tree, and its re-calibration on a clock that stands still."""
     tree = tree or plan(profile, NODES).choice.tree
-    decoder = SimulatedDecoder(tree, table, machine, max_nodes=NODES, temperature=0.0, seed=seed)
+    decoder = SimulatedDecoder(tree, table, machine, max_nodes=NODES, temperature=temperature, seed=seed)
     recalibration = Recalibration(profile, now_s=lambda: 0.0, **asked)
     recalibration.attach(decoder)
     return decoder, recalibration
@@ -217,20 +218,20 @@ def test_what_another_decoder_decodes_are_other_texts_and_what_was_counted_in_th
 def test_the_first_texts_that_are_sampled_otherwise_are_looked_at_soon():
     decoder, recalibration = begun(profile_of(MACHINE, GOOD), GOOD, MACHINE)
     decoder.decode(recalibration, 200)
-    assert recalibration._pause_steps == LOOK_STEPS
+    assert recalibration._looks.pause_steps == LOOK_STEPS
     other = SimulatedDecoder(decoder.tree, GOOD, MACHINE, max_nodes=NODES, temperature=1.0)
     recalibration.attach(other)
     for text in range(2 * SOON_TEXTS):
         other.number = text
         other.decode(recalibration, FIRST_LOOK_STEPS)  # and not one look more than that
-        assert (recalibration._since_look == 0) is (text < SOON_TEXTS), text
+        assert (recalibration._taken == []) is (text < SOON_TEXTS), text
         other.decode(recalibration, 200)
 
 
 class TestLearntProfile:
     def learnt(self, table, steps=3000, machine=MACHINE):
         profile = profile_of(MACHINE, GOOD)
-        decoder, recalibration = begun(profile, GOOD, MACHINE)
+        decoder, recalibration = begun(profile, GOOD, MACHINE, temperature=0.6)
         decoder.table, decoder.machine = table, machine
         decoder.decode(recalibration, steps)
         return recalibration.learnt(created="2026-11-22T00:00:00Z", tool="test", machine=profile.machine), decoder
@@ -252,6 +253,31 @@ class TestLearntProfile:
         assert float(found.latencies[0].verify.seconds(nodes)) == pytest.approx(slow.verify[nodes - 1])
         assert float(found.latencies[0].verify.seconds(NODES)) == pytest.approx(MACHINE.verify[NODES - 1])
 
+    def test_what_was_sampled_otherwise_than_measured_stands_beside_what_was_measured(self, tmp_path):
+        profile = profile_of(MACHINE, GOOD)
+        profile = replace(profile, latencies=tuple(replace(each, sampled=True) for each in profile.latencies))
+        decoder, recalibration = begun(profile, BAD, MACHINE)
+        decoder.decode(recalibration, 3000)
+        found = recalibration.learnt(created="2026-11-22T00:00:00Z", tool="test", machine=profile.machine)
+        found.save(tmp_path / "learnt.yaml")
+        before, decoded = Profile.load(tmp_path / "learnt.yaml").acceptances
+        assert before == profile.acceptances[0]
+        assert decoded.sampling == Sampling(0.0)
+        assert np.allclose(decoded.table.p[:, 0], 0.1, atol=0.06)
+        assert found.latencies == profile.latencies  # of steps that sample: none of them was timed
+
+    def test_what_was_counted_with_one_sampling_is_not_told_of_another(self):
+        profile = profile_of(MACHINE, GOOD)
+        decoder, recalibration = begun(profile, BAD, MACHINE, temperature=0.6)
+        decoder.decode(recalibration, 400)
+        other = SimulatedDecoder(decoder.tree, GOOD, MACHINE, max_nodes=NODES, temperature=0.0)
+        recalibration.attach(other)
+        other.decode(recalibration, 400)
+        found = recalibration.learnt(created="2026-11-22T00:00:00Z", tool="test", machine=profile.machine)
+        assert found.acceptances[0] == profile.acceptances[0]
+        assert np.allclose(found.acceptances[1].table.p[:, 0], 0.8, atol=0.08)
+        assert found.acceptances[1].prompts == 1
+
     def test_where_nothing_was_drafted_nothing_is_said(self):
         profile = profile_of(MACHINE, GOOD)
         decoder, recalibration = begun(profile, GOOD, MACHINE)
@@ -260,8 +286,43 @@ class TestLearntProfile:
             recalibration.learnt(created="", tool="", machine=profile.machine)
 
 
+def measured_at_two_temperatures():
+    greedy = replace(acceptance(GOOD), temperature=0.0)
+    return profile([latency(MACHINE)], [greedy, acceptance(BAD)])
+
+
+def test_a_sampling_that_was_measured_too_has_its_plan_at_once():
+    measured = measured_at_two_temperatures()
+    planned = [plan(measured, NODES, temperature=each).choice.tree for each in (0.0, 0.6)]
+    assert planned[0] != planned[1]
+    decoder, recalibration = begun(measured, GOOD, MACHINE, tree=planned[0])
+    decoder.decode(recalibration, 200)
+    for number, temperature in enumerate((0.6, 0.0, 0.6)):
+        table = BAD if temperature else GOOD
+        other = SimulatedDecoder(planned[0], table, MACHINE, max_nodes=NODES, temperature=temperature)
+        recalibration.attach(other)
+        assert other.tree == recalibration.way == planned[temperature > 0]
+        assert [each.why for each in recalibration.changes] == [
+            f"sampling: temperature {each:g}, which was measured too" for each in (0.6, 0.0, 0.6)[: number + 1]
+        ]
+        other.decode(recalibration, 300)
+        assert other.tree == planned[temperature > 0]
+
+
+def test_a_tree_that_is_deeper_than_was_measured_with_another_sampling_is_left():
+    greedy = replace(acceptance(GOOD), temperature=0.0)
+    measured = profile([latency(MACHINE)], [greedy, acceptance(GOOD[:1])])
+    decoder, recalibration = begun(measured, GOOD, MACHINE, tree=chain(4))
+    decoder.decode(recalibration, 20)
+    other = SimulatedDecoder(decoder.tree, GOOD, MACHINE, max_nodes=NODES, temperature=0.6)
+    recalibration.attach(other)
+    assert other.tree == recalibration.way
+    assert other.tree.max_depth == 1
+    other.decode(recalibration, 100)
+
+
 def test_it_starts_from_the_acceptance_at_the_context_that_the_plan_is_for():
-    short, long = (replace(acceptance(p), context_tokens=at) for p, at in ((GOOD, 100), (BAD, 300)))
+    short, long = (replace(acceptance(p), context_tokens=at, temperature=0.0) for p, at in ((GOOD, 100), (BAD, 300)))
     measured = profile([latency(MACHINE, context_tokens=at) for at in (100, 300)], [short, long])
     decoder = SimulatedDecoder(chain(1), BAD, MACHINE, max_nodes=NODES)
     decoder.text = [1] * 300

@@ -10,7 +10,8 @@ from treeopt.adaptation import Recalibration
 from treeopt.adaptation.candidates import Candidates
 from treeopt.adaptation.counts import Outcomes
 from treeopt.adaptation.estimate import Learnt, log_odds, probability
-from treeopt.adaptation.texts import TextOutcomes, Variation
+from treeopt.adaptation.texts import TextOutcomes
+from treeopt.adaptation.variation import Variation
 from treeopt.planner import plan
 from treeopt.records.acceptance import TextSums
 from treeopt.records.acceptance_counts import REJECTED

@@ -11,9 +11,7 @@ EXPECTED = ExpectedSeconds(draft=0.4, target=1.0)
 
 def decode(times, tree, steps, draft, target, expected=EXPECTED):
     for _ in range(0, steps, 16):
-        for _ in range(16):
-            times.note(StepSeconds(draft, 0.8 * target, 0.2 * target), expected)
-        times.take(tree, 16, expected)
+        times.add(tree, [StepSeconds(draft, 0.8 * target, 0.2 * target)] * 16, expected)
 
 
 def test_a_machine_that_is_slower_as_a_whole_changes_no_quotient():
@@ -46,6 +44,5 @@ def test_a_tree_that_takes_longer_than_expected_is_known_by_that_beside_another(
 def test_an_interruption_counts_as_a_few_steps():
     times = StepTimes(32)
     decode(times, chain(2), 96, 0.4, 1.0)
-    times.note(StepSeconds(0.4, 1000.0, 0.0), EXPECTED)
-    times.take(chain(2), 1, EXPECTED)
+    times.add(chain(2), [StepSeconds(0.4, 1000.0, 0.0)], EXPECTED)
     assert times.slower < 1.1

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.invented import call
 from tests.support.invented_machines import latency, seconds
-from treeopt.adaptation import recalibration
+from treeopt.adaptation import looks
 from treeopt.adaptation.comparison import Comparison
 from treeopt.records.latency import Timing
 from treeopt.records.measured_drafter import CountedDecodes, CountedSetting, DecodedTexts, MeasuredDrafter
@@ -29,7 +29,7 @@ def run(*more: object, tokens: int = 160) -> Any:
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have every look find a reason to compare, and every other tree pay."""
-    monkeypatch.setattr(recalibration, "LOOK_STEPS", 4)
+    monkeypatch.setattr(looks, "LOOK_STEPS", 4)
     monkeypatch.setattr(Comparison, "reason", lambda _: "a test")
     monkeypatch.setattr(Comparison, "_pays", lambda self, choice: choice.way != self.usual)
 

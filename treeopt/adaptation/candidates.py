@@ -27,8 +27,9 @@ from treeopt.planner.model import TokenModel
 from treeopt.planner.request import PlanRequest
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.accepted_ranks import AcceptedRanks
-from treeopt.records.profile import Profile
+from treeopt.records.profile import MeasuredAcceptance, Profile
 from treeopt.runtime.decoding.observer import Steered
+from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.solver import solve
 from treeopt.trees import TokenTree, chain
 
@@ -72,6 +73,14 @@ def measured_request(profile: Profile, request: PlanRequest, decoder: Steered) -
     if rule is None and profile.acceptances_of(rule=decoder.rule.name, temperature=temperature):
         rule = decoder.rule.name
     return replace(request, rule=rule, temperature=temperature)
+
+
+def measured_tree(way: Way, acceptance: MeasuredAcceptance) -> TokenTree:
+    """Return a tree where it is no deeper than an acceptance was measured, the root alone for any other way."""
+    deepest = acceptance.table.max_depth
+    if isinstance(way, TokenTree) and (deepest is None or way.max_depth <= deepest):
+        return way
+    return ROOT_ALONE
 
 
 class Candidates:

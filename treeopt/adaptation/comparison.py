@@ -60,7 +60,7 @@ class Comparison:
         """Whether something may be faster in this text, and was not sure when it was compared last."""
         self._left: Way | None = None
         self._chain = chain(min(CHAIN_LENGTH, candidates.max_nodes - 1))
-        next(self._faster(texts.all_texts(self.known), lookups.in_all_texts, way, lambda *_: True, anew=True), None)
+        self._fastest()
         self.solved()
 
     @property
@@ -89,7 +89,7 @@ class Comparison:
 
     def moved(self) -> str | None:
         """Return in words how prompt lookup differs from when ways were compared last; see `Lookups.moved`."""
-        return self._lookups.moved(self.context_tokens, self._speed)
+        return self._lookups.moved(self.context_tokens, self._speed if isinstance(self.way, TokenTree) else 0.0)
 
     def for_all(self, *, anew: bool) -> Choice | None:
         """Take what is the fastest over all texts for the usual way where that pays, and return what to change to now.
@@ -126,6 +126,13 @@ class Comparison:
         choice = self._candidates.gain(learnt, self._times, self.way, self.usual, self.context_tokens, lookups=rates)
         return choice if choice.gain > 0 else None
 
+    def planned(self) -> Choice | None:
+        """Take the plan for what was measured for the usual way, however sure; return it where it is not in use."""
+        choice = self._fastest()
+        if choice is not None:
+            self.usual = choice.way
+        return choice
+
     def solved(self) -> None:
         """Note what was solved with, to notice what differs from it."""
         self._texts.solved()
@@ -137,6 +144,10 @@ class Comparison:
             learnt, self._times, current, self.context_tokens, worth, lookups=self._fitting(rates), solve_anew=anew
         )
         return faster
+
+    def _fastest(self) -> Choice | None:
+        learnt, rates = self._texts.all_texts(self.known), self._lookups.in_all_texts
+        return next(self._faster(learnt, rates, self.way, lambda *_: True, anew=True), None)
 
     def _fitting(self, rates: Rates) -> list[Rated]:
         """Return what the settings of prompt lookup come to that may be changed to."""

@@ -6,6 +6,8 @@ was tried and how often it was accepted then, and a tree with few children says 
 would have said (Kaplan and Meier, 1958: no outcome is taken for a rejection because it was not looked at).
 """
 
+import math
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -43,25 +45,28 @@ class Visits:
 
     def __init__(self, tree: TokenTree, depths: int, ranks: int) -> None:
         self.tree = tree
-        self.counts = [0] * tree.nodes
-        """Of every node; whoever decodes adds to them."""
-        self._shape = depths, ranks
-        counted = np.flatnonzero((tree.depth > 0) & (tree.depth <= depths) & (tree.rank < ranks))
-        self._nodes = counted
-        self._parents = tree.parents[counted]
-        self._first = tree.first_child[self._parents]
-        self._cells = tree.depth[counted] - 1, tree.rank[counted]
+        self.paths: list[tuple[int, ...]] = []
+        """Nodes that each step came to; whoever decodes adds them."""
+        self._shape = 2, depths, ranks
+        counted = (tree.depth > 0) & (tree.depth <= depths) & (tree.rank < ranks)
+        cells, nodes, signs = [], [], []
+        for node in np.flatnonzero(counted).tolist():
+            parent, cell = int(tree.parents[node]), (int(tree.depth[node]) - 1) * ranks + int(tree.rank[node])
+            earlier = range(int(tree.first_child[parent]), node)  # siblings stand next to one another
+            nodes += [parent, *earlier, node]
+            signs += [1.0, *[-1.0] * len(earlier), 1.0]
+            cells += [*[cell] * (1 + len(earlier)), depths * ranks + cell]
+        self._cells, self._nodes, self._signs = np.array(cells, np.int64), np.array(nodes, np.int64), np.array(signs)
 
     def take(self) -> Outcomes:
-        """Return what was counted, and begin anew."""
-        found = Outcomes.none(*self._shape)
-        counts = np.array(self.counts, np.float64)
-        self.counts[:] = [0] * len(self.counts)
-        before = np.append(0.0, np.cumsum(counts))  # siblings stand next to one another
-        earlier = before[self._nodes] - before[self._first]
-        np.add.at(found.tried, self._cells, counts[self._parents] - earlier)
-        np.add.at(found.accepted, self._cells, counts[self._nodes])
-        return found
+        """Return what was counted, and begin anew.
+
+        A child is tried as often as its parent was visited, less the visits of the siblings before it.
+        """
+        counts = np.bincount(list(chain.from_iterable(self.paths)), minlength=self.tree.nodes)
+        self.paths.clear()
+        found = np.bincount(self._cells, self._signs * counts[self._nodes], math.prod(self._shape))
+        return Outcomes(*found.reshape(self._shape))
 
 
 class AgedOutcomes:

@@ -54,6 +54,11 @@ class Learnt:
         shifted = probability(self._odds + self._shift)
         return np.asarray((self.outcomes.accepted + PRIOR_OUTCOMES * shifted) / (self.outcomes.tried + PRIOR_OUTCOMES))
 
+    @property
+    def first_shift(self) -> tuple[float, float]:
+        """The first rank's shift, common to all depths, and its standard deviation."""
+        return self._shifts[0]
+
     @cached_property
     def shift(self) -> Float64:
         """(D, K): what is added to the profile's log odds."""

@@ -8,16 +8,49 @@ import numpy as np
 from treeopt.adaptation.counts import Outcomes
 from treeopt.adaptation.estimate import joint
 from treeopt.errors import TreeoptError
+from treeopt.planner.request import Where
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.acceptance_counts import LEAST_COUNT
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.profile import MeasuredAcceptance, Profile, StepLatency
+from treeopt.records.sampling import draft_sampling_of
 from treeopt.records.step_latency import RuleSteps, TimedTree
-from treeopt.runtime.decoding.observer import StepSeconds
+from treeopt.runtime.decoding.observer import Steered, StepSeconds
 from treeopt.trees import TokenTree
 
 LEAST_SAMPLES = 16
 """Steps that a time takes the place of the profile's for."""
+
+
+def learnt_profile(
+    profile: Profile,
+    decoder: Steered,
+    outcomes: Outcomes,
+    samples: Mapping[TokenTree, Sequence[StepSeconds]],
+    *,
+    rule: str,
+    texts: int,
+    where: Where,
+) -> Profile:
+    """Return what decoding told as a profile, and for the rest what was measured before.
+
+    Args:
+        profile: what was measured before.
+        decoder: whose steps were counted.
+        outcomes: of them.
+        samples: what they took, by tree.
+        rule: by which greedy steps were planned; their acceptance is that of every rule.
+        texts: that were decoded.
+        where: how many at a time, at which context.
+
+    Raises TreeoptError where hardly any step drafted.
+    """
+    context_tokens = where.context_tokens or 0
+    before = acceptance_before(profile, decoder, rule, context_tokens)
+    acceptance = learnt_acceptance(outcomes, before, texts=texts)
+    number = nearest_latency(profile, decoder.sampling.temperature, where.batch_size or 1, context_tokens)
+    latencies = {} if number is None else {number: learnt_latency(profile.latencies[number], samples, acceptance.rule)}
+    return with_learnt(profile, acceptance, before, latencies)
 
 
 def learnt_acceptance(outcomes: Outcomes, before: MeasuredAcceptance, *, texts: int) -> MeasuredAcceptance:
@@ -79,21 +112,54 @@ def learnt_latency(before: StepLatency, samples: Mapping[TokenTree, Sequence[Ste
     )
 
 
-def nearest_acceptance(profile: Profile, rule: str, temperature: float, context_tokens: int) -> MeasuredAcceptance:
-    """Return the acceptance of a rule and temperature that was measured nearest to a context."""
-    first = profile.acceptance(rule=rule, temperature=temperature)
-    return min(
-        profile.at_contexts(first),
-        key=lambda each: abs((each.context_tokens or context_tokens) - context_tokens),
+def acceptance_before(profile: Profile, decoder: Steered, rule: str, context_tokens: int) -> MeasuredAcceptance:
+    """Return the acceptance of a decoder's rule and sampling that was measured nearest to a context.
+
+    Where none was measured so, one of another sampling is returned as the decoder's: its numbers say nothing, and it is
+    none of the profile's own.
+    """
+
+    def distance(each: MeasuredAcceptance) -> tuple[bool, int]:
+        return each.rule != rule, abs((each.context_tokens or context_tokens) - context_tokens)
+
+    fitting = [each for each in profile.acceptances if _as_decoded(each, decoder) is each]
+    if fitting:
+        return min(fitting, key=distance)
+    return _as_decoded(min(profile.acceptances, key=distance), decoder)
+
+
+def _as_decoded(each: MeasuredAcceptance, decoder: Steered) -> MeasuredAcceptance:
+    """Return an acceptance with a decoder's rule and sampling, the very same where it has them."""
+    sampling, drafts = decoder.sampling, decoder.draft_sampling
+    rule = each.rule if sampling.greedy else decoder.rule.name
+    own = draft_sampling_of(each.sampling, each.draft_sampling)
+    if (each.rule, each.sampling, own) == (rule, sampling, drafts):
+        return each
+    return replace(
+        each,
+        rule=rule,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        draft_sampling=None if drafts == draft_sampling_of(sampling, None) else drafts,
+        context_tokens=None,
     )
 
 
-def nearest_latency(profile: Profile, temperature: float, batch_size: int, context_tokens: int) -> int:
-    """Return the number of the measured condition that is nearest to a batch size and a context."""
+def nearest_latency(profile: Profile, temperature: float, batch_size: int, context_tokens: int) -> int | None:
+    """Return the number of the measured condition that is nearest to a batch size and a context.
+
+    None where no steps were timed that sample, or decode greedily, as they do at a temperature.
+    """
     fitting = profile.latencies_at(temperature)
-    numbers = [number for number, each in enumerate(profile.latencies) if each in fitting]
+    numbers = [
+        number
+        for number, each in enumerate(profile.latencies)
+        if each in fitting and each.sampled in (None, temperature > 0)
+    ]
     return min(
         numbers,
+        default=None,
         key=lambda number: (
             profile.latencies[number].batch_size != batch_size,
             abs(profile.latencies[number].context_tokens - context_tokens),
@@ -101,13 +167,17 @@ def nearest_latency(profile: Profile, temperature: float, batch_size: int, conte
     )
 
 
-def learnt_profile(
+def with_learnt(
     profile: Profile, acceptance: MeasuredAcceptance, before: MeasuredAcceptance, latencies: Mapping[int, StepLatency]
 ) -> Profile:
-    """Return a profile with an acceptance in the place of another, and latencies in the place of those of some numbers."""
+    """Return a profile with an acceptance in the place of another, and latencies in the place of those of some numbers.
+
+    In the place of an acceptance that is none of the profile's own it stands behind them all.
+    """
+    found = tuple(acceptance if each is before else each for each in profile.acceptances)
     return replace(
         profile,
-        acceptances=tuple(acceptance if each is before else each for each in profile.acceptances),
+        acceptances=found if acceptance in found else (*found, acceptance),
         latencies=tuple(latencies.get(number, each) for number, each in enumerate(profile.latencies)),
     )
 

@@ -202,7 +202,7 @@ class Lookups:
 
         Args:
             context_tokens: tokens in the cache.
-            speed: tokens per second of what is in use.
+            speed: tokens per second of the tree in use; 0 where a setting is in use, of which every move matters.
         """
         known = [each for each in self.in_this_text(context_tokens) if self.known(each.way)]
         if not known:

@@ -8,27 +8,23 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from time import perf_counter
 
-from treeopt.adaptation.candidates import Candidates, Choice, measured_request
+from treeopt.adaptation.candidates import Candidates, Choice, measured_request, measured_tree
 from treeopt.adaptation.change import Change
 from treeopt.adaptation.comparison import LEAST_GAIN, LEAST_TEXT_GAIN, Comparison
 from treeopt.adaptation.counts import AgedOutcomes, Visits, told_acceptance
-from treeopt.adaptation.learnt_profile import (
-    learnt_acceptance,
-    learnt_latency,
-    learnt_profile,
-    nearest_acceptance,
-    nearest_latency,
-)
+from treeopt.adaptation.learnt_profile import learnt_profile
+from treeopt.adaptation.looks import Looks
 from treeopt.adaptation.lookups import Lookups, lookups_of_each_length, measured_lookups
 from treeopt.adaptation.own_time import OwnTime
 from treeopt.adaptation.readings import READING_SHARE, SPARING_SHARE, Readings
-from treeopt.adaptation.texts import LEAST_TRIED, TextOutcomes, Variation
+from treeopt.adaptation.texts import LEAST_TRIED, TextOutcomes
 from treeopt.adaptation.times import ExpectedSeconds, StepSamples, StepTimes
+from treeopt.adaptation.variation import Variation
 from treeopt.adaptation.ways import Way, shape_of, take
 from treeopt.arguments import whole
 from treeopt.errors import InvalidValueError
 from treeopt.planner.planning import check_profile
-from treeopt.planner.request import PlanRequest
+from treeopt.planner.request import PlanRequest, Where
 from treeopt.records.profile import Machine, Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.decoding.observer import DecodedStep, Steered, StepSeconds
@@ -40,16 +36,8 @@ HALF_LIFE_STEPS = 384
 """After so many further steps one counts half."""
 TIMES_STEPS = 32
 """The half-life of what steps took."""
-LOOK_STEPS, FIRST_LOOK_STEPS = 32, 4
-"""Steps between two looks at what was counted, and, where something is drafted, before the first one behind a change and in
-a text that is looked at soon; each pause after it is twice as long as the one before."""
 STRETCH_STEPS = 256
 """So much of a long text counts as a text."""
-FIRST_TEXTS, MOST_TEXTS = 2, 32
-"""After so many texts the usual way is compared anew in any case: first, or one after something changed, then twice as many
-each time, and at most."""
-SOON_TEXTS = 4
-"""So many texts behind a change for good are looked at soon."""
 ODD, ODD_AWAY = 2.0, 1.0
 """Standard errors by which a text is off what was expected of it, where ways are compared for it, and where it is drafted
 in another than the usual way."""
@@ -100,11 +88,12 @@ class Recalibration:
         """The decoder's, when it was attached."""
         self.changes: list[Change] = []
         """The latest, oldest first."""
-        self.steps = self.texts = 0
-        """Decoded so far."""
+        self.texts = self._texts_before = self._steps = 0
         self._text: int | None = None
         self._changed = False
         """Whether the next step is the first behind a change."""
+        self._taken: list[StepSeconds] = []
+        """Of the steps since the last look, all in the way in use."""
         self._samples = StepSamples()
         self.time = OwnTime(now_s)
 
@@ -113,6 +102,11 @@ class Recalibration:
         measured = max(each.verify.max_tokens for each in self.profile.step_latencies)
         first = 1 if self._begin_with is None else self._begin_with.max_nodes
         return max(tree.nodes, first, min(ROOM_NODES, measured))
+
+    @property
+    def steps(self) -> int:
+        """Decoded so far."""
+        return self._steps + len(self._taken)
 
     @property
     def reading_s(self) -> float:
@@ -137,48 +131,42 @@ class Recalibration:
                 "re-calibrate the draft model, with begin_with=… for prompt lookup, or leave Recalibration out."
             )
         if self._decoder is None:
-            self._begin(decoder)
+            self._begin(decoder, self._request, self._begin_with)
         else:
             self._begin_text(None)  # its texts are others, whatever their numbers
             take(decoder, self.way)
-            if decoder.sampling != self._sampling:
-                self._forget()
-        self._decoder, self._sampling = decoder, decoder.sampling
         self._readings.attach(decoder)
+        sampled_before, self._decoder, self._sampling = self._sampling, decoder, decoder.sampling
+        if sampled_before not in (None, decoder.sampling):
+            self._sample_otherwise(decoder)
 
     def __call__(self, step: DecodedStep) -> None:
         """Count a step, and now and then look at what was counted."""
-        if step.seconds is not None and step.text != self._text:
+        seconds, told = step.seconds, step.step
+        if seconds is not None and step.text != self._text:
             self._begin_text(step.text)
-        visits, told = self._visits, step.step
+        visits = self._visits
         self._lookups.note(step.text, step.tokens, told.tokens)
         if visits is not None:
             if step.proposal.tree is not visits.tree and step.proposal.tree != visits.tree:
                 return  # of a text that was drafted before the tree changed, or has nothing to draft from yet
             if not told.cut:
-                counts = visits.counts
-                for node in told.path:
-                    counts[node] += 1
+                visits.paths.append(told.path)
         if not self._drafts:
             for node, token in zip(told.path, told.tokens, strict=True):
                 self._readings.note(step.text, step.tokens, token, told.logits, node)
-        seconds = step.seconds
         if seconds is None:
             return
+        self.time.decoding_s += seconds.draft + seconds.verify + seconds.rest
         if self._changed:
             self._changed = False
             self._ways.switch_s += max(0.0, sum(seconds) - self._expected.step)  # in which what was missed is read
-            self.time.decoding_s += sum(seconds)
             return
         if visits is None:  # looking up is part of what was measured beside the target's pass
             seconds = StepSeconds(0.0, seconds.verify, seconds.rest + seconds.draft)
-        self.steps += 1
-        self._since_look += 1
-        self._context += len(step.tokens)
-        self._times.note(seconds, self._expected)
         self._taken.append(seconds)
-        self.time.decoding_s += seconds.draft + seconds.verify + seconds.rest
-        if self._since_look >= self._pause_steps and self.time.may_look:
+        self._context += len(step.tokens)
+        if len(self._taken) >= self._looks.pause_steps and self.time.may_look:
             with self._own_time():
                 self._look()
 
@@ -192,32 +180,40 @@ class Recalibration:
 
         Raises TreeoptError where hardly any step drafted.
         """
+        assert self._decoder is not None  # steps come from one
         self._gather()
-        candidates = self._candidates
-        context, batch_size = candidates.costs.rounded(self._ways.context_tokens), candidates.costs.batch_size
-        before = nearest_acceptance(self.profile, candidates.rule, candidates.temperature, context)
-        acceptance = learnt_acceptance(self._counted.outcomes, before, texts=self.texts)
-        number = nearest_latency(self.profile, candidates.temperature, batch_size, context)
-        latency = learnt_latency(self.profile.latencies[number], self._samples.of_trees(), before.rule)
-        found = learnt_profile(self.profile, acceptance, before, {number: latency})
+        costs = self._candidates.costs
+        found = learnt_profile(
+            self.profile,
+            self._decoder,
+            self._counted.outcomes,
+            self._samples.of_trees(),
+            rule=self._candidates.rule,
+            texts=self.texts - self._texts_before,
+            where=Where(context_tokens=costs.rounded(self._ways.context_tokens), batch_size=costs.batch_size),
+        )
         return replace(found, created=created, tool=tool, machine=machine)
 
-    def _begin(self, decoder: Steered) -> None:
+    def _begin(self, decoder: Steered, request: PlanRequest, begin_with: PromptLookupSetting | None) -> None:
+        """Begin with what was measured, and with a decoder's tree or a setting of prompt lookup."""
         self._candidates = candidates = Candidates(
-            self.profile, measured_request(self.profile, self._request, decoder), decoder.tree, decoder.max_nodes
+            self.profile, measured_request(self.profile, request, decoder), decoder.tree, decoder.max_nodes
         )
         candidates.prepare()
         shape = candidates.depths, candidates.ranks
         self._counted = AgedOutcomes(self._half_life_steps, *shape)
         self._texts = TextOutcomes(Variation.of(candidates.accepted_ranks), *shape)
         self._times = StepTimes(TIMES_STEPS)
-        self._since_look = self._since_stretch = self._since_solved = self._context = 0
-        self._solve_texts, self._soon_texts = FIRST_TEXTS, 0
+        self._since_stretch = self._context = 0
+        self._looks = Looks()
         measured = measured_lookups(self.profile, candidates.costs, candidates.sampling, decoder.max_nodes)
-        settings = lookups_of_each_length(measured, candidates.max_nodes, self._begin_with)
+        settings = lookups_of_each_length(measured, candidates.max_nodes, begin_with)
         self._lookups = Lookups(settings, candidates.costs)
+        if begin_with is not None:
+            self._lookups.check(begin_with)
+            take(decoder, begin_with)
         self._ways = Comparison(
-            candidates, self._texts, self._times, self._lookups, self._first(decoder), self._half_life_steps
+            candidates, self._texts, self._times, self._lookups, begin_with or decoder.tree, self._half_life_steps
         )
         self._take()
         self._readings = Readings(self._expected.step, self._now_s)  # the draft reads faster than the target decodes
@@ -225,38 +221,34 @@ class Recalibration:
         self._compared_tried = 0.0
         """Outcomes of this text when ways were compared for it last."""
 
-    def _forget(self) -> None:
-        """Have what was counted before say nothing of what comes, where texts are sampled otherwise."""
-        self._texts.forget()
-        self._lookups.forget()
-        self._expect_text()
-        self._solve_soon()
-        self._look_soon()
-
-    def _solve_soon(self) -> None:
-        """Compare the usual way anew soon, and look soon at the next texts: something changed."""
-        self._solve_texts, self._soon_texts = 1, self.texts + SOON_TEXTS
-
-    def _first(self, decoder: Steered) -> Way:
-        """Return what drafts at first, and have the decoder draft so; raises InfeasibleError for what was not measured."""
-        if self._begin_with is None:
-            return decoder.tree
-        self._lookups.check(self._begin_with)
-        take(decoder, self._begin_with)
-        return self._begin_with
+    def _sample_otherwise(self, decoder: Steered) -> None:
+        """Go on with the plan for a decoder's sampling, where it was measured; else what was counted says nothing of it."""
+        self._samples, self._texts_before = StepSamples(), self.texts
+        temperature = decoder.sampling.temperature
+        request = replace(self._request, rule=self._candidates.rule, temperature=temperature)
+        measured = self.profile.acceptances_of(rule=request.rule, temperature=temperature)
+        if any(each.sampling == decoder.sampling for each in measured):
+            take(decoder, measured_tree(self.way, measured[0]))
+            self._begin(decoder, request, None)
+            self._readings.attach(decoder)
+            if (choice := self._ways.planned()) is not None:
+                self._change(choice, f"sampling: temperature {temperature:g}, which was measured too")
+        else:
+            self._texts.forget()
+            self._counted.outcomes = self._texts.of_text
+            self._lookups.forget()
+            self._expect_text()
+            self._looks.changed()
+            self._next_text()
 
     def _take(self) -> None:
         """Count the steps that are drafted in the way in use from now on."""
         way = self.way
-        self._taken = self._samples.of(way)
         shape = self._candidates.depths, self._candidates.ranks
         self._visits = Visits(way, *shape) if isinstance(way, TokenTree) else None
         self._drafts = isinstance(way, TokenTree) and way.nodes > 1
-        self._look_soon()
+        self._looks.soon(drafts=self._drafts)
         self._expected: ExpectedSeconds = self._ways.expected()
-
-    def _look_soon(self) -> None:
-        self._pause_steps = FIRST_LOOK_STEPS if self._drafts else LOOK_STEPS
 
     def _begin_text(self, text: int | None) -> None:
         """Count the text that ended among all, and be ready for one that is unlike it; None where none begins yet."""
@@ -265,6 +257,10 @@ class Recalibration:
                 self._end_text()
         self._text = text
         self.texts += text is not None
+
+    def _next_text(self) -> None:
+        if self._looks.next_text() or self._ways.away:
+            self._looks.soon(drafts=self._drafts)
 
     def _end_text(self) -> None:
         self._replay()
@@ -275,8 +271,7 @@ class Recalibration:
         self._compared_tried = 0.0
         if why is not None and self.time.may_look:
             self._solve(why)
-        if self._ways.away or self.texts < self._soon_texts:
-            self._look_soon()
+        self._next_text()
         if self._ways.away:
             self._readings.sooner()
 
@@ -300,11 +295,13 @@ class Recalibration:
 
     def _gather(self) -> None:
         """Add what was counted since the last look, and follow the context."""
-        steps, self._since_look = self._since_look, 0
-        if steps == 0:
+        taken, self._taken = self._taken, []
+        if not taken:
             return
+        steps = len(taken)
+        self._steps += steps
         self._since_stretch += steps
-        self._pause_steps = min(LOOK_STEPS, 2 * self._pause_steps)
+        self._looks.looked()
         if self._visits is not None and self._drafts:
             found = self._visits.take()
         else:
@@ -312,7 +309,8 @@ class Recalibration:
             found = self._readings.read(self._expected_of_text, self.time.decoding_s, share)
         self._texts.add(found, steps, self._expected_of_text)
         self._counted.add(found, steps)
-        self._times.take(self.way, steps, self._expected)
+        self._times.add(self.way, taken, self._expected)
+        self._samples.of(self.way).extend(taken)
         self._ways.context_tokens, self._context = self._context // steps, 0
         self._expected = self._ways.expected()
 
@@ -325,23 +323,20 @@ class Recalibration:
     def _end_stretch(self) -> str | None:
         """Count a text, or so much of a long one, among all; return why ways are to be compared anew, None where not."""
         self._since_stretch = 0
-        self._since_solved += 1
+        due = self._looks.end_stretch()
         changed, of_lookups = self._texts.end_stretch(self._ways.known), self._lookups.end_stretch()
         if changed is not None:
             self._counted.outcomes = self._texts.of_text
-            self._solve_soon()
+            self._looks.changed()
             return f"acceptance: {changed}"
         if of_lookups is not None:
-            self._solve_soon()
+            self._looks.changed()
             return f"texts: {of_lookups}"
-        if self._since_solved >= self._solve_texts:
-            self._solve_texts = min(MOST_TEXTS, 2 * self._solve_texts)
-            return f"{self._since_solved} texts since it was solved last"
-        return None
+        return due
 
     def _solve(self, why: str) -> None:
         """Solve for what all texts are like."""
-        self._since_solved = 0
+        self._looks.solved()
         choice = self._ways.for_all(anew=self.time.may_solve)
         if choice is not None:
             self._change(choice, why)

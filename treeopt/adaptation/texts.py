@@ -7,16 +7,12 @@ however long a text is, it is one text (a random effect; Gelman and Hill, 2007, 
 of the texts that the profile was measured on.
 """
 
-from collections.abc import Sequence
 from math import sqrt
-from typing import NamedTuple
-
-import numpy as np
 
 from treeopt.adaptation.counts import AgedOutcomes, Outcomes, told_acceptance
 from treeopt.adaptation.estimate import SHIFT_SD, Learnt, shifted, signed_surprise, surprise
-from treeopt.arrays import Bool, Float64
-from treeopt.records.accepted_ranks import AcceptedRanks
+from treeopt.adaptation.variation import TextVariation, Variation
+from treeopt.arrays import Float64
 
 TEXT_STEPS = 64
 """Within a text a step counts half after so many further ones: passages differ too."""
@@ -31,47 +27,6 @@ UNCHANGED_SD = 0.5
 """Of the first rank's shift, in log odds, as long as nothing did."""
 LEAST_TRIED = 8.0
 """Outcomes that are worth a stretch."""
-WINDOW = 16
-"""Positions within which outcomes are compared with chance."""
-LEAST_SD = 0.2
-LEAST_VARIANCE = 0.01
-
-
-class Variation(NamedTuple):
-    """How much texts differ, and by how much more outcomes vary within a text than chance has it."""
-
-    sd: float = 0.7
-    """Standard deviation of texts' log odds of acceptance around those of all."""
-    alike: float = 2.0
-    """Outcomes near one another are alike: so many tell what one independent outcome would."""
-
-    @classmethod
-    def of(cls, ranks: AcceptedRanks | None) -> "Variation":
-        """Return that of measured texts, by the method of moments; without two texts of some length what is usual."""
-        texts = [] if ranks is None else [each == 0 for each in ranks.ranks if len(each) >= 2 * WINDOW]
-        shares = np.array([float(each.mean()) for each in texts])
-        p = float(shares.mean()) if len(texts) > 1 else 0.0
-        variance = p * (1 - p)
-        if variance < LEAST_VARIANCE:
-            return cls()
-        alike = _alike(texts)
-        length = float(np.mean([len(each) for each in texts]))
-        between = float(shares.var(ddof=1)) - alike * variance / length
-        return cls(max(LEAST_SD, max(0.0, between) ** 0.5 / variance), alike)
-
-    def independent(self, found: Outcomes, expected: Float64) -> Outcomes:
-        """Return outcomes of one text as the fewer ones, of texts each its own, that tell as much of all texts.
-
-        Args:
-            found: of one text.
-            expected: (D, K), how often each rank is accepted once tried.
-        """
-        tried = float(found.tried[:, 0].sum())  # of first ranks: later ones are tried where these are wrong
-        if tried == 0:
-            return found
-        p = float(found.tried[:, 0] @ expected[:, 0]) / tried
-        share = 1 / (self.alike + tried * self.sd**2 * max(LEAST_VARIANCE, p * (1 - p)))
-        return Outcomes(share * found.tried, share * found.accepted)
 
 
 class OneSided:
@@ -96,13 +51,13 @@ class TextOutcomes:
     """Outcomes of this text and of all.
 
     Args:
-        variation: between and within texts.
+        variation: between and within texts, as it was measured.
         depths: D.
         ranks: K.
     """
 
     def __init__(self, variation: Variation, depths: int, ranks: int) -> None:
-        self.variation = variation
+        self._variation = TextVariation(variation)
         self._none = Outcomes.none(depths, ranks)
         self._text = AgedOutcomes(TEXT_STEPS, depths, ranks)
         self._stretch = self._all = self._none
@@ -111,6 +66,11 @@ class TextOutcomes:
         """Of all texts."""
         self._solved_shift = self._shift
         self._shift_sd = UNCHANGED_SD
+
+    @property
+    def variation(self) -> Variation:
+        """Between and within texts, as far as is known now."""
+        return self._variation.now
 
     @property
     def of_text(self) -> Outcomes:
@@ -140,6 +100,7 @@ class TextOutcomes:
         """
         if self._stretch.tried[:, 0].sum() < LEAST_TRIED:
             return None
+        self._variation.add(self._stretch, known)
         found = self.variation.independent(self._stretch, self.expected(known))
         self._stretch = self._none
         self._all = self._all.plus(found, 0.5 ** (1 / STRETCHES))
@@ -155,6 +116,7 @@ class TextOutcomes:
     def forget(self) -> None:
         """Have what was counted before say nothing of what comes."""
         self._text.outcomes = self._stretch = self._none
+        self._variation.forget()
         self._begin_anew(self._none)
         self._shift = self._none.tried
 
@@ -181,15 +143,3 @@ class TextOutcomes:
     def expected(self, known: Float64) -> Float64:
         """Return (D, K): how often each rank is accepted once tried in a text of which nothing is known yet."""
         return shifted(known, self._shift)
-
-
-def _alike(texts: Sequence[Bool]) -> float:
-    """Return the variance of outcomes within windows of texts beside that of independent ones, at least 1."""
-    squares = variance = 0.0
-    for text in texts:
-        windows = len(text) // WINDOW
-        found = text[: windows * WINDOW].reshape(windows, WINDOW).mean(axis=1)
-        p = float(text.mean())
-        squares += WINDOW * float(((found - p) ** 2).sum())
-        variance += (windows - 1) * p * (1 - p)
-    return max(1.0, squares / variance) if variance > 0 else 1.0

@@ -6,6 +6,7 @@ steps with single trees differ from what is expected of them.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log
 from typing import NamedTuple
@@ -68,22 +69,17 @@ class StepTimes:
 
     def __init__(self, half_life_steps: int) -> None:
         self._half_life_steps = half_life_steps
-        self._sum = [0.0, 0.0]
         self._way: Way | None = None
         self._steps = 0
         self._draft, self._target = AgedSum(), AgedSum()
         self._quotient, self._machine = Level(), Level()
         self._own: dict[Way, float] = {}
 
-    def note(self, seconds: StepSeconds, expected: ExpectedSeconds) -> None:
-        """Count a step."""
-        self._sum[0] += min(seconds.draft, LONGEST * expected.draft)
-        self._sum[1] += min(seconds.verify + seconds.rest, LONGEST * expected.target)
-
-    def take(self, way: Way, steps: int, expected: ExpectedSeconds) -> None:
-        """Add the steps that were noted since, all drafted in one way, to those before."""
-        draft, target = self._sum
-        self._sum[:] = 0.0, 0.0
+    def add(self, way: Way, taken: Sequence[StepSeconds], expected: ExpectedSeconds) -> None:
+        """Add steps that were all drafted in one way."""
+        steps = len(taken)
+        draft = sum(min(each.draft, LONGEST * expected.draft) for each in taken)
+        target = sum(min(each.verify + each.rest, LONGEST * expected.target) for each in taken)
         if way != self._way:
             self._way, self._steps, self._draft, self._target = way, 0, AgedSum(), AgedSum()
             self._quotient.end()

@@ -9,7 +9,7 @@ from tests.runtime.learning.toy import FAST, late
 from tests.support.decoded import PROMPT
 from tests.support.invented_machines import DEPTH, NODES, profile_of, seconds
 from tests.support.toy_distribution import FEW, LENGTH, SAMPLINGS, ToyDistribution
-from treeopt.adaptation import Recalibration, recalibration
+from treeopt.adaptation import Recalibration, looks
 from treeopt.adaptation.comparison import Comparison
 from treeopt.planner import plan
 from treeopt.runtime import Decoder, load_model
@@ -69,7 +69,7 @@ def both(draft, adapting):
 @pytest.fixture
 def restless(monkeypatch):
     """Have every fourth step change the tree."""
-    monkeypatch.setattr(recalibration, "LOOK_STEPS", 4)
+    monkeypatch.setattr(looks, "LOOK_STEPS", 4)
     monkeypatch.setattr(Comparison, "reason", lambda _: "a test")
     return Restless(profile_of(MACHINE, POOR))
 
