@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.drawn import examples
 from treeopt.errors import InvalidValueError
+from treeopt.runtime.models.kv_cache import KVCache
 from treeopt.runtime.models.mask import TreeMask
 from treeopt.trees import TokenTree, level_widths
 
@@ -141,6 +142,20 @@ class TestLengths:
                 for text, path in enumerate(paths):
                     slots = [*range(5), *(5 + offset for offset in path)]
                     assert torch.equal(each[text, :, : len(slots)], was[text, :, slots])
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+    @pytest.mark.parametrize("path", [[0], [0, 1, 2], [0, 2, 5], [0, 1, 5], [0, 5]])
+    def test_one_text_of_several_side_by_side_moves_and_no_other(self, target, path, dtype):
+        texts = KVCache.empty(target.config, 11, 3, rotations=target._rotations, dtype=dtype).texts()
+        store = texts[0].whole._store
+        store.copy_(torch.randn(store.shape))
+        before = store.clone()
+        texts[1].length = 4
+        texts[1].keep(0, path)
+        assert [each.length for each in texts] == [0, 4 + len(path), 0]
+        assert store[:, :, ::2].equal(before[:, :, ::2])
+        slots = [*range(4), *(4 + offset for offset in path)]
+        assert store[:, :, 1, :, : len(slots)].equal(before[:, :, 1, :, slots])
 
     def test_what_stands_behind_each_text_is_wiped(self, target):
         cache = target.new_cache(6, 2)

@@ -1,29 +1,10 @@
-"""Work on several texts: passes that they need at the same time are asked for together."""
+"""What passes over several texts give: the logits of all of them, and those after the last token of each."""
 
+import pytest
 import torch
 
 from treeopt.runtime.models.model import Output, RaggedOutputs, States
-from treeopt.runtime.models.together import PassCall, finish_together, joined_logits
-
-
-def test_a_text_waits_for_the_passes_of_the_others_and_each_is_sent_what_its_own_gives():
-    log = []
-
-    def run(tokens):
-        log.append(tokens.tolist())
-        return Output(tokens + 0.5)
-
-    def work(number, passes):
-        rows = torch.full((number + 1,), float(number))
-        for _ in range(passes):
-            output = yield PassCall(run, rows)
-            rows = output.logits
-        return rows.tolist()
-
-    found = finish_together([work(number, passes) for number, passes in enumerate([1, 3, 0, 2])])
-    assert found == [[0.5], [2.5] * 2, [2.0] * 3, [4.0] * 4]
-    assert log == [[0.0], [1.0] * 2, [3.0] * 4, [1.5] * 2, [3.5] * 4, [2.0] * 2]
-    assert finish_together([]) == []
+from treeopt.runtime.models.together import joined_logits, last_logits
 
 
 def test_the_logits_of_one_pass_are_joined_as_they_are_and_those_of_several_one_after_the_other():
@@ -38,3 +19,14 @@ def test_the_logits_of_one_pass_are_joined_as_they_are_and_those_of_several_one_
             rows = slice((0, 1, 4)[number], (1, 4, 6)[number])
             assert one.states is None if states is None else one.states.last.equal(last[rows])
             assert states is None or one.states.boundaries[1].equal(logits[rows] + 2)
+
+
+@pytest.mark.parametrize("sizes", [[1], [4], [1, 1, 1], [1, 3, 2], [2, 2]])
+def test_the_logits_after_the_last_token_of_each_output(sizes):
+    logits = torch.rand(sum(sizes), 4)
+    together = RaggedOutputs(Output(logits), sizes)
+    for outputs in (together, list(together)):
+        found = last_logits(outputs)
+        assert found.shape == (len(sizes), 4)
+        for text, size in enumerate(sizes):
+            assert found[text].tolist() == logits[sum(sizes[:text]) + size - 1].tolist()

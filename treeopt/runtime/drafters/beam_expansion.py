@@ -1,7 +1,5 @@
 """How a dynamic tree grows: which nodes are fed next, and which of all that were drafted are kept."""
 
-from itertools import chain
-
 from treeopt.runtime.drafters.drafted_nodes import Beams, Candidate, DraftedNodes, Expanded, TextChildren
 from treeopt.trees.dynamic_tree import DynamicTree
 
@@ -44,5 +42,5 @@ class BeamExpansion:
 
     def _take_level(self) -> None:
         """Put the last level in order, and all of it into the pool."""
-        self._level = sorted(chain.from_iterable(self._nodes.drafted))
+        self._level = sorted(self._nodes.drafted)
         self._pool += self._level

@@ -1,9 +1,9 @@
 """How a tree grows best first: which nodes are fed next, and which of all that were drafted are kept."""
 
-from itertools import chain, islice, takewhile
+from itertools import islice, takewhile
 from math import inf
 
-from treeopt.runtime.drafters.drafted_nodes import NOT_FED, Beams, Candidate, DraftedNodes, Expanded, TextChildren
+from treeopt.runtime.drafters.drafted_nodes import Beams, Candidate, DraftedNodes, Expanded, TextChildren
 from treeopt.trees.specexec import SpecExecSetting
 
 
@@ -36,7 +36,7 @@ class BestFirstExpansion:
             return None
         worst = self._pool[-1][0] if self._full else inf
         useful = takewhile(lambda candidate: candidate[0] < worst, self._pool)
-        waiting = (candidate for candidate in useful if self._nodes.fed[candidate[1]] == NOT_FED)
+        waiting = (candidate for candidate in useful if candidate[1] not in self._nodes.fed)
         nodes = list(islice(waiting, self._setting.batch))
         if not nodes:
             return None
@@ -57,8 +57,8 @@ class BestFirstExpansion:
         return len(self._pool) == self._setting.budget - 1
 
     def _keep_best(self) -> None:
-        """Keep the best of the pool and what was drafted last; of siblings, the likeliest come first."""
+        """Keep the best of the pool and what was drafted last."""
         most = -self._setting.least_log_prob, inf
         limit = min(most, self._pool[-1]) if self._full else most
-        better = (takewhile(lambda candidate: candidate <= limit, siblings) for siblings in self._nodes.drafted)
-        self._pool = sorted(chain(self._pool, *better))[: self._setting.budget - 1]
+        better = [candidate for candidate in self._nodes.drafted if candidate <= limit]
+        self._pool = sorted(self._pool + better)[: self._setting.budget - 1]

@@ -11,8 +11,8 @@ from treeopt.arrays import Int64
 from treeopt.runtime.drafters.drafted_nodes import Children
 from treeopt.runtime.drafters.drafter import States, Step
 from treeopt.runtime.models.model import LanguageModel, ModelSizes, Output, TextCache
-from treeopt.runtime.models.passes import Passes, PassNodes, TreePass
-from treeopt.runtime.models.together import PassCall, Passing
+from treeopt.runtime.models.passes import Pass, Passes, PassNodes, TreePass
+from treeopt.runtime.models.together import PassCall, last_logits, run_together
 from treeopt.trees import chain
 
 MOST_READ = 512
@@ -53,8 +53,15 @@ class TextDraft(Protocol):
     def begin(self, tokens: Sequence[int], states: States | None) -> None:
         """Begin a text whose last token is the root; `states` as in `Drafter.begin`."""
 
-    def root_logits(self) -> Passing[Tensor]:
-        """Feed the text up to the root where it was not yet, and return the logits (1, V) after the root."""
+    @property
+    def behind(self) -> bool:
+        """Whether so much of the text was not fed that the next pass over it does not end with the root."""
+
+    def unread(self) -> PassCall:
+        """Return the next pass over what of the text was not fed."""
+
+    def read(self) -> None:
+        """Commit what that pass fed, but for the root."""
 
     def accept(self, step: Step, fed: Sequence[int]) -> None:
         """Move on to a new root; `fed` tells of each node how many were fed in this step before it, -1 for not at all."""
@@ -98,15 +105,24 @@ class DraftModel:
         self.model.prefill(torch.tensor(tokens[:-1], dtype=torch.int64, device=self.model.device), self.cache)
         self.pending = [tokens[-1]]
 
-    def root_logits(self) -> Passing[Tensor]:
-        """Feed what is pending and return the logits (1, V) after its last token, the root."""
-        while len(self.pending) > 2:
-            missed = min(len(self.pending) - 1, MOST_READ)
-            yield self._pass_over_missed(missed)
-            self._commit_pending(missed)
-        output: Output = yield self._pass_over_pending(len(self.pending))
-        self._commit_pending(len(self.pending) - 1)
-        return output.logits[-1:]
+    @property
+    def behind(self) -> bool:
+        """Whether steps drafted nothing: else the root is pending, and at most an accepted leaf before it."""
+        return len(self.pending) > len(self._runs)
+
+    def unread(self) -> PassCall:
+        """Return the next pass over what is pending."""
+        if self.behind:
+            missed = self.pending[: min(len(self.pending) - 1, MOST_READ)]
+            return self._over(missed, self.passes.once(PassNodes.whole(chain(len(missed) - 1))))
+        return self._over(self.pending, self._runs[len(self.pending) - 1])
+
+    def read(self) -> None:
+        """Commit what was pending and is fed, but for the root."""
+        count = min(len(self.pending) - 1, MOST_READ)
+        if count:
+            self.cache.length += count
+            del self.pending[:count]
 
     def accept(self, step: Step, fed: Sequence[int]) -> None:
         """Move on to a new root: keep the fed nodes of the accepted path and remember what was not fed."""
@@ -115,17 +131,26 @@ class DraftModel:
             self.cache.keep(0, kept)
         self.pending[-1:] = [self.root, *step.tokens][len(kept) :]
 
-    def _pass_over_pending(self, count: int) -> PassCall:
-        tokens = torch.from_numpy(np.array(self.pending[:count])).to(self.model.device, non_blocking=True)
-        return PassCall(self._runs[count - 1], tokens)
+    def _over(self, tokens: Sequence[int], run: Pass) -> PassCall:
+        return PassCall(run, torch.from_numpy(np.array(tokens)).to(self.model.device, non_blocking=True))
 
-    def _pass_over_missed(self, count: int) -> PassCall:
-        missed = torch.tensor(self.pending[:count]).to(self.model.device, non_blocking=True)
-        return PassCall(self.passes.once(PassNodes.whole(chain(len(missed) - 1))), missed)
 
-    def _commit_pending(self, count: int) -> None:
-        self.cache.length += count
-        del self.pending[:count]
+def logits_after_roots(drafts: Sequence[TextDraft]) -> Tensor:
+    """Feed texts up to their roots where they were not yet, and return the logits (texts, V) after the roots.
+
+    What they need at the same time is one pass.
+    """
+    while behind := [draft for draft in drafts if draft.behind]:
+        _read(behind)
+    return last_logits(_read(drafts))
+
+
+def _read(drafts: Sequence[TextDraft]) -> list[Output]:
+    """Return what the next pass over each text gives."""
+    outputs = run_together([draft.unread() for draft in drafts])
+    for draft in drafts:
+        draft.read()
+    return outputs
 
 
 def feed(model: LanguageModel, cache: TextCache, tokens: Int64, nodes: PassNodes, *, children: int) -> Children:

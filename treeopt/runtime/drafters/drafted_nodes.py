@@ -6,7 +6,7 @@ No model in sight: log-probabilities and tokens come in pass by pass, and the ho
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import accumulate, count, pairwise
+from itertools import accumulate, chain, count, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -84,14 +84,12 @@ class DraftedNodes:
 
     def __init__(self, root: TextChildren) -> None:
         self._per_node = len(root.tokens[0])
-        self.fed = [0]
-        """Of every node, the place at which it was fed, or NOT_FED."""
+        self.fed = {0: 0}
+        """Of every node that was fed, the place at which it was."""
         self._tokens = [0]
         self._above = [NOT_FED]
         """Of every place, the one of the parent."""
         self._last: Sequence[Candidate] = [(0.0, 0)]
-        self.drafted: list[list[Candidate]] = []
-        """The children of each node fed last, the likeliest first."""
         self.add(root)
 
     def feed(self, nodes: Sequence[Candidate]) -> Beams:
@@ -105,16 +103,15 @@ class DraftedNodes:
 
     def add(self, children: TextChildren) -> None:
         """Add the children of the nodes fed last."""
-        self.drafted = []
-        for (above, _), log_probs, tokens in zip(self._last, *children, strict=True):
-            surprisals = array("f", [above - log_prob for log_prob in log_probs])
-            self.drafted.append(list(zip(surprisals, count(len(self._tokens)), strict=False)))
-            self._tokens += tokens
-        self.fed += [NOT_FED] * (len(self._tokens) - len(self.fed))
+        rows = zip(self._last, children.log_probs, strict=True)
+        surprisals = array("f", [above - log_prob for (above, _), row in rows for log_prob in row])
+        self.drafted: list[Candidate] = list(zip(surprisals, count(len(self._tokens)), strict=False))
+        """The children of the nodes fed last, node after node, the likeliest first."""
+        self._tokens += chain.from_iterable(children.tokens)
 
     def tree(self, kept: Sequence[int]) -> Expanded:
         """Return the tree of the root and some nodes below it, none without its parent; siblings in the order given."""
-        fed = (0, *[self.fed[number] for number in kept])
+        fed = (0, *[self.fed.get(number, NOT_FED) for number in kept])
         order, tree = in_level_order(tuple([(number - 1) // self._per_node for number in kept]), fed)
         tokens = [self._tokens[kept[node - 1]] for node in order[1:]]
         return Expanded(tree, tokens, [fed[node] for node in order])

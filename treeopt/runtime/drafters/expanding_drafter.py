@@ -9,14 +9,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from treeopt.runtime.drafters.draft_model import DraftModel, DraftSource, NewDrafts, TextDraft, likeliest_children
+from treeopt.runtime.drafters.draft_model import (
+    DraftModel,
+    DraftSource,
+    NewDrafts,
+    TextDraft,
+    likeliest_children,
+    logits_after_roots,
+)
 from treeopt.runtime.drafters.drafted_nodes import Beams, Expanded, TextChildren
 from treeopt.runtime.drafters.drafter import NOTHING, Proposal, Scores, States, Step, Wants
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.texts import Texts
 from treeopt.runtime.models.model import LanguageModel, TextCache
 from treeopt.runtime.models.passes import TreePasses
-from treeopt.runtime.models.together import PassCall, finish_together, joined, joined_logits, run_together
+from treeopt.runtime.models.together import PassCall, joined_logits, run_together
 
 NOT_EXPANDED = Expanded(ROOT_ALONE, [], [0])
 
@@ -102,8 +109,7 @@ class ExpandingDrafter(ABC):
 
     def _expanded(self, drafts: Sequence[TextDraft]) -> list[Expanded | None]:
         """Return the tree of each of some texts, None where a distribution is not finite; a pass is one for all of them."""
-        after_roots = joined(finish_together([draft.root_logits() for draft in drafts]))
-        roots = self._children_after(after_roots, [1] * len(drafts))
+        roots = self._children_after(logits_after_roots(drafts), [1] * len(drafts))
         expansions = [self._expansion(root) if root.finite else None for root in roots]
         while True:
             fed = [(number, beams) for number, each in enumerate(expansions) if each and (beams := each.frontier())]

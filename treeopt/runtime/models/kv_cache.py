@@ -1,6 +1,7 @@
 """Keys and values of texts, preallocated, with the tree's nodes behind them and the accepted path moved in place."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +31,9 @@ class KVCache(TextLengths):
         self.batch_size, self.capacity = store.shape[2], store.shape[4]
         super().__init__(self.batch_size)
         self._store = store
+        on_host = store.device.type == "cpu"
+        # what keep moves: bytes on the host, whatever the dtype, because a copy there costs numpy less than torch
+        self._entries: Any = store.view(torch.uint8).numpy() if on_host else store
         self.layers: list[tuple[Tensor, Tensor]] = list(zip(store[0], store[1], strict=True))
         """One (keys, values) pair a layer, each (batch, key_value_heads, capacity, head_size)."""
         self.rotations = rotations  # held here, because a captured graph reads them where they lie
@@ -62,10 +66,10 @@ class KVCache(TextLengths):
 
     @torch.inference_mode()
     def _move(self, text: int, path: Sequence[int]) -> None:
-        length, entries = self.lengths[text], self._store[:, :, text]
+        length, entries = self.lengths[text], self._entries[:, :, text]
         for place, node in enumerate(path):  # in rising order nothing is written over that is still to be moved
             if place != node:
-                entries.select(3, length + place).copy_(entries.select(3, length + node))
+                entries[:, :, :, length + place] = entries[:, :, :, length + node]
 
     @torch.inference_mode()
     def wipe(self) -> None:

@@ -82,6 +82,8 @@ class RaggedOutputs(list[Output]):
     def __init__(self, whole: Output, sizes: list[int]) -> None:
         self.logits = whole.logits
         """Of all rows."""
+        self.sizes = sizes
+        """Rows of each text."""
         logits = whole.logits.split(sizes)
         if whole.states is None:
             super().__init__(map(Output, logits))

@@ -1,7 +1,8 @@
 """Passes over several texts at a time: they run as one, so that weights are read once."""
 
-from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,16 +12,11 @@ from treeopt.runtime.models.passes import Pass, TreePass
 
 
 class PassCall(NamedTuple):
-    """A pass and what it is to be given; the work is sent its `Output`."""
+    """A pass and what it is to be given."""
 
     run: Pass
     tokens: Tensor
     """int64 (rows,)."""
-
-
-Result = TypeVar("Result")
-Passing = Generator[PassCall, Output, Result]
-"""Work on one text that yields the passes that it needs, is sent what each gives, and returns a result."""
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
@@ -31,6 +27,16 @@ def joined(parts: Sequence[Tensor]) -> Tensor:
 def joined_logits(outputs: Sequence[Output]) -> Tensor:
     """Return the logits of outputs one after the other, as they are where one pass gave them."""
     return outputs.logits if isinstance(outputs, RaggedOutputs) else joined([output.logits for output in outputs])
+
+
+def last_logits(outputs: Sequence[Output]) -> Tensor:
+    """Return the logits (outputs, V) after the last token of each output."""
+    if not isinstance(outputs, RaggedOutputs):
+        return joined([output.logits[-1:] for output in outputs])
+    whole = outputs.logits
+    if whole.shape[0] == len(outputs):
+        return whole
+    return whole[[end - 1 for end in accumulate(outputs.sizes)]]
 
 
 def run_together(calls: Sequence[PassCall]) -> list[Output]:
@@ -46,32 +52,3 @@ def run_together(calls: Sequence[PassCall]) -> list[Output]:
     if model is None or not reads_ragged(model):
         return [call.run(call.tokens) for call in calls]
     return model.forward_ragged([run.rows(call.tokens) for run, call in zip(runs, calls, strict=True)], runs[0].wants)
-
-
-def _finish(work: Passing[Result]) -> Result:
-    """Return the result of work on one text."""
-    output: Any = None  # starts it
-    while True:
-        try:
-            call = work.send(output)
-        except StopIteration as end:
-            result: Result = end.value
-            return result
-        output = call.run(call.tokens)
-
-
-def finish_together(works: Sequence[Passing[Result]]) -> list[Result]:
-    """Return the results of work on different texts; passes that texts need at the same time are run together."""
-    if len(works) == 1:
-        return [_finish(works[0])]
-    results: dict[int, Result] = {}
-    sent: dict[int, Any] = dict.fromkeys(range(len(works)))  # None starts them
-    while sent:
-        calls: dict[int, PassCall] = {}
-        for number, output in sent.items():
-            try:
-                calls[number] = works[number].send(output)
-            except StopIteration as end:
-                results[number] = end.value
-        sent = dict(zip(calls, run_together(list(calls.values())) if calls else (), strict=True))
-    return [results[number] for number in range(len(works))]

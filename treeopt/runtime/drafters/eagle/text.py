@@ -13,7 +13,7 @@ from treeopt.runtime.models.kv_cache import KVCache
 from treeopt.runtime.models.mask import TreeMask
 from treeopt.runtime.models.model import Output, states_together
 from treeopt.runtime.models.passes import Pass, PassNodes
-from treeopt.runtime.models.together import Passing
+from treeopt.runtime.models.together import PassCall
 
 
 class EagleText:
@@ -28,6 +28,8 @@ class EagleText:
         capacity: longest text.
         nodes: most nodes fed in a step, the root included.
     """
+
+    behind = False
 
     def __init__(self, head: EagleHead, capacity: int, nodes: int) -> None:
         self.head = head
@@ -55,10 +57,12 @@ class EagleText:
                 self.cache.length = before
             self._pending = [(states.row(before), [self.root])]
 
-    def root_logits(self) -> Passing[Tensor]:
-        """Return what `feed_root` does; a head's passes are its text's own, and wait for no other text's."""
-        yield from ()
-        return self.feed_root()
+    def unread(self) -> PassCall:
+        """Return a pass that is `feed_root`, and no tokens: it reads the target's states, and commits what it read."""
+        return PassCall(lambda _: Output(self.feed_root()), torch.empty(0, dtype=torch.int64))
+
+    def read(self) -> None:
+        """See `TextDraft`; there is nothing left to do."""
 
     def feed_root(self) -> Tensor:
         """Feed the pending slots and return the logits (1, V) after the last, the root's."""
