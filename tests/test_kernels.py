@@ -58,13 +58,39 @@ def verified():
         draft, target = rng.dirichlet(np.full(7, 0.5), (2, tree.nodes))
         residual, acceptance = np.zeros((len(nodes), 7)), np.ones(tree.nodes)
         getattr(on_host, rule)(nodes, tokens, draft, target, residual, acceptance)
-        shares, after = np.array([0.0, 0.4, 1.0, 0.4]), np.zeros(4, np.int64)
-        on_host.quantiles(residual, np.array([0, 0, 0, -1]), target, np.array([0, 0, 0, tree.nodes - 1]), shares, after)
-        found += [residual, acceptance, after]
+        nothing = np.zeros(7)
+        after = [on_host.quantile(each, share) for each in (*residual, *target, nothing) for share in (0.0, 0.4, 1.0)]
+        found += [residual, acceptance, np.array(after)]
     return found
 
 
-WORK = {"treeopt.solver.kernels": solved, "treeopt.runtime.rules.on_host": verified}
+def ended():
+    """Return where the paths of two texts end, by every selection, with something left after them and without."""
+    from treeopt.runtime.rules import ends_on_host
+
+    tree, rng = level_widths([3, 4, 2]), np.random.default_rng(0)
+    internal = tree.child_counts > 0
+    rows = np.where(internal, internal.cumsum() - 1, -1)
+    order = np.arange(tree.nodes)[::-1]
+    walk = np.array([tree.parents, tree.first_child, tree.child_counts, order, tree.depth, rows], np.int64).T.copy()
+    found = []
+    for select in (ends_on_host.top_down, ends_on_host.leaves_first, ends_on_host.longest):
+        for left, by_level in ((0.0, False), (1.0, True)):
+            acceptance, target = rng.random((2, tree.nodes)), rng.dirichlet(np.ones(7), (2, tree.nodes))
+            acceptance[:, 0] = 1.0
+            residual, noise = left * rng.random((2, internal.sum(), 7)), rng.random((2, tree.nodes + 1))
+            ends = np.zeros((2, 3), np.int64)
+            select(walk, acceptance, noise, ends)
+            ends_on_host.tokens_after(walk, target, residual, noise, by_level, ends)
+            found.append(ends)
+    return found
+
+
+WORK = {
+    "treeopt.solver.kernels": solved,
+    "treeopt.runtime.rules.on_host": verified,
+    "treeopt.runtime.rules.ends_on_host": ended,
+}
 """For each module with compiled loops, what all of them are called for."""
 
 

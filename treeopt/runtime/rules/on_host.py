@@ -110,26 +110,6 @@ def _in_turn(
 
 
 @njit(cache=True)
-def quantiles(residual: Float64, rows: Int64, target: Floats, nodes: Int64, shares: Float64, tokens: Int64) -> None:
-    """Write the token after each of some paths to `tokens`, V where nothing is left.
-
-    Args:
-        residual: see above.
-        rows: int64 (k,), of each path's last node there, -1 for a leaf, after which the target's distribution stands.
-        target: float (n, V).
-        nodes: int64 (k,), the last nodes.
-        shares: float64 (k,), see `quantile`.
-        tokens: int64 (k,).
-    """
-    for path in range(len(nodes)):
-        row = rows[path]
-        if row < 0:
-            tokens[path] = quantile(target[nodes[path]], shares[path])
-        else:
-            tokens[path] = quantile(residual[row], shares[path])
-
-
-@njit(cache=True)
 def quantile(distribution: Floats, share: float) -> int:
     """Return the first token up to which more than a share of a distribution lies, V if there is none."""
     left = 0.0

@@ -59,6 +59,14 @@ class Rule:
         return loop
 
     @property
+    def last_nodes_on_host(self) -> Callable[..., None]:
+        """What its selection says, as a loop over the host's memory; see `treeopt.runtime.rules.ends_on_host`."""
+        from treeopt.runtime.rules import ends_on_host
+
+        loop: Callable[..., None] = getattr(ends_on_host, self.selection.loop)
+        return loop
+
+    @property
     def lossless(self) -> bool:
         """Whether the text follows the target's distribution."""
         return self.name not in LOSSY_RULES

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -38,6 +38,9 @@ class Walk:
 class Selection(Protocol):
     """How tested nodes make an accepted path."""
 
+    loop: ClassVar[str]
+    """Name of what does the same in `treeopt.runtime.rules.ends_on_host`."""
+
     def last_node(self, walk: Walk, acceptance: Sequence[float], noise: Sequence[float]) -> int:
         """Return the last node of the accepted path; `noise` is uniform on [0, 1), a number per node."""
 
@@ -48,6 +51,8 @@ class Selection(Protocol):
 @dataclass(frozen=True, slots=True)
 class TopDown:
     """From the root down: the first child that is accepted, as long as there is one."""
+
+    loop: ClassVar[str] = "top_down"
 
     def last_node(self, walk: Walk, acceptance: Sequence[float], noise: Sequence[float]) -> int:
         """See `Selection`."""
@@ -73,6 +78,8 @@ class TopDown:
 class LeavesFirst:
     """From the leaves up: the first node that is accepted, all below it tested before it."""
 
+    loop: ClassVar[str] = "leaves_first"
+
     def last_node(self, walk: Walk, acceptance: Sequence[float], noise: Sequence[float]) -> int:
         """See `Selection`."""
         return next(node for node in walk.leaves_first if noise[node] < acceptance[node])
@@ -93,6 +100,8 @@ class LeavesFirst:
 @dataclass(frozen=True, slots=True)
 class Longest:
     """The longest path whose likelihood is not 0, in a tie the likeliest; there is no chance in it."""
+
+    loop: ClassVar[str] = "longest"
 
     def last_node(self, walk: Walk, acceptance: Sequence[float], noise: Sequence[float]) -> int:  # noqa: ARG002
         """See `Selection`."""

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from treeopt.arrays import Float64
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.models.finite import all_finite
 from treeopt.runtime.rules import Rule, rule_named
 from treeopt.runtime.rules.sample_children import check_counts, check_finite, places
 from treeopt.runtime.rules.selection import Walk
@@ -147,16 +146,12 @@ class Verifier:
         self.texts = texts
         self._rule = rule
         self._walk = Walk(tree)
-        self._nodes, self._vocabulary = tree.nodes, vocabulary
         on_host = device.type == "cpu" if on_host is None else on_host
         self._verifier = (HostVerifier if on_host else DeviceVerifier)(rule, tree, vocabulary, device, texts)
-        self._rows = {parent: row for row, parent in enumerate(self._verifier.parents)}
-        self._numbers = torch.ones(2, texts * tree.nodes, dtype=torch.float64, device=device)
+        self._acceptance = torch.ones(texts * tree.nodes, dtype=torch.float64, device=device)
         self._noise = torch.ones(texts, tree.nodes + 1, dtype=torch.float64, device=device)
         self._noise_by_text = self._noise.unbind()
-        self._whole: tuple[Tensor, ...] = tuple(self._numbers)
-        """Acceptance and entries of every node."""
-        self._tested = self._whole
+        self._tested = self._acceptance
         self._target = self._verifier.residual
 
     def test(self, tokens: Tensor, draft_probs: Tensor | None, target_probs: Tensor) -> Tensor:
@@ -165,14 +160,10 @@ class Verifier:
         Arguments as for `verify`, of as many texts as are tested; `draft_probs` may be None for rules whose drafts are
         not random.
         """
-        self._target = target_probs
-        count = tokens.shape[0]
-        whole = count == self._numbers.shape[1]
-        self._tested = self._whole if whole else tuple(each[:count] for each in self._whole)
-        acceptance, entries = self._tested
-        acceptance.fill_(1.0)
-        self._verifier(tokens, draft_probs, target_probs, acceptance, entries)
-        return acceptance
+        self._target, count = target_probs, tokens.shape[0]
+        self._tested = self._acceptance if count == self._acceptance.shape[0] else self._acceptance[:count]
+        self._verifier(tokens, draft_probs, target_probs, self._tested)
+        return self._tested
 
     def verdict(self, generator: torch.Generator | None) -> Verdict:
         """Return the accepted path of what was tested last, and the token after it."""
@@ -180,62 +171,21 @@ class Verifier:
 
     def verdicts(self, generators: Sequence[torch.Generator | None]) -> list[Verdict]:
         """Return the accepted path of each text that was tested last, and the token after it, by the noise of each."""
-        found, lasts, uniforms = [], [], []
-        for text, (last, uniform, entries) in enumerate(self._selected(generators)):
-            path = self._walk.path(last)
-            finite = all_finite(entries if self._rule.by_level else [entries[node] for node in path])
-            found.append((path, finite))
-            lasts.append(text * self._nodes + last)
-            uniforms.append(uniform)
-        tokens = self._tokens_after(lasts, uniforms)
-        return [Verdict(path, token, finite) for (path, finite), token in zip(found, tokens, strict=True)]
-
-    def last_node(self, generator: torch.Generator | None) -> tuple[int, float]:
-        """Return the last node of the accepted path of what was tested last, and a number for `token_after`."""
-        last, uniform, _ = self._selected([generator])[0]
-        return last, uniform
-
-    def _selected(self, generators: Sequence[torch.Generator | None]) -> list[tuple[int, float, list[float]]]:
-        """Return, of each text, the last node of the accepted path, a uniform number, and an entry of each distribution."""
         for row, generator in zip(self._noise_by_text, generators, strict=False):
             row.uniform_(generator=generator)
-        acceptance, entries, uniform = _lists(*self._tested, self._noise.view(-1))
-        each = self._nodes + 1
-        noise = [uniform[text * each : (text + 1) * each] for text in range(len(generators))]
-        found = []
-        for text, numbers in enumerate(noise):
-            nodes = slice(text * self._nodes, (text + 1) * self._nodes)
-            last = self._rule.selection.last_node(self._walk, acceptance[nodes], numbers)
-            found.append((last, numbers[-1], entries[nodes]))
-        return found
+        ends = self._verifier.ends(self._target, self._tested, self._noise[: len(generators)])
+        return [Verdict(self._walk.path(node), token, finite) for node, token, finite in ends]
 
     def token_after(self, node: int, uniform: float) -> int:
         """Return the token after a path that ends at a node, given a number that is uniform on [0, 1)."""
-        return self._tokens_after([node], [uniform])[0]
-
-    def _tokens_after(self, nodes: Sequence[int], uniforms: Sequence[float]) -> list[int]:
-        tokens = self._verifier.quantiles(self._target, nodes, [self._rows.get(node, -1) for node in nodes], uniforms)
-        for place, token in enumerate(tokens):
-            if token == self._vocabulary:
-                # nothing is left: draft and target are alike, and rounding rejected all the same
-                whole = self._verifier.quantile(self._target[nodes[place]].double(), uniforms[place])
-                tokens[place] = min(whole, self._vocabulary - 1)
-        return tokens
+        return self._verifier.token_after(self._target, node, uniform)
 
     def distribution_after(self, node: int) -> Tensor:
         """Return float64 (V,), up to a factor: the distribution of the token after a path that ends at a node."""
-        row = self._rows.get(node)
+        row = self._verifier.rows.get(node)
         distribution: Tensor = self._target[node].double() if row is None else self._verifier.residual[row]
         return distribution
 
     def reach(self) -> Float64:
         """Return float64 (n,): the probability that the path accepted of what was tested last holds each node."""
-        return self._rule.selection.reach(self._walk, self._tested[0].tolist())
-
-
-def _lists(*tensors: Tensor) -> list[list[float]]:
-    """Return tensors of one dimension as lists; a device is waited for once."""
-    if tensors[0].device.type == "cpu":
-        return [each.tolist() for each in tensors]
-    sizes = [each.shape[0] for each in tensors]
-    return [each.tolist() for each in torch.cat(tensors).cpu().split(sizes)]
+        return self._rule.selection.reach(self._walk, self._tested.tolist())
