@@ -15,7 +15,7 @@ from treeopt.errors import InvalidValueError
 from treeopt.runtime import DraftingDecoder, Sampling, load_model
 from treeopt.runtime.drafters.best_first import SpecExecDrafter, SpecExecSetting
 from treeopt.runtime.drafters.best_first_expansion import BestFirstExpansion
-from treeopt.runtime.drafters.drafted_nodes import Children
+from treeopt.runtime.drafters.drafted_nodes import TextChildren
 from treeopt.runtime.models.kv_cache import KVCache
 
 EVEN = Sampling(1.0)
@@ -65,9 +65,7 @@ def grown(children_after, setting):
     """Return the path of every node that the expansion keeps, the root's empty one first, and how many passes it took."""
 
     def children(paths):
-        found = Children(*(np.array(part) for part in zip(*map(children_after, paths), strict=True)))
-        (drafted,) = found.split([len(paths)])
-        return drafted
+        return TextChildren(*(np.array(part).tolist() for part in zip(*map(children_after, paths), strict=True)))
 
     expansion, fed, passes = BestFirstExpansion(setting, children([()])), [()], 1
     while passes < setting.max_depth and (frontier := expansion.frontier()) is not None:

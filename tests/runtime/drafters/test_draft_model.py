@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from treeopt.runtime.drafters.draft_model import DraftModel, logits_after_roots
+from treeopt.runtime.drafters.draft_model import DraftModel, outputs_at_roots
 from treeopt.runtime.models.passes import TreePasses
+from treeopt.runtime.models.together import last_logits
 
 TEXTS = [[5], [3, 1, 4, 1, 5, 9], [2, 7, 1], [8, 2, 8, 1, 8, 2, 8, 4, 5, 9, 0, 4]]
 MISSED = [0, 2, 1, 9]
@@ -23,11 +24,11 @@ def drafts(draft):
 
 def test_the_logits_are_those_after_each_whole_text(draft, drafts, logits_after, monkeypatch):
     monkeypatch.setattr("treeopt.runtime.drafters.draft_model.MOST_READ", 4)
-    found = logits_after_roots(drafts).cpu()
+    found = last_logits(outputs_at_roots(drafts)).cpu()
     for row, text, at in zip(found, TEXTS, drafts, strict=True):
         torch.testing.assert_close(row, logits_after(draft, text), atol=1e-4, rtol=1e-4)
         assert (at.cache.length, at.pending, at.root) == (len(text) - 1, text[-1:], text[-1])
-    again = logits_after_roots(drafts).cpu()  # nothing but the roots is fed
+    again = last_logits(outputs_at_roots(drafts)).cpu()  # nothing but the roots is fed
     torch.testing.assert_close(again, found, atol=1e-4, rtol=1e-4)
 
 
@@ -41,6 +42,6 @@ def test_what_texts_need_at_the_same_time_is_one_pass(draft, drafts, monkeypatch
     monkeypatch.setattr(
         draft, "forward", lambda tokens, *a, **k: alone.append(len(tokens)) or forward_one(tokens, *a, **k)
     )
-    logits_after_roots(drafts)
+    outputs_at_roots(drafts)
     assert fed == [[2, 4], [1, 1, 2, 2]]  # two texts are behind; then the fourth still is
     assert alone == [4]

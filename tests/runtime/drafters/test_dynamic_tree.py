@@ -10,7 +10,7 @@ from tests.support.slow_beam_expansion import children_of, own, paths_of, slow_t
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import DynamicDecoder, DynamicDrafter, Sampling, load_model
 from treeopt.runtime.drafters.beam_expansion import BeamExpansion
-from treeopt.runtime.drafters.drafted_nodes import Children, TextChildren
+from treeopt.runtime.drafters.drafted_nodes import TextChildren
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
 
 EVEN = Sampling(1.0)
@@ -114,8 +114,7 @@ class TestTies:
 
         def children(paths):
             found = [children_after(path) for path in paths]
-            (drafted,) = Children(*(np.array(part) for part in zip(*found, strict=True))).split([len(paths)])
-            return drafted
+            return TextChildren(*(np.array(part).tolist() for part in zip(*found, strict=True)))
 
         expansion, paths = BeamExpansion(tree, children([()])), [()]
         for _ in range(depth - 1):

@@ -12,7 +12,7 @@ from treeopt.runtime.drafters.drafted_nodes import Children
 from treeopt.runtime.drafters.drafter import States, Step
 from treeopt.runtime.models.model import LanguageModel, ModelSizes, Output, TextCache
 from treeopt.runtime.models.passes import Pass, Passes, PassNodes, TreePass
-from treeopt.runtime.models.together import PassCall, last_logits, run_together
+from treeopt.runtime.models.together import PassCall, run_together
 from treeopt.trees import chain
 
 MOST_READ = 512
@@ -135,14 +135,14 @@ class DraftModel:
         return PassCall(run, torch.from_numpy(np.array(tokens)).to(self.model.device, non_blocking=True))
 
 
-def logits_after_roots(drafts: Sequence[TextDraft]) -> Tensor:
-    """Feed texts up to their roots where they were not yet, and return the logits (texts, V) after the roots.
+def outputs_at_roots(drafts: Sequence[TextDraft]) -> list[Output]:
+    """Feed texts up to their roots where they were not yet; the last row of each output is the root's.
 
     What they need at the same time is one pass.
     """
     while behind := [draft for draft in drafts if draft.behind]:
         _read(behind)
-    return last_logits(_read(drafts))
+    return _read(drafts)
 
 
 def _read(drafts: Sequence[TextDraft]) -> list[Output]:
@@ -156,10 +156,11 @@ def _read(drafts: Sequence[TextDraft]) -> list[Output]:
 def feed(model: LanguageModel, cache: TextCache, tokens: Int64, nodes: PassNodes, *, children: int) -> Children:
     """Feed nodes of a tree to a draft model and return so many of the likeliest tokens after each."""
     run = TreePass(model, cache, nodes, capacity=cache.length)
-    return likeliest_children(run(torch.from_numpy(tokens).to(model.device)).logits, children)
+    log_probs, following = likeliest_children(run(torch.from_numpy(tokens).to(model.device)).logits, children)
+    return Children(log_probs.cpu().numpy(), following.cpu().numpy())
 
 
-def likeliest_children(logits: Tensor, count: int) -> Children:
-    """Return so many of the likeliest tokens after each of some nodes, with their log-probabilities at temperature 1."""
+def likeliest_children(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return float32 (m, count), the log-probabilities at temperature 1 of the likeliest tokens after m nodes, and these."""
     log_probs, tokens = logits.float().log_softmax(-1).topk(count)
-    return Children(log_probs.cpu().numpy(), tokens.cpu().numpy())
+    return log_probs, tokens

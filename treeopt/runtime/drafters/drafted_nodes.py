@@ -6,7 +6,7 @@ No model in sight: log-probabilities and tokens come in pass by pass, and the ho
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import accumulate, chain, count, pairwise
+from itertools import chain, count
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +34,10 @@ class TextChildren(NamedTuple):
         """Whether all distributions are; in one that is not, everything is NaN."""
         return all_finite([row[0] for row in self.log_probs])
 
+    def last(self) -> "TextChildren":
+        """Return those of the node fed last."""
+        return TextChildren(self.log_probs[-1:], self.tokens[-1:])
+
 
 class Children(NamedTuple):
     """The likeliest tokens after each of m nodes, the likeliest first."""
@@ -47,12 +51,6 @@ class Children(NamedTuple):
     def finite(self) -> bool:
         """Whether all distributions are; in one that is not, everything is NaN."""
         return all_finite(self.log_probs[:, 0].tolist())
-
-    def split(self, sizes: Sequence[int]) -> list[TextChildren]:
-        """Return those of the first so many nodes, then those of the next."""
-        log_probs, tokens = self.log_probs.tolist(), self.tokens.tolist()
-        edges = pairwise(accumulate(sizes, initial=0))
-        return [TextChildren(log_probs[start:stop], tokens[start:stop]) for start, stop in edges]
 
 
 class Beams(NamedTuple):

@@ -3,11 +3,11 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from treeopt.runtime.drafters.draft_model import (
     DraftModel,
@@ -15,13 +15,13 @@ from treeopt.runtime.drafters.draft_model import (
     NewDrafts,
     TextDraft,
     likeliest_children,
-    logits_after_roots,
+    outputs_at_roots,
 )
 from treeopt.runtime.drafters.drafted_nodes import Beams, Expanded, TextChildren
 from treeopt.runtime.drafters.drafter import NOTHING, Proposal, Scores, States, Step, Wants
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.texts import Texts
-from treeopt.runtime.models.model import LanguageModel, TextCache
+from treeopt.runtime.models.model import LanguageModel, Output, TextCache
 from treeopt.runtime.models.passes import TreePasses
 from treeopt.runtime.models.together import PassCall, joined_logits, run_together
 
@@ -109,15 +109,14 @@ class ExpandingDrafter(ABC):
 
     def _expanded(self, drafts: Sequence[TextDraft]) -> list[Expanded | None]:
         """Return the tree of each of some texts, None where a distribution is not finite; a pass is one for all of them."""
-        roots = self._children_after(logits_after_roots(drafts), [1] * len(drafts))
+        roots = [each.last() for each in self._children_after(outputs_at_roots(drafts))]
         expansions = [self._expansion(root) if root.finite else None for root in roots]
         while True:
             fed = [(number, beams) for number, each in enumerate(expansions) if each and (beams := each.frontier())]
             if not fed:
                 return [each.best() if each else None for each in expansions]
             outputs = run_together([self._pass(drafts[number], beams) for number, beams in fed])
-            below = self._children_after(joined_logits(outputs), [len(beams.tokens) for _, beams in fed])
-            for (number, _), children in zip(fed, below, strict=True):
+            for (number, _), children in zip(fed, self._children_after(outputs), strict=True):
                 each = expansions[number]
                 if each and children.finite:
                     each.add(children)
@@ -127,9 +126,11 @@ class ExpandingDrafter(ABC):
     def _pass(self, draft: TextDraft, beams: Beams) -> PassCall:
         return PassCall(draft.passes.once(beams.nodes), torch.from_numpy(beams.tokens).to(self._model.device))
 
-    def _children_after(self, logits: Tensor, nodes: Sequence[int]) -> list[TextChildren]:
-        """Return the likeliest tokens after so many nodes of each text, given the logits after all of them."""
-        return likeliest_children(logits, self._children).split(nodes)
+    def _children_after(self, outputs: Sequence[Output]) -> list[TextChildren]:
+        """Return the likeliest tokens after the nodes that each output is of."""
+        log_probs, tokens = (each.tolist() for each in likeliest_children(joined_logits(outputs), self._children))
+        edges = pairwise(accumulate((output.logits.shape[0] for output in outputs), initial=0))
+        return [TextChildren(log_probs[start:stop], tokens[start:stop]) for start, stop in edges]
 
     def _proposal(self, at: _Text, expanded: Expanded | None) -> Proposal:
         found = NOT_EXPANDED if expanded is None else expanded

@@ -8,14 +8,14 @@ from torch import Tensor
 
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.draft_levels import DraftBuffers, TreeDrafts, fed_before, level_nodes
-from treeopt.runtime.drafters.draft_model import DraftModel, DraftSource, NewDrafts, TextDraft, logits_after_roots
+from treeopt.runtime.drafters.draft_model import DraftModel, DraftSource, NewDrafts, TextDraft, outputs_at_roots
 from treeopt.runtime.drafters.drafter import NOTHING, Proposal, Scores, States, Step, Wants
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.texts import Texts
 from treeopt.runtime.models.graphs import GraphPool, passes_over
 from treeopt.runtime.models.model import LanguageModel, caches_of_texts
 from treeopt.runtime.models.passes import PassNodes, TreePass
-from treeopt.runtime.models.together import PassCall, joined_logits, run_together
+from treeopt.runtime.models.together import PassCall, joined_logits, last_logits, run_together
 from treeopt.runtime.rules import Rule
 from treeopt.trees import TokenTree, chain
 
@@ -95,7 +95,7 @@ class FilledTreeDrafter:
         into.begin([each.draft.root for each in filled], noise)
         if into.levels:
             first, *below = into.levels
-            first.fill(logits_after_roots([each.draft for each in filled]), noise)
+            first.fill(last_logits(outputs_at_roots([each.draft for each in filled])), noise)
             for number, level in enumerate(below, start=1):
                 passes = zip(filled, level.fed(), strict=True)
                 outputs = run_together([PassCall(each.runs[number], tokens) for each, tokens in passes])
