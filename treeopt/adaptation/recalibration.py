@@ -340,6 +340,7 @@ class Recalibration:
         choice = self._ways.for_all(anew=self.time.may_solve)
         if choice is not None:
             self._change(choice, why)
+            self._expect_text()
 
     def _follow_text(self) -> None:
         """Have this text drafted in a way of its own where it is unlike the others, and in the usual one where it is not."""
