@@ -235,3 +235,17 @@ def test_a_tree_that_is_returned_as_faster_was_replayed():
     ways = [each.way for each in faster]
     assert set(ways) - before
     assert set(ways) <= set(candidates._factors)
+
+
+def test_after_a_change_that_all_texts_ask_for_this_text_is_compared_with_what_is_known_of_it_then():
+    decoder, recalibration = begun(measured(np.random.default_rng(0), GOOD), GOOD, 3)
+    for _ in range(20):
+        decoder.decode_texts(recalibration, [BAD], 150)
+        before = len(recalibration.changes)
+        decoder.decode_texts(recalibration, [BAD], 1)  # the text before it ends now
+        if len(recalibration.changes) > before and not recalibration.changes[-1].why.startswith("this text"):
+            break
+    else:
+        pytest.fail("nothing changed for good")
+    known = recalibration._texts.this_text(recalibration._ways.known).expected
+    assert np.allclose(recalibration._expected_of_text, known)
