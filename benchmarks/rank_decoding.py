@@ -6,6 +6,7 @@ time that is real.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import takewhile
 from math import exp
@@ -23,7 +24,7 @@ from treeopt.arrays import Float64
 from treeopt.methods.drift import RULE
 from treeopt.planner import PlanRequest
 from treeopt.records.profile import Profile
-from treeopt.records.sampling import GREEDY
+from treeopt.records.sampling import GREEDY, Sampling, draft_sampling_of
 from treeopt.runtime.decoding.observer import DecodedStep, StepSeconds
 from treeopt.runtime.drafters.drafter import Drafter, Proposal, Step
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
@@ -80,10 +81,9 @@ class RankDecoder:
 
     takes_trees = True
     max_nodes = ROOM_NODES
-    rule = rule_named("target")
-    """Ranks say everything, as they do of tokens that are given to the draft model."""
+    rule = replace(rule_named("target"), name=RULE)
+    """Ranks say everything, as they do of tokens that are given; they are those of the rule that was measured."""
     sampling = draft_sampling = GREEDY
-    """The first may be set to another before re-calibration is attached again."""
 
     def __init__(self, target: LanguageModel, way: Way) -> None:
         self.target = target
@@ -93,7 +93,12 @@ class RankDecoder:
         self._reading_s = 0.0
         take(self, way)
         self.changed = False
+
         """Whether the next step is the first behind a change."""
+
+    def sample(self, sampling: Sampling) -> None:
+        """Have texts sampled in a way, before re-calibration is attached again."""
+        self.sampling, self.draft_sampling = sampling, draft_sampling_of(sampling, None)
 
     @property
     def way(self) -> Way:

@@ -222,12 +222,12 @@ def gains(stream: RankStream, target: LanguageModel, effort: DriftEffort, seed: 
     decoder = RankDecoder(target, plan)
     begin_with = None if isinstance(plan, TokenTree) else plan
     recalibration = Recalibration(stream.before.profile, request, begin_with=begin_with, now_s=decoder.now_s)
-    decoder.sampling = stream.before.sampling
+    decoder.sample(stream.before.sampling)
     recalibration.attach(decoder)
 
     def observer(step: DecodedStep) -> None:
         if step.text >= change > 0 and decoder.sampling != stream.behind.sampling:  # as another decoder would have it
-            decoder.sampling = stream.behind.sampling
+            decoder.sample(stream.behind.sampling)
             recalibration.attach(decoder)
             decoder.changed = False
         recalibration(step)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.support.invented_machines import DEPTH, NODES, acceptance, profile_of, seconds
+from tests.support.invented_machines import DEPTH, NODES, at_temperature, profile_of, seconds
 from tests.support.measured_lookup import SETTINGS, with_lookups
 from tests.support.planner_oracles import every_speedup
 from tests.support.simulated_decoding import VOCABULARY, TextDecoder
@@ -19,6 +19,7 @@ from treeopt.errors import InfeasibleError
 from treeopt.planner import PlanRequest, Where, plan
 from treeopt.planner.drafted import decoded_at
 from treeopt.planner.drafter_models import setting_predictions
+from treeopt.records.sampling import GREEDY
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter, PromptLookupSetting
 from treeopt.trees import chain
 
@@ -27,7 +28,7 @@ MIDDLE = [[0.5, 0.2, 0.1, 0.05]] * DEPTH
 BAD = [[0.1, 0.05, 0.02, 0.01]] * DEPTH
 MACHINE = seconds(lambda n: 0.9 + 0.05 * n, lambda w: 0.12 + 0.01 * w, 0.05)
 BESIDE_S = 0.01
-SAMPLING = acceptance(MIDDLE).sampling
+SAMPLING = GREEDY
 
 
 def ordinary(tokens, seed=0):
@@ -41,7 +42,8 @@ def repeating(tokens, period=61):
 def measured(table=MIDDLE, machine=MACHINE):
     """Return a profile whose prompt lookup was measured along ordinary text."""
     texts = [ordinary(200, seed) for seed in range(1, 7)]
-    return with_lookups(profile_of(machine, table), SETTINGS, texts, machine, max_nodes=NODES, beside_s=BESIDE_S)
+    profile = at_temperature(profile_of(machine, table), 0.0)
+    return with_lookups(profile, SETTINGS, texts, machine, max_nodes=NODES, beside_s=BESIDE_S)
 
 
 def begun(source, *, table=MIDDLE, profile=None, tree=None, seed=0, **asked):

@@ -12,6 +12,7 @@ from tests.support.invented_machines import (
     NODES,
     Seconds,
     acceptance,
+    at_temperature,
     latency,
     profile,
     profile_of,
@@ -21,6 +22,7 @@ from tests.support.planner_oracles import every_speedup, speedup
 from tests.support.simulated_decoding import SimulatedDecoder
 from treeopt.adaptation import Recalibration
 from treeopt.adaptation.candidates import Choice
+from treeopt.adaptation.estimate import SHIFT_SD
 from treeopt.adaptation.looks import FIRST_LOOK_STEPS, LOOK_STEPS, SOON_TEXTS
 from treeopt.adaptation.own_time import HEAD_START_S, OWN_SHARE
 from treeopt.adaptation.readings import READING_SHARE
@@ -28,6 +30,7 @@ from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.planner import PlanRequest, Where, plan
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
+from treeopt.runtime.rules import rule_named
 from treeopt.trees import chain
 
 GOOD = [[0.8, 0.08, 0.03, 0.01]] * DEPTH
@@ -37,8 +40,13 @@ MACHINE = seconds(lambda n: 0.9 + 0.05 * n, lambda w: 0.12 + 0.01 * w, 0.05)
 DRAFTS_DEAR = MACHINE._replace(draft=[4 * each for each in MACHINE.draft])
 
 
-def begun(profile, table, machine, *, seed=0, tree=None, temperature=0.0, **asked):
-    """Return a decoder with a plan's tree, and its re-calibration on a clock that stands still."""
+def begun(profile, table, machine, *, seed=0, tree=None, temperature=0.0, measured_at=None, **asked):
+    """Return a decoder with a plan's tree, and its re-calibration on a clock that stands still.
+
+    One acceptance of a profile is taken to be measured at the decoder's temperature, unless another is named.
+    """
+    if len(profile.acceptances) == 1:
+        profile = at_temperature(profile, temperature if measured_at is None else measured_at)
     tree = tree or plan(profile, NODES).choice.tree
     decoder = SimulatedDecoder(tree, table, machine, max_nodes=NODES, temperature=temperature, seed=seed)
     recalibration = Recalibration(profile, now_s=lambda: 0.0, **asked)
@@ -113,6 +121,15 @@ def test_a_change_is_told_with_its_reason_and_what_is_predicted():
     assert "of first children in place of" in line["why"]
     assert line["from"]["parents"] == decoder.trees[0].parents.tolist()
     assert line["predicted_gain"] > 0.02
+
+
+@pytest.mark.parametrize("tree", [chain(0), chain(3)])
+def test_what_is_noted_of_steps_is_forgotten_at_every_look(tree):
+    decoder, recalibration = begun(profile_of(MACHINE, GOOD), GOOD, MACHINE, tree=tree)
+    for _ in range(50):
+        decoder.decode(recalibration, 20)
+        assert len(recalibration._taken) < LOOK_STEPS
+        assert len(recalibration._visits.paths) < LOOK_STEPS
 
 
 def test_a_change_that_takes_longer_than_it_saves_is_not_made():
@@ -215,6 +232,24 @@ def test_what_another_decoder_decodes_are_other_texts_and_what_was_counted_in_th
         assert recalibration.texts == 2
 
 
+@pytest.mark.parametrize(
+    ("temperature", "measured_at", "rule", "known"),
+    [
+        (0.0, 0.0, "specinfer", True),
+        (0.6, 0.6, "sequoia", True),
+        (0.0, 0.6, "sequoia", False),
+        (0.6, 0.6, "target", False),
+    ],
+)
+def test_of_what_was_not_measured_so_little_is_certain_from_the_first_step_on(temperature, measured_at, rule, known):
+    measured = at_temperature(profile_of(MACHINE, GOOD), measured_at)
+    decoder = SimulatedDecoder(chain(3), GOOD, MACHINE, max_nodes=NODES, temperature=temperature)
+    decoder.rule = rule_named(rule)
+    recalibration = Recalibration(measured, PlanRequest(rule="sequoia"), now_s=lambda: 0.0)
+    recalibration.attach(decoder)
+    assert (recalibration._texts._shift_sd == SHIFT_SD) is not known
+
+
 def test_the_first_texts_that_are_sampled_otherwise_are_looked_at_soon():
     decoder, recalibration = begun(profile_of(MACHINE, GOOD), GOOD, MACHINE)
     decoder.decode(recalibration, 200)
@@ -256,7 +291,7 @@ class TestLearntProfile:
     def test_what_was_sampled_otherwise_than_measured_stands_beside_what_was_measured(self, tmp_path):
         profile = profile_of(MACHINE, GOOD)
         profile = replace(profile, latencies=tuple(replace(each, sampled=True) for each in profile.latencies))
-        decoder, recalibration = begun(profile, BAD, MACHINE)
+        decoder, recalibration = begun(profile, BAD, MACHINE, measured_at=0.6)
         decoder.decode(recalibration, 3000)
         found = recalibration.learnt(created="2026-11-22T00:00:00Z", tool="test", machine=profile.machine)
         found.save(tmp_path / "learnt.yaml")

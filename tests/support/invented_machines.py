@@ -152,3 +152,9 @@ def profile(latencies: Sequence[StepLatency], acceptances: Sequence[MeasuredAcce
 def profile_of(machine: Seconds, p: object, **of_latency: object) -> Profile:
     """Return the profile of one machine and one exact table."""
     return profile([latency(machine, **of_latency)], [acceptance(p)])
+
+
+def at_temperature(profile: Profile, temperature: float) -> Profile:
+    """Return a profile whose acceptances were measured at a temperature."""
+    acceptances = tuple(dataclasses.replace(each, temperature=temperature) for each in profile.acceptances)
+    return dataclasses.replace(profile, acceptances=acceptances)

@@ -28,6 +28,7 @@ from treeopt.planner.request import PlanRequest
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.profile import MeasuredAcceptance, Profile
+from treeopt.records.sampling import draft_sampling_of
 from treeopt.runtime.decoding.observer import Steered
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.solver import solve
@@ -75,6 +76,15 @@ def measured_request(profile: Profile, request: PlanRequest, decoder: Steered) -
     return replace(request, rule=rule, temperature=temperature)
 
 
+def measured_as(acceptance: MeasuredAcceptance, decoder: Steered) -> bool:
+    """Return whether an acceptance is that of a decoder's rule and sampling; greedily all rules accept alike."""
+    if decoder.sampling.greedy:
+        return acceptance.sampling.greedy
+    drafts = draft_sampling_of(acceptance.sampling, acceptance.draft_sampling)
+    decoded = decoder.rule.name, decoder.sampling, decoder.draft_sampling
+    return (acceptance.rule, acceptance.sampling, drafts) == decoded
+
+
 def measured_tree(way: Way, acceptance: MeasuredAcceptance) -> TokenTree:
     """Return a tree where it is no deeper than an acceptance was measured, the root alone for any other way."""
     deepest = acceptance.table.max_depth
@@ -103,6 +113,8 @@ class Candidates:
         asked = max(MOST_DEPTHS if request.max_depth is None else request.max_depth, tree.max_depth)
         self.depths = max(1, min(asked, acceptance.table.max_depth or MOST_DEPTHS, max_nodes - 1))
         self.ranks = min(MOST_RANKS, acceptance.table.branching)
+        self.measured = measured
+        """The acceptance, where it was measured at several contexts one of them."""
         self.rule, self.temperature, self.sampling = acceptance.rule, acceptance.temperature, acceptance.sampling
         self.max_nodes = min(max_nodes, self.costs.max_nodes)
         self._rows = np.array(acceptance.table.rows(self.depths)[..., : self.ranks])

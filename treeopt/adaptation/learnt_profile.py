@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from treeopt.adaptation.candidates import measured_as
 from treeopt.adaptation.counts import Outcomes
 from treeopt.adaptation.estimate import joint
 from treeopt.errors import TreeoptError
@@ -122,22 +123,18 @@ def acceptance_before(profile: Profile, decoder: Steered, rule: str, context_tok
     def distance(each: MeasuredAcceptance) -> tuple[bool, int]:
         return each.rule != rule, abs((each.context_tokens or context_tokens) - context_tokens)
 
-    fitting = [each for each in profile.acceptances if _as_decoded(each, decoder) is each]
+    fitting = [each for each in profile.acceptances if measured_as(each, decoder)]
     if fitting:
         return min(fitting, key=distance)
     return _as_decoded(min(profile.acceptances, key=distance), decoder)
 
 
 def _as_decoded(each: MeasuredAcceptance, decoder: Steered) -> MeasuredAcceptance:
-    """Return an acceptance with a decoder's rule and sampling, the very same where it has them."""
+    """Return an acceptance with a decoder's rule and sampling."""
     sampling, drafts = decoder.sampling, decoder.draft_sampling
-    rule = each.rule if sampling.greedy else decoder.rule.name
-    own = draft_sampling_of(each.sampling, each.draft_sampling)
-    if (each.rule, each.sampling, own) == (rule, sampling, drafts):
-        return each
     return replace(
         each,
-        rule=rule,
+        rule=each.rule if sampling.greedy else decoder.rule.name,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         top_k=sampling.top_k,

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from time import perf_counter
 
-from treeopt.adaptation.candidates import Candidates, Choice, measured_request, measured_tree
+from treeopt.adaptation.candidates import Candidates, Choice, measured_as, measured_request, measured_tree
 from treeopt.adaptation.change import Change
 from treeopt.adaptation.comparison import LEAST_GAIN, LEAST_TEXT_GAIN, Comparison
 from treeopt.adaptation.counts import AgedOutcomes, Visits, told_acceptance
@@ -130,15 +130,18 @@ class Recalibration:
                 "on_step: expected a decoder whose draft model fills static trees. Got a drafter that brings its own: "
                 "re-calibrate the draft model, with begin_with=… for prompt lookup, or leave Recalibration out."
             )
-        if self._decoder is None:
+        before, self._decoder = self._decoder, decoder
+        sampled_before, self._sampling = self._sampling, decoder.sampling
+        if before is None:
             self._begin(decoder, self._request, self._begin_with)
+            if not measured_as(self._candidates.measured, decoder):
+                self._forget()
         else:
             self._begin_text(None)  # its texts are others, whatever their numbers
             take(decoder, self.way)
-        self._readings.attach(decoder)
-        sampled_before, self._decoder, self._sampling = self._sampling, decoder, decoder.sampling
-        if sampled_before not in (None, decoder.sampling):
-            self._sample_otherwise(decoder)
+            self._readings.attach(decoder)
+            if decoder.sampling != sampled_before:
+                self._sample_otherwise(decoder)
 
     def __call__(self, step: DecodedStep) -> None:
         """Count a step, and now and then look at what was counted."""
@@ -150,7 +153,7 @@ class Recalibration:
         if visits is not None:
             if step.proposal.tree is not visits.tree and step.proposal.tree != visits.tree:
                 return  # of a text that was drafted before the tree changed, or has nothing to draft from yet
-            if not told.cut:
+            if self._drafts and not told.cut:
                 visits.paths.append(told.path)
         if not self._drafts:
             for node, token in zip(told.path, told.tokens, strict=True):
@@ -217,6 +220,7 @@ class Recalibration:
         )
         self._take()
         self._readings = Readings(self._expected.step, self._now_s)  # the draft reads faster than the target decodes
+        self._readings.attach(decoder)
         self._expected_of_text = self._ways.known
         self._compared_tried = 0.0
         """Outcomes of this text when ways were compared for it last."""
@@ -224,22 +228,24 @@ class Recalibration:
     def _sample_otherwise(self, decoder: Steered) -> None:
         """Go on with the plan for a decoder's sampling, where it was measured; else what was counted says nothing of it."""
         self._samples, self._texts_before = StepSamples(), self.texts
-        temperature = decoder.sampling.temperature
-        request = replace(self._request, rule=self._candidates.rule, temperature=temperature)
-        measured = self.profile.acceptances_of(rule=request.rule, temperature=temperature)
-        if any(each.sampling == decoder.sampling for each in measured):
-            take(decoder, measured_tree(self.way, measured[0]))
-            self._begin(decoder, request, None)
-            self._readings.attach(decoder)
-            if (choice := self._ways.planned()) is not None:
-                self._change(choice, f"sampling: temperature {temperature:g}, which was measured too")
-        else:
-            self._texts.forget()
-            self._counted.outcomes = self._texts.of_text
-            self._lookups.forget()
-            self._expect_text()
-            self._looks.changed()
-            self._next_text()
+        measured = [each for each in self.profile.acceptances if measured_as(each, decoder)]
+        if not measured:
+            self._forget()
+            return
+        found = next((each for each in measured if each.rule == self._candidates.rule), measured[0])
+        take(decoder, measured_tree(self.way, found))
+        self._begin(decoder, replace(self._request, rule=found.rule, temperature=found.temperature), None)
+        if (choice := self._ways.planned()) is not None:
+            self._change(choice, f"sampling: temperature {found.temperature:g}, which was measured too")
+
+    def _forget(self) -> None:
+        """Have what was measured and counted be where knowledge begins, and little of it certain: texts are sampled otherwise."""
+        self._texts.forget()
+        self._counted.outcomes = self._texts.of_text
+        self._lookups.forget()
+        self._expect_text()
+        self._looks.changed()
+        self._next_text()
 
     def _take(self) -> None:
         """Count the steps that are drafted in the way in use from now on."""
@@ -325,14 +331,13 @@ class Recalibration:
         self._since_stretch = 0
         due = self._looks.end_stretch()
         changed, of_lookups = self._texts.end_stretch(self._ways.known), self._lookups.end_stretch()
-        if changed is not None:
-            self._counted.outcomes = self._texts.of_text
-            self._looks.changed()
-            return f"acceptance: {changed}"
-        if of_lookups is not None:
-            self._looks.changed()
+        if changed is None and of_lookups is None:
+            return due
+        self._looks.changed()
+        if changed is None:
             return f"texts: {of_lookups}"
-        return due
+        self._counted.outcomes = self._texts.of_text
+        return f"acceptance: {changed}"
 
     def _solve(self, why: str) -> None:
         """Solve for what all texts are like."""
