@@ -93,7 +93,6 @@ class RankDecoder:
         self._reading_s = 0.0
         take(self, way)
         self.changed = False
-
         """Whether the next step is the first behind a change."""
 
     def sample(self, sampling: Sampling) -> None:
