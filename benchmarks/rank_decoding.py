@@ -84,6 +84,7 @@ class RankDecoder:
     rule = replace(rule_named("target"), name=RULE)
     """Ranks say everything, as they do of tokens that are given; they are those of the rule that was measured."""
     sampling = draft_sampling = GREEDY
+    draft_model: LanguageModel | None = None
 
     def __init__(self, target: LanguageModel, way: Way) -> None:
         self.target = target

@@ -85,11 +85,13 @@ def adapted_rule(options: AdaptOptions, planned: "TreeFile", temperature: float)
 
 
 def _tell(found: "Recalibration") -> None:
+    from treeopt.adaptation.ways import shape_of
+
     own_s = found.time.own_s + found.reading_s
     share = own_s / (own_s + found.time.decoding_s) if found.steps else 0.0
     click.echo(
         f"re-calibration: {counted(len(found.changes), 'change')} in {counted(found.steps, 'step')}, "
-        f"{found.shape} at the end; it took {100 * share:.1f} % of the time.",
+        f"{shape_of(found.way)} at the end; it took {100 * share:.1f} % of the time.",
         err=True,
     )
 

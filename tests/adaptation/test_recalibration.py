@@ -250,6 +250,18 @@ def test_of_what_was_not_measured_so_little_is_certain_from_the_first_step_on(te
     assert (recalibration._texts._shift_sd == SHIFT_SD) is not known
 
 
+@pytest.mark.parametrize("another", [False, True])
+def test_with_another_draft_model_little_is_certain(another):
+    decoder, recalibration = begun(profile_of(MACHINE, GOOD), GOOD, MACHINE)
+    decoder.decode(recalibration, 200)
+    other = SimulatedDecoder(decoder.tree, GOOD, MACHINE, max_nodes=NODES)
+    other.draft_model = object() if another else decoder.draft_model
+    recalibration.attach(other)
+    assert (recalibration._texts._shift_sd == SHIFT_SD) is another
+    assert recalibration._counted.outcomes.tried.any() != another
+    assert (recalibration._looks.pause_steps == FIRST_LOOK_STEPS) is another
+
+
 def test_the_first_texts_that_are_sampled_otherwise_are_looked_at_soon():
     decoder, recalibration = begun(profile_of(MACHINE, GOOD), GOOD, MACHINE)
     decoder.decode(recalibration, 200)

@@ -32,6 +32,7 @@ class SimulatedDecoder:
             Sampling(temperature),
         )
         self.target = SimpleNamespace(config=SimpleNamespace(vocabulary=VOCABULARY))
+        self.draft_model = None
         self.noise = np.random.default_rng(seed)
         self.trees = [tree]
         self.now_s = 0.0

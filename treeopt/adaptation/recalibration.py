@@ -20,7 +20,7 @@ from treeopt.adaptation.readings import READING_SHARE, SPARING_SHARE, Readings
 from treeopt.adaptation.texts import LEAST_TRIED, TextOutcomes
 from treeopt.adaptation.times import ExpectedSeconds, StepSamples, StepTimes
 from treeopt.adaptation.variation import Variation
-from treeopt.adaptation.ways import Way, shape_of, take
+from treeopt.adaptation.ways import Way, take
 from treeopt.arguments import whole
 from treeopt.errors import InvalidValueError
 from treeopt.planner.planning import check_profile
@@ -88,13 +88,12 @@ class Recalibration:
         """The decoder's, when it was attached."""
         self.changes: list[Change] = []
         """The latest, oldest first."""
-        self.texts = self._texts_before = self._steps = 0
+        self.texts = self._steps = 0
         self._text: int | None = None
         self._changed = False
         """Whether the next step is the first behind a change."""
         self._taken: list[StepSeconds] = []
         """Of the steps since the last look, all in the way in use."""
-        self._samples = StepSamples()
         self.time = OwnTime(now_s)
 
     def room_nodes(self, tree: TokenTree) -> int:
@@ -112,11 +111,6 @@ class Recalibration:
     def reading_s(self) -> float:
         """Seconds that the draft model read while it drafted nothing."""
         return 0.0 if self._decoder is None else self._readings.taken_s
-
-    @property
-    def shape(self) -> str:
-        """The way in use, in words."""
-        return shape_of(self.way)
 
     @property
     def way(self) -> Way:
@@ -142,6 +136,8 @@ class Recalibration:
             self._readings.attach(decoder)
             if decoder.sampling != sampled_before:
                 self._sample_otherwise(decoder)
+            elif decoder.draft_model is not before.draft_model:
+                self._forget()
 
     def __call__(self, step: DecodedStep) -> None:
         """Count a step, and now and then look at what was counted."""
@@ -206,7 +202,7 @@ class Recalibration:
         shape = candidates.depths, candidates.ranks
         self._counted = AgedOutcomes(self._half_life_steps, *shape)
         self._texts = TextOutcomes(Variation.of(candidates.accepted_ranks), *shape)
-        self._times = StepTimes(TIMES_STEPS)
+        self._times, self._samples, self._texts_before = StepTimes(TIMES_STEPS), StepSamples(), self.texts
         self._since_stretch = self._context = 0
         self._looks = Looks()
         measured = measured_lookups(self.profile, candidates.costs, candidates.sampling, decoder.max_nodes)
@@ -227,7 +223,6 @@ class Recalibration:
 
     def _sample_otherwise(self, decoder: Steered) -> None:
         """Go on with the plan for a decoder's sampling, where it was measured; else what was counted says nothing of it."""
-        self._samples, self._texts_before = StepSamples(), self.texts
         measured = [each for each in self.profile.acceptances if measured_as(each, decoder)]
         if not measured:
             self._forget()
@@ -239,13 +234,15 @@ class Recalibration:
             self._change(choice, f"sampling: temperature {found.temperature:g}, which was measured too")
 
     def _forget(self) -> None:
-        """Have what was measured and counted be where knowledge begins, and little of it certain: texts are sampled otherwise."""
+        """Have what was measured and counted be where knowledge begins, and little of it certain."""
+        self._samples, self._texts_before = StepSamples(), self.texts
         self._texts.forget()
         self._counted.outcomes = self._texts.of_text
         self._lookups.forget()
         self._expect_text()
         self._looks.changed()
         self._next_text()
+        self._readings.sooner()
 
     def _take(self) -> None:
         """Count the steps that are drafted in the way in use from now on."""

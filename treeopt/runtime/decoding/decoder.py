@@ -91,7 +91,7 @@ class Decoder:
         setup.check_memory(sampling)
         if setup.tree is not None:
             setup.check_tree(setup.tree)
-        self.target = target
+        self.target, self.draft_model = target, setup.draft
         self.max_nodes = setup.max_nodes
         self.max_text_tokens = setup.max_text_tokens
         pool = pool_for(target.device, cuda_graphs)

@@ -45,6 +45,8 @@ class Steered(Protocol):
     """A decoder as those see it that change its tree; `treeopt.runtime.Decoder` says what everything is."""
 
     target: LanguageModel
+    draft_model: LanguageModel | None
+    """That fills the tree."""
     max_nodes: int
     rule: Rule
     """The verification rule."""
