@@ -6,8 +6,8 @@ Texts of the bundled target are recorded once: of every token, the rank that a d
 ones.  That is all that a tree's steps hang on, and prompt lookup's hang on the text itself, so that every plan can be walked
 along the same texts, in times that the profile says (`rank_decoding.py`).  Texts are greedy, save those before the texts
 that repeat themselves, and those behind a change of temperature: these are sampled at temperature 1, and a token is ranked
-first as often as a first child would be accepted, else last; re-calibration is told where the sampling changes.  All plans are made for these times, the one
-behind the change from what was measured behind it.
+first as often as a first child would be accepted, else last; re-calibration is told where the sampling changes.  All
+plans are made for these times, the one behind the change from what was measured behind it.
 
 Gains are over the plan that stays, behind the change, or over the whole stream where nothing changes; means over seeds,
 each of which draws texts, deviations and noise anew.  `adapted` has re-calibration's own time in it, `decided` has not,

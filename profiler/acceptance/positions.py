@@ -93,12 +93,9 @@ class AcceptanceText:
         draft_probs = distribution(draft_logits, self._draft_sampling)
         children = self._rule.draw(draft_probs, self._children, self._generator)
         tokens = torch.cat([children.new_tensor([token]), children])
-        # whatever stands after the children: the token there is not asked for
-        target_probs = distribution(target_logits, self._sampling).expand(len(tokens), -1)
-        self._verifier.test(tokens, draft_probs, target_probs)
-        verdict = self._verifier.verdict(self._generator)
-        node = verdict.nodes[-1]
-        following = int(tokens[node]) if node else verdict.bonus
+        self._verifier.test(tokens, draft_probs, distribution(target_logits, self._sampling))
+        node, uniform = self._verifier.last_node(self._generator)
+        following = int(tokens[node]) if node else self._verifier.token_after(0, uniform)
         return self._verifier.reach()[1:], node - 1 if node else REJECTED, following
 
 

@@ -61,6 +61,16 @@ def outcomes_of(p, tried):
     return Outcomes(counted, p * counted)
 
 
+def decoded(texts, shares, tried):
+    """Return what is told at the end of each of some texts."""
+    told = []
+    for p in shares:
+        texts.add(outcomes_of(p, tried), tried, KNOWN)
+        told.append(texts.end_stretch(KNOWN))
+        texts.end_text()
+    return told
+
+
 def test_one_text_that_is_unlike_moves_all_others_little_and_itself_much():
     texts = TextOutcomes(Variation(1.2, 1.0), *KNOWN.shape)
     texts.add(outcomes_of(0.3, 40), 40, KNOWN)
@@ -74,11 +84,7 @@ def test_one_text_that_is_unlike_moves_all_others_little_and_itself_much():
 
 def test_texts_that_are_all_unlike_are_a_change_for_good():
     texts = TextOutcomes(Variation(1.2, 1.0), *KNOWN.shape)
-    told = []
-    for _ in range(8):
-        texts.add(outcomes_of(0.1, 40), 40, KNOWN)
-        told.append(texts.end_stretch(KNOWN))
-        texts.end_text()
+    told = decoded(texts, [0.1] * 8, 40)
     first = next(number for number, each in enumerate(told) if each is not None)
     assert 1 <= first <= 6
     assert "0.10 of first children in place of 0.70" in told[first]
@@ -88,11 +94,7 @@ def test_texts_that_are_all_unlike_are_a_change_for_good():
 @pytest.mark.parametrize(("shares", "changes"), [([0.02, 0.7, 0.7, 0.7, 0.02, 0.7, 0.7], 0), ([0.02, 0.02], 1)])
 def test_one_text_however_unlike_is_no_change_for_good_and_two_in_a_row_are(shares, changes):
     texts = TextOutcomes(Variation(0.4, 1.0), *KNOWN.shape)
-    told = []
-    for p in [*[0.7] * 4, *shares]:
-        texts.add(outcomes_of(p, 200), 200, KNOWN)
-        told.append(texts.end_stretch(KNOWN))
-        texts.end_text()
+    told = decoded(texts, [*[0.7] * 4, *shares], 200)
     assert len([each for each in told if each is not None]) == changes
     if changes:  # what came before the two is forgotten
         assert texts.expected(KNOWN)[0, 0] < 0.1
@@ -100,10 +102,7 @@ def test_one_text_however_unlike_is_no_change_for_good_and_two_in_a_row_are(shar
 
 def test_what_is_to_be_forgotten_leaves_what_was_measured_and_little_certainty():
     texts = TextOutcomes(Variation(0.4, 1.0), *KNOWN.shape)
-    for _ in range(5):
-        texts.add(outcomes_of(0.7, 200), 200, KNOWN)
-        texts.end_stretch(KNOWN)
-        texts.end_text()
+    decoded(texts, [0.7] * 5, 200)
     before = texts.expected(KNOWN)[0, 0]
     texts.forget()
     texts.add(outcomes_of(0.4, 200), 200, KNOWN)
@@ -114,10 +113,7 @@ def test_what_is_to_be_forgotten_leaves_what_was_measured_and_little_certainty()
 
 def test_what_was_forgotten_is_not_expected_of_the_next_text():
     texts = TextOutcomes(Variation(0.4, 1.0), *KNOWN.shape)
-    for _ in range(5):
-        texts.add(outcomes_of(0.9, 200), 200, KNOWN)
-        texts.end_stretch(KNOWN)
-        texts.end_text()
+    decoded(texts, [0.9] * 5, 200)
     assert texts.expected(KNOWN)[0, 0] > 0.75
     texts.forget()
     assert np.allclose(texts.expected(KNOWN), KNOWN)
@@ -128,10 +124,8 @@ def test_texts_drawn_around_all_others_are_hardly_ever_a_change_for_good():
     changes = 0
     for _ in range(40):
         texts = TextOutcomes(variation, *KNOWN.shape)
-        for share in probability(log_odds(0.7) + variation.sd * generator.standard_normal(20)):
-            texts.add(outcomes_of(share, 40), 40, KNOWN)
-            changes += texts.end_stretch(KNOWN) is not None
-            texts.end_text()
+        told = decoded(texts, probability(log_odds(0.7) + variation.sd * generator.standard_normal(20)), 40)
+        changes += len([each for each in told if each is not None])
     assert changes < 20  # of 800 texts
 
 

@@ -313,7 +313,7 @@ class Recalibration:
         self._texts.add(found, steps, self._expected_of_text)
         self._counted.add(found, steps)
         self._times.add(self.way, taken, self._expected)
-        self._samples.of(self.way).extend(taken)
+        self._samples.add(self.way, taken)
         self._ways.context_tokens, self._context = self._context // steps, 0
         self._expected = self._ways.expected()
 

@@ -130,12 +130,12 @@ class StepSamples:
     def __init__(self) -> None:
         self._by_way: dict[Way, deque[StepSeconds]] = {}
 
-    def of(self, way: Way) -> deque[StepSeconds]:
-        """Return those of a way; whoever decodes in it adds to them."""
-        found = self._by_way[way] = self._by_way.pop(way, deque(maxlen=KEPT_SAMPLES))
+    def add(self, way: Way, taken: Sequence[StepSeconds]) -> None:
+        """Add steps that were all drafted in one way."""
+        self._by_way[way] = self._by_way.pop(way, deque(maxlen=KEPT_SAMPLES))
+        self._by_way[way].extend(taken)
         while len(self._by_way) > KEPT_WAYS:
             self._by_way.pop(next(iter(self._by_way)))
-        return found
 
     def of_trees(self) -> dict[TokenTree, deque[StepSeconds]]:
         """Return those of all trees."""

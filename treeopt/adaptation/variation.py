@@ -69,12 +69,13 @@ class TextVariation:
 
     def __init__(self, measured: Variation) -> None:
         self.now = measured
-        self._measured_here = True
+        self._weight = self._sum = 0.0
+        """Of the formula; no weight as long as what was measured holds."""
         self._last: tuple[float, float] | None = None
 
     def add(self, found: Outcomes, known: Float64) -> None:
         """Count the outcomes of a text, of which the profile has (D, K)."""
-        if self._measured_here:
+        if self._weight == 0:
             return
         now, last = Learnt(found, known, alike=self.now.alike).first_shift, self._last
         self._last = now
@@ -85,8 +86,7 @@ class TextVariation:
 
     def forget(self) -> None:
         """Have what was measured count for little: texts are sampled otherwise from now on."""
-        self._measured_here, self._last = False, None
-        self._weight, self._sum = ELSEWHERE, ELSEWHERE * self.now.sd**2
+        self._weight, self._sum, self._last = ELSEWHERE, ELSEWHERE * self.now.sd**2, None
 
 
 def _alike(texts: Sequence[Bool]) -> float:

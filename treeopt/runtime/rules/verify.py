@@ -176,6 +176,16 @@ class Verifier:
         ends = self._verifier.ends(self._target, self._tested, self._noise[: len(generators)])
         return [Verdict(self._walk.path(node), token, finite) for node, token, finite in ends]
 
+    def last_node(self, generator: torch.Generator | None) -> tuple[int, float]:
+        """Return the last node of the accepted path of what was tested last, of one text, and a number for `token_after`.
+
+        The target's distributions are not looked at, so that they may be told of the root alone.
+        """
+        noise = self._noise_by_text[0].uniform_(generator=generator)
+        numbers = torch.cat([self._tested, noise]).tolist()  # a device is waited for once
+        nodes = len(self._tested)
+        return self._rule.selection.last_node(self._walk, numbers[:nodes], numbers[nodes:-1]), numbers[-1]
+
     def token_after(self, node: int, uniform: float) -> int:
         """Return the token after a path that ends at a node, given a number that is uniform on [0, 1)."""
         return self._verifier.token_after(self._target, node, uniform)
