@@ -89,7 +89,7 @@ class DecoderServer:
         return found
 
     def _request(self, number: int, asked: Arrival) -> TextRequest:
-        prompt = self.prompts[number % len(self.prompts)][: asked.prompt_tokens]
+        prompt = prompt_of(self.prompts, number, asked)
         return TextRequest(prompt, asked.new_tokens, seed=number, ignore_end_tokens=True)
 
     def _decoder(self, setting: ServedSetting) -> Decoder:
@@ -104,6 +104,11 @@ class DecoderServer:
             for _ in decoder.steps_of_all(wanted, batch_size=self.most_texts, schedule=_schedule(setting)):
                 pass
         return self._decoders[setting.name]
+
+
+def prompt_of(prompts: Sequence[Sequence[int]], number: int, asked: Arrival) -> Sequence[int]:
+    """Return how a text begins: another prompt for the same number in another load."""
+    return prompts[(number + asked.prompt_tokens) % len(prompts)][: asked.prompt_tokens]
 
 
 def _schedule(setting: ServedSetting) -> TreeSchedule | None:
@@ -144,7 +149,7 @@ class LlamaServer:
             each.close()
 
     def _ask(self, http: HttpEngine, asked: Arrival, number: int, start_s: float) -> ServedText:
-        prompt = list(self.prompts[number % len(self.prompts)][: asked.prompt_tokens])
+        prompt = list(prompt_of(self.prompts, number, asked))
         content = {"prompt": prompt, "n_predict": asked.new_tokens, "temperature": 0, "ignore_eos": True}
         found = http.post("/completion", {**content, "cache_prompt": False})
         finished_s = time.perf_counter() - start_s

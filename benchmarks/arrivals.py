@@ -6,7 +6,12 @@ The bundled pair is profiled, and llama-server with four slots probed, on this m
 many seconds at each of three rates, plain decoding, fixed trees and the schedule in turn, the same texts for each; what
 the simulation says of these texts stands beside what was seen.  `whole` is from a text's arrival to its last token.
 Rates are shares of what plain decoding can do; fixed trees are those that the simulation finds the fastest at the
-lowest and at the highest.
+lowest and at the highest.  Texts begin as the bundled prompts do, profiled and held out alike, each cut to a length at
+random: the few that are held out would decide what one text in a hundred takes.
+
+A machine that others share changes its speed within minutes.  So the same few texts are decoded plainly before and
+after the profile, and before and after each setting's share of a minute; what is simulated is told in the times that
+these took (`machine` is by how much longer than with the profile), and once more without (`as profiled`).
 """
 
 import os
@@ -15,6 +20,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -38,12 +44,13 @@ from treeopt.simulation.serving import Server, serve
 from treeopt.simulation.settings import SCHEDULE, ServedSetting, served_settings
 from treeopt.simulation.step_seconds import StepSeconds
 from treeopt.simulation.step_tokens import tokens_by_context
-from treeopt.texts.prompts import bench_prompts, load_prompts
+from treeopt.texts.prompts import load_prompts
+from treeopt.trees import chain
 
 PROMPT_TOKENS, NEW_TOKENS = (32, 128), (64, 64)
 SHARES = (0.2, 0.45, 0.7)
 """Of what plain decoding can do."""
-PARTS = 3
+PARTS = 6
 """Into which the seconds of a setting are cut, so that drift of the machine hits all settings alike."""
 DRAWS = 8
 """Simulations of each part: their texts are easier or harder at random."""
@@ -51,9 +58,15 @@ SLOTS, LENGTH = 4, 2
 """Texts that llama-server decodes at a time, and its draft tokens."""
 THREADS = 1
 """Of llama-server, beside whoever asks."""
+REFERENCE = tuple(Arrival(arrival_s, 64, 64) for arrival_s in (0, 0.4, 0.8, 1.2, *[1.6] * 4, *[2.4] * 4))
+"""Texts that tell how fast the machine is just now: some alone, some four at a time."""
 COLUMNS = ("tokens/s", "first token, ms", "99 %", "whole text, ms", "99 %")
 """Of each: simulated, seen, and how far the first is off."""
+MEDIAN = 3
+"""Which of them is the median of whole texts."""
 TOOL = Path(__file__).resolve().parents[1] / "tools" / "make_gguf.py"
+MOST_TEXTS = 8
+"""Texts that treeopt's decoder decodes at a time."""
 PROFILE = ("profile", "--batch-sizes", "1,2,4,8", "--context-tokens", "64,192", "--max-tokens", "16")
 PROFILE_S = 150
 """Of measuring for the profile."""
@@ -91,6 +104,16 @@ class Seen:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Texts that a setting served, and the machine meanwhile."""
+
+    texts: Sequence[Arrival]
+    served: Sequence[ServedText]
+    slower: float
+    """How many times as long the reference took as with the profile."""
+
+
+@dataclass(frozen=True)
 class Comparison:
     """A server and the profile that says what it will do."""
 
@@ -98,6 +121,8 @@ class Comparison:
     seconds: StepSeconds
     settings: Sequence[ServedSetting]
     most_texts: int
+    profiled_s: float
+    """Seconds of the reference around the profile."""
 
     def rates(self) -> list[float]:
         """Return texts a second: shares of those that plain decoding has done when nobody ever waits for texts."""
@@ -111,7 +136,18 @@ class Comparison:
         texts = [arrivals(load)]
         return min(self.settings, key=lambda each: Seen.of(self.simulated(each, texts)).whole.median_s)
 
-    def simulated(self, setting: ServedSetting, parts: Sequence[Sequence[Arrival]]) -> list[list[ServedText]]:
+    def simulated(
+        self, setting: ServedSetting, parts: Sequence[Sequence[Arrival]], slower: Sequence[float] = ()
+    ) -> list[list[ServedText]]:
+        """Return what the profile says of some texts, on a machine that takes so many times as long."""
+        slower = slower or [1.0] * len(parts)
+        return [
+            [_later(each, times) for each in served]
+            for times, texts in zip(slower, parts, strict=True)
+            for served in self._simulated(setting, [_arriving(each, 1 / times) for each in texts])
+        ]
+
+    def _simulated(self, setting: ServedSetting, texts: Sequence[Arrival]) -> list[list[ServedText]]:
         tokens = tokens_by_context(self.seconds.models, setting.trees)
         return [
             serve(
@@ -126,26 +162,35 @@ class Comparison:
                     )
                 ],
             )
-            for texts in parts
             for draw in range(DRAWS)
         ]
 
     def race(self, seconds: float) -> None:
         """Print a line for each rate and setting, and at each rate how the schedule does beside the best fixed setting."""
-        say(f"\n{'texts/s':>8}  {'':<25}{''.join(f'{name:>21}' for name in COLUMNS)}")
+        columns = "".join(f"{name:>21}" for name in COLUMNS)
+        say(f"\n{'texts/s':>8}  {'':<25}{columns}{'machine':>10}{'as profiled':>13}")
         for rate in self.rates():
             load = Load(rate_per_s=rate, prompt_tokens=PROMPT_TOKENS, new_tokens=NEW_TOKENS, duration_s=seconds / PARTS)
             parts = [arrivals(replace(load, seed=part)) for part in range(PARTS)]
-            served: dict[str, list[list[ServedText]]] = {each.name: [] for each in self.settings}
-            for texts in bar(parts, f"{rate:.1f} texts/s"):
-                for setting in self.settings:
-                    served[setting.name].append(self.server.serve(setting, texts))
+            served: dict[str, list[Part]] = {each.name: [] for each in self.settings}
+            before_s = reference_s(self.server)
+            for texts, setting in bar(list(product(parts, self.settings)), f"{rate:.1f} texts/s"):
+                found = self.server.serve(setting, texts)
+                after_s = reference_s(self.server)
+                served[setting.name].append(Part(texts, found, (before_s + after_s) / 2 / self.profiled_s))
+                before_s = after_s
             for setting in self.settings:
-                simulated = Seen.of(self.simulated(setting, parts)).numbers
-                seen = Seen.of(served[setting.name]).numbers
-                columns = (f"{a:>8.0f}{b:>7.0f}{a / b - 1:>+6.0%}" for a, b in zip(simulated, seen, strict=True))
-                say(f"{rate:>8.1f}  {setting.name:<25}{''.join(columns)}")
-            self._schedule_beside({name: Seen.of(each) for name, each in served.items()})
+                say(f"{rate:>8.1f}  {setting.name:<25}{self._line(setting, served[setting.name])}")
+            self._schedule_beside({name: Seen.of([each.served for each in found]) for name, found in served.items()})
+
+    def _line(self, setting: ServedSetting, found: Sequence[Part]) -> str:
+        """Return what was simulated of a setting and seen, the machine's pace, and the median at that of the profile."""
+        texts, slower = [each.texts for each in found], [each.slower for each in found]
+        seen = Seen.of([each.served for each in found]).numbers
+        profiled, simulated = (Seen.of(self.simulated(setting, texts, times)).numbers for times in ((), slower))
+        columns = (f"{a:>8.0f}{b:>7.0f}{a / b - 1:>+6.0%}" for a, b in zip(simulated, seen, strict=True))
+        pace = f"{np.mean(slower) - 1:>+10.0%}{profiled[MEDIAN] / seen[MEDIAN] - 1:>+13.0%}"
+        return "".join(columns) + pace
 
     def _schedule_beside(self, seen: dict[str, Seen]) -> None:
         if SCHEDULE not in seen:
@@ -160,43 +205,63 @@ class Comparison:
             say(f"{'':>10}schedule: {schedule / found[best] - 1:+.1%} in the {number} of whole texts beside {best}")
 
 
+def _arriving(text: Arrival, times: float) -> Arrival:
+    """Return a text that arrives after so many times as long."""
+    return text._replace(arrival_s=times * text.arrival_s)
+
+
+def _later(text: ServedText, times: float) -> ServedText:
+    """Return a text that everything took so many times as long for."""
+    return text._replace(
+        asked=_arriving(text.asked, times),
+        first_token_s=times * text.first_token_s,
+        finished_s=times * text.finished_s,
+    )
+
+
+def reference_s(server: AskedServer) -> float:
+    """Return the seconds of the reference, plainly: of all its texts together."""
+    plain = ServedSetting.fixed("plain", chain(0), texts=1)
+    return sum(each.latency_s for each in server.serve(plain, REFERENCE))
+
+
+def measured(server: AskedServer, folder: Path, *command: str) -> tuple[Profile, float]:
+    """Return the profile that a command of treeopt writes, and the seconds of the reference around it."""
+    path, before_s = folder / f"{command[0]}.yaml", reference_s(server)
+    subprocess.run([sys.executable, "-m", "treeopt", *command, "-o", path], check=True)
+    after_s = reference_s(server)
+    say(f"the machine took {after_s / before_s:.2f} times as long after the profile as before it")
+    return Profile.load(path), (before_s + after_s) / 2
+
+
 def decoder_comparison(folder: Path) -> Comparison:
     """Profile the bundled pair, and return the decoder beside what the profile says of it."""
-    profile = measured(folder, *PROFILE, "--time-budget", f"{PROFILE_S}s")
     pair = load_pair()
-    prompts = [pair.tokenizer.encode(text) for text in bench_prompts(load_prompts())]
-    seconds = StepSeconds(profile, token_model(profile.acceptance()))
+    prompts = [pair.tokenizer.encode(text) for text in load_prompts()]
     server = DecoderServer(
         target=pair.target,
         draft=pair.draft,
         prompts=[each for each in prompts if len(each) >= PROMPT_TOKENS[1]],
         temperature=0.0,
-        most_texts=seconds.most_texts,
+        most_texts=MOST_TEXTS,
         longest=PROMPT_TOKENS[1] + NEW_TOKENS[1],
     )
+    profile, profiled_s = measured(server, folder, *PROFILE, "--time-budget", f"{PROFILE_S}s")
+    seconds = StepSeconds(profile, token_model(profile.acceptance()))
     plain, *fixed, schedule = served_settings(profile, seconds, PlanRequest())
-    found = Comparison(server, seconds, [plain, *fixed], seconds.most_texts)
+    found = Comparison(server, seconds, [plain, *fixed], MOST_TEXTS, profiled_s)
     rates = found.rates()
     chosen = {found.fastest_fixed(rate).name for rate in (rates[0], rates[-1])}
-    settings = [plain, *(each for each in fixed if each.name in chosen), schedule]
-    return Comparison(server, seconds, settings, seconds.most_texts)
+    return replace(found, settings=[plain, *(each for each in fixed if each.name in chosen), schedule])
 
 
 def llama_comparison(folder: Path, server_of: LlamaServer, models: Sequence[str]) -> Comparison:
     """Probe llama-server, and return it beside what the profile says of it."""
-    profile = measured(folder, *PROBE, "--target", models[0], "--draft", models[1])
+    profile, profiled_s = measured(server_of, folder, *PROBE, "--target", models[0], "--draft", models[1])
     seconds = StepSeconds(profile, token_model(profile.acceptance()))
     found = served_settings(profile, seconds, PlanRequest())
     settings = [each for each in found[:-1] if each.draft_tokens in (0, LENGTH)]
-    return Comparison(server_of, seconds, settings, SLOTS)
-
-
-def measured(folder: Path, *command: str) -> Profile:
-    """Return the profile that a command of treeopt writes, or has written there before."""
-    path = folder / f"{command[0]}.yaml"
-    if not path.exists():
-        subprocess.run([sys.executable, "-m", "treeopt", *command, "-o", path], check=True)
-    return Profile.load(path)
+    return Comparison(server_of, seconds, settings, SLOTS, profiled_s)
 
 
 def gguf_models(folder: Path) -> list[str]:
@@ -212,7 +277,7 @@ def gguf_models(folder: Path) -> list[str]:
 @click.command()
 @click.option("--seconds", default=6.0, show_default=True, help="For which texts arrive at each setting and rate.")
 @click.option("--only", type=click.Choice(["decoder", "llama-server"]), help="One of the servers.")
-@click.option("--folder", type=Path, help="Where models and profiles are kept; those that are there count.")
+@click.option("--folder", type=Path, help="Where models and profiles are kept.")
 def main(seconds: float, only: str | None, folder: Path | None) -> None:
     """Measure, simulate and serve; print a line for each rate and setting."""
     runs = len(SHARES) * (4 * (only != "llama-server") + 2 * (only != "decoder"))
@@ -221,7 +286,7 @@ def main(seconds: float, only: str | None, folder: Path | None) -> None:
         f"the bundled pair, temperature 0, prompts of {PROMPT_TOKENS[0]} to {PROMPT_TOKENS[1]} tokens, texts of ",
         end="",
     )
-    print(f"{NEW_TOKENS[0]}; takes about {6 + 1.1 * runs * seconds / 60:.0f} minutes", flush=True)
+    print(f"{NEW_TOKENS[0]}; takes about {6 + runs * (seconds / 60 + 0.4):.0f} minutes", flush=True)
     with TemporaryDirectory() as name:
         folder = folder or Path(name)
         if only != "llama-server":
@@ -235,7 +300,7 @@ def main(seconds: float, only: str | None, folder: Path | None) -> None:
                 say(f"\nllama-server: not run. {error}")
                 return
             models = gguf_models(folder)
-            prompts = [list(text.encode()) for text in bench_prompts(load_prompts())]
+            prompts = [list(text.encode()) for text in load_prompts()]
             launch = Launch(
                 target=models[0], draft=models[1], draft_tokens=0, slots=SLOTS, threads=THREADS, timeout_s=600
             )

@@ -4,14 +4,12 @@ python tools/finish_pair.py --pair treeopt/bundled
 """
 
 import argparse
-import json
 from pathlib import Path
 
-import corpus
+from held_out_prompts import held_out_prompts, write_prompts
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 PROMPTS = 32
-PROMPT_BYTES = 224
 
 
 def byte_tokenizer() -> Tokenizer:
@@ -30,20 +28,6 @@ def _byte_letters() -> list[str]:
     return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
 
 
-def held_out_prompts() -> list[dict[str, str]]:
-    """Return excerpts of held-out files, evenly spread, each cut at line ends."""
-    prompts = []
-    for path, text in corpus.source_files():
-        if not corpus.is_held_out(path) or not text.isascii():
-            continue
-        for start in range(0, len(text) - 4 * PROMPT_BYTES, 12 * PROMPT_BYTES):
-            first = text.find("\n", start) + 1
-            excerpt = text[first : first + PROMPT_BYTES]
-            prompts.append({"source": path, "text": excerpt[: excerpt.rfind("\n") + 1]})
-    usable = [prompt for prompt in prompts if len(prompt["text"]) > PROMPT_BYTES // 2]
-    return [usable[i * len(usable) // PROMPTS] for i in range(PROMPTS)]
-
-
 def main() -> None:
     """Write tokenizer and prompts into the pair's folder."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -51,8 +35,7 @@ def main() -> None:
     options = parser.parse_args()
     for model in ("target", "draft"):
         byte_tokenizer().save(str(options.pair / model / "tokenizer.json"))
-    text = json.dumps(held_out_prompts(), indent=1, ensure_ascii=True)
-    (options.pair / "prompts.json").write_text(text + "\n", encoding="utf-8")
+    write_prompts(options.pair / "prompts.json", held_out_prompts(PROMPTS))
 
 
 if __name__ == "__main__":
