@@ -36,6 +36,8 @@ from treeopt.trees import chain
 GOOD = [[0.8, 0.08, 0.03, 0.01]] * DEPTH
 BAD = [[0.15, 0.1, 0.06, 0.04]] * DEPTH
 MIDDLE = [[0.5, 0.2, 0.1, 0.05]] * DEPTH
+POOR = [[0.3, 0.15, 0.1, 0.05]] * DEPTH
+NEVER, ALWAYS = [[0.005] * 4] * DEPTH, [[0.97, 0.01, 0.01, 0.005]] * DEPTH
 MACHINE = seconds(lambda n: 0.9 + 0.05 * n, lambda w: 0.12 + 0.01 * w, 0.05)
 DRAFTS_DEAR = MACHINE._replace(draft=[4 * each for each in MACHINE.draft])
 
@@ -382,3 +384,20 @@ def test_it_starts_from_the_acceptance_at_the_context_that_the_plan_is_for():
     assert learnt.acceptances[1].context_tokens == 300
     assert learnt.acceptances[1].table.p[0, 0] == pytest.approx(0.15, abs=0.05)
     assert learnt.latencies[0] == measured.latencies[0] != learnt.latencies[1]
+
+
+@pytest.mark.parametrize("usual", [MIDDLE, POOR])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_text_that_nothing_was_drafted_for_is_left_for_the_fastest_way_and_not_for_the_usual_one(usual, seed):
+    decoder, recalibration = begun(profile_of(MACHINE, usual), usual, MACHINE, seed=seed)
+    first = decoder.tree
+    for table, steps in ((usual, 400), (NEVER, 200)):
+        decoder.table = table
+        decoder.decode(recalibration, steps)
+        decoder.number += 1
+    assert decoder.tree.nodes == 1  # in a text of its own, beside the usual tree
+    changes = len(recalibration.changes)
+    decoder.table = ALWAYS
+    decoder.decode(recalibration, 200)
+    taken = recalibration.changes[changes].after
+    assert share_of_best(taken, ALWAYS, MACHINE) > share_of_best(first, ALWAYS, MACHINE) + 0.1

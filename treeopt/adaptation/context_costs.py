@@ -59,8 +59,9 @@ class ContextCosts:
 
     def prepare(self) -> None:
         """Have the curves of every context at hand."""
-        for context in {*range(self._shortest, self._longest, self._rounding), self._longest, self._planned}:
+        for context in (None, *range(0, self._longest + 2 * self._rounding, self._rounding)):
             self.at(context)
+            self.passes_s(context)
 
     def at(self, context_tokens: int | None) -> StepCosts:
         """Return the curves at a context."""

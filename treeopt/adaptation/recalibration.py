@@ -41,7 +41,7 @@ STRETCH_STEPS = 256
 ODD, ODD_AWAY = 2.0, 1.0
 """Standard errors by which a text is off what was expected of it, where ways are compared for it, and where it is drafted
 in another than the usual way."""
-SURER = 3.0
+SURER = 2.0
 """Where something may be faster and was not sure, ways are compared again when so many times as much was counted."""
 KEPT_CHANGES = 1000
 ROOM_NODES = 64
@@ -359,9 +359,8 @@ class Recalibration:
 
     def _compare(self, why: str, least_gain: float, *, anew: bool) -> None:
         """Compare ways for this text."""
-        choice = self._ways.back()
-        if choice is None and self.time.may_solve:
-            choice = self._ways.for_text(least_gain, anew=anew)
+        choices = [self._ways.back(), self._ways.for_text(least_gain, anew=anew) if self.time.may_solve else None]
+        choice = max((each for each in choices if each is not None), key=lambda each: each.gain, default=None)
         if choice is not None:
             self._change(choice, why)
         self._expect_text()
