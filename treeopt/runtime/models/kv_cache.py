@@ -1,6 +1,7 @@
 """Keys and values of texts, preallocated, with the tree's nodes behind them and the accepted path moved in place."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ class KVCache(TextLengths):
         on_host = store.device.type == "cpu"
         # what keep moves: bytes on the host, whatever the dtype, because a copy there costs numpy less than torch
         self._entries: Any = store.view(torch.uint8).numpy() if on_host else store
+        self._moving = nullcontext if on_host else torch.inference_mode
         self.layers: list[tuple[Tensor, Tensor]] = list(zip(store[0], store[1], strict=True))
         """One (keys, values) pair a layer, each (batch, key_value_heads, capacity, head_size)."""
         self.rotations = rotations  # held here, because a captured graph reads them where they lie
@@ -64,12 +66,12 @@ class KVCache(TextLengths):
             self._move(text, path)
         self.lengths[text] += count
 
-    @torch.inference_mode()
     def _move(self, text: int, path: Sequence[int]) -> None:
         length, entries = self.lengths[text], self._entries[:, :, text]
-        for place, node in enumerate(path):  # in rising order nothing is written over that is still to be moved
-            if place != node:
-                entries[:, :, :, length + place] = entries[:, :, :, length + node]
+        with self._moving():
+            for place, node in enumerate(path):  # in rising order nothing is written over that is still to be moved
+                if place != node:
+                    entries[:, :, :, length + place] = entries[:, :, :, length + node]
 
     @torch.inference_mode()
     def wipe(self) -> None:
