@@ -86,8 +86,31 @@ def ended():
     return found
 
 
+def grown():
+    """Return the nodes and trees of three texts, whose beams are fed, then the best of all; one is not finite."""
+    from treeopt.runtime.drafters import expansion_on_host
+
+    rng, k, nodes = np.random.default_rng(0), 3, expansion_on_host.nodes_of(3, 22, 7, 5)
+    for array in nodes:
+        array[:] = 0
+    trees, found = np.zeros((3, 3, 6), np.int64), []
+    for feed in (expansion_on_host.feed_beams, lambda nodes, k: expansion_on_host.feed_best(nodes, k, 2)):
+        expansion_on_host.begin(nodes, np.arange(3))
+        for number in range(3):
+            rows = nodes.counts[:, expansion_on_host.LAST].sum()
+            log_probs = np.sort(rng.integers(-9, 0, (rows, k)).astype(np.float32))[:, ::-1].copy()
+            log_probs[-1] = np.nan if number == 1 else log_probs[-1]
+            expansion_on_host.add(nodes, log_probs, rng.integers(0, 7, (rows, k)), -20.0)
+            if number < 2:
+                feed(nodes, k)
+        expansion_on_host.level_order(nodes, k, trees)
+        found += [each.copy() for each in (*nodes, trees)]
+    return found
+
+
 WORK = {
     "treeopt.solver.kernels": solved,
+    "treeopt.runtime.drafters.expansion_on_host": grown,
     "treeopt.runtime.rules.on_host": verified,
     "treeopt.runtime.rules.ends_on_host": ended,
 }

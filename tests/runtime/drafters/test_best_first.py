@@ -15,7 +15,6 @@ from treeopt.errors import InvalidValueError
 from treeopt.runtime import DraftingDecoder, Sampling, load_model
 from treeopt.runtime.drafters.best_first import SpecExecDrafter, SpecExecSetting
 from treeopt.runtime.drafters.best_first_expansion import BestFirstExpansion
-from treeopt.runtime.drafters.drafted_nodes import TextChildren
 from treeopt.runtime.models.kv_cache import KVCache
 
 EVEN = Sampling(1.0)
@@ -65,10 +64,12 @@ def grown(children_after, setting):
     """Return the path of every node that the expansion keeps, the root's empty one first, and how many passes it took."""
 
     def children(paths):
-        return TextChildren(*(np.array(part).tolist() for part in zip(*map(children_after, paths), strict=True)))
+        return [torch.tensor(np.array(part)) for part in zip(*map(children_after, paths), strict=True)]
 
-    expansion, fed, passes = BestFirstExpansion(setting, children([()])), [()], 1
-    while passes < setting.max_depth and (frontier := expansion.frontier()) is not None:
+    expansion, fed, passes = BestFirstExpansion(setting, 1), [()], 1
+    expansion.add(*children(fed))
+    while passes < setting.max_depth and (found := expansion.frontier()):
+        (frontier,) = found
         assert frontier.nodes.start == len(fed)
         assert 1 <= len(frontier.tokens) <= setting.batch
         above = [[fed[place] for place in np.flatnonzero(row[: len(fed)])] for row in frontier.nodes.visible]
@@ -79,9 +80,9 @@ def grown(children_after, setting):
         assert frontier.nodes.depth.tolist() == [len(path) for path in new]
         fed += new
         passes += 1
-        expansion.add(children(new))
-    tree, tokens, places = expansion.best()
-    paths = paths_of(tree, [0, *tokens])
+        expansion.add(*children(new))
+    ((tree, tokens, places, _),) = expansion.trees()
+    paths = paths_of(tree, tokens)
     assert [fed[place] for place in places if place >= 0] == [path for path in paths if path in fed]
     assert len(fed) <= setting.max_fed
     return paths, passes

@@ -1,5 +1,7 @@
 """Dynamic trees: expanded as EAGLE-2 expands them, and verified so that the text is the target's own."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +12,9 @@ from tests.support.slow_beam_expansion import children_of, own, paths_of, slow_t
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import DynamicDecoder, DynamicDrafter, Sampling, load_model
 from treeopt.runtime.drafters.beam_expansion import BeamExpansion
-from treeopt.runtime.drafters.drafted_nodes import TextChildren
+from treeopt.runtime.drafters.best_first_expansion import BestFirstExpansion
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
+from treeopt.trees.specexec import SpecExecSetting
 
 EVEN = Sampling(1.0)
 
@@ -114,25 +117,75 @@ class TestTies:
 
         def children(paths):
             found = [children_after(path) for path in paths]
-            return TextChildren(*(np.array(part).tolist() for part in zip(*found, strict=True)))
+            return [torch.tensor(np.array(part)) for part in zip(*found, strict=True)]
 
-        expansion, paths = BeamExpansion(tree, children([()])), [()]
+        expansion, paths = BeamExpansion(tree, 1), [()]
+        expansion.add(*children(paths))
         for _ in range(depth - 1):
-            beams = expansion.frontier()
+            (beams,) = expansion.frontier()
             rows = beams.nodes.visible[:, beams.nodes.start - len(paths) : beams.nodes.start].argmax(1)
             paths = [(*paths[row], int(token)) for row, token in zip(rows, beams.tokens, strict=True)]
-            expansion.add(children(paths))
-        expanded = expansion.best()
-        assert paths_of(expanded.tree, [0, *expanded.tokens]) == slow_tree(children_after, tree)
+            expansion.add(*children(paths))
+        (expanded,) = expansion.trees()
+        assert paths_of(expanded.tree, expanded.tokens) == slow_tree(children_after, tree)
 
     def test_a_child_as_likely_as_its_parent_stands_behind_it(self):
-        expansion = BeamExpansion(dynamic(2, 2, 3), TextChildren([[0.0, -20.0]], [[3, 4]]))
+        expansion = BeamExpansion(dynamic(2, 2, 3), 1)
+        expansion.begin([9])
+        expansion.add(torch.tensor([[0.0, -20.0]]), torch.tensor([[3, 4]]))
         expansion.frontier()
-        expansion.add(TextChildren([[0.0, -20.0]] * 2, [[5, 6]] * 2))
-        expanded = expansion.best()
+        expansion.add(torch.tensor([[0.0, -20.0]] * 2), torch.tensor([[5, 6]] * 2))
+        (expanded,) = expansion.trees()
         assert expanded.tree.parents.tolist() == [-1, 0, 1]
-        assert expanded.tokens == [3, 5]
+        assert expanded.tokens.tolist() == [9, 3, 5]
         assert expanded.fed == [0, 1, -1]
+
+
+class TestTextsAtOnce:
+    """Texts grow as each does alone, also where one of them ends early."""
+
+    @staticmethod
+    def grown(new_nodes, roots, *, not_finite_at=None):
+        """Return parents, tokens and fed nodes of every tree; children are told by the tokens on the way to a node."""
+        nodes = new_nodes(len(roots))
+        nodes.begin(roots)
+        paths, fed = [[(root,)] for root in roots], [(text, (root,)) for text, root in enumerate(roots)]
+        while fed:
+            rows = [np.random.default_rng(path) for _, path in fed]
+            log_probs = torch.tensor(np.array([-np.cumsum(row.integers(1, 9, 3)) / 4 for row in rows])).float()
+            log_probs[[path == not_finite_at for _, path in fed]] = torch.nan
+            nodes.add(log_probs, torch.tensor(np.array([row.permutation(9)[:3] for row in rows])))
+            fed = []
+            for text, tokens, pass_nodes in nodes.frontier():
+                above = [int(np.flatnonzero(row)[-2]) for row in pass_nodes.visible]
+                new = [(*paths[text][place], int(token)) for place, token in zip(above, tokens, strict=True)]
+                paths[text] += new
+                fed += [(text, path) for path in new]
+        return [(each.tree.parents.tolist(), each.tokens.tolist(), each.fed, each.finite) for each in nodes.trees()]
+
+    @pytest.mark.parametrize(
+        "new_nodes",
+        [
+            partial(BeamExpansion, dynamic(3, 4, 9)),
+            partial(
+                BestFirstExpansion,
+                SpecExecSetting(budget=9, branching=3, batch=2, max_passes=5, least_log_prob=-2.0),
+            ),
+        ],
+        ids=["beams", "best first"],
+    )
+    def test_they_grow_as_alone(self, new_nodes):
+        roots = [5, 8, 11, 5, 2]
+        alone = [found for root in roots for found in self.grown(new_nodes, [root])]
+        assert self.grown(new_nodes, roots) == alone
+        assert len({str(found) for found in alone}) == 4
+        spoilt = self.grown(new_nodes, roots, not_finite_at=(8, alone[1][1][1]))
+        assert spoilt[1] == ([-1], [8], [0], False)
+        assert [*spoilt[:1], *spoilt[2:]] == [*alone[:1], *alone[2:]]
+
+    def test_children_of_other_nodes_are_refused(self):
+        with pytest.raises(InvalidValueError, match=r"children: expected \(2, 3\). Got \(2, 2\), \(2, 3\)"):
+            BeamExpansion(dynamic(3, 4, 9), 2).add(torch.zeros(2, 2), torch.zeros(2, 3, dtype=torch.int64))
 
 
 class TestTemperatureZero:

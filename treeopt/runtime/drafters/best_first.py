@@ -5,7 +5,6 @@ from functools import partial
 
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.best_first_expansion import BestFirstExpansion
-from treeopt.runtime.drafters.drafted_nodes import TextChildren
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, draft_models
 from treeopt.runtime.models.memory import new_caches
 from treeopt.runtime.models.model import LanguageModel, TextCache
@@ -29,13 +28,13 @@ class SpecExecDrafter(ExpandingDrafter):
     def __init__(self, model: LanguageModel, setting: SpecExecSetting, *, capacity: int) -> None:
         _check(setting, model, capacity)
         caches = partial(_caches, model, setting, capacity)
+        self.setting = setting
         super().__init__(
             model, draft_models(model, caches, capacity), children=setting.branching, max_nodes=setting.budget
         )
-        self.setting = setting
 
-    def _expansion(self, root: TextChildren) -> BestFirstExpansion:
-        return BestFirstExpansion(self.setting, root)
+    def _new_nodes(self, texts: int) -> BestFirstExpansion:
+        return BestFirstExpansion(self.setting, texts)
 
 
 def _check(setting: SpecExecSetting, model: LanguageModel, capacity: int) -> None:

@@ -1,42 +1,26 @@
-"""The nodes that a step drafts where trees grow out of a draft model's probabilities, and the tree of those kept.
+"""The nodes that a step drafts where trees grow out of a draft model's probabilities, and the trees of those kept.
 
-No model in sight: log-probabilities and tokens come in pass by pass, and the host does the rest.
+No model in sight: log-probabilities and tokens come in pass by pass, and the host does the rest, for all texts at once.
 """
 
-from array import array
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import chain, count
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from treeopt.arrays import Float32, Int64
-from treeopt.runtime.drafters.recurring import KEPT_PASSES, KEPT_TREES, recurring_tree
+from treeopt.errors import InvalidValueError
+from treeopt.runtime.drafters.recurring import KEPT_PASSES, recurring_tree
 from treeopt.runtime.models.finite import all_finite
 from treeopt.runtime.models.passes import PassNodes
 from treeopt.trees import TokenTree
 
 NOT_FED = -1
-Candidate = tuple[float, int]
-"""Minus the sum of log-probabilities along a path, in float32, and its node's number: the best is the least, of equal
-ones that drafted first."""
-
-
-class TextChildren(NamedTuple):
-    """The k likeliest tokens after each node that a text fed in a pass, a row for each, the likeliest first."""
-
-    log_probs: list[list[float]]
-    tokens: list[list[int]]
-
-    @property
-    def finite(self) -> bool:
-        """Whether all distributions are; in one that is not, everything is NaN."""
-        return all_finite([row[0] for row in self.log_probs])
-
-    def last(self) -> "TextChildren":
-        """Return those of the node fed last."""
-        return TextChildren(self.log_probs[-1:], self.tokens[-1:])
 
 
 class Children(NamedTuple):
@@ -54,65 +38,111 @@ class Children(NamedTuple):
 
 
 class Beams(NamedTuple):
-    """The nodes of one pass, which get children."""
+    """The nodes of one text in a pass, which get children."""
 
-    tokens: Int64
+    text: int
+    """Its place among those whose trees grow."""
+    tokens: Tensor
     """int64 (m,)."""
     nodes: PassNodes
 
 
 class Expanded(NamedTuple):
-    """The tree to verify."""
+    """The tree to verify in one text."""
 
     tree: TokenTree
-    tokens: list[int]
-    """Those below the root."""
+    tokens: Tensor
+    """int64 (n,), the root's first."""
     fed: list[int]
     """Of every node, how many were fed in this step before it, -1 where it was not fed itself."""
+    finite: bool = True
+    """Whether all distributions on the way are; where they are not, the root stands alone."""
 
 
-class DraftedNodes:
-    """All nodes of a step by number: the root is 0, the child of rank r of the node fed at place p is 1 + p k + r.
-
-    They are few, and so lists cost less than calls of numpy, most of all between two passes, when caches are cold.
+class DraftedNodes(ABC):
+    """All nodes that a step drafts, in several texts; the classes that grow trees say which are fed.
 
     Args:
-        root: the k children of the root, which is fed at place 0; as many are added of every node that is fed.
+        texts: how many.
+        children: k, of every node that is fed.
+        nodes: most of a tree.
+        fed: most nodes of a text that are fed.
+        passes: most, the roots' included.
+        least_log_prob: of a path, below which its end is no node of the tree.
     """
 
-    def __init__(self, root: TextChildren) -> None:
-        self._per_node = len(root.tokens[0])
-        self.fed = {0: 0}
-        """Of every node that was fed, the place at which it was."""
-        self._tokens = [0]
-        self._above = [NOT_FED]
-        """Of every place, the one of the parent."""
-        self._last: Sequence[Candidate] = [(0.0, 0)]
-        self.add(root)
+    def __init__(
+        self, texts: int, *, children: int, nodes: int, fed: int, passes: int, least_log_prob: float = -inf
+    ) -> None:
+        from treeopt.runtime.drafters import expansion_on_host as loops  # numba is slow to import
 
-    def feed(self, nodes: Sequence[Candidate]) -> Beams:
-        """Return drafted nodes as the next pass."""
-        for place, (_, number) in enumerate(nodes, len(self._above)):
-            self.fed[number] = place
-            self._above.append((number - 1) // self._per_node)
-        self._last = nodes
-        tokens = np.array([self._tokens[number] for _, number in nodes])
-        return Beams(tokens, recurring_nodes(tuple(self._above), len(nodes)))
+        self._loops, self.texts = loops, texts
+        self._children, self._passes, self._least = children, passes, least_log_prob
+        self._nodes = loops.nodes_of(texts, 1 + children * fed, fed, nodes - 1)
+        self._trees = np.empty((texts, 3, nodes), np.int64)
+        self._tokens = torch.from_numpy(self._trees[:, loops.DRAFTED]).unbind()
+        self.begin([0] * texts)
 
-    def add(self, children: TextChildren) -> None:
-        """Add the children of the nodes fed last."""
-        rows = zip(self._last, children.log_probs, strict=True)
-        surprisals = array("f", [above - log_prob for (above, _), row in rows for log_prob in row])
-        self.drafted: list[Candidate] = list(zip(surprisals, count(len(self._tokens)), strict=False))
-        """The children of the nodes fed last, node after node, the likeliest first."""
-        self._tokens += chain.from_iterable(children.tokens)
+    def compile(self) -> None:
+        """Grow no tree, so that the loops are compiled now and not within the first step; to be called of no text."""
+        self.begin([])
+        self.add(torch.empty(0, self._children), torch.empty((0, self._children), dtype=torch.int64))
+        self.frontier()
+        self.trees()
 
-    def tree(self, kept: Sequence[int]) -> Expanded:
-        """Return the tree of the root and some nodes below it, none without its parent; siblings in the order given."""
-        fed = (0, *[self.fed.get(number, NOT_FED) for number in kept])
-        order, tree = in_level_order(tuple([(number - 1) // self._per_node for number in kept]), fed)
-        tokens = [self._tokens[kept[node - 1]] for node in order[1:]]
-        return Expanded(tree, tokens, [fed[node] for node in order])
+    def begin(self, roots: Sequence[int]) -> None:
+        """Begin a step with the token of each text's root, which is fed in the first pass."""
+        self._loops.begin(self._nodes, np.array(roots, np.int64))
+        self._left, self._fed = self._passes - 1, self.texts
+
+    def add(self, log_probs: Tensor, tokens: Tensor) -> None:
+        """Add the children of the nodes fed last, text after text: of each float32 and int64 (m, k), the likeliest first.
+
+        A tree in which a distribution is not finite grows no further.
+
+        Raises InvalidValueError for other shapes.
+        """
+        shape = self._fed, self._children
+        if not log_probs.shape == tokens.shape == shape:
+            raise InvalidValueError(f"children: expected {shape}. Got {tuple(log_probs.shape)}, {tuple(tokens.shape)}.")
+        self._loops.add(self._nodes, log_probs.cpu().numpy(), tokens.cpu().numpy(), self._least)
+
+    def frontier(self) -> list[Beams]:
+        """Return the nodes that are fed next, of every text in which there are any; none where no pass is to follow."""
+        if not self._left:
+            return []
+        self._left -= 1
+        self._feed()
+        counts = self._nodes.counts[:, : self._loops.LAST + 1].tolist()
+        self._fed = sum(last for _, last in counts)
+        most = max((fed for fed, _ in counts), default=0)
+        above = self._nodes.fed[:, self._loops.ABOVE, :most].tolist()
+        tokens = self._nodes.fed[:, self._loops.TOKEN]
+        return [
+            Beams(
+                text,
+                torch.from_numpy(tokens[text, fed - last : fed]),
+                recurring_nodes(tuple(above[text][:fed]), last),
+            )
+            for text, (fed, last) in enumerate(counts)
+            if last
+        ]
+
+    def trees(self) -> list[Expanded]:
+        """Return the tree of the best nodes of each text, its tokens where the next step writes over them."""
+        self._loops.level_order(self._nodes, self._children, self._trees)
+        most, found = self._nodes.best.shape[1], []
+        for (parents, _, fed), tokens, (_, _, best, finite) in zip(
+            self._trees.tolist(), self._tokens, self._nodes.counts.tolist(), strict=True
+        ):
+            if best < most:
+                parents, tokens, fed = parents[: best + 1], tokens[: best + 1], fed[: best + 1]
+            found.append(Expanded(recurring_tree(tuple(parents)), tokens, fed, finite == 1))
+        return found
+
+    @abstractmethod
+    def _feed(self) -> None:
+        """Feed the nodes that are fed next."""
 
 
 @lru_cache(maxsize=KEPT_PASSES)
@@ -134,25 +164,3 @@ def recurring_nodes(above: tuple[int, ...], count: int) -> PassNodes:
     return PassNodes(
         visible=np.frombuffer(bytes(visible), np.bool_).reshape(count, len(above)), depth=np.array(depth), start=start
     )
-
-
-@lru_cache(maxsize=KEPT_TREES)
-def in_level_order(parents: tuple[int, ...], fed: tuple[int, ...]) -> tuple[tuple[int, ...], TokenTree]:
-    """Return the root, 0, and the nodes below it in the order of the tree that they are, and this tree.
-
-    Args:
-        parents: of every node below the root, the place at which its parent was fed.
-        fed: of every node, the place at which it was fed itself, or NOT_FED.
-
-    >>> in_level_order((0, 0, 2, 1), (0, 1, 2, -1, -1))
-    ((0, 1, 2, 4, 3), TokenTree(nodes=5, max_depth=2, widths=[1, 2, 2]))
-    """
-    children: dict[int, list[int]] = {}
-    for node, parent in enumerate(parents, start=1):
-        children.setdefault(parent, []).append(node)
-    order, above = [0], [-1]
-    for index, node in enumerate(order):  # grows while it is read: a breadth-first walk
-        below = children.get(fed[node], ())
-        order.extend(below)
-        above.extend([index] * len(below))
-    return tuple(order), recurring_tree(tuple(above))

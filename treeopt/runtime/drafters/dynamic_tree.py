@@ -3,7 +3,6 @@
 from functools import partial
 
 from treeopt.runtime.drafters.beam_expansion import BeamExpansion
-from treeopt.runtime.drafters.drafted_nodes import TextChildren
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, draft_models
 from treeopt.runtime.models.memory import new_caches
 from treeopt.runtime.models.model import LanguageModel
@@ -21,8 +20,8 @@ class DynamicDrafter(ExpandingDrafter):
 
     def __init__(self, model: LanguageModel, tree: DynamicTree, *, capacity: int) -> None:
         caches = partial(new_caches, model, capacity + sum(tree.draft_widths))
-        super().__init__(model, draft_models(model, caches, capacity), children=tree.top_k, max_nodes=tree.nodes)
         self.tree = tree
+        super().__init__(model, draft_models(model, caches, capacity), children=tree.top_k, max_nodes=tree.nodes)
 
-    def _expansion(self, root: TextChildren) -> BeamExpansion:
-        return BeamExpansion(self.tree, root)
+    def _new_nodes(self, texts: int) -> BeamExpansion:
+        return BeamExpansion(self.tree, texts)

@@ -3,10 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
-from typing import Protocol
 
-import numpy as np
 import torch
 
 from treeopt.runtime.drafters.draft_model import (
@@ -17,28 +14,13 @@ from treeopt.runtime.drafters.draft_model import (
     likeliest_children,
     outputs_at_roots,
 )
-from treeopt.runtime.drafters.drafted_nodes import Beams, Expanded, TextChildren
+from treeopt.runtime.drafters.drafted_nodes import Beams, DraftedNodes, Expanded
 from treeopt.runtime.drafters.drafter import NOTHING, Proposal, Scores, States, Step, Wants
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.texts import Texts
-from treeopt.runtime.models.model import LanguageModel, Output, TextCache
+from treeopt.runtime.models.model import LanguageModel, TextCache
 from treeopt.runtime.models.passes import TreePasses
-from treeopt.runtime.models.together import PassCall, joined_logits, run_together
-
-NOT_EXPANDED = Expanded(ROOT_ALONE, [], [0])
-
-
-class Expansion(Protocol):
-    """The tree of one text's step, from the children of the nodes fed so far."""
-
-    def frontier(self) -> Beams | None:
-        """Return the nodes that are fed next; None where no further pass is wanted."""
-
-    def add(self, children: TextChildren) -> None:
-        """Add the children of the nodes that `frontier` returned last."""
-
-    def best(self) -> Expanded:
-        """Return the tree to verify."""
+from treeopt.runtime.models.together import PassCall, joined_logits, last_logits, run_together
 
 
 @dataclass(slots=True)
@@ -76,6 +58,8 @@ class ExpandingDrafter(ABC):
         self._model = model
         self._children = children
         self._texts = Texts(lambda texts: [_Text(draft) for draft in new_drafts(texts)])
+        self._nodes = self._new_nodes(0)
+        self._nodes.compile()
 
     def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
         """See `Drafter`."""
@@ -89,9 +73,9 @@ class ExpandingDrafter(ABC):
     def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
         """Return the trees below the roots; the root alone where a distribution on the way is not finite."""
         at = [self._texts[text] for text in texts]
-        drafting = [each for each in at if each.draft.ready]
-        expanded = iter(self._expanded([each.draft for each in drafting]) if drafting else [])
-        return [self._proposal(each, next(expanded) if each.draft.ready else NOT_EXPANDED) for each in at]
+        drafting = [each.draft for each in at if each.draft.ready]
+        expanded = iter(self._expanded(drafting) if drafting else [])
+        return [self._proposal(each, next(expanded) if each.draft.ready else None) for each in at]
 
     def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
         """See `Drafter`."""
@@ -104,39 +88,32 @@ class ExpandingDrafter(ABC):
         self._texts.end(text)
 
     @abstractmethod
-    def _expansion(self, root: TextChildren) -> Expansion:
-        """Return how the tree of a step grows, given the children of the root."""
+    def _new_nodes(self, texts: int) -> DraftedNodes:
+        """Return what holds the nodes of a step in so many texts while their trees grow."""
 
-    def _expanded(self, drafts: Sequence[TextDraft]) -> list[Expanded | None]:
-        """Return the tree of each of some texts, None where a distribution is not finite; a pass is one for all of them."""
-        roots = [each.last() for each in self._children_after(outputs_at_roots(drafts))]
-        expansions = [self._expansion(root) if root.finite else None for root in roots]
-        while True:
-            fed = [(number, beams) for number, each in enumerate(expansions) if each and (beams := each.frontier())]
-            if not fed:
-                return [each.best() if each else None for each in expansions]
-            outputs = run_together([self._pass(drafts[number], beams) for number, beams in fed])
-            for (number, _), children in zip(fed, self._children_after(outputs), strict=True):
-                each = expansions[number]
-                if each and children.finite:
-                    each.add(children)
-                else:
-                    expansions[number] = None
+    def _expanded(self, drafts: Sequence[TextDraft]) -> list[Expanded]:
+        """Return the tree of each of some texts; a pass is one for all of them."""
+        if self._nodes.texts != len(drafts):
+            self._nodes = self._new_nodes(len(drafts))
+        nodes = self._nodes
+        nodes.begin([draft.root for draft in drafts])
+        nodes.add(*likeliest_children(last_logits(outputs_at_roots(drafts)), self._children))
+        while fed := nodes.frontier():
+            outputs = run_together([self._pass(drafts[beams.text], beams) for beams in fed])
+            nodes.add(*likeliest_children(joined_logits(outputs), self._children))
+        return nodes.trees()
 
     def _pass(self, draft: TextDraft, beams: Beams) -> PassCall:
-        return PassCall(draft.passes.once(beams.nodes), torch.from_numpy(beams.tokens).to(self._model.device))
-
-    def _children_after(self, outputs: Sequence[Output]) -> list[TextChildren]:
-        """Return the likeliest tokens after the nodes that each output is of."""
-        log_probs, tokens = (each.tolist() for each in likeliest_children(joined_logits(outputs), self._children))
-        edges = pairwise(accumulate((output.logits.shape[0] for output in outputs), initial=0))
-        return [TextChildren(log_probs[start:stop], tokens[start:stop]) for start, stop in edges]
+        return PassCall(draft.passes.once(beams.nodes), beams.tokens.to(self._model.device))
 
     def _proposal(self, at: _Text, expanded: Expanded | None) -> Proposal:
-        found = NOT_EXPANDED if expanded is None else expanded
-        at.fed = found.fed
-        tokens = torch.from_numpy(np.array([at.draft.root, *found.tokens]))
-        return Proposal(found.tree, tokens, scores=Scores.missing(self._model.name) if expanded is None else None)
+        if expanded is None:
+            at.fed = [0]
+            return Proposal(ROOT_ALONE, torch.tensor([at.draft.root]))
+        at.fed = expanded.fed
+        return Proposal(
+            expanded.tree, expanded.tokens, scores=None if expanded.finite else Scores.missing(self._model.name)
+        )
 
 
 def draft_models(

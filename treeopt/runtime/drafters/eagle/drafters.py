@@ -5,7 +5,6 @@ import numpy as np
 from treeopt.errors import InvalidValueError
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.beam_expansion import BeamExpansion
-from treeopt.runtime.drafters.drafted_nodes import TextChildren
 from treeopt.runtime.drafters.eagle.head import EagleHead
 from treeopt.runtime.drafters.eagle.text import EagleText
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
@@ -70,6 +69,7 @@ class EagleDynamicDrafter(ExpandingDrafter):
     def __init__(self, head: EagleHead, tree: DynamicTree, *, capacity: int) -> None:
         _check_children("top_k", tree.top_k, head)
         fed = sum(tree.draft_widths)
+        self.tree = tree
         super().__init__(
             head,
             lambda texts: [EagleText(head, capacity, fed) for _ in range(texts)],
@@ -78,10 +78,9 @@ class EagleDynamicDrafter(ExpandingDrafter):
             wants=head.wants,
         )
         self.head = head
-        self.tree = tree
 
-    def _expansion(self, root: TextChildren) -> BeamExpansion:
-        return BeamExpansion(self.tree, root)
+    def _new_nodes(self, texts: int) -> BeamExpansion:
+        return BeamExpansion(self.tree, texts)
 
 
 def _check_children(name: str, children: int, head: EagleHead) -> None:
