@@ -11,6 +11,7 @@ from tests.cli.invented import call
 from tests.support.invented_machines import latency, seconds
 from treeopt.adaptation import looks
 from treeopt.adaptation.comparison import Comparison
+from treeopt.adaptation.times import StepTimes
 from treeopt.records.latency import Timing
 from treeopt.records.measured_drafter import CountedDecodes, CountedSetting, DecodedTexts, MeasuredDrafter
 from treeopt.records.profile import Profile
@@ -19,6 +20,7 @@ from treeopt.trees.drafter_setting import drafter_setting
 from treeopt.trees.tree_schedule import ScheduledTree, TreeSchedule
 
 PROMPT = "import os\n\n\ndef main(arguments):\n    "
+MACHINE = seconds(lambda n: 1e-3 * (0.9 + 0.06 * n), lambda w: 1e-4 * (1 + 0.02 * w), 5e-5)
 
 
 def run(*more: object, tokens: int = 160) -> Any:
@@ -34,11 +36,23 @@ def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Comparison, "_pays", lambda self, choice: choice.way != self.usual)
 
 
+@pytest.fixture
+def quiet_profile(monkeypatch: pytest.MonkeyPatch, greedy_profile: Path) -> Path:
+    """Return the path of a profile of an invented machine, whose times steps have as far as re-calibration sees."""
+    profile = Profile.load(greedy_profile)
+    invented = latency(MACHINE, context_tokens=profile.latencies[0].context_tokens)
+    monkeypatch.setattr(StepTimes, "drafting", 1.0)
+    monkeypatch.setattr(StepTimes, "own", lambda *_: 1.0)
+    path = Path("quiet.yaml")
+    replace(profile, latencies=(invented,), prefill=None).save(path)
+    return path
+
+
 @pytest.mark.usefixtures("folder", "eager")
-def test_the_text_stays_and_every_change_is_a_line_of_json(greedy_profile: Path) -> None:
+def test_the_text_stays_and_every_change_is_a_line_of_json(quiet_profile: Path) -> None:
     level_widths([2, 1]).save("tree.json")
     plain = run()
-    found = run("--adapt", "--profile", greedy_profile, "--adapt-log", "log.jsonl", "--save-profile", "learnt.yaml")
+    found = run("--adapt", "--profile", quiet_profile, "--adapt-log", "log.jsonl", "--save-profile", "learnt.yaml")
     assert found.exit_code == 0, found.output
     assert found.stdout == plain.stdout
     lines = [json.loads(line) for line in Path("log.jsonl").read_text("utf-8").splitlines()]
@@ -47,15 +61,12 @@ def test_the_text_stays_and_every_change_is_a_line_of_json(greedy_profile: Path)
     assert lines[0]["from"]["parents"] == [-1, 0, 0, 1]
     assert lines[0]["to"] != lines[0]["from"]
     assert f"re-calibration: {len(lines)} change" in found.stderr
-    learnt, before = Profile.load("learnt.yaml"), Profile.load(greedy_profile)
+    learnt, before = Profile.load("learnt.yaml"), Profile.load(quiet_profile)
     assert learnt.acceptances[0].table.p.shape != before.acceptances[0].table.p.shape
     assert learnt.acceptances[0].accepted_ranks is None
-    again = run("--adapt", "--profile", greedy_profile, "--adapt-log", "log.jsonl")  # its own log is written over
+    again = run("--adapt", "--profile", quiet_profile, "--adapt-log", "log.jsonl")  # its own log is written over
     assert again.stdout == plain.stdout, again.output
     assert call("solve", "--profile", "learnt.yaml", "--budget", 2, "-o", "new.json").exit_code == 0
-
-
-MACHINE = seconds(lambda n: 1e-3 * (0.9 + 0.06 * n), lambda w: 1e-4 * (1 + 0.02 * w), 5e-5)
 
 
 @pytest.fixture
