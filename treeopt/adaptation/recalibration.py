@@ -241,6 +241,7 @@ class Recalibration:
         self._lookups.forget()
         self._expect_text()
         self._looks.changed()
+        self.time.changed()
         self._next_text()
         self._readings.sooner()
 
@@ -331,6 +332,7 @@ class Recalibration:
         if changed is None and of_lookups is None:
             return due
         self._looks.changed()
+        self.time.changed()
         if changed is None:
             return f"texts: {of_lookups}"
         self._counted.outcomes = self._texts.of_text
