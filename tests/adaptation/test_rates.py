@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from treeopt.adaptation import rates
-from treeopt.adaptation.rates import CHANGED, SettingRate, Sums
+from treeopt.adaptation.rates import BEGINNING_TOKENS, CHANGED, SettingRate, Sums
 from treeopt.adaptation.replay import Walked
 from treeopt.adaptation.texts import STRETCHES
 
@@ -154,3 +154,27 @@ def test_a_text_of_hardly_any_tokens_says_nothing_of_the_others():
     rate.add(Walked(20, 2, 2))
     assert rate.end_stretch() == 0.0
     assert rate.all_texts == SettingRate(1.5).all_texts
+
+
+@pytest.mark.parametrize("before", [0, 2])
+def test_the_beginning_of_a_text_says_nothing_of_what_comes_in_it_but_counts_among_all(before):
+    rate = SettingRate(4.0)
+    along(rate, [4.0] * before)
+    first = rate.this_text
+    half = BEGINNING_TOKENS // 2
+    for _ in range(2):
+        rate.add(Walked(half, half, 0))
+        assert rate.this_text == first
+    rate.add(Walked(BEGINNING_TOKENS, BEGINNING_TOKENS, 0))
+    assert rate.this_text.tokens_per_step < 0.9 * first.tokens_per_step
+    assert rate.this_text.drafted < first.drafted
+    rate.end_stretch()
+    every = rate.all_texts.tokens_per_step
+    rate.end_text()
+    other = SettingRate(4.0)
+    along(other, [4.0] * before)
+    other.add(Walked(4 * half, 4 * half, 0))
+    other.end_stretch()
+    assert every == pytest.approx(other.all_texts.tokens_per_step)
+    rate.add(Walked(BEGINNING_TOKENS, BEGINNING_TOKENS, 0))  # of the next text, which has a beginning of its own
+    assert rate.this_text.tokens_per_step == pytest.approx(every)

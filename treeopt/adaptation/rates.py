@@ -19,6 +19,8 @@ from treeopt.adaptation.texts import STRETCHES
 
 HALF_LIFE_TOKENS = 192
 """Within a text a token counts half after so many further ones."""
+BEGINNING_TOKENS = 64
+"""Of a text, which say little of what comes in it: there is not much to look up yet."""
 TEXTS_SD = 0.4
 """Of the logarithm of texts' tokens per step around those of all."""
 KNOWN_SD, CHANGED_SD = 0.2, 1.5
@@ -92,7 +94,7 @@ class SettingRate:
     """
 
     def __init__(self, known: float) -> None:
-        self.walked = 0
+        self.walked = self._walked_in_text = 0
         """Tokens walked along."""
         self._known, self._known_sd = known, KNOWN_SD
         self._text, self._stretch = Sums(), Sums()
@@ -105,7 +107,10 @@ class SettingRate:
     def add(self, found: Walked) -> None:
         """Add a stretch of one step or more."""
         self.walked += found.tokens
+        self._walked_in_text += found.tokens
         self._stretch.add(found)
+        if self._walked_in_text <= BEGINNING_TOKENS:
+            return
         off = self._text.off(found)
         if abs(off) <= SURPRISE:
             self._add_odd()
@@ -121,7 +126,7 @@ class SettingRate:
 
     def end_text(self) -> None:
         """Have the next stretch be of another text."""
-        self._text, self._odd = Sums(), None
+        self._text, self._odd, self._walked_in_text = Sums(), None, 0
 
     def end_stretch(self) -> float:
         """Count this text, or so much of it, among all, and return by how many standard errors it was off; 0 where too little."""
