@@ -41,7 +41,7 @@ from treeopt.simulation.arrivals import Arrival, Load, arrivals
 from treeopt.simulation.outcome import Percentiles
 from treeopt.simulation.served import ServedText
 from treeopt.simulation.serving import Server, serve
-from treeopt.simulation.settings import SCHEDULE, ServedSetting, served_settings
+from treeopt.simulation.settings import PLAIN, SCHEDULE, ServedSetting, served_settings
 from treeopt.simulation.step_seconds import StepSeconds
 from treeopt.simulation.step_tokens import tokens_by_context
 from treeopt.texts.prompts import load_prompts
@@ -221,7 +221,7 @@ def _later(text: ServedText, times: float) -> ServedText:
 
 def reference_s(server: AskedServer) -> float:
     """Return the seconds of the reference, plainly: of all its texts together."""
-    plain = ServedSetting.fixed("plain", chain(0), texts=1)
+    plain = ServedSetting.fixed(PLAIN, chain(0), texts=1)
     return sum(each.latency_s for each in server.serve(plain, REFERENCE))
 
 

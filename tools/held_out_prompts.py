@@ -45,7 +45,11 @@ def main() -> None:
     parser.add_argument("--apart-bytes", type=int, default=4 * PROMPT_BYTES)
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args()
-    write_prompts(options.output, held_out_prompts(options.count, options.apart_bytes))
+    try:
+        prompts = held_out_prompts(options.count, options.apart_bytes)
+    except ValueError as error:
+        parser.error(str(error))
+    write_prompts(options.output, prompts)
 
 
 if __name__ == "__main__":

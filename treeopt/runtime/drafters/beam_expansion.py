@@ -17,4 +17,4 @@ class BeamExpansion(DraftedNodes):
         super().__init__(texts, children=tree.top_k, nodes=tree.nodes, fed=fed, passes=tree.depth)
 
     def _feed(self) -> None:
-        self._loops.feed_beams(self._nodes, self._children)
+        self._loops.feed_beams(self._nodes, self.children)

@@ -28,13 +28,8 @@ class SpecExecDrafter(ExpandingDrafter):
     def __init__(self, model: LanguageModel, setting: SpecExecSetting, *, capacity: int) -> None:
         _check(setting, model, capacity)
         caches = partial(_caches, model, setting, capacity)
+        super().__init__(model, draft_models(model, caches, capacity), partial(BestFirstExpansion, setting))
         self.setting = setting
-        super().__init__(
-            model, draft_models(model, caches, capacity), children=setting.branching, max_nodes=setting.budget
-        )
-
-    def _new_nodes(self, texts: int) -> BestFirstExpansion:
-        return BestFirstExpansion(self.setting, texts)
 
 
 def _check(setting: SpecExecSetting, model: LanguageModel, capacity: int) -> None:

@@ -30,4 +30,4 @@ class BestFirstExpansion(DraftedNodes):
         self._batch = setting.batch
 
     def _feed(self) -> None:
-        self._loops.feed_best(self._nodes, self._children, self._batch)
+        self._loops.feed_best(self._nodes, self.children, self._batch)

@@ -17,10 +17,8 @@ from treeopt.arrays import Float32, Int64
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.recurring import KEPT_PASSES, recurring_tree
 from treeopt.runtime.models.finite import all_finite
-from treeopt.runtime.models.passes import PassNodes
+from treeopt.runtime.models.passes import NOT_FED, PassNodes
 from treeopt.trees import TokenTree
-
-NOT_FED = -1
 
 
 class Children(NamedTuple):
@@ -77,7 +75,8 @@ class DraftedNodes(ABC):
         from treeopt.runtime.drafters import expansion_on_host as loops  # numba is slow to import
 
         self._loops, self.texts = loops, texts
-        self._children, self._passes, self._least = children, passes, least_log_prob
+        self.children, self.max_nodes = children, nodes
+        self._passes, self._least = passes, least_log_prob
         self._nodes = loops.nodes_of(texts, 1 + children * fed, fed, nodes - 1)
         self._trees = np.empty((texts, 3, nodes), np.int64)
         self._tokens = torch.from_numpy(self._trees[:, loops.DRAFTED]).unbind()
@@ -86,7 +85,7 @@ class DraftedNodes(ABC):
     def compile(self) -> None:
         """Grow no tree, so that the loops are compiled now and not within the first step; to be called of no text."""
         self.begin([])
-        self.add(torch.empty(0, self._children), torch.empty((0, self._children), dtype=torch.int64))
+        self.add(torch.empty(0, self.children), torch.empty((0, self.children), dtype=torch.int64))
         self.frontier()
         self.trees()
 
@@ -102,7 +101,7 @@ class DraftedNodes(ABC):
 
         Raises InvalidValueError for other shapes.
         """
-        shape = self._fed, self._children
+        shape = self._fed, self.children
         if not log_probs.shape == tokens.shape == shape:
             raise InvalidValueError(f"children: expected {shape}. Got {tuple(log_probs.shape)}, {tuple(tokens.shape)}.")
         self._loops.add(self._nodes, log_probs.cpu().numpy(), tokens.cpu().numpy(), self._least)
@@ -130,7 +129,7 @@ class DraftedNodes(ABC):
 
     def trees(self) -> list[Expanded]:
         """Return the tree of the best nodes of each text, its tokens where the next step writes over them."""
-        self._loops.level_order(self._nodes, self._children, self._trees)
+        self._loops.level_order(self._nodes, self.children, self._trees)
         most, found = self._nodes.best.shape[1], []
         for (parents, _, fed), tokens, (_, _, best, finite) in zip(
             self._trees.tolist(), self._tokens, self._nodes.counts.tolist(), strict=True

@@ -20,8 +20,5 @@ class DynamicDrafter(ExpandingDrafter):
 
     def __init__(self, model: LanguageModel, tree: DynamicTree, *, capacity: int) -> None:
         caches = partial(new_caches, model, capacity + sum(tree.draft_widths))
+        super().__init__(model, draft_models(model, caches, capacity), partial(BeamExpansion, tree))
         self.tree = tree
-        super().__init__(model, draft_models(model, caches, capacity), children=tree.top_k, max_nodes=tree.nodes)
-
-    def _new_nodes(self, texts: int) -> BeamExpansion:
-        return BeamExpansion(self.tree, texts)

@@ -1,6 +1,5 @@
 """The part that drafters share whose trees grow anew in every step out of a draft model's probabilities."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -31,14 +30,13 @@ class _Text:
     fed: list[int] = field(default_factory=list)
 
 
-class ExpandingDrafter(ABC):
-    """A `Drafter` with a draft model, or a head on the target; the classes below say how a tree grows.
+class ExpandingDrafter:
+    """A `Drafter` with a draft model, or a head on the target, whose trees grow as `new_nodes` says.
 
     Args:
         model: what gives the distributions; they are those of temperature 1, whatever the target's.
         new_drafts: makes it ready for so many texts.
-        children: tokens wanted after each node.
-        max_nodes: most nodes of a tree.
+        new_nodes: makes what holds the nodes of a step in so many texts while their trees grow.
         wants: hidden states of the target that it reads.
     """
 
@@ -48,18 +46,16 @@ class ExpandingDrafter(ABC):
         self,
         model: DraftSource,
         new_drafts: NewDrafts,
+        new_nodes: Callable[[int], DraftedNodes],
         *,
-        children: int,
-        max_nodes: int,
         wants: Wants = NOTHING,
     ) -> None:
-        self.max_tokens = max_nodes
         self.wants = wants
         self._model = model
-        self._children = children
         self._texts = Texts(lambda texts: [_Text(draft) for draft in new_drafts(texts)])
-        self._nodes = self._new_nodes(0)
+        self._new_nodes, self._nodes = new_nodes, new_nodes(0)
         self._nodes.compile()
+        self.max_tokens = self._nodes.max_nodes
 
     def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
         """See `Drafter`."""
@@ -87,20 +83,16 @@ class ExpandingDrafter(ABC):
         """See `Drafter`."""
         self._texts.end(text)
 
-    @abstractmethod
-    def _new_nodes(self, texts: int) -> DraftedNodes:
-        """Return what holds the nodes of a step in so many texts while their trees grow."""
-
     def _expanded(self, drafts: Sequence[TextDraft]) -> list[Expanded]:
         """Return the tree of each of some texts; a pass is one for all of them."""
         if self._nodes.texts != len(drafts):
             self._nodes = self._new_nodes(len(drafts))
         nodes = self._nodes
         nodes.begin([draft.root for draft in drafts])
-        nodes.add(*likeliest_children(last_logits(outputs_at_roots(drafts)), self._children))
+        nodes.add(*likeliest_children(last_logits(outputs_at_roots(drafts)), nodes.children))
         while fed := nodes.frontier():
             outputs = run_together([self._pass(drafts[beams.text], beams) for beams in fed])
-            nodes.add(*likeliest_children(joined_logits(outputs), self._children))
+            nodes.add(*likeliest_children(joined_logits(outputs), nodes.children))
         return nodes.trees()
 
     def _pass(self, draft: TextDraft, beams: Beams) -> PassCall:

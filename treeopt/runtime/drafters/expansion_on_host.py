@@ -12,10 +12,10 @@ from numba import njit
 
 from treeopt.arrays import Float32, Int64
 from treeopt.compiling import watch
+from treeopt.runtime.models.passes import NOT_FED
 
 watch()
 
-NOT_FED = -1
 NUMBER, ABOVE, TOKEN = range(3)
 FED, LAST, BEST, FINITE = range(4)
 PARENT, DRAFTED, PLACE = range(3)

@@ -14,13 +14,11 @@ from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.texts import Texts
 from treeopt.runtime.models.graphs import GraphPool, passes_over
 from treeopt.runtime.models.model import LanguageModel, caches_of_texts
-from treeopt.runtime.models.passes import PassNodes, TreePass
+from treeopt.runtime.models.passes import NOT_FED, PassNodes, TreePass
 from treeopt.runtime.models.together import PassCall, joined_logits, last_logits, run_together
 from treeopt.runtime.rules import Rule
 from treeopt.trees import TokenTree, chain
 
-NOT_FED = -1
-"""Of a node, in place of how many were fed before it."""
 KEPT = 8
 """Trees whose passes and buffers are kept."""
 

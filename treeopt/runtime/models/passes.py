@@ -13,6 +13,9 @@ from treeopt.runtime.models.mask import TreeMask
 from treeopt.runtime.models.model import NOTHING, LanguageModel, Output, TextCache, TextRows, Wants
 from treeopt.trees import TokenTree
 
+NOT_FED = -1
+"""Of a node, in place of how many were fed in a step before it."""
+
 Pass = Callable[[Tensor], Output]
 """From tokens, int64 (rows,), to their logits and states."""
 

@@ -1,5 +1,7 @@
 """Drafters that an EAGLE head fills trees for: static ones by depth and rank, and dynamic ones."""
 
+from functools import partial
+
 import numpy as np
 
 from treeopt.errors import InvalidValueError
@@ -69,18 +71,13 @@ class EagleDynamicDrafter(ExpandingDrafter):
     def __init__(self, head: EagleHead, tree: DynamicTree, *, capacity: int) -> None:
         _check_children("top_k", tree.top_k, head)
         fed = sum(tree.draft_widths)
-        self.tree = tree
         super().__init__(
             head,
             lambda texts: [EagleText(head, capacity, fed) for _ in range(texts)],
-            children=tree.top_k,
-            max_nodes=tree.nodes,
+            partial(BeamExpansion, tree),
             wants=head.wants,
         )
-        self.head = head
-
-    def _new_nodes(self, texts: int) -> BeamExpansion:
-        return BeamExpansion(self.tree, texts)
+        self.head, self.tree = head, tree
 
 
 def _check_children(name: str, children: int, head: EagleHead) -> None:
