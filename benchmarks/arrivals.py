@@ -5,13 +5,14 @@
 The bundled pair is profiled, and llama-server with four slots probed, on this machine and now.  Then texts arrive for so
 many seconds at each of three rates, plain decoding, fixed trees and the schedule in turn, the same texts for each; what
 the simulation says of these texts stands beside what was seen.  `whole` is from a text's arrival to its last token.
-Rates are shares of what plain decoding can do; fixed trees are those that the simulation finds the fastest at the
-lowest and at the highest.  Texts begin as the bundled prompts do, profiled and held out alike, each cut to a length at
+Rates are shares of what the slowest setting can do, so that all keep up; fixed trees are those that the simulation
+finds the fastest at the lowest and at the highest.  Texts begin as the bundled prompts do, profiled and held out alike, each cut to a length at
 random: the few that are held out would decide what one text in a hundred takes.
 
-A machine that others share changes its speed within minutes.  So the same few texts are decoded plainly before and
-after the profile, and before and after each setting's share of a minute; what is simulated is told in the times that
-these took (`machine` is by how much longer than with the profile), and once more without (`as profiled`).
+A machine that others share changes its speed within minutes.  So the same few texts are decoded before and after the
+profile, plainly and with a chain, and before and after each setting's share of a minute as the setting does; what is
+simulated is told in the times that these took (`machine` is by how much longer than with the profile), and once more
+without (`as profiled`).
 """
 
 import os
@@ -41,7 +42,7 @@ from treeopt.simulation.arrivals import Arrival, Load, arrivals
 from treeopt.simulation.outcome import Percentiles
 from treeopt.simulation.served import ServedText
 from treeopt.simulation.serving import Server, serve
-from treeopt.simulation.settings import PLAIN, SCHEDULE, ServedSetting, served_settings
+from treeopt.simulation.settings import SCHEDULE, ServedSetting, served_settings
 from treeopt.simulation.step_seconds import StepSeconds
 from treeopt.simulation.step_tokens import tokens_by_context
 from treeopt.texts.prompts import load_prompts
@@ -49,7 +50,7 @@ from treeopt.trees import chain
 
 PROMPT_TOKENS, NEW_TOKENS = (32, 128), (64, 64)
 SHARES = (0.2, 0.45, 0.7)
-"""Of what plain decoding can do."""
+"""Of what the slowest setting can do."""
 PARTS = 6
 """Into which the seconds of a setting are cut, so that drift of the machine hits all settings alike."""
 DRAWS = 8
@@ -58,8 +59,12 @@ SLOTS, LENGTH = 4, 2
 """Texts that llama-server decodes at a time, and its draft tokens."""
 THREADS = 1
 """Of llama-server, beside whoever asks."""
-REFERENCE = tuple(Arrival(arrival_s, 64, 64) for arrival_s in (0, 0.4, 0.8, 1.2, *[1.6] * 4, *[2.4] * 4))
+REFERENCE = tuple(
+    Arrival(arrival_s, 64, 64) for arrival_s in (0, 0.2, 0.4, 0.6, 0.8, 1.0, *[1.2] * 4, *[1.7] * 4, *[2.2] * 4)
+)
 """Texts that tell how fast the machine is just now: some alone, some four at a time."""
+REFERENCE_LENGTH = 5
+"""Draft tokens of treeopt's decoder for them, where it drafts."""
 COLUMNS = ("tokens/s", "first token, ms", "99 %", "whole text, ms", "99 %")
 """Of each: simulated, seen, and how far the first is off."""
 MEDIAN = 3
@@ -121,14 +126,13 @@ class Comparison:
     seconds: StepSeconds
     settings: Sequence[ServedSetting]
     most_texts: int
-    profiled_s: float
-    """Seconds of the reference around the profile."""
+    reference: "Reference"
 
     def rates(self) -> list[float]:
-        """Return texts a second: shares of those that plain decoding has done when nobody ever waits for texts."""
+        """Return texts a second: shares of those that the slowest setting has done when nobody ever waits for texts."""
         load = Load(rate_per_s=1000, prompt_tokens=PROMPT_TOKENS, new_tokens=NEW_TOKENS, duration_s=1)
-        done = Seen.of(self.simulated(self.settings[0], [arrivals(load)]))
-        return [share * done.tokens_per_s / NEW_TOKENS[0] for share in SHARES]
+        most = min(Seen.of(self.simulated(each, [arrivals(load)])).tokens_per_s for each in self.settings)
+        return [share * most / NEW_TOKENS[0] for share in SHARES]
 
     def fastest_fixed(self, rate: float) -> ServedSetting:
         """Return the setting under which whole texts take the least time at a rate."""
@@ -173,12 +177,11 @@ class Comparison:
             load = Load(rate_per_s=rate, prompt_tokens=PROMPT_TOKENS, new_tokens=NEW_TOKENS, duration_s=seconds / PARTS)
             parts = [arrivals(replace(load, seed=part)) for part in range(PARTS)]
             served: dict[str, list[Part]] = {each.name: [] for each in self.settings}
-            before_s = reference_s(self.server)
             for texts, setting in bar(list(product(parts, self.settings)), f"{rate:.1f} texts/s"):
+                before = self.reference.slower(setting)
                 found = self.server.serve(setting, texts)
-                after_s = reference_s(self.server)
-                served[setting.name].append(Part(texts, found, (before_s + after_s) / 2 / self.profiled_s))
-                before_s = after_s
+                slower = (before + self.reference.slower(setting)) / 2
+                served[setting.name].append(Part(texts, found, slower))
             for setting in self.settings:
                 say(f"{rate:>8.1f}  {setting.name:<25}{self._line(setting, served[setting.name])}")
             self._schedule_beside({name: Seen.of([each.served for each in found]) for name, found in served.items()})
@@ -219,19 +222,40 @@ def _later(text: ServedText, times: float) -> ServedText:
     )
 
 
-def reference_s(server: AskedServer) -> float:
-    """Return the seconds of the reference, plainly: of all its texts together."""
-    plain = ServedSetting.fixed(PLAIN, chain(0), texts=1)
-    return sum(each.latency_s for each in server.serve(plain, REFERENCE))
+@dataclass(frozen=True)
+class Reference:
+    """A few texts that tell how fast the machine is: plainly, and with a chain, of which it may feel another share."""
+
+    server: AskedServer
+    draft_tokens: int
+    """Of its chain."""
+    profiled_s: tuple[float, float] = (1.0, 1.0)
+    """Seconds of all its texts together around the profile: plainly, and with the chain."""
+
+    def both_s(self) -> tuple[float, float]:
+        """Return the seconds of all its texts together just now, plainly and with the chain."""
+        return self._seconds(0), self._seconds(self.draft_tokens)
+
+    def slower(self, setting: ServedSetting) -> float:
+        """Return how many times as long they take as around the profile, in the way of a setting."""
+        drafting = setting.draft_tokens > 0
+        return self._seconds(self.draft_tokens if drafting else 0) / self.profiled_s[drafting]
+
+    def _seconds(self, draft_tokens: int) -> float:
+        setting = ServedSetting.fixed(f"reference {draft_tokens}", chain(draft_tokens), texts=1)
+        return sum(each.latency_s for each in self.server.serve(setting, REFERENCE))
 
 
-def measured(server: AskedServer, folder: Path, *command: str) -> tuple[Profile, float]:
-    """Return the profile that a command of treeopt writes, and the seconds of the reference around it."""
-    path, before_s = folder / f"{command[0]}.yaml", reference_s(server)
+def measured(reference: Reference, folder: Path, *command: str) -> tuple[Profile, Reference]:
+    """Return the profile that a command of treeopt writes, and the reference with its seconds around it."""
+    path, before = folder / f"{command[0]}.yaml", reference.both_s()
     subprocess.run([sys.executable, "-m", "treeopt", *command, "-o", path], check=True)
-    after_s = reference_s(server)
-    say(f"the machine took {after_s / before_s:.2f} times as long after the profile as before it")
-    return Profile.load(path), (before_s + after_s) / 2
+    after = reference.both_s()
+    times = ", ".join(
+        f"{way} {b / a:.2f}" for way, a, b in zip(("plainly", "with a chain"), before, after, strict=True)
+    )
+    say(f"the machine took so many times as long after the profile as before it: {times}")
+    return Profile.load(path), replace(reference, profiled_s=((before[0] + after[0]) / 2, (before[1] + after[1]) / 2))
 
 
 def decoder_comparison(folder: Path) -> Comparison:
@@ -246,10 +270,11 @@ def decoder_comparison(folder: Path) -> Comparison:
         most_texts=MOST_TEXTS,
         longest=PROMPT_TOKENS[1] + NEW_TOKENS[1],
     )
-    profile, profiled_s = measured(server, folder, *PROFILE, "--time-budget", f"{PROFILE_S}s")
+    asked = Reference(server, REFERENCE_LENGTH)
+    profile, reference = measured(asked, folder, *PROFILE, "--time-budget", f"{PROFILE_S}s")
     seconds = StepSeconds(profile, token_model(profile.acceptance()))
     plain, *fixed, schedule = served_settings(profile, seconds, PlanRequest())
-    found = Comparison(server, seconds, [plain, *fixed], MOST_TEXTS, profiled_s)
+    found = Comparison(server, seconds, [plain, *fixed], MOST_TEXTS, reference)
     rates = found.rates()
     chosen = {found.fastest_fixed(rate).name for rate in (rates[0], rates[-1])}
     return replace(found, settings=[plain, *(each for each in fixed if each.name in chosen), schedule])
@@ -257,11 +282,12 @@ def decoder_comparison(folder: Path) -> Comparison:
 
 def llama_comparison(folder: Path, server_of: LlamaServer, models: Sequence[str]) -> Comparison:
     """Probe llama-server, and return it beside what the profile says of it."""
-    profile, profiled_s = measured(server_of, folder, *PROBE, "--target", models[0], "--draft", models[1])
+    command = (*PROBE, "--target", models[0], "--draft", models[1])
+    profile, reference = measured(Reference(server_of, LENGTH), folder, *command)
     seconds = StepSeconds(profile, token_model(profile.acceptance()))
     found = served_settings(profile, seconds, PlanRequest())
     settings = [each for each in found[:-1] if each.draft_tokens in (0, LENGTH)]
-    return Comparison(server_of, seconds, settings, SLOTS, profiled_s)
+    return Comparison(server_of, seconds, settings, SLOTS, reference)
 
 
 def gguf_models(folder: Path) -> list[str]:
@@ -286,7 +312,7 @@ def main(seconds: float, only: str | None, folder: Path | None) -> None:
         f"the bundled pair, temperature 0, prompts of {PROMPT_TOKENS[0]} to {PROMPT_TOKENS[1]} tokens, texts of ",
         end="",
     )
-    print(f"{NEW_TOKENS[0]}; takes about {6 + runs * (seconds / 60 + 0.4):.0f} minutes", flush=True)
+    print(f"{NEW_TOKENS[0]}; takes about {6 + runs * (seconds / 60 + 0.6):.0f} minutes", flush=True)
     with TemporaryDirectory() as name:
         folder = folder or Path(name)
         if only != "llama-server":

@@ -65,7 +65,7 @@ class Curve:
         return self._watched.fewest(self._kind, self._works)
 
     def pilot(self, rounds: int) -> None:
-        """Time counts that grow by about half each, and those of the journal, a few rounds or as many as asked for."""
+        """Time the first counts, which grow, and those of the journal, a few rounds or as many as asked for."""
         for tokens in sorted({*self._first, *self._samples()}):
             self._add(tokens)
         self.sample(min(PILOT_ROUNDS, rounds))

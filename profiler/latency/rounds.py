@@ -9,19 +9,22 @@ from treeopt.profiler.recorder import Recorder
 from treeopt.records.steadiness import line_errors
 
 SEED = 0
+EACH = 8
+"""Up to so many tokens every count is timed: with several texts, chains that differ by one node are chosen among."""
 
 Step = Callable[[], object]
 """Called after every timed call, to move a progress bar."""
 
 
 def first_points(most: int) -> list[int]:
-    """Return counts that grow by about half each: 1, 2, 3, 4, 6, 8, 12, …, `most`.
+    """Return every count up to EACH, then such that grow by about half each: 12, 16, 24, …, `most`.
 
     >>> first_points(20)
-    [1, 2, 3, 4, 6, 8, 12, 16, 20]
+    [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20]
     """
     powers = [2**i for i in range(most.bit_length() + 1)]
-    return sorted({count for p in powers for count in (p, 3 * p // 2) if 1 <= count <= most} | {most})
+    growing = {count for p in powers for count in (p, 3 * p // 2) if 1 <= count <= most}
+    return sorted({*range(1, min(EACH, most) + 1), *growing, most})
 
 
 def next_point(tokens: Sequence[int], seconds: Sequence[float]) -> int | None:
