@@ -15,6 +15,7 @@ simulated is told in the times that these took (`machine` is by how much longer 
 without (`as profiled`).
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -75,7 +76,11 @@ MOST_TEXTS = 8
 PROFILE = ("profile", "--batch-sizes", "1,2,4,8", "--context-tokens", "64,192", "--max-tokens", "16")
 PROFILE_S = 150
 """Of measuring for the profile."""
-PROBE = ("probe", "llama-server", "--lengths", f"0,{LENGTH}", "--batch-sizes", "1,2,4", "--threads", str(THREADS))
+PROBE = (
+    *("probe", "llama-server", "--lengths", f"0,{LENGTH}", "--batch-sizes", "1,2,4", "--threads", str(THREADS)),
+    *("--max-prompts", "32", "--max-new-tokens", str(NEW_TOKENS[1])),
+)
+"""A probe times steps at the context lengths of its prompts and texts: they are as long as those that arrive."""
 
 
 @dataclass(frozen=True)
@@ -248,6 +253,7 @@ class Reference:
 
 def measured(reference: Reference, folder: Path, *command: str) -> tuple[Profile, Reference]:
     """Return the profile that a command of treeopt writes, and the reference with its seconds around it."""
+    reference.both_s()  # the first texts of a server are slower
     path, before = folder / f"{command[0]}.yaml", reference.both_s()
     subprocess.run([sys.executable, "-m", "treeopt", *command, "-o", path], check=True)
     after = reference.both_s()
@@ -282,12 +288,20 @@ def decoder_comparison(folder: Path) -> Comparison:
 
 def llama_comparison(folder: Path, server_of: LlamaServer, models: Sequence[str]) -> Comparison:
     """Probe llama-server, and return it beside what the profile says of it."""
-    command = (*PROBE, "--target", models[0], "--draft", models[1])
+    prompts = folder / "prompts.json"
+    prompts.write_text(json.dumps(probe_prompts(load_prompts())), encoding="utf-8")
+    command = (*PROBE, "--target", models[0], "--draft", models[1], "--prompts", str(prompts))
     profile, reference = measured(Reference(server_of, LENGTH), folder, *command)
     seconds = StepSeconds(profile, token_model(profile.acceptance()))
     found = served_settings(profile, seconds, PlanRequest())
     settings = [each for each in found[:-1] if each.draft_tokens in (0, LENGTH)]
     return Comparison(server_of, seconds, settings, SLOTS, reference)
+
+
+def probe_prompts(prompts: Sequence[str]) -> list[str]:
+    """Return how prompts begin: cut to lengths from the least to the most that arrive, a token a byte."""
+    lengths = np.linspace(*PROMPT_TOKENS, len(prompts)).astype(int).tolist()
+    return [text.encode()[:length].decode(errors="ignore") for text, length in zip(prompts, lengths, strict=True)]
 
 
 def gguf_models(folder: Path) -> list[str]:

@@ -11,9 +11,11 @@ import torch
 from treeopt import Profile, plan
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.rules import LOSSY_RULES
+from treeopt.records.sampling import Sampling
 from treeopt.runtime import draw, verify
 from treeopt.runtime.drafters.beam_expansion import BeamExpansion
 from treeopt.runtime.drafters.best_first_expansion import BestFirstExpansion
+from treeopt.runtime.drafters.draft_levels import DraftBuffers, TreeDrafts
 from treeopt.runtime.rules import RULES
 from treeopt.solver import solve
 from treeopt.trees import TokenTree
@@ -52,6 +54,8 @@ def rules() -> None:
             probs = torch.full((TREE.nodes, 5), 0.2, dtype=dtype)
             draw(rule, probs[:2], counts, generator)
             verify(rule, TREE, tokens, probs, probs, generator, lossy=rule in LOSSY_RULES)
+    sampling = Sampling(temperature=1.0)
+    TreeDrafts(TREE, 1, DraftBuffers(1, 4, rule=RULES["sequoia"], sampling=sampling, vocabulary=5, device=probs.device))
 
 
 def grown_trees() -> None:

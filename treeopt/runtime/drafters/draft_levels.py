@@ -61,8 +61,30 @@ class DraftBuffers:
         self.columns = vocabulary if self.random else 1
         self.tokens = torch.empty(texts * nodes, dtype=torch.int64, device=device)
         self.probs = torch.zeros((texts * nodes, self.columns), device=device)
-        self.speeds = torch.ones((texts * nodes, self.columns), dtype=torch.float64, device=device)
+        self.speeds = torch.empty((texts * nodes, self.columns), dtype=torch.float64, device=device)
+        self.shares = torch.empty(texts * nodes, dtype=torch.float64, device=device)
         self.largest = torch.zeros(texts * nodes, dtype=torch.float64, device=device)
+
+
+class StepNoise:
+    """The random numbers of a step, those of all levels made at once, from the noise of each text.
+
+    Args:
+        speeds: float64 (texts, m, V), how fast tokens run at the m nodes whose children are raced for.
+        shares: float64 (texts, k), uniform on [0, 1), of the k nodes that have one child each.
+    """
+
+    def __init__(self, speeds: Tensor, shares: Tensor) -> None:
+        self.speeds, self.shares = speeds, shares
+        self._shares_by_text = shares.unbind()
+
+    def make(self, noise: Sequence[torch.Generator]) -> None:
+        """Make those of the next step."""
+        if self.speeds.shape[1]:
+            fill_speeds(self.speeds, *noise)
+        if self.shares.shape[1]:
+            for row, generator in zip(self._shares_by_text, noise, strict=True):
+                row.uniform_(generator=generator)
 
 
 class LevelDraft:
@@ -100,13 +122,12 @@ class TreeDrafts:
         self._rule = buffers.rule
         self._sampling = buffers.sampling
         self._random = buffers.random
+        self._on_host = buffers.tokens.device.type == "cpu"
         internal, shape = np.flatnonzero(tree.child_counts), (texts, tree.nodes)
         self._tokens = buffers.tokens[: texts * tree.nodes].view(shape)
         self._roots = self._tokens[:, 0]
         self._probs = buffers.probs[: texts * tree.nodes].view(*shape, -1)
-        fed = texts * len(internal)
-        self._speeds = buffers.speeds[:fed].view(texts, len(internal), buffers.columns)
-        self._largest = buffers.largest[:fed].view(texts, len(internal))
+        self._largest = buffers.largest[: texts * len(internal)].view(texts, len(internal))
         self.tokens = self._tokens.unbind()
         """int64 (n,) of each text."""
         self.probs = self._probs.unbind() if self._random else (None,) * texts
@@ -114,6 +135,7 @@ class TreeDrafts:
         self.scores = (self._probs[..., 0] if self._random else self._largest).unbind()
         """float (k,) of each text: numbers of `scored` nodes that are finite where the distributions after them are."""
         self.scored: list[int] = list(range(tree.nodes)) if self._random else internal.tolist()
+        self._noise = self._step_noise(tree, buffers)
         self.levels = self._levels(tree)
 
     def clear(self) -> None:
@@ -123,28 +145,48 @@ class TreeDrafts:
     def begin(self, roots: Sequence[int], noise: Sequence[torch.Generator]) -> None:
         """Put the texts' roots in place, and make the noise of all levels at once."""
         self._roots.copy_(torch.tensor(roots))
-        if self._random and self.levels:
-            fill_speeds(self._speeds, *noise)
+        self._noise.make(noise)
+
+    def _step_noise(self, tree: TokenTree, buffers: DraftBuffers) -> StepNoise:
+        """Return what the levels of a tree are sampled by, as far as its levels need any."""
+        counts = tree.child_counts
+        by_level = [counts[level][counts[level] > 0] for level in tree.levels[:-1]] if self._random else []
+        shares = sum(len(each) for each in by_level if self._alone(each.max()))
+        speeds = sum(len(each) for each in by_level if self._raced(each.max()))
+        return StepNoise(
+            buffers.speeds[: self.texts * speeds].view(self.texts, speeds, buffers.columns),
+            buffers.shares[: self.texts * shares].view(self.texts, shares),
+        )
+
+    def _alone(self, most: int) -> bool:
+        """Whether nodes with so many children at most have one each, which a single number stands for on the host."""
+        return self._on_host and most == 1
+
+    def _raced(self, most: int) -> bool:
+        """Whether the children of nodes with so many at most are raced for."""
+        return not self._alone(most) and (most == 1 or self._rule.race)
 
     def _levels(self, tree: TokenTree) -> list[LevelDraft]:
-        counts, device, fed = tree.child_counts, self._tokens.device, 0
+        counts, device = tree.child_counts, self._tokens.device
+        fed = raced = alone = 0
         found = []
         for level, below in pairwise(tree.levels):
             nodes = level.start + np.flatnonzero(counts[level])
-            wanted = places(counts[nodes].tolist(), device)
-            sample = self._sampler(nodes, slice(fed, fed + len(nodes)), wanted)
+            wanted, count = places(counts[nodes].tolist(), device), len(nodes)
+            if not self._random:
+                sample = _likeliest(self._largest[:, fed : fed + count], wanted)
+                fed += count
+            elif self._alone(wanted.most):
+                sample = _one_each(Window(self._probs, nodes), self._noise.shares, alone, count, self._sampling)
+                alone += count
+            elif self._raced(wanted.most):
+                speeds = self._noise.speeds[:, raced : raced + count]
+                sample = _race(Window(self._probs, nodes), speeds, self._sampling, wanted)
+                raced += count
+            else:
+                sample = _by_rule(Window(self._probs, nodes), self._sampling, self._rule, wanted)
             found.append(LevelDraft(Window(self._tokens, nodes), sample, self._tokens[:, below]))
-            fed += len(nodes)
         return found
-
-    def _sampler(self, nodes: Integers, fed: slice, wanted: Places) -> Sampler:
-        """Return how the children of some nodes are sampled, which are fed at some places of the step."""
-        if not self._random:
-            return _likeliest(self._largest[:, fed], wanted)
-        window, speeds = Window(self._probs, nodes), self._speeds[:, fed]
-        if wanted.most == 1 or self._rule.race:
-            return _race(window, speeds, self._sampling, wanted)
-        return _by_rule(window, self._sampling, self._rule, wanted)
 
 
 def _likeliest(scores: Tensor, wanted: Places) -> Sampler:
@@ -155,6 +197,26 @@ def _likeliest(scores: Tensor, wanted: Places) -> Sampler:
         scores.copy_(largest)
         return chosen(children, wanted)
 
+    return sample
+
+
+def _one_each(window: Window, shares: Tensor, first: int, count: int, sampling: Sampling) -> Sampler:
+    """Return the sampler of one child of each of some nodes, which writes the distributions to a window.
+
+    A node takes one number, the column of `shares` from `first` on; a race would take one for every token.
+    """
+    from treeopt.runtime.rules.on_host import drawn  # numba is slow to import, and greedy decoding does without
+
+    tokens = torch.empty((len(shares), count), dtype=torch.int64)
+    numbers, found = shares.numpy(), tokens.numpy()
+
+    def sample(logits: Tensor, noise: Sequence[torch.Generator]) -> Tensor:  # noqa: ARG001
+        probs = distribution(logits, sampling)
+        window.write(probs)
+        drawn(probs.numpy(), numbers, first, found)
+        return tokens
+
+    drawn(np.ones((*tokens.shape, 1), np.float32), numbers, first, found)  # compiled now, not within the first step
     return sample
 
 

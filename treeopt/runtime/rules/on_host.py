@@ -124,6 +124,19 @@ def quantile(distribution: Floats, share: float) -> int:
 
 
 @njit(cache=True)
+def drawn(distributions: Floats, shares: Float64, first: int, tokens: Int64) -> None:
+    """Draw a token from each distribution, float (texts, m, V), into int64 (texts, m).
+
+    `shares`, float64 (texts, k), holds numbers uniform on [0, 1): those of the m nodes stand from `first` on.
+    """
+    texts, nodes, vocabulary = distributions.shape
+    for text in range(texts):
+        for node in range(nodes):
+            token = quantile(distributions[text, node], shares[text, first + node])
+            tokens[text, node] = min(token, vocabulary - 1)
+
+
+@njit(cache=True)
 def _load(distribution: Floats, into: Float64, least: float) -> None:
     """Copy a distribution, adding `least` to each entry, and normalise it."""
     for x in range(len(distribution)):
