@@ -9,20 +9,19 @@ Rates are shares of what the slowest setting can do, so that all keep up; fixed 
 finds the fastest at the lowest and at the highest.  Texts begin as the bundled prompts do, profiled and held out alike, each cut to a length at
 random: the few that are held out would decide what one text in a hundred takes.
 
-A machine that others share changes its speed within minutes.  So the same few texts are decoded before and after the
-profile, plainly and with a chain, and before and after each setting's share of a minute as the setting does; what is
-simulated is told in the times that these took (`machine` is by how much longer than with the profile), and once more
-without (`as profiled`).
+A machine that others share changes its speed within minutes.  So the same few texts are decoded beside the profile,
+plainly and with a chain, and before and after each setting's share of a minute as the setting does; what is simulated
+is told at the mean pace of these (`machine` is by how much longer they took than with the profile), and once more
+without (`as profiled`).  One pace for each line: waiting grows faster than steps do, and noise would add to it.
 """
 
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -32,12 +31,16 @@ from arrival_servers import AskedServer, DecoderServer, LlamaServer
 from conditions import bar, conditions, say
 
 from treeopt import bundled
-from treeopt.engines.probes.client import Launch
+from treeopt.engines.probes.client import EngineClient, Launch
 from treeopt.engines.probes.named import engine_client
 from treeopt.errors import TreeoptError
 from treeopt.planner.model import token_model
 from treeopt.planner.request import PlanRequest
+from treeopt.profiler.engine import Probe, ProbeSettings
+from treeopt.profiler.engine_profile import engine_profile
+from treeopt.profiler.journal import Journal
 from treeopt.records.profile import Profile
+from treeopt.report.probe_text import probe_summary
 from treeopt.runtime.models.pair import load_pair
 from treeopt.simulation.arrivals import Arrival, Load, arrivals
 from treeopt.simulation.outcome import Percentiles
@@ -52,7 +55,7 @@ from treeopt.trees import chain
 PROMPT_TOKENS, NEW_TOKENS = (32, 128), (64, 64)
 SHARES = (0.2, 0.45, 0.7)
 """Of what the slowest setting can do."""
-PARTS = 6
+PARTS = 10
 """Into which the seconds of a setting are cut, so that drift of the machine hits all settings alike."""
 DRAWS = 8
 """Simulations of each part: their texts are easier or harder at random."""
@@ -76,11 +79,8 @@ MOST_TEXTS = 8
 PROFILE = ("profile", "--batch-sizes", "1,2,4,8", "--context-tokens", "64,192", "--max-tokens", "16")
 PROFILE_S = 150
 """Of measuring for the profile."""
-PROBE = (
-    *("probe", "llama-server", "--lengths", f"0,{LENGTH}", "--batch-sizes", "1,2,4", "--threads", str(THREADS)),
-    *("--max-prompts", "32", "--max-new-tokens", str(NEW_TOKENS[1])),
-)
-"""A probe times steps at the context lengths of its prompts and texts: they are as long as those that arrive."""
+PAUSES = 6
+"""In which a probe waits for the reference."""
 
 
 @dataclass(frozen=True)
@@ -146,14 +146,13 @@ class Comparison:
         return min(self.settings, key=lambda each: Seen.of(self.simulated(each, texts)).whole.median_s)
 
     def simulated(
-        self, setting: ServedSetting, parts: Sequence[Sequence[Arrival]], slower: Sequence[float] = ()
+        self, setting: ServedSetting, parts: Sequence[Sequence[Arrival]], slower: float = 1.0
     ) -> list[list[ServedText]]:
         """Return what the profile says of some texts, on a machine that takes so many times as long."""
-        slower = slower or [1.0] * len(parts)
         return [
-            [_later(each, times) for each in served]
-            for times, texts in zip(slower, parts, strict=True)
-            for served in self._simulated(setting, [_arriving(each, 1 / times) for each in texts])
+            [_later(each, slower) for each in served]
+            for texts in parts
+            for served in self._simulated(setting, [_arriving(each, 1 / slower) for each in texts])
         ]
 
     def _simulated(self, setting: ServedSetting, texts: Sequence[Arrival]) -> list[list[ServedText]]:
@@ -193,11 +192,11 @@ class Comparison:
 
     def _line(self, setting: ServedSetting, found: Sequence[Part]) -> str:
         """Return what was simulated of a setting and seen, the machine's pace, and the median at that of the profile."""
-        texts, slower = [each.texts for each in found], [each.slower for each in found]
+        texts, slower = [each.texts for each in found], float(np.mean([each.slower for each in found]))
         seen = Seen.of([each.served for each in found]).numbers
-        profiled, simulated = (Seen.of(self.simulated(setting, texts, times)).numbers for times in ((), slower))
+        profiled, simulated = (Seen.of(self.simulated(setting, texts, times)).numbers for times in (1.0, slower))
         columns = (f"{a:>8.0f}{b:>7.0f}{a / b - 1:>+6.0%}" for a, b in zip(simulated, seen, strict=True))
-        pace = f"{np.mean(slower) - 1:>+10.0%}{profiled[MEDIAN] / seen[MEDIAN] - 1:>+13.0%}"
+        pace = f"{slower - 1:>+10.0%}{profiled[MEDIAN] / seen[MEDIAN] - 1:>+13.0%}"
         return "".join(columns) + pace
 
     def _schedule_beside(self, seen: dict[str, Seen]) -> None:
@@ -235,7 +234,7 @@ class Reference:
     draft_tokens: int
     """Of its chain."""
     profiled_s: tuple[float, float] = (1.0, 1.0)
-    """Seconds of all its texts together around the profile: plainly, and with the chain."""
+    """Seconds of all its texts together beside the profile: plainly, and with the chain."""
 
     def both_s(self) -> tuple[float, float]:
         """Return the seconds of all its texts together just now, plainly and with the chain."""
@@ -250,18 +249,48 @@ class Reference:
         setting = ServedSetting.fixed(f"reference {draft_tokens}", chain(draft_tokens), texts=1)
         return sum(each.latency_s for each in self.server.serve(setting, REFERENCE))
 
+    def beside(self, both_s: Sequence[tuple[float, float]]) -> "Reference":
+        """Return the reference of a profile beside which it took so many seconds, from first to last."""
+        ways = [np.array(each) for each in zip(*both_s, strict=True)]
+        spread = (f"{each.min() / each.mean():.2f} to {each.max() / each.mean():.2f}" for each in ways)
+        say("beside the profile the machine took, plainly and with a chain, {} and {} times as long".format(*spread))
+        return replace(self, profiled_s=(float(ways[0].mean()), float(ways[1].mean())))
 
-def measured(reference: Reference, folder: Path, *command: str) -> tuple[Profile, Reference]:
-    """Return the profile that a command of treeopt writes, and the reference with its seconds around it."""
-    reference.both_s()  # the first texts of a server are slower
-    path, before = folder / f"{command[0]}.yaml", reference.both_s()
-    subprocess.run([sys.executable, "-m", "treeopt", *command, "-o", path], check=True)
-    after = reference.both_s()
-    times = ", ".join(
-        f"{way} {b / a:.2f}" for way, a, b in zip(("plainly", "with a chain"), before, after, strict=True)
+
+def profiled(reference: Reference, folder: Path) -> tuple[Profile, Reference]:
+    """Return a profile of treeopt's decoder, and the reference before and after it."""
+    reference.both_s()  # the first texts are slower
+    path, before = folder / "profile.yaml", reference.both_s()
+    subprocess.run(
+        [sys.executable, "-m", "treeopt", *PROFILE, "--time-budget", f"{PROFILE_S}s", "-o", path], check=True
     )
-    say(f"the machine took so many times as long after the profile as before it: {times}")
-    return Profile.load(path), replace(reference, profiled_s=((before[0] + after[0]) / 2, (before[1] + after[1]) / 2))
+    return Profile.load(path), reference.beside([before, reference.both_s()])
+
+
+def probed(reference: Reference, client: EngineClient, launch: Launch) -> tuple[Profile, Reference]:
+    """Return a profile of an engine, and the reference before, in pauses of the probe and after it.
+
+    A probe times steps at the context lengths of its prompts and texts: they are as long as those that arrive.
+    """
+    settings = ProbeSettings(
+        lengths=(0, LENGTH),
+        batch_sizes=(1, 2, SLOTS),
+        prompts=tuple(probe_prompts(load_prompts())),
+        prompts_from="the bundled ones, cut",
+        max_new_tokens=NEW_TOKENS[1],
+    )
+    reference.both_s()  # the first texts are slower
+    probe, beside = Probe(client, launch, settings, Journal(None, "arrivals")), [reference.both_s()]
+    waves = iter(bar(range(settings.waves), "probe"))
+    pauses = cycle([*[False] * (settings.waves // PAUSES - 1), True])
+
+    def tick() -> None:
+        next(waves)
+        if next(pauses):
+            beside.append(reference.both_s())
+
+    probe.measure(tick)
+    return engine_profile(client, launch, settings, probe), reference.beside([*beside, reference.both_s()])
 
 
 def decoder_comparison(folder: Path) -> Comparison:
@@ -276,8 +305,7 @@ def decoder_comparison(folder: Path) -> Comparison:
         most_texts=MOST_TEXTS,
         longest=PROMPT_TOKENS[1] + NEW_TOKENS[1],
     )
-    asked = Reference(server, REFERENCE_LENGTH)
-    profile, reference = measured(asked, folder, *PROFILE, "--time-budget", f"{PROFILE_S}s")
+    profile, reference = profiled(Reference(server, REFERENCE_LENGTH), folder)
     seconds = StepSeconds(profile, token_model(profile.acceptance()))
     plain, *fixed, schedule = served_settings(profile, seconds, PlanRequest())
     found = Comparison(server, seconds, [plain, *fixed], MOST_TEXTS, reference)
@@ -286,16 +314,14 @@ def decoder_comparison(folder: Path) -> Comparison:
     return replace(found, settings=[plain, *(each for each in fixed if each.name in chosen), schedule])
 
 
-def llama_comparison(folder: Path, server_of: LlamaServer, models: Sequence[str]) -> Comparison:
+def llama_comparison(server: LlamaServer) -> Comparison:
     """Probe llama-server, and return it beside what the profile says of it."""
-    prompts = folder / "prompts.json"
-    prompts.write_text(json.dumps(probe_prompts(load_prompts())), encoding="utf-8")
-    command = (*PROBE, "--target", models[0], "--draft", models[1], "--prompts", str(prompts))
-    profile, reference = measured(Reference(server_of, LENGTH), folder, *command)
+    profile, reference = probed(Reference(server, LENGTH), server.client, server.launch)
+    say(probe_summary(profile))
     seconds = StepSeconds(profile, token_model(profile.acceptance()))
     found = served_settings(profile, seconds, PlanRequest())
     settings = [each for each in found[:-1] if each.draft_tokens in (0, LENGTH)]
-    return Comparison(server_of, seconds, settings, SLOTS, reference)
+    return Comparison(server, seconds, settings, SLOTS, reference)
 
 
 def probe_prompts(prompts: Sequence[str]) -> list[str]:
@@ -348,7 +374,7 @@ def main(seconds: float, only: str | None, folder: Path | None) -> None:
                 client=client, launch=launch, prompts=[each for each in prompts if len(each) >= PROMPT_TOKENS[1]]
             )
             with closing(server):
-                found = llama_comparison(folder, server, models)
+                found = llama_comparison(server)
                 say(f"\nllama-server ({client.version}), {SLOTS} slots, f16, {THREADS} thread, chains of {LENGTH}")
                 found.race(seconds)
 
