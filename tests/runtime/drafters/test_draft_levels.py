@@ -55,9 +55,10 @@ def test_what_is_not_finite_is_some_token():
 
 
 @random_drafts
-def test_every_child_has_a_number_of_its_own_in_every_level_and_text(rule):
-    found = drafted(level_widths([1, 1, 1, 1]), rule, torch.zeros(100_000), [3, 4, 5])[:, 1:]
-    assert found.unique().numel() == found.numel() == 12
+@pytest.mark.parametrize("tree", [chain(4), TokenTree([-1, 0, 0, 1, 1, 2, 2])], ids=["only children", "siblings"])
+def test_every_child_has_noise_of_its_own_in_every_level_and_text(rule, tree):
+    found = drafted(tree, rule, torch.zeros(100_000), [3, 4, 5])[:, 1:]
+    assert found.unique().numel() == found.numel() == 3 * (tree.nodes - 1)
 
 
 @random_drafts
