@@ -1,4 +1,4 @@
-"""What is raced at a batch size: the plan's choice there, those of the sizes beside, the best chain, plain decoding."""
+"""What is raced at a batch size: the plan's choice there, those of the sizes beside, good chains, plain decoding."""
 
 from dataclasses import replace
 
@@ -48,6 +48,27 @@ def test_choices_of_the_sizes_beside_are_raced_too(measured):
     assert len({each.chosen for each in found.values()}) > 1
     assert {found[1].chosen, found[9].chosen} <= set(found[3].trees)
     assert found[3].chosen in found[1].trees
+
+
+def test_chains_a_token_shorter_and_longer_than_the_best_are_raced(measured):
+    for size, rivals in planned_rivals(plans_of_sizes(measured, REQUEST, (1, 9))).items():
+        length = plan(measured, NODES, batch_size=size).chain.tree.max_depth
+        assert {chain(length - 1), chain(length), chain(length + 1)} <= set(rivals.trees)
+        assert len(set(rivals.trees)) == len(rivals.trees)
+
+
+def test_chains_beyond_what_was_measured_are_not():
+    cheap = profile([latency(seconds(lambda _: 1, lambda _: 0.001, nodes=4))], [acceptance(P)])
+    (found,) = planned_rivals(plans_of_sizes(cheap, REQUEST, (1,))).values()
+    assert chain(3) in found.trees
+    assert max(tree.nodes for tree in found.trees) == 4
+
+
+def test_where_drafting_never_pays_one_draft_token_is_raced():
+    dear = profile([latency(seconds(lambda n: n, lambda _: 5, nodes=4))], [acceptance(P)])
+    (found,) = planned_rivals(plans_of_sizes(dear, REQUEST, (1,))).values()
+    assert found.chosen == PLAIN
+    assert chain(1) in found.trees
 
 
 def test_a_tree_is_raced_with_plain_decoding_and_the_faster_by_prediction_is_named(measured):

@@ -1,4 +1,4 @@
-"""What is worth racing at some batch sizes: plain decoding, what is planned there and at the sizes beside, the best chain."""
+"""What is worth racing at some batch sizes: plain decoding, what is planned there and at the sizes beside, good chains."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,15 +44,19 @@ def plans_of_sizes(profile: Profile, request: PlanRequest, sizes: Sequence[int])
 
 
 def planned_rivals(plans: Mapping[int, Plan]) -> dict[int, BatchRivals]:
-    """Return for each batch size plain decoding, the plan's choice there and at the sizes beside, and the best chain.
+    """Return for each batch size plain decoding, the plan's choice there and at the sizes beside, and chains.
+
+    These are the best and, as far as they can be predicted, those that are a token shorter and longer: a choice that is
+    raced against nothing like it would prove little.
 
     Args:
         plans: by batch size, rising.
     """
     found, choices = {}, [each.choice.tree for each in plans.values()]
     for place, (size, made) in enumerate(plans.items()):
-        beside = choices[max(0, place - 1) : place + 2]
-        trees = tuple(dict.fromkeys([PLAIN, made.choice.tree, made.chain.tree, *beside]))
+        beside, length = choices[max(0, place - 1) : place + 2], made.chain.tree.max_depth
+        near = _predictions(made.model, [chain(max(0, length - 1)), chain(length + 1)])
+        trees = tuple(dict.fromkeys([PLAIN, made.choice.tree, made.chain.tree, *beside, *near]))
         found[size] = BatchRivals(trees=trees, chosen=made.choice.tree, predicted=_predictions(made.model, trees))
     return found
 
