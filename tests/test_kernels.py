@@ -62,7 +62,7 @@ def verified():
         after = [on_host.quantile(each, share) for each in (*residual, *target, nothing) for share in (0.0, 0.4, 1.0)]
         found += [residual, acceptance, np.array(after)]
     tokens = np.zeros((2, 3), np.int64)
-    on_host.drawn(rng.dirichlet(np.ones(7), (2, 3)).astype(np.float32), rng.random((2, 5)), 1, tokens)
+    on_host.sample_each(rng.dirichlet(np.ones(7), (2, 3)).astype(np.float32), rng.random((2, 5)), 1, tokens)
     return [*found, tokens]
 
 

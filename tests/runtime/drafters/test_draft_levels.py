@@ -9,7 +9,7 @@ from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters import draft_levels
 from treeopt.runtime.drafters.draft_levels import DraftBuffers, TreeDrafts
 from treeopt.runtime.rules import RULES
-from treeopt.runtime.rules.on_host import drawn
+from treeopt.runtime.rules.on_host import sample_each
 from treeopt.trees import TokenTree, chain, level_widths
 
 SAMPLING = Sampling(1.0)
@@ -42,7 +42,7 @@ def test_a_number_stands_for_the_token_up_to_which_so_much_lies(dtype):
     distributions[rng.random(distributions.shape) < 0.2] = 0
     shares, tokens = rng.random((4, 7)), np.full((4, 3), -1)
     for first in range(5):
-        drawn(distributions, shares, first, tokens)
+        sample_each(distributions, shares, first, tokens)
         for text, node in np.ndindex(4, 3):
             assert tokens[text, node] in tokens_of(distributions[text, node], shares[text, first + node])
             assert distributions[text, node, tokens[text, node]] > 0
@@ -50,7 +50,7 @@ def test_a_number_stands_for_the_token_up_to_which_so_much_lies(dtype):
 
 def test_what_is_not_finite_is_some_token():
     tokens = np.full((1, 2), -1)
-    drawn(np.array([[[np.nan] * 3, [0.0] * 3]], np.float32), np.full((1, 2), 0.5), 0, tokens)
+    sample_each(np.array([[[np.nan] * 3, [0.0] * 3]], np.float32), np.full((1, 2), 0.5), 0, tokens)
     assert tokens.tolist() == [[2, 2]]
 
 
@@ -75,7 +75,7 @@ def test_tokens_are_as_frequent_as_they_are_probable(rule):
     logits = torch.tensor([0.0, 2.0, -1.0, 1.0, -torch.inf])
     tree = TokenTree([-1, 0, 0, 1, 2, 3])
     tokens = torch.cat([drafted(tree, rule, logits, range(start, start + 1000)) for start in range(0, 4000, 1000)])
-    for node in (1, 3, 4, 5):  # the second child of the root is drawn from what the first leaves
+    for node in (1, 3, 4, 5):  # the second child of the root is sampled from what the first leaves
         frequency = tokens[:, node].bincount(minlength=5) / len(tokens)
         torch.testing.assert_close(frequency, logits.softmax(0), rtol=0, atol=0.03)
 

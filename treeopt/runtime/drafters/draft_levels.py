@@ -205,7 +205,7 @@ def _one_each(window: Window, shares: Tensor, first: int, count: int, sampling: 
 
     A node takes one number, the column of `shares` from `first` on; a race would take one for every token.
     """
-    from treeopt.runtime.rules.on_host import drawn  # numba is slow to import, and greedy decoding does without
+    from treeopt.runtime.rules.on_host import sample_each  # numba is slow to import, and greedy decoding does without
 
     tokens = torch.empty((len(shares), count), dtype=torch.int64)
     numbers, found = shares.numpy(), tokens.numpy()
@@ -213,10 +213,12 @@ def _one_each(window: Window, shares: Tensor, first: int, count: int, sampling: 
     def sample(logits: Tensor, noise: Sequence[torch.Generator]) -> Tensor:  # noqa: ARG001
         probs = distribution(logits, sampling)
         window.write(probs)
-        drawn(probs.numpy(), numbers, first, found)
+        sample_each(probs.numpy(), numbers, first, found)
         return tokens
 
-    drawn(np.ones((*tokens.shape, 1), np.float32), numbers, first, found)  # compiled now, not within the first step
+    sample_each(
+        np.ones((*tokens.shape, 1), np.float32), numbers, first, found
+    )  # compiled now, not within the first step
     return sample
 
 

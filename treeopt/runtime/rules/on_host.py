@@ -124,8 +124,8 @@ def quantile(distribution: Floats, share: float) -> int:
 
 
 @njit(cache=True)
-def drawn(distributions: Floats, shares: Float64, first: int, tokens: Int64) -> None:
-    """Draw a token from each distribution, float (texts, m, V), into int64 (texts, m).
+def sample_each(distributions: Floats, shares: Float64, first: int, tokens: Int64) -> None:
+    """Sample a token from each distribution, float (texts, m, V), into int64 (texts, m).
 
     `shares`, float64 (texts, k), holds numbers uniform on [0, 1): those of the m nodes stand from `first` on.
     """
