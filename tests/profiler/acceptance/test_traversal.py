@@ -148,7 +148,7 @@ class TestGain:
         np.testing.assert_allclose(exact_gain(tree, distributions).gain(1, tree.child_counts[0])[0], 1, rtol=1e-12)
 
     def test_at_depth_1_the_measured_one_is_1_within_noise(self, target, draft, prompts):
-        texts = np.array([counted((target, draft), SPARSE, prompts[i % 6], 110, seed=i) for i in range(24)])
+        texts = np.array([counted((target, draft), SPARSE, prompts[i % 6], 110, seed=i) for i in range(48)])
         difference = (texts[:, 0] - texts[:, 1])[:, 1:]
         error = difference.std(axis=0, ddof=1) * len(texts) ** 0.5
         z = difference.sum(axis=0) / error
@@ -290,7 +290,7 @@ class TestPrediction:
         )  # one error of a text is some 2 %
 
         (plain, plain_error), (found, error) = (
-            self.tokens(models, tree, rule, steps) for rule in ("sequoia", "traversal")
+            self.tokens(models, tree, rule, 2 * steps) for rule in ("sequoia", "traversal")
         )
         noise = float(np.hypot(error / found, plain_error / plain))
         assert predicted / without == pytest.approx(found / plain, rel=4 * noise)
