@@ -9,18 +9,18 @@ from treeopt.profiler.recorder import Recorder
 from treeopt.records.steadiness import line_errors
 
 SEED = 0
-EACH = 8
-"""Up to so many tokens every count is timed: with several texts, chains that differ by one node are chosen among."""
+EACH = 12
+"""Up to so many tokens every count is timed: chains are chosen among that differ by one node, and odd counts take longer."""
 
 Step = Callable[[], object]
 """Called after every timed call, to move a progress bar."""
 
 
 def first_points(most: int) -> list[int]:
-    """Return every count up to EACH, then such that grow by about half each: 12, 16, 24, …, `most`.
+    """Return every count up to EACH, then such that grow by about half each: 16, 24, 32, …, `most`.
 
     >>> first_points(20)
-    [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20]
+    [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 16, 20]
     """
     powers = [2**i for i in range(most.bit_length() + 1)]
     growing = {count for p in powers for count in (p, 3 * p // 2) if 1 <= count <= most}
