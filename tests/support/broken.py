@@ -179,3 +179,10 @@ def half_precision_speeds(speeds, generator):
     """Fill what `fill_speeds` fills from uniform noise of float16."""
     uniform = torch.rand(speeds.shape, dtype=torch.float16, generator=generator)
     speeds.copy_(-1 / torch.log1p(-uniform.double()).clamp_max(-LEAST))
+
+
+def half_precision_noise(self, noise):
+    """Make what `StepNoise` makes from uniform noise of float16, of one text."""
+    (generator,) = noise
+    half_precision_speeds(self.speeds, generator)
+    self.shares.copy_(torch.rand(self.shares.shape, dtype=torch.float16, generator=generator))

@@ -138,10 +138,10 @@ class TestWhatMustBeRejected:
     @one_random_draft
     @both_drafts
     def test_half_precision_noise_in_the_draft(self, rule, draft, use, monkeypatch):
-        monkeypatch.setattr("treeopt.runtime.drafters.draft_levels.fill_speeds", broken.half_precision_speeds)
+        monkeypatch.setattr("treeopt.runtime.drafters.draft_levels.StepNoise.make", broken.half_precision_noise)
         if rule == "specinfer":
             use(rule, draw=broken.half_precision_draw)
-        assert excess(rule, draft=draft) > REJECTED
+        assert excess(rule, draft=draft, tokens=TOKENS) > REJECTED
 
     def test_half_precision_noise_after_the_path(self, monkeypatch):
         noise = torch.Generator().manual_seed(2)
