@@ -31,7 +31,6 @@ from arrival_servers import AskedServer, DecoderServer, LlamaServer
 from conditions import bar, conditions, say
 
 from treeopt import bundled
-from treeopt.arrays import Float64
 from treeopt.engines.probes.client import EngineClient, Launch
 from treeopt.engines.probes.named import engine_client
 from treeopt.errors import TreeoptError
@@ -65,10 +64,9 @@ SLOTS, LENGTH = 4, 2
 THREADS = 1
 """Of llama-server, beside whoever asks."""
 REFERENCE = tuple(
-    Arrival(arrival_s, 64, 64)
-    for arrival_s in (0, 0.2, 0.4, 0.6, 0.8, 1.0, *[1.2] * 2, *[1.5] * 2, *[1.8] * 2, *[2.1] * 4, *[2.6] * 4)
+    Arrival(arrival_s, 64, 64) for arrival_s in (0, 0.2, 0.4, 0.6, 0.8, 1.0, *[1.2] * 4, *[1.7] * 4, *[2.2] * 4)
 )
-"""Texts that tell how fast the machine is just now: alone, two and four at a time."""
+"""Texts that tell how fast the machine is just now: some alone, some four at a time."""
 REFERENCE_LENGTH = 5
 """Draft tokens of treeopt's decoder for them, where it drafts."""
 COLUMNS = ("tokens/s", "first token, ms", "99 %", "whole text, ms", "99 %")
@@ -235,30 +233,28 @@ class Reference:
     server: AskedServer
     draft_tokens: int
     """Of its chain."""
-    profiled_s: tuple[Float64, Float64] = (np.ones(1), np.ones(1))
-    """Seconds of each of its texts beside the profile: plainly, and with the chain."""
+    profiled_s: tuple[float, float] = (1.0, 1.0)
+    """Seconds of all its texts together beside the profile: plainly, and with the chain."""
 
-    def both_s(self) -> tuple[Float64, Float64]:
-        """Return the seconds of each of its texts just now, plainly and with the chain."""
+    def both_s(self) -> tuple[float, float]:
+        """Return the seconds of all its texts together just now, plainly and with the chain."""
         return self._seconds(0), self._seconds(self.draft_tokens)
 
     def slower(self, setting: ServedSetting) -> float:
-        """Return how many times as long its texts take as beside the profile on average, in the way of a setting."""
+        """Return how many times as long they take as around the profile, in the way of a setting."""
         drafting = setting.draft_tokens > 0
-        return float(np.mean(self._seconds(self.draft_tokens if drafting else 0) / self.profiled_s[drafting]))
+        return self._seconds(self.draft_tokens if drafting else 0) / self.profiled_s[drafting]
 
-    def beside(self, both_s: Sequence[tuple[Float64, Float64]]) -> "Reference":
-        """Return the reference of a profile beside which its texts took so many seconds, from first to last."""
-        plain, drafting = (np.array(each) for each in zip(*both_s, strict=True))
-        spread = [(each / each.mean(0)).mean(1) for each in (plain, drafting)]
-        ranges = " and ".join(f"{each.min():.2f} to {each.max():.2f}" for each in spread)
-        say(f"beside the profile the machine took, plainly and with a chain, {ranges} times as long")
-        return replace(self, profiled_s=(plain.mean(0), drafting.mean(0)))
-
-    def _seconds(self, draft_tokens: int) -> Float64:
+    def _seconds(self, draft_tokens: int) -> float:
         setting = ServedSetting.fixed(f"reference {draft_tokens}", chain(draft_tokens), texts=1)
-        served = sorted(self.server.serve(setting, REFERENCE), key=lambda each: each.asked.arrival_s)
-        return np.array([each.latency_s for each in served])
+        return sum(each.latency_s for each in self.server.serve(setting, REFERENCE))
+
+    def beside(self, both_s: Sequence[tuple[float, float]]) -> "Reference":
+        """Return the reference of a profile beside which it took so many seconds, from first to last."""
+        ways = [np.array(each) for each in zip(*both_s, strict=True)]
+        spread = (f"{each.min() / each.mean():.2f} to {each.max() / each.mean():.2f}" for each in ways)
+        say("beside the profile the machine took, plainly and with a chain, {} and {} times as long".format(*spread))
+        return replace(self, profiled_s=(float(ways[0].mean()), float(ways[1].mean())))
 
 
 def profiled(reference: Reference, folder: Path) -> tuple[Profile, Reference]:
