@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_adapt import eager, run
+from tests.cli.test_adapt import eager, quiet_profile, run
 from tests.cli.test_learning import files
 from treeopt.records.profile import Profile
 from treeopt.runtime import load_model
@@ -13,14 +13,14 @@ from treeopt.runtime.learning import learner
 from treeopt.runtime.models.checkpoint import named_tensors
 from treeopt.trees import level_widths
 
-__all__ = ["eager", "files"]
+__all__ = ["eager", "files", "quiet_profile"]
 SAVING = ("--save-profile", "learnt.yaml", "--save-draft", "learnt")
 
 
 @pytest.mark.usefixtures("files", "eager")
-def test_the_text_stays_and_both_are_saved(greedy_profile: Path) -> None:
+def test_the_text_stays_and_both_are_saved(quiet_profile: Path) -> None:
     plain = run(tokens=100)
-    found = run("--learn", "--adapt", "--profile", greedy_profile, "--adapt-log", "log.jsonl", *SAVING, tokens=100)
+    found = run("--learn", "--adapt", "--profile", quiet_profile, "--adapt-log", "log.jsonl", *SAVING, tokens=100)
     assert found.exit_code == 0, found.output
     assert found.stdout == plain.stdout
     assert "re-calibration: " in found.stderr
@@ -45,9 +45,9 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
 
 @pytest.mark.usefixtures("files", "eager")
 @pytest.mark.parametrize("several", [False, True])
-def test_interrupted_both_are_kept_whole(greedy_profile: Path, monkeypatch: pytest.MonkeyPatch, several: bool) -> None:
+def test_interrupted_both_are_kept_whole(quiet_profile: Path, monkeypatch: pytest.MonkeyPatch, several: bool) -> None:
     interrupt(monkeypatch, 40)
-    how = ("--learn", "--adapt", "--profile", greedy_profile, *SAVING)
+    how = ("--learn", "--adapt", "--profile", quiet_profile, *SAVING)
     if several:
         from tests.cli.invented import call
 
