@@ -6,8 +6,8 @@ The bundled pair is profiled, and llama-server with four slots probed, on this m
 many seconds at each of three rates, plain decoding, fixed trees and the schedule in turn, the same texts for each; what
 the simulation says of these texts stands beside what was seen.  `whole` is from a text's arrival to its last token.
 Rates are shares of what the slowest setting can do, so that all keep up; fixed trees are those that the simulation
-finds the fastest at the lowest and at the highest.  Texts begin as the bundled prompts do, profiled and held out alike, each cut to a length at
-random: the few that are held out would decide what one text in a hundred takes.
+finds the fastest at the lowest and at the highest.  Texts begin as the bundled prompts do, profiled and held out alike,
+each cut to a length at random: the few that are held out would decide what one text in a hundred takes.
 
 A machine that others share changes its speed within minutes.  So the same few texts are decoded beside the profile,
 plainly and with a chain, and before and after each setting's share of a minute as the setting does; what is simulated
@@ -241,7 +241,7 @@ class Reference:
         return self._seconds(0), self._seconds(self.draft_tokens)
 
     def slower(self, setting: ServedSetting) -> float:
-        """Return how many times as long they take as around the profile, in the way of a setting."""
+        """Return how many times as long they take as beside the profile, in the way of a setting."""
         drafting = setting.draft_tokens > 0
         return self._seconds(self.draft_tokens if drafting else 0) / self.profiled_s[drafting]
 

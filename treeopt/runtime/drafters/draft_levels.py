@@ -216,9 +216,8 @@ def _one_each(window: Window, shares: Tensor, first: int, count: int, sampling: 
         sample_each(probs.numpy(), numbers, first, found)
         return tokens
 
-    sample_each(
-        np.ones((*tokens.shape, 1), np.float32), numbers, first, found
-    )  # compiled now, not within the first step
+    # compiled now, not within the first step
+    sample_each(np.ones((*tokens.shape, 1), np.float32), numbers, first, found)
     return sample
 
 
