@@ -59,10 +59,14 @@ def verified():
         residual, acceptance = np.zeros((len(nodes), 7)), np.ones(tree.nodes)
         getattr(on_host, rule)(nodes, tokens, draft, target, residual, acceptance)
         nothing = np.zeros(7)
-        after = [on_host.quantile(each, share) for each in (*residual, *target, nothing) for share in (0.0, 0.4, 1.0)]
+        after = [
+            (on_host.quantile(each, share), on_host.token_at(each, share))
+            for each in (*residual, *target, nothing)
+            for share in (0.0, 0.4, 1.0)
+        ]
         found += [residual, acceptance, np.array(after)]
     tokens = np.zeros((2, 3), np.int64)
-    on_host.sample_each(rng.dirichlet(np.ones(7), (2, 3)).astype(np.float32), rng.random((2, 5)), 1, tokens)
+    on_host.sample_each(rng.dirichlet(np.ones(7), (2, 3)).astype(np.float32), rng.random((2, 5))[:, 1:4], tokens)
     return [*found, tokens]
 
 

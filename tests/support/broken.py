@@ -184,5 +184,6 @@ def half_precision_speeds(speeds, generator):
 def half_precision_noise(self, noise):
     """Make what `StepNoise` makes from uniform noise of float16, of one text."""
     (generator,) = noise
-    half_precision_speeds(self.speeds, generator)
-    self.shares.copy_(torch.rand(self.shares.shape, dtype=torch.float16, generator=generator))
+    speeds, shares = self.taken
+    half_precision_speeds(speeds, generator)
+    shares.copy_(torch.rand(shares.shape, dtype=torch.float16, generator=generator))

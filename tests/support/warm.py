@@ -55,7 +55,9 @@ def rules() -> None:
             draw(rule, probs[:2], counts, generator)
             verify(rule, TREE, tokens, probs, probs, generator, lossy=rule in LOSSY_RULES)
     sampling = Sampling(temperature=1.0)
-    TreeDrafts(TREE, 1, DraftBuffers(1, 4, rule=RULES["sequoia"], sampling=sampling, vocabulary=5, device=probs.device))
+    for texts in (1, 2):  # the noise of one text lies side by side, that of several does not
+        buffers = DraftBuffers(texts, 4, rule=RULES["sequoia"], sampling=sampling, vocabulary=5, device=probs.device)
+        TreeDrafts(TREE, texts, buffers)
 
 
 def grown_trees() -> None:

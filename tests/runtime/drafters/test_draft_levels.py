@@ -40,17 +40,17 @@ def test_a_number_stands_for_the_token_up_to_which_so_much_lies(dtype):
     rng = np.random.default_rng(0)
     distributions = rng.dirichlet(np.full(9, 0.3), (4, 3)).astype(dtype)
     distributions[rng.random(distributions.shape) < 0.2] = 0
-    shares, tokens = rng.random((4, 7)), np.full((4, 3), -1)
-    for first in range(5):
-        sample_each(distributions, shares, first, tokens)
+    room, tokens = rng.random((4, 7)), np.full((4, 3), -1)
+    for shares in (room[:, 2:5], room[:, :3].copy()):
+        sample_each(distributions, shares, tokens)
         for text, node in np.ndindex(4, 3):
-            assert tokens[text, node] in tokens_of(distributions[text, node], shares[text, first + node])
+            assert tokens[text, node] in tokens_of(distributions[text, node], shares[text, node])
             assert distributions[text, node, tokens[text, node]] > 0
 
 
 def test_what_is_not_finite_is_some_token():
     tokens = np.full((1, 2), -1)
-    sample_each(np.array([[[np.nan] * 3, [0.0] * 3]], np.float32), np.full((1, 2), 0.5), 0, tokens)
+    sample_each(np.array([[[np.nan] * 3, [0.0] * 3]], np.float32), np.full((1, 2), 0.5), tokens)
     assert tokens.tolist() == [[2, 2]]
 
 

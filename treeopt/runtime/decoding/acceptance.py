@@ -104,33 +104,31 @@ class AcceptSampledOnHost:
 
     def __call__(self, drafts: Sequence[Draft], logits: Tensor, noise: Sequence[torch.Generator]) -> list[Verdict]:
         """See `Acceptance`."""
-        from treeopt.runtime.rules.on_host import quantile  # numba is slow to import, and greedy decoding does without
+        from treeopt.runtime.rules.on_host import token_at  # numba is slow to import, and greedy decoding does without
 
         probs = distribution(logits, self.sampling).numpy()
         parts = zip(drafts, _rows(drafts), noise, strict=True)
         tokens = [
-            _LazyTokens(probs[rows], _uniform(len(draft.tokens), generator), quantile)
+            _LazyTokens(probs[rows], _uniform(len(draft.tokens), generator), token_at)
             for draft, rows, generator in parts
         ]
         return _followed(drafts, tokens, probs[:, 0].tolist())
 
     def prepare(self, tree: TokenTree) -> None:  # noqa: ARG002
         """Compile what samples before the first step."""
-        from treeopt.runtime.rules.on_host import quantile
+        from treeopt.runtime.rules.on_host import token_at
 
-        quantile(np.ones(1, np.float32), 0.0)
+        token_at(np.ones(1, np.float32), 0.0)
 
 
 class _LazyTokens:
     """A token of each distribution, float32 (n, V), by numbers that are uniform on [0, 1): sampled when it is asked for."""
 
-    def __init__(self, probs: Float32, uniform: Sequence[float], quantile: Callable[[Float32, float], int]) -> None:
-        self._probs, self._uniform, self._quantile = probs, uniform, quantile
+    def __init__(self, probs: Float32, uniform: Sequence[float], token_at: Callable[[Float32, float], int]) -> None:
+        self._probs, self._uniform, self._token_at = probs, uniform, token_at
 
     def __getitem__(self, node: int) -> int:
-        probs = self._probs[node]
-        token: int = min(self._quantile(probs, self._uniform[node]), len(probs) - 1)
-        return token
+        return self._token_at(self._probs[node], self._uniform[node])
 
 
 class AcceptByRule:

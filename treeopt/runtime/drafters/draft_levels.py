@@ -67,23 +67,39 @@ class DraftBuffers:
 
 
 class StepNoise:
-    """The random numbers of a step, those of all levels made at once, from the noise of each text.
+    """The random numbers of a step: levels take their columns once, and those taken are made at once in every step.
 
     Args:
-        speeds: float64 (texts, m, V), how fast tokens run at the m nodes whose children are raced for.
-        shares: float64 (texts, k), uniform on [0, 1), of the k nodes that have one child each.
+        speeds: float64 (texts, m, V), room for how fast tokens run at nodes whose children are raced for.
+        shares: float64 (texts, m), room for numbers uniform on [0, 1), of nodes that have one child each.
     """
 
     def __init__(self, speeds: Tensor, shares: Tensor) -> None:
-        self.speeds, self.shares = speeds, shares
-        self._shares_by_text = shares.unbind()
+        self._speeds, self._shares = speeds, shares
+        self._raced = self._alone = 0
+
+    def speeds(self, nodes: int) -> Tensor:
+        """Take the columns of so many nodes more, float64 (texts, nodes, V)."""
+        first, self._raced = self._raced, self._raced + nodes
+        return self._speeds[:, first : self._raced]
+
+    def shares(self, nodes: int) -> Tensor:
+        """Take the columns of so many nodes more, float64 (texts, nodes)."""
+        first, self._alone = self._alone, self._alone + nodes
+        return self._shares[:, first : self._alone]
+
+    @property
+    def taken(self) -> tuple[Tensor, Tensor]:
+        """All speeds and all shares that levels took."""
+        return self._speeds[:, : self._raced], self._shares[:, : self._alone]
 
     def make(self, noise: Sequence[torch.Generator]) -> None:
-        """Make those of the next step."""
-        if self.speeds.shape[1]:
-            fill_speeds(self.speeds, *noise)
-        if self.shares.shape[1]:
-            for row, generator in zip(self._shares_by_text, noise, strict=True):
+        """Make those of the next step, of each text from its own noise."""
+        speeds, shares = self.taken
+        if self._raced:
+            fill_speeds(speeds, *noise)
+        if self._alone:
+            for row, generator in zip(shares, noise, strict=True):
                 row.uniform_(generator=generator)
 
 
@@ -135,7 +151,11 @@ class TreeDrafts:
         self.scores = (self._probs[..., 0] if self._random else self._largest).unbind()
         """float (k,) of each text: numbers of `scored` nodes that are finite where the distributions after them are."""
         self.scored: list[int] = list(range(tree.nodes)) if self._random else internal.tolist()
-        self._noise = self._step_noise(tree, buffers)
+        nodes = len(internal) if self._random else 0
+        self._noise = StepNoise(
+            buffers.speeds[: texts * nodes].view(texts, nodes, buffers.columns),
+            buffers.shares[: texts * nodes].view(texts, nodes),
+        )
         self.levels = self._levels(tree)
 
     def clear(self) -> None:
@@ -147,46 +167,28 @@ class TreeDrafts:
         self._roots.copy_(torch.tensor(roots))
         self._noise.make(noise)
 
-    def _step_noise(self, tree: TokenTree, buffers: DraftBuffers) -> StepNoise:
-        """Return what the levels of a tree are sampled by, as far as its levels need any."""
-        counts = tree.child_counts
-        by_level = [counts[level][counts[level] > 0] for level in tree.levels[:-1]] if self._random else []
-        shares = sum(len(each) for each in by_level if self._alone(each.max()))
-        speeds = sum(len(each) for each in by_level if self._raced(each.max()))
-        return StepNoise(
-            buffers.speeds[: self.texts * speeds].view(self.texts, speeds, buffers.columns),
-            buffers.shares[: self.texts * shares].view(self.texts, shares),
-        )
-
-    def _alone(self, most: int) -> bool:
-        """Whether nodes with so many children at most have one each, which a single number stands for on the host."""
-        return self._on_host and most == 1
-
-    def _raced(self, most: int) -> bool:
-        """Whether the children of nodes with so many at most are raced for."""
-        return not self._alone(most) and (most == 1 or self._rule.race)
-
     def _levels(self, tree: TokenTree) -> list[LevelDraft]:
         counts, device = tree.child_counts, self._tokens.device
-        fed = raced = alone = 0
-        found = []
+        fed, found = 0, []
         for level, below in pairwise(tree.levels):
             nodes = level.start + np.flatnonzero(counts[level])
-            wanted, count = places(counts[nodes].tolist(), device), len(nodes)
-            if not self._random:
-                sample = _likeliest(self._largest[:, fed : fed + count], wanted)
-                fed += count
-            elif self._alone(wanted.most):
-                sample = _one_each(Window(self._probs, nodes), self._noise.shares, alone, count, self._sampling)
-                alone += count
-            elif self._raced(wanted.most):
-                speeds = self._noise.speeds[:, raced : raced + count]
-                sample = _race(Window(self._probs, nodes), speeds, self._sampling, wanted)
-                raced += count
+            wanted = places(counts[nodes].tolist(), device)
+            if self._random:
+                sample = self._sampler(nodes, wanted)
             else:
-                sample = _by_rule(Window(self._probs, nodes), self._sampling, self._rule, wanted)
+                sample = _likeliest(self._largest[:, fed : fed + len(nodes)], wanted)
             found.append(LevelDraft(Window(self._tokens, nodes), sample, self._tokens[:, below]))
+            fed += len(nodes)
         return found
+
+    def _sampler(self, nodes: Integers, wanted: Places) -> Sampler:
+        """Return what samples the children of a level's internal nodes, with the noise that it takes."""
+        window = Window(self._probs, nodes)
+        if self._on_host and wanted.most == 1:
+            return _one_each(window, self._noise.shares(len(nodes)), self._sampling)
+        if wanted.most == 1 or self._rule.race:
+            return _race(window, self._noise.speeds(len(nodes)), self._sampling, wanted)
+        return _by_rule(window, self._sampling, self._rule, wanted)
 
 
 def _likeliest(scores: Tensor, wanted: Places) -> Sampler:
@@ -200,24 +202,24 @@ def _likeliest(scores: Tensor, wanted: Places) -> Sampler:
     return sample
 
 
-def _one_each(window: Window, shares: Tensor, first: int, count: int, sampling: Sampling) -> Sampler:
+def _one_each(window: Window, shares: Tensor, sampling: Sampling) -> Sampler:
     """Return the sampler of one child of each of some nodes, which writes the distributions to a window.
 
-    A node takes one number, the column of `shares` from `first` on; a race would take one for every token.
+    A node takes one number, its share; a race would take one for every token.
     """
     from treeopt.runtime.rules.on_host import sample_each  # numba is slow to import, and greedy decoding does without
 
-    tokens = torch.empty((len(shares), count), dtype=torch.int64)
+    tokens = torch.empty(shares.shape, dtype=torch.int64)
     numbers, found = shares.numpy(), tokens.numpy()
 
     def sample(logits: Tensor, noise: Sequence[torch.Generator]) -> Tensor:  # noqa: ARG001
         probs = distribution(logits, sampling)
         window.write(probs)
-        sample_each(probs.numpy(), numbers, first, found)
+        sample_each(probs.numpy(), numbers, found)
         return tokens
 
     # compiled now, not within the first step
-    sample_each(np.ones((*tokens.shape, 1), np.float32), numbers, first, found)
+    sample_each(np.ones((*tokens.shape, 1), np.float32), numbers, found)
     return sample
 
 

@@ -15,7 +15,7 @@ from numba import njit
 
 from treeopt.arrays import Float64, Floats, Int64
 from treeopt.compiling import watch
-from treeopt.runtime.rules.on_host import quantile
+from treeopt.runtime.rules.on_host import quantile, token_at
 
 watch()
 
@@ -76,7 +76,7 @@ def tokens_after(walk: Int64, target: Floats, residual: Float64, noise: Float64,
         node = ends[text, 0]
         row, whole = walk[node, ROW], target[text, node]
         if row < 0:
-            ends[text, 1] = min(quantile(whole, noise[text, -1]), len(whole) - 1)
+            ends[text, 1] = token_at(whole, noise[text, -1])
         else:
             ends[text, 1] = token_after(whole, residual[text, row], noise[text, -1])
         finite = True
@@ -95,4 +95,4 @@ def token_after(whole: Floats, left: Floats, share: float) -> int:
     Nothing is left where draft and target are alike, and rounding rejected all the same.
     """
     token = quantile(left, share)
-    return token if token < len(left) else min(quantile(whole, share), len(whole) - 1)
+    return token if token < len(left) else token_at(whole, share)

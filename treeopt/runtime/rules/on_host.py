@@ -124,16 +124,18 @@ def quantile(distribution: Floats, share: float) -> int:
 
 
 @njit(cache=True)
-def sample_each(distributions: Floats, shares: Float64, first: int, tokens: Int64) -> None:
-    """Sample a token from each distribution, float (texts, m, V), into int64 (texts, m).
+def token_at(distribution: Floats, share: float) -> int:
+    """Return the token that a share of a distribution stands for, the last one where rounding leaves none."""
+    return min(quantile(distribution, share), len(distribution) - 1)
 
-    `shares`, float64 (texts, k), holds numbers uniform on [0, 1): those of the m nodes stand from `first` on.
-    """
-    texts, nodes, vocabulary = distributions.shape
+
+@njit(cache=True)
+def sample_each(distributions: Floats, shares: Float64, tokens: Int64) -> None:
+    """Sample a token from each distribution, float (texts, m, V), by its share, float64 (texts, m), into int64 (texts, m)."""
+    texts, nodes, _ = distributions.shape
     for text in range(texts):
         for node in range(nodes):
-            token = quantile(distributions[text, node], shares[text, first + node])
-            tokens[text, node] = min(token, vocabulary - 1)
+            tokens[text, node] = token_at(distributions[text, node], shares[text, node])
 
 
 @njit(cache=True)
