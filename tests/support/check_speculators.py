@@ -61,8 +61,7 @@ def our_logits(head: EagleHead, target: Transformer) -> torch.Tensor:
     rows = States(tuple(each[:-1] for each in states.boundaries), None)
     cache = head.new_cache(len(TEXT))
     with torch.inference_mode():
-        place = text_place(cache.rotations, 0, len(tokens), head.dtype)
-        logits = head.output(head.hidden(head.fuse(rows), tokens, cache, place)).logits
+        logits = head.output(head.hidden(head.fuse(rows), tokens, text_place(cache, len(tokens)))).logits
     return logits[:, logits[0].isfinite()]
 
 

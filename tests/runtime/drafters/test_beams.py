@@ -36,7 +36,7 @@ class Table:
 
     def beams(self, width, length):
         start = torch.zeros((1, 1), dtype=torch.int64)
-        return beam_search(start, self.score, self.advance, width=width, length=length)
+        return beam_search(start, self.score, self.advance, width=width, length=length)[0]
 
     def _path(self, state):
         path = []
@@ -77,7 +77,8 @@ class TestBeamSearch:
 
     def test_equals_that_do_not_come_in_order_are_found(self, monkeypatch):
         def last_first(scores, count):
-            return [(len(scores) - 1 - index, score) for index, score in largest(scores.flip(0), count)]
+            last = scores.shape[1] - 1
+            return [[(last - index, score) for index, score in each] for each in largest(scores.flip(1), count)]
 
         monkeypatch.setattr("treeopt.runtime.drafters.beams.largest", last_first)
         tables = [Table(seed, 4, coarse=True) for seed in range(10)]
@@ -87,15 +88,51 @@ class TestBeamSearch:
     @pytest.mark.parametrize("seed", range(20))
     def test_the_largest_are_those_of_a_stable_sort(self, seed):
         generator = np.random.default_rng(seed)
-        scores = generator.integers(6, size=int(generator.integers(1, 40))).astype(np.float32)
-        order = np.argsort(-scores, kind="stable").tolist()
-        for count in range(1, len(scores) + 1):
+        scores = generator.integers(6, size=(3, int(generator.integers(1, 40)))).astype(np.float32)
+        orders = np.argsort(-scores, kind="stable").tolist()
+        for count in range(1, scores.shape[1] + 1):
             found = largest(torch.from_numpy(scores), count)
-            assert found == [(index, scores[index]) for index in order[:count]]
+            assert found == [
+                [(index, row[index]) for index in order[:count]] for row, order in zip(scores, orders, strict=True)
+            ]
 
     def test_nothing_is_the_largest_where_one_is_nan(self):
-        for scores in ([1.0, float("nan"), 2.0], [float("nan")] * 3):
-            assert [largest(torch.tensor(scores), count) for count in (1, 2, 3)] == [[], [], []]
+        scores = torch.tensor([[1.0, float("nan"), 2.0], [3.0, 2.0, 1.0], [float("nan")] * 3])
+        for count in (1, 2, 3):
+            assert largest(scores, count) == [[], [(0, 3.0), (1, 2.0), (2, 1.0)][:count], []]
+
+
+class NotFinite(Table):
+    """A model that is not finite after texts of some length."""
+
+    def log_probs_after(self, path):
+        return [float("nan")] * self.vocabulary if len(path) == self.seed else super().log_probs_after(path)
+
+
+class TestSeveralTexts:
+    def beams(self, tables, width, length):
+        """Return the beams of one search in the texts of all tables; a state is a table's number and its own state."""
+
+        def score(states):
+            paths = [(tables[number], tables[number]._path(own)) for number, own in states.tolist()]
+            return torch.tensor([table.log_probs_after(path) for table, path in paths])
+
+        def advance(states, tokens):
+            return torch.stack([states[:, 0], tables[0].advance(states[:, 1:], tokens)[:, 0]], 1)
+
+        starts = torch.tensor([(number, 0) for number in range(len(tables))])
+        return beam_search(starts, score, advance, width=width, length=length)
+
+    @pytest.mark.parametrize("coarse", [False, True])
+    @pytest.mark.parametrize(("width", "length"), [(1, 1), (1, 3), (3, 3), (9, 2)])
+    def test_each_has_the_beams_that_it_has_alone(self, width, length, coarse):
+        tables = [Table(seed, 4, coarse=coarse) for seed in range(5)]
+        assert self.beams(tables, width, length) == [table.beams(width, length) for table in tables]
+
+    def test_one_that_is_not_finite_has_none_and_leaves_the_others_theirs(self):
+        tables = [NotFinite(1, 4), Table(0, 4), NotFinite(2, 4), NotFinite(0, 4), Table(1, 4)]
+        assert self.beams(tables, 3, 3) == [[], tables[1].beams(3, 3), [], [], tables[4].beams(3, 3)]
+        assert self.beams(tables[:1], 3, 3) == [[]]
 
 
 def random_beams(seed):

@@ -1,7 +1,7 @@
 """Beam search, and how its beams become a tree: equal beginnings share their nodes (Zhang et al., 2024, section 3)."""
 
 from collections.abc import Callable, Sequence
-from math import isnan
+from math import isnan, nan
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -25,50 +25,68 @@ class Merged(NamedTuple):
 
 
 def beam_search(
-    state: Tensor,
+    states: Tensor,
     score: Callable[[Tensor], Tensor],
     advance: Callable[[Tensor, Tensor], Tensor],
     *,
     width: int,
     length: int,
-) -> list[Beam]:
-    """Return the `width` beams of largest probability and `length` tokens, the best first; fewer where there are fewer.
+) -> list[list[Beam]]:
+    """Return of each text the `width` beams of largest probability and `length` tokens, the best first.
 
-    At every length the `width` best are kept; of equal ones those that go on from the better beam, then those with the
-    smaller token.  Where the log-probabilities after one of them are NaN, there are no beams at all.
+    At every length the `width` best are kept, fewer where there are fewer; of equal ones those that go on from the
+    better beam, then those with the smaller token.  Where the log-probabilities after one of them are NaN, a text has no
+    beams at all.
 
     Args:
-        state: (1, S), before the first token.
-        score: from states (m, S) to the log-probabilities (m, V) of the next token.
+        states: (texts, S), before the first token of each.
+        score: from states (m, S) to the log-probabilities (m, V) of the next token, as many rows of each text.
         advance: from states (m, S) and tokens, int64 (m,), to the states after them.
-        width: beams, at least 1.
+        width: beams of a text, at least 1.
         length: tokens of each, at least 1.
     """
-    beams: list[Beam] = [()]
-    scores = score(state)
+    beams: list[list[Beam]] = [[()] for _ in states]
+    scores = score(states)
     for left in range(length - 1, -1, -1):
-        best = largest(scores.flatten(), width)
-        steps = [divmod(index, scores.shape[1]) for index, _ in best]
-        beams = [(*beams[row], token) for row, token in steps]
-        if not left or not beams:
+        kept, vocabulary = len(scores) // len(beams), scores.shape[1]
+        best = largest(scores.view(len(beams), -1), width)
+        steps = [[divmod(index, vocabulary) for index, _ in each] for each in best]
+        beams = [[(*before[row], token) for row, token in each] for before, each in zip(beams, steps, strict=True)]
+        if not left or not any(best):
             break
-        rows, tokens = torch.tensor(steps).to(state.device, non_blocking=True).unbind(1)
-        totals = torch.tensor([total for _, total in best], dtype=scores.dtype).to(state.device, non_blocking=True)
-        state = advance(state[rows], tokens)
-        scores = totals[:, None] + score(state)
+        most = max(map(len, best))
+        going_on = [
+            (text * kept + index // vocabulary, index % vocabulary, total)
+            for text, each in enumerate(best)
+            for index, total in each or [(0, nan)] * most  # a text without beams keeps its rows, and has none again
+        ]
+        *steps_on, totals = zip(*going_on, strict=True)
+        rows, tokens = torch.tensor(steps_on).to(states.device, non_blocking=True)
+        states = advance(states[rows], tokens)
+        so_far = torch.tensor(totals, dtype=scores.dtype).to(states.device, non_blocking=True)
+        scores = so_far[:, None] + score(states)
     return beams
 
 
-def largest(scores: Tensor, count: int) -> list[tuple[int, float]]:
-    """Return the indices of the largest of scores (n,) and these, in falling order, of equal ones the first.
+def largest(scores: Tensor, count: int) -> list[list[tuple[int, float]]]:
+    """Return of each row of scores (rows, n) the indices of the largest and these, in falling order, of equal ones the first.
 
     None where one is NaN.  A device is waited for once, but where equals of the last go on.
 
-    >>> largest(torch.tensor([1.0, 3.0, 2.0, 3.0, 2.0]), 3)
-    [(1, 3.0), (3, 3.0), (2, 2.0)]
+    >>> largest(torch.tensor([[1.0, 3.0, 2.0, 3.0, 2.0]]), 3)
+    [[(1, 3.0), (3, 3.0), (2, 2.0)]]
     """
-    top = scores.topk(min(count + 1, len(scores)))
-    indices, values = on_host(top.indices, top.values)
+    top = scores.topk(min(count + 1, scores.shape[1]))
+    indices, values = on_host(top.indices.flatten(), top.values.flatten())
+    size = top.indices.shape[1]
+    return [
+        _in_order(row, indices[start : start + size], values[start : start + size], count)
+        for row, start in zip(scores, range(0, len(indices), size), strict=True)
+    ]
+
+
+def _in_order(scores: Tensor, indices: Sequence[int], values: Sequence[float], count: int) -> list[tuple[int, float]]:
+    """Return the same of one row, given at least one more than are asked for, where there are more."""
     if isnan(values[0]):  # counts as the largest
         return []
     if values[count:] == values[count - 1 : count]:  # any of the equals may be among them

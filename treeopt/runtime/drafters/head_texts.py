@@ -1,10 +1,13 @@
 """What drafters that are heads on the target keep of a text: its root, and the hidden state that it was sampled from."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
-from treeopt.runtime.drafters.drafter import States, Step
+from treeopt.runtime.drafters.drafter import Proposal, States, Step
+from treeopt.runtime.drafters.recurring import ROOT_ALONE
+from treeopt.runtime.models.together import joined
 
 
 class HeadTexts:
@@ -13,13 +16,21 @@ class HeadTexts:
     def __init__(self) -> None:
         self._texts: dict[int, tuple[int, Tensor | None]] = {}
 
-    def __getitem__(self, text: int) -> tuple[int, Tensor | None]:
-        """Return both; no hidden state where the root stands alone."""
-        return self._texts[text]
-
     def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
         """See `Drafter`."""
         self._texts[text] = tokens[-1], None if states is None else states.last
+
+    def drafted(self, texts: Sequence[int], draft: Callable[[list[int], Tensor], list[Proposal]]) -> list[Proposal]:
+        """Return the drafts of some texts, all by one call; of a text that is its root alone, the root.
+
+        Args:
+            texts: their numbers.
+            draft: from n roots and the hidden states before them, (n, hidden), to their drafts.
+        """
+        at = [self._texts[text] for text in texts]
+        ready = [(root, hidden) for root, hidden in at if hidden is not None]
+        found = iter(draft([root for root, _ in ready], joined([hidden for _, hidden in ready])) if ready else [])
+        return [Proposal(ROOT_ALONE, torch.tensor([root])) if hidden is None else next(found) for root, hidden in at]
 
     def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
         """Move on to new roots: each was sampled from the hidden state of the last accepted node."""

@@ -17,7 +17,6 @@ from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.drafter import Proposal, Scores, States, Step, Wants
 from treeopt.runtime.drafters.head_folder import HeadFolder
 from treeopt.runtime.drafters.head_texts import HeadTexts
-from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.trees import TokenTree
@@ -97,7 +96,7 @@ class MedusaDrafter:
     @torch.inference_mode()
     def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
         """Return the trees of the heads' tokens; of a text that is its root alone, the root."""
-        return [self._propose(*self._texts[text]) for text in texts]
+        return self._texts.drafted(texts, self._draft)
 
     def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
         """See `Drafter`."""
@@ -107,13 +106,14 @@ class MedusaDrafter:
         """See `Drafter`."""
         self._texts.end(text)
 
-    def _propose(self, root: int, hidden: Tensor | None) -> Proposal:
-        if hidden is None:
-            return Proposal(ROOT_ALONE, torch.tensor([root]))
-        logits, tokens = self.heads.likeliest(hidden, self._count)
-        drafted = tokens.flatten()[self._places]
-        scores = Scores(self.heads.name, logits[0, : self.tree.max_depth, 0], self._first_nodes)
-        return Proposal(self.tree, torch.cat([drafted.new_tensor([root]), drafted]), scores=scores)
+    def _draft(self, roots: list[int], hidden: Tensor) -> list[Proposal]:
+        logits, likeliest = self.heads.likeliest(hidden, self._count)
+        drafted = likeliest.flatten(1)[:, self._places]
+        tokens = torch.cat([drafted.new_tensor(roots)[:, None], drafted], 1)
+        return [
+            Proposal(self.tree, each, scores=Scores(self.heads.name, scores, self._first_nodes))
+            for each, scores in zip(tokens, logits[:, : self.tree.max_depth, 0], strict=True)
+        ]
 
 
 def load_medusa(folder: Path | str, target: Transformer) -> MedusaHeads:

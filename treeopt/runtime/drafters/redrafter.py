@@ -7,7 +7,6 @@ embeddings are brought to a root mean square of 1, because models are free to ke
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -82,25 +81,29 @@ class RedrafterHead:
         return F.silu(self.recurrence(states) + self.token(self.embedded(tokens)))
 
     def log_probs(self, states: Tensor, context: Tensor) -> Tensor:
-        """Return float32 (m, V) for the token after each state; `context` is `from_hidden` of the hidden state."""
+        """Return float32 (m, V) for the token after each state; `context` is `from_hidden` of the hidden state of each."""
         x = context + self.from_state(states)
         for block in self.blocks:
             x = x + F.silu(block(x))
         return self.target.logits(x).float().log_softmax(-1)
 
     @torch.inference_mode()
-    def beams(self, hidden: Tensor, root: int, *, width: int, length: int) -> list[Beam]:
-        """Return the likeliest texts below a root, the best first; see `beam_search`.
+    def beams(self, hidden: Tensor, roots: Sequence[int], *, width: int, length: int) -> list[list[Beam]]:
+        """Return the likeliest texts below each root, the best first; see `beam_search`.
 
         Args:
-            hidden: (1, hidden), the target's last hidden state before the root's.
-            root: the last committed token.
-            width: texts.
+            hidden: (n, hidden), the target's last hidden state before each root's.
+            roots: n last committed tokens.
+            width: texts below each.
             length: tokens of each.
         """
-        state = self.embedded(torch.tensor([root], device=self.target.device))
-        score = partial(self.log_probs, context=self.from_hidden(hidden))
-        return beam_search(state, score, self.advance, width=width, length=length)
+        context = self.from_hidden(hidden)
+
+        def score(states: Tensor) -> Tensor:
+            return self.log_probs(states, context.repeat_interleave(len(states) // len(context), 0))
+
+        states = self.embedded(torch.tensor(roots, device=self.target.device))
+        return beam_search(states, score, self.advance, width=width, length=length)
 
 
 def load_redrafter(folder: Path | str, target: Transformer) -> RedrafterHead:
@@ -159,7 +162,7 @@ class RedrafterDrafter:
 
     def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
         """Return the merged beams; of a text that is its root alone, the root."""
-        return [self._propose(*self._texts[text]) for text in texts]
+        return self._texts.drafted(texts, self._draft)
 
     def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
         """See `Drafter`."""
@@ -169,10 +172,11 @@ class RedrafterDrafter:
         """See `Drafter`."""
         self._texts.end(text)
 
-    def _propose(self, root: int, hidden: Tensor | None) -> Proposal:
-        if hidden is None:
-            return Proposal(ROOT_ALONE, torch.tensor([root]))
-        beams = self.head.beams(hidden, root, width=self.width, length=self.length)
+    def _draft(self, roots: list[int], hidden: Tensor) -> list[Proposal]:
+        beams = self.head.beams(hidden, roots, width=self.width, length=self.length)
+        return [self._merged(*each) for each in zip(roots, beams, strict=True)]
+
+    def _merged(self, root: int, beams: Sequence[Beam]) -> Proposal:
         if not beams:
             scores = Scores.missing(f"ReDrafter head of {self.head.target.name}")
             return Proposal(ROOT_ALONE, torch.tensor([root]), scores=scores)

@@ -1,16 +1,17 @@
 """One pass of a model over nodes of a tree, behind a text whose length changes every step."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 
 from treeopt.arrays import Bool, Integers
 from treeopt.runtime.models.mask import TreeMask
-from treeopt.runtime.models.model import NOTHING, LanguageModel, Output, TextCache, TextRows, Wants
+from treeopt.runtime.models.model import NOTHING, LanguageModel, Output, TextCache, TextRows, Wants, reads_ragged
 from treeopt.trees import TokenTree
 
 NOT_FED = -1
@@ -55,7 +56,23 @@ class Passes(Protocol):
         """Forget what stands behind the text, where a pass left something that is not finite."""
 
 
-class TreePass:
+class SharedPass(ABC):
+    """A pass over one text that others, over other texts, may be one with, so that weights are read once."""
+
+    @abstractmethod
+    def __call__(self, tokens: Tensor) -> Output:
+        """Return the logits and states after tokens, int64 (rows,)."""
+
+    @abstractmethod
+    def joins(self, other: Pass) -> bool:
+        """Return whether one pass can be this and another."""
+
+    @abstractmethod
+    def together(self, passes: Sequence[Self], tokens: Sequence[Tensor]) -> list[Output]:
+        """Return what passes that this one joins, itself among them, give after the tokens of each, from a single one."""
+
+
+class TreePass(SharedPass):
     """Feeds some nodes of a tree to a model.
 
     Args:
@@ -89,6 +106,16 @@ class TreePass:
             return depth, None
         visible = torch.tensor(self._visible)  # a copy, because torch warns of what cannot be written to
         return depth, TreeMask(visible, self._capacity, dtype=self.model.dtype, device=self.model.device)
+
+    def joins(self, other: Pass) -> bool:
+        """See `SharedPass`: passes over one `RaggedModel` do."""
+        return isinstance(other, TreePass) and other.model is self.model and reads_ragged(self.model)
+
+    def together(self, passes: Sequence[Self], tokens: Sequence[Tensor]) -> list[Output]:
+        """See `SharedPass`."""
+        assert reads_ragged(self.model)  # else it joins nothing
+        rows = [each.rows(fed) for each, fed in zip(passes, tokens, strict=True)]
+        return self.model.forward_ragged(rows, self.wants)
 
     def rows(self, tokens: Tensor) -> TextRows:
         """Return what the pass feeds in a pass over several texts."""

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from treeopt.runtime.models.model import Output, RaggedOutputs, reads_ragged
-from treeopt.runtime.models.passes import Pass, TreePass
+from treeopt.runtime.models.model import Output, RaggedOutputs
+from treeopt.runtime.models.passes import Pass, SharedPass
 
 
 class PassCall(NamedTuple):
@@ -40,15 +40,10 @@ def last_logits(outputs: Sequence[Output]) -> Tensor:
 
 
 def run_together(calls: Sequence[PassCall]) -> list[Output]:
-    """Return what passes of different texts give: from one pass of the model, or in turn where they cannot share one.
-
-    They share one where all are operation by operation, over one `RaggedModel`.
-    """
+    """Return what passes of different texts give: from one, or in turn where they cannot share one."""
     if len(calls) == 1:
         return [calls[0].run(calls[0].tokens)]
-    runs = [call.run for call in calls if isinstance(call.run, TreePass)]
-    models = {id(run.model): run.model for run in runs}
-    model = next(iter(models.values())) if len(models) == 1 and len(runs) == len(calls) else None
-    if model is None or not reads_ragged(model):
+    runs = [call.run for call in calls if isinstance(call.run, SharedPass)]
+    if len(runs) < len(calls) or not all(runs[0].joins(run) for run in runs):
         return [call.run(call.tokens) for call in calls]
-    return model.forward_ragged([run.rows(call.tokens) for run, call in zip(runs, calls, strict=True)], runs[0].wants)
+    return runs[0].together(runs, [call.tokens for call in calls])

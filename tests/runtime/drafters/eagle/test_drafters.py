@@ -11,9 +11,10 @@ from tests.support.eagle_heads import make_head, save_head
 from tests.support.slow_eagle import SlowEagle
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
+from treeopt.runtime.drafters.draft_model import outputs_at_roots
 from treeopt.runtime.drafters.drafter import Step
 from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, load_eagle
-from treeopt.runtime.drafters.eagle.text import EagleText
+from treeopt.runtime.drafters.eagle.text import texts_of
 from treeopt.runtime.rules.rule import RULES
 from treeopt.trees import TokenTree
 from treeopt.trees.dynamic_tree import DynamicTree
@@ -96,15 +97,15 @@ class TestDynamicTrees:
 
 class TestCache:
     def test_it_holds_a_slot_for_every_token_but_the_first_after_a_refill(self, deep, tmp_path):
-        text = EagleText(loaded(made_head(deep), tmp_path, deep), 40, 4)
+        (text,) = texts_of(loaded(made_head(deep), tmp_path, deep), 40, 4, 1)
         tokens = list(PROMPT)
         text.begin(tokens, states_of(deep, tokens[:-1], text.head.wants))
-        text.feed_root()
+        outputs_at_roots([text])
         states = states_of(deep, PROMPT[:4], text.head.wants)  # of four nodes; lengths do not depend on them
         for path, committed in (((0, 2, 3), [5, 6, 7]), ((0,), [9]), ((0, 1), [1, 2])):
             text.accept(Step(path, committed, torch.empty(0), states), [])
             tokens += committed
-            text.feed_root()
+            outputs_at_roots([text])
             assert text.cache.length == len(tokens) - 2  # the root's own slot stands behind
 
     @pytest.mark.parametrize("prompt", [[3], [3, 14]])

@@ -1,5 +1,7 @@
 """EAGLE heads: what they say in every public layout is what the slow twin says, of any text and any drafted path."""
 
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 import torch
@@ -9,11 +11,13 @@ from tests.support import eagle_heads as layouts
 from tests.support.decoded import PROMPT
 from tests.support.eagle_heads import make_head, save_head
 from tests.support.slow_eagle import SlowEagle
+from treeopt.runtime.drafters.draft_model import outputs_at_roots
 from treeopt.runtime.drafters.drafter import Step
 from treeopt.runtime.drafters.eagle import load_eagle
-from treeopt.runtime.drafters.eagle.text import EagleText
+from treeopt.runtime.drafters.eagle.text import texts_of
 from treeopt.runtime.models.model import Wants
 from treeopt.runtime.models.passes import PassNodes
+from treeopt.runtime.models.together import PassCall, joined_logits, run_together
 from treeopt.trees import TokenTree
 
 EVERY = (2, 4, 5)
@@ -79,13 +83,15 @@ class TestLogits:
         assert head.wants == wants._replace(whole_text=True)
         tree = TokenTree([-1, 0, 0, 1, 2, 2])
         drafted = np.random.default_rng(1).integers(23, size=6).tolist()
-        text = EagleText(head, 40, 6)
+        (text,) = texts_of(head, 40, 6, 1)
         tokens = list(PROMPT[:4])
         text.begin(tokens, states_of(deep, tokens[:-1], wants))
         passes = text.passes.make([_level(tree, 1, 3)])
         for path, committed in (((0, 2), [drafted[2], 7]), ((0,), [3]), ((0, 1, 3), [drafted[1], drafted[3], 8])):
             states = rows_of(states_of(deep, tokens[:-1], wants))
-            np.testing.assert_allclose(text.feed_root()[0], twin.logits_after(states, tokens), atol=1e-5)
+            np.testing.assert_allclose(
+                outputs_at_roots([text])[0].logits[0], twin.logits_after(states, tokens), atol=1e-5
+            )
             below = passes[0](torch.tensor(drafted[1:3])).logits
             deeper = text.passes.once(_level(tree, 3, 6))(torch.tensor(drafted[3:])).logits
             for node, found in zip(range(1, 6), [*below, *deeper], strict=True):
@@ -99,15 +105,64 @@ class TestLogits:
             text.accept(Step(path, committed, torch.empty(0), read), [])
             tokens += committed
 
+    @every_case
+    def test_texts_that_share_their_passes_have_what_they_have_alone(self, deep, tmp_path, case, monkeypatch):
+        head, _ = loaded(case, tmp_path, deep)
+        prompts, tree = [PROMPT[:4], PROMPT[:2], PROMPT], TokenTree([-1, 0, 0, 1, 2, 2])
+        together, alone = texts_of(head, 40, 6, 3), [texts_of(head, 40, 6, 1)[0] for _ in prompts]
+        for text, prompt in [*zip(together, prompts, strict=True), *zip(alone, prompts, strict=True)]:
+            text.begin(prompt, states_of(deep, prompt[:-1], head.wants))
+        levels = [_level(tree, 1, 3), _level(tree, 1, 2), _level(tree, 1, 3)], [_level(tree, 3, 6), _level(tree, 2, 5)]
+        generator = torch.Generator().manual_seed(1)
+        for paths in (((0, 2), (0,), (0, 1, 3)), ((0,), (0, 1), (0, 2, 5)), ((0, 1, 3), (0, 2), (0,))):
+            expected = [outputs_at_roots([text])[0].logits for text in alone]
+            with one_pass(head, monkeypatch):
+                found = outputs_at_roots(together)
+            torch.testing.assert_close(joined_logits(found), torch.cat(expected), rtol=0, atol=1e-5)
+            for nodes in levels:
+                tokens = [torch.randint(23, each.depth.shape, generator=generator) for each in nodes]
+                expected = [
+                    text.passes.once(each)(fed).logits for text, each, fed in zip(alone, nodes, tokens, strict=False)
+                ]
+                calls = [
+                    PassCall(text.passes.once(each), fed)
+                    for text, each, fed in zip(together, nodes, tokens, strict=False)
+                ]
+                with one_pass(head, monkeypatch):
+                    found = run_together(calls)
+                for one, other in zip(found, expected, strict=True):
+                    torch.testing.assert_close(one.logits, other, rtol=0, atol=1e-5)
+            for number, path in enumerate(paths):
+                committed = torch.randint(23, (len(path),), generator=generator).tolist()
+                states = states_of(deep, [7, 8, 9, 10, 11, number], head.wants)
+                for text in (together[number], alone[number]):
+                    text.accept(Step(path, committed, torch.empty(0), states), [])
+
     @pytest.mark.parametrize("case", [case for case in CASES if CASES[case][1].get("boundaries", EVERY)])
     def test_boundaries_shifted_by_one_give_others(self, deep, twin_of, tmp_path, case):
         head, made = loaded(case, tmp_path, deep, shift=1)
-        text = EagleText(head, 20, 1)
+        (text,) = texts_of(head, 20, 1, 1)
         text.begin(PROMPT, states_of(deep, PROMPT[:-1], head.wants))
         states = rows_of(states_of(deep, PROMPT[:-1], wants_of(made)))
-        found, expected = text.feed_root()[0].numpy(), twin_of(made).logits_after(states, PROMPT)
+        found = outputs_at_roots([text])[0].logits[0].numpy()
+        expected = twin_of(made).logits_after(states, PROMPT)
         known = np.isfinite(expected)
         assert np.abs(found[known] - expected[known]).max() > 0.01
+
+
+@contextmanager
+def one_pass(head, monkeypatch):
+    """Check that what is done meanwhile is one pass of a head."""
+    passes, hidden = [], type(head).hidden
+
+    def counted(*arguments, **keywords):
+        passes.append(None)
+        return hidden(*arguments, **keywords)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(head), "hidden", counted)
+        yield
+    assert len(passes) == 1
 
 
 def _level(tree, first, stop):

@@ -8,7 +8,7 @@ from treeopt.errors import InvalidValueError
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.beam_expansion import BeamExpansion
 from treeopt.runtime.drafters.eagle.head import EagleHead
-from treeopt.runtime.drafters.eagle.text import EagleText
+from treeopt.runtime.drafters.eagle.text import texts_of
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter
 from treeopt.runtime.drafters.static_tree import FilledTreeDrafter
 from treeopt.runtime.rules import Rule
@@ -47,7 +47,7 @@ class EagleDrafter(FilledTreeDrafter):
         fed = max(1, int(np.count_nonzero(tree.child_counts)))
         super().__init__(
             head,
-            lambda texts: [EagleText(head, capacity, fed) for _ in range(texts)],
+            partial(texts_of, head, capacity, fed),
             tree,
             rule=rule,
             sampling=sampling,
@@ -73,7 +73,7 @@ class EagleDynamicDrafter(ExpandingDrafter):
         fed = sum(tree.draft_widths)
         super().__init__(
             head,
-            lambda texts: [EagleText(head, capacity, fed) for _ in range(texts)],
+            partial(texts_of, head, capacity, fed),
             partial(BeamExpansion, tree),
             wants=head.wants,
         )

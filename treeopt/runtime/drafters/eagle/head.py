@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from treeopt.runtime.drafters.eagle.layer import HeadLayer, Place, rms_norm
+from treeopt.runtime.drafters.eagle.layer import HeadLayer, rms_norm
+from treeopt.runtime.models.attention import Place
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.kv_cache import KVCache
 from treeopt.runtime.models.linear import Linear
@@ -162,26 +163,31 @@ class EagleHead:
 
     def new_cache(self, capacity: int) -> KVCache:
         """Return an empty cache for so many slots; raises OutOfMemoryError where it does not fit into what is free."""
+        return self.new_caches(capacity, 1)[0]
+
+    def new_caches(self, capacity: int, texts: int) -> list[KVCache]:
+        """Return empty caches for so many slots of one text each, which lie side by side; raises likewise."""
         config = self.config
         slot = 2 * config.layers * config.key_value_heads * config.head_size * self.dtype.itemsize
-        check_room(self.device, slot * capacity, f"{self.name}'s cache of {capacity} tokens")
-        return KVCache.empty(config, capacity, 1, rotations=self._rotations, dtype=self.dtype)
+        what = f"{self.name}'s cache of {capacity} tokens" + (f" for each of {texts} texts" if texts > 1 else "")
+        check_room(self.device, texts * slot * capacity, what)
+        return KVCache.empty(config, capacity, texts, rotations=self._rotations, dtype=self.dtype).texts()
 
-    def hidden(self, x: Tensor, tokens: Tensor, cache: KVCache, place: Place) -> Tensor:
+    def hidden(self, x: Tensor, tokens: Tensor, place: Place, *, begins: Sequence[int] = ()) -> Tensor:
         """Return the residual stream (n, hidden) after all layers, of slots whose keys and values are written.
 
         Args:
             x: (n, hidden), fused states of the target, or feedback.
             tokens: int64 (n,), the token behind each.
-            cache: of the text; its length is not read.
             place: of the slots.
+            begins: which of them are the first of their texts.
         """
         embedded = F.embedding(tokens, self.embedding)
-        if place.first == 0 and not self.first_embedding_read:
-            embedded[0] = 0
+        if begins and not self.first_embedding_read:
+            embedded[list(begins)] = 0
         mixed = self.mix(embedded, x)
         first, *others = self.layers
-        hidden = first(*mixed, *cache.layers[0], place)
-        for layer, norm, entries in zip(others, self.input_norms, cache.layers[1:], strict=True):
-            hidden = layer(rms_norm(hidden, norm, self.config), hidden, *entries, place)
+        hidden = first(*mixed, 0, place)
+        for number, (layer, norm) in enumerate(zip(others, self.input_norms, strict=True), start=1):
+            hidden = layer(rms_norm(hidden, norm, self.config), hidden, number, place)
         return hidden

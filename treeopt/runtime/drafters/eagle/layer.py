@@ -1,30 +1,18 @@
 """The decoder layers of a head: attention behind a text that is cached, and the MLP."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from treeopt.runtime.drafters.eagle.tensors import HeadTensors
+from treeopt.runtime.models.attention import Place, SharedPlace
 from treeopt.runtime.models.config import ModelConfig
+from treeopt.runtime.models.kv_cache import KVCache
 from treeopt.runtime.models.linear import Linear
 from treeopt.runtime.models.rotary import rotate
 from treeopt.runtime.models.weights import gate_up, head_norms, query_key_value
-
-
-class Place(NamedTuple):
-    """Where the slots of a pass stand, and what they see."""
-
-    rotations: Tensor
-    """Of each slot's position."""
-    first: int
-    """Entry of the cache that the first slot's keys and values are written to."""
-    mask: Tensor | None
-    """(n, first + n) to add to the attention scores; None where all see every entry up to the last."""
-    causal: bool = False
-    """Whether each sees those before it and no other, from the first entry on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +27,13 @@ class HeadLayer:
     gate_up: Linear
     down: Linear
 
-    def __call__(self, x: Tensor, residual: Tensor, keys: Tensor, values: Tensor, place: Place) -> Tensor:
+    def __call__(self, x: Tensor, residual: Tensor, number: int, place: Place) -> Tensor:
         """Return the residual stream (n, hidden) after the layer.
 
         Args:
             x: (n, inputs), what attention reads.
             residual: (n, hidden), what attention's output is added to.
-            keys: (1, key_value_heads, capacity, head_size), written to.
-            values: as `keys`.
+            number: of the layer, 0 first.
             place: of the n slots.
         """
         config, rows = self.config, len(x)
@@ -56,17 +43,8 @@ class HeadLayer:
         if self.head_norms is not None:
             turned = F.rms_norm(turned, (config.head_size,), None, config.norm_epsilon) * self.head_norms
         turned = rotate(turned, place.rotations).transpose(1, 2)
-        stop = place.first + rows
-        keys[:, :, place.first : stop] = turned[:, config.heads :]
-        values[:, :, place.first : stop] = joined[:, :, turned_heads:].transpose(1, 2)
-        attended = F.scaled_dot_product_attention(
-            turned[:, : config.heads],
-            keys[:, :, :stop],
-            values[:, :, :stop],
-            attn_mask=place.mask,
-            is_causal=place.causal,
-            enable_gqa=True,
-        )
+        key, value = turned[:, config.heads :], joined[:, :, turned_heads:].transpose(1, 2)
+        attended = place.attend(number, turned[:, : config.heads], key, value)
         hidden = residual + self.attention_output(attended.transpose(1, 2).reshape(rows, -1))
         gate, up = self.gate_up(rms_norm(hidden, self.mlp_norm, config)).chunk(2, dim=-1)
         return hidden + self.down(F.silu(gate) * up)
@@ -104,16 +82,22 @@ def head_layer(tensors: HeadTensors, config: ModelConfig, prefix: str, inputs: i
     )
 
 
-def place_of(rotations: Tensor, positions: Tensor, first: int, mask: Tensor | None) -> Place:
-    """Return the place of slots at some positions, int64 (n,)."""
-    return Place(rotations[positions], first, mask)
+def place_of(cache: KVCache, positions: Tensor, first: int, mask: Tensor | None) -> SharedPlace:
+    """Return the place of slots at some positions, int64 (n,), which are written from entry `first` of a cache on.
+
+    `mask`, (n, first + n), is added to the attention scores; None where all see every entry up to the last.
+    """
+    slots = slice(first, first + len(positions))
+    return SharedPlace(cache, cache.rotations[positions], slots, slots.stop, mask)
 
 
-def text_place(rotations: Tensor, first: int, rows: int, dtype: torch.dtype) -> Place:
-    """Return the place of slots that go on with a text of `first` slots, each seeing those before it."""
-    turned = rotations[first : first + rows]
+def text_place(cache: KVCache, rows: int) -> SharedPlace:
+    """Return the place of so many slots that go on with a text, each seeing those before it."""
+    first, stop = cache.length, cache.length + rows
+    slots, turned = slice(first, stop), cache.rotations[first:stop]
     if first == 0 or rows == 1:
-        return Place(turned, first, None, causal=rows > 1)
-    mask = torch.zeros((rows, first + rows), dtype=dtype, device=rotations.device)
-    mask[:, first:] = torch.full((rows, rows), float("-inf"), dtype=dtype, device=mask.device).triu(1)
-    return Place(turned, first, mask)
+        return SharedPlace(cache, turned, slots, stop, causal=rows > 1)
+    dtype, device = cache.layers[0][0].dtype, turned.device
+    mask = torch.zeros((rows, stop), dtype=dtype, device=device)
+    mask[:, first:] = torch.full((rows, rows), float("-inf"), dtype=dtype, device=device).triu(1)
+    return SharedPlace(cache, turned, slots, stop, mask)

@@ -28,7 +28,7 @@ def unrolled(head: EagleHead, states: States, tokens: Tensor, *, roots: int, ste
         return
     cache = head.new_cache(slots + roots * (steps - 1))
     first_root = slots - roots
-    text = head.hidden(head.fuse(states), tokens, cache, text_place(cache.rotations, 0, slots, head.dtype))
+    text = head.hidden(head.fuse(states), tokens, text_place(cache, slots), begins=[0])
     draft, fed = head.output(text[first_root:]), slots
     yield draft.logits
     own = torch.arange(roots, device=head.device)
@@ -39,7 +39,7 @@ def unrolled(head: EagleHead, states: States, tokens: Tensor, *, roots: int, ste
         earlier = [own[: roots - each] == own[:rows, None] for each in range(1, step + 1)]
         visible = torch.cat([seen[:rows], *earlier], 1)
         mask = torch.zeros(visible.shape, dtype=head.dtype, device=head.device).masked_fill(~visible, float("-inf"))
-        place = place_of(cache.rotations, first_root + step + own[:rows], fed, mask)
-        draft = head.output(head.hidden(draft.feedback[:rows], tokens[first_root + step :], cache, place))
+        place = place_of(cache, first_root + step + own[:rows], fed, mask)
+        draft = head.output(head.hidden(draft.feedback[:rows], tokens[first_root + step :], place))
         fed += rows
         yield draft.logits
