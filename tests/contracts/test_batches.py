@@ -56,6 +56,23 @@ def test_texts_that_join_and_leave_are_those_decoded_alone(target, draft, name, 
     assert alone(decoder, requests()) == expected  # and a batch leaves nothing behind
 
 
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.history])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_steps_accept_what_those_of_a_text_alone_do(target, draft, name, temperature):
+    decoder = decoder_of(name, target, draft, temperature=temperature)
+
+    def steps(wanted, batch_size):
+        found = [[] for _ in wanted]
+        for step in decoder.steps_of_all(wanted, batch_size=batch_size):
+            found[step.text].append(step.tokens)
+        return found
+
+    expected = [steps([each], 1)[0] for each in requests()]
+    assert any(len(tokens) > 1 for text in expected for tokens in text) or name == "plain"
+    for size in (3, 8):
+        assert steps(requests(), size) == expected
+
+
 @every_drafter
 def test_texts_that_arrive_while_others_are_decoded_are_those_decoded_alone(target, draft, name):
     decoder = decoder_of(name, target, draft, temperature=independent(name, 0.8))
