@@ -9,7 +9,7 @@ from itertools import groupby
 from queue import Empty
 from typing import Any, Protocol, cast
 
-from treeopt.engines.probes.client import EngineClient, Launch, Running
+from treeopt.engines.probes.client import EngineClient, Launch, Question, Running
 from treeopt.engines.probes.http import HttpEngine
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import TextRequest
@@ -28,6 +28,9 @@ class AskedServer(Protocol):
 
     def serve(self, setting: ServedSetting, texts: Sequence[Arrival]) -> list[ServedText]:
         """Ask for texts at their times, and return when their tokens came."""
+
+    def restart(self) -> None:
+        """Start anew before the next texts, where one start is faster than another for good."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,9 @@ class DecoderServer:
                 found.append(ServedText(asked, first_s[step.text], now_s, steps[step.text], asked.new_tokens))
         return found
 
+    def restart(self) -> None:
+        """See `AskedServer`; here nothing is to do."""
+
     def _request(self, number: int, asked: Arrival) -> TextRequest:
         prompt = prompt_of(self.prompts, number, asked)
         return TextRequest(prompt, asked.new_tokens, seed=number, ignore_end_tokens=True)
@@ -125,7 +131,7 @@ def _schedule(setting: ServedSetting) -> TreeSchedule | None:
 
 @dataclass(frozen=True, kw_only=True)
 class LlamaServer:
-    """llama-server, started once for each draft length; its times are those of whoever waits for the answers."""
+    """llama-server, started for each draft length; its times are those of whoever waits for the answers."""
 
     client: EngineClient
     launch: Launch
@@ -143,10 +149,14 @@ class LlamaServer:
                 answers.append(pool.submit(self._ask, http, asked, number, start_s))
             return [each.result() for each in answers]
 
+    def restart(self) -> None:
+        """See `AskedServer`."""
+        self.close()
+
     def close(self) -> None:
         """End all that was started."""
-        for each in self._running.values():
-            each.close()
+        while self._running:
+            self._running.popitem()[1].close()
 
     def _ask(self, http: HttpEngine, asked: Arrival, number: int, start_s: float) -> ServedText:
         prompt = list(prompt_of(self.prompts, number, asked))
@@ -162,6 +172,7 @@ class LlamaServer:
 
     def _http(self, draft_tokens: int) -> HttpEngine:
         if draft_tokens not in self._running:
-            self._running[draft_tokens] = self.client.start(replace(self.launch, draft_tokens=draft_tokens))
+            self._running[draft_tokens] = running = self.client.start(replace(self.launch, draft_tokens=draft_tokens))
+            running.answers([Question("the first passes set up what later ones have", 8, 0.0)] * self.launch.slots)
         http: HttpEngine = cast("Any", self._running[draft_tokens])._http
         return http

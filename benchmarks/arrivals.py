@@ -13,6 +13,8 @@ A machine that others share changes its speed within minutes.  So the same few t
 plainly and with a chain, and before and after each setting's share of a minute as the setting does; what is simulated
 is told at the mean pace of these (`machine` is by how much longer they took than with the profile), and once more
 without (`as profiled`).  One pace for each line: waiting grows faster than steps do, and noise would add to it.
+One start of llama-server may be half again as fast as another for as long as it runs: it is started anew for each
+round of the probe, each time that the reference is taken beside it, and each share of a minute.
 """
 
 import os
@@ -31,6 +33,7 @@ from arrival_servers import AskedServer, DecoderServer, LlamaServer
 from conditions import bar, conditions, say
 
 from treeopt import bundled
+from treeopt.arrays import Float64
 from treeopt.engines.probes.client import EngineClient, Launch
 from treeopt.engines.probes.named import engine_client
 from treeopt.errors import TreeoptError
@@ -64,9 +67,10 @@ SLOTS, LENGTH = 4, 2
 THREADS = 1
 """Of llama-server, beside whoever asks."""
 REFERENCE = tuple(
-    Arrival(arrival_s, 64, 64) for arrival_s in (0, 0.2, 0.4, 0.6, 0.8, 1.0, *[1.2] * 4, *[1.7] * 4, *[2.2] * 4)
+    Arrival(arrival_s, 64, 64)
+    for arrival_s in (0, 0.2, 0.4, 0.6, 0.8, 1.0, *[1.2] * 2, *[1.5] * 2, *[1.8] * 2, *[2.1] * 4, *[2.6] * 4)
 )
-"""Texts that tell how fast the machine is just now: some alone, some four at a time."""
+"""Texts that tell how fast the machine is just now: alone, two and four at a time."""
 REFERENCE_LENGTH = 5
 """Draft tokens of treeopt's decoder for them, where it drafts."""
 COLUMNS = ("tokens/s", "first token, ms", "99 %", "whole text, ms", "99 %")
@@ -79,8 +83,8 @@ MOST_TEXTS = 8
 PROFILE = ("profile", "--batch-sizes", "1,2,4,8", "--context-tokens", "64,192", "--max-tokens", "16")
 PROFILE_S = 150
 """Of measuring for the profile."""
-PAUSES = 6
-"""In which a probe waits for the reference."""
+ROUNDS, PAUSES = 6, 8
+"""Of a probe, in each of which the engine starts anew, and how often it waits for the reference."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +186,7 @@ class Comparison:
             parts = [arrivals(replace(load, seed=part)) for part in range(PARTS)]
             served: dict[str, list[Part]] = {each.name: [] for each in self.settings}
             for texts, setting in bar(list(product(parts, self.settings)), f"{rate:.1f} texts/s"):
+                self.server.restart()
                 before = self.reference.slower(setting)
                 found = self.server.serve(setting, texts)
                 slower = (before + self.reference.slower(setting)) / 2
@@ -233,28 +238,31 @@ class Reference:
     server: AskedServer
     draft_tokens: int
     """Of its chain."""
-    profiled_s: tuple[float, float] = (1.0, 1.0)
-    """Seconds of all its texts together beside the profile: plainly, and with the chain."""
+    profiled_s: tuple[Float64, Float64] = (np.ones(1), np.ones(1))
+    """Seconds of each of its texts beside the profile: plainly, and with the chain."""
 
-    def both_s(self) -> tuple[float, float]:
-        """Return the seconds of all its texts together just now, plainly and with the chain."""
+    def both_s(self) -> tuple[Float64, Float64]:
+        """Return the seconds of each of its texts just now, plainly and with the chain, of a server that starts anew."""
+        self.server.restart()
         return self._seconds(0), self._seconds(self.draft_tokens)
 
     def slower(self, setting: ServedSetting) -> float:
-        """Return how many times as long they take as beside the profile, in the way of a setting."""
+        """Return how many times as long its texts take as beside the profile on average, in the way of a setting."""
         drafting = setting.draft_tokens > 0
-        return self._seconds(self.draft_tokens if drafting else 0) / self.profiled_s[drafting]
+        return float(np.mean(self._seconds(self.draft_tokens if drafting else 0) / self.profiled_s[drafting]))
 
-    def _seconds(self, draft_tokens: int) -> float:
+    def beside(self, both_s: Sequence[tuple[Float64, Float64]]) -> "Reference":
+        """Return the reference of a profile beside which its texts took so many seconds, from first to last."""
+        plain, drafting = (np.array(each) for each in zip(*both_s, strict=True))
+        spread = [(each / each.mean(0)).mean(1) for each in (plain, drafting)]
+        ranges = " and ".join(f"{each.min():.2f} to {each.max():.2f}" for each in spread)
+        say(f"beside the profile the machine took, plainly and with a chain, {ranges} times as long")
+        return replace(self, profiled_s=(plain.mean(0), drafting.mean(0)))
+
+    def _seconds(self, draft_tokens: int) -> Float64:
         setting = ServedSetting.fixed(f"reference {draft_tokens}", chain(draft_tokens), texts=1)
-        return sum(each.latency_s for each in self.server.serve(setting, REFERENCE))
-
-    def beside(self, both_s: Sequence[tuple[float, float]]) -> "Reference":
-        """Return the reference of a profile beside which it took so many seconds, from first to last."""
-        ways = [np.array(each) for each in zip(*both_s, strict=True)]
-        spread = (f"{each.min() / each.mean():.2f} to {each.max() / each.mean():.2f}" for each in ways)
-        say("beside the profile the machine took, plainly and with a chain, {} and {} times as long".format(*spread))
-        return replace(self, profiled_s=(float(ways[0].mean()), float(ways[1].mean())))
+        served = sorted(self.server.serve(setting, REFERENCE), key=lambda each: each.asked.arrival_s)
+        return np.array([each.latency_s for each in served])
 
 
 def profiled(reference: Reference, folder: Path) -> tuple[Profile, Reference]:
@@ -277,6 +285,7 @@ def probed(reference: Reference, client: EngineClient, launch: Launch) -> tuple[
         batch_sizes=(1, 2, SLOTS),
         prompts=tuple(probe_prompts(load_prompts())),
         prompts_from="the bundled ones, cut",
+        rounds=ROUNDS,
         max_new_tokens=NEW_TOKENS[1],
     )
     reference.both_s()  # the first texts are slower
