@@ -11,8 +11,9 @@ each cut to a length at random: the few that are held out would decide what one 
 
 A machine that others share changes its speed within minutes.  So the same few texts are decoded beside the profile,
 plainly and with a chain, and before and after each setting's share of a minute as the setting does; what is simulated
-is told at the mean pace of these (`machine` is by how much longer they took than with the profile), and once more
-without (`as profiled`).  One pace for each line: waiting grows faster than steps do, and noise would add to it.
+is told at the median pace of these (`machine` is by how much longer they took than with the profile, with the least
+and the most of any share) and once more without (`as profiled`).  One pace for each line, and not its mean: waiting
+grows faster than steps do, and the noise of a pace would add to it.
 One start of llama-server may be half again as fast as another for as long as it runs: it is started anew for each
 round of the probe, each time that the reference is taken beside it, and each share of a minute.
 """
@@ -180,7 +181,7 @@ class Comparison:
     def race(self, seconds: float) -> None:
         """Print a line for each rate and setting, and at each rate how the schedule does beside the best fixed setting."""
         columns = "".join(f"{name:>21}" for name in COLUMNS)
-        say(f"\n{'texts/s':>8}  {'':<25}{columns}{'machine':>10}{'as profiled':>13}")
+        say(f"\n{'texts/s':>8}  {'':<25}{columns}{'machine':>10}{'from':>8}{'to':>7}{'as profiled':>13}")
         for rate in self.rates():
             load = Load(rate_per_s=rate, prompt_tokens=PROMPT_TOKENS, new_tokens=NEW_TOKENS, duration_s=seconds / PARTS)
             parts = [arrivals(replace(load, seed=part)) for part in range(PARTS)]
@@ -197,11 +198,12 @@ class Comparison:
 
     def _line(self, setting: ServedSetting, found: Sequence[Part]) -> str:
         """Return what was simulated of a setting and seen, the machine's pace, and the median at that of the profile."""
-        texts, slower = [each.texts for each in found], float(np.mean([each.slower for each in found]))
+        texts, paces = [each.texts for each in found], [each.slower for each in found]
+        slower = float(np.median(paces))
         seen = Seen.of([each.served for each in found]).numbers
         profiled, simulated = (Seen.of(self.simulated(setting, texts, times)).numbers for times in (1.0, slower))
         columns = (f"{a:>8.0f}{b:>7.0f}{a / b - 1:>+6.0%}" for a, b in zip(simulated, seen, strict=True))
-        pace = f"{slower - 1:>+10.0%}{profiled[MEDIAN] / seen[MEDIAN] - 1:>+13.0%}"
+        pace = f"{slower - 1:>+10.0%}{min(paces) - 1:>+8.0%}{max(paces) - 1:>+7.0%}{profiled[MEDIAN] / seen[MEDIAN] - 1:>+13.0%}"
         return "".join(columns) + pace
 
     def _schedule_beside(self, seen: dict[str, Seen]) -> None:
