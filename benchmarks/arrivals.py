@@ -11,9 +11,8 @@ each cut to a length at random: the few that are held out would decide what one 
 
 A machine that others share changes its speed within minutes.  So the same few texts are decoded beside the profile,
 plainly and with a chain, and before and after each setting's share of a minute as the setting does; what is simulated
-is told at the median pace of these (`machine` is by how much longer they took than with the profile, with the least
-and the most of any share) and once more without (`as profiled`).  One pace for each line, and not its mean: waiting
-grows faster than steps do, and the noise of a pace would add to it.
+is told at the pace of these, one, two and four texts at a time apart (`machine` is by how much longer they took than
+with the profile, in the median share), and once more without (`as profiled`).
 One start of llama-server may be half again as fast as another for as long as it runs: it is started anew for each
 round of the probe, each time that the reference is taken beside it, and each share of a minute.
 """
@@ -54,7 +53,7 @@ from treeopt.simulation.settings import SCHEDULE, ServedSetting, served_settings
 from treeopt.simulation.step_seconds import StepSeconds
 from treeopt.simulation.step_tokens import tokens_by_context
 from treeopt.texts.prompts import load_prompts
-from treeopt.trees import chain
+from treeopt.trees import TokenTree, chain
 
 PROMPT_TOKENS, NEW_TOKENS = (32, 128), (64, 64)
 SHARES = (0.2, 0.45, 0.7)
@@ -67,11 +66,8 @@ SLOTS, LENGTH = 4, 2
 """Texts that llama-server decodes at a time, and its draft tokens."""
 THREADS = 1
 """Of llama-server, beside whoever asks."""
-REFERENCE = tuple(
-    Arrival(arrival_s, 64, 64)
-    for arrival_s in (0, 0.2, 0.4, 0.6, 0.8, 1.0, *[1.2] * 2, *[1.5] * 2, *[1.8] * 2, *[2.1] * 4, *[2.6] * 4)
-)
-"""Texts that tell how fast the machine is just now: alone, two and four at a time."""
+REFERENCE = {1: (0, 0.2, 0.4, 0.6, 0.8, 1.0), 2: (1.2, 1.5, 1.8), 4: (2.1, 2.6)}
+"""When texts are asked for that tell how fast the machine is just now, by how many come at the same time."""
 REFERENCE_LENGTH = 5
 """Draft tokens of treeopt's decoder for them, where it drafts."""
 COLUMNS = ("tokens/s", "first token, ms", "99 %", "whole text, ms", "99 %")
@@ -124,8 +120,7 @@ class Part:
 
     texts: Sequence[Arrival]
     served: Sequence[ServedText]
-    slower: float
-    """How many times as long the reference took as with the profile."""
+    pace: "Pace"
 
 
 @dataclass(frozen=True)
@@ -151,37 +146,32 @@ class Comparison:
         return min(self.settings, key=lambda each: Seen.of(self.simulated(each, texts)).whole.median_s)
 
     def simulated(
-        self, setting: ServedSetting, parts: Sequence[Sequence[Arrival]], slower: float = 1.0
+        self, setting: ServedSetting, parts: Sequence[Sequence[Arrival]], paces: Sequence["Pace"] = ()
     ) -> list[list[ServedText]]:
-        """Return what the profile says of some texts, on a machine that takes so many times as long."""
-        return [
-            [_later(each, slower) for each in served]
-            for texts in parts
-            for served in self._simulated(setting, [_arriving(each, 1 / slower) for each in texts])
-        ]
-
-    def _simulated(self, setting: ServedSetting, texts: Sequence[Arrival]) -> list[list[ServedText]]:
-        tokens = tokens_by_context(self.seconds.models, setting.trees)
+        """Return what the profile says of the texts of each part, by default at its own pace."""
+        tokens, own = tokens_by_context(self.seconds.models, setting.trees), [PROFILED] * len(parts)
+        seconds = [PacedSeconds(self.seconds.profile, self.seconds.model, pace=pace) for pace in paces or own]
         return [
             serve(
                 texts,
                 [
                     Server(
                         setting=setting,
-                        seconds=self.seconds,
+                        seconds=paced,
                         tokens=tokens,
                         noise=np.random.default_rng(draw),
                         most_texts=self.most_texts,
                     )
                 ],
             )
+            for texts, paced in zip(parts, seconds, strict=True)
             for draw in range(DRAWS)
         ]
 
     def race(self, seconds: float) -> None:
         """Print a line for each rate and setting, and at each rate how the schedule does beside the best fixed setting."""
         columns = "".join(f"{name:>21}" for name in COLUMNS)
-        say(f"\n{'texts/s':>8}  {'':<25}{columns}{'machine':>10}{'from':>8}{'to':>7}{'as profiled':>13}")
+        say(f"\n{'texts/s':>8}  {'':<25}{columns}{'machine: 1 text':>17}{'2':>7}{'4':>7}{'as profiled':>13}")
         for rate in self.rates():
             load = Load(rate_per_s=rate, prompt_tokens=PROMPT_TOKENS, new_tokens=NEW_TOKENS, duration_s=seconds / PARTS)
             parts = [arrivals(replace(load, seed=part)) for part in range(PARTS)]
@@ -190,21 +180,21 @@ class Comparison:
                 self.server.restart()
                 before = self.reference.slower(setting)
                 found = self.server.serve(setting, texts)
-                slower = (before + self.reference.slower(setting)) / 2
-                served[setting.name].append(Part(texts, found, slower))
+                pace = Pace.of([before, self.reference.slower(setting)])
+                served[setting.name].append(Part(texts, found, pace))
             for setting in self.settings:
                 say(f"{rate:>8.1f}  {setting.name:<25}{self._line(setting, served[setting.name])}")
             self._schedule_beside({name: Seen.of([each.served for each in found]) for name, found in served.items()})
 
     def _line(self, setting: ServedSetting, found: Sequence[Part]) -> str:
         """Return what was simulated of a setting and seen, the machine's pace, and the median at that of the profile."""
-        texts, paces = [each.texts for each in found], [each.slower for each in found]
-        slower = float(np.median(paces))
+        texts, paces = [each.texts for each in found], [each.pace for each in found]
         seen = Seen.of([each.served for each in found]).numbers
-        profiled, simulated = (Seen.of(self.simulated(setting, texts, times)).numbers for times in (1.0, slower))
+        simulated = Seen.of(self.simulated(setting, texts, paces)).numbers
+        profiled = Seen.of(self.simulated(setting, texts)).numbers[MEDIAN] / seen[MEDIAN] - 1
         columns = (f"{a:>8.0f}{b:>7.0f}{a / b - 1:>+6.0%}" for a, b in zip(simulated, seen, strict=True))
-        pace = f"{slower - 1:>+10.0%}{min(paces) - 1:>+8.0%}{max(paces) - 1:>+7.0%}{profiled[MEDIAN] / seen[MEDIAN] - 1:>+13.0%}"
-        return "".join(columns) + pace
+        one, two, four = np.median([each.slower for each in paces], 0) - 1
+        return f"{''.join(columns)}{one:>+17.0%}{two:>+7.0%}{four:>+7.0%}{profiled:>+13.0%}"
 
     def _schedule_beside(self, seen: dict[str, Seen]) -> None:
         if SCHEDULE not in seen:
@@ -219,18 +209,41 @@ class Comparison:
             say(f"{'':>10}schedule: {schedule / found[best] - 1:+.1%} in the {number} of whole texts beside {best}")
 
 
-def _arriving(text: Arrival, times: float) -> Arrival:
-    """Return a text that arrives after so many times as long."""
-    return text._replace(arrival_s=times * text.arrival_s)
+@dataclass(frozen=True)
+class Pace:
+    """How many times as long as with the profile everything takes."""
+
+    slower: tuple[float, ...]
+    """With as many texts at a time as `REFERENCE` has."""
+
+    @classmethod
+    def of(cls, ratios: Sequence[Float64]) -> "Pace":
+        """Return that of the reference's texts, each beside the profile, taken several times."""
+        numbers = np.array([count for count, times_s in REFERENCE.items() for _ in range(count * len(times_s))])
+        return cls(tuple(float(np.median([each[numbers == count] for each in ratios])) for count in REFERENCE))
+
+    def at(self, texts: int) -> float:
+        """Return that of so many texts, between those of the reference on a straight line."""
+        return float(np.interp(texts, list(REFERENCE), self.slower))
 
 
-def _later(text: ServedText, times: float) -> ServedText:
-    """Return a text that everything took so many times as long for."""
-    return text._replace(
-        asked=_arriving(text.asked, times),
-        first_token_s=times * text.first_token_s,
-        finished_s=times * text.finished_s,
-    )
+PROFILED = Pace((1.0,) * len(REFERENCE))
+"""That of the profile itself."""
+
+
+@dataclass(frozen=True)
+class PacedSeconds(StepSeconds):
+    """What a profile says of a machine that has a pace of its own."""
+
+    pace: Pace = PROFILED
+
+    def step_s(self, tree: TokenTree, texts: int, context_tokens: float) -> float:
+        """See `StepSeconds`."""
+        return self.pace.at(texts) * super().step_s(tree, texts, context_tokens)
+
+    def reading_s(self, prompt_tokens: int, draft_tokens: int) -> float:
+        """See `StepSeconds`."""
+        return self.pace.at(1) * super().reading_s(prompt_tokens, draft_tokens)
 
 
 @dataclass(frozen=True)
@@ -248,10 +261,10 @@ class Reference:
         self.server.restart()
         return self._seconds(0), self._seconds(self.draft_tokens)
 
-    def slower(self, setting: ServedSetting) -> float:
-        """Return how many times as long its texts take as beside the profile on average, in the way of a setting."""
+    def slower(self, setting: ServedSetting) -> Float64:
+        """Return how many times as long each of its texts takes as beside the profile, in the way of a setting."""
         drafting = setting.draft_tokens > 0
-        return float(np.mean(self._seconds(self.draft_tokens if drafting else 0) / self.profiled_s[drafting]))
+        return self._seconds(self.draft_tokens if drafting else 0) / self.profiled_s[drafting]
 
     def beside(self, both_s: Sequence[tuple[Float64, Float64]]) -> "Reference":
         """Return the reference of a profile beside which its texts took so many seconds, from first to last."""
@@ -263,7 +276,10 @@ class Reference:
 
     def _seconds(self, draft_tokens: int) -> Float64:
         setting = ServedSetting.fixed(f"reference {draft_tokens}", chain(draft_tokens), texts=1)
-        served = sorted(self.server.serve(setting, REFERENCE), key=lambda each: each.asked.arrival_s)
+        asked = [
+            Arrival(at_s, 64, 64) for count, times_s in REFERENCE.items() for at_s in times_s for _ in range(count)
+        ]
+        served = sorted(self.server.serve(setting, asked), key=lambda each: each.asked.arrival_s)
         return np.array([each.latency_s for each in served])
 
 
