@@ -220,7 +220,7 @@ class Pace:
     def of(cls, ratios: Sequence[Float64]) -> "Pace":
         """Return that of the reference's texts, each beside the profile, taken several times."""
         numbers = np.array([count for count, times_s in REFERENCE.items() for _ in range(count * len(times_s))])
-        return cls(tuple(float(np.median([each[numbers == count] for each in ratios])) for count in REFERENCE))
+        return cls(tuple(float(np.mean([each[numbers == count] for each in ratios])) for count in REFERENCE))
 
     def at(self, texts: int) -> float:
         """Return that of so many texts, between those of the reference on a straight line."""
@@ -254,7 +254,7 @@ class Reference:
     draft_tokens: int
     """Of its chain."""
     profiled_s: tuple[Float64, Float64] = (np.ones(1), np.ones(1))
-    """Seconds of each of its texts beside the profile: plainly, and with the chain."""
+    """Seconds of each of its texts beside the profile, the median as in a profile: plainly, and with the chain."""
 
     def both_s(self) -> tuple[Float64, Float64]:
         """Return the seconds of each of its texts just now, plainly and with the chain, of a server that starts anew."""
@@ -262,17 +262,17 @@ class Reference:
         return self._seconds(0), self._seconds(self.draft_tokens)
 
     def slower(self, setting: ServedSetting) -> Float64:
-        """Return how many times as long each of its texts takes as beside the profile, in the way of a setting."""
+        """Return how many times as long each of its texts takes as in the median beside the profile, as a setting does."""
         drafting = setting.draft_tokens > 0
         return self._seconds(self.draft_tokens if drafting else 0) / self.profiled_s[drafting]
 
     def beside(self, both_s: Sequence[tuple[Float64, Float64]]) -> "Reference":
         """Return the reference of a profile beside which its texts took so many seconds, from first to last."""
         plain, drafting = (np.array(each) for each in zip(*both_s, strict=True))
-        spread = [(each / each.mean(0)).mean(1) for each in (plain, drafting)]
+        spread = [(each / np.median(each, 0)).mean(1) for each in (plain, drafting)]
         ranges = " and ".join(f"{each.min():.2f} to {each.max():.2f}" for each in spread)
         say(f"beside the profile the machine took, plainly and with a chain, {ranges} times as long")
-        return replace(self, profiled_s=(plain.mean(0), drafting.mean(0)))
+        return replace(self, profiled_s=(np.median(plain, 0), np.median(drafting, 0)))
 
     def _seconds(self, draft_tokens: int) -> Float64:
         setting = ServedSetting.fixed(f"reference {draft_tokens}", chain(draft_tokens), texts=1)
