@@ -1,6 +1,7 @@
 """What do batches bring?  Plain decoding and trees at several batch sizes, beside transformers' own batched generation.
 
     python benchmarks/batches.py
+    python benchmarks/batches.py --heads --batch-sizes 1,8
     python benchmarks/batches.py --device cuda --dtype bfloat16 --shape 1b --draft-shape 68m
 
 At each temperature and batch size the static trees below are raced on the first prompts; plain decoding, the fastest of
@@ -11,13 +12,14 @@ share of the steps' time in which no model runs; of a device neither is known.  
 by token, those decoded alone with the same seed.  At temperature 0 it is told of each of the others whether it parts at
 a near-tie of the two largest logits.
 
+With `--heads` the heads that ship with the bundled target decode too; their passes count as `rest`, which is not told.
 With `--shape`, models have random weights, and texts random prompts: then nothing is accepted, and what a batch takes
 and whether texts are equal is all that is seen.
 """
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle, islice
@@ -35,6 +37,9 @@ from treeopt.profiler.bench.divergence import divergence
 from treeopt.runtime import Decoder, DynamicDrafter, Transformer
 from treeopt.runtime.decoding.batch import TextRequest
 from treeopt.runtime.drafters.drafter import Drafter
+from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, load_eagle
+from treeopt.runtime.drafters.medusa import MedusaDrafter, load_medusa
+from treeopt.runtime.drafters.redrafter import RedrafterDrafter, load_redrafter
 from treeopt.runtime.models.pair import load_pair
 from treeopt.texts.prompts import load_prompts
 from treeopt.trees import TokenTree, chain, level_widths
@@ -51,6 +56,19 @@ TREES = {
     "16 nodes": level_widths([4, 4, 3, 2, 2]),
 }
 DYNAMIC = DynamicTree(top_k=2, depth=3, nodes=6)
+Heads = Callable[[Transformer, int], Drafter]
+"""From a target and the longest text to a drafter."""
+HEADS: dict[str, Heads] = {
+    "EAGLE, chain of 4": lambda target, longest: EagleDrafter(
+        load_eagle(bundle.EAGLE, target), chain(4), capacity=longest
+    ),
+    "EAGLE, dynamic tree": lambda target, longest: EagleDynamicDrafter(
+        load_eagle(bundle.EAGLE, target), DYNAMIC, capacity=longest
+    ),
+    "Medusa, chain of 3": lambda target, _: MedusaDrafter(load_medusa(bundle.MEDUSA, target), chain(3)),
+    "ReDrafter, 2 beams of 3": lambda target, _: RedrafterDrafter(load_redrafter(bundle.REDRAFTER, target), 2, 3),
+}
+Way = TokenTree | DynamicTree | Heads
 FEW_PROMPTS = 16
 """Prompts that trees are raced on."""
 RANDOM_LENGTHS = range(100, 356, 4)
@@ -115,14 +133,16 @@ class Setup:
     def requests(self, count: int | None = None) -> list[TextRequest]:
         return [TextRequest(prompt, self.max_new_tokens, seed=seed) for seed, prompt in enumerate(self.prompts[:count])]
 
-    def decoder(self, tree: TokenTree | DynamicTree, temperature: float) -> Decoder:
+    def decoder(self, way: Way, temperature: float) -> Decoder:
         longest = max(map(len, self.prompts)) + self.max_new_tokens
         drafter: Drafter | Transformer = self.draft
         static: TokenTree | None = None
-        if isinstance(tree, DynamicTree):
-            drafter = DynamicDrafter(self.draft, tree, capacity=longest)
+        if isinstance(way, TokenTree):
+            static = way
+        elif isinstance(way, DynamicTree):
+            drafter = DynamicDrafter(self.draft, way, capacity=longest)
         else:
-            static = tree
+            drafter = way(self.target, longest)
         return Decoder(
             self.target,
             drafter,
@@ -132,13 +152,13 @@ class Setup:
             cuda_graphs=False,
         )
 
-    def alone(self, tree: TokenTree | DynamicTree, temperature: float) -> list[list[int]]:
-        decoder = self.decoder(tree, temperature)
+    def alone(self, way: Way, temperature: float) -> list[list[int]]:
+        decoder = self.decoder(way, temperature)
         wanted = bar(self.requests(), "alone")
         return [list(decoder.generate(each.token_ids, each.max_new_tokens, seed=each.seed)) for each in wanted]
 
-    def together(self, tree: TokenTree | DynamicTree, temperature: float, size: int, count: int | None = None) -> Run:
-        decoder, requests = self.decoder(tree, temperature), self.requests(count)
+    def together(self, way: Way, temperature: float, size: int, count: int | None = None) -> Run:
+        decoder, requests = self.decoder(way, temperature), self.requests(count)
         for _ in decoder.steps_of_all(requests[:size], batch_size=size):
             pass  # makes the caches, and compiles what is compiled
         texts: list[list[int]] = [[] for _ in requests]
@@ -184,14 +204,16 @@ class Comparison:
 
     setup: Setup
     temperature: float
+    heads: bool
+    """Whether they decode too."""
     alone: dict[str, list[list[int]]] = field(default_factory=dict)
-    """The texts of each tree, decoded one after the other."""
+    """The texts of each way, decoded one after the other."""
 
     def run(self, sizes: Sequence[int]) -> None:
         """Measure all batch sizes, and print a line for each way of decoding."""
         print(f"\ntemperature {self.temperature:g}")
         print(
-            f"{'batch':>5}  {'':<22}{'tokens/s':>9}{'to 1, plain':>13}{'steps to 1':>12}{'to plain':>10}{'to transformers':>17}"
+            f"{'batch':>5}  {'':<24}{'tokens/s':>9}{'to 1, plain':>13}{'steps to 1':>12}{'to plain':>10}{'to transformers':>17}"
             f"{'rest':>8}{'equal':>8}",
             flush=True,
         )
@@ -203,25 +225,26 @@ class Comparison:
             }
             best = max(raced, key=lambda name: raced[name])
             theirs = self.setup.transformers(self.temperature, size).tokens_per_s
-            say(f"{size:>5}  {'transformers, plain':<22}{theirs:>9.0f}")
+            say(f"{size:>5}  {'transformers, plain':<24}{theirs:>9.0f}")
             plain = None
-            ways: dict[str, TokenTree | DynamicTree] = {"plain": PLAIN, best: TREES[best], "dynamic tree": DYNAMIC}
-            for name, tree in ways.items():
-                found = self.setup.together(tree, self.temperature, size)
+            ways: dict[str, Way] = {"plain": PLAIN, best: TREES[best], "dynamic tree": DYNAMIC}
+            for name, way in (ways | (HEADS if self.heads else {})).items():
+                found = self.setup.together(way, self.temperature, size)
                 plain, first = plain or found, first or found
                 steps = found.step_tokens_per_s / first.step_tokens_per_s
                 ratios = [found.tokens_per_s / each for each in (first.tokens_per_s, plain.tokens_per_s, theirs)]
-                self.tell(size, name, tree, found, [ratios[0], steps, *ratios[1:]])
+                self.tell(size, name, way, found, [ratios[0], steps, *ratios[1:]])
 
-    def tell(self, size: int, name: str, tree: TokenTree | DynamicTree, run: Run, ratios: Sequence[float]) -> None:
+    def tell(self, size: int, name: str, way: Way, run: Run, ratios: Sequence[float]) -> None:
         """Print the line of a way of decoding, and one for each text that is not the one decoded alone."""
         if name not in self.alone:
-            self.alone[name] = self.setup.alone(tree, self.temperature)
+            self.alone[name] = self.setup.alone(way, self.temperature)
         lines = self.differing(self.alone[name], run)
         on_host = self.setup.target.device.type != "cuda"  # of a device it is not known what its passes take
-        steps, rest = (f"{ratios[1]:.2f}", f"{run.rest:.1%}") if on_host else ("-", "-")
+        steps = f"{ratios[1]:.2f}" if on_host else "-"
+        rest = f"{run.rest:.1%}" if on_host and name not in HEADS else "-"
         say(
-            f"{size:>5}  {name:<22}{run.tokens_per_s:>9.0f}{ratios[0]:>13.2f}{steps:>12}{ratios[2]:>10.2f}{ratios[3]:>17.2f}"
+            f"{size:>5}  {name:<24}{run.tokens_per_s:>9.0f}{ratios[0]:>13.2f}{steps:>12}{ratios[2]:>10.2f}{ratios[3]:>17.2f}"
             f"{rest:>8}{f'{len(run.texts) - len(lines)}/{len(run.texts)}':>8}"
         )
         for line in lines:
@@ -288,6 +311,7 @@ def random_setup(shapes: tuple[str, str], count: int, max_new_tokens: int, dtype
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="float32", show_default=True)
 @click.option("--shape", help="Of a target with random weights (tools/gallery_shapes.py); by default the bundled pair.")
 @click.option("--draft-shape", default="30m", show_default=True, help="Of its draft model.")
+@click.option("--heads", is_flag=True, help="Those of the bundled target decode too.")
 def main(
     count: int,
     max_new_tokens: int,
@@ -297,8 +321,11 @@ def main(
     dtype: str,
     shape: str | None,
     draft_shape: str,
+    heads: bool,
 ) -> None:
     """Decode the same prompts at every temperature and batch size, and print a line for each way of decoding."""
+    if heads and shape is not None:
+        raise click.UsageError("--heads: expected the bundled pair, whose they are. Got --shape: leave one out.")
     torch.manual_seed(0)
     transformers.utils.logging.set_verbosity_error()
     options = (count, max_new_tokens, dtype, device)
@@ -310,7 +337,7 @@ def main(
         f"of {min(lengths)} to {max(lengths)} tokens, {max_new_tokens} new tokens each"
     )
     for temperature in map(float, temperatures.split(",")):
-        Comparison(setup, temperature).run([int(each) for each in batch_sizes.split(",")])
+        Comparison(setup, temperature, heads).run([int(each) for each in batch_sizes.split(",")])
 
 
 if __name__ == "__main__":

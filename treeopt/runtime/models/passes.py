@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from treeopt.arrays import Bool, Integers
+from treeopt.arrays import Bool, Int64, Integers
 from treeopt.runtime.models.mask import TreeMask
 from treeopt.runtime.models.model import NOTHING, LanguageModel, Output, TextCache, TextRows, Wants, reads_ragged
 from treeopt.trees import TokenTree
@@ -36,6 +37,16 @@ class PassNodes:
     def mask(self) -> Bool | None:
         """`visible`; None where each node may attend to all."""
         return None if self.visible.all() else self.visible
+
+    @cached_property
+    def parents(self) -> Int64:
+        """(rows,): how many nodes were fed before the parent of each, the last that it sees but itself; 0 of the root."""
+        above = self.visible.copy()
+        rows, columns = above.shape
+        above[np.arange(rows), self.start + np.arange(rows)] = False
+        last = columns - 1 - above[:, ::-1].argmax(1)
+        parents: Int64 = np.where(above.any(1), last, 0)
+        return parents
 
     @classmethod
     def whole(cls, tree: TokenTree) -> "PassNodes":

@@ -33,10 +33,14 @@ def last_logits(outputs: Sequence[Output]) -> Tensor:
     """Return the logits (outputs, V) after the last token of each output."""
     if not isinstance(outputs, RaggedOutputs):
         return joined([output.logits[-1:] for output in outputs])
-    whole = outputs.logits
-    if whole.shape[0] == len(outputs):
-        return whole
-    return whole[[end - 1 for end in accumulate(outputs.sizes)]]
+    return last_rows(outputs.logits, outputs.sizes)
+
+
+def last_rows(rows: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Return the last row of each of some texts, (texts, …), of which each has so many, one text after the other."""
+    if rows.shape[0] == len(sizes):
+        return rows
+    return rows[-1:] if len(sizes) == 1 else rows[[end - 1 for end in accumulate(sizes)]]
 
 
 def run_together(calls: Sequence[PassCall]) -> list[Output]:

@@ -9,6 +9,7 @@ from tests.support import eagle_heads as layouts
 from tests.support.decoded import PROMPT
 from tests.support.eagle_heads import make_head, save_head
 from tests.support.slow_eagle import SlowEagle
+from treeopt.errors import OutOfMemoryError
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.draft_model import outputs_at_roots
@@ -107,6 +108,21 @@ class TestCache:
             tokens += committed
             outputs_at_roots([text])
             assert text.cache.length == len(tokens) - 2  # the root's own slot stands behind
+
+    @pytest.mark.parametrize("kind", ["static", "dynamic"])
+    def test_those_of_a_batch_lie_side_by_side_and_must_fit_together(self, deep, tmp_path, monkeypatch, kind):
+        head, grown = loaded(made_head(deep), tmp_path, deep), DynamicTree(top_k=2, depth=3, nodes=6)
+        static = EagleDrafter(head, TREE, capacity=60)
+        drafter = static if kind == "static" else EagleDynamicDrafter(head, grown, capacity=60)
+        drafter.reserve(3)
+        caches = [each.draft.cache for each in drafter._texts]
+        assert len({id(cache.whole) for cache in caches}) == 1
+        assert [cache.place for cache in caches] == [0, 1, 2]
+        slot = sum(entries[..., 0, :].nbytes for pair in caches[0].layers for entries in pair)
+        monkeypatch.setattr("treeopt.runtime.models.memory.free_bytes", lambda _: 4 * slot * caches[0].capacity - 1)
+        drafter.reserve(3)
+        with pytest.raises(OutOfMemoryError, match=r"cache of \d+ tokens for each of 4 texts"):
+            drafter.reserve(4)
 
     @pytest.mark.parametrize("prompt", [[3], [3, 14]])
     def test_texts_that_begin_with_a_token_or_two(self, deep, tmp_path, prompt, greedy_text):

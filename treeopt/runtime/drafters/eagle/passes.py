@@ -18,7 +18,7 @@ from treeopt.runtime.models.mask import TreeMask
 from treeopt.runtime.models.model import Output, RaggedOutputs, States, TextRows, states_together
 from treeopt.runtime.models.passes import Pass, PassNodes, SharedPass
 from treeopt.runtime.models.ragged_attention import ragged_place
-from treeopt.runtime.models.together import joined
+from treeopt.runtime.models.together import joined, last_rows
 
 
 class HeadPass(SharedPass):
@@ -118,7 +118,7 @@ class RootPass(HeadPass):
 
     def asked(self, hidden: Tensor, sizes: list[int]) -> tuple[Tensor, list[int]]:
         """See `HeadPass`."""
-        return hidden[[end - 1 for end in accumulate(sizes)]], [1] * len(sizes)
+        return last_rows(hidden, sizes), [1] * len(sizes)
 
     def take(self, draft: Draft) -> None:
         """See `HeadPass`."""
@@ -141,7 +141,7 @@ class NodesPass(HeadPass):
     def __init__(self, head: EagleHead, cache: KVCache, feedback: Tensor, nodes: PassNodes, capacity: int) -> None:
         super().__init__(head, cache)
         self._feedback, self._nodes, self._capacity = feedback, nodes, capacity
-        self._parents = torch.from_numpy(_parents(nodes)).to(head.device)
+        self._parents = torch.from_numpy(nodes.parents).to(head.device)
 
     def inputs(self, passes: Sequence[Self]) -> Tensor:
         """See `HeadPass`."""
@@ -173,12 +173,3 @@ class NodesPass(HeadPass):
         device, visible = self.head.device, torch.from_numpy(self._nodes.visible.copy())
         depth = torch.tensor(self._nodes.depth, dtype=torch.int64, device=device)
         return depth, TreeMask(visible, self._capacity, dtype=self.head.dtype, device=device)
-
-
-def _parents(nodes: PassNodes) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Return of each node how many were fed before its parent, which is the last that it sees; 0 of the root."""
-    above = nodes.visible.copy()
-    rows, columns = above.shape
-    above[np.arange(rows), nodes.start + np.arange(rows)] = False
-    last: np.ndarray[tuple[int], np.dtype[np.int64]] = columns - 1 - above[:, ::-1].argmax(1)
-    return np.where(above.any(1), last, 0)
