@@ -48,6 +48,16 @@ class PassNodes:
         parents: Int64 = np.where(above.any(1), last, 0)
         return parents
 
+    def depth_and_mask(
+        self, capacity: int, *, dtype: torch.dtype, device: torch.device
+    ) -> tuple[Tensor, TreeMask | None]:
+        """Return what a pass over one text alone takes: depths, and a mask behind up to `capacity` tokens, None for none."""
+        depth = torch.tensor(self.depth, dtype=torch.int64, device=device)
+        if self.mask is None:
+            return depth, None
+        visible = torch.tensor(self.mask)  # a copy, because torch warns of what cannot be written to
+        return depth, TreeMask(visible, capacity, dtype=dtype, device=device)
+
     @classmethod
     def whole(cls, tree: TokenTree) -> "PassNodes":
         """Return all nodes of a tree at once."""
@@ -107,16 +117,11 @@ class TreePass(SharedPass):
     def __call__(self, tokens: Tensor) -> Output:
         """Return the logits and states after tokens, int64 (rows,)."""
         length, start = self._cache.length, self._nodes.start
-        depth, mask = self._alone = self._alone or self._made()
+        depth, mask = self._alone = self._alone or self._nodes.depth_and_mask(
+            self._capacity, dtype=self.model.dtype, device=self.model.device
+        )
         behind = None if mask is None else mask.behind(length)
         return self.model.forward(tokens, length + depth, self._cache, behind, start=start, wants=self.wants)
-
-    def _made(self) -> tuple[Tensor, TreeMask | None]:
-        depth = torch.tensor(self._nodes.depth, dtype=torch.int64, device=self.model.device)
-        if self._visible is None:
-            return depth, None
-        visible = torch.tensor(self._visible)  # a copy, because torch warns of what cannot be written to
-        return depth, TreeMask(visible, self._capacity, dtype=self.model.dtype, device=self.model.device)
 
     def joins(self, other: Pass) -> bool:
         """See `SharedPass`: passes over one `RaggedModel` do."""

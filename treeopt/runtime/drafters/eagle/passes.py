@@ -156,7 +156,8 @@ class NodesPass(HeadPass):
         """See `HeadPass`."""
         length = self.cache.length
         depth, mask = self._alone
-        return place_of(self.cache, length + depth, length + self._nodes.start, mask.behind(length))
+        behind = None if mask is None else mask.behind(length)
+        return place_of(self.cache, length + depth, length + self._nodes.start, behind)
 
     def asked(self, hidden: Tensor, sizes: list[int]) -> tuple[Tensor, list[int]]:
         """See `HeadPass`."""
@@ -168,8 +169,6 @@ class NodesPass(HeadPass):
         self._feedback[start : start + len(draft.feedback)] = draft.feedback
 
     @cached_property
-    def _alone(self) -> tuple[Tensor, TreeMask]:
+    def _alone(self) -> tuple[Tensor, TreeMask | None]:
         """Depths and mask of a pass over this text alone; passes over several texts need neither."""
-        device, visible = self.head.device, torch.from_numpy(self._nodes.visible.copy())
-        depth = torch.tensor(self._nodes.depth, dtype=torch.int64, device=device)
-        return depth, TreeMask(visible, self._capacity, dtype=self.head.dtype, device=device)
+        return self._nodes.depth_and_mask(self._capacity, dtype=self.head.dtype, device=self.head.device)
