@@ -32,7 +32,10 @@ PROBE_TREES = (
 )
 """Trees whose whole steps are timed, to find what a step costs beside its passes."""
 ROOM_TOKENS = 64
-"""Tokens behind the context over which the texts of timed calls end, as those of decoding end anywhere."""
+"""Tokens behind the context over which the texts of timed calls end, as those of decoding end anywhere.
+
+Several texts are as unlike as those of a batch, whose texts joined at any time: they end as far before it, too.
+"""
 SEED = 0
 
 
@@ -63,7 +66,8 @@ class PassTimer:
         self._caches = caches_of_texts(model, len(text) + most, batch_size)
         for cache in self._caches:
             model.prefill(tokens, cache)
-        lengths = len(text) - np.random.default_rng(SEED).integers(ROOM_TOKENS, size=1000)
+        over = ROOM_TOKENS if batch_size == 1 else 2 * ROOM_TOKENS
+        lengths = len(text) - np.random.default_rng(SEED).integers(min(over, len(text)), size=1000)
         self._lengths = cycle(lengths.tolist())
         self._device = model.device
         pool = pool_for(model.device, graphs_of(batch_size, cuda_graphs))
@@ -162,7 +166,7 @@ class BatchSteps:
     def __init__(self, decoder: Decoder, context: Sequence[int], batch_size: int) -> None:
         self._decoder = decoder
         self._batch_size = batch_size
-        shorter = (ROOM_TOKENS // 2 * number // batch_size for number in range(batch_size))
+        shorter = (3 * ROOM_TOKENS // 2 * number // batch_size for number in range(batch_size))
         self._prompts = [context[: max(1, len(context) - tokens)] for tokens in shorter]
         self._steps: Iterator[TextStep] = iter(())
         self._room_tokens = 0

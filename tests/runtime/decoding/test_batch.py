@@ -146,6 +146,22 @@ class TestRaggedPasses:
         assert kind(0, 1, 2) is kind(3, 0) is AtOnce
         assert kind(0, 4) is InTurn
 
+    @pytest.mark.parametrize(("lengths", "hidden"), [((20, 20, 20), 0), ((20, 5), 15), ((9, 30, 28), 23)])
+    def test_texts_attend_in_turn_where_calls_cost_less_than_slots_that_are_hidden(
+        self, pair, monkeypatch, lengths, hidden
+    ):
+        caches, parts = pair[0].new_caches(40, len(lengths)), []
+        for length, cache in zip(lengths, caches, strict=True):
+            pair[0].prefill(torch.tensor([1] * length), cache)
+            parts.append(TextRows(torch.tensor([1]), np.zeros(1, np.int64), cache))
+        keys, values = caches[0].layers[0]
+        slot_bytes = sum(each[0, :, 0].nbytes for each in (keys, values))
+        most = hidden * slot_bytes / (len(lengths) - 1)
+        monkeypatch.setattr(ragged_attention, "CALL_BYTES", most)
+        assert type(ragged_place(parts, 2)) is AtOnce
+        monkeypatch.setattr(ragged_attention, "CALL_BYTES", most - 1)
+        assert type(ragged_place(parts, 2)) is InTurn
+
     def test_a_trimmed_model_shows_fewer_logits(self, pair):
         model = trimmed(pair[0], 20)
         parts = list(self.parts(pair[0], model.new_caches(40, 5)))

@@ -15,6 +15,8 @@ from treeopt.runtime.models.model import TextRows
 
 MOST_PADDING = 2.0
 """Texts attend at once where that is at most so many times the scores that they have themselves."""
+CALL_BYTES = 2**17
+"""On a CPU a call more takes as long as reading so many bytes of a layer's cache; see `benchmarks/ragged_attention.py`."""
 
 
 class Span(NamedTuple):
@@ -33,8 +35,8 @@ def ragged_place(parts: Sequence[TextRows], heads_per_key: int) -> Place:
     """Return where the tokens of several texts stand, one text after the other.
 
     What is committed stays where it is.  Attention at once goes over as many slots of every text as the longest has, and
-    hides those that are not there; where that would be far more than the texts have, or their caches do not lie side by
-    side, each attends on its own.
+    hides those that are not there; where reading these takes longer than a call for each text, or their caches do not lie
+    side by side, each attends on its own.
 
     Args:
         parts: of each text; each cache is of one.
@@ -53,7 +55,7 @@ def ragged_place(parts: Sequence[TextRows], heads_per_key: int) -> Place:
     rotations = longest.rotations[torch.from_numpy(positions).to(longest.rotations.device)]
     if all(part.cache.whole is whole for part in parts):
         grid = Grid.of(spans)
-        if grid.texts * grid.tokens * grid.extent <= MOST_PADDING * sum(each.tokens * each.extent for each in spans):
+        if _pays(grid, spans, whole.layers[0][0]):
             return AtOnce(whole, rotations, spans, grid, heads_per_key)
     return InTurn([part.cache for part in parts], rotations, spans)
 
@@ -72,6 +74,21 @@ class Grid(NamedTuple):
         """Return the smallest that holds all spans."""
         places, tokens, extents, _ = zip(*spans, strict=True)
         return cls(min(places), max(places) + 1 - min(places), max(tokens), max(extents))
+
+
+def _pays(grid: Grid, spans: Sequence[Span], keys: Tensor) -> bool:
+    """Return whether one call over a grid is quicker than one for each span.
+
+    Args:
+        grid: that holds all spans.
+        spans: of each text.
+        keys: (places, heads, capacity, head_size) of a layer; its values are as large.
+    """
+    if grid.texts * grid.tokens * grid.extent > MOST_PADDING * sum(each.tokens * each.extent for each in spans):
+        return False
+    hidden = grid.texts * grid.extent - sum(each.extent for each in spans)
+    slot_bytes = 2 * keys.shape[1] * keys.shape[3] * keys.element_size()
+    return keys.device.type != "cpu" or hidden * slot_bytes <= CALL_BYTES * (len(spans) - 1)
 
 
 class AtOnce:
