@@ -7,17 +7,15 @@ as `treeopt.runtime.models.ragged_attention` decides, and the last beside the qu
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from itertools import islice
+from collections.abc import Sequence
 from unittest.mock import patch
 
 import click
 import numpy as np
 from conditions import bar, conditions, say
 
+from treeopt.profiler.latency.passes import ROOM_TOKENS, BatchSteps
 from treeopt.runtime import Decoder
-from treeopt.runtime.decoding.batch import TextRequest, TextStep
 from treeopt.runtime.models import ragged_attention
 from treeopt.runtime.models.pair import ModelPair, load_pair
 from treeopt.texts.prompts import load_prompts
@@ -27,7 +25,6 @@ TREES = {"plain": chain(0), "chain of 6": chain(6), "chain of 12": chain(12)}
 LENGTHS = ((160, 160), (75, 225), (200, 600))
 STEPS = 6
 """Of a way's turn; the first of each is not timed."""
-NEW_TOKENS = 64
 NEVER = float("inf")
 WAYS = {
     "at once": (NEVER, NEVER),
@@ -37,41 +34,21 @@ WAYS = {
 """MOST_PADDING and CALL_BYTES of each."""
 
 
-class Texts:
-    """Some texts that are decoded in steps, and begin anew where they end.
-
-    Args:
-        pair: models and tokenizer.
-        tree: what is drafted.
-        prompts: where they begin.
-    """
-
-    def __init__(self, pair: ModelPair, tree: TokenTree, prompts: Sequence[Sequence[int]]) -> None:
-        longest = max(map(len, prompts)) + NEW_TOKENS
-        self._decoder = Decoder(pair.target, pair.draft, tree, temperature=0.0, max_text_tokens=longest)
-        self._requests = [TextRequest(each, NEW_TOKENS, ignore_end_tokens=True) for each in prompts]
-        self._steps: Iterator[TextStep] = iter(())
-        self._left = 0
-
-    def seconds(self) -> float:
-        """Return the seconds of a step of all texts, none of which has just joined."""
-        if self._left <= 2 * self._decoder.max_nodes:
-            self._steps = iter(())  # so that caches are free
-            self._steps = self._decoder.steps_of_all(self._requests, batch_size=len(self._requests))
-            self._left = NEW_TOKENS
-            self._step()
-        start_s = time.perf_counter()
-        self._step()
-        return time.perf_counter() - start_s
-
-    def _step(self) -> None:
-        found = list(islice(self._steps, len(self._requests)))
-        self._left -= max(each.committed for each in found)
+def steps_behind(pair: ModelPair, tree: TokenTree, prompts: Sequence[Sequence[int]]) -> BatchSteps:
+    longest = max(map(len, prompts)) + ROOM_TOKENS
+    return BatchSteps(Decoder(pair.target, pair.draft, tree, temperature=0.0, max_text_tokens=longest), prompts)
 
 
-def step_ms(make: Callable[[], Texts], seconds: float) -> dict[str, float]:
+def seconds_of(steps: BatchSteps, tree: TokenTree) -> float:
+    steps.prepare(tree)
+    start_s = time.perf_counter()
+    steps.step()
+    return time.perf_counter() - start_s
+
+
+def step_ms(pair: ModelPair, tree: TokenTree, prompts: Sequence[Sequence[int]], seconds: float) -> dict[str, float]:
     """Return the median milliseconds of a step in each way, which take turns in a random order for so long."""
-    texts = {way: make() for way in WAYS}
+    steps = {way: steps_behind(pair, tree, prompts) for way in WAYS}
     times: dict[str, list[float]] = {way: [] for way in WAYS}
     generator, end_s = np.random.default_rng(0), time.perf_counter() + seconds
     while time.perf_counter() < end_s or not all(times.values()):
@@ -81,7 +58,7 @@ def step_ms(make: Callable[[], Texts], seconds: float) -> dict[str, float]:
                 patch.object(ragged_attention, "MOST_PADDING", most_padding),
                 patch.object(ragged_attention, "CALL_BYTES", call_bytes),
             ):
-                times[way] += [texts[way].seconds() for _ in range(STEPS)][1:]
+                times[way] += [seconds_of(steps[way], tree) for _ in range(STEPS)][1:]
     return {way: 1e3 * float(np.median(each)) for way, each in times.items()}
 
 
@@ -102,7 +79,7 @@ def main(batch_sizes: str, seconds: float, threads: int | None) -> None:
             for least, most in LENGTHS:
                 ends = np.random.default_rng(1).permutation(np.linspace(least, most, size).astype(int))
                 prompts = [np.roll(tokens, -200 * number)[:end].tolist() for number, end in enumerate(ends)]
-                found = step_ms(partial(Texts, pair, tree, prompts), seconds)
+                found = step_ms(pair, tree, prompts, seconds)
                 times = "".join(f"{each:>13.2f}" for each in found.values())
                 ratio = found["decided"] / min(found["at once"], found["in turn"])
                 say(f"{size:>5}  {name:<12}{f'{least}-{most}':>10}{times}{ratio:>7.2f}")

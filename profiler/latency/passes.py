@@ -135,7 +135,13 @@ class StepTimer(Protocol):
 
 def step_timer(decoder: Decoder, context: Sequence[int], batch_size: int) -> StepTimer:
     """Return the steps of so many texts behind a context; the decoder has room for ROOM_TOKENS behind it."""
-    return TextSteps(decoder, context) if batch_size == 1 else BatchSteps(decoder, context, batch_size)
+    return TextSteps(decoder, context) if batch_size == 1 else BatchSteps(decoder, unlike_prompts(context, batch_size))
+
+
+def unlike_prompts(context: Sequence[int], batch_size: int) -> list[Sequence[int]]:
+    """Return beginnings of a context, of which texts that go on for ROOM_TOKENS are as long as those of passes."""
+    shorter = (3 * ROOM_TOKENS // 2 * number // batch_size for number in range(batch_size))
+    return [context[: max(1, len(context) - tokens)] for tokens in shorter]
 
 
 class TextSteps:
@@ -161,13 +167,11 @@ class TextSteps:
 
 
 class BatchSteps:
-    """The steps of several texts at a time, of unlike lengths, all with one tree."""
+    """The steps of several texts at a time, behind a prompt each, all with one tree."""
 
-    def __init__(self, decoder: Decoder, context: Sequence[int], batch_size: int) -> None:
+    def __init__(self, decoder: Decoder, prompts: Sequence[Sequence[int]]) -> None:
         self._decoder = decoder
-        self._batch_size = batch_size
-        shorter = (3 * ROOM_TOKENS // 2 * number // batch_size for number in range(batch_size))
-        self._prompts = [context[: max(1, len(context) - tokens)] for tokens in shorter]
+        self._prompts = prompts
         self._steps: Iterator[TextStep] = iter(())
         self._room_tokens = 0
 
@@ -181,7 +185,7 @@ class BatchSteps:
 
     def step(self) -> None:
         """See `StepTimer`; raises what a text could not be decoded for."""
-        found = list(islice(self._steps, self._batch_size))  # each text has a part in each step
+        found = list(islice(self._steps, len(self._prompts)))  # each text has a part in each step
         for each in found:
             if each.error is not None:
                 raise each.error
@@ -192,4 +196,4 @@ class BatchSteps:
         longest = self._decoder.max_text_tokens
         requests = [TextRequest(each, longest - len(each), ignore_end_tokens=True) for each in self._prompts]
         self._room_tokens = min(each.max_new_tokens for each in requests)
-        self._steps = self._decoder.steps_of_all(requests, batch_size=self._batch_size)
+        self._steps = self._decoder.steps_of_all(requests, batch_size=len(self._prompts))

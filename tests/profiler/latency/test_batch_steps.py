@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from treeopt.profiler.latency.passes import ROOM_TOKENS, BatchSteps, PassTimer
+from treeopt.profiler.latency.passes import ROOM_TOKENS, BatchSteps, PassTimer, unlike_prompts
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.rules import rule_named
@@ -51,7 +51,7 @@ def test_passes_and_steps_are_over_texts_as_unlike_as_those_of_a_batch(make_mode
     for _ in range(300):
         verify()
     decoder = Decoder(target, None, chain(0), temperature=0.0, max_text_tokens=len(context) + ROOM_TOKENS)
-    steps = BatchSteps(decoder, context, texts)
+    steps = BatchSteps(decoder, unlike_prompts(context, texts))
     for _ in range(3 * ROOM_TOKENS):
         steps.prepare(chain(0))
         steps.step()
@@ -74,7 +74,7 @@ def steps_of(target, draft, tree=None, **changes):
         cuda_graphs=False,
         **changes,
     )
-    return BatchSteps(decoder, CONTEXT, 3)
+    return BatchSteps(decoder, unlike_prompts(CONTEXT, 3))
 
 
 def test_a_step_is_one_of_all_texts_and_begins_anew_where_room_ends(target, draft, passes):
