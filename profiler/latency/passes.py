@@ -32,10 +32,7 @@ PROBE_TREES = (
 )
 """Trees whose whole steps are timed, to find what a step costs beside its passes."""
 ROOM_TOKENS = 64
-"""Tokens behind the context over which the texts of timed calls end, as those of decoding end anywhere.
-
-Several texts are as unlike as those of a batch, whose texts joined at any time: they end as far before it, too.
-"""
+"""Tokens behind the context over which the texts of timed calls end, as those of decoding end anywhere."""
 SEED = 0
 
 
@@ -66,8 +63,7 @@ class PassTimer:
         self._caches = caches_of_texts(model, len(text) + most, batch_size)
         for cache in self._caches:
             model.prefill(tokens, cache)
-        over = ROOM_TOKENS if batch_size == 1 else 2 * ROOM_TOKENS
-        lengths = len(text) - np.random.default_rng(SEED).integers(min(over, len(text)), size=1000)
+        lengths = len(text) - np.random.default_rng(SEED).integers(ROOM_TOKENS, size=1000)
         self._lengths = cycle(lengths.tolist())
         self._device = model.device
         pool = pool_for(model.device, graphs_of(batch_size, cuda_graphs))
@@ -139,8 +135,8 @@ def step_timer(decoder: Decoder, context: Sequence[int], batch_size: int) -> Ste
 
 
 def unlike_prompts(context: Sequence[int], batch_size: int) -> list[Sequence[int]]:
-    """Return beginnings of a context, of which texts that go on for ROOM_TOKENS are as long as those of passes."""
-    shorter = (3 * ROOM_TOKENS // 2 * number // batch_size for number in range(batch_size))
+    """Return beginnings of a context, of unlike lengths."""
+    shorter = (ROOM_TOKENS // 2 * number // batch_size for number in range(batch_size))
     return [context[: max(1, len(context) - tokens)] for tokens in shorter]
 
 

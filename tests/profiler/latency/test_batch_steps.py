@@ -1,6 +1,5 @@
 """Passes and steps of several texts: those that decoding makes, of as many texts, of unlike lengths, until the room ends."""
 
-import numpy as np
 import pytest
 
 from treeopt.profiler.latency.passes import ROOM_TOKENS, BatchSteps, PassTimer, unlike_prompts
@@ -15,10 +14,6 @@ CONTEXT = [3, 1, 4, 1, 5, 9, 2, 6] * 5
 @pytest.fixture
 def passes(target, monkeypatch):
     """Return what each pass of the target over several texts had: tokens and length of every text."""
-    return seen_passes(target, monkeypatch)
-
-
-def seen_passes(target, monkeypatch):
     found, ragged = [], target.forward_ragged
 
     def seen(parts, *arguments):
@@ -38,29 +33,8 @@ def test_a_pass_is_one_over_texts_of_unlike_lengths(target, passes, sampling):
         draft()
     assert [[tokens for tokens, _ in each] for each in passes] == [[5] * 3, [2] * 3] * 20
     lengths = [length for each in passes for _, length in each]
-    assert min(lengths) <= len(CONTEXT) < max(lengths) <= len(CONTEXT) + ROOM_TOKENS
+    assert len(CONTEXT) < min(lengths) <= max(lengths) <= len(CONTEXT) + ROOM_TOKENS
     assert sum(len({length for _, length in each}) > 1 for each in passes) > 30
-
-
-@pytest.mark.parametrize("texts", [2, 8])
-def test_passes_and_steps_are_over_texts_as_unlike_as_those_of_a_batch(make_model, monkeypatch, texts):
-    """Texts that joined at any time, and end 2 * ROOM_TOKENS behind where they began, are uniform over as much."""
-    target, context = make_model(seed=1, max_positions=256), [3, 1, 4, 1, 5, 9, 2, 6] * 20
-    passes = seen_passes(target, monkeypatch)
-    verify = PassTimer(target, [*context, *[0] * ROOM_TOKENS], texts, 8).verify(3, GREEDY)
-    for _ in range(300):
-        verify()
-    decoder = Decoder(target, None, chain(0), temperature=0.0, max_text_tokens=len(context) + ROOM_TOKENS)
-    steps = BatchSteps(decoder, unlike_prompts(context, texts))
-    for _ in range(3 * ROOM_TOKENS):
-        steps.prepare(chain(0))
-        steps.step()
-    expected = 2 * ROOM_TOKENS * (texts / (texts + 1) - 0.5)  # what the longest of so many uniform ones is longer by
-    for each in (passes[:300], passes[-ROOM_TOKENS:]):
-        lengths = np.array([[length for _, length in of_texts] for of_texts in each])
-        assert abs(lengths.mean() - len(context)) < ROOM_TOKENS / 4
-        longer = (lengths.max(1) - lengths.mean(1)).mean()
-        assert abs(longer - expected) < ROOM_TOKENS / 8
 
 
 def steps_of(target, draft, tree=None, **changes):
