@@ -403,3 +403,44 @@ class TestContexts:
         ]
         assert outcomes[0].tokens_per_step > 3
         assert outcomes[1].tokens_per_step == pytest.approx(1.0)
+
+    @pytest.mark.parametrize(
+        ("engine", "finished_s"),
+        [  # with seconds of each step: alone, with the second text, alone
+            (None, (2.97 + 3.08 + 3.09, 2.97 + 3.08 + 3.09 + 3.0)),
+            ("engine", (2.98 + 2.99 + 2.1,) * 2),
+        ],
+    )
+    def test_texts_take_as_long_as_the_longest_and_in_engines_as_their_mean(
+        self, engine: str | None, finished_s: tuple[float, float]
+    ) -> None:
+        """Plain steps take 1 s behind 100 tokens, 3 s behind 300, 0.1 s more with a second text; prompts take nothing."""
+        batches = [(at, size) for size in (1, 2) for at in (100, 300)]
+        if engine is None:
+            timed = [
+                latency(
+                    seconds(lambda _, at=at, size=size: at / 100 + 0.1 * (size - 1), lambda _: 0.01),
+                    context_tokens=at,
+                    batch_size=size,
+                )
+                for at, size in batches
+            ]
+            found = profile(timed, [acceptance([[0.5]] * 3)])
+        else:
+            chains = tuple(
+                ChainLatency(
+                    context_tokens=at,
+                    batch_size=size,
+                    chains=tuple(
+                        TimedChain(length=drafted, steps=Timing([at / 100 + 0.1 * (size - 1) + drafted]))
+                        for drafted in (0, 1)
+                    ),
+                )
+                for at, size in batches
+            )
+            found = dataclasses.replace(TestEngines().profile(), chain_latencies=chains)
+        steps = seconds_of(found, prompt_s=0.0)
+
+        done = served_by(steps, [Arrival(0.0, 297, 4), Arrival(0.1, 99, 2)], chain(0), 2)
+
+        assert [each.finished_s for each in done] == pytest.approx(finished_s)

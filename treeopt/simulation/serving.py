@@ -104,11 +104,10 @@ class Server:
         if not self.running:
             return
         tree = self.setting.trees[len(self.running) - 1]
-        context = sum(each.asked.prompt_tokens + each.tokens for each in self.running) / len(self.running)
-        self.ready_s += self.seconds.step_s(tree, len(self.running), context)
-        for each in self.running:
-            of_text = each.asked.prompt_tokens + each.tokens
-            tokens, each.place = self.tokens.step(tree, each.place, self.noise, of_text)
+        contexts = [each.asked.prompt_tokens + each.tokens for each in self.running]
+        self.ready_s += self.seconds.step_of_s(tree, contexts)
+        for each, context in zip(self.running, contexts, strict=True):
+            tokens, each.place = self.tokens.step(tree, each.place, self.noise, context)
             each.steps += 1
             each.add(tokens, self.ready_s)
 

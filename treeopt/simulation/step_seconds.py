@@ -1,5 +1,6 @@
 """How long steps take, by tree, number of texts and context length, and reading a prompt: measured seconds throughout."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -63,13 +64,27 @@ class StepSeconds:
         tables = self._chain_prefill.values() if prefill is None else (prefill.target,)
         return max((table.max_tokens for table in tables), default=None)
 
+    def step_of_s(self, tree: TokenTree, contexts_tokens: Sequence[int]) -> float:
+        """Return the seconds of a step of texts of these lengths, each with this tree.
+
+        treeopt's decoder takes as long as if all were as long as the longest, because attention at once hides slots of the
+        others (`treeopt.runtime.models.ragged_attention`); an engine, which pads nothing, as if all were as long as the mean.
+
+        Args:
+            tree: of every text.
+            contexts_tokens: of each text.
+        """
+        texts = len(contexts_tokens)
+        context = max(contexts_tokens) if self.profile.engine is None else sum(contexts_tokens) / texts
+        return self.step_s(tree, texts, context)
+
     def step_s(self, tree: TokenTree, texts: int, context_tokens: float) -> float:
-        """Return the seconds of a step of so many texts, each with this tree.
+        """Return the seconds of a step of so many texts of one length, each with this tree.
 
         Args:
             tree: of every text.
             texts: from 1 to the largest batch size measured; between measured ones on a straight line.
-            context_tokens: on average; between measured lengths likewise, outside them as at the nearest.
+            context_tokens: between measured lengths likewise, outside them as at the nearest.
 
         Raises InfeasibleError for more texts or larger trees than were measured.
         """
