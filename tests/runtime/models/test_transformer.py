@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.support.drawn import examples
 from treeopt.runtime import load_model
-from treeopt.runtime.models.linear import LEAST_REORDERED, Linear
+from treeopt.runtime.models import linear
+from treeopt.runtime.models.linear import LEAST_REORDERED, Linear, padded_rows
 from treeopt.runtime.models.mask import TreeMask
 from treeopt.runtime.models.model import Wants
 from treeopt.trees import TokenTree, k_ary, level_widths
@@ -209,6 +210,53 @@ def test_a_prefill_that_nothing_is_wanted_of_leaves_the_same_keys_and_values(mak
         for entries, others in zip(found, expected, strict=True):
             assert others[:, :, :9].abs().amin(-1).min() > 0
             assert torch.equal(entries, others)
+
+
+@pytest.mark.parametrize("length", [33, 37])
+@pytest.mark.parametrize("capacity", ["exact", "some room"])
+def test_a_prompt_of_an_uneven_length_reads_as_one_that_is_not_padded(
+    target, logits_after, monkeypatch, length, capacity
+):
+    tokens, wants = random_text(length + 1), Wants(boundaries=(1,), last=True, whole_text=True)
+    caches = [target.new_cache(length + (16 if capacity == "some room" else 1)) for _ in range(2)]
+    padded = target.prefill(torch.tensor(tokens[:-1]), caches[0], wants)
+    monkeypatch.setattr(linear, "COUNTS_PER_DOUBLING", 1 << 20)  # none is padded
+    plain = target.prefill(torch.tensor(tokens[:-1]), caches[1], wants)
+    assert padded.last.shape == plain.last.shape == (length, target.config.hidden)
+    assert_close(padded.last, plain.last)
+    assert_close(padded.boundaries[0], plain.boundaries[0])
+    assert caches[0].length == caches[1].length == length
+    for found, expected in zip(caches[0].layers, caches[1].layers, strict=True):
+        for entries, others in zip(found, expected, strict=True):
+            assert_close(entries[:, :, :length], others[:, :, :length])
+    logits = target.forward(torch.tensor(tokens[-1:]), torch.tensor([length]), caches[0], None).logits
+    assert_close(logits[0], logits_after(target, tokens))
+    monkeypatch.undo()
+    (last,) = target.prefill(torch.tensor(tokens[:-1]), target.new_cache(64), wants._replace(whole_text=False)).last
+    assert_close(last, plain.last[-1])
+
+
+def test_prompts_of_any_length_share_few_counts_of_rows(target, monkeypatch):
+    counts, product = set(), linear.Linear.__call__
+
+    def counted(self, x):
+        counts.add(x.shape[0])
+        return product(self, x)
+
+    monkeypatch.setattr(linear.Linear, "__call__", counted)
+    for length in range(33, 65):
+        target.prefill(torch.tensor(random_text(length)), target.new_cache(80))
+    assert counts == set(range(34, 65, 2))
+
+
+def test_rows_are_padded_by_little_and_where_that_pays():
+    for rows in range(1, 5000):
+        padded = padded_rows(rows, 1)
+        assert rows <= padded <= rows * (1 + 1 / 16)
+        assert padded_rows(padded, 1) == padded
+    assert len({padded_rows(rows, 1) for rows in range(257, 513)}) == 16
+    assert padded_rows(257, 7_000_000) == 272
+    assert padded_rows(257, 7_000_000_000) == 257
 
 
 def test_parameters_are_counted_once(folder):

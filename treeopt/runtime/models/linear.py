@@ -10,6 +10,10 @@ LEAST_REORDERED = 100_000
 """Weights from which oneDNN's reordered product pays for its fixed cost per call (benchmarks/linear.py)."""
 LEAST_PRODUCTS = 600_000
 """Rows times weights from which it pays with smaller ones."""
+COUNTS_PER_DOUBLING = 16
+"""Counts of rows between n and 2n to which others are padded: with 8 and more rows in a count, at most 6 % are added."""
+MOST_PADDED = 3_000_000_000
+"""Rows times weights of a model up to which the rows that are added take less than new code (benchmarks/prompt_lengths.py)."""
 
 
 class Product(Protocol):
@@ -80,6 +84,22 @@ class Linear:
             return reordered_product(x, self._reordered, self.bias)
         assert self._columns is not None
         return x @ self._columns if self.bias is None else F.linear(x, self._columns.t(), self.bias)
+
+
+def padded_rows(rows: int, weights: int) -> int:
+    """Return how many rows to work on instead of so many, of a model on a CPU that has so many weights.
+
+    oneDNN makes code for each count of rows, a fraction of a millisecond for each product, and keeps that of the last
+    thousand: prompts of any length share it if they are padded to few counts.  Where products take long, padding would
+    take longer than the code, and rows stay as many as they are.
+
+    >>> [padded_rows(rows, weights=7_000_000) for rows in (31, 32, 33, 65, 100)]
+    [31, 32, 34, 68, 100]
+    """
+    if rows * weights > MOST_PADDED:
+        return rows
+    apart = max(1, (1 << (rows - 1).bit_length()) // (2 * COUNTS_PER_DOUBLING))
+    return -(-rows // apart) * apart
 
 
 def reordered(weight: Tensor) -> Tensor | None:

@@ -11,7 +11,7 @@ from treeopt.errors import InvalidValueError
 from treeopt.runtime.models.attention import Place, SharedPlace, WholeText
 from treeopt.runtime.models.config import ModelConfig
 from treeopt.runtime.models.kv_cache import KVCache
-from treeopt.runtime.models.linear import Product
+from treeopt.runtime.models.linear import Product, padded_rows
 from treeopt.runtime.models.model import NOTHING, Output, RaggedOutputs, States, TextRows, Wants, check_boundaries
 from treeopt.runtime.models.ragged_attention import ragged_place
 from treeopt.runtime.models.rotary import Rotations, rotate
@@ -89,16 +89,17 @@ class Transformer:
         length = tokens.shape[-1]
         if length == 0:
             return None
-        slots = slice(0, length)
         _check_texts(tokens, cache)
-        place = SharedPlace(cache, cache.rotations[slots], slots, length, causal=True)
+        padded = self._padded(length, cache)
+        tokens, slots = F.pad(tokens, (0, padded - length)), slice(0, padded)
+        place = SharedPlace(cache, cache.rotations[slots], slots, padded, causal=True)
         if not wants.any:
             self._write_all(tokens, place)
             cache.length = length
             return None
         found = self._layers(tokens, place, wants)
         cache.length = length
-        rows = slice(None) if wants.whole_text else slice(-1, None)
+        rows = slice(0 if wants.whole_text else length - 1, length)
         return self._states([each[..., rows, :] for each in found], wants)
 
     @torch.inference_mode()
@@ -185,6 +186,13 @@ class Transformer:
         if not wants.any:
             return None
         return States(tuple(boundaries), self._norm(after_all, self.weights.norm) if wants.last else None)
+
+    def _padded(self, length: int, cache: KVCache) -> int:
+        """Return how many tokens of each text to read: what stands behind the last one is seen by none before it."""
+        if self.device.type != "cpu":
+            return length
+        padded = padded_rows(length, self.parameters)
+        return padded if padded <= len(cache.rotations) else length
 
     def _write_all(self, tokens: Tensor, place: SharedPlace) -> None:
         """Write keys and values of all layers; nothing else of the last one is needed for that."""
