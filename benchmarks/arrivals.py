@@ -7,7 +7,8 @@ many seconds at each of three rates, plain decoding, fixed trees and the schedul
 the simulation says of these texts stands beside what was seen.  `whole` is from a text's arrival to its last token.
 Rates are shares of what the slowest setting can do, so that all keep up; fixed trees are those that the simulation
 finds the fastest at the lowest and at the highest.  Texts begin as the bundled prompts do, profiled and held out alike,
-each cut to a length at random: the few that are held out would decide what one text in a hundred takes.
+each cut to a length at random: the few that are held out would decide what one text in a hundred takes.  What follows +-
+is the standard error over the tenths of a minute in which settings take turns.
 
 A machine that others share changes its speed within minutes.  So the same few texts are decoded beside the profile,
 plainly and with a chain, and before and after each setting's share of a minute as the setting does; what is simulated
@@ -20,7 +21,7 @@ round of the probe, each time that the reference is taken beside it, and each sh
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import cycle, product
@@ -114,6 +115,13 @@ class Seen:
         return (self.tokens_per_s, *(1000 * each for each in waits))
 
 
+WHOLE_TEXTS: dict[str, Callable[[Seen], float]] = {
+    "median": lambda seen: seen.whole.median_s,
+    "mean": lambda seen: seen.whole_mean_s,
+}
+"""Seconds of whole texts, by which the schedule stands beside the other settings."""
+
+
 @dataclass(frozen=True)
 class Part:
     """Texts that a setting served, and the machine meanwhile."""
@@ -184,7 +192,7 @@ class Comparison:
                 served[setting.name].append(Part(texts, found, pace))
             for setting in self.settings:
                 say(f"{rate:>8.1f}  {setting.name:<25}{self._line(setting, served[setting.name])}")
-            self._schedule_beside({name: Seen.of([each.served for each in found]) for name, found in served.items()})
+            self._schedule_beside({name: [each.served for each in found] for name, found in served.items()})
 
     def _line(self, setting: ServedSetting, found: Sequence[Part]) -> str:
         """Return what was simulated of a setting and seen, the machine's pace, and the median at that of the profile."""
@@ -196,17 +204,18 @@ class Comparison:
         one, two, four = np.median([each.slower for each in paces], 0) - 1
         return f"{''.join(columns)}{one:>+17.0%}{two:>+7.0%}{four:>+7.0%}{profiled:>+13.0%}"
 
-    def _schedule_beside(self, seen: dict[str, Seen]) -> None:
-        if SCHEDULE not in seen:
+    def _schedule_beside(self, served: dict[str, list[Sequence[ServedText]]]) -> None:
+        """Print how the schedule does beside the best other setting, and the standard error of that over the parts."""
+        if SCHEDULE not in served:
             return
-        by_number = {
-            "median": {name: each.whole.median_s for name, each in seen.items()},
-            "mean": {name: each.whole_mean_s for name, each in seen.items()},
-        }
-        for number, found in by_number.items():
-            schedule = found.pop(SCHEDULE)
-            best = min(found, key=lambda name: found[name])
-            say(f"{'':>10}schedule: {schedule / found[best] - 1:+.1%} in the {number} of whole texts beside {best}")
+        for number, taken_s in WHOLE_TEXTS.items():
+            others = {name: taken_s(Seen.of(parts)) for name, parts in served.items() if name != SCHEDULE}
+            best = min(others, key=lambda name: others[name])
+            pairs = zip(served[SCHEDULE], served[best], strict=True)
+            ratios = [taken_s(Seen.of([one])) / taken_s(Seen.of([other])) for one, other in pairs]
+            error = np.std(ratios, ddof=1) / np.sqrt(len(ratios))
+            ratio = taken_s(Seen.of(served[SCHEDULE])) / others[best] - 1
+            say(f"{'':>10}schedule: {ratio:+.1%} +- {error:.1%} in the {number} of whole texts beside {best}")
 
 
 @dataclass(frozen=True)
