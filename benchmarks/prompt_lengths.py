@@ -7,19 +7,19 @@ then each length five times on end.  Beside it without `padded_rows`, which make
 runs in a process of its own, in turn, since what was made stays until others have taken its room.
 """
 
-import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from multiprocessing import get_context
 from random import Random
 from statistics import mean, median
+from unittest.mock import patch
 
 import click
 from conditions import bar, conditions, say
 
 from treeopt.runtime import Decoder
-from treeopt.runtime.models import transformer
 from treeopt.runtime.models.pair import load_pair
 from treeopt.texts.prompts import load_prompts
 from treeopt.trees import chain
@@ -37,17 +37,17 @@ def begin_ms(decoder: Decoder, text: Sequence[int]) -> float:
 
 def times_ms(padded: bool, shortest: int, longest: int) -> tuple[float, ...]:
     """Return the milliseconds of a prompt for each column, on average over all lengths."""
-    if not padded:
-        transformer.padded_rows = lambda rows, weights: rows  # type: ignore[assignment]  # noqa: ARG005
-    pair = load_pair()
-    tokens = pair.tokenizer.encode("\n".join(load_prompts()))[:longest]
-    decoder = Decoder(pair.target, pair.draft, chain(5), max_text_tokens=2 * longest)
-    for _ in range(REPEATS):
-        decoder.start(tokens)
-    lengths = list(range(shortest, longest + 1))
-    Random(0).shuffle(lengths)
-    new, again = ([begin_ms(decoder, tokens[:each]) for each in lengths] for _ in range(2))
-    on_end = [median([begin_ms(decoder, tokens[:each]) for _ in range(REPEATS)]) for each in lengths]
+    as_they_are = patch("treeopt.runtime.models.transformer.padded_rows", lambda rows, _: rows)
+    with nullcontext() if padded else as_they_are:
+        pair = load_pair()
+        tokens = pair.tokenizer.encode("\n".join(load_prompts()))[:longest]
+        decoder = Decoder(pair.target, pair.draft, chain(5), max_text_tokens=2 * longest)
+        for _ in range(REPEATS):
+            decoder.start(tokens)
+        lengths = list(range(shortest, longest + 1))
+        Random(0).shuffle(lengths)
+        new, again = ([begin_ms(decoder, tokens[:each]) for each in lengths] for _ in range(2))
+        on_end = [median([begin_ms(decoder, tokens[:each]) for _ in range(REPEATS)]) for each in lengths]
     return mean(new), mean(again), mean(on_end)
 
 
@@ -65,8 +65,8 @@ def main(shortest: int, longest: int, rounds: int) -> None:
                 each.append(process.submit(times_ms, padded, shortest, longest).result())
     say(f"{'ms':>12}{'as they are':>14}{'padded':>10}{'ratio':>8}")
     for column, name in enumerate(COLUMNS):
-        plain, padded = (median(each[column] for each in found[kind]) for kind in (False, True))
-        say(f"{name:>12}{plain:>14.2f}{padded:>10.2f}{plain / padded:>8.2f}")
+        plain_ms, padded_ms = (median(each[column] for each in found[kind]) for kind in (False, True))
+        say(f"{name:>12}{plain_ms:>14.2f}{padded_ms:>10.2f}{plain_ms / padded_ms:>8.2f}")
 
 
 if __name__ == "__main__":
