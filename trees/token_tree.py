@@ -162,9 +162,7 @@ class TokenTree:
         return self.nodes
 
     def __eq__(self, other: object) -> bool:
-        if self is other:  # as in most steps of a decoder
-            return True
-        return isinstance(other, TokenTree) and self.parents.tobytes() == other.parents.tobytes()
+        return self is other or (isinstance(other, TokenTree) and self.parents.tobytes() == other.parents.tobytes())
 
     def __hash__(self) -> int:
         return hash(self.parents.tobytes())

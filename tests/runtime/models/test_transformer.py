@@ -213,12 +213,10 @@ def test_a_prefill_that_nothing_is_wanted_of_leaves_the_same_keys_and_values(mak
 
 
 @pytest.mark.parametrize("length", [33, 37])
-@pytest.mark.parametrize("capacity", ["exact", "some room"])
-def test_a_prompt_of_an_uneven_length_reads_as_one_that_is_not_padded(
-    target, logits_after, monkeypatch, length, capacity
-):
+@pytest.mark.parametrize("room", [0, 1, 16])  # one slot is what is added
+def test_a_prompt_of_an_uneven_length_reads_as_one_that_is_not_padded(target, logits_after, monkeypatch, length, room):
     tokens, wants = random_text(length + 1), Wants(boundaries=(1,), last=True, whole_text=True)
-    caches = [target.new_cache(length + (16 if capacity == "some room" else 1)) for _ in range(2)]
+    caches = [target.new_cache(length + room) for _ in range(2)]
     padded = target.prefill(torch.tensor(tokens[:-1]), caches[0], wants)
     monkeypatch.setattr(linear, "COUNTS_PER_DOUBLING", 1 << 20)  # none is padded
     plain = target.prefill(torch.tensor(tokens[:-1]), caches[1], wants)
@@ -229,11 +227,21 @@ def test_a_prompt_of_an_uneven_length_reads_as_one_that_is_not_padded(
     for found, expected in zip(caches[0].layers, caches[1].layers, strict=True):
         for entries, others in zip(found, expected, strict=True):
             assert_close(entries[:, :, :length], others[:, :, :length])
-    logits = target.forward(torch.tensor(tokens[-1:]), torch.tensor([length]), caches[0], None).logits
-    assert_close(logits[0], logits_after(target, tokens))
+    if room:
+        logits = target.forward(torch.tensor(tokens[-1:]), torch.tensor([length]), caches[0], None).logits
+        assert_close(logits[0], logits_after(target, tokens))
     monkeypatch.undo()
     (last,) = target.prefill(torch.tensor(tokens[:-1]), target.new_cache(64), wants._replace(whole_text=False)).last
     assert_close(last, plain.last[-1])
+
+
+def test_what_a_prompt_is_padded_with_leaves_nothing_that_is_not_finite(make_checkpoint):
+    model = load_model(make_checkpoint(seed=3))
+    with torch.inference_mode():
+        model.weights.embedding[0] = float("nan")  # of a token that the text has not
+    cache = model.new_cache(64)
+    model.prefill(1 + torch.arange(33) % 8, cache)
+    assert all(entries.isfinite().all() for layer in cache.layers for entries in layer)
 
 
 def test_prompts_of_any_length_share_few_counts_of_rows(target, monkeypatch):

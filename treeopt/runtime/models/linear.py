@@ -11,9 +11,9 @@ LEAST_REORDERED = 100_000
 LEAST_PRODUCTS = 600_000
 """Rows times weights from which it pays with smaller ones."""
 COUNTS_PER_DOUBLING = 16
-"""Counts of rows between n and 2n to which others are padded: with 8 and more rows in a count, at most 6 % are added."""
+"""Counts of rows between n and 2n that prompts are padded to: at most a sixteenth is added (benchmarks/prompt_lengths.py)."""
 MOST_PADDED = 3_000_000_000
-"""Rows times weights of a model up to which the rows that are added take less than new code (benchmarks/prompt_lengths.py)."""
+"""Rows times weights of a model above which added rows would take longer than new code: an estimate, not measured."""
 
 
 class Product(Protocol):

@@ -90,9 +90,9 @@ class Transformer:
         if length == 0:
             return None
         _check_texts(tokens, cache)
-        padded = self._padded(length, cache)
-        tokens, slots = F.pad(tokens, (0, padded - length)), slice(0, padded)
-        place = SharedPlace(cache, cache.rotations[slots], slots, padded, causal=True)
+        tokens = self._padded(tokens, cache)
+        slots = slice(0, tokens.shape[-1])
+        place = SharedPlace(cache, cache.rotations[slots], slots, slots.stop, causal=True)
         if not wants.any:
             self._write_all(tokens, place)
             cache.length = length
@@ -187,12 +187,13 @@ class Transformer:
             return None
         return States(tuple(boundaries), self._norm(after_all, self.weights.norm) if wants.last else None)
 
-    def _padded(self, length: int, cache: KVCache) -> int:
-        """Return how many tokens of each text to read: what stands behind the last one is seen by none before it."""
-        if self.device.type != "cpu":
-            return length
+    def _padded(self, tokens: Tensor, cache: KVCache) -> Tensor:
+        """Return texts with their last token repeated behind them, which none before it sees, to one of few lengths."""
+        length = tokens.shape[-1]
         padded = padded_rows(length, self.parameters)
-        return padded if padded <= len(cache.rotations) else length
+        if self.device.type != "cpu" or padded > len(cache.rotations):
+            return tokens
+        return tokens[..., torch.arange(padded).clamp_(max=length - 1)]
 
     def _write_all(self, tokens: Tensor, place: SharedPlace) -> None:
         """Write keys and values of all layers; nothing else of the last one is needed for that."""
