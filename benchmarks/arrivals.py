@@ -30,11 +30,11 @@ from tempfile import TemporaryDirectory
 
 import click
 import numpy as np
+from arrival_pace import PROFILED, Pace, PacedSeconds, Reference
 from arrival_servers import AskedServer, DecoderServer, LlamaServer
 from conditions import bar, conditions, say
 
 from treeopt import bundled
-from treeopt.arrays import Float64
 from treeopt.engines.probes.client import EngineClient, Launch
 from treeopt.engines.probes.named import engine_client
 from treeopt.errors import TreeoptError
@@ -54,7 +54,6 @@ from treeopt.simulation.settings import SCHEDULE, ServedSetting, served_settings
 from treeopt.simulation.step_seconds import StepSeconds
 from treeopt.simulation.step_tokens import tokens_by_context
 from treeopt.texts.prompts import load_prompts
-from treeopt.trees import TokenTree, chain
 
 PROMPT_TOKENS, NEW_TOKENS = (32, 128), (64, 64)
 SHARES = (0.2, 0.45, 0.7)
@@ -67,13 +66,11 @@ SLOTS, LENGTH = 4, 2
 """Texts that llama-server decodes at a time, and its draft tokens."""
 THREADS = 1
 """Of llama-server, beside whoever asks."""
-REFERENCE = {1: (0, 0.2, 0.4, 0.6, 0.8, 1.0), 2: (1.2, 1.5, 1.8), 4: (2.1, 2.6)}
-"""When texts are asked for that tell how fast the machine is just now, by how many come at the same time."""
 REFERENCE_LENGTH = 5
 """Draft tokens of treeopt's decoder for them, where it drafts."""
-COLUMNS = ("tokens/s", "first token, ms", "99 %", "whole text, ms", "99 %")
+COLUMNS = ("tokens/s", "tokens/step", "first token, ms", "99 %", "whole text, ms", "99 %")
 """Of each: simulated, seen, and how far the first is off."""
-MEDIAN = 3
+MEDIAN = 4
 """Which of them is the median of whole texts."""
 TOOL = Path(__file__).resolve().parents[1] / "tools" / "make_gguf.py"
 MOST_TEXTS = 8
@@ -90,6 +87,8 @@ class Seen:
     """What some parts came to together."""
 
     tokens_per_s: float
+    tokens_per_step: float
+    """Of one text."""
     first: Percentiles
     whole: Percentiles
     whole_mean_s: float
@@ -103,6 +102,7 @@ class Seen:
         )
         return cls(
             sum(each.asked.new_tokens for each in texts) / seconds,
+            sum(each.step_tokens for each in texts) / sum(each.steps for each in texts),
             Percentiles.of([each.time_to_first_token_s for each in texts]),
             Percentiles.of([each.latency_s for each in texts]),
             float(np.mean([each.latency_s for each in texts])),
@@ -110,9 +110,9 @@ class Seen:
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """Tokens per second, and ms until the first token and the last, median and 99th percentile."""
+        """Tokens per second and per step, and ms until the first token and the last, median and 99th percentile."""
         waits = (self.first.median_s, self.first.p99_s, self.whole.median_s, self.whole.p99_s)
-        return (self.tokens_per_s, *(1000 * each for each in waits))
+        return (self.tokens_per_s, self.tokens_per_step, *(1000 * each for each in waits))
 
 
 WHOLE_TEXTS: dict[str, Callable[[Seen], float]] = {
@@ -128,7 +128,7 @@ class Part:
 
     texts: Sequence[Arrival]
     served: Sequence[ServedText]
-    pace: "Pace"
+    pace: Pace
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Comparison:
     seconds: StepSeconds
     settings: Sequence[ServedSetting]
     most_texts: int
-    reference: "Reference"
+    reference: Reference
 
     def rates(self) -> list[float]:
         """Return texts a second: shares of those that the slowest setting has done when nobody ever waits for texts."""
@@ -154,7 +154,7 @@ class Comparison:
         return min(self.settings, key=lambda each: Seen.of(self.simulated(each, texts)).whole.median_s)
 
     def simulated(
-        self, setting: ServedSetting, parts: Sequence[Sequence[Arrival]], paces: Sequence["Pace"] = ()
+        self, setting: ServedSetting, parts: Sequence[Sequence[Arrival]], paces: Sequence[Pace] = ()
     ) -> list[list[ServedText]]:
         """Return what the profile says of the texts of each part, by default at its own pace."""
         tokens, own = tokens_by_context(self.seconds.models, setting.trees), [PROFILED] * len(parts)
@@ -200,7 +200,7 @@ class Comparison:
         seen = Seen.of([each.served for each in found]).numbers
         simulated = Seen.of(self.simulated(setting, texts, paces)).numbers
         profiled = Seen.of(self.simulated(setting, texts)).numbers[MEDIAN] / seen[MEDIAN] - 1
-        columns = (f"{a:>8.0f}{b:>7.0f}{a / b - 1:>+6.0%}" for a, b in zip(simulated, seen, strict=True))
+        columns = (f"{_short(a):>8}{_short(b):>7}{a / b - 1:>+6.0%}" for a, b in zip(simulated, seen, strict=True))
         one, two, four = np.median([each.slower for each in paces], 0) - 1
         return f"{''.join(columns)}{one:>+17.0%}{two:>+7.0%}{four:>+7.0%}{profiled:>+13.0%}"
 
@@ -218,78 +218,9 @@ class Comparison:
             say(f"{'':>10}schedule: {ratio:+.1%} +- {error:.1%} in the {number} of whole texts beside {best}")
 
 
-@dataclass(frozen=True)
-class Pace:
-    """How many times as long as with the profile everything takes."""
-
-    slower: tuple[float, ...]
-    """With as many texts at a time as `REFERENCE` has."""
-
-    @classmethod
-    def of(cls, ratios: Sequence[Float64]) -> "Pace":
-        """Return that of the reference's texts, each beside the profile, taken several times."""
-        numbers = np.array([count for count, times_s in REFERENCE.items() for _ in range(count * len(times_s))])
-        return cls(tuple(float(np.mean([each[numbers == count] for each in ratios])) for count in REFERENCE))
-
-    def at(self, texts: int) -> float:
-        """Return that of so many texts, between those of the reference on a straight line."""
-        return float(np.interp(texts, list(REFERENCE), self.slower))
-
-
-PROFILED = Pace((1.0,) * len(REFERENCE))
-"""That of the profile itself."""
-
-
-@dataclass(frozen=True)
-class PacedSeconds(StepSeconds):
-    """What a profile says of a machine that has a pace of its own."""
-
-    pace: Pace = PROFILED
-
-    def step_s(self, tree: TokenTree, texts: int, context_tokens: float) -> float:
-        """See `StepSeconds`."""
-        return self.pace.at(texts) * super().step_s(tree, texts, context_tokens)
-
-    def reading_s(self, prompt_tokens: int, draft_tokens: int) -> float:
-        """See `StepSeconds`."""
-        return self.pace.at(1) * super().reading_s(prompt_tokens, draft_tokens)
-
-
-@dataclass(frozen=True)
-class Reference:
-    """A few texts that tell how fast the machine is: plainly, and with a chain, of which it may feel another share."""
-
-    server: AskedServer
-    draft_tokens: int
-    """Of its chain."""
-    profiled_s: tuple[Float64, Float64] = (np.ones(1), np.ones(1))
-    """Seconds of each of its texts beside the profile, the median as in a profile: plainly, and with the chain."""
-
-    def both_s(self) -> tuple[Float64, Float64]:
-        """Return the seconds of each of its texts just now, plainly and with the chain, of a server that starts anew."""
-        self.server.restart()
-        return self._seconds(0), self._seconds(self.draft_tokens)
-
-    def slower(self, setting: ServedSetting) -> Float64:
-        """Return how many times as long each of its texts takes as in the median beside the profile, as a setting does."""
-        drafting = setting.draft_tokens > 0
-        return self._seconds(self.draft_tokens if drafting else 0) / self.profiled_s[drafting]
-
-    def beside(self, both_s: Sequence[tuple[Float64, Float64]]) -> "Reference":
-        """Return the reference of a profile beside which its texts took so many seconds, from first to last."""
-        plain, drafting = (np.array(each) for each in zip(*both_s, strict=True))
-        spread = [(each / np.median(each, 0)).mean(1) for each in (plain, drafting)]
-        ranges = " and ".join(f"{each.min():.2f} to {each.max():.2f}" for each in spread)
-        say(f"beside the profile the machine took, plainly and with a chain, {ranges} times as long")
-        return replace(self, profiled_s=(np.median(plain, 0), np.median(drafting, 0)))
-
-    def _seconds(self, draft_tokens: int) -> Float64:
-        setting = ServedSetting.fixed(f"reference {draft_tokens}", chain(draft_tokens), texts=1)
-        asked = [
-            Arrival(at_s, 64, 64) for count, times_s in REFERENCE.items() for at_s in times_s for _ in range(count)
-        ]
-        served = sorted(self.server.serve(setting, asked), key=lambda each: each.asked.arrival_s)
-        return np.array([each.latency_s for each in served])
+def _short(number: float) -> str:
+    """Return three digits, and all of them before the point."""
+    return f"{number:.3g}" if number < 100 else f"{number:.0f}"
 
 
 def profiled(reference: Reference, folder: Path) -> tuple[Profile, Reference]:
