@@ -45,6 +45,7 @@ from treeopt.profiler.engine_profile import engine_profile
 from treeopt.profiler.journal import Journal
 from treeopt.records.profile import Profile
 from treeopt.report.probe_text import probe_summary
+from treeopt.report.text import milliseconds
 from treeopt.runtime.models.pair import load_pair
 from treeopt.simulation.arrivals import Arrival, Load, arrivals
 from treeopt.simulation.outcome import Percentiles
@@ -70,8 +71,10 @@ REFERENCE_LENGTH = 5
 """Draft tokens of treeopt's decoder for them, where it drafts."""
 COLUMNS = ("tokens/s", "tokens/step", "first token, ms", "99 %", "whole text, ms", "99 %")
 """Of each: simulated, seen, and how far the first is off."""
-MEDIAN = 4
+MEDIAN = COLUMNS.index("whole text, ms")
 """Which of them is the median of whole texts."""
+SHOWN: tuple[Callable[[float], str], ...] = ("{:.0f}".format, "{:.2f}".format, *[milliseconds] * 4)
+"""How a number of each column is."""
 TOOL = Path(__file__).resolve().parents[1] / "tools" / "make_gguf.py"
 MOST_TEXTS = 8
 """Texts that treeopt's decoder decodes at a time."""
@@ -110,9 +113,9 @@ class Seen:
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """Tokens per second and per step, and ms until the first token and the last, median and 99th percentile."""
-        waits = (self.first.median_s, self.first.p99_s, self.whole.median_s, self.whole.p99_s)
-        return (self.tokens_per_s, self.tokens_per_step, *(1000 * each for each in waits))
+        """Tokens per second and per step, and seconds until the first token and the last, median and 99th percentile."""
+        waits_s = (self.first.median_s, self.first.p99_s, self.whole.median_s, self.whole.p99_s)
+        return (self.tokens_per_s, self.tokens_per_step, *waits_s)
 
 
 WHOLE_TEXTS: dict[str, Callable[[Seen], float]] = {
@@ -200,7 +203,9 @@ class Comparison:
         seen = Seen.of([each.served for each in found]).numbers
         simulated = Seen.of(self.simulated(setting, texts, paces)).numbers
         profiled = Seen.of(self.simulated(setting, texts)).numbers[MEDIAN] / seen[MEDIAN] - 1
-        columns = (f"{_short(a):>8}{_short(b):>7}{a / b - 1:>+6.0%}" for a, b in zip(simulated, seen, strict=True))
+        columns = (
+            f"{shown(a):>8}{shown(b):>7}{a / b - 1:>+6.0%}" for shown, a, b in zip(SHOWN, simulated, seen, strict=True)
+        )
         one, two, four = np.median([each.slower for each in paces], 0) - 1
         return f"{''.join(columns)}{one:>+17.0%}{two:>+7.0%}{four:>+7.0%}{profiled:>+13.0%}"
 
@@ -216,11 +221,6 @@ class Comparison:
             error = np.std(ratios, ddof=1) / np.sqrt(len(ratios))
             ratio = taken_s(Seen.of(served[SCHEDULE])) / others[best] - 1
             say(f"{'':>10}schedule: {ratio:+.1%} +- {error:.1%} in the {number} of whole texts beside {best}")
-
-
-def _short(number: float) -> str:
-    """Return three digits, and all of them before the point."""
-    return f"{number:.3g}" if number < 100 else f"{number:.0f}"
 
 
 def profiled(reference: Reference, folder: Path) -> tuple[Profile, Reference]:
