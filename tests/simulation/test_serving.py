@@ -24,7 +24,13 @@ from treeopt.simulation.serving import Server, serve
 from treeopt.simulation.settings import ServedSetting, served_settings
 from treeopt.simulation.simulate import Limits, largest_rate, simulate
 from treeopt.simulation.step_seconds import StepSeconds
-from treeopt.simulation.step_tokens import DrawnTokens, ReplayedTokens, step_tokens, tokens_by_context
+from treeopt.simulation.step_tokens import (
+    DrawnTokens,
+    ReplayedTokens,
+    TokensByContext,
+    step_tokens,
+    tokens_by_context,
+)
 from treeopt.trees import TokenTree, chain
 
 P = [[0.7, 0.15], [0.6, 0.2], [0.6, 0.2], [0.5, 0.2]]
@@ -286,6 +292,20 @@ class TestTokens:
             found.add(tuple(came))
 
         assert found == {(4,) * 10, (1,) * 10}
+
+    def test_it_is_as_hard_at_every_context_length(self) -> None:
+        short = [np.full(200, -1), np.zeros(200, np.int64), np.zeros(50, np.int64), np.zeros(200, np.int64)]
+        long = [np.full(400, -1), np.zeros(400, np.int64), np.zeros(400, np.int64), np.zeros(40, np.int64)]
+        source = TokensByContext((64, 192), (ReplayedTokens(AcceptedRanks(short)), ReplayedTokens(AcceptedRanks(long))))
+        noise = np.random.default_rng(0)
+        places = [source.start(noise) for _ in range(100)]
+
+        begun = {tuple(each.text for each in place.others) for place in places}
+        assert begun == {(0, 0), (1, 1), (3, 0), (3, 1), (3, 2)}  # the last does not go on so long
+        hard = next(place for place in places if place.text == 0)
+        for _ in range(12):
+            tokens, hard = source.step(chain(3), hard, noise, 128.0)
+            assert tokens == 1
 
     def test_ranks_are_replayed_where_they_tell_of_every_tree(self) -> None:
         ranks = AcceptedRanks([np.zeros(300, np.int64)] * 2)

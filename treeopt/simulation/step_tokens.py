@@ -31,8 +31,13 @@ class Place(NamedTuple):
 class StepTokens(Protocol):
     """Says what steps give texts."""
 
-    def start(self, noise: np.random.Generator) -> Place:
-        """Return where a new text begins."""
+    def start(self, noise: np.random.Generator, text: int | None = None) -> Place:
+        """Return where a new text begins.
+
+        Args:
+            noise: what is drawn from.
+            text: the measured text that it is to walk, where that is long enough; by default any of them.
+        """
 
     def step(
         self, tree: TokenTree, place: Place, noise: np.random.Generator, context_tokens: float = 0.0
@@ -54,9 +59,10 @@ class ReplayedTokens:
     ranks: AcceptedRanks
     _tokens: dict[TokenTree, tuple[list[int], ...]] = field(default_factory=dict, init=False, repr=False)
 
-    def start(self, noise: np.random.Generator) -> Place:
-        """Return the beginning of some measured text."""
-        return Place(int(noise.choice(self._long_enough)), 0)
+    def start(self, noise: np.random.Generator, text: int | None = None) -> Place:
+        """Return the beginning of a measured text."""
+        known = self._long_enough
+        return Place(text if text in known else int(noise.choice(known)), 0)
 
     def step(
         self, tree: TokenTree, place: Place, noise: np.random.Generator, context_tokens: float = 0.0
@@ -86,9 +92,9 @@ class DrawnTokens:
     model: TokenModel
     _deep: dict[TokenTree, Float64] = field(default_factory=dict, init=False, repr=False)
 
-    def start(self, noise: np.random.Generator) -> Place:
+    def start(self, noise: np.random.Generator, text: int | None = None) -> Place:
         """Return a place that says nothing."""
-        del noise
+        del noise, text
         return Place(0, 0)
 
     def step(
@@ -118,9 +124,11 @@ class TokensByContext:
     contexts: tuple[int, ...]
     parts: tuple[StepTokens, ...]
 
-    def start(self, noise: np.random.Generator) -> Place:
-        """Return where a new text begins at every length."""
-        return Place(0, 0, tuple(part.start(noise) for part in self.parts))
+    def start(self, noise: np.random.Generator, text: int | None = None) -> Place:
+        """Return where a new text begins at every length: in the same measured text, as far as it goes on so long."""
+        first = self.parts[0].start(noise, text)
+        others = (part.start(noise, first.text) for part in self.parts[1:])
+        return Place(first.text, 0, (first, *others))
 
     def step(
         self, tree: TokenTree, place: Place, noise: np.random.Generator, context_tokens: float = 0.0
