@@ -7,6 +7,7 @@ import pytest
 
 from tests.profiler.pretended import FakeClock
 from treeopt.profiler import Journal
+from treeopt.profiler.clock import WarmUp
 from treeopt.profiler.latency.prefill import MOST_ROUNDS, PrefillTimes, prompt_lengths
 from treeopt.profiler.recorder import Recorder
 from treeopt.runtime import Transformer
@@ -73,3 +74,21 @@ def test_what_the_journal_holds_is_not_timed_again(target, draft, clock, tmp_pat
     part = timed(target, draft, FakeClock(lambda: calls.append(1) or 9.0), journal=Journal(path, "x", resume=True))
     assert len(calls) == 3
     assert part.target == replace(whole).target
+
+
+def test_a_prompt_is_read_behind_steps_of_another_text(target, draft, monkeypatch):
+    """As in a server; what is timed behind the same prompt is too fast."""
+    passes, timed_at = [], []
+    for method in ("prefill", "forward"):
+        original = getattr(Transformer, method)
+
+        def noted(self, tokens, *arguments, method=method, original=original, **keywords):
+            passes.append((method, self.name, len(tokens)))
+            return original(self, tokens, *arguments, **keywords)
+
+        monkeypatch.setattr(Transformer, method, noted)
+    clock = FakeClock(lambda: timed_at.append(len(passes) - 1) or 1e-3, WarmUp(first_calls=1, most_lead_calls=2))
+    timed(target, draft, clock, longest=64, rounds=3)
+    assert len(timed_at) == 3 * 2 * 3
+    assert {passes[place][0] for place in timed_at} == {"prefill"}
+    assert {passes[place - 1] for place in timed_at} == {("forward", "large", 1)}
