@@ -6,9 +6,9 @@ The bundled pair is profiled, and llama-server with four slots probed, on this m
 many seconds at each of three rates, plain decoding, fixed trees and the schedule in turn, the same texts for each; what
 the simulation says of these texts stands beside what was seen.  `whole` is from a text's arrival to its last token.
 Rates are shares of what the slowest setting can do, so that all keep up; fixed trees are those that the simulation
-finds the fastest at the lowest and at the highest.  Texts begin as the bundled prompts do, profiled and held out alike,
-each cut to a length at random: the few that are held out would decide what one text in a hundred takes.  What follows +-
-is the standard error over the tenths of a minute in which settings take turns.
+finds the fastest at the lowest and at the highest.  Texts begin as the prompts of tools/held_out_prompts.py do, each cut
+to a length at random; the profile is of the same prompts, because a few dozen others are easier or harder by more than is
+to be told.  What follows +- is the standard error, from shares of the time drawn anew (a bootstrap, Efron 1979, section 2).
 
 A machine that others share changes its speed within minutes.  So the same few texts are decoded beside the profile,
 plainly and with a chain, and before and after each setting's share of a minute as the setting does; what is simulated
@@ -59,8 +59,9 @@ from treeopt.texts.prompts import load_prompts
 PROMPT_TOKENS, NEW_TOKENS = (32, 128), (64, 64)
 SHARES = (0.2, 0.45, 0.7)
 """Of what the slowest setting can do."""
-PARTS = 10
-"""Into which the seconds of a setting are cut, so that drift of the machine hits all settings alike."""
+PART_S = 9.0
+"""Seconds at most that a setting serves before the next has its turn, so that drift of the machine hits all alike."""
+PROMPTS, PROMPT_FILE = 128, "prompts.json"
 DRAWS = 8
 """Simulations of each part: their texts are easier or harder at random."""
 SLOTS, LENGTH = 4, 2
@@ -75,10 +76,13 @@ MEDIAN = COLUMNS.index("whole text, ms")
 """Which of them is the median of whole texts."""
 SHOWN: tuple[Callable[[float], str], ...] = ("{:.0f}".format, "{:.2f}".format, *[milliseconds] * 4)
 """How a number of each column is."""
-TOOL = Path(__file__).resolve().parents[1] / "tools" / "make_gguf.py"
+TOOLS = Path(__file__).resolve().parents[1] / "tools"
 MOST_TEXTS = 8
 """Texts that treeopt's decoder decodes at a time."""
-PROFILE = ("profile", "--batch-sizes", "1,2,4,8", "--context-tokens", "64,192", "--max-tokens", "16")
+PROFILE = (
+    *("profile", "--max-prompts", f"{PROMPTS}", "--positions", f"{96 * PROMPTS}"),
+    *("--batch-sizes", "1,2,4,8", "--context-tokens", "64,192", "--max-tokens", "16"),
+)
 PROFILE_S = 150
 """Of measuring for the profile."""
 ROUNDS, PAUSES = 6, 8
@@ -123,6 +127,8 @@ WHOLE_TEXTS: dict[str, Callable[[Seen], float]] = {
     "mean": lambda seen: seen.whole_mean_s,
 }
 """Seconds of whole texts, by which the schedule stands beside the other settings."""
+REDRAWN = 400
+"""Times that shares of the time are drawn anew for a standard error."""
 
 
 @dataclass(frozen=True)
@@ -183,9 +189,10 @@ class Comparison:
         """Print a line for each rate and setting, and at each rate how the schedule does beside the best fixed setting."""
         columns = "".join(f"{name:>21}" for name in COLUMNS)
         say(f"\n{'texts/s':>8}  {'':<25}{columns}{'machine: 1 text':>17}{'2':>7}{'4':>7}{'as profiled':>13}")
+        count = max(2, round(seconds / PART_S))
         for rate in self.rates():
-            load = Load(rate_per_s=rate, prompt_tokens=PROMPT_TOKENS, new_tokens=NEW_TOKENS, duration_s=seconds / PARTS)
-            parts = [arrivals(replace(load, seed=part)) for part in range(PARTS)]
+            load = Load(rate_per_s=rate, prompt_tokens=PROMPT_TOKENS, new_tokens=NEW_TOKENS, duration_s=seconds / count)
+            parts = [arrivals(replace(load, seed=part)) for part in range(count)]
             served: dict[str, list[Part]] = {each.name: [] for each in self.settings}
             for texts, setting in bar(list(product(parts, self.settings)), f"{rate:.1f} texts/s"):
                 self.server.restart()
@@ -210,30 +217,38 @@ class Comparison:
         return f"{''.join(columns)}{one:>+17.0%}{two:>+7.0%}{four:>+7.0%}{profiled:>+13.0%}"
 
     def _schedule_beside(self, served: dict[str, list[Sequence[ServedText]]]) -> None:
-        """Print how the schedule does beside the best other setting, and the standard error of that over the parts."""
+        """Print how the schedule does beside the best other setting, and the standard error of that."""
         if SCHEDULE not in served:
             return
+        noise = np.random.default_rng(0)
         for number, taken_s in WHOLE_TEXTS.items():
             others = {name: taken_s(Seen.of(parts)) for name, parts in served.items() if name != SCHEDULE}
             best = min(others, key=lambda name: others[name])
-            pairs = zip(served[SCHEDULE], served[best], strict=True)
-            ratios = [taken_s(Seen.of([one])) / taken_s(Seen.of([other])) for one, other in pairs]
-            error = np.std(ratios, ddof=1) / np.sqrt(len(ratios))
-            ratio = taken_s(Seen.of(served[SCHEDULE])) / others[best] - 1
-            say(f"{'':>10}schedule: {ratio:+.1%} +- {error:.1%} in the {number} of whole texts beside {best}")
+            ratios = []
+            for drawn in (
+                [*range(len(served[best]))],
+                *noise.integers(len(served[best]), size=(REDRAWN, len(served[best]))),
+            ):
+                one, other = (taken_s(Seen.of([served[name][part] for part in drawn])) for name in (SCHEDULE, best))
+                ratios.append(one / other)
+            say(
+                f"{'':>10}schedule: {ratios[0] - 1:+.1%} +- {np.std(ratios[1:]):.1%} in the {number} of whole texts "
+                f"beside {best}"
+            )
 
 
 def profiled(reference: Reference, folder: Path) -> tuple[Profile, Reference]:
     """Return a profile of treeopt's decoder, and the reference before and after it."""
     reference.both_s()  # the first texts are slower
     path, before = folder / "profile.yaml", reference.both_s()
-    subprocess.run(
-        [sys.executable, "-m", "treeopt", *PROFILE, "--time-budget", f"{PROFILE_S}s", "-o", path], check=True
-    )
+    command = [sys.executable, "-m", "treeopt", *PROFILE, "--prompts", str(folder / PROMPT_FILE)]
+    subprocess.run([*command, "--time-budget", f"{PROFILE_S}s", "-o", str(path)], check=True)
     return Profile.load(path), reference.beside([before, reference.both_s()])
 
 
-def probed(reference: Reference, client: EngineClient, launch: Launch) -> tuple[Profile, Reference]:
+def probed(
+    reference: Reference, client: EngineClient, launch: Launch, prompts: Sequence[str]
+) -> tuple[Profile, Reference]:
     """Return a profile of an engine, and the reference before, in pauses of the probe and after it.
 
     A probe times steps at the context lengths of its prompts and texts: they are as long as those that arrive.
@@ -241,8 +256,8 @@ def probed(reference: Reference, client: EngineClient, launch: Launch) -> tuple[
     settings = ProbeSettings(
         lengths=(0, LENGTH),
         batch_sizes=(1, 2, SLOTS),
-        prompts=tuple(probe_prompts(load_prompts())),
-        prompts_from="the bundled ones, cut",
+        prompts=tuple(probe_prompts(prompts)),
+        prompts_from=f"{PROMPT_FILE}, cut",
         rounds=ROUNDS,
         max_new_tokens=NEW_TOKENS[1],
     )
@@ -263,11 +278,10 @@ def probed(reference: Reference, client: EngineClient, launch: Launch) -> tuple[
 def decoder_comparison(folder: Path) -> Comparison:
     """Profile the bundled pair, and return the decoder beside what the profile says of it."""
     pair = load_pair()
-    prompts = [pair.tokenizer.encode(text) for text in load_prompts()]
     server = DecoderServer(
         target=pair.target,
         draft=pair.draft,
-        prompts=[each for each in prompts if len(each) >= PROMPT_TOKENS[1]],
+        prompts=long_enough([pair.tokenizer.encode(text) for text in load_prompts(folder / PROMPT_FILE)]),
         temperature=0.0,
         most_texts=MOST_TEXTS,
         longest=PROMPT_TOKENS[1] + NEW_TOKENS[1],
@@ -281,14 +295,19 @@ def decoder_comparison(folder: Path) -> Comparison:
     return replace(found, settings=[plain, *(each for each in fixed if each.name in chosen), schedule])
 
 
-def llama_comparison(server: LlamaServer) -> Comparison:
+def llama_comparison(server: LlamaServer, prompts: Sequence[str]) -> Comparison:
     """Probe llama-server, and return it beside what the profile says of it."""
-    profile, reference = probed(Reference(server, LENGTH), server.client, server.launch)
+    profile, reference = probed(Reference(server, LENGTH), server.client, server.launch, prompts)
     say(probe_summary(profile))
     seconds = StepSeconds(profile, token_model(profile.acceptance()))
     found = served_settings(profile, seconds, PlanRequest())
     settings = [each for each in found[:-1] if each.draft_tokens in (0, LENGTH)]
     return Comparison(server, seconds, settings, SLOTS, reference)
+
+
+def long_enough(prompts: Sequence[list[int]]) -> list[list[int]]:
+    """Return the prompts that can be cut to any length that arrives."""
+    return [each for each in prompts if len(each) >= PROMPT_TOKENS[1]]
 
 
 def probe_prompts(prompts: Sequence[str]) -> list[str]:
@@ -302,7 +321,7 @@ def gguf_models(folder: Path) -> list[str]:
     found = []
     for source in (bundled.TARGET, bundled.DRAFT):
         path = folder / f"{source.name}.gguf"
-        subprocess.run([sys.executable, TOOL, source, "--type", "f16", "-o", path], check=True)
+        subprocess.run([sys.executable, TOOLS / "make_gguf.py", source, "--type", "f16", "-o", path], check=True)
         found.append(str(path))
     return found
 
@@ -314,14 +333,17 @@ def gguf_models(folder: Path) -> list[str]:
 def main(seconds: float, only: str | None, folder: Path | None) -> None:
     """Measure, simulate and serve; print a line for each rate and setting."""
     runs = len(SHARES) * (4 * (only != "llama-server") + 2 * (only != "decoder"))
+    minutes = 6 + runs * (seconds / 60 + 0.06 * max(2, round(seconds / PART_S)))
     print(f"{conditions()}, processors {sorted(os.sched_getaffinity(0))}")
     print(
         f"the bundled pair, temperature 0, prompts of {PROMPT_TOKENS[0]} to {PROMPT_TOKENS[1]} tokens, texts of ",
         end="",
     )
-    print(f"{NEW_TOKENS[0]}; takes about {6 + runs * (seconds / 60 + 0.6):.0f} minutes", flush=True)
+    print(f"{NEW_TOKENS[0]}; takes about {minutes:.0f} minutes", flush=True)
     with TemporaryDirectory() as name:
         folder = folder or Path(name)
+        tool = [sys.executable, str(TOOLS / "held_out_prompts.py"), "--count", f"{PROMPTS}"]
+        subprocess.run([*tool, "--output", str(folder / PROMPT_FILE)], check=True)
         if only != "llama-server":
             found = decoder_comparison(folder)
             say(f"\ntreeopt's decoder, at most {found.most_texts} texts at a time, float32")
@@ -333,15 +355,15 @@ def main(seconds: float, only: str | None, folder: Path | None) -> None:
                 say(f"\nllama-server: not run. {error}")
                 return
             models = gguf_models(folder)
-            prompts = [list(text.encode()) for text in load_prompts()]
+            prompts = load_prompts(folder / PROMPT_FILE)
             launch = Launch(
                 target=models[0], draft=models[1], draft_tokens=0, slots=SLOTS, threads=THREADS, timeout_s=600
             )
             server = LlamaServer(
-                client=client, launch=launch, prompts=[each for each in prompts if len(each) >= PROMPT_TOKENS[1]]
+                client=client, launch=launch, prompts=long_enough([list(text.encode()) for text in prompts])
             )
             with closing(server):
-                found = llama_comparison(server)
+                found = llama_comparison(server, prompts)
                 say(f"\nllama-server ({client.version}), {SLOTS} slots, f16, {THREADS} thread, chains of {LENGTH}")
                 found.race(seconds)
 
