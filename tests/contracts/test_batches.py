@@ -1,13 +1,17 @@
 """What every drafter keeps when several texts are decoded at a time: each text is the one that it is alone."""
 
+from itertools import chain
+
 import pytest
+import torch
 
 from tests.contracts.drafters import CASES, independent
 from tests.support.arriving import Scripted
 from tests.support.decoded import PROMPT
-from treeopt.errors import TextsError
+from treeopt.errors import TextsError, TreeoptWarning
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import TextRequest
+from treeopt.runtime.models import ragged_attention
 
 every_drafter = pytest.mark.parametrize("name", CASES)
 PROMPTS = [PROMPT, [1], PROMPT[:3] * 4, PROMPT * 3, [4, 5], [7, 8, 9] * 5]
@@ -45,6 +49,16 @@ def together(decoder, wanted, batch_size=3):
     return texts
 
 
+def steps_of(decoder, wanted, batch_size, *, spoil=lambda: None):
+    """Return the tokens of every step of each text; `spoil` is called after the first."""
+    found = [[] for _ in wanted]
+    for step in decoder.steps_of_all(wanted, batch_size=batch_size):
+        found[step.text].append(step.tokens)
+        spoil()
+        spoil = lambda: None
+    return found
+
+
 @every_drafter
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_texts_that_join_and_leave_are_those_decoded_alone(target, draft, name, temperature):
@@ -61,16 +75,31 @@ def test_texts_that_join_and_leave_are_those_decoded_alone(target, draft, name, 
 def test_steps_accept_what_those_of_a_text_alone_do(target, draft, name, temperature):
     decoder = decoder_of(name, target, draft, temperature=temperature)
 
-    def steps(wanted, batch_size):
-        found = [[] for _ in wanted]
-        for step in decoder.steps_of_all(wanted, batch_size=batch_size):
-            found[step.text].append(step.tokens)
-        return found
-
-    expected = [steps([each], 1)[0] for each in requests()]
+    expected = [steps_of(decoder, [each], 1)[0] for each in requests()]
     assert any(len(tokens) > 1 for text in expected for tokens in text) or name == "plain"
     for size in (3, 8):
-        assert steps(requests(), size) == expected
+        assert steps_of(decoder, requests(), size) == expected
+
+
+@pytest.mark.parametrize("name", ["static tree", "dynamic tree", "best first", "eagle", "eagle, dynamic"])
+def test_a_draft_that_is_not_finite_does_not_reach_the_text_that_comes_next(target, name, monkeypatch):
+    """The first text is the longest, so that slots are hidden behind the third, in the place of the second."""
+    monkeypatch.setattr(ragged_attention, "MOST_PADDING", 100.0)
+    decoder = decoder_of(name, target, target)  # a draft of more than one layer, which keeps what it made of NaN
+    wanted = [TextRequest(PROMPT * 3, 50), TextRequest(PROMPT * 2, 9), TextRequest([4, 5, 6], 20)]
+    alone = [steps_of(decoder, [each], 1)[0] for each in wanted]
+    assert max(map(len, alone[2])) > 1
+
+    def spoil():
+        _, (_, second) = sorted(getattr(decoder._drafter, "_static", decoder._drafter)._texts._taken.items())
+        with torch.inference_mode():
+            second[1].draft.cache.layers[0][1][:, :, 0] = torch.nan
+
+    with pytest.warns(TreeoptWarning, match="finite"):
+        found = steps_of(decoder, wanted, 2, spoil=spoil)
+    assert found[::2] == alone[::2]
+    assert max(map(len, found[1][1:])) == 1
+    assert [*chain.from_iterable(found[1])] == [*chain.from_iterable(alone[1])]
 
 
 @every_drafter

@@ -244,6 +244,23 @@ class TestErrors:
         assert "logits are finite" in errors[1]
         assert [text for number, text in enumerate(found) if number != 1] == expected[:1] + expected[2:]
 
+    def test_nor_does_it_reach_the_text_that_comes_next(self, pair, monkeypatch):
+        """The first text is the longest, so that slots are hidden behind the third, in the place of the second."""
+        monkeypatch.setattr(ragged_attention, "MOST_PADDING", 100.0)
+        decoder = Decoder(*pair, TREE, temperature=0.0)
+        prompts, counts = [PROMPT * 3, PROMPT * 2, [1, 2]], [40, 30, 12]
+        expected = one_by_one(decoder, prompts, counts)
+        requests = [TextRequest(prompt, count) for prompt, count in zip(prompts, counts, strict=True)]
+        found, errors = [[] for _ in prompts], []
+        for number, step in enumerate(decoder.steps_of_all(requests, batch_size=2)):
+            found[step.text] += step.tokens
+            errors += [step.text] * (step.error is not None)
+            if number == 0:
+                with torch.inference_mode():
+                    decoder._target_texts[decoder._texts - 1].cache.layers[0][1][:, :, 0] = torch.nan
+        assert errors == [1]
+        assert found[::2] == expected[::2]
+
     def test_what_fits_no_text_is_said_before_anything_runs(self, pair):
         decoder = Decoder(*pair, TREE, temperature=0.0)
         for options, message in (

@@ -28,6 +28,14 @@ class _Text:
 
     draft: TextDraft
     fed: list[int] = field(default_factory=list)
+    finite: bool = True
+    """Whether all distributions in this step are."""
+
+    def accept(self, step: Step) -> None:
+        """Move on to a new root, and forget what is not finite behind the text."""
+        self.draft.accept(step, self.fed)
+        if not self.finite:
+            self.draft.passes.clean()
 
 
 class ExpandingDrafter:
@@ -76,8 +84,7 @@ class ExpandingDrafter:
     def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
         """See `Drafter`."""
         for text, step in zip(texts, steps, strict=True):
-            at = self._texts[text]
-            at.draft.accept(step, at.fed)
+            self._texts[text].accept(step)
 
     def end(self, text: int) -> None:
         """See `Drafter`."""
@@ -100,9 +107,9 @@ class ExpandingDrafter:
 
     def _proposal(self, at: _Text, expanded: Expanded | None) -> Proposal:
         if expanded is None:
-            at.fed = [0]
+            at.fed, at.finite = [0], True
             return Proposal(ROOT_ALONE, torch.tensor([at.draft.root]))
-        at.fed = expanded.fed
+        at.fed, at.finite = expanded.fed, expanded.finite
         return Proposal(
             expanded.tree, expanded.tokens, scores=None if expanded.finite else Scores.missing(self._model.name)
         )

@@ -39,7 +39,7 @@ class KVCache(TextLengths):
         self.layers: list[tuple[Tensor, Tensor]] = list(zip(store[0], store[1], strict=True))
         """One (keys, values) pair a layer, each (batch, key_value_heads, capacity, head_size)."""
         self.rotations = rotations  # held here, because a captured graph reads them where they lie
-        self.whole = self if whole is None else whole
+        self._whole = whole
         self.place = place
 
     @classmethod
@@ -50,6 +50,11 @@ class KVCache(TextLengths):
         shape = (2, config.layers, batch_size, config.key_value_heads, capacity, config.head_size)
         reachable = min(capacity, 2 * config.max_positions)  # a tree may be as deep as its text is long
         return cls(torch.zeros(shape, dtype=dtype, device=rotations.device), rotations.up_to(reachable))
+
+    @property
+    def whole(self) -> "KVCache":
+        """The cache that this one is a part of, or itself: which it does not hold, so that its memory is freed at once."""
+        return self if self._whole is None else self._whole
 
     def texts(self) -> list["KVCache"]:
         """Return a cache for each text alone; they lie side by side in the memory of this one."""
@@ -74,7 +79,6 @@ class KVCache(TextLengths):
                     entries[:, :, :, length + place] = entries[:, :, :, length + node]
 
     @torch.inference_mode()
-    def wipe(self) -> None:
-        """Set what stands behind the committed tokens to 0, where a pass left something that is not finite."""
+    def _wipe(self) -> None:
         for text, length in enumerate(self.lengths):
             self._store[:, :, text, :, length:] = 0

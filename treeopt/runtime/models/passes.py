@@ -157,4 +157,5 @@ class TreePasses:
         return TreePass(self.model, self.cache, nodes, capacity=self.cache.length, wants=self.wants)
 
     def clean(self) -> None:
-        """See `Passes`; here nothing is to do, because a pass sees no slot that was not fed in its step."""
+        """See `Passes`."""
+        self.cache.wipe()

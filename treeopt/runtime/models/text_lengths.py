@@ -1,4 +1,4 @@
-"""How many tokens of each text a cache holds."""
+"""How many tokens of each text a cache holds, and whether something in it was not finite."""
 
 from collections.abc import Sequence
 
@@ -6,9 +6,10 @@ from treeopt.errors import InvalidValueError
 
 
 class TextLengths:
-    """The part that all caches share: a length per text.
+    """The part that all caches share: a length per text, and slots that are wiped where a pass left NaN or infinity.
 
-    Passes feed tokens to all texts of a cache at once, behind one length that all of them have.
+    Passes feed tokens to all texts of a cache at once, behind one length that all of them have.  Where they attend to
+    slots that a mask hides, NaN there would be NaN in all of them, whatever its weight.
 
     Args:
         texts: how many there are.
@@ -17,6 +18,7 @@ class TextLengths:
     def __init__(self, texts: int) -> None:
         self.lengths = [0] * texts
         """Committed tokens of each text."""
+        self._finite = True
 
     @property
     def length(self) -> int:
@@ -42,5 +44,20 @@ class TextLengths:
             self.keep(text, path)
 
     def clear(self) -> None:
-        """Forget every token."""
+        """Forget every token, and where something was not finite, all entries."""
         self.length = 0
+        if not self._finite:
+            self._wipe()
+            self._finite = True
+
+    def wipe(self) -> None:
+        """Set what stands behind the committed tokens to 0, because a pass left something that is not finite.
+
+        What is committed may not be finite either; it is wiped when the cache is cleared.
+        """
+        self._wipe()
+        self._finite = False
+
+    def _wipe(self) -> None:
+        """Set what stands behind the committed tokens to 0."""
+        raise NotImplementedError

@@ -122,4 +122,5 @@ class EaglePasses:
         return NodesPass(self.head, self.cache, self.feedback, nodes, self.cache.length)
 
     def clean(self) -> None:
-        """See `Passes`; here nothing is to do, because a pass sees no slot that was not fed in its step."""
+        """See `Passes`."""
+        self.cache.wipe()

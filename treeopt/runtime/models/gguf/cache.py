@@ -69,7 +69,7 @@ class GGUFCache(TextLengths):
         self._reset(len(self.lengths))
         self.lengths[:] = [0] * len(self.lengths)
 
-    def wipe(self) -> None:
+    def _wipe(self) -> None:
         """Do nothing: what stands behind the committed tokens belongs to no sequence, and is not seen."""
 
     def _reset(self, texts: int) -> None:

@@ -99,8 +99,7 @@ class AdapterCache(TextLengths, Cache):
         self.lengths[text] += len(path)
 
     @torch.inference_mode()
-    def wipe(self) -> None:
-        """Set what stands behind the committed tokens to 0, where a pass left something that is not finite."""
+    def _wipe(self) -> None:
         for layer in self._slots:
             for text, length in enumerate(self.lengths):
                 layer.wipe(text, length)
