@@ -117,7 +117,7 @@ def run(asked: RunOptions) -> None:
     warn_of_tree(asked.tree, planned.provenance, identity_here(models))
     if schedule is not None and asked.prompt is not None:
         planned = replace(planned, tree=schedule.tree(1))
-    batch_size = asked.several.batch_size if asked.prompt is None else 1
+    batch_size = asked.several.texts
     with (
         adapting(asked.adapt, models, planned, batch_size=batch_size) as steering,
         asked.learning.observer(models, planned) as learner,
@@ -198,10 +198,17 @@ def _decoder(
 ) -> "Decoder":
     from treeopt.methods.make_drafter import planned_decoder
     from treeopt.profiler.decoding import Decoding
+    from treeopt.profiler.latency.passes import graphs_of
 
     loaded = load_drafter_of(asked.tree, planned, models, capacity=text_tokens)
     how = asked.how
-    decoding = Decoding(rule=rule, sampling=how.sampling, draft_sampling=how.draft_sampling, lossy=asked.lossy)
+    decoding = Decoding(
+        rule=rule,
+        sampling=how.sampling,
+        draft_sampling=how.draft_sampling,
+        lossy=asked.lossy,
+        cuda_graphs=graphs_of(asked.several.texts, None),
+    )
     return planned_decoder(
         models,
         planned,

@@ -81,6 +81,11 @@ class SeveralOptions:
         """Where the texts of an unfinished run are kept; None where the output is a stream."""
         return None if is_stream(self.path) else journal_path(self.path)
 
+    @property
+    def texts(self) -> int:
+        """Those that are decoded at a time."""
+        return 1 if self.prompts is None else self.batch_size
+
     def check(self, *, prompt: str | None) -> None:
         """Raise click.UsageError for options that do not fit together."""
         if (prompt is None) == (self.prompts is None):

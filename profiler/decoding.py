@@ -19,6 +19,8 @@ class Decoding:
     """The draft's own; None for the target's temperature and all tokens."""
     lossy: bool = False
     """Whether rules are allowed that change the text's distribution."""
+    cuda_graphs: bool | None = None
+    """Whether passes are captured; None captures them on a CUDA device. Texts share no pass that is captured."""
 
     def decoder(
         self,
@@ -41,5 +43,6 @@ class Decoding:
             lossy=self.lossy,
             seed=seed,
             max_text_tokens=text_tokens,
+            cuda_graphs=self.cuda_graphs,
             on_step=on_step,
         )

@@ -56,7 +56,7 @@ def given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
         def __init__(self, *_: object, **named: object) -> None:
             seen.update(named)
 
-        steps = staticmethod(stop_there)
+        steps = steps_of_all = staticmethod(stop_there)
 
     for module in ("treeopt.profiler.bench.compare", "treeopt.methods.make_drafter"):
         monkeypatch.setattr(import_module(module), "bench_trees", stop_there)
@@ -98,3 +98,14 @@ def test_run_samples_as_it_is_asked_to(given: dict):
     expected = {"rule": "traversal", "sampling": Sampling(0.6, 0.8, 4), "seed": 3}
     assert {name: given[name] for name in expected} == expected
     assert given["draft_sampling"] == Sampling(0.9, 1.0, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "graphs"),
+    [(("--prompt", "ab"), None), (("--batch-size", 1), None), (("--batch-size", 2), False), ((), False)],
+)
+def test_run_captures_no_graphs_of_texts_that_share_passes(given: dict, options: tuple, graphs: bool | None):
+    """A graph is captured over one text's cache, and texts would be run in turn."""
+    Path("prompts.txt").write_text("ab")
+    ends("run", "tree.json", *(options if "--prompt" in options else ("--prompts", "prompts.txt", *options)))
+    assert given["cuda_graphs"] is graphs

@@ -118,6 +118,7 @@ def planned_decoder(
         lossy=decoding.lossy,
         seed=seed,
         max_text_tokens=loaded.capacity,
+        cuda_graphs=decoding.cuda_graphs,
         on_step=on_step,
     )
 
