@@ -2,6 +2,7 @@
 
     python benchmarks/batches.py
     python benchmarks/batches.py --heads --batch-sizes 1,8
+    python benchmarks/batches.py --adapter --batch-sizes 1,8
     python benchmarks/batches.py --device cuda --dtype bfloat16 --shape 1b --draft-shape 68m
 
 At each temperature and batch size the static trees below are raced on the first prompts; plain decoding, the fastest of
@@ -13,6 +14,7 @@ by token, those decoded alone with the same seed.  At temperature 0 it is told o
 a near-tie of the two largest logits.
 
 With `--heads` the heads that ship with the bundled target decode too; their passes count as `rest`, which is not told.
+With `--adapter` transformers run both models, as they do all that treeopt does not run itself.
 With `--shape`, models have random weights, and texts random prompts: then nothing is accepted, and what a batch takes
 and whether texts are equal is all that is seen.
 """
@@ -40,6 +42,7 @@ from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, load_eagle
 from treeopt.runtime.drafters.medusa import MedusaDrafter, load_medusa
 from treeopt.runtime.drafters.redrafter import RedrafterDrafter, load_redrafter
+from treeopt.runtime.models.hf import load_adapter
 from treeopt.runtime.models.pair import load_pair
 from treeopt.texts.prompts import load_prompts
 from treeopt.trees import TokenTree, chain, level_widths
@@ -101,12 +104,12 @@ class Run:
 
 
 @contextmanager
-def passes_timed() -> Iterator[dict[str, float]]:
-    """Collect the seconds of model passes by method while the block runs."""
+def passes_timed(model: type) -> Iterator[dict[str, float]]:
+    """Collect the seconds of passes of a kind of model by method while the block runs."""
     seconds = dict.fromkeys((*STEP_PASSES, "prefill"), 0.0)
 
     def timed(name: str) -> Any:
-        method = getattr(Transformer, name)
+        method = getattr(model, name)
 
         def run(*arguments: Any, **keywords: Any) -> Any:
             start_s = time.perf_counter()
@@ -116,7 +119,7 @@ def passes_timed() -> Iterator[dict[str, float]]:
 
         return run
 
-    with patch.multiple(Transformer, **{name: timed(name) for name in seconds}):
+    with patch.multiple(model, **{name: timed(name) for name in seconds if hasattr(model, name)}):
         yield seconds
 
 
@@ -163,7 +166,7 @@ class Setup:
             pass  # makes the caches, and compiles what is compiled
         texts: list[list[int]] = [[] for _ in requests]
         self.wait()
-        with passes_timed() as passes_s:
+        with passes_timed(type(self.target)) as passes_s:
             start_s = time.perf_counter()
             for step in decoder.steps_of_all(requests, batch_size=size):
                 texts[step.text] += step.tokens
@@ -262,15 +265,21 @@ class Comparison:
         return found
 
 
-def bundled_setup(count: int, max_new_tokens: int, dtype: str, device: str) -> Setup:
-    """Return the bundled pair with its prompts."""
+def bundled_setup(count: int, max_new_tokens: int, dtype: str, device: str, *, adapter: bool) -> Setup:
+    """Return the bundled pair with its prompts, run by treeopt or by transformers."""
     pair = load_pair(dtype=dtype, device=device)
+    target: Any = pair.target
+    draft: Any = pair.draft
+    if adapter:
+        target, draft = (
+            load_adapter(folder, dtype=pair.target.dtype, device=device) for folder in (bundle.TARGET, bundle.DRAFT)
+        )
     load: Any = transformers.AutoModelForCausalLM.from_pretrained  # its own types refuse their own models
     theirs = load(bundle.TARGET, dtype=pair.target.dtype).eval().to(device)
     bundled = [pair.tokenizer.encode(text) for text in load_prompts()]
     halves = [prompt[len(prompt) // 2 :] for prompt in bundled]
     prompts = list(islice(cycle([*bundled, *halves]), count))  # taken again, with other seeds, where they are too few
-    return Setup(pair.target, pair.draft, theirs, prompts, max_new_tokens)
+    return Setup(target, draft, theirs, prompts, max_new_tokens)
 
 
 def random_setup(shapes: tuple[str, str], count: int, max_new_tokens: int, dtype: str, device: str) -> Setup:
@@ -312,6 +321,7 @@ def random_setup(shapes: tuple[str, str], count: int, max_new_tokens: int, dtype
 @click.option("--shape", help="Of a target with random weights (tools/gallery_shapes.py); by default the bundled pair.")
 @click.option("--draft-shape", default="30m", show_default=True, help="Of its draft model.")
 @click.option("--heads", is_flag=True, help="Those of the bundled target decode too.")
+@click.option("--adapter", is_flag=True, help="transformers run the bundled pair.")
 def main(
     count: int,
     max_new_tokens: int,
@@ -322,16 +332,23 @@ def main(
     shape: str | None,
     draft_shape: str,
     heads: bool,
+    adapter: bool,
 ) -> None:
     """Decode the same prompts at every temperature and batch size, and print a line for each way of decoding."""
     if heads and shape is not None:
         raise click.UsageError("--heads: expected the bundled pair, whose they are. Got --shape: leave one out.")
+    if adapter and (heads or shape is not None):
+        raise click.UsageError(
+            "--adapter: expected the bundled pair alone. Got --heads or --shape with it: leave it out."
+        )
     torch.manual_seed(0)
     transformers.utils.logging.set_verbosity_error()
     options = (count, max_new_tokens, dtype, device)
-    setup = bundled_setup(*options) if shape is None else random_setup((shape, draft_shape), *options)
+    if shape is None:
+        setup, what = bundled_setup(*options, adapter=adapter), "the bundled pair" + " by transformers" * adapter
+    else:
+        setup, what = random_setup((shape, draft_shape), *options), f"random weights, {shape} and {draft_shape}"
     lengths = [len(prompt) for prompt in setup.prompts]
-    what = "the bundled pair" if shape is None else f"random weights, {shape} and {draft_shape}"
     print(
         f"{conditions()}\ntransformers {transformers.__version__}; {what}, {dtype} on {device}; {len(lengths)} prompts "
         f"of {min(lengths)} to {max(lengths)} tokens, {max_new_tokens} new tokens each"

@@ -154,7 +154,7 @@ class TestModels:
         model = load_adapter(make_checkpoint(seed=1))
         cache = model.new_cache(50)
         model.prefill(torch.tensor(PROMPT), cache)
-        assert model.cache_bytes(50) == sum(store.nbytes for layer in cache._slots for store in layer._stores)
+        assert model.cache_bytes(50) == sum(entries.nbytes for entries in cache.stores.entries(0))
 
     def test_one_that_does_not_say_counts_nothing(self):
         assert memory.cache_bytes(Table.random(0, 4), 10) == memory.pass_bytes(Table.random(0, 4), 10) == 0

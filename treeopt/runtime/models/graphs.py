@@ -18,7 +18,7 @@ from torch import Tensor
 
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.models.mask import static_mask
-from treeopt.runtime.models.model import NOTHING, LanguageModel, Output, States, StaticModel, TextCache, Wants
+from treeopt.runtime.models.model import NOTHING, LanguageModel, Output, StaticModel, TextCache, Wants
 from treeopt.runtime.models.passes import Pass, Passes, PassNodes, TreePass, TreePasses
 
 FIRST_EXTENT = 256
@@ -213,10 +213,7 @@ def _tensors(output: Output) -> list[Tensor]:
 
 def _copied(output: Output) -> Output:
     states = output.states
-    if states is not None:
-        last = None if states.last is None else states.last.clone()
-        states = States(tuple(each.clone() for each in states.boundaries), last)
-    return Output(output.logits.clone(), states)
+    return Output(output.logits.clone(), None if states is None else states.mapped(torch.clone))
 
 
 def extents(capacity: int) -> list[int]:

@@ -1,6 +1,6 @@
 """What decoding and measuring need of a model: the built-in transformer offers it, and so does transformers' adapter."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
 
 import torch
@@ -43,8 +43,12 @@ class States(NamedTuple):
 
     def rows(self, rows: "slice | Tensor") -> "States":
         """Return those of some tokens of a text, in memory of their own."""
-        last = None if self.last is None else self.last[rows].clone()
-        return States(tuple(each[rows].clone() for each in self.boundaries), last)
+        return self.mapped(lambda states: states[rows].clone())
+
+    def mapped(self, function: Callable[[Tensor], Tensor]) -> "States":
+        """Return what a function makes of them."""
+        last = None if self.last is None else function(self.last)
+        return States(tuple(function(each) for each in self.boundaries), last)
 
     def split(self, sizes: Sequence[int]) -> list["States"]:
         """Return those of the first tokens, of the next, and so on."""
@@ -130,7 +134,7 @@ class TextCache(Protocol):
         """Commit the tree nodes of a text at the offsets `path` from its length, rising from 0, and drop the others."""
 
     def wipe(self) -> None:
-        """Set what stands behind the committed tokens to 0, where a pass left something that is not finite."""
+        """Set what stands behind the committed tokens to 0, because a pass left something that is not finite."""
 
     def clear(self) -> None:
         """Forget every token."""

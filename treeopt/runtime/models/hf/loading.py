@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treeopt.errors import InvalidValueError, TreeoptError
+from treeopt.runtime.models.hf.ragged_check import shares_passes
 from treeopt.runtime.models.hf.tree_check import EXACT, ROUNDED, check_tree_mask
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def load_adapter(
 ) -> "AdapterModel":
     """Return the model of a folder in Hugging Face layout, or of a name on the hub, checked with a small tree.
 
+    It is a `RaggedAdapter` where one pass over several texts, tried as well, gives what a pass over each does.
+
     Args:
         folder: the folder, or the name.
         dtype: what the weights are cast to; a quantised checkpoint keeps its own.
@@ -61,11 +64,13 @@ def load_adapter(
         except Exception as error:  # whatever transformers, accelerate and quantisers raise
             raise TreeoptError(f"{folder}: {_one_line(error)}") from error
         from treeopt.runtime.models.hf.model import AdapterModel
+        from treeopt.runtime.models.hf.ragged import RaggedAdapter
 
-        adapter = AdapterModel(model, name=name)
+        adapter = RaggedAdapter(model, name=name)
         exact = adapter.dtype in (torch.float32, torch.float64) and not quantised
-        check_tree_mask(adapter, tolerance=EXACT if exact else ROUNDED)
-    return adapter
+        tolerance = EXACT if exact else ROUNDED
+        check_tree_mask(adapter, tolerance=tolerance)
+        return adapter if shares_passes(adapter, tolerance=tolerance) else AdapterModel(model, name=name)
 
 
 def _load(source: str, local: bool, dtype: torch.dtype, where: dict[str, Any]) -> tuple[Any, bool]:

@@ -77,7 +77,7 @@ class AdapterModel:
         if not found:
             return None
         if not wants.whole_text:
-            found = [States(tuple(each[:, -1:] for each in found[-1].boundaries), _last_row(found[-1].last))]
+            found = [found[-1].mapped(lambda states: states[:, -1:])]
         return _shaped(_concatenated(found), tokens)
 
     @torch.inference_mode()
@@ -142,10 +142,6 @@ class AdapterModel:
         return States(tuple(found[boundary].to(self.device) for boundary in wants.boundaries), last)
 
 
-def _last_row(states: Tensor | None) -> Tensor | None:
-    return None if states is None else states[:, -1:]
-
-
 def _concatenated(parts: list[States]) -> States:
     """Return the states of the parts of a text, one after the other."""
     last = [part.last for part in parts if part.last is not None]
@@ -155,9 +151,7 @@ def _concatenated(parts: list[States]) -> States:
 
 def _shaped(states: States, tokens: Tensor) -> States:
     """Return states (batch, n, hidden) with the leading shape of the tokens: no batch where there is one text."""
-    if tokens.ndim > 1:
-        return states
-    return States(tuple(each[0] for each in states.boundaries), None if states.last is None else states.last[0])
+    return states if tokens.ndim > 1 else states.mapped(lambda each: each[0])
 
 
 def _input_device(model: Any) -> torch.device:

@@ -54,14 +54,14 @@ def check_tree_mask(model: CheckedModel, *, tolerance: float) -> float:
             f"{model.name}: cannot tell whether it takes a tree mask: its logits depend on the last token only. "
             "Expected a trained model."
         )
-    difference = max(_rms(_difference(*pair)) for pair in zip(passes, references, strict=True)) / effect
-    if not difference <= tolerance:  # NaN is refused too
+    largest = max(rms(difference(*pair)) for pair in zip(passes, references, strict=True)) / effect
+    if not largest <= tolerance:  # NaN is refused too
         raise TreeoptError(
             f"{model.name}: cannot take a tree mask: a tree pass differs from path-by-path passes by "
-            f"{100 * difference:.1f} % of what a token's parent changes. Expected at most {100 * tolerance:g} %. "
+            f"{100 * largest:.1f} % of what a token's parent changes. Expected at most {100 * tolerance:g} %. "
             f"{ADVICE}"
         )
-    return difference
+    return largest
 
 
 @torch.inference_mode()
@@ -121,14 +121,15 @@ def _references(model: CheckedModel, *texts_and_nodes: list[int]) -> list[Tensor
 def _effects(reference: Tensor) -> tuple[float, float]:
     """Return how much logits (n, V) differ below different parents after equal tokens, and between different tokens."""
     below = reference[4:].view(2, 3, 2, -1)  # depth, first ancestor, rank
-    contexts, tokens = _difference(below[:, 1:], below[:, :-1]), _difference(below[:, :, 1:], below[:, :, :-1])
-    return _rms(contexts), _rms(tokens)
+    contexts, tokens = difference(below[:, 1:], below[:, :-1]), difference(below[:, :, 1:], below[:, :, :-1])
+    return rms(contexts), rms(tokens)
 
 
-def _difference(these: Tensor, those: Tensor) -> Tensor:
+def difference(these: Tensor, those: Tensor) -> Tensor:
     """Return the difference, 0 where both are the same infinity, as for tokens that a model never says."""
     return (these - those).where(these != those, 0)
 
 
-def _rms(values: Tensor) -> float:
+def rms(values: Tensor) -> float:
+    """Return the root mean square."""
     return float(values.double().square().mean().sqrt())

@@ -1,0 +1,42 @@
+"""Whether a model computes in one pass over several texts what it computes for each alone: tried once, when it is loaded."""
+
+import torch
+from torch import Tensor
+
+from treeopt.runtime.models.hf.tree_check import TREE, difference, rms
+from treeopt.runtime.models.model import RaggedModel
+from treeopt.runtime.models.passes import PassNodes, TreePass
+from treeopt.trees import chain
+
+TEXTS = ((8, TREE), (3, chain(0)), (0, chain(2)))
+"""Committed tokens of each text, and the tree behind it."""
+
+
+def shares_passes(model: RaggedModel, *, tolerance: float) -> bool:
+    """Return whether one pass over texts of unlike lengths and trees gives the logits of a pass over each.
+
+    The difference (root mean square) may in each text be `tolerance` times as much as the logits after one token differ
+    behind the two longest, which is what has to be kept apart.  A model that raises anything shares none.
+    """
+    try:
+        together, alone = _logits(model)
+    except Exception:  # noqa: BLE001, whatever an unknown model may raise
+        return False
+    effect = rms(difference(alone[0][0], alone[1][0]))
+    return all(rms(difference(*each)) <= tolerance * effect for each in zip(together, alone, strict=True))  # NaN is not
+
+
+@torch.inference_mode()
+def _logits(model: RaggedModel) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the logits (n, V) after the nodes of each text, from one pass and from one for each."""
+    most = max(tree.nodes for _, tree in TEXTS)
+    noise, vocabulary = torch.Generator().manual_seed(1), model.config.vocabulary
+    caches = model.new_caches(max(length for length, _ in TEXTS) + most, len(TEXTS))
+    nodes = torch.randint(vocabulary, (most,), generator=noise).to(model.device)
+    passes, alone = [], []
+    for (length, tree), cache in zip(TEXTS, caches, strict=True):
+        model.prefill(torch.randint(vocabulary, (length,), generator=noise).to(model.device), cache)
+        passes.append(TreePass(model, cache, PassNodes.whole(tree), capacity=length))
+        alone.append(passes[-1](nodes[: tree.nodes]).logits.float())
+    rows = [run.rows(nodes[: tree.nodes]) for run, (_, tree) in zip(passes, TEXTS, strict=True)]
+    return [output.logits.float() for output in model.forward_ragged(rows)], alone
