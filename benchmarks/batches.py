@@ -2,7 +2,7 @@
 
     python benchmarks/batches.py
     python benchmarks/batches.py --heads --batch-sizes 1,8
-    python benchmarks/batches.py --adapter --batch-sizes 1,8
+    python benchmarks/batches.py --runner transformers --batch-sizes 1,8
     python benchmarks/batches.py --device cuda --dtype bfloat16 --shape 1b --draft-shape 68m
 
 At each temperature and batch size the static trees below are raced on the first prompts; plain decoding, the fastest of
@@ -14,7 +14,8 @@ by token, those decoded alone with the same seed.  At temperature 0 it is told o
 a near-tie of the two largest logits.
 
 With `--heads` the heads that ship with the bundled target decode too; their passes count as `rest`, which is not told.
-With `--adapter` transformers run both models, as they do all that treeopt does not run itself.
+With `--runner transformers` these run both models, as all that treeopt does not run itself; `llama.cpp` runs them from
+GGUF files of float32.
 With `--shape`, models have random weights, and texts random prompts: then nothing is accepted, and what a batch takes
 and whether texts are equal is all that is seen.
 """
@@ -26,6 +27,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle, islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
@@ -42,8 +44,9 @@ from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, load_eagle
 from treeopt.runtime.drafters.medusa import MedusaDrafter, load_medusa
 from treeopt.runtime.drafters.redrafter import RedrafterDrafter, load_redrafter
+from treeopt.runtime.models.gguf import load_gguf
 from treeopt.runtime.models.hf import load_adapter
-from treeopt.runtime.models.pair import load_pair
+from treeopt.runtime.models.pair import ModelPair, load_pair
 from treeopt.texts.prompts import load_prompts
 from treeopt.trees import TokenTree, chain, level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
@@ -77,6 +80,7 @@ FEW_PROMPTS = 16
 RANDOM_LENGTHS = range(100, 356, 4)
 """Tokens of random prompts."""
 STEP_PASSES = ("forward", "forward_ragged")
+RUNNERS = TREEOPT, TRANSFORMERS, _ = "treeopt", "transformers", "llama.cpp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,15 +269,29 @@ class Comparison:
         return found
 
 
-def bundled_setup(count: int, max_new_tokens: int, dtype: str, device: str, *, adapter: bool) -> Setup:
-    """Return the bundled pair with its prompts, run by treeopt or by transformers."""
+def run_by(runner: str, pair: ModelPair) -> tuple[Any, Any]:
+    """Return the models of the bundled pair as something else runs them."""
+    folders = bundle.TARGET, bundle.DRAFT
+    if runner == TREEOPT:
+        return pair.target, pair.draft
+    if runner == TRANSFORMERS:
+        options: Any = {"dtype": pair.target.dtype, "device": pair.target.device}
+        target, draft = (load_adapter(folder, **options) for folder in folders)
+        return target, draft
+    sys.path.append(str(ROOT / "tools"))
+    from make_gguf import make_gguf
+
+    with TemporaryDirectory() as name:
+        files = [Path(name) / f"{folder.name}.gguf" for folder in folders]
+        for folder, file in zip(folders, files, strict=True):
+            make_gguf(folder, file, "f32")
+        return load_gguf(files[0]), load_gguf(files[1])
+
+
+def bundled_setup(count: int, max_new_tokens: int, dtype: str, device: str, runner: str) -> Setup:
+    """Return the bundled pair with its prompts."""
     pair = load_pair(dtype=dtype, device=device)
-    target: Any = pair.target
-    draft: Any = pair.draft
-    if adapter:
-        target, draft = (
-            load_adapter(folder, dtype=pair.target.dtype, device=device) for folder in (bundle.TARGET, bundle.DRAFT)
-        )
+    target, draft = run_by(runner, pair)
     load: Any = transformers.AutoModelForCausalLM.from_pretrained  # its own types refuse their own models
     theirs = load(bundle.TARGET, dtype=pair.target.dtype).eval().to(device)
     bundled = [pair.tokenizer.encode(text) for text in load_prompts()]
@@ -321,7 +339,7 @@ def random_setup(shapes: tuple[str, str], count: int, max_new_tokens: int, dtype
 @click.option("--shape", help="Of a target with random weights (tools/gallery_shapes.py); by default the bundled pair.")
 @click.option("--draft-shape", default="30m", show_default=True, help="Of its draft model.")
 @click.option("--heads", is_flag=True, help="Those of the bundled target decode too.")
-@click.option("--adapter", is_flag=True, help="transformers run the bundled pair.")
+@click.option("--runner", type=click.Choice(RUNNERS), default=TREEOPT, show_default=True, help="Of the bundled pair.")
 def main(
     count: int,
     max_new_tokens: int,
@@ -332,20 +350,20 @@ def main(
     shape: str | None,
     draft_shape: str,
     heads: bool,
-    adapter: bool,
+    runner: str,
 ) -> None:
     """Decode the same prompts at every temperature and batch size, and print a line for each way of decoding."""
     if heads and shape is not None:
         raise click.UsageError("--heads: expected the bundled pair, whose they are. Got --shape: leave one out.")
-    if adapter and (heads or shape is not None):
+    if runner != TREEOPT and (heads or shape is not None):
         raise click.UsageError(
-            "--adapter: expected the bundled pair alone. Got --heads or --shape with it: leave it out."
+            "--runner: expected the bundled pair alone. Got --heads or --shape with it: leave it out."
         )
     torch.manual_seed(0)
     transformers.utils.logging.set_verbosity_error()
     options = (count, max_new_tokens, dtype, device)
     if shape is None:
-        setup, what = bundled_setup(*options, adapter=adapter), "the bundled pair" + " by transformers" * adapter
+        setup, what = bundled_setup(*options, runner), f"the bundled pair, run by {runner}"
     else:
         setup, what = random_setup((shape, draft_shape), *options), f"random weights, {shape} and {draft_shape}"
     lengths = [len(prompt) for prompt in setup.prompts]

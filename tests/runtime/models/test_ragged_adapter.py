@@ -27,6 +27,7 @@ UNLIKE = (TREE, chain(0), chain(2), chain(0), level_widths([3]))
 WANTS = Wants(boundaries=(0, 1), last=True)
 PROMPTS = [[5, 3, 40], [1], [8, 8, 2, 60, 11, 4, 4], [9, 30], [2] * 12]
 COUNTS = [9, 25, 3, 14, 21]
+NAMES = ["plain", "static tree", "static chain as graphs", "dynamic tree", "best first", "lookahead", "prompt lookup"]
 close = {"rtol": 1e-3, "atol": 1e-3}
 
 
@@ -133,7 +134,7 @@ def pair():
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-@pytest.mark.parametrize("name", ["plain", "static tree", "dynamic tree", "best first", "lookahead", "prompt lookup"])
+@pytest.mark.parametrize("name", NAMES)
 def test_texts_that_join_and_leave_are_those_decoded_alone(pair, name, temperature):
     decoder = Decoder(pair[0], *CASES[name].make(*pair), temperature=temperature)
     wanted = [TextRequest(*each, seed=2) for each in zip(PROMPTS, COUNTS, strict=True)]

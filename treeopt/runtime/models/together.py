@@ -1,13 +1,13 @@
 """Passes over several texts at a time: they run as one, so that weights are read once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from treeopt.runtime.models.model import Output, RaggedOutputs
+from treeopt.runtime.models.model import Output, RaggedOutputs, TextRows
 from treeopt.runtime.models.passes import Pass, SharedPass
 
 
@@ -51,3 +51,25 @@ def run_together(calls: Sequence[PassCall]) -> list[Output]:
     if len(runs) < len(calls) or not all(runs[0].joins(run) for run in runs):
         return [call.run(call.tokens) for call in calls]
     return runs[0].together(runs, [call.tokens for call in calls])
+
+
+def run_by_memory(
+    parts: Sequence[TextRows],
+    memory: Callable[[TextRows], object],
+    run: Callable[[Sequence[TextRows]], list[Output]],
+) -> list[Output]:
+    """Return the outputs of texts, from one pass over those whose caches lie in the same memory.
+
+    Args:
+        parts: of each text.
+        memory: where the cache of a text lies.
+        run: the pass over texts in one memory.
+    """
+    of = [memory(part) for part in parts]
+    if all(each is of[0] for each in of):
+        return run(parts)
+    found = dict[int, Output]()
+    for one in {id(each): each for each in of}.values():
+        numbers = [number for number, each in enumerate(of) if each is one]
+        found.update(zip(numbers, run([parts[number] for number in numbers]), strict=True))
+    return [found[number] for number in range(len(parts))]

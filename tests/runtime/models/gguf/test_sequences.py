@@ -7,7 +7,7 @@ import pytest
 
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.models.gguf.cache import GGUFCache
-from treeopt.runtime.models.gguf.sequences import END, Placed
+from treeopt.runtime.models.gguf.sequences import END, Placed, SequenceIds
 from treeopt.trees import TokenTree, chain, level_widths
 
 TREE = TokenTree([-1, 0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 5, 6, 7, 8, 9])
@@ -67,9 +67,11 @@ class Cells:
 class Simulated:
     """A cache of some texts, and which cell holds each token of a text and each node."""
 
-    def __init__(self, texts=1, most=64):
-        self.memory = Cells()
-        self.cache = GGUFCache(self.memory, 1000, texts, most)
+    def __init__(self, texts=1, most=64, beside=None):
+        """Make a cache in a memory of its own, or in that of another, which has the ids for both."""
+        self.memory = beside.memory if beside else Cells()
+        self.ids = beside.ids if beside else SequenceIds(most, texts)
+        self.cache = GGUFCache(self.memory, 1000, texts, self.ids)
         self.slots = [{} for _ in range(texts)]
 
     def prefill(self, length):
@@ -193,6 +195,43 @@ def test_ids_of_a_chain_are_two_and_those_of_a_tree_one_more_than_its_leaves():
         for _ in range(3):
             assert simulated.feed(*whole(tree))
             simulated.keep(0, [0])
+
+
+def test_texts_of_unlike_lengths_in_one_memory_see_nothing_of_one_another():
+    noise = np.random.default_rng(3)
+    first = Simulated(most=200)
+    texts = [first, *(Simulated(beside=first) for _ in range(3))]
+    for each in texts:
+        each.prefill(int(noise.integers(9)))
+    for _ in range(60):
+        each = texts[noise.integers(len(texts))]
+        if noise.random() < 0.2:  # it has ended, and another one takes its place
+            each.prefill(int(noise.integers(9)))
+        tree = random_tree(noise, int(noise.integers(2, 12)))
+        assert each.feed(*whole(tree))
+        padded = tree.leaf_paths[noise.integers(len(tree.leaf_paths))]
+        each.keep(0, padded[padded >= 0].tolist())
+
+
+def test_a_text_that_ends_leaves_its_ids_to_the_next():
+    simulated = Simulated(most=4)
+    for _ in range(5):
+        simulated.prefill(2)
+        assert simulated.feed(*whole(level_widths([3])))
+
+
+def test_what_a_pass_that_was_broken_off_left_is_forgotten_with_the_text():
+    simulated = Simulated()
+    simulated.prefill(2)
+    visible, depth = whole(TREE)
+    (placed,) = simulated.cache.place(visible, 0)
+    counts, ids = placed.ids()
+    rows = [part.tolist() for part in np.split(ids, np.cumsum(counts)[:-1])]
+    simulated.memory.run([2 + each for each in depth], rows)  # and nobody notes what was stored
+    simulated.cache.clear()
+    assert simulated.memory.cells == {}
+    simulated.prefill(3)
+    assert simulated.feed(visible, depth)
 
 
 def test_too_many_leaves_are_refused_in_one_line():

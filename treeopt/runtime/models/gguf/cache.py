@@ -1,12 +1,10 @@
 """Texts and tree nodes in one context of llama.cpp, in the form that all caches have."""
 
 from collections.abc import Sequence
-from itertools import count
 
 from treeopt.arrays import Bool
-from treeopt.errors import InvalidValueError
 from treeopt.runtime.models.gguf.context import Context
-from treeopt.runtime.models.gguf.sequences import Placed, Sequences
+from treeopt.runtime.models.gguf.sequences import Placed, SequenceIds, Sequences
 from treeopt.runtime.models.text_lengths import TextLengths
 
 
@@ -17,17 +15,16 @@ class GGUFCache(TextLengths):
     beyond it commits the nodes that were fed behind it, which must be a path.
 
     Args:
-        context: of an empty cache.
+        context: in which caches of other texts may lie too.
         capacity: tokens of each text, tree nodes included.
         texts: how many there are.
-        most: sequences of the context.
+        ids: of the context's sequences.
     """
 
-    def __init__(self, context: Context, capacity: int, texts: int, most: int) -> None:
+    def __init__(self, context: Context, capacity: int, texts: int, ids: SequenceIds) -> None:
         self.context = context
         self.capacity = capacity
-        self._most = most
-        self._reset(texts)
+        self.texts = [Sequences(context, ids) for _ in range(texts)]
         super().__init__(texts)
 
     @property
@@ -65,23 +62,9 @@ class GGUFCache(TextLengths):
 
     def clear(self) -> None:
         """Forget every token."""
-        self.context.clear()
-        self._reset(len(self.lengths))
+        for sequences in self.texts:
+            sequences.clear()
         self.lengths[:] = [0] * len(self.lengths)
 
     def _wipe(self) -> None:
         """Do nothing: what stands behind the committed tokens belongs to no sequence, and is not seen."""
-
-    def _reset(self, texts: int) -> None:
-        self._ids = count()
-        self.texts = [Sequences(self.context, self._new_id) for _ in range(texts)]
-
-    def _new_id(self) -> int:
-        found = next(self._ids)
-        if found >= self._most:
-            texts = len(self.lengths)
-            raise InvalidValueError(
-                f"tree: expected at most {self._most // texts - 1} leaves, because llama.cpp has {self._most} sequences "
-                f"for {texts} text{'s' * (texts != 1)}. Got more: take a narrower tree, or fewer nodes (--max-tokens)."
-            )
-        return found

@@ -68,10 +68,6 @@ class Context:
         """Forget every token."""
         self._library.llama_memory_clear(self._memory, False)
 
-    def wipe(self) -> None:
-        """Forget every token, and set keys and values to 0."""
-        self._library.llama_memory_clear(self._memory, True)
-
     def run(self, tokens: Int32, positions: Int32, counts: Int32, ids: Int32, *, logits: bool) -> Tensor | None:
         """Feed tokens; return the logits (n, V) after each in float32, or None where they are not wanted.
 

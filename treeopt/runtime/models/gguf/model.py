@@ -1,4 +1,6 @@
-"""A GGUF model run by llama.cpp: a whole tree in one pass, each leaf a sequence of its own."""
+"""A GGUF model run by llama.cpp: whole trees, of several texts too, in one pass, each leaf a sequence of its own."""
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -10,9 +12,15 @@ from treeopt.runtime.models.gguf.cache import GGUFCache
 from treeopt.runtime.models.gguf.context import Context, most_sequences
 from treeopt.runtime.models.gguf.file import Sizes
 from treeopt.runtime.models.gguf.handle import Handle
-from treeopt.runtime.models.model import NOTHING, Output, States, Wants
+from treeopt.runtime.models.gguf.sequences import Placed, SequenceIds
+from treeopt.runtime.models.model import NOTHING, Output, RaggedOutputs, States, TextRows, Wants
+from treeopt.runtime.models.ragged_grid import positions_of
+from treeopt.runtime.models.together import run_by_memory
 
 EXACT_FORMAT = "f32"
+SHARED_TEXTS = 4
+"""Most texts in one context, because attention of each goes over the cells of all, and they share its sequences: with 8
+texts of the bundled pair in one, prompts took longer than steps gained; see `benchmarks/batches.py --runner llama.cpp`."""
 
 
 class GGUFModel:
@@ -37,7 +45,17 @@ class GGUFModel:
     def new_cache(self, capacity: int, batch_size: int = 1) -> GGUFCache:
         """Return an empty cache for `capacity` tokens of each text, tree nodes included."""
         most = most_sequences()
-        return GGUFCache(self._context(capacity * batch_size, most), capacity, batch_size, most)
+        context = self._context(capacity * batch_size, most)
+        return GGUFCache(context, capacity, batch_size, SequenceIds(most, batch_size))
+
+    def new_caches(self, capacity: int, texts: int) -> list[GGUFCache]:
+        """Return empty caches for `capacity` tokens of one text each; up to `SHARED_TEXTS` lie in one context."""
+        most, caches = most_sequences(), list[GGUFCache]()
+        while len(caches) < texts:
+            count = min(texts - len(caches), SHARED_TEXTS)
+            context, ids = self._context(capacity * count, most), SequenceIds(most, count)
+            caches += [GGUFCache(context, capacity, 1, ids) for _ in range(count)]
+        return caches
 
     def cache_bytes(self, capacity: int, batch_size: int = 1) -> int:
         """Return the bytes of keys and values in a cache for `capacity` tokens of each text."""
@@ -88,18 +106,22 @@ class GGUFModel:
         """
         self._refuse_states(wants)
         placed = cache.place(_visible(mask, tokens.shape[-1], cache.length, start), start)
-        counts, ids = zip(*(each.ids() for each in placed), strict=True)
-        found = cache.context.run(
-            _int32(tokens.flatten()),
-            np.tile(_int32(positions), len(placed)),
-            np.concatenate(counts),
-            np.concatenate(ids),
-            logits=True,
-        )
-        for each in placed:
-            each.stored()
-        assert found is not None  # they were asked for
-        return Output(found.view(*tokens.shape, -1))
+        logits = _run(cache.context, tokens.flatten(), np.tile(_int32(positions), len(placed)), placed)
+        return Output(logits.view(*tokens.shape, -1))
+
+    def forward_ragged(self, parts: Sequence[TextRows], wants: Wants = NOTHING) -> list[Output]:
+        """Return what `forward` does of each text; from one pass for those whose caches lie in one context."""
+        self._refuse_states(wants)
+        return run_by_memory(parts, lambda part: part.cache.context, self._together)
+
+    def _together(self, parts: Sequence[TextRows]) -> list[Output]:
+        """Return the outputs of texts in one context."""
+        placed, sizes = list[Placed](), [len(part.depth) for part in parts]
+        for part, size in zip(parts, sizes, strict=True):
+            everything = np.ones((size, part.start + size), np.bool_)
+            placed += part.cache.place(everything if part.visible is None else part.visible, part.start)
+        tokens, positions = torch.cat([part.tokens for part in parts]), positions_of(parts).astype(np.int32)
+        return RaggedOutputs(Output(_run(parts[0].cache.context, tokens, positions, placed)), sizes)
 
     def text_logits(self, texts: Tensor) -> Tensor:
         """Return logits (batch, n, V) of texts, int64 (batch, n), each alone in a context of one sequence."""
@@ -121,6 +143,16 @@ class GGUFModel:
                 f"{self.name}: expected a drafter without hidden states, because a GGUF model tells none. "
                 "Got one that wants them: take a draft model, or the target's folder in Hugging Face layout."
             )
+
+
+def _run(context: Context, tokens: Tensor, positions: Int32, placed: Sequence[Placed]) -> Tensor:
+    """Return the logits (n, V) after tokens, int64 (n,), of which those of each text were placed."""
+    counts, ids = zip(*(each.ids() for each in placed), strict=True)
+    found = context.run(_int32(tokens), positions, np.concatenate(counts), np.concatenate(ids), logits=True)
+    for each in placed:
+        each.stored()
+    assert found is not None  # they were asked for
+    return found
 
 
 def _visible(mask: Tensor | None, rows: int, length: int, start: int) -> Bool:

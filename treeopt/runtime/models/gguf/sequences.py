@@ -7,6 +7,7 @@ of all leaves below it.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Protocol
 
 import numpy as np
@@ -27,6 +28,30 @@ class Memory(Protocol):
 
     def remove(self, sequence: int, first: int, end: int) -> None:
         """Take it out of a sequence; what belongs to none is forgotten."""
+
+
+class SequenceIds:
+    """Gives every sequence of a context an id of its own.
+
+    Args:
+        most: sequences of the context.
+        texts: that share it.
+    """
+
+    def __init__(self, most: int, texts: int) -> None:
+        self._most, self._texts = most, texts
+        self._ids = count()
+
+    def __call__(self) -> int:
+        """Return an id that no sequence has; raises InvalidValueError where there is none."""
+        found = next(self._ids)
+        if found >= self._most:
+            raise InvalidValueError(
+                f"tree: expected at most {self._most // self._texts - 1} leaves, because llama.cpp has {self._most} "
+                f"sequences for {self._texts} text{'s' * (self._texts != 1)}. Got more: take a narrower tree, or fewer "
+                "nodes (--max-tokens)."
+            )
+        return found
 
 
 @dataclass(slots=True)
@@ -81,6 +106,12 @@ class Sequences:
         self.text = _Line(new_id())
         self._lines: list[_Line] = []
 
+    def clear(self) -> None:
+        """Forget the text and all nodes, those of a pass that was broken off too; the ids stay."""
+        for line in (self.text, *self._lines):
+            self._memory.remove(line.id, 0, END)
+            line.held, line.path = 0, []
+
     def forget_nodes(self, first: int) -> None:
         """Forget the nodes in slots from `first` on."""
         for line in self._lines:
@@ -109,18 +140,18 @@ class Sequences:
 
         Raises InvalidValueError where no such path was fed.
         """
-        count = len(path)
-        source = next((line for line in self._lines if line.held == length and line.path[:count] == [*path]), None)
+        size = len(path)
+        source = next((line for line in self._lines if line.held == length and line.path[:size] == [*path]), None)
         if source is None:
             raise InvalidValueError(f"path: expected nodes that were fed. Got {[*path]}: feed them first.")
         if self.text.held > length:
             self._memory.remove(self.text.id, length, END)
-        self._memory.copy(source.id, self.text.id, length, length + count)
-        self.text.held = length + count
+        self._memory.copy(source.id, self.text.id, length, length + size)
+        self.text.held = length + size
         for line in self._lines:
             if line.path:
                 common = _common(line.path, path)
-                if common < count:
+                if common < size:
                     self._cut(line, common)
                 line.held += common
                 line.path = line.path[common:]
@@ -166,10 +197,10 @@ class Sequences:
 
     def _copy_path(self, path: list[int], source: _Line | None, to: _Line) -> None:
         """Let a sequence that ends with the text hold a path of nodes that another holds."""
-        count = len(path)
-        if source is None or source.path[:count] != path:
+        size = len(path)
+        if source is None or source.path[:size] != path:
             raise InvalidValueError(NO_TREE)
-        self._memory.copy(source.id, to.id, to.held, to.held + count)
+        self._memory.copy(source.id, to.id, to.held, to.held + size)
         to.path = path
 
 

@@ -7,6 +7,7 @@ hidden by the mask.  Where texts have unlike numbers of new tokens, rows are fil
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -18,6 +19,7 @@ from treeopt.runtime.models.hf.cache import AdapterCache, LayerStore, LayerStore
 from treeopt.runtime.models.hf.model import AdapterModel
 from treeopt.runtime.models.model import NOTHING, Output, RaggedOutputs, TextRows, Wants
 from treeopt.runtime.models.ragged_grid import Grid, Span, mask_of, places_in, positions_of
+from treeopt.runtime.models.together import run_by_memory
 
 
 class RaggedAdapter(AdapterModel):
@@ -30,9 +32,10 @@ class RaggedAdapter(AdapterModel):
     @torch.inference_mode()
     def forward_ragged(self, parts: Sequence[TextRows], wants: Wants = NOTHING) -> list[Output]:
         """Return what `forward` does of each text; from one pass for those whose caches lie side by side."""
-        together = {id(part.cache.stores): part.cache.stores for part in parts}
-        if len(together) > 1:
-            return self._one_after_the_other(list(together.values()), parts, wants)
+        return run_by_memory(parts, lambda part: part.cache.stores, partial(self._together, wants=wants))
+
+    def _together(self, parts: Sequence[TextRows], *, wants: Wants) -> list[Output]:
+        """Return the outputs of texts whose caches lie side by side."""
         rows = sorted(part.cache.place for part in parts)
         spans = [Span.of(part, rows.index(part.cache.place)) for part in parts]
         grid = Grid.of(spans)
@@ -65,16 +68,6 @@ class RaggedAdapter(AdapterModel):
         if mask is None:
             mask = torch.zeros((1, 1, 1, 1), dtype=self.dtype, device=self.device)
         return mask.expand(grid.texts, 1, grid.tokens, grid.extent)
-
-    def _one_after_the_other(
-        self, stores: Sequence[LayerStores], parts: Sequence[TextRows], wants: Wants
-    ) -> list[Output]:
-        """Return the outputs of texts, from a pass for those in each of several stores."""
-        found = dict[int, Output]()
-        for each in stores:
-            numbers = [number for number, part in enumerate(parts) if part.cache.stores is each]
-            found.update(zip(numbers, self.forward_ragged([parts[number] for number in numbers], wants), strict=True))
-        return [found[number] for number in range(len(parts))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,117 @@
+"""Several texts in one context of llama.cpp: one pass over them gives what a pass over each does."""
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("llama_cpp", reason="needs the gguf extra")
+
+from tests.contracts.drafters import CASES
+from treeopt.errors import InvalidValueError
+from treeopt.runtime import Decoder
+from treeopt.runtime.decoding.batch import TextRequest
+from treeopt.runtime.models.gguf.context import Context
+from treeopt.runtime.models.gguf.model import SHARED_TEXTS
+from treeopt.runtime.models.hf.ragged_check import shares_passes
+from treeopt.runtime.models.hf.tree_check import EXACT
+from treeopt.runtime.models.model import Wants
+from treeopt.runtime.models.passes import PassNodes, TreePass
+from treeopt.trees import chain, level_widths
+
+LENGTHS = (9, 0, 4, 23, 5)
+TREE = level_widths([2, 3])
+UNLIKE = (TREE, chain(0), chain(2), chain(0), level_widths([3]))
+PROMPTS = [[100, 101, 102], [1], [8, 8, 2, 60, 11, 4, 4], [9, 30], [2] * 12]
+COUNTS = [9, 25, 3, 14, 21]
+NAMES = ["plain", "static tree", "static chain as graphs", "dynamic tree", "best first", "lookahead", "prompt lookup"]
+
+
+def tokens_of(count, seed):
+    return torch.randint(256, (count,), generator=torch.Generator().manual_seed(seed))
+
+
+def texts_behind(model, caches, trees):
+    """Return a pass over each text, which has a prompt behind it, and the tokens that it is fed."""
+    found = []
+    for number, (length, cache, tree) in enumerate(zip(LENGTHS, caches, trees, strict=True)):
+        model.prefill(tokens_of(length, number), cache)
+        found.append((TreePass(model, cache, PassNodes.whole(tree), capacity=64), tokens_of(tree.nodes, number)))
+    return found
+
+
+@pytest.mark.parametrize("trees", [(chain(0),) * 5, (TREE,) * 5, UNLIKE], ids=["plain", "one tree", "unlike"])
+@pytest.mark.parametrize("order", [range(5), [4, 2, 0, 1, 3], [4, 1]])
+@pytest.mark.parametrize("shared", [5, 2], ids=["one context", "several"])
+def test_one_pass_gives_what_passes_over_each_text_give(gguf_pair, monkeypatch, trees, order, shared):
+    monkeypatch.setattr("treeopt.runtime.models.gguf.model.SHARED_TEXTS", shared)
+    model = gguf_pair[0]
+    caches = model.new_caches(40, 5)
+    assert len({id(cache.context) for cache in caches}) == (1 if shared == 5 else 3)
+    texts = texts_behind(model, caches, trees)
+    together = model.forward_ragged([texts[number][0].rows(texts[number][1]) for number in order])
+    for number, found in zip(order, together, strict=True):
+        run, tokens = texts[number]
+        torch.testing.assert_close(found.logits, run(tokens).logits, rtol=1e-3, atol=1e-3)
+
+
+def test_passes_are_shared_by_the_check_of_transformers_models_too(gguf_pair, monkeypatch):
+    assert shares_passes(gguf_pair[0], tolerance=EXACT)
+    run = Context.run
+
+    def of_a_neighbour(self, tokens, positions, counts, ids, *, logits):
+        return run(self, tokens, positions, counts, np.where(ids == ids.max(), 0, ids).astype(np.int32), logits=logits)
+
+    monkeypatch.setattr(Context, "run", of_a_neighbour)
+    assert not shares_passes(gguf_pair[0], tolerance=EXACT)
+
+
+def test_a_text_that_is_begun_anew_leaves_the_others_alone(gguf_pair):
+    model = gguf_pair[0]
+    caches = model.new_caches(40, 5)
+    texts = texts_behind(model, caches, UNLIKE)
+    expected = texts[2][0](texts[2][1]).logits
+    caches[0].clear()
+    model.prefill(tokens_of(30, 9), caches[3])
+    torch.testing.assert_close(texts[2][0](texts[2][1]).logits, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("name", NAMES)
+def test_texts_that_join_and_leave_are_those_decoded_alone(gguf_pair, name, temperature):
+    decoder = Decoder(gguf_pair[0], *CASES[name].make(*gguf_pair), temperature=temperature)
+    wanted = [TextRequest(*each, seed=2) for each in zip(PROMPTS, COUNTS, strict=True)]
+    expected = [list(decoder.generate(each.token_ids, each.max_new_tokens, seed=2)) for each in wanted]
+    for size in (2, 3, 8):
+        texts = [[] for _ in PROMPTS]
+        for step in decoder.steps_of_all(wanted, batch_size=size):
+            texts[step.text] += step.tokens
+        assert texts == expected
+
+
+def test_a_step_is_one_pass_of_the_target_and_one_of_the_draft_for_each_level(gguf_pair, monkeypatch):
+    tree, passes, run = level_widths([2, 2, 1]), [], Context.run
+    decoder = Decoder(*gguf_pair, tree, temperature=0.0)
+
+    def counted(self, tokens, *arguments, logits):
+        passes.extend([len(tokens)] if logits else [])
+        return run(self, tokens, *arguments, logits=logits)
+
+    requests = [TextRequest([3, 5, each], 12, ignore_end_tokens=True) for each in range(SHARED_TEXTS)]
+    monkeypatch.setattr(Context, "run", counted)
+    steps = decoder.steps_of_all(requests, batch_size=SHARED_TEXTS)
+    for _ in range(SHARED_TEXTS):
+        next(steps)
+    assert passes == [SHARED_TEXTS * count for count in (*tree.draft_widths, tree.nodes)]
+
+
+def test_hidden_states_and_too_many_leaves_are_refused_in_one_line(gguf_pair):
+    model = gguf_pair[0]
+    caches = model.new_caches(80, SHARED_TEXTS)
+    for cache in caches:
+        model.prefill(tokens_of(3, 1), cache)
+    wide = [TreePass(model, cache, PassNodes.whole(level_widths([70])), capacity=64) for cache in caches]
+    rows = [each.rows(tokens_of(71, 2)) for each in wide]
+    with pytest.raises(InvalidValueError, match=r"^target: expected a drafter without hidden states"):
+        model.forward_ragged(rows, Wants(last=True))
+    with pytest.raises(InvalidValueError, match=r"^tree: expected at most 63 leaves, .* for 4 texts"):
+        model.forward_ragged(rows)
