@@ -220,21 +220,25 @@ class Comparison:
         """Print how the schedule does beside the best other setting, and the standard error of that."""
         if SCHEDULE not in served:
             return
-        noise = np.random.default_rng(0)
         for number, taken_s in WHOLE_TEXTS.items():
             others = {name: taken_s(Seen.of(parts)) for name, parts in served.items() if name != SCHEDULE}
             best = min(others, key=lambda name: others[name])
-            ratios = []
-            for drawn in (
-                [*range(len(served[best]))],
-                *noise.integers(len(served[best]), size=(REDRAWN, len(served[best]))),
-            ):
-                one, other = (taken_s(Seen.of([served[name][part] for part in drawn])) for name in (SCHEDULE, best))
-                ratios.append(one / other)
-            say(
-                f"{'':>10}schedule: {ratios[0] - 1:+.1%} +- {np.std(ratios[1:]):.1%} in the {number} of whole texts "
-                f"beside {best}"
-            )
+            longer, error = longer_by(served[SCHEDULE], served[best], taken_s)
+            say(f"{'':>10}schedule: {longer:+.1%} +- {error:.1%} in the {number} of whole texts beside {best}")
+
+
+def longer_by(
+    these: Sequence[Sequence[ServedText]], those: Sequence[Sequence[ServedText]], taken_s: Callable[[Seen], float]
+) -> tuple[float, float]:
+    """Return by what share these parts take longer than those, which had the same texts, and the standard error of it."""
+
+    def ratio(parts: Sequence[int]) -> float:
+        one, other = (taken_s(Seen.of([served[part] for part in parts])) for served in (these, those))
+        return one / other
+
+    count = len(these)
+    redrawn = np.random.default_rng(0).integers(count, size=(REDRAWN, count)).tolist()
+    return ratio(range(count)) - 1, float(np.std([ratio(parts) for parts in redrawn]))
 
 
 def profiled(reference: Reference, folder: Path) -> tuple[Profile, Reference]:
