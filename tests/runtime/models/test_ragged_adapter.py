@@ -9,6 +9,7 @@ import torch
 transformers = pytest.importorskip("transformers", reason="needs the hf extra")
 
 from tests.contracts.drafters import CASES
+from tests.contracts.test_batches import alone, together
 from tests.support.hf_models import ARCHITECTURES, VOCABULARY, random_model
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import TextRequest
@@ -138,12 +139,9 @@ def pair():
 def test_texts_that_join_and_leave_are_those_decoded_alone(pair, name, temperature):
     decoder = Decoder(pair[0], *CASES[name].make(*pair), temperature=temperature)
     wanted = [TextRequest(*each, seed=2) for each in zip(PROMPTS, COUNTS, strict=True)]
-    expected = [list(decoder.generate(each.token_ids, each.max_new_tokens, seed=2)) for each in wanted]
+    expected = alone(decoder, wanted)
     for size in (2, 3, 8):
-        texts = [[] for _ in PROMPTS]
-        for step in decoder.steps_of_all(wanted, batch_size=size):
-            texts[step.text] += step.tokens
-        assert texts == expected
+        assert together(decoder, wanted, size) == expected
 
 
 def test_a_step_is_one_pass_of_the_target_and_one_of_the_draft_for_each_level(monkeypatch):

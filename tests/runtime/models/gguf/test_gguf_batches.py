@@ -7,6 +7,7 @@ import torch
 pytest.importorskip("llama_cpp", reason="needs the gguf extra")
 
 from tests.contracts.drafters import CASES
+from tests.contracts.test_batches import alone, together
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import TextRequest
@@ -80,12 +81,9 @@ def test_a_text_that_is_begun_anew_leaves_the_others_alone(gguf_pair):
 def test_texts_that_join_and_leave_are_those_decoded_alone(gguf_pair, name, temperature):
     decoder = Decoder(gguf_pair[0], *CASES[name].make(*gguf_pair), temperature=temperature)
     wanted = [TextRequest(*each, seed=2) for each in zip(PROMPTS, COUNTS, strict=True)]
-    expected = [list(decoder.generate(each.token_ids, each.max_new_tokens, seed=2)) for each in wanted]
+    expected = alone(decoder, wanted)
     for size in (2, 3, 8):
-        texts = [[] for _ in PROMPTS]
-        for step in decoder.steps_of_all(wanted, batch_size=size):
-            texts[step.text] += step.tokens
-        assert texts == expected
+        assert together(decoder, wanted, size) == expected
 
 
 def test_a_step_is_one_pass_of_the_target_and_one_of_the_draft_for_each_level(gguf_pair, monkeypatch):
