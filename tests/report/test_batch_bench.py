@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from math import isnan
 from pathlib import Path
 
 import pytest
@@ -97,4 +98,15 @@ def test_the_picture_shows_every_way_and_the_choices(tmp_path: Path):
 
 def test_lines_are_what_was_measured_and_predicted():
     assert drawn_trees(bench()) == [PLAIN, TREE]
-    assert lines_of(bench(), PLAIN) == ([(1, 400), (8, 1600)], [(1, 420)])
+    measured, predicted = lines_of(bench(), PLAIN)
+    assert measured == [(1, 400), (8, 1600)]
+    assert predicted[0] == (1, 420)
+    assert isnan(predicted[1][1])
+
+
+def test_no_line_runs_over_a_size_at_which_a_tree_was_not_raced():
+    found = bench()
+    first, last = found.sizes
+    between = replace(first, batch_size=4, rows=tuple(row for row in first.rows if row.tree != TREE))
+    measured, _ = lines_of(replace(found, sizes=(first, between, last)), TREE)
+    assert [isnan(rate) for _, rate in measured] == [False, True, False]

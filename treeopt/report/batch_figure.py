@@ -1,6 +1,7 @@
 """Several texts at a time as a picture: tokens per second over the batch size, measured and predicted."""
 
 from collections.abc import Sequence
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ _WIDTH, _HEIGHT, _LEFT, _RIGHT, _BELOW, _TOP, _LEGEND_ROW = 440.0, 300.0, 64.0, 
 MOST_TREES = len(SERIES)
 """Beside plain decoding; those that are chosen somewhere come first."""
 Line = Sequence[tuple[int, float]]
-"""Batch sizes and tokens per second."""
+"""Batch sizes and tokens per second; nan, over which no line is drawn, where a tree was not raced."""
 
 
 def save_batch_figure(found: BatchBench, path: Path | str, *, title: str) -> None:
@@ -94,22 +95,24 @@ def drawn_trees(found: BatchBench) -> list[TokenTree]:
 
 
 def lines_of(found: BatchBench, tree: TokenTree) -> tuple[Line, Line]:
-    """Return what was measured of a tree, and what was predicted, by batch size."""
-    rows = [(size.batch_size, row) for size in found.sizes for row in size.rows if row.tree == tree]
-    measured = [(size, row.measured.tokens_per_s) for size, row in rows]
-    predicted = [(size, row.predicted_tokens_per_s) for size, row in rows if row.predicted_tokens_per_s is not None]
+    """Return what was measured of a tree, and what was predicted, at every batch size; nan where it was not."""
+    measured, predicted = [], []
+    for size in found.sizes:
+        row = next((each for each in size.rows if each.tree == tree), None)
+        measured.append((size.batch_size, nan if row is None else row.measured.tokens_per_s))
+        rate = None if row is None else row.predicted_tokens_per_s
+        predicted.append((size.batch_size, nan if rate is None else rate))
     return measured, predicted
 
 
 def _plot(axes: "Axes", line: Line, colour: str, style: str, label: str = "", marker: str = "") -> None:
-    if line:
-        axes.plot(
-            [size for size, _ in line],
-            [rate for _, rate in line],
-            color=colour,
-            linewidth=1.4,
-            linestyle=style,
-            marker=marker,
-            markersize=3.5,
-            label=label or "_predicted",  # which legends leave out
-        )
+    axes.plot(
+        [size for size, _ in line],
+        [rate for _, rate in line],
+        color=colour,
+        linewidth=1.4,
+        linestyle=style,
+        marker=marker,
+        markersize=3.5,
+        label=label or "_predicted",  # which legends leave out
+    )

@@ -188,3 +188,13 @@ def test_a_single_size_that_is_no_power_of_two_still_has_ticks() -> None:
         for each in drawn.shapes
         for place in re.findall(r"[MLH]([\d.-]+)", dict(each.attributes).get("d", ""))
     )
+
+
+def test_what_was_not_predicted_or_raced_somewhere_leaves_the_scale_and_breaks_the_line() -> None:
+    first, *others = BATCHES.sizes
+    (plain, *trees) = first.rows
+    without = replace(first, rows=(replace(plain, predicted_tokens_per_s=None), *trees))
+    drawn, _ = figures("b", "b.json", replace(BATCHES, sizes=(without, *others)))
+    attributes = [value for each in drawn.shapes for _, value in each.attributes]
+    assert {"0", "500", "1000", "1500"} <= {each.text for each in drawn.shapes}
+    assert not any("nan" in value for value in attributes)

@@ -68,7 +68,7 @@ def _over_sizes(name: str, label: str, where: str, found: BatchBench) -> Figure:
     colours = _colours(trees)
     trees = [tree for tree in trees if tree in colours]
     drawn = {tree: lines_of(found, tree) for tree in trees}
-    rates = [rate for lines in drawn.values() for line in lines for _, rate in line]
+    rates = [rate for lines in drawn.values() for line in lines for _, rate in line if not math.isnan(rate)]
     sizes = [size.batch_size for size in found.sizes]
     low, high = math.floor(math.log2(sizes[0])), math.ceil(math.log2(sizes[-1]))
     ends = 2.0**low / 1.12, 2.0**high * 1.12
