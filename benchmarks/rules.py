@@ -21,8 +21,9 @@ from treeopt.cli.options.values import TEMPERATURES
 from treeopt.planner import fastest_drafted_tree, plan, step_model
 from treeopt.planner.smoothing import smooth
 from treeopt.profiler import Decoding, Journal, Measurement, Settings, bench, clock_for
-from treeopt.profiler.acceptance.traversal import ReachSums, count_reach, gained, until_no_gain
+from treeopt.profiler.acceptance.traversal import ReachSums, count_reach, until_no_gain
 from treeopt.records.acceptance import TextSums
+from treeopt.records.acceptance_counts import gained
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder, Verifier

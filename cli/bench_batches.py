@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from treeopt.cli.bench_pair import heading_here, load_fitting
+from treeopt.cli.bench_pair import heading_here, load_fitting, profile_of_texts
 from treeopt.cli.bench_tree import promised_model
 from treeopt.cli.options.bench import REPEATS, BenchOptions
-from treeopt.cli.options.inputs import load_profile, read_any_tree
+from treeopt.cli.options.inputs import read_any_tree
 from treeopt.cli.options.rule import checked_rule
 from treeopt.cli.terminal import warn
 from treeopt.errors import InfeasibleError, InterruptionError, TreeoptError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def bench_batches(asked: BenchOptions) -> None:
     """Decode with every tree and plainly in turn at every batch size, and put the results beside the predictions."""
-    profile = load_profile(asked.profile_path)
+    profile = profile_of_texts(asked)
     planned = None if asked.tree is None else _tree_file(asked.tree)
     drafts, rivals = _rivals(profile, planned, asked)
     models = load_fitting(asked, profile, tree=asked.tree, planned=planned)

@@ -2,9 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from treeopt.cli.bench_pair import check_whole, heading_here, load_fitting
+from treeopt.cli.bench_pair import check_whole, heading_here, load_fitting, profile_of_texts
 from treeopt.cli.options.bench import REPEATS, BenchOptions
-from treeopt.cli.options.inputs import load_profile
 from treeopt.cli.options.rule import checked_rule
 from treeopt.report.plan_text import subject
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 def bench_grid(asked: BenchOptions) -> None:
     """Plan, decode with every tree of the grid and plainly in turn, and put the results beside the predictions."""
-    profile = load_profile(asked.profile_path)
+    profile = profile_of_texts(asked)
     found = _plan(profile, asked)
     models = load_fitting(asked, profile)
     from treeopt.methods.grid import measured_grid

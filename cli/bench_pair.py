@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from treeopt.cli.identity import identity_here, refuse_other_pair, warn_of_tree
 from treeopt.cli.options.bench import BenchOptions
+from treeopt.cli.options.inputs import load_profile
 from treeopt.cli.other_programs import warn_of_other_programs
 from treeopt.errors import InterruptionError
 
@@ -13,6 +14,14 @@ if TYPE_CHECKING:
     from treeopt.records.profile import Profile
     from treeopt.runtime.models.pair import ModelPair
     from treeopt.trees import TreeFile
+
+
+def profile_of_texts(asked: BenchOptions) -> "Profile":
+    """Return the profile of texts as long as those that are decoded, which promises more of longer ones."""
+    from treeopt.planner import for_new_tokens
+
+    profile = load_profile(asked.profile_path)
+    return profile if asked.max_new_tokens is None else for_new_tokens(profile, asked.max_new_tokens)
 
 
 def load_fitting(

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from treeopt.cli.bench_pair import check_whole, heading_here, load_fitting
+from treeopt.cli.bench_pair import check_whole, heading_here, load_fitting, profile_of_texts
 from treeopt.cli.options.bench import REPEATS, BenchOptions
-from treeopt.cli.options.inputs import load_profile, read_any_tree
+from treeopt.cli.options.inputs import read_any_tree
 from treeopt.cli.options.rule import checked_rule, planned_rule
 from treeopt.cli.planned import load_drafter_of, with_drafter
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def bench_tree(tree: Path, asked: BenchOptions) -> None:
     """Decode with what a tree file names and plainly in turn, and put the result beside the prediction."""
     planned = with_drafter(tree, read_any_tree(tree), asked.drafter, asked.eagle_layers)
-    profile = load_profile(asked.profile_path)
+    profile = profile_of_texts(asked)
     acceptance, promised = _promise(profile, planned, asked)
     models = load_fitting(asked, profile, tree=tree, planned=planned)
     loaded = load_drafter_of(tree, planned, models)

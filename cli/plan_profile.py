@@ -2,12 +2,33 @@
 
 from typing import TYPE_CHECKING
 
+import click
+
+from treeopt.cli.terminal import warn
 from treeopt.cli.waiting import patience
 
 if TYPE_CHECKING:
     from treeopt.planner import PlanRequest
     from treeopt.planner.planned import Planned
     from treeopt.records.profile import Profile
+
+
+def profile_for_texts(profile: "Profile", request: "PlanRequest", new_tokens: int, drafter: str | None) -> "Profile":
+    """Return the profile of texts of so many new tokens; longer ones than were measured are warned of.
+
+    Raises click.UsageError where drafters are compared of which only whole texts are known, InfeasibleError where
+    nothing is known of texts so long.
+    """
+    from treeopt.planner import for_new_tokens
+    from treeopt.planner.new_tokens import check_new_tokens
+
+    if drafter not in (None, "model") or (drafter is None and profile.drafters):
+        raise click.UsageError(
+            "--new-tokens: of other drafters than the draft model only whole texts are known. Plan for it alone: --drafter model."
+        )
+    if (longer := check_new_tokens(profile, request, new_tokens)) is not None:
+        warn(longer)
+    return for_new_tokens(profile, new_tokens)
 
 
 def plan_profile(profile: "Profile", request: "PlanRequest", drafter: str | None = None) -> "Planned":

@@ -193,9 +193,9 @@ def simulate(asked: SimulateOptions) -> None:
     seconds = StepSeconds(profile, model, asked.prompt_s)
     default = default_length(profile.engine.name) if profile.engine is not None else None
     with patience("solving"):
-        settings = served_settings(profile, seconds, asked.request, default)
+        settings = served_settings(profile, seconds, asked.request, default, new_tokens=asked.load.mean_new_tokens)
     found = _simulated(asked, settings, seconds)
-    click.echo(simulation_json(found) if asked.as_json else simulation_text(found))
+    click.echo(simulation_json(found) if asked.as_json else simulation_text(found) + _next(asked, seconds))
     if asked.plot is not None:
         _draw(asked, profile, settings, seconds, found)
     _warn(asked, profile, seconds)
@@ -283,6 +283,21 @@ def _draw(
         subtitle=f"simulated: {served}; {under(profile)}",
     )
     click.echo(f"Written to {asked.plot}", err=True)
+
+
+def _next(asked: SimulateOptions, seconds: "StepSeconds") -> str:
+    """Return the command that writes the schedule, where there is one to write."""
+    from treeopt.planner.new_tokens import ranks_along_texts
+
+    profile, acceptance = seconds.profile, seconds.model.acceptance
+    if profile.engine is not None or seconds.most_texts == 1:
+        return ""
+    options = [f"--profile {quoted(asked.profile_path)}", f"--rule {acceptance.rule}"]
+    options += [f"--temperature {acceptance.temperature:g}", f"--context-tokens {seconds.contexts[0]}"]
+    options += [] if asked.budget is None else [f"--budget {asked.budget}"]
+    options += [f"--new-tokens {asked.load.mean_new_tokens}"] if ranks_along_texts(acceptance) is not None else []
+    options += ["--drafter model"] if profile.drafters else []
+    return f"\n\nNext: treeopt solve {' '.join(options)} --schedule"
 
 
 def _warn(asked: SimulateOptions, profile: "Profile", seconds: "StepSeconds") -> None:

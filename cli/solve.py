@@ -13,8 +13,9 @@ from treeopt.cli.options.inputs import PROFILE_PATH, load_profile, output, outpu
 from treeopt.cli.options.plan import PlanOptions
 from treeopt.cli.options.record import given, group, option, options
 from treeopt.cli.options.sampling import sampling_text
+from treeopt.cli.options.values import COUNT
 from treeopt.cli.outputs import Named, check_outputs
-from treeopt.cli.plan_profile import plan_profile
+from treeopt.cli.plan_profile import plan_profile, profile_for_texts
 from treeopt.cli.terminal import diagram_width, warn
 from treeopt.errors import InterruptionError
 from treeopt.files.picture_file import checked_suffix
@@ -45,6 +46,13 @@ class SolveOptions:
             type=click.Choice(DRAFTERS),
             metavar="NAME",
             help="Drafter to write the tree of; by default the fastest of those measured.",
+        )
+    )
+    new_tokens: int | None = field(
+        metadata=option(
+            "--new-tokens",
+            type=COUNT,
+            help="Plan for texts of so many new tokens; by default as long as those measured.",
         )
     )
     path: Path = field(
@@ -90,6 +98,12 @@ class SolveOptions:
         """Where the tree goes, or the schedule, which has a default name of its own."""
         return SCHEDULE if self.schedule and not self.path_given else self.path
 
+    def source(self, plan: "Plan") -> str:
+        """Return what a file that is written names as its source."""
+        from treeopt.report.plan_text import plan_source
+
+        return plan_source(self.profile_path, plan, self.new_tokens)
+
     def check_schedule(self) -> None:
         """Raise click.UsageError for what a schedule cannot be of, and for a file that cannot be written."""
         if self.drafter not in (None, "model"):
@@ -121,14 +135,16 @@ def solve(asked: SolveOptions) -> None:
     from treeopt.planner import tree_file
     from treeopt.report.context_warnings import context_warnings
     from treeopt.report.plan_json import plan_json
-    from treeopt.report.plan_text import plan_source, warnings
+    from treeopt.report.plan_text import warnings
 
     profile = load_profile(asked.profile_path)
+    if asked.new_tokens is not None:
+        profile = profile_for_texts(profile, asked.plan.request, asked.new_tokens, asked.drafter)
     found = plan_profile(profile, asked.plan.request, asked.drafter)
     plan = found.plan
-    chosen = tree_file(plan, profile, source=plan_source(asked.profile_path, plan), choice=found.best)
+    chosen = tree_file(plan, profile, source=asked.source(plan), choice=found.best)
     report = (
-        plan_json(plan, profile, found.schedule, found.drafters, found.over_contexts)
+        plan_json(plan, profile, found.schedule, found.drafters, found.over_contexts, new_tokens=asked.new_tokens)
         if asked.as_json
         else _text(asked, found, profile, chosen)
     )
@@ -152,6 +168,7 @@ def _text(asked: SolveOptions, found: "Planned", profile: "Profile", chosen: "Tr
         profile,
         found.schedule,
         level_width=asked.plan.level_width,
+        new_tokens=asked.new_tokens,
         drafters=found.drafters,
         over_contexts=found.over_contexts,
     )
@@ -199,7 +216,6 @@ def _tree_schedule(found: "Planned", profile: "Profile", asked: SolveOptions) ->
     """Return the trees by number of texts, under the plan's rule, at its temperature and context length."""
     from treeopt.planner import tree_file
     from treeopt.planner.scheduling import schedule_as_measured, tree_schedule
-    from treeopt.report.plan_text import plan_source
 
     plan, schedule = found.plan, found.schedule
     if len(plan.rules) > 1:  # then what was planned changes rules too, which a text cannot
@@ -207,7 +223,7 @@ def _tree_schedule(found: "Planned", profile: "Profile", asked: SolveOptions) ->
     trees = tree_schedule(
         schedule, rule=plan.rule, temperature=plan.temperature, context_tokens=plan.model.condition.context_tokens
     )
-    source = tree_file(plan, profile, source=plan_source(asked.profile_path, plan)).provenance
+    source = tree_file(plan, profile, source=asked.source(plan)).provenance
     assert source is not None  # plans say where they come from
     return replace(trees, provenance=replace(source, tokens_per_step=None, step_s=None, speedup=None))
 

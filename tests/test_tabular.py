@@ -163,6 +163,7 @@ def test_a_plan_as_a_dict_is_what_solve_prints_of_it() -> None:
     assert set(printed) - set(content) == {
         "pair",
         "machine",
+        "new_tokens",
         "drafters",
         "drafters_over_contexts",
         "warnings",

@@ -9,14 +9,14 @@ import numpy as np
 from treeopt.arrays import Float64, Int64
 from treeopt.profiler.acceptance.contexts import CountedTexts, WholePrompts, check_long_enough
 from treeopt.profiler.acceptance.positions import AcceptanceText, TextPositions, texts_together
-from treeopt.profiler.acceptance.traversal import ReachSums, count_reach, gained, until_no_gain
+from treeopt.profiler.acceptance.traversal import ReachSums, count_reach, until_no_gain
 from treeopt.profiler.decoding import Decoding
 from treeopt.profiler.journal import Journal
 from treeopt.profiler.latency.rounds import Step
 from treeopt.profiler.processes.processes import Processes
 from treeopt.profiler.settings import Settings
 from treeopt.records.acceptance import TextSums
-from treeopt.records.acceptance_counts import AcceptanceCounts, text_sums
+from treeopt.records.acceptance_counts import AcceptanceCounts, gained, text_sums
 from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.profile import MeasuredAcceptance, Profile
 from treeopt.records.sampling import Sampling

@@ -15,7 +15,6 @@ import torch
 
 from treeopt.arrays import Float64
 from treeopt.profiler.decoding import Decoding
-from treeopt.records.acceptance import TextSums
 from treeopt.runtime import Decoder, Verifier
 from treeopt.runtime.decoding.limits import trained_tokens
 from treeopt.runtime.drafters.drafter import Step
@@ -28,7 +27,6 @@ from treeopt.trees import TokenTree
 LEAST_REACHED = 20.0
 """Entries whose parents fewer steps reached keep the acceptance of `sequoia`."""
 MAX_ROUNDS = 6
-TINY = 1e-300
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,21 +107,6 @@ def count_reach(
     for _ in decoder.whole_steps(prompt, positions, step):
         pass
     return reach
-
-
-def gained(sums: TextSums, gain: Float64) -> TextSums:
-    """Return the sums of `sequoia` times the gain of `traversal`, text by text.
-
-    Siblings exclude each other: ranks whose gain was not measured share what the others leave, in the same proportion,
-    and no more is accepted than was reached.
-    """
-    known = ~np.isnan(gain)
-    theirs = np.where(known, sums.accepted, 0.0)
-    ours = theirs * np.where(known, gain, 0.0)
-    ours *= np.minimum(1.0, sums.reached / np.maximum(ours.sum(axis=2), TINY))[:, :, None]
-    left, before = (np.maximum(sums.reached - each.sum(axis=2), 0.0) for each in (ours, theirs))
-    others = (sums.accepted - theirs) * (left / np.maximum(before, TINY))[:, :, None]
-    return TextSums(sums.reached, ours + others)
 
 
 def until_no_gain(

@@ -9,7 +9,7 @@ from click.testing import Result
 from tests.cli.invented import call
 from tests.profiler.bench.test_divergence import accept_the_second_likeliest
 from treeopt import Profile
-from treeopt.planner import step_model
+from treeopt.planner import for_new_tokens, step_model
 from treeopt.trees import Provenance, TokenTree, TreeFile, load_file
 
 LITTLE = (
@@ -18,6 +18,7 @@ LITTLE = (
 )
 BUSHY = TokenTree([-1, 0, 0, 0, 1, 1, 4])
 PROMPT = "def add(a, b):\n"
+BENCHED_TOKENS = 12
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +39,7 @@ def run(*arguments: object, tokens: int = 40) -> Result:
 
 
 def bench(*arguments: object) -> Result:
-    return call("bench", *arguments, "--max-new-tokens", 12, "--repeats", 1, "--max-prompts", 12)
+    return call("bench", *arguments, "--max-new-tokens", BENCHED_TOKENS, "--repeats", 1, "--max-prompts", 12)
 
 
 class TestProfile:
@@ -203,7 +204,8 @@ class TestBench:
         assert (report["rule"], report["temperature"], report["lossy"]) == (rule, 0.6, False)
         assert report["divergences"] is None
         assert report["identical_to_plain_decoding"] is None
-        predicted = step_model(Profile.load(profile), rule=rule).predict("tree", BUSHY)
+        short = for_new_tokens(Profile.load(profile), BENCHED_TOKENS)
+        predicted = step_model(short, rule=rule).predict("tree", BUSHY)
         assert report["predicted_tokens_per_step"] == pytest.approx(predicted.tokens_per_step.value)
         assert "above temperature 0 texts are not compared." in result.stdout
 

@@ -9,8 +9,14 @@ import pytest
 
 from tests.cli.invented import STEEP, call, invented
 from tests.scripts import ROOT
+from treeopt.planner import PlanRequest
+from treeopt.planner.model import token_model
 from treeopt.records.profile import Profile
+from treeopt.simulation.settings import served_settings
+from treeopt.simulation.step_seconds import StepSeconds
+from treeopt.trees.tree_schedule import load_schedule
 
+LONG_TEXTS = ROOT / "docs" / "profiles" / "bundled-2-cores-surface.yaml"
 LOAD = ("--rate", "2/s", "--prompt-tokens", "32-64", "--new-tokens", "16", "--duration", "10s")
 
 
@@ -46,6 +52,33 @@ class TestPrinted:
         assert {each["name"] for each in found["outcomes"]} >= {"plain", "schedule"}
         assert all(each["time_per_token"]["p99_s"] >= each["time_per_token"]["median_s"] for each in found["outcomes"])
         assert found["largest_rates"] == []
+
+    def test_the_command_that_writes_the_schedule_does(self) -> None:
+        profile = Profile.load(LONG_TEXTS)
+        short = ("--rate", "2/s", "--prompt-tokens", "32", "--new-tokens", "60-68", "--duration", "2s", "--budget", "8")
+        found = call("simulate", "--profile", str(LONG_TEXTS), *short, "--temperature", "0.6")
+        _, _, hint = found.stdout.partition("Next: treeopt ")
+        seconds = StepSeconds(profile, token_model(profile.acceptance(temperature=0.6)))
+        request = PlanRequest(temperature=0.6, max_nodes=8)
+        simulated, whole = (served_settings(profile, seconds, request, new_tokens=each)[-1] for each in (64, None))
+        written = call(*shlex.split(hint))
+        schedule = load_schedule(Path("schedule.json"))
+
+        assert written.exit_code == 0, written.output
+        assert "--new-tokens 64" in hint
+        assert "texts of 64 new tokens" in (schedule.provenance.source or "")
+        assert simulated.trees == tuple(schedule.tree(texts) for texts in range(1, 5))
+        assert simulated.trees != whole.trees  # negative control: the length of texts matters
+
+    @pytest.mark.parametrize("change", [{"accepted_ranks": None}, {"context_tokens": 256}], ids=str)
+    def test_the_command_does_not_ask_for_what_was_not_measured(self, change: dict[str, int | None]) -> None:
+        profile = invented(conditions=[(256, 1), (256, 4)], tables=[STEEP])
+        (acceptance,) = profile.acceptances
+        replace(profile, acceptances=(replace(acceptance, **change),)).save("profile.yaml")
+        _, _, hint = call("simulate", *LOAD).stdout.partition("Next: treeopt ")
+
+        assert "--new-tokens" not in hint
+        assert call(*shlex.split(hint)).exit_code == 0
 
     def test_a_picture(self, served: Path) -> None:
         found = call("simulate", *LOAD, "--plot", "load.svg")
@@ -100,10 +133,9 @@ def test_bad_input_is_one_line(changed: tuple[str, str], code: int, message: str
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("served")
-def test_the_page_shows_what_is_printed() -> None:
+def test_the_page_shows_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
     text = (ROOT / "docs" / "simulation.md").read_text("utf-8")
     command, _, shown = text.split("```console\n$ treeopt ")[1].split("\n```")[0].replace("\\\n", "").partition("\n")
-    arguments = [str(ROOT / each) if each.startswith("docs/") else each for each in shlex.split(command)]
 
-    assert call(*arguments).stdout.rstrip() == shown
+    assert call(*shlex.split(command)).stdout.rstrip() == shown

@@ -20,6 +20,8 @@ TEXTS = {
     "context, and is taken from there for 4096: it may be another. Profile with --context-tokens 64,256,4096.",
     warnings.AcceptanceElsewhere("acceptance of medusa", (256,), (4096,)): "acceptance of medusa was measured for 256 "
     "tokens of context only, and is taken from there for 4096: it may be another. Profile with --context-tokens 256,4096.",
+    warnings.LongerThanMeasured(171, 500, 12000): "acceptance was measured along at most 171 tokens of a text, and is "
+    "taken from there for texts of 500. Profile with --positions 12000.",
     warnings.BeyondLargestPass(
         64, 128
     ): "passes were measured up to 64 tokens; times beyond are extrapolated along straight "

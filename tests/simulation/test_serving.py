@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.scripts import ROOT
 from tests.support.invented_machines import acceptance, latency, profile, seconds
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner.contexts import ContextModels
@@ -377,6 +378,28 @@ class TestSettings:
 
             assert schedule.time_per_token.median_s <= 1.1 * best
             assert worst > 1.3 * best  # otherwise this would tell nothing
+
+
+class TestScheduleOfShortTexts:
+    """Acceptance of the bundled pair rises along its texts: what is best for long ones is not for short ones."""
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("rate", [8, 16, 32])
+    def test_it_is_as_fast_as_the_best_fixed_setting(self, rate: float) -> None:
+        found = Profile.load(ROOT / "docs" / "profiles" / "bundled-2-cores-surface.yaml")
+        seconds = seconds_of(found)
+        *fixed, schedule = served_settings(found, seconds, PlanRequest(), new_tokens=64)
+        for_long_texts = served_settings(found, seconds, PlanRequest())[-1]
+        chains = [each for each in fixed if 3 <= each.draft_tokens <= 7]
+        load = Load(rate_per_s=rate, prompt_tokens=(32, 128), new_tokens=(64, 64), duration_s=3000 / rate)
+        *others, short, long = (
+            each.latency.median_s for each in simulate([*chains, schedule, for_long_texts], seconds, load)
+        )
+
+        assert short <= 1.02 * min(others)
+        assert max(others) > 1.04 * min(others)  # otherwise this would tell nothing
+        if rate == 32:
+            assert long > 1.04 * min(others)  # as would this
 
 
 class TestContexts:

@@ -5,6 +5,7 @@ from treeopt.planner.drafters import DrafterChoice, best_drafter, chosen_drafter
 from treeopt.planner.draws import Confidence
 from treeopt.planner.fastest import Fastest, fastest_tree
 from treeopt.planner.model import Candidate, StepModel, kind_of
+from treeopt.planner.new_tokens import for_new_tokens
 from treeopt.planner.planning import (
     Plan,
     fastest_drafted_tree,
@@ -36,6 +37,7 @@ __all__ = [
     "drafter_choices",
     "fastest_drafted_tree",
     "fastest_tree",
+    "for_new_tokens",
     "kind_of",
     "largest_pass",
     "plan",

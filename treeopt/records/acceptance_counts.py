@@ -14,6 +14,7 @@ LEAST_COUNT = 20.0
 """Depths that fewer positions reached are left out of the table."""
 REJECTED = -1
 """Stands for the accepted rank where every child was rejected."""
+TINY = 1e-300
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -95,3 +96,22 @@ def text_sums(texts: Sequence[AcceptanceCounts]) -> TextSums:
     if depths == 0 or len(texts) < 2:
         raise TreeoptError("acceptance: expected two texts or more with 20 positions in all. Measure more.")
     return TextSums(reached[:, :depths], accepted[:, :depths])
+
+
+def gained(sums: TextSums, gain: Float64) -> TextSums:
+    """Return the sums of texts times a gain of acceptance, text by text.
+
+    Siblings exclude each other: ranks whose gain was not measured share what the others leave, in the same proportion,
+    and no more is accepted than was reached.
+
+    Args:
+        sums: of shapes (J, D) and (J, D, B).
+        gain: float64 (D, B), nan where it was not measured.
+    """
+    known = ~np.isnan(gain)
+    theirs = np.where(known, sums.accepted, 0.0)
+    ours = theirs * np.where(known, gain, 0.0)
+    ours *= np.minimum(1.0, sums.reached / np.maximum(ours.sum(axis=2), TINY))[:, :, None]
+    left, before = (np.maximum(sums.reached - each.sum(axis=2), 0.0) for each in (ours, theirs))
+    others = (sums.accepted - theirs) * (left / np.maximum(before, TINY))[:, :, None]
+    return TextSums(sums.reached, ours + others)

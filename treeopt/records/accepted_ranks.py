@@ -17,7 +17,7 @@ from treeopt.array_record import ArrayRecord
 from treeopt.arrays import Int64
 from treeopt.errors import InvalidValueError
 from treeopt.records.acceptance import AcceptanceTable
-from treeopt.records.acceptance_counts import REJECTED, conditional_counts
+from treeopt.records.acceptance_counts import REJECTED, AcceptanceCounts, conditional_counts
 from treeopt.trees.token_tree import TokenTree
 
 
@@ -68,14 +68,25 @@ class AcceptedRanks(ArrayRecord):
         first = np.cumsum([0] + [1 + len(each) for each in self.ranks])
         return tuple(tokens[at : at + len(each)] for at, each in zip(first, self.ranks, strict=False))
 
+    @property
+    def positions(self) -> int:
+        """Of all texts together."""
+        return sum(len(each) for each in self.ranks)
+
+    def first(self, positions: int) -> "AcceptedRanks":
+        """Return those of so many positions of every text, of all where it has fewer."""
+        return AcceptedRanks([each[:positions] for each in self.ranks])
+
+    def counts(self, depths: int, branching: int) -> list[AcceptanceCounts]:
+        """Return the sums of every text, each position taken as a root once, in shapes (D,) and (D, B)."""
+        hits = ((each[:, None] == np.arange(branching)).astype(np.float64) for each in self.ranks)
+        return [conditional_counts(hit, ranks, depths) for hit, ranks in zip(hits, self.ranks, strict=True)]
+
     def table(self, depths: int, branching: int) -> AcceptanceTable:
         """Return the table of the same ranks, every position taken as a root once; what was never reached is 0."""
-        reached, accepted = np.zeros(depths), np.zeros((depths, branching))
-        for ranks in self.ranks:
-            hits = ranks[:, None] == np.arange(branching)
-            counts = conditional_counts(hits.astype(np.float64), ranks, depths)
-            reached += counts.reached
-            accepted += counts.accepted
+        counts = self.counts(depths, branching)
+        reached = sum((each.reached for each in counts), np.zeros(depths))
+        accepted = sum((each.accepted for each in counts), np.zeros((depths, branching)))
         return AcceptanceTable(accepted / np.maximum(reached, 1.0)[:, None])
 
 

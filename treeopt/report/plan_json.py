@@ -186,6 +186,8 @@ class PlanReport:
 
     pair: Pair
     machine: Machine
+    new_tokens: int | None
+    """Of the texts that are planned for; None is as long as those measured."""
     plan: PlanContent = field(metadata=INLINE)
     drafters: tuple[DrafterReport, ...]
     drafters_over_contexts: tuple[DrafterSegmentReport, ...]
@@ -200,6 +202,7 @@ class PlanReport:
         schedule: "Schedule | None",
         drafters: "Sequence[DrafterChoice]",
         over_contexts: "Sequence[DrafterSegment]" = (),
+        new_tokens: int | None = None,
     ) -> "PlanReport":
         """Return that of a plan."""
         from treeopt.planner import best_drafter
@@ -208,6 +211,7 @@ class PlanReport:
         return cls(
             pair=profile.pair,
             machine=profile.machine,
+            new_tokens=new_tokens,
             plan=plan.content,
             drafters=tuple(DrafterReport.of(each, chosen=each is best) for each in drafters),
             drafters_over_contexts=tuple(map(DrafterSegmentReport.of, over_contexts)),
@@ -222,6 +226,8 @@ def plan_json(
     schedule: "Schedule | None",
     drafters: "Sequence[DrafterChoice]" = (),
     over_contexts: "Sequence[DrafterSegment]" = (),
+    *,
+    new_tokens: int | None = None,
 ) -> str:
     """Return the object's text, one key a line; `drafters` are rows where others than the draft model were measured."""
-    return json_lines(PlanReport.of(plan, profile, schedule, drafters, over_contexts))
+    return json_lines(PlanReport.of(plan, profile, schedule, drafters, over_contexts, new_tokens))

@@ -41,6 +41,7 @@ def plan_text(
     schedule: "Schedule | None" = None,
     *,
     level_width: int | None = None,
+    new_tokens: int | None = None,
     drafters: "Sequence[DrafterChoice]" = (),
     over_contexts: "Sequence[DrafterSegment]" = (),
 ) -> str:
@@ -51,10 +52,11 @@ def plan_text(
         profile: what it was planned from.
         schedule: what to run where, if that was planned too.
         level_width: the most nodes of any level that were allowed, or None for any number.
+        new_tokens: of the texts that are planned for, or None for those measured.
         drafters: the best of each, where others than the draft model were measured.
         over_contexts: the fastest of them by context length.
     """
-    blocks = [heading(plan, profile), table(plan)]
+    blocks = [heading(plan, profile, new_tokens), table(plan)]
     if len(plan.rules) > 1:
         blocks.append(rules_table(plan))
     blocks.append("\n".join(remarks(plan, level_width)))
@@ -67,14 +69,20 @@ def plan_text(
     return "\n\n".join(blocks)
 
 
-def plan_source(path: Path, plan: "Plan") -> str:
-    """Return what a tree file names as its source: the profile, and what of it was imported."""
-    return "; ".join(filter(None, [str(path), imported(plan)]))
+def plan_source(path: Path, plan: "Plan", new_tokens: int | None = None) -> str:
+    """Return what a tree file names as its source: the profile, for texts of what length, and what of it was imported."""
+    return "; ".join(filter(None, [str(path), *_texts(new_tokens), imported(plan)]))
 
 
-def heading(plan: "Plan", profile: "Profile") -> str:
+def heading(plan: "Plan", profile: "Profile", new_tokens: int | None = None) -> str:
     """Return what was planned for: the pair, the machine, the conditions, and on a line of its own what was imported."""
-    return "\n".join(filter(None, [f"{subject(profile)}: {plan.conditions}", imported(plan)]))
+    conditions = ", ".join([plan.conditions, *_texts(new_tokens)])
+    return "\n".join(filter(None, [f"{subject(profile)}: {conditions}", imported(plan)]))
+
+
+def _texts(new_tokens: int | None) -> list[str]:
+    """Return the length of the texts that are planned for, where it is said."""
+    return [] if new_tokens is None else [f"texts of {counted(new_tokens, 'new token')}"]
 
 
 def subject(profile: "Profile") -> str:

@@ -36,6 +36,11 @@ class Load(ShortRepr):
     """How long texts go on arriving."""
     seed: int = 0
 
+    @property
+    def mean_new_tokens(self) -> int:
+        """Of a text on average, to the nearest."""
+        return round(sum(self.new_tokens) / 2)
+
     def __post_init__(self) -> None:
         for name in ("rate_per_s", "duration_s"):
             if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):

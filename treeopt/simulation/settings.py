@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from treeopt.array_record import ShortRepr
 from treeopt.planner.chains import chain_schedule
 from treeopt.planner.model import TokenModel, kind_of
+from treeopt.planner.new_tokens import for_new_tokens
 from treeopt.planner.planning import requested_plan
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.scheduling import requested_schedule
@@ -36,7 +37,12 @@ class ServedSetting(ShortRepr):
 
 
 def served_settings(
-    profile: Profile, seconds: StepSeconds, request: PlanRequest, default_length: int | None = None
+    profile: Profile,
+    seconds: StepSeconds,
+    request: PlanRequest,
+    default_length: int | None = None,
+    *,
+    new_tokens: int | None = None,
 ) -> tuple[ServedSetting, ...]:
     """Return plain decoding, the engine's default, every other fixed setting, and last the schedule.
 
@@ -47,9 +53,11 @@ def served_settings(
         seconds: of the same.
         request: whose rule, temperature and limits of trees count.
         default_length: draft tokens that an engine takes unless told; None where it has no such default.
+        new_tokens: of the texts that the schedule is planned for; None for texts as long as those measured.
     """
     request = replace(request, max_depth=_most_depth(seconds, request))
-    texts, scheduled = seconds.most_texts, _scheduled(profile, seconds, request)
+    planned = profile if new_tokens is None else for_new_tokens(profile, new_tokens)
+    texts, scheduled = seconds.most_texts, _scheduled(planned, seconds, request)
     longest = _longest_chain(profile, seconds.model, request)
     named = {chain(0): PLAIN}
     if default_length is not None and 0 < default_length <= longest:

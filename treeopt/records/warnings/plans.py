@@ -54,6 +54,30 @@ class AcceptanceElsewhere(Caution):
 
 
 @dataclass(frozen=True, slots=True)
+class LongerThanMeasured(Caution):
+    """A plan for texts of more new tokens than acceptance was measured along."""
+
+    measured_tokens: int
+    """Of the longest measured text."""
+    new_tokens: int
+    positions: int
+    """Of all measured texts, were each as long as is asked for."""
+
+    @property
+    def found(self) -> str:
+        """How far texts were measured."""
+        return (
+            f"acceptance was measured along at most {self.measured_tokens} tokens of a text, and is taken from there for "
+            f"texts of {self.new_tokens}."
+        )
+
+    @property
+    def action(self) -> str:
+        """Measure further."""
+        return f"Profile with --positions {self.positions}."
+
+
+@dataclass(frozen=True, slots=True)
 class BeyondLargestPass(Caution):
     """A plan for larger passes than were timed."""
 
