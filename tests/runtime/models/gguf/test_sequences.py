@@ -239,7 +239,8 @@ def test_too_many_leaves_are_refused_in_one_line():
     simulated.prefill(2)
     assert simulated.feed(*whole(level_widths([7])))
     with pytest.raises(
-        InvalidValueError, match=r"^tree: expected at most 7 leaves.* 16 sequences for 2 texts\..*: take"
+        InvalidValueError,
+        match=r"^tree: expected at most 7 leaves.* 16 sequences for 2 texts\..*: take .*, or fewer texts at a time",
     ):
         simulated.feed(*whole(level_widths([8])))
 

@@ -46,10 +46,12 @@ class SequenceIds:
         """Return an id that no sequence has; raises InvalidValueError where there is none."""
         found = next(self._ids)
         if found >= self._most:
+            several = self._texts > 1
+            fewer = ", or fewer texts at a time (--batch-size)" if several else ""
             raise InvalidValueError(
                 f"tree: expected at most {self._most // self._texts - 1} leaves, because llama.cpp has {self._most} "
-                f"sequences for {self._texts} text{'s' * (self._texts != 1)}. Got more: take a narrower tree, or fewer "
-                "nodes (--max-tokens)."
+                f"sequences for {self._texts} text{'s' * several}. Got more: take a narrower tree, fewer nodes "
+                f"(--max-tokens){fewer}."
             )
         return found
 
