@@ -290,7 +290,8 @@ def _next(asked: SimulateOptions, seconds: "StepSeconds") -> str:
     from treeopt.planner.new_tokens import ranks_along_texts
 
     profile, acceptance = seconds.profile, seconds.model.acceptance
-    if profile.engine is not None or seconds.most_texts == 1:
+    at_context = [each for each in profile.step_latencies if each.context_tokens == seconds.contexts[0]]
+    if profile.engine is not None or len({each.batch_size for each in at_context}) == 1:
         return ""
     options = [f"--profile {quoted(asked.profile_path)}", f"--rule {acceptance.rule}"]
     options += [f"--temperature {acceptance.temperature:g}", f"--context-tokens {seconds.contexts[0]}"]

@@ -80,6 +80,18 @@ class TestPrinted:
         assert "--new-tokens" not in hint
         assert call(*shlex.split(hint)).exit_code == 0
 
+    def test_no_command_where_no_context_was_measured_for_several_texts(self) -> None:
+        made = invented(conditions=[(256, 1), (512, 4)], tables=[STEEP])
+        made.save("profile.yaml")
+        refused = call("solve", "--schedule")
+
+        found = call("simulate", *LOAD)
+
+        assert found.exit_code == 0, found.output
+        assert "at most 4 texts at a time" in found.stdout
+        assert "Next:" not in found.stdout
+        assert refused.exit_code == 1  # so that the command would not run
+
     def test_a_picture(self, served: Path) -> None:
         found = call("simulate", *LOAD, "--plot", "load.svg")
 

@@ -79,8 +79,8 @@ def _scheduled(profile: Profile, seconds: StepSeconds, request: PlanRequest) -> 
         ranges = [(each.batch_sizes, each.choice) for each in found if each.context_tokens[0] == seconds.contexts[0]]
         ranges = ranges or [((1, 1), requested_plan(profile, asked).choice)]
     trees = {size: choice.tree for (first, last), choice in ranges for size in range(first, last + 1)}
-    smallest = min(trees)
-    return tuple(trees[max(smallest, size)] for size in range(1, seconds.most_texts + 1))
+    smallest, largest = min(trees), max(trees)  # beyond them the nearest holds
+    return tuple(trees[min(max(smallest, size), largest)] for size in range(1, seconds.most_texts + 1))
 
 
 def _most_depth(seconds: StepSeconds, request: PlanRequest) -> int | None:
