@@ -230,7 +230,7 @@ class BenchOptions:
             "--max-new-tokens",
             type=click.IntRange(min=1),
             help="Tokens per prompt, the last step decoded to its end; by default as many as the profile measured, with "
-            "--systems 192. With fewer, what is predicted is for texts of so many.",
+            "--systems 192. Of TREE, --grid and --batch-size what is predicted is for texts of so many.",
         )
     )
     repeats: int | None = field(

@@ -17,7 +17,7 @@ from treeopt.errors import InfeasibleError
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.rule_choice import planned_acceptances
 from treeopt.records.acceptance import TextSums
-from treeopt.records.acceptance_counts import LEAST_COUNT, gained
+from treeopt.records.acceptance_counts import LEAST_COUNT, gained, text_sums
 from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.profile import MeasuredAcceptance, Profile
 from treeopt.records.warnings import LongerThanMeasured
@@ -72,14 +72,16 @@ def _beginnings(acceptance: MeasuredAcceptance, positions: int) -> MeasuredAccep
     if measured is None or texts is None or max(map(len, measured.ranks)) <= positions:
         return acceptance
     ranks, counted = measured.first(positions), measured.table(*p.shape).p
-    counts = ranks.counts(*p.shape)
-    reached, accepted = np.array([each.reached for each in counts]), np.array([each.accepted for each in counts])
-    told = np.cumprod(reached.sum(axis=0) >= LEAST_COUNT, dtype=np.bool_)
-    if not told[0]:
+    if ranks.positions < LEAST_COUNT:
         return acceptance
+    begun = text_sums(ranks.counts(*p.shape))
+    depths = begun.reached.shape[1]
     gain = np.divide(p, counted, out=np.full(p.shape, np.nan), where=counted > 0)
-    told_sums = TextSums(np.where(told, reached, texts.reached), np.where(told[:, None], accepted, texts.accepted))
-    sums = gained(told_sums, np.where(told[:, None], gain, 1.0))
+    begun = gained(begun, gain[:depths])
+    sums = TextSums(
+        np.concatenate([begun.reached, texts.reached[:, depths:]], axis=1),
+        np.concatenate([begun.accepted, texts.accepted[:, depths:]], axis=1),
+    )
     return replace(
         acceptance,
         prompts=int(np.count_nonzero(sums.reached[:, 0])),

@@ -9,8 +9,9 @@ import torch
 transformers = pytest.importorskip("transformers", reason="needs the hf extra")
 
 from tests.contracts.drafters import CASES
-from tests.contracts.test_batches import alone, together
+from tests.contracts.test_batches import check_that_none_changes_another
 from tests.support.hf_models import ARCHITECTURES, VOCABULARY, random_model
+from tests.support.ragged_texts import COUNTS, LENGTHS, NAMES, TREE, UNLIKE
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import TextRequest
 from treeopt.runtime.models.hf import load_adapter
@@ -22,13 +23,8 @@ from treeopt.runtime.models.model import TextRows, Wants
 from treeopt.runtime.models.passes import PassNodes, TreePass
 from treeopt.trees import chain, level_widths
 
-LENGTHS = (9, 0, 4, 23, 5)
-TREE = level_widths([2, 3])
-UNLIKE = (TREE, chain(0), chain(2), chain(0), level_widths([3]))
 WANTS = Wants(boundaries=(0, 1), last=True)
 PROMPTS = [[5, 3, 40], [1], [8, 8, 2, 60, 11, 4, 4], [9, 30], [2] * 12]
-COUNTS = [9, 25, 3, 14, 21]
-NAMES = ["plain", "static tree", "static chain as graphs", "dynamic tree", "best first", "lookahead", "prompt lookup"]
 close = {"rtol": 1e-3, "atol": 1e-3}
 
 
@@ -139,9 +135,7 @@ def pair():
 def test_texts_that_join_and_leave_are_those_decoded_alone(pair, name, temperature):
     decoder = Decoder(pair[0], *CASES[name].make(*pair), temperature=temperature)
     wanted = [TextRequest(*each, seed=2) for each in zip(PROMPTS, COUNTS, strict=True)]
-    expected = alone(decoder, wanted)
-    for size in (2, 3, 8):
-        assert together(decoder, wanted, size) == expected
+    check_that_none_changes_another(decoder, wanted, (2, 3, 8))
 
 
 def test_a_step_is_one_pass_of_the_target_and_one_of_the_draft_for_each_level(monkeypatch):

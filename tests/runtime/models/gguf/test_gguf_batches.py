@@ -7,7 +7,8 @@ import torch
 pytest.importorskip("llama_cpp", reason="needs the gguf extra")
 
 from tests.contracts.drafters import CASES
-from tests.contracts.test_batches import alone, together
+from tests.contracts.test_batches import check_that_none_changes_another
+from tests.support.ragged_texts import COUNTS, LENGTHS, NAMES, TREE, UNLIKE
 from treeopt.errors import InvalidValueError
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import TextRequest
@@ -19,12 +20,7 @@ from treeopt.runtime.models.model import Wants
 from treeopt.runtime.models.passes import PassNodes, TreePass
 from treeopt.trees import chain, level_widths
 
-LENGTHS = (9, 0, 4, 23, 5)
-TREE = level_widths([2, 3])
-UNLIKE = (TREE, chain(0), chain(2), chain(0), level_widths([3]))
 PROMPTS = [[100, 101, 102], [1], [8, 8, 2, 60, 11, 4, 4], [9, 30], [2] * 12]
-COUNTS = [9, 25, 3, 14, 21]
-NAMES = ["plain", "static tree", "static chain as graphs", "dynamic tree", "best first", "lookahead", "prompt lookup"]
 
 
 def tokens_of(count, seed):
@@ -81,9 +77,7 @@ def test_a_text_that_is_begun_anew_leaves_the_others_alone(gguf_pair):
 def test_texts_that_join_and_leave_are_those_decoded_alone(gguf_pair, name, temperature):
     decoder = Decoder(gguf_pair[0], *CASES[name].make(*gguf_pair), temperature=temperature)
     wanted = [TextRequest(*each, seed=2) for each in zip(PROMPTS, COUNTS, strict=True)]
-    expected = alone(decoder, wanted)
-    for size in (2, 3, 8):
-        assert together(decoder, wanted, size) == expected
+    check_that_none_changes_another(decoder, wanted, (2, 3, 8))
 
 
 def test_a_step_is_one_pass_of_the_target_and_one_of_the_draft_for_each_level(gguf_pair, monkeypatch):
