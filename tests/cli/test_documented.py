@@ -47,6 +47,7 @@ def test_the_keys_of_the_object(folder: Path) -> None:
     assert [key for row in rows for key in re.findall(r"`(\w+)`", row)] == list(printed)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("folder")
 def test_the_plans_for_texts_of_so_many_tokens() -> None:
     text = (DOCS / "planning.md").read_text("utf-8")

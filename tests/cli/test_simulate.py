@@ -53,6 +53,7 @@ class TestPrinted:
         assert all(each["time_per_token"]["p99_s"] >= each["time_per_token"]["median_s"] for each in found["outcomes"])
         assert found["largest_rates"] == []
 
+    @pytest.mark.slow
     def test_the_command_that_writes_the_schedule_does(self) -> None:
         profile = Profile.load(LONG_TEXTS)
         short = ("--rate", "2/s", "--prompt-tokens", "32", "--new-tokens", "60-68", "--duration", "2s", "--budget", "8")
