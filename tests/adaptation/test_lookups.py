@@ -110,6 +110,17 @@ def test_what_is_looked_up_is_compared_where_it_becomes_slower_also_if_its_steps
     assert recalibration._lookups._solved_speed < 0.9 * solved_speed
 
 
+def test_a_lookup_that_became_slower_is_noticed_however_fast_its_own_steps_are():
+    decoder, recalibration = begun(repeating(2000))
+    while len(decoder.text) < 1900:
+        decoder.decode(recalibration, 1)
+    assert isinstance(recalibration.way, PromptLookupSetting)
+    ways = recalibration._ways
+    now = max(each.speed for each in ways._lookups.in_this_text(ways.context_tokens))
+    ways._lookups._solved_speed, ways._speed = 1.5 * now, 3 * now
+    assert "times as fast as before" in ways.moved()
+
+
 @pytest.mark.parametrize("table", [GOOD, MIDDLE, BAD])
 @pytest.mark.parametrize("seed", range(2))
 def test_ordinary_text_is_never_looked_up(table, seed):
