@@ -1,4 +1,4 @@
-"""What all tests share: one thread each, examples as asked for, the bundled pair loaded once, and their CPU time."""
+"""What all tests share: one thread each, Hypothesis profiles, and the bundled pair loaded once."""
 
 import os
 
@@ -6,15 +6,12 @@ import os
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ[_name] = "1"
 
-import contextlib
 import gc
-import importlib
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
-from tests.support.cpu_time import CpuTime
 from tests.support.drawn import load_profile
 from tests.support.origin import misplaced
 
@@ -22,12 +19,10 @@ load_profile()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--cpu-limit", type=float, metavar="SECONDS", help="fail a fast test that takes more CPU seconds")
     parser.addoption("--treeopt-in", type=Path, metavar="FOLDER", help="fail where another treeopt would be tested")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(CpuTime(config.getoption("--cpu-limit")), "cpu-time")
     folder = config.getoption("--treeopt-in")
     if folder is not None and (reason := misplaced(folder)):
         raise pytest.UsageError(reason)
@@ -47,17 +42,8 @@ def freeze_what_stays() -> None:
     gc.freeze()
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    if session.config.getoption("--cpu-limit"):
-        import_the_heavy()
+def pytest_collection_finish() -> None:
     freeze_what_stays()
-
-
-def import_the_heavy() -> None:
-    """Import what takes seconds, so that it is not taken for the time of the first test that needs it."""
-    for name in ("matplotlib.figure", "scipy.optimize", "scipy.stats", "transformers.models.llama.modeling_llama"):
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
 
 
 @pytest.hookimpl(wrapper=True)
