@@ -15,8 +15,8 @@ PACKAGES = ["treeopt", *(f"treeopt.{name}" for name in PUBLIC)]
 
 
 def public_names(module: types.ModuleType) -> list[str]:
-    """Return the names that a star import brings, and the submodules that come by attribute."""
-    return sorted([*module.__all__, *getattr(module, "SUBMODULES", ())])
+    """Return the names that a star import brings."""
+    return sorted(module.__all__)
 
 
 def completed(package: str) -> list[str]:

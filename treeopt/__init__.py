@@ -13,7 +13,6 @@ from treeopt.errors import (
     TreeoptError,
     TreeoptWarning,
 )
-from treeopt.former_names import install
 
 if TYPE_CHECKING:
     from treeopt import engines, planner, profiler, runtime, solver, trees
@@ -66,9 +65,6 @@ _HOME = {
     "solve": "treeopt.solver",
 }
 _ROOMS = frozenset({"engines", "planner", "profiler", "runtime", "solver", "trees"})
-
-install()
-del install
 
 
 def __getattr__(name: str) -> Any:
