@@ -14,9 +14,8 @@ from treeopt.cli.options.inputs import load_profile
 from treeopt.cli.options.record import options
 from treeopt.cli.terminal import warn
 from treeopt.cli.waiting import patience
-from treeopt.errors import TreeoptError
+from treeopt.errors import TreeoptError, Warning
 from treeopt.files.whole_files import STANDARD_STREAM, is_stream
-from treeopt.records.warnings import Caution, FormatCaution
 
 if TYPE_CHECKING:
     from treeopt.engines.engine import Engine
@@ -42,7 +41,8 @@ def export(asked: ExportOptions) -> None:
     target, written = asked.target, asked.written
     if target not in formats | engines | acceptances:
         raise click.UsageError(f"--to: expected one of {', '.join(formats | engines | acceptances)}. Got {target!r}.")
-    check_export(written, [] if is_stream(written) else [written, sidecar_of(written)], asked.inputs)
+    files = [] if is_stream(written) else [written, sidecar_of(written)]
+    check_export(written, files, asked.inputs, force=asked.force)
     if target in formats:
         _export_tree(formats[target], written, asked)
     elif target in engines:
@@ -68,9 +68,13 @@ def _export_tree(target: "TopologyFormat", written: Path, asked: ExportOptions) 
     made = target.write(content.tree, how, written.suffix.lower())
     inputs = asked.inputs
     files = write_export(
-        written, {MAIN: made.data}, inputs, lambda files: topology_provenance(target, content, inputs, files)
+        written,
+        {MAIN: made.data},
+        inputs,
+        lambda files: topology_provenance(target, content, inputs, files),
+        force=asked.force,
     )
-    _tell(topology_text(target, content.tree), tuple(map(FormatCaution, made.warnings)), files)
+    _tell(topology_text(target, content.tree), made.warnings, files)
 
 
 def _export_setting(engine: "Engine", written: Path, asked: ExportOptions) -> None:
@@ -87,7 +91,13 @@ def _export_setting(engine: "Engine", written: Path, asked: ExportOptions) -> No
         made = setting(engine, source)
     texts = {each.name or MAIN: each.text.encode() for each in made.emitted.files}
     inputs = asked.inputs
-    files = write_export(written, texts, inputs, lambda files: setting_provenance(engine, made, inputs, files, profile))
+    files = write_export(
+        written,
+        texts,
+        inputs,
+        lambda files: setting_provenance(engine, made, inputs, files, profile),
+        force=asked.force,
+    )
     _tell(setting_text(engine, made, written), made.warnings, files)
 
 
@@ -111,11 +121,12 @@ def _export_acceptance(target: "AcceptanceFormat", written: Path, asked: ExportO
         {MAIN: text.encode()},
         inputs,
         lambda files: acceptance_provenance(target.name, target.versions, inputs, files, profile),
+        force=asked.force,
     )
     _tell(acceptance_text(target, acceptance), (), files)
 
 
-def _tell(report: str, warnings: tuple[Caution, ...], files: list[Path]) -> None:
+def _tell(report: str, warnings: tuple[Warning, ...], files: list[Path]) -> None:
     """Say what was exported and what was written."""
     to_stdout = str(files[0]) == STANDARD_STREAM
     click.echo(report, err=to_stdout)

@@ -10,8 +10,8 @@ import click
 
 from treeopt.cli.options.record import option
 from treeopt.cli.options.values import LEARNING_RATE
+from treeopt.cli.outputs import check_folder
 from treeopt.errors import InterruptionError
-from treeopt.files.own_folder import holds_own
 
 if TYPE_CHECKING:
     from treeopt.runtime.decoding.observer import Observer
@@ -42,17 +42,17 @@ class LearnOptions:
             "--save-draft",
             type=click.Path(path_type=Path),
             metavar="DIR",
-            help="With --learn, folder to keep the draft in, in Hugging Face layout: a new one, or one from an earlier run.",
+            help="With --learn, folder to save the draft in, in Hugging Face layout.",
         )
     )
 
-    def check(self) -> None:
+    def check(self, *, force: bool) -> None:
         """Raise click.UsageError for options without --learn, TreeoptError for a folder that cannot be written."""
         for name, value in (("--learning-rate", self.learning_rate), ("--save-draft", self.save_draft)):
             if value is not None and not self.learn:
                 raise click.UsageError(f"{name}: expected --learn with it. Got none: add it.")
         if self.save_draft is not None:
-            holds_own(self.save_draft)
+            check_folder(self.save_draft, force=force)
 
     @contextmanager
     def observer(self, models: "ModelPair", planned: "TreeFile") -> "Iterator[Observer | None]":
@@ -91,10 +91,7 @@ class LearnOptions:
         from treeopt.runtime.models.checkpoint import SavedModel
         from treeopt.runtime.models.pair import draft_folder
 
-        saved = SavedModel(built_in(models.draft), draft_folder(models), self.save_draft)
-        if saved.replaces:
-            click.echo(f"--save-draft: what is learnt now will replace the draft in {self.save_draft}.", err=True)
-        return saved
+        return SavedModel(built_in(models.draft), draft_folder(models), self.save_draft)
 
 
 def _check_drafter(planned: "TreeFile") -> None:

@@ -1,5 +1,10 @@
-"""Paths that a command reads and writes: no output destroys an input, another output, or a file of the user's own."""
+"""Paths that a command reads and writes.
 
+As with compilers, the output that `-o` names is replaced, whole or not at all, unless the command reads it.  Files that
+the user did not name (checkpoints, side files, folders) are not replaced without `--force`.
+"""
+
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -7,7 +12,6 @@ from typing import Any, NamedTuple
 import click
 
 from treeopt.errors import TreeoptError
-from treeopt.files.marks import written_by_treeopt
 from treeopt.files.whole_files import STANDARD_STREAM, check_writable, is_stream
 
 
@@ -42,16 +46,11 @@ class Named(NamedTuple):
     path: Path
 
 
-def check_outputs(outputs: Iterable[Named], inputs: Iterable[Named] = (), *, sidecar: Path | None = None) -> None:
-    """Refuse outputs that cannot be written, or that would destroy something.
+def check_outputs(outputs: Iterable[Named], inputs: Iterable[Named] = ()) -> None:
+    """Check everything that a command will write, before any work.
 
-    Args:
-        outputs: all that a command writes.
-        inputs: all that it reads.
-        sidecar: where files of this command's are listed that carry no mark themselves; see `written_by_treeopt`.
-
-    Raises click.UsageError for an output that is also read or written twice, TreeoptError for one that cannot be
-    written, or that is there and was not written by treeopt.  Devices and pipes hold nothing that could be lost.
+    Raises click.UsageError for an output that is also an input or written twice, TreeoptError for one that cannot be
+    written.
     """
     outputs, inputs = list(outputs), list(inputs)
     for number, (name, path) in enumerate(outputs):
@@ -64,8 +63,29 @@ def check_outputs(outputs: Iterable[Named], inputs: Iterable[Named] = (), *, sid
                 raise click.UsageError(f"{other.name} and {name}: expected a different file for each. Got {path}.")
     for _, path in outputs:
         check_writable(path)
-        if not is_stream(path):
-            _check_own(path, sidecar)
+
+
+def check_unnamed(paths: Iterable[Path], *, force: bool) -> None:
+    """Raise TreeoptError for a file that exists although the user did not name it, unless `force` is set."""
+    for path in paths:
+        if path.exists() and not force:
+            raise TreeoptError(f"{path}: exists, and no option names it. Replace it with --force, or move it away.")
+
+
+def check_folder(path: Path, *, force: bool) -> None:
+    """Check a folder whose files will be written: new, empty or, with `force`, any folder that can be written.
+
+    Raises TreeoptError otherwise.
+    """
+    if path.exists() and not path.is_dir():
+        raise TreeoptError(f"{path}: is a file. Expected a folder: name another.")
+    try:
+        with tempfile.TemporaryFile(dir=path if path.is_dir() else path.resolve().parent):
+            pass
+        if path.is_dir():
+            check_unnamed(path.iterdir(), force=force)
+    except OSError as error:
+        raise TreeoptError(f"{path}: cannot be written ({error.strerror}). Name another folder.") from None
 
 
 def _same(path: Path, other: Path) -> bool:
@@ -73,12 +93,3 @@ def _same(path: Path, other: Path) -> bool:
     if path.exists() and other.exists():
         return path.samefile(other)
     return path.resolve() == other.resolve()
-
-
-def _check_own(path: Path, sidecar: Path | None) -> None:
-    try:
-        own = not path.exists() or written_by_treeopt(path, sidecar=sidecar)
-    except OSError as error:
-        raise TreeoptError(f"{path}: exists, and cannot be read ({error.strerror}). Name another file.") from None
-    if not own:
-        raise TreeoptError(f"{path}: exists, and treeopt did not write it. Name another file, or remove it first.")

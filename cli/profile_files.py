@@ -1,15 +1,16 @@
-"""The files around a profile: what it is made beside."""
+"""The files next to a profile: its draft record, and the checkpoint of an unfinished one."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
 from treeopt.cli.options.inputs import record_beside
-from treeopt.cli.outputs import Named, check_outputs
+from treeopt.cli.outputs import Named, check_outputs, check_unnamed
 from treeopt.errors import TreeoptError
-from treeopt.files.marks import JOURNAL_SUFFIX, written_by_treeopt
 from treeopt.files.whole_files import STANDARD_STREAM, is_stream
 
+CHECKPOINT_SUFFIX = ".partial"
 TEXTS_SUFFIX = ".record.partial"
 BESIDE = ""
 """Stands for a record file beside the profile."""
@@ -25,29 +26,31 @@ def record_file(name: str, path: Path) -> Path:
     return chosen
 
 
-def check_files(path: Path, record_path: Path | None) -> None:
-    """Refuse a profile or a record that cannot be written, or beside which something lies that treeopt did not write."""
+def check_files(path: Path, record_name: str | None = None, *, resume: bool, force: bool) -> None:
+    """Check a profile, its draft record and its checkpoint before any work; arguments are those of the command.
+
+    Raises click.UsageError and TreeoptError as `check_outputs` and `check_unnamed` do.
+    """
     outputs = [Named("--output", path)]
-    if record_path is not None:
-        outputs.append(Named("--record", record_path))
+    if record_name is not None:
+        outputs.append(Named("--record", record_file(record_name, path)))
     if not is_stream(path):
         outputs.append(Named("--output", journal_path(path)))
     check_outputs(outputs)
-    folder = texts_path(path)
-    if folder.exists() and not _holds_texts(folder):
-        raise TreeoptError(
-            f"{folder}: exists, and treeopt did not write it. Name another --output, or remove it first."
-        )
+    if record_name == BESIDE:
+        check_unnamed([record_file(record_name, path)], force=force)
+    if not is_stream(path):
+        check_checkpoint([journal_path(path), texts_path(path)], resume=resume, force=force)
 
 
-def _holds_texts(folder: Path) -> bool:
-    """Return whether a folder holds the recorded texts of an unfinished profile and nothing else."""
-    if not folder.is_dir():
-        return False
-    return all(
-        each.suffix == ".npz" and each.stem.isdecimal() and each.is_file() and written_by_treeopt(each)
-        for each in folder.iterdir()
-    )
+def check_checkpoint(paths: Iterable[Path], *, resume: bool, force: bool) -> None:
+    """Raise TreeoptError for a checkpoint that would be lost: one that exists, unless `resume` or `force` is set."""
+    for path in paths:
+        if path.exists() and not (resume or force):
+            raise TreeoptError(
+                f"{path}: exists, and holds what an interrupted run measured. Continue with --resume, or start over with "
+                "--force."
+            )
 
 
 def texts_path(path: Path) -> Path:
@@ -57,4 +60,4 @@ def texts_path(path: Path) -> Path:
 
 def journal_path(path: Path) -> Path:
     """Return where the measurements of an unfinished profile are kept."""
-    return path.with_name(path.name + JOURNAL_SUFFIX)
+    return path.with_name(path.name + CHECKPOINT_SUFFIX)

@@ -167,15 +167,14 @@ class Fields:
         return [float(value) for value in values]
 
 
-def check_format(fields: Fields, name: str, version: int) -> int:
-    """Read the `format` and `version` fields, refuse another format or a newer version, and return the version."""
+def check_format(fields: Fields, name: str, version: int) -> None:
+    """Read the `format` and `version` fields; raise FormatError for another format or version."""
     found = fields.text("format")
     if found != name:
         raise fields.error("format", f"expected {name!r}. Got {found!r}: is it another kind of file?")
     number = fields.integer("version")
-    if number > version:
-        raise fields.error("version", f"expected at most {version}. Got {number}: update treeopt to read it.")
-    return number
+    if number != version:
+        raise fields.error("version", f"expected {version}. Got {number}: update treeopt to read it.")
 
 
 def _nesting(values: object, most: int) -> int:

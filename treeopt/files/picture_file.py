@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Neither dates nor program versions, nor the user's own style: the same picture gives the same bytes.
-# The program's name is what `treeopt.files.marks` knows them by.
 _METADATA: dict[str, dict[str, Any]] = {
     ".svg": {"Date": None, "Creator": "treeopt"},
     ".png": {"Software": "treeopt"},

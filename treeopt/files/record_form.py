@@ -1,12 +1,13 @@
-"""Records to and from the fields of a file, as their annotations say: the name, type and bounds of a field stand once.
+"""Frozen dataclasses to and from mappings, for files and for JSON: a field's name, type and bounds stand once, in its annotation.
 
-A dataclass is a mapping with a field for each of its own.  What may be None or is an empty tuple is left out of the
-file; every other field has to be there, unless `in_file` says otherwise.  A type that has no such form brings its own:
-`from_fields`, which makes one of the fields of a mapping, and `to_fields`, which gives them.
+A dataclass is a mapping with a key for each field.  In a file, None and an empty tuple are left out, unless `in_file` says
+otherwise, and control characters are escaped; in JSON (`nulls=True`) every key is there and texts are as they are.  A type that has no such form brings its own: `from_fields`, which
+makes one of the fields of a mapping, and `to_fields`, which returns them; or `named_fields`, which returns several keys
+that begin with the field's name.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Protocol, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints, runtime_checkable
@@ -23,29 +24,35 @@ Write = Callable[[Any], Any]
 
 @runtime_checkable
 class HasForm(Protocol):
-    """What says itself how it stands in a file."""
+    """A value that is a mapping of its own."""
 
     @classmethod
     def from_fields(cls, fields: Fields) -> Self:
         """Return one, read from the fields of a mapping; other fields are left."""
         ...
 
-    def to_fields(self) -> dict[str, Any]:
-        """Return the fields that it stands as."""
+    def to_fields(self) -> dict[str, Any]: ...
+
+
+@runtime_checkable
+class HasNamedFields(Protocol):
+    """A value that is written as several keys."""
+
+    def named_fields(self, name: str) -> dict[str, Any]:
+        """Return the keys for a field of this name, with their values."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Form:
-    """How one field of a record stands in a file."""
+    """How one field of a record is read."""
 
     field: str
     name: str
     read: Read
-    write: Write
     inline: bool
     absent: tuple[Any, ...]
-    """Values that are said by leaving the field out; empty where it has to be there."""
+    """Values for which the field is left out; empty where it has to be there."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,16 +107,39 @@ def read_record(fields: Fields, kind: type[T]) -> T:
         raise fields.error(error.field or _forms(cast("Any", kind))[0].name, str(error)) from None
 
 
-def written_record(record: object) -> dict[str, Any]:
-    """Return a record as the fields that it has in a file, in the order of its own."""
+def written_record(record: object, *, nulls: bool = False) -> dict[str, Any]:
+    """Return a record as a mapping, in the order of its fields; with `nulls`, None and empty tuples are written too."""
     content: dict[str, Any] = {}
-    for form in _forms(cast("Any", type(record))):
-        value = getattr(record, form.field)
-        if form.inline:
-            content |= form.write(value)
-        elif not any(value is absent or value == absent for absent in form.absent):
-            content[form.name] = form.write(value)
+    for field in dataclasses.fields(cast("Any", record)):
+        if not field.init:
+            continue
+        said: _Said = field.metadata.get(_KEY, _Said())
+        value, name = getattr(record, field.name), said.name or field.name
+        if said.inline:
+            content |= _written(value, nulls)
+        elif not nulls and _is_absent(value, field, said):
+            continue
+        elif said.write is not None and value is not None:
+            content[name] = said.write(value)
+        elif isinstance(value, HasNamedFields):
+            content |= value.named_fields(name)
+        else:
+            content[name] = _written(value, nulls)
     return content
+
+
+def _is_absent(value: Any, field: dataclasses.Field[Any], said: _Said) -> bool:
+    return value is None or (field.default == () == value) or (said.optional and value == field.default)
+
+
+def _written(value: Any, nulls: bool) -> Any:
+    if isinstance(value, HasForm):
+        return value.to_fields()
+    if dataclasses.is_dataclass(value):
+        return written_record(value, nulls=nulls)
+    if isinstance(value, tuple | list):
+        return [_written(each, nulls) for each in value]
+    return printable(value) if isinstance(value, str) and not nulls else value
 
 
 @cache
@@ -123,7 +153,7 @@ def _form(field: dataclasses.Field[Any], hint: Any) -> _Form:
     said: _Said = field.metadata.get(_KEY, _Said())
     may_be_none = get_origin(hint) in (Union, UnionType)
     (kind,) = [each for each in get_args(hint) if each is not NoneType] if may_be_none else [hint]
-    read, write = _inline(kind) if said.inline else _by_type(kind, said.bounds)
+    read = _inline(kind) if said.inline else _by_type(kind, said.bounds)
     absent: tuple[Any, ...] = (None,) if may_be_none else ()
     if field.default == () or said.optional:
         absent = (field.default,)
@@ -131,31 +161,30 @@ def _form(field: dataclasses.Field[Any], hint: Any) -> _Form:
         field=field.name,
         name=said.name or field.name,
         read=said.read or read,
-        write=said.write or write,
         inline=said.inline,
         absent=absent,
     )
 
 
-def _inline(kind: type[HasForm]) -> tuple[Read, Write]:
-    """Return how a value is read of the fields beside it, and written among them."""
-    return lambda fields, _: kind.from_fields(fields), _written
+def _inline(kind: type[HasForm]) -> Read:
+    """Return how a value is read whose own fields stand among those of the record."""
+    return lambda fields, _: kind.from_fields(fields)
 
 
-def _by_type(kind: Any, bounds: dict[str, Any]) -> tuple[Read, Write]:
-    """Return how a value of a type is read and written."""
+def _by_type(kind: Any, bounds: dict[str, Any]) -> Read:
+    """Return how a value of a type is read."""
     if get_origin(kind) is tuple:
         item = get_args(kind)[0]
-        return lambda fields, name: tuple(_read(each, item) for each in fields.mappings(name)), _all_written
+        return lambda fields, name: tuple(_read(each, item) for each in fields.mappings(name))
     if kind is str:
-        return lambda fields, name: fields.text(name), printable
+        return lambda fields, name: fields.text(name)
     if kind is bool:
-        return lambda fields, name: fields.true(name), bool
+        return lambda fields, name: fields.true(name)
     if kind is int:
-        return lambda fields, name: fields.integer(name, **bounds), int
+        return lambda fields, name: fields.integer(name, **bounds)
     if kind is float:
-        return lambda fields, name: fields.number(name, **bounds), _same
-    return lambda fields, name: _read(fields.mapping(name), kind), _written
+        return lambda fields, name: fields.number(name, **bounds)
+    return lambda fields, name: _read(fields.mapping(name), kind)
 
 
 def _read(fields: Fields, kind: Any) -> Any:
@@ -164,18 +193,6 @@ def _read(fields: Fields, kind: Any) -> Any:
         return read_record(fields, kind)
     value = cast("type[HasForm]", kind).from_fields(fields)
     fields.end()
-    return value
-
-
-def _written(value: Any) -> dict[str, Any]:
-    return value.to_fields() if isinstance(value, HasForm) else written_record(value)
-
-
-def _all_written(values: Iterator[Any]) -> list[Any]:
-    return [_written(each) for each in values]
-
-
-def _same(value: Any) -> Any:
     return value
 
 

@@ -86,7 +86,8 @@ def test_a_written_model_is_the_running_one_here_and_in_transformers(source, tmp
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "new", dtype=torch.float32)
     torch.testing.assert_close(theirs(tokens[None]).logits[0], expected, rtol=1e-3, atol=1e-3)
     assert (tmp_path / "new" / "tokenizer.json").read_text() == "{}"
-    assert json.loads((tmp_path / "new" / "config.json").read_text())["tool"] == "treeopt"
+    content = json.loads((source / "config.json").read_text())
+    assert json.loads((tmp_path / "new" / "config.json").read_text()) == content | {"dtype": "float32"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new"]
 
 
@@ -96,42 +97,21 @@ def test_the_number_format_is_the_running_models(source, tmp_path):
     assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == "bfloat16"
 
 
-def test_an_earlier_state_is_replaced_and_nothing_else(source, make_checkpoint, tmp_path):
-    model = load_model(source)
-    own, other, full = tmp_path / "own", tmp_path / "other", tmp_path / "full"
-    first = SavedModel(model, source, own)
-    assert not first.replaces
-    first.save()
-    first.save()  # again and again
-    again = SavedModel(changed(model), source, own)
-    assert again.replaces
+def test_files_of_the_model_are_replaced_and_nothing_else(source, tmp_path):
+    folder = tmp_path / "draft"
+    SavedModel(load_model(source), source, folder).save()
+    (folder / "notes.txt").write_text("mine")
+    (folder / "config.json").write_text("{}")
+    again = SavedModel(changed(load_model(source)), source, folder)
     again.save()
-    assert_same(tensors_of(own), named_tensors(changed(model)))
-    full.mkdir()
-    (full / "notes.txt").write_text("mine")
-    (tmp_path / "file").write_text("mine")
-    two_layers = make_checkpoint(seed=1)
-    SavedModel(load_model(two_layers), two_layers, other).save()
-    for folder, reason in (
-        (full, "files that treeopt did not write"),
-        (source, "files that treeopt did not write"),
-        (other, "another model"),
-        (tmp_path / "file", "is a file"),
-        (tmp_path / "none" / "new", "cannot be written"),
-    ):
-        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-        with pytest.raises(TreeoptError, match=f"{folder}: .*{reason}.*ame another"):
-            SavedModel(model, source, folder)
-        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    again.save()
+    assert_same(named_tensors(load_model(folder)), named_tensors(changed(load_model(source))))
+    assert (folder / "notes.txt").read_text() == "mine"
 
 
-def test_what_fills_up_meanwhile_is_not_touched(source, tmp_path):
-    saved = SavedModel(load_model(source), source, tmp_path / "new")
-    (tmp_path / "new").mkdir()
-    (tmp_path / "new" / "notes.txt").write_text("mine")
-    with pytest.raises(TreeoptError, match="did not write"):
-        saved.save()
-    assert [path.name for path in (tmp_path / "new").iterdir()] == ["notes.txt"]
+def test_a_folder_that_cannot_be_written(source, tmp_path):
+    with pytest.raises(TreeoptError, match=r"none/new: cannot be written .*Name another folder"):
+        SavedModel(load_model(source), source, tmp_path / "none" / "new").save()
 
 
 @pytest.mark.parametrize("there", [False, True])

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from treeopt.errors import TreeoptError
 from treeopt.files.json_file import read_object
-from treeopt.files.own_folder import holds_own, not_writable
 from treeopt.files.whole_files import write_bytes
 from treeopt.runtime.models.config import CONFIG, ModelConfig
 from treeopt.runtime.models.transformer import Layer, Transformer
@@ -21,14 +20,12 @@ BESIDE = (".json", ".jinja", ".model", ".tiktoken", ".txt")
 
 
 class SavedModel:
-    """A folder that a model is written to, once or again and again, whole or not at all.
+    """A folder that a model is written to, once or again and again.
 
     Args:
-        model: what is written, as it is at that time.
+        model: what is written, in its state at that time.
         source: the folder that it was loaded from, whose tokenizer and configuration are kept.
-        folder: new, empty, or one that was written by this class for a model of the same configuration.
-
-    Raises TreeoptError, before anything is written, for a folder that holds anything else or cannot be written.
+        folder: new, or one whose files of the same names are replaced.
     """
 
     def __init__(self, model: Transformer, source: Path | str, folder: Path | str) -> None:
@@ -36,25 +33,35 @@ class SavedModel:
         self._model = model
         self._source = Path(source)
         self._folder = Path(os.path.realpath(folder))  # a link is followed
-        self.replaces = self._is_there()
-        """Whether an earlier state is there, which the next one replaces."""
+        self._saved = False
 
     def save(self) -> None:
-        """Write the model; where that fails, or is broken off, what was there before stays whole."""
+        """Write the model; if that fails or is interrupted, the weights saved before stay whole.
+
+        Raises TreeoptError where the folder cannot be written.
+        """
         tensors = {name: each.detach().cpu().contiguous() for name, each in named_tensors(self._model).items()}
-        weights = save(tensors, {"format": "pt"})
-        if self._is_there():  # the other files stay as they are: one rename makes the new state whole
-            write_bytes(self._folder / WEIGHTS, weights)
-            return
+        files = {WEIGHTS: save(tensors, {"format": "pt"})}
+        if not self._saved:
+            files = self._beside() | files
         try:
-            with tempfile.TemporaryDirectory(dir=self._folder.parent, prefix=f".{self._folder.name}.") as temporary:
-                new = Path(temporary) / self._folder.name
-                new.mkdir()
-                for name, data in {**self._beside(), WEIGHTS: weights}.items():
-                    write_bytes(new / name, data)
-                new.replace(self._folder)  # an empty folder gives way
+            if self._folder.is_dir() and any(self._folder.iterdir()):
+                for name, data in files.items():
+                    write_bytes(self._folder / name, data)
+            else:
+                self._make(files)
         except OSError as error:
-            raise not_writable(self.path, error) from None
+            raise TreeoptError(f"{self.path}: cannot be written ({error.strerror}). Name another folder.") from None
+        self._saved = True
+
+    def _make(self, files: dict[str, bytes]) -> None:
+        """Write the whole folder or nothing."""
+        with tempfile.TemporaryDirectory(dir=self._folder.parent, prefix=f".{self._folder.name}.") as temporary:
+            new = Path(temporary) / self._folder.name
+            new.mkdir()
+            for name, data in files.items():
+                write_bytes(new / name, data)
+            new.replace(self._folder)  # an empty folder gives way
 
     def _beside(self) -> dict[str, bytes]:
         """Return the files beside the weights."""
@@ -67,20 +74,10 @@ class SavedModel:
         return found
 
     def _config(self) -> dict[str, object]:
-        """Return the configuration, which begins with treeopt's mark."""
-        content = {name: value for name, value in read_object(self._source / CONFIG).items() if name != "tool"}
-        number_format = "torch_dtype" if "torch_dtype" in content else "dtype"
-        return {"tool": "treeopt", **content, number_format: str(self._model.dtype).removeprefix("torch.")}
-
-    def _is_there(self) -> bool:
-        """Return whether an earlier state of the model is there; see the class for what is refused."""
-        there = holds_own(self.path)
-        if there and read_object(self._folder / CONFIG) != self._config():
-            raise TreeoptError(
-                f"{self.path}: expected a new folder, or one with an earlier state of this draft. It holds another model: "
-                "name another."
-            )
-        return there
+        """Return the configuration, with the dtype of the weights."""
+        content = read_object(self._source / CONFIG)
+        name = "torch_dtype" if "torch_dtype" in content else "dtype"
+        return {**content, name: str(self._model.dtype).removeprefix("torch.")}
 
 
 def named_tensors(model: Transformer) -> dict[str, Tensor]:
