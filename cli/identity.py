@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from treeopt.cli.terminal import warn
 from treeopt.errors import TreeoptError
-from treeopt.records.warnings import OtherConditions, OtherPair
 
 if TYPE_CHECKING:
     from treeopt.records.identity import Identity
@@ -54,10 +53,12 @@ def warn_of_other(said: str, promised: "Identity", here: "Identity") -> None:
         promised: what it is of.
         here: what is there.
     """
+    from treeopt.records.identity import other_conditions_warning, other_pair_warning
+
     if not promised.same_pair(here):
-        warn(OtherPair(said, promised.pair, here.pair, _remedy(promised)))
+        warn(other_pair_warning(said, promised.pair, here.pair, _remedy(promised)))
     elif differing := promised.differences(here):
-        warn(OtherConditions(said, differing))
+        warn(other_conditions_warning(said, differing))
 
 
 def refuse_other_pair(path: Path, profile: "Profile", here: "Identity") -> None:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import click
 
 from treeopt.cli.terminal import warn
-from treeopt.records.warnings import OtherPrograms
 
 if TYPE_CHECKING:
     from treeopt.profiler.latency.programs import Sight
@@ -26,10 +25,11 @@ def warn_of_other_programs(
         target: the model that is to be timed; on a GPU the host's processors only have to keep it busy.
         wait_s: seconds to wait for quiet, at most; Ctrl-C ends it.
         several: whether this is one of several processes with one launcher, which are no others.
-        otherwise: what to do beside closing them.
+        otherwise: what to do instead of closing them.
     """
     from treeopt.profiler.latency.busy import threads_on
     from treeopt.profiler.latency.programs import look, wait_for_quiet
+    from treeopt.records.steadiness import other_programs_warning
 
     told_s = -TELL_S
 
@@ -42,4 +42,4 @@ def warn_of_other_programs(
     threads, root_pid = threads_on(target.device), os.getppid() if several else None
     sight = wait_for_quiet(lambda: look(root_pid), threads, wait_s, tell)
     if sight.disturbs(threads):
-        warn(OtherPrograms(str(sight), target.device.type, otherwise))
+        warn(other_programs_warning(str(sight), target.device.type, otherwise))

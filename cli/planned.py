@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from treeopt.cli.terminal import warn
-from treeopt.records.warnings import OtherHeads, OtherLayers
+from treeopt.errors import Warning
 
 if TYPE_CHECKING:
     from treeopt.runtime.drafters.loaded import LoadedDrafter
@@ -55,7 +55,14 @@ def _with_layers(path: Path, planned: "TreeFile", layers: tuple[int, ...]) -> "T
         raise click.UsageError(
             f"--eagle-layers: expected a plan for an EAGLE head. {path} was planned for {name}: leave it out."
         )
-    warn(OtherLayers(str(path), setting.layers, layers))
+    planned_layers = f"boundaries {_commas(setting.layers)}" if setting.layers else "those of the head's config.json"
+    warn(
+        Warning(
+            f"{path} was planned with {planned_layers}, and boundaries {_commas(layers)} are read: the prediction may not "
+            "hold.",
+            "Leave out --eagle-layers, or profile with it and solve again.",
+        )
+    )
     return replace(planned, drafter=replace(setting, layers=layers))
 
 
@@ -70,5 +77,15 @@ def load_drafter_of(
         return None
     loaded = load_planned(setting, models, capacity=capacity)
     if None not in (setting.digest, loaded.digest) and setting.digest != loaded.digest:
-        warn(OtherHeads(str(path), setting.name, setting.source))
+        here = "the bundled ones" if setting.source is None else f"those in {setting.source}"
+        warn(
+            Warning(
+                f"{path} was planned for other {setting.name} heads than {here}: the prediction does not hold.",
+                f"Name the folder of the planned ones with --drafter {setting.name}=DIR, or profile and solve again.",
+            )
+        )
     return loaded
+
+
+def _commas(numbers: tuple[int, ...]) -> str:
+    return ",".join(map(str, numbers))

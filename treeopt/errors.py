@@ -1,7 +1,8 @@
-"""The errors a user can meet; each text says what was expected, what came and what to do."""
+"""What users are told: errors (expected, got, what to do) and warnings (found, action)."""
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
@@ -63,6 +64,17 @@ class TextsError(TreeoptError):
 
 class TreeoptWarning(UserWarning):
     """Something that a user should know and act on; the command line prints it in one line and goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warning:
+    """Something doubtful, and what to do about it; each field is a sentence."""
+
+    found: str
+    action: str
+
+    def __str__(self) -> str:
+        return f"{self.found} {self.action}"
 
 
 class InterruptionError(TreeoptError):

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from textwrap import wrap
 
 from treeopt.doctor.facts import Facts, Host
-from treeopt.errors import printable
-from treeopt.records.as_dict import INLINE
-from treeopt.records.warnings import Caution
+from treeopt.errors import Warning, printable
+from treeopt.files.record_form import in_file
 from treeopt.report.json_text import json_text
 from treeopt.report.table import Column, aligned
 from treeopt.report.text import counted
@@ -22,16 +21,16 @@ WELL = "Nothing was found that stands in the way of good measurements."
 class DoctorReport:
     """All that was found, and what to do; docs/install.md lists the keys."""
 
-    facts: Facts = field(metadata=INLINE)
+    facts: Facts = field(metadata=in_file(inline=True))
     remarks: tuple[str, ...]
 
 
-def doctor_json(facts: Facts, remarks: Sequence[Caution]) -> str:
+def doctor_json(facts: Facts, remarks: Sequence[Warning]) -> str:
     """Return one JSON object."""
     return json_text(DoctorReport(facts=facts, remarks=tuple(map(str, remarks))))
 
 
-def doctor_text(facts: Facts, remarks: Sequence[Caution]) -> str:
+def doctor_text(facts: Facts, remarks: Sequence[Warning]) -> str:
     """Return what was found in lines, and below it what to do."""
     found = [*_machine(facts), "", *_packages(facts), "", *_engines(facts), ""]
     said = [f"- {each}" for each in remarks]

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from treeopt.errors import Warning
 from treeopt.trees import TokenTree
 from treeopt.trees.dynamic_tree import DynamicTree
 
@@ -69,7 +70,7 @@ class SettingFiles:
     files: tuple[EngineFile, ...]
     usage: str
     """One line: how the engine is started with it.  `TARGET` stands for the target model, `FILE` for the main file."""
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[Warning, ...] = ()
     """Each ends in an action."""
 
 

@@ -1,18 +1,19 @@
 """Several texts at a time, as predicted and as decoded: a table for all batch sizes, and JSON."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from treeopt.errors import Warning
 from treeopt.planner.model import kind_of
 from treeopt.records.batch_bench import BatchBench, BatchRow, BatchSize
 from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.results import Divergence
 from treeopt.records.rules import LOSSY_RULES, rule_label
-from treeopt.records.warnings import PlainSpeedChanged, TextsOfBatchDiffer
 from treeopt.report.bench_heading import headed_json
 from treeopt.report.table import Column, aligned
 from treeopt.report.text import counted, milliseconds
+from treeopt.report.times_warnings import PLAIN_SPEED_CHANGED
 from treeopt.trees import TokenTree
 
 MUCH = 0.1
@@ -200,7 +201,7 @@ def _speed(found: BatchBench) -> Iterator[str]:
     plain = [(each.rows[0].predicted_tokens_per_s, each.rows[0].measured.tokens_per_s) for each in found.sizes]
     errors = [promised / measured - 1 for promised, measured in plain if promised is not None]
     if errors and abs(median(errors)) > MUCH:
-        yield f"Plain decoding was predicted {median(errors):+.0%} off: {PlainSpeedChanged()}."
+        yield f"Plain decoding was predicted {median(errors):+.0%} off: {PLAIN_SPEED_CHANGED}"
 
 
 def _texts(found: BatchBench) -> Iterator[str]:
@@ -215,7 +216,7 @@ def _texts(found: BatchBench) -> Iterator[str]:
             "knows whether at a near-tie."
         )
     elif faults := differing_texts(found):
-        yield str(TextsOfBatchDiffer(faults))
+        yield str(outputs_warning(faults))
     else:
         yield (
             f"{len(parted)} of {texts} texts part from those decoded alone, each at a near-tie of the two top logits; all "
@@ -225,3 +226,19 @@ def _texts(found: BatchBench) -> Iterator[str]:
 
 def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
+
+
+def outputs_warning(texts: int) -> Warning:
+    """Return the warning that texts of a batch are not those decoded alone, which is a fault of treeopt."""
+    return Warning(
+        f"{texts} texts DIFFER from those decoded alone, not at near-ties.", "Report it with the --output file."
+    )
+
+
+def without_times_warning(sizes: Sequence[int]) -> Warning:
+    """Return the warning for batch sizes beyond those of the profile."""
+    measured = ",".join(map(str, sorted({1, *sizes})))
+    return Warning(
+        f"nothing is predicted for batch sizes {', '.join(map(str, sizes))}, because the profile has no times for them.",
+        f"Profile with --batch-sizes {measured}.",
+    )

@@ -9,20 +9,18 @@ from treeopt.files.json_file import parse_json
 from treeopt.files.record_form import read_record
 from treeopt.records.batch_bench import BatchBench
 from treeopt.records.bench_heading import BenchHeading
-from treeopt.records.drift import DriftStreams
 from treeopt.records.latency import Estimate
 from treeopt.records.machine import Machine, Pair
 from treeopt.records.results import EngineBench, EngineRow, NotRun, Row
 from treeopt.report.batch_file import read_batch_bench
 from treeopt.report.bench_fields import divergences, flag_or_none, known, number_or_none, texts
-from treeopt.report.drift_file import read_drift_bench
 from treeopt.report.grid_bench import GridReport, GridTreeReport
 from treeopt.report.tree_bench import TreeBenchReport
 
 MAX_BYTES = 32_000_000
 _HEAD = re.compile(rb'\s*\[?\s*\{\s*"tool":\s*"treeopt\b')
 Methods = tuple[Row | NotRun, ...]
-Bench = TreeBenchReport | GridReport | EngineBench | Methods | BatchBench | DriftStreams
+Bench = TreeBenchReport | GridReport | EngineBench | Methods | BatchBench
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,7 @@ class FiledBench:
 def is_bench(data: bytes) -> bool:
     """Tell a bench by its first key; other files of treeopt begin with their format.
 
-    >>> is_bench(b'{"tool": "treeopt 0.1.0", "rows": []}'), is_bench(b'{"format": "treeopt-tree"}')
+    >>> is_bench(b'{"tool": "treeopt 0.2.0", "rows": []}'), is_bench(b'{"format": "treeopt-tree"}')
     (True, False)
     """
     return _HEAD.match(data) is not None
@@ -55,7 +53,6 @@ def parse_benches(path: Path | str, text: str) -> tuple[FiledBench, ...]:
 
 
 def _bench(fields: Fields) -> FiledBench:
-    heading = _heading(fields)
     if "engine" in fields:
         found: Bench = _engine(fields)
     elif "trees" in fields:
@@ -64,15 +61,11 @@ def _bench(fields: Fields) -> FiledBench:
         found = tuple(_method(each) for each in fields.mappings("rows"))
     elif "sizes" in fields:
         found = read_batch_bench(fields)
-    elif "streams" in fields:
-        found = read_drift_bench(fields)
     elif "measured_speedup" in fields:
         found = _tree(fields)
     else:
-        raise fields.error(
-            "content",
-            "expected what treeopt bench --output writes. Is it of another command, or of another version?",
-        )
+        raise fields.error("content", "expected what treeopt bench --output writes. Is it of another command?")
+    heading = _heading(fields)
     fields.end()
     return FiledBench(heading, found)
 
@@ -80,9 +73,9 @@ def _bench(fields: Fields) -> FiledBench:
 def _heading(fields: Fields) -> BenchHeading:
     return BenchHeading(
         tool=fields.text("tool"),
-        created=fields.text("created") if "created" in fields else None,
-        machine=read_record(fields.mapping("machine"), Machine) if "machine" in fields else None,
-        pair=read_record(fields.mapping("pair"), Pair) if "pair" in fields else None,
+        created=fields.text("created"),
+        machine=read_record(fields.mapping("machine"), Machine),
+        pair=read_record(fields.mapping("pair"), Pair),
     )
 
 

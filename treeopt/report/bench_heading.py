@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from typing import Any
 
 from treeopt.files.record_form import written_record
-from treeopt.records.as_dict import as_dict
 from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.profile import UNKNOWN
 from treeopt.report.plan_text import models_and_machine
@@ -13,7 +12,7 @@ from treeopt.report.plan_text import models_and_machine
 
 def headed_json(heading: BenchHeading, record: Any) -> str:
     """Return a record as a JSON object that begins with what it is of."""
-    return json.dumps(written_record(heading) | as_dict(record), indent=2) + "\n"
+    return json.dumps(written_record(heading) | written_record(record, nulls=True), indent=2) + "\n"
 
 
 def headed_rows(heading: BenchHeading, name: str, rows: Iterable[str]) -> str:
@@ -25,16 +24,11 @@ def headed_rows(heading: BenchHeading, name: str, rows: Iterable[str]) -> str:
 
 def headed_table(heading: BenchHeading, table: str) -> str:
     """Return a table below a line that says what it is of."""
-    return "\n".join(filter(None, [heading_words(heading), table]))
+    return f"{heading_words(heading)}\n{table}"
 
 
 def heading_words(heading: BenchHeading) -> str:
-    """Return what a bench is of, such as `big + small on AMD EPYC (2 threads), float32, raced 2026-11-23`.
-
-    Empty where its file does not say.
-    """
-    if heading.pair is None or heading.machine is None:
-        return ""
+    """Return the pair, machine, dtype and date, such as `big + small on AMD EPYC (2 threads), float32, raced 2026-11-23`."""
     dtype = "" if heading.pair.dtype == UNKNOWN else heading.pair.dtype
-    date = "" if heading.created is None else f"raced {heading.created[:10]}"
-    return ", ".join(filter(None, [models_and_machine(heading.pair, heading.machine), dtype, date]))
+    parts = (models_and_machine(heading.pair, heading.machine), dtype, f"raced {heading.created[:10]}")
+    return ", ".join(filter(None, parts))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from treeopt.records.warnings import Caution
+from treeopt.errors import Warning
 
 if TYPE_CHECKING:
     from treeopt.planner import DrafterChoice, Plan, Schedule
@@ -15,7 +15,7 @@ def context_warnings(
     profile: "Profile",
     schedule: "Schedule | None" = None,
     drafters: "Sequence[DrafterChoice]" = (),
-) -> list[Caution]:
+) -> list[Warning]:
     """Return a warning for what is planned with at context lengths that it was not measured around.
 
     What was measured behind the prompts alone counts for the first context length that was timed.
@@ -27,7 +27,7 @@ def context_warnings(
     scheduled = [] if schedule is None else [each.context_tokens for each in schedule.plans]
     planned = [plan.context_tokens, *scheduled]
     chosen = {each.setting.name for each in drafters}
-    cautions = [
+    warnings = [
         elsewhere(profile, acceptance, planned),
         *(
             outside(f"acceptance of {each.name}", measured_contexts(profile, each, plan.temperature), planned)
@@ -35,4 +35,4 @@ def context_warnings(
             if each.name in chosen
         ),
     ]
-    return [each for each in cautions if each is not None]
+    return [each for each in warnings if each is not None]

@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from treeopt.errors import Warning
 from treeopt.planner.grid import GridRow, summary
 from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.latency import Estimate
-from treeopt.records.profile import MeasuredAcceptance
-from treeopt.records.warnings import PlainSpeedChanged, TextsDiffer
+from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.report.bench_heading import headed_json
 from treeopt.report.text import milliseconds
+from treeopt.report.times_warnings import PLAIN_SPEED_CHANGED
 
 CHOSEN, OTHER = "* ", "  "
 MUCH = 0.05
@@ -121,13 +122,20 @@ def _errors(rows: Sequence[GridRow], plain_s: float, *, plain_is_fastest: bool) 
     )
     yield f"the {marked} (*) reaches {found.chosen_over_best:.1%} of the best measured speedup"
     if abs(plain_s / plain - 1) > MUCH:
-        yield str(PlainSpeedChanged())
+        yield str(PLAIN_SPEED_CHANGED)
 
 
 def _texts(rows: Sequence[GridRow]) -> Iterator[str]:
     """Yield whether texts are plain decoding's, where that is known."""
     differing = sum(row.measured.identical is False for row in rows)
     if differing:
-        yield str(TextsDiffer(differing))
+        yield str(outputs_warning(differing))
     elif all(row.measured.identical for row in rows):
         yield "every text is plain decoding's, token by token"
+
+
+def outputs_warning(trees: int) -> Warning:
+    """Return the warning that greedy outputs are not those of plain decoding, which is a fault of treeopt."""
+    return Warning(
+        f"the outputs of {trees} trees DIFFER from plain decoding's.", "Look at each with treeopt bench TREE."
+    )

@@ -17,7 +17,7 @@ from treeopt.pictures.style import (
     plain_numbers,
     whole_numbers,
 )
-from treeopt.planner.planning import Plan
+from treeopt.planner.plan_record import Plan
 from treeopt.records.profile import Profile
 from treeopt.report.plan_figure_map import draw_map
 from treeopt.report.plan_figure_passes import draw_passes

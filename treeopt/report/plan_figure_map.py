@@ -21,7 +21,7 @@ from treeopt.pictures.style import (
 )
 from treeopt.planner.fastest import speeds
 from treeopt.planner.model import Candidate
-from treeopt.planner.planning import Plan
+from treeopt.planner.plan_record import Plan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

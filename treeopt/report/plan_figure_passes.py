@@ -9,9 +9,10 @@ from treeopt.arrays import Float64
 from treeopt.pictures.style import CHAIN, MUTED, TREE, legend_below, name_axes, plain_numbers, wrapped
 from treeopt.planner.condition import Condition
 from treeopt.planner.costs import step_costs
-from treeopt.planner.planning import Plan
+from treeopt.planner.plan_record import Plan
 from treeopt.records.latency import LatencyTable
-from treeopt.records.profile import Profile, StepLatency
+from treeopt.records.profile import Profile
+from treeopt.records.step_latency import StepLatency
 from treeopt.report.plan_figure_map import STAR
 
 if TYPE_CHECKING:

@@ -4,15 +4,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from treeopt.files.record_form import in_file
 from treeopt.planner.plan_content import (
     CertificateReport,
     ChoiceReport,
     ConditionReport,
     PlanContent,
 )
-from treeopt.records.as_dict import INLINE
 from treeopt.records.latency import Estimate
-from treeopt.records.profile import Machine, Pair
+from treeopt.records.machine import Machine, Pair
 from treeopt.report.context_warnings import context_warnings
 from treeopt.report.json_text import json_lines
 from treeopt.report.plan_text import warnings
@@ -91,7 +91,7 @@ class DrafterSegmentReport:
 class ConditionPlanReport:
     """The plan of one condition of a schedule."""
 
-    condition: ConditionReport = field(metadata=INLINE)
+    condition: ConditionReport = field(metadata=in_file(inline=True))
     choice: ChoiceReport
     certificate: CertificateReport
     confidence: "Confidence"
@@ -188,7 +188,7 @@ class PlanReport:
     machine: Machine
     new_tokens: int | None
     """Of the texts that are planned for; None is as long as those measured."""
-    plan: PlanContent = field(metadata=INLINE)
+    plan: PlanContent = field(metadata=in_file(inline=True))
     drafters: tuple[DrafterReport, ...]
     drafters_over_contexts: tuple[DrafterSegmentReport, ...]
     warnings: tuple[str, ...]

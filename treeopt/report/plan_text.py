@@ -5,24 +5,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from treeopt.records.warnings import (
-    BeyondLargestPass,
-    Caution,
-    ImportedWithoutErrors,
-    OutsideMeasured,
-    UnsureChoice,
-    sureness,
-)
+from treeopt.errors import Warning
 from treeopt.report.drafter_contexts_text import drafter_contexts_text
 from treeopt.report.schedule_text import schedule_table
 from treeopt.report.table import Column, aligned
-from treeopt.report.text import counted, rule_name, spread
+from treeopt.report.text import counted, percent_floor, rule_name, spread
 
 if TYPE_CHECKING:
     from treeopt.planner import Candidate, DrafterChoice, Plan, Schedule
     from treeopt.planner.drafters_over_contexts import DrafterSegment
     from treeopt.records.latency import Estimate
-    from treeopt.records.profile import Machine, Pair, Profile
+    from treeopt.records.machine import Machine, Pair
+    from treeopt.records.profile import Profile
 
 PREDICTED = ("tokens/step", "step, ms", "speedup")
 PREDICTED_COLUMNS = (Column(least=18, gap=3), Column(least=20), Column())
@@ -169,14 +163,14 @@ def remarks(plan: "Plan", level_width: int | None = None) -> list[str]:
     remarks = [_verdict(plan), _optimality(plan, level_width)]
     if plan.objective == "speed":
         remarks.append(
-            f"That it is within 1 % of the fastest{_under(plan)} is {sureness(plan.confidence.probability)} certain."
+            f"That it is within 1 % of the fastest{_under(plan)} is {percent_floor(plan.confidence.probability)} certain."
         )
     if plan.choice.verify_tokens > plan.choice.tree.nodes:
         remarks.append(f"Run the verification pass padded to {plan.choice.verify_tokens} tokens: that is faster.")
     return remarks + _smoothing(plan)
 
 
-def warnings(plan: "Plan") -> list[Caution]:
+def warnings(plan: "Plan") -> list[Warning]:
     """Return what to be careful with."""
     return _extrapolated(plan) + _without_errors(plan) + _unsure(plan)
 
@@ -256,17 +250,28 @@ def _smoothing(plan: "Plan") -> list[str]:
     return remarks
 
 
-def _extrapolated(plan: "Plan") -> list[Caution]:
+def _extrapolated(plan: "Plan") -> list[Warning]:
     where, most = plan.model.condition, plan.solution.max_nodes
-    warnings: list[Caution] = []
+    warnings: list[Warning] = []
     if where.extrapolated:
-        warnings.append(OutsideMeasured(where.context_tokens, where.batch_size))
+        warnings.append(
+            Warning(
+                f"context {where.context_tokens} tokens x batch {where.batch_size} lies outside what was measured; its times "
+                "are extrapolated linearly.",
+                "Profile there before you rely on them.",
+            )
+        )
     if most > where.max_nodes:
-        warnings.append(BeyondLargestPass(where.max_nodes, most))
+        warnings.append(
+            Warning(
+                f"passes were measured up to {where.max_nodes} tokens; times of larger ones are extrapolated linearly.",
+                f"Profile with --max-tokens {most} before you rely on them.",
+            )
+        )
     return warnings
 
 
-def _without_errors(plan: "Plan") -> list[Caution]:
+def _without_errors(plan: "Plan") -> list[Warning]:
     """Return the warning that something imported came without errors, so that nothing is known of its own."""
     acceptance, latencies = plan.model.acceptance, [latency for _, latency in plan.model.condition.parts]
     exact = {
@@ -278,22 +283,29 @@ def _without_errors(plan: "Plan") -> list[Caution]:
     }
     found = _origins(plan)
     names = tuple(SOURCES[part] for part in SOURCES if exact.get(part) and found[part] != "measured")
-    return [ImportedWithoutErrors(names)] if names else []
+    if not names:
+        return []
+    return [
+        Warning(
+            f"imported without errors: {', '.join(names)}. Intervals and probabilities take them for exact.",
+            "Import several samples of each time, and counts in place of rates.",
+        )
+    ]
 
 
-def _unsure(plan: "Plan") -> list[Caution]:
+def _unsure(plan: "Plan") -> list[Warning]:
     confidence = plan.confidence
     if plan.objective != "speed" or confidence.probability >= SURE:
         return []
+    under = f" under {plan.rule}" if len(plan.rules) > 1 else ""
     measured = _origins(plan)[confidence.weakest] == "measured"
-    warning = UnsureChoice(
-        probability=confidence.probability,
-        without_weakest=confidence.without_weakest,
-        source=SOURCES[confidence.weakest],
-        option=REMEDIES[confidence.weakest] if measured else None,
-        rule=plan.rule if len(plan.rules) > 1 else None,
-    )
-    return [warning]
+    return [
+        Warning(
+            f"the chance that this is within 1 % of the fastest{under} is only {percent_floor(confidence.probability)}. It would "
+            f"be {percent_floor(confidence.without_weakest)} if {SOURCES[confidence.weakest]} were known exactly.",
+            f"Profile with more {REMEDIES[confidence.weakest]}." if measured else "Import more samples of it.",
+        )
+    ]
 
 
 def _origins(plan: "Plan") -> dict[str, str]:

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 
 from treeopt.engines.probes.client import Availability
+from treeopt.errors import Warning
 from treeopt.planner.step_parts import DRAFT, SPECULATING, STEP, VERIFY, StepPart, step_parts
 from treeopt.records.engine import ChainLatency
 from treeopt.records.profile import Profile
-from treeopt.records.warnings import Caution, FormatCaution
 from treeopt.report.table import Column, aligned
 from treeopt.report.text import milliseconds
 
@@ -85,18 +85,20 @@ def _table(latency: ChainLatency, tokens: dict[int, float]) -> list[str]:
     return aligned(rows, [Column(">")] * len(rows[0]))
 
 
-def doubts(profile: Profile) -> Iterator[Caution]:
+def doubts(profile: Profile) -> Iterator[Warning]:
     """Yield what the measurements leave open, each with what to run."""
     lengths = [each.length for each in profile.chain_latencies[0].chains]
     assert profile.engine is not None
     if 1 not in lengths:
-        yield FormatCaution(
-            "steps with 1 draft token were not measured, and those with fewer than "
-            f"{lengths[1]} lie on a line from plain decoding, which does not draft. Probe with --lengths {'0,1,' + ','.join(map(str, lengths[1:]))}."
+        yield Warning(
+            f"steps with 1 draft token were not measured: those with fewer than {lengths[1]} are interpolated from plain "
+            "decoding, which does not draft.",
+            f"Probe with --lengths {','.join(map(str, (0, 1, *lengths[1:])))}.",
         )
     deepest = int((profile.acceptances[0].table.p[:, 0] > 0).sum())
     if deepest < lengths[-1]:
-        yield FormatCaution(
-            f"with {lengths[-1]} draft tokens none beyond number {deepest} of a step was ever accepted. Was the engine started with "
-            "fewer? Then probe again, and name the length that it was started with."
+        yield Warning(
+            f"with {lengths[-1]} draft tokens, none after number {deepest} was ever accepted. Was the engine started with "
+            "fewer?",
+            "Then probe again, and name the length that it was started with.",
         )

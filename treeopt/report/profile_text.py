@@ -4,10 +4,12 @@ from collections.abc import Sequence
 
 from treeopt.records.draft_record import DraftRecord
 from treeopt.records.latency import LatencyTable
+from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.measured_drafter import MeasuredDrafter
-from treeopt.records.profile import MeasuredAcceptance, Profile, StepLatency, origins_text
+from treeopt.records.profile import Profile, origins_text
 from treeopt.records.rules import rule_label
 from treeopt.records.steadiness import precision
+from treeopt.records.step_latency import StepLatency
 from treeopt.report.table import Column, aligned
 from treeopt.report.text import counted, milliseconds
 

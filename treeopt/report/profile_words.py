@@ -2,8 +2,10 @@
 
 from datetime import date
 
-from treeopt.records.profile import UNKNOWN, MeasuredAcceptance, Profile, StepLatency
+from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.profile import UNKNOWN, Profile
 from treeopt.records.rules import rule_label
+from treeopt.records.step_latency import StepLatency
 
 
 def condition_name(latency: StepLatency) -> str:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from treeopt.engines.engine import Engine
     from treeopt.engines.reports import AcceptanceFormat
     from treeopt.engines.settings.made import Setting
-    from treeopt.records.profile import MeasuredAcceptance
+    from treeopt.records.measured_acceptance import MeasuredAcceptance
     from treeopt.trees import TokenTree
     from treeopt.trees.formats.topology import TopologyFormat
 

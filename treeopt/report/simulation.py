@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from treeopt.report.json_text import INLINE, json_text
+from treeopt.files.record_form import in_file
+from treeopt.report.json_text import json_text
 from treeopt.report.table import Column, aligned
 from treeopt.report.text import counted, milliseconds
 from treeopt.simulation.arrivals import Load
@@ -40,7 +41,7 @@ class Simulation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Report:
     tool: str
-    found: Simulation = field(metadata=INLINE)
+    found: Simulation = field(metadata=in_file(inline=True))
 
 
 def simulation_json(found: Simulation) -> str:

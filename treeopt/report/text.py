@@ -1,5 +1,6 @@
 """Numbers and words as tables and sentences have them."""
 
+import math
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -54,3 +55,12 @@ def rule_name(rule: str, *, lossy: bool) -> str:
     'typical (lossy)'
     """
     return f"{rule} (lossy)" if lossy else rule
+
+
+def percent_floor(probability: float) -> str:
+    """Return an estimated probability in whole percent, never rounded up.
+
+    >>> percent_floor(0.899), percent_floor(1.0)
+    ('89 %', 'more than 99 %')
+    """
+    return "more than 99 %" if probability > 0.99 else f"{math.floor(100 * probability + 1e-9)} %"

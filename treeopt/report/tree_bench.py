@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from treeopt.errors import Warning
 from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.latency import Estimate
-from treeopt.records.profile import MeasuredAcceptance
+from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.results import Divergence, Measured
 from treeopt.records.rules import LOSSY_RULES
-from treeopt.records.warnings import TextDiffers
 from treeopt.report.bench_heading import headed_json
 from treeopt.report.text import milliseconds
 from treeopt.trees import Provenance, TreeFile
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 UNKNOWN = "-"
 """Stands for what nobody promised."""
+
+
+OUTPUT_DIFFERS = Warning("the output DIFFERS from plain decoding's.", "Report it with the --output file.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,4 +153,4 @@ def _verdict(measured: Measured, rule: str) -> str:
         return (
             f"{count} of {measured.prompts} texts part from plain decoding's, each at a near-tie of the two top logits"
         )
-    return str(TextDiffers())
+    return str(OUTPUT_DIFFERS)

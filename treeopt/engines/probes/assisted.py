@@ -88,7 +88,6 @@ class RunningAssisted(InProcess):
         self._draft_tokens, self._ngram_tokens = draft_tokens, ngram_tokens
 
     def answers(self, questions: Sequence[Question]) -> list[Answer]:
-        """See `Running`."""
         return [self._answer(each) for each in questions]
 
     def _answer(self, question: Question) -> Answer:

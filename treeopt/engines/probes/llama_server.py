@@ -68,7 +68,6 @@ class LlamaServer:
         self.settings = threads_setting(threads)
 
     def start(self, launch: Launch) -> Running:
-        """See `EngineClient`."""
         asked = json.dumps(asdict(launch))
         child = Child(NAME, python("treeopt.engines.probes.llama_process", asked), timeout_s=launch.timeout_s)
         return RunningLlama(child.ready["address"], launch, child)

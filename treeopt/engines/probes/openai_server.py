@@ -90,7 +90,6 @@ class RunningServer:
         self._pool = ThreadPoolExecutor(launch.slots)
 
     def answers(self, questions: Sequence[Question]) -> list[Answer]:
-        """See `Running`."""
         return list(self._pool.map(self._answer, questions))
 
     def counters(self) -> Counters | None:

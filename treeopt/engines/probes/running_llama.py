@@ -24,7 +24,6 @@ class RunningLlama:
         self._takes_several = True
 
     def answers(self, questions: Sequence[Question]) -> list[Answer]:
-        """See `Running`."""
         if len(questions) > 1 and self._takes_several:
             found = self._answers_together(questions)
             if found is not None:
@@ -33,11 +32,9 @@ class RunningLlama:
         return list(self._pool.map(self._answer, questions))
 
     def counters(self) -> Counters | None:
-        """See `Running`."""
         return self._http.counters()
 
     def close(self) -> None:
-        """See `Running`."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._http.close()
         if self._child is not None:

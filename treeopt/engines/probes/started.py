@@ -42,7 +42,6 @@ class InProcess:
     """A `Running` in this process, loaded once for all lengths, that tells everything of each text."""
 
     def counters(self) -> Counters | None:
-        """See `Running`."""
         return None
 
     def close(self) -> None:

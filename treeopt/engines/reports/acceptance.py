@@ -30,7 +30,8 @@ from treeopt.errors import FormatError, InvalidValueError
 from treeopt.files.fields import Fields
 from treeopt.files.whole_files import read_bytes
 from treeopt.records.acceptance import AcceptanceTable
-from treeopt.records.profile import ACCEPTANCE, Imported, MeasuredAcceptance
+from treeopt.records.measured_acceptance import ACCEPTANCE, MeasuredAcceptance
+from treeopt.records.step_latency import Imported
 
 MAX_BYTES = 32_000_000
 MAX_JSON_BYTES = 4_000_000

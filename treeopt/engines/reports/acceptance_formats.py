@@ -20,7 +20,8 @@ from treeopt.engines.reports.speculation_profile import (
 )
 from treeopt.errors import InfeasibleError
 from treeopt.records.acceptance import AcceptanceTable
-from treeopt.records.profile import MeasuredAcceptance, Pair
+from treeopt.records.machine import Pair
+from treeopt.records.measured_acceptance import MeasuredAcceptance
 
 TRAVERSAL = "traversal"
 WHOLE = 1e-6

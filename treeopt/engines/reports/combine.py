@@ -7,18 +7,10 @@ from datetime import UTC, datetime
 from treeopt.engines.reports.imported_latency import ImportedLatency
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.records.latency import Timing
-from treeopt.records.profile import (
-    IMPORTED,
-    INCLUDED,
-    LATENCY_PARTS,
-    UNKNOWN,
-    Imported,
-    Machine,
-    MeasuredAcceptance,
-    Pair,
-    Profile,
-    StepLatency,
-)
+from treeopt.records.machine import Machine, Pair
+from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.profile import IMPORTED, INCLUDED, UNKNOWN, Profile
+from treeopt.records.step_latency import LATENCY_PARTS, Imported, StepLatency
 from treeopt.version import TOOL
 
 NO_OVERHEAD = Timing([0.0], allow_negative=True)

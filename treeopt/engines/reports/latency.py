@@ -9,7 +9,7 @@ from treeopt.engines.reports.latency_csv import read_csv
 from treeopt.engines.reports.latency_tables import TABLES
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.files.whole_files import read_text
-from treeopt.records.profile import LATENCY_PARTS
+from treeopt.records.step_latency import LATENCY_PARTS
 
 MAX_BYTES = 4_000_000
 

@@ -10,7 +10,7 @@ from treeopt.engines.reports.content import source_text
 from treeopt.engines.reports.imported_latency import MOST_S, ImportedLatency, curve
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.records.latency import Timing
-from treeopt.records.profile import LATENCY_PARTS
+from treeopt.records.step_latency import LATENCY_PARTS
 
 UNITS = {"seconds": 1.0, "s": 1.0, "milliseconds": 1e-3, "ms": 1e-3, "microseconds": 1e-6, "us": 1e-6}
 COLUMNS = {

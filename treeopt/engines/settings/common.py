@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from treeopt.engines.engine import BatchLength, EngineFile, Json, SettingFiles, SettingRequest
-from treeopt.errors import InfeasibleError, InvalidValueError
+from treeopt.errors import InfeasibleError, InvalidValueError, Warning
 
 NO_FLAGS = "\n"
 NO_FIELDS = "{}\n"
@@ -138,15 +138,16 @@ def _batches(part: BatchLength) -> str:
     return f"batch sizes {part.first_batch} to {part.last_batch}"
 
 
-def left_out_schedule(asked: SettingRequest, why: str) -> tuple[str, ...]:
+def left_out_schedule(asked: SettingRequest, why: str) -> tuple[Warning, ...]:
     """Return the warning that lengths differ over batch sizes and cannot be given, if they differ."""
     schedule = varying_schedule(asked)
     if not schedule:
         return ()
-    return (f"{why}, so the schedule ({schedule_text(schedule)}) is left out. Export for the batch size you serve.",)
+    found = f"{why}, so the schedule ({schedule_text(schedule)}) is left out."
+    return (Warning(found, "Export for the batch size you serve."),)
 
 
-def one_length(asked: SettingRequest, engine: str) -> tuple[str, ...]:
+def one_length(asked: SettingRequest, engine: str) -> tuple[Warning, ...]:
     """Return the warning of an engine that drafts as many tokens at all batch sizes."""
     return left_out_schedule(asked, f"{engine} takes one length for all batch sizes")
 
@@ -169,14 +170,17 @@ def asked_version(asked: SettingRequest, newest: str) -> tuple[int, ...]:
     return version_numbers(asked.engine_version or newest)
 
 
-def unchecked_version(asked: SettingRequest, engine: str, oldest: str, newest: str) -> tuple[str, ...]:
+def unchecked_version(asked: SettingRequest, engine: str, oldest: str, newest: str) -> tuple[Warning, ...]:
     """Return the warning that the version asked for lies outside of what was checked, if it does."""
     version = asked_version(asked, newest)
     if version_numbers(oldest) <= version <= version_numbers(newest):
         return ()
     checked = newest if oldest == newest else f"{oldest} to {newest}"
     return (
-        f"{engine} {asked.engine_version} was not checked, only {checked}. Compare the fields with its documentation.",
+        Warning(
+            f"{engine} {asked.engine_version} was not checked, only {checked}.",
+            "Compare the fields with its documentation.",
+        ),
     )
 
 

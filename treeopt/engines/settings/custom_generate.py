@@ -20,7 +20,7 @@ FOLDER is the one that holds custom_generate/generate.py. The tree stands in thi
 of it, which lies in another folder.
 """
 
-from treeopt.runtime import huggingface
+from treeopt.runtime.decoding import hf_generate
 from treeopt.trees import TokenTree
 
 TREE = TokenTree(
@@ -30,7 +30,7 @@ TREE = TokenTree(
 
 def generate(model, **arguments):
     """Return what transformers would return; {promise}."""
-    return huggingface.generate(model, tree=TREE, rule="{rule}", lossy={lossy}, **arguments)
+    return hf_generate.generate(model, tree=TREE, rule="{rule}", lossy={lossy}, **arguments)
 '''
 
 

@@ -3,12 +3,13 @@
 from treeopt.engines.engine import Engine, SettingRequest
 from treeopt.engines.settings.made import UNNAMED_DRAFT, Setting, plain_setting
 from treeopt.engines.settings.source import Source
-from treeopt.errors import InfeasibleError, InvalidValueError
+from treeopt.errors import InfeasibleError, InvalidValueError, Warning
 from treeopt.planner import kind_of
-from treeopt.records.warnings import FormatCaution, listed
 from treeopt.trees import Provenance, TokenTree
 from treeopt.trees.drafter_setting import DrafterSetting
 from treeopt.trees.dynamic_tree import DynamicTree
+
+BENCH_FIRST = "Bench it before you serve."
 
 
 def drafter_setting(engine: Engine, source: Source, drafter: DrafterSetting) -> Setting:
@@ -42,7 +43,7 @@ def drafter_setting(engine: Engine, source: Source, drafter: DrafterSetting) -> 
         target_model=promised.target,
         predictions=(),
         remarks=_promise(promised),
-        warnings=tuple(map(FormatCaution, warnings)),
+        warnings=warnings,
     )
 
 
@@ -61,7 +62,7 @@ def _method(engine: Engine, kind: str, asked: str | None) -> str | None:
     return asked or planned
 
 
-def _tree(engine: Engine, drafter: DrafterSetting, tree: TokenTree | None) -> tuple[DynamicTree, tuple[str, ...]]:
+def _tree(engine: Engine, drafter: DrafterSetting, tree: TokenTree | None) -> tuple[DynamicTree, tuple[Warning, ...]]:
     """Return what the engine drafts, and what the user must know where that is not what was planned."""
     if drafter.name == "prompt-lookup":
         return DynamicTree.chain(drafter.value("length")), ()
@@ -69,23 +70,23 @@ def _tree(engine: Engine, drafter: DrafterSetting, tree: TokenTree | None) -> tu
         planned = DynamicTree(**{each.name: each.value for each in drafter.values})
         if engine.dynamic or planned.is_chain:
             return planned, ()
-        instead = f"{engine.title} drafts chains only: in place of the dynamic tree of {planned.nodes} nodes"
-        return DynamicTree.chain(planned.depth), (f"{instead} it gets its depth. Race it before you serve.",)
+        found = f"{engine.title} drafts chains only: it gets the depth of the dynamic tree of {planned.nodes} nodes."
+        return DynamicTree.chain(planned.depth), (Warning(found, BENCH_FIRST),)
     assert tree is not None  # an engine is set off without one
     chain = DynamicTree.chain(tree.max_depth)
     if kind_of(tree) != "tree":
         return chain, ()
-    instead = f"{engine.title} loads no static tree: in place of the one of {tree.nodes} nodes"
-    return chain, (f"{instead} it gets a chain as long as it is deep. Race it before you serve.",)
+    found = f"{engine.title} loads no static tree: it gets a chain as long as the tree of {tree.nodes} nodes is deep."
+    return chain, (Warning(found, BENCH_FIRST),)
 
 
-def _layers(engine: Engine, drafter: DrafterSetting) -> tuple[str, ...]:
+def _layers(engine: Engine, drafter: DrafterSetting) -> tuple[Warning, ...]:
     """Return what the user must know where the head was told to read other states than its configuration names."""
     if not drafter.layers:
         return ()
-    planned = listed(drafter.layers)
-    reads = f"{engine.title} reads the states that the head's config.json names, and it was planned with boundaries {planned}"
-    return (f"{reads}. Name them in that file before you serve.",)
+    planned = ",".join(map(str, drafter.layers))
+    found = f"{engine.title} reads the states that the head's config.json names, but it was planned with boundaries {planned}."
+    return (Warning(found, "Name them in that file before you serve."),)
 
 
 def _promise(known: Provenance) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from treeopt.engines.settings.common import (
     speculation_off,
     with_flags,
 )
+from treeopt.errors import Warning
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
 
 TITLE = "EAGLE"
@@ -60,10 +61,10 @@ def _check(checked: Checked) -> None:
     checked.require(total <= most, "total_token", expected, "ask for fewer nodes")
 
 
-def _version(asked: SettingRequest) -> tuple[str, ...]:
+def _version(asked: SettingRequest) -> tuple[Warning, ...]:
     if asked.engine_version is None:
         return ()
-    return (f"EAGLE {asked.engine_version} was not checked. Compare the flags with its scripts.",)
+    return (Warning(f"EAGLE {asked.engine_version} was not checked.", "Compare the flags with its scripts."),)
 
 
 ENGINE = Engine(

@@ -21,6 +21,7 @@ from treeopt.engines.settings.common import (
     speculation_off,
     with_flags,
 )
+from treeopt.errors import Warning
 from treeopt.trees.dynamic_tree import DynamicTree
 
 TITLE = "llama.cpp"
@@ -61,11 +62,15 @@ def check_rates(text: str, length: int) -> None:
     checked.rates(RATES, [float(rate) for rate in str(checked.fields[RATES]).split(",")], length)
 
 
-def _version(asked: SettingRequest) -> tuple[str, ...]:
+def _version(asked: SettingRequest) -> tuple[Warning, ...]:
     if asked.engine_version is None:
         return ()
-    unknown = f"In which build the flags got these names is not known, and {asked.engine_version} was not checked."
-    return (f"{unknown} Look for {TYPE} in llama-server --help.",)
+    return (
+        Warning(
+            f"{asked.engine_version} was not checked, and the build that introduced these flags is not known.",
+            f"Look for {TYPE} in llama-server --help.",
+        ),
+    )
 
 
 ENGINE = Engine(

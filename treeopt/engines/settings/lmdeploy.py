@@ -19,6 +19,7 @@ from treeopt.engines.settings.common import (
     unchecked_version,
     with_flags,
 )
+from treeopt.errors import Warning
 from treeopt.trees.dynamic_tree import DynamicTree
 
 TITLE = "LMDeploy"
@@ -33,8 +34,10 @@ def emit(asked: SettingRequest) -> SettingFiles:
     warnings = [*unchecked_version(asked, TITLE, VERSION, VERSION), *one_length(asked, TITLE)]
     if asked.method is None:
         warnings.append(
-            f"LMDeploy does not speculate without {METHOD}, and has none for a separate draft model. "
-            f"Name {', '.join(METHODS[:-1])} or {METHODS[-1]} as the method."
+            Warning(
+                f"LMDeploy does not speculate without {METHOD}, and has none for a separate draft model.",
+                f"Name {', '.join(METHODS[:-1])} or {METHODS[-1]} as the method.",
+            )
         )
     else:
         flags += [(METHOD, chosen_method(asked, TITLE, asked.method, METHODS)), (DRAFT, asked.draft_model)]

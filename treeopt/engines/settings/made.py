@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from treeopt.engines.engine import Engine, SettingFiles, SettingRequest
 from treeopt.engines.settings.prediction import Predicted
-from treeopt.records.warnings import Caution, SpeculationOff
+from treeopt.errors import Warning
 
 UNNAMED_DRAFT = "DRAFT"
 """Stands for the draft model where nobody named one."""
@@ -24,9 +24,31 @@ class Setting:
     Of plain decoding, the best that drafts stands behind it."""
     remarks: tuple[str, ...]
     """What was chosen for which reason, in words."""
-    warnings: tuple[Caution, ...]
+    warnings: tuple[Warning, ...]
 
 
 def plain_setting(engine: Engine) -> Setting:
     """Return the setting of an engine that decodes plainly, because nothing is to be drafted."""
-    return Setting(asked=None, emitted=engine.off, predictions=(), remarks=(), warnings=(SpeculationOff(engine.title),))
+    return Setting(
+        asked=None, emitted=engine.off, predictions=(), remarks=(), warnings=(speculation_off_warning(engine.title),)
+    )
+
+
+def speculation_off_warning(engine: str, best: str | None = None, speedup: float | None = None) -> Warning:
+    """Return the warning of an engine that is set to decode plainly.
+
+    Args:
+        engine: its title.
+        best: the fastest draft in words; None where none was measured.
+        speedup: of that draft, over plain decoding.
+    """
+    if best is None or speedup is None:
+        found = f"{engine} is set to decode plainly, because no draft was measured."
+    elif speedup > 1:
+        found = f"{engine} is set to decode plainly, as asked, although a {best} is {speedup:.2f} times as fast."
+    else:
+        found = (
+            f"speculation loses: the fastest draft, a {best}, is {speedup:.2f} times as fast as plain decoding, so {engine} is "
+            "set to decode plainly."
+        )
+    return Warning(found, "Export a tree file with a chain to speculate.")

@@ -19,6 +19,7 @@ from treeopt.engines.settings.common import (
     speculation_off,
     unchecked_version,
 )
+from treeopt.errors import Warning
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
 
 TITLE = "OpenVINO GenAI"
@@ -30,9 +31,10 @@ METHODS = ("draft_model", "eagle3", "prompt_lookup")
 """treeopt's names: OpenVINO GenAI knows methods by what the pipeline is given."""
 DEFAULT_NGRAM = 3
 UPDATE = 'generation_config.update_generation_config(**json.load(open("FILE")))'
-TREES = (
-    "OpenVINO GenAI drafts trees with EAGLE3 drafts and without sampling only. Set do_sample=False, and on an NPU give "
-    "the draft model MAX_TREE_DEPTH, MAX_BRANCHING_FACTOR and MAX_ASSISTANT_TOKENS; for another draft export a chain."
+TREES = Warning(
+    "OpenVINO GenAI drafts trees with EAGLE3 drafts and without sampling only.",
+    "Set do_sample=False, and on an NPU give the draft model MAX_TREE_DEPTH, MAX_BRANCHING_FACTOR and "
+    "MAX_ASSISTANT_TOKENS; for another draft export a chain.",
 )
 
 

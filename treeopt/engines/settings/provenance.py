@@ -1,5 +1,6 @@
 """The sidecar: where an exported file came from and what was promised of it, outside files that take no unknown key."""
 
+import hashlib
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -7,7 +8,6 @@ from typing import Any
 
 from treeopt.engines.engine import Engine
 from treeopt.engines.settings.made import Setting
-from treeopt.files.marks import checksum
 from treeopt.records.profile import Profile, all_imported
 from treeopt.trees import TokenTree, TreeFile, chain
 from treeopt.trees.formats.topology import TopologyFormat
@@ -100,6 +100,11 @@ def _hashed(inputs: dict[str, Path]) -> Json:
 
 def _listed(files: dict[str, bytes]) -> Json:
     return {name: {"sha256": checksum(data)} for name, data in files.items()}
+
+
+def checksum(data: bytes) -> str:
+    """Return the SHA-256 of some bytes, in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
 
 
 def _text(content: Json) -> str:

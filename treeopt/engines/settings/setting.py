@@ -5,10 +5,10 @@ from functools import cached_property
 
 from treeopt.engines.engine import BatchLength, Engine, SettingRequest
 from treeopt.engines.settings.drafted import drafter_setting
-from treeopt.engines.settings.made import UNNAMED_DRAFT, Setting, plain_setting
+from treeopt.engines.settings.made import UNNAMED_DRAFT, Setting, plain_setting, speculation_off_warning
 from treeopt.engines.settings.prediction import Predicted, predicted, predicted_static, shape
 from treeopt.engines.settings.source import Source, verify_times
-from treeopt.errors import InfeasibleError, reason
+from treeopt.errors import InfeasibleError, Warning, reason
 from treeopt.planner import PlanRequest, StepModel, Where, requested_model, requested_plan
 from treeopt.planner.chains import chain_schedule, fastest_length
 from treeopt.planner.contexts import elsewhere
@@ -16,15 +16,6 @@ from treeopt.planner.dynamic import fastest_dynamic_tree
 from treeopt.planner.replay import Replay
 from treeopt.records.profile import Profile
 from treeopt.records.rules import LOSSY_RULES
-from treeopt.records.warnings import (
-    Caution,
-    FormatCaution,
-    NamedDraft,
-    SmallBatchesUnmeasured,
-    SpeculationOff,
-    WithoutProfile,
-    WithoutRecord,
-)
 from treeopt.trees import TokenTree, chain
 from treeopt.trees.dynamic_tree import DynamicTree
 
@@ -54,7 +45,7 @@ class _Chooser:
         self._best_draft: DynamicTree | None = None
         self._remarks: list[str] = []
         caution = elsewhere(profile, model.acceptance, [model.condition.context_tokens])
-        self._warnings: list[Caution] = [] if caution is None else [caution]
+        self._warnings: list[Warning] = [] if caution is None else [caution]
 
     def setting(self) -> Setting:
         """Return the setting."""
@@ -69,21 +60,31 @@ class _Chooser:
             target_model=self._profile.pair.target_source,
             predictions=tuple(self._predictions(asked)),
             remarks=tuple(self._remarks),
-            warnings=(*self._warnings, *map(FormatCaution, emitted.warnings)),
+            warnings=(*self._warnings, *emitted.warnings),
         )
 
     def _check_draft_model(self) -> None:
         """Warn of a draft model of which only a name is known, which no engine can load."""
         pair = self._profile.pair
         if self._source.draft_model is None and pair.draft_source is None and self._source.method is None:
-            self._warnings.append(NamedDraft(pair.draft, self._engine.title))
+            self._warnings.append(
+                Warning(
+                    f"the draft model is known by the name {pair.draft!r} only, which {self._engine.title} cannot load.",
+                    "Name a model with --draft-model.",
+                )
+            )
 
     def _trees(self) -> Replay | None:
         """Return the record that dynamic trees are chosen by, or None where chains are to be taken."""
         if not self._engine.dynamic or self._source.chain_length is not None:
             return None
         if self._replay is None:
-            self._warnings.append(WithoutRecord(self._engine.title))
+            self._warnings.append(
+                Warning(
+                    f"{self._engine.title} takes dynamic trees, but without a draft record only chains can be planned.",
+                    "Run treeopt profile --record, and name the file with --record.",
+                )
+            )
         return self._replay
 
     def _dynamic(self, replay: Replay) -> SettingRequest | None:
@@ -115,10 +116,10 @@ class _Chooser:
         """Say that speculation is off, and what the best draft would come to, where any was measured."""
         self._best_draft = best
         if best is None:
-            self._warnings.append(SpeculationOff(self._engine.title))
+            self._warnings.append(speculation_off_warning(self._engine.title))
         else:
             speedup = predicted(shape(best), best, self._model, self._replay).speedup.value
-            self._warnings.append(SpeculationOff(self._engine.title, shape(best), speedup))
+            self._warnings.append(speculation_off_warning(self._engine.title, shape(best), speedup))
 
     def _fastest_chain(self) -> DynamicTree | None:
         """Return the fastest chain that drafts at all, however slow; None where none was measured."""
@@ -144,7 +145,12 @@ class _Chooser:
         segments = chain_schedule(self._profile, request)
         measured = segments[0].batch_sizes[0]
         if measured > 1:
-            self._warnings.append(SmallBatchesUnmeasured(measured))
+            self._warnings.append(
+                Warning(
+                    f"batch sizes below {measured} were not measured; the schedule treats them like {measured}.",
+                    "Profile them.",
+                )
+            )
         firsts = [1, *(segment.batch_sizes[0] for segment in segments[1:])]
         return tuple(
             BatchLength(first_batch=first, last_batch=segment.batch_sizes[1], length=segment.length)
@@ -244,14 +250,19 @@ def _without_profile(engine: Engine, source: Source) -> Setting:
         method=source.method,
         engine_version=source.engine_version,
     )
-    emitted = engine.emit(asked)
+    emitted, found = engine.emit(asked), "without a profile nothing is predicted."
+    if source.chain_length is None:
+        found = (
+            "without a profile nothing is predicted, and the length is the depth of the tree, whose branches "
+            f"{engine.title} cannot be given."
+        )
     return Setting(
         asked=asked,
         emitted=emitted,
         predictions=(),
         remarks=(),
         warnings=(
-            WithoutProfile(engine.title, branched=source.chain_length is None),
-            *map(FormatCaution, emitted.warnings),
+            Warning(found, "Run treeopt profile, or name one with --profile."),
+            *emitted.warnings,
         ),
     )

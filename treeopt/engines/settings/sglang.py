@@ -25,6 +25,7 @@ from treeopt.engines.settings.common import (
     varying_schedule,
     with_flags,
 )
+from treeopt.errors import Warning
 from treeopt.trees.dynamic_tree import DynamicTree, pool_nodes
 
 TITLE = "SGLang"
@@ -51,8 +52,10 @@ def emit(asked: SettingRequest) -> SettingFiles:
     usage = with_flags("python -m sglang.launch_server --model-path TARGET", flags)
     if tree.top_k > 1:
         warnings.append(
-            "top-k above 1 with a page size above 1 works with the attention backends flashinfer, fa3 and triton only. "
-            "Add --page-size 1, or one of these as --attention-backend."
+            Warning(
+                "top-k above 1 with a page size above 1 works with the attention backends flashinfer, fa3 and triton only.",
+                "Add --page-size 1, or one of these as --attention-backend.",
+            )
         )
     schedule = varying_schedule(asked)
     if schedule and tree.depth not in {part.length for part in schedule}:
@@ -64,8 +67,10 @@ def emit(asked: SettingRequest) -> SettingFiles:
         usage += "; with the schedule: --speculative-adaptive --speculative-adaptive-config FILE.adaptive.json"
         if method not in ADAPTIVE_METHODS:
             warnings.append(
-                f"SGLang changes lengths for {', '.join(ADAPTIVE_METHODS)} only and ignores the schedule for {method}. "
-                "Name one of these as the method, or export for the batch size you serve."
+                Warning(
+                    f"SGLang changes lengths for {', '.join(ADAPTIVE_METHODS)} only and ignores the schedule for {method}.",
+                    "Name one of these as the method, or export for the batch size you serve.",
+                )
             )
     if asked.verify_times:
         table = {
@@ -84,21 +89,18 @@ def _ngram(asked: SettingRequest) -> SettingFiles:
     length = chain_length(asked, TITLE, NODES)
     flags = flag_line([(ALGORITHM, "NGRAM"), (NODES, length + 1), (BREADTH, 1)])
     check(flags)
-    longest = (
-        ""
-        if asked.ngram is None
-        else (
-            f"SGLang chooses by itself how many tokens it looks up; {asked.ngram} were planned. Race it before you serve."
+    warnings = [*unchecked_version(asked, TITLE, VERSION, VERSION)]
+    if asked.ngram is not None:
+        warnings.append(
+            Warning(
+                f"SGLang chooses the number of tokens that it looks up; {asked.ngram} were planned.",
+                "Bench it before you serve.",
+            )
         )
-    )
     return SettingFiles(
         files=(EngineFile(name="", text=flags),),
         usage=with_flags("python -m sglang.launch_server --model-path TARGET", flags),
-        warnings=(
-            *unchecked_version(asked, TITLE, VERSION, VERSION),
-            *filter(None, [longest]),
-            *left_out_schedule(asked, "SGLang changes no lengths for NGRAM"),
-        ),
+        warnings=(*warnings, *left_out_schedule(asked, "SGLang changes no lengths for NGRAM")),
     )
 
 

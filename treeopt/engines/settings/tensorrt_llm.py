@@ -27,7 +27,7 @@ from treeopt.engines.settings.common import (
     unchecked_version,
     varying_schedule,
 )
-from treeopt.errors import InfeasibleError
+from treeopt.errors import InfeasibleError, Warning
 
 TITLE = "TensorRT-LLM"
 OLDEST, NEWEST = "1.3", "1.4"
@@ -102,7 +102,7 @@ def check(text: str) -> None:
         _check_schedule(checked, checked.fields["draft_len_schedule"], length)
 
 
-def _schedule(asked: SettingRequest, old: bool) -> tuple[dict[int, int], tuple[str, ...]]:
+def _schedule(asked: SettingRequest, old: bool) -> tuple[dict[int, int], tuple[Warning, ...]]:
     """Return the schedule, empty where there is none or it cannot be told, and what the user must know."""
     schedule = {part.last_batch: part.length for part in varying_schedule(asked)}
     if not schedule:
@@ -114,12 +114,17 @@ def _schedule(asked: SettingRequest, old: bool) -> tuple[dict[int, int], tuple[s
     warnings = []
     if asked_version(asked, NEWEST) < (1, 4, 0):
         warnings.append(
-            "Not every candidate of 1.3 reads the keys of draft_len_schedule as largest batches, nor for all decoding "
-            "types. Use 1.4, or compare the field's description."
+            Warning(
+                "some release candidates of 1.3 do not read the keys of draft_len_schedule as largest batches, or not for "
+                "all decoding types.",
+                "Use 1.4, or compare the field's description.",
+            )
         )
     largest = max(schedule)
     if schedule[largest]:
-        warnings.append(f"Beyond batch size {largest} nothing is drafted. Measure larger ones if you serve them.")
+        warnings.append(
+            Warning(f"above batch size {largest} nothing is drafted.", "Measure larger ones if you serve them.")
+        )
     return schedule, tuple(warnings)
 
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from treeopt.planner.planned import Planned
 from treeopt.records.batch_bench import BatchBench
 from treeopt.records.bench_heading import BenchHeading
-from treeopt.records.drift import DriftStreams
 from treeopt.records.identity import Identity
 from treeopt.records.results import EngineBench, Row
 from treeopt.report.grid_bench import GridReport
@@ -16,7 +15,6 @@ from treeopt.trees import TreeFile
 if TYPE_CHECKING:
     from treeopt.report.bench_file import Bench, Methods
 
-UNSAID = BenchHeading()
 B_co = TypeVar("B_co", covariant=True)
 
 
@@ -34,7 +32,7 @@ class LabelledBench(Generic[B_co]):
 
     label: str
     bench: B_co
-    heading: BenchHeading = UNSAID
+    heading: BenchHeading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +68,6 @@ class Contents:
     def batches(self) -> tuple[LabelledBench[BatchBench], ...]:
         """Those of several texts at a time."""
         return self._benches_of(BatchBench)
-
-    @property
-    def streams(self) -> tuple[LabelledBench[DriftStreams], ...]:
-        """Those of streams that change."""
-        return self._benches_of(DriftStreams)
 
     @property
     def identity(self) -> Identity:

@@ -62,10 +62,11 @@ def _facts_of_trees(contents: Contents) -> tuple[tuple[str, str], ...]:
 
 
 def _facts_of_benches(contents: Contents) -> tuple[tuple[str, str], ...]:
-    """Return what benches are of with the versions that raced; nothing of those whose files do not say it."""
+    """Return the heading and the versions of each bench, with the labels of those that share them."""
     labels: dict[str, list[str]] = {}
     for each in contents.sorted_benches:
-        if (words := heading_words(each.heading)) and (machine := each.heading.machine) is not None:
-            said = f"{words}, by {each.heading.tool}, Python {machine.python}, torch {machine.torch}"
-            labels.setdefault(said, []).append(each.label)
+        heading = each.heading
+        python, torch = heading.machine.python, heading.machine.torch
+        said = f"{heading_words(heading)}, by {heading.tool}, Python {python}, torch {torch}"
+        labels.setdefault(said, []).append(each.label)
     return tuple((shortened(", ".join(names), 60), said) for said, names in labels.items())

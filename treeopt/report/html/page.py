@@ -14,7 +14,7 @@ from treeopt.records.bench_heading import BenchHeading
 from treeopt.report.batch_bench import verdicts
 from treeopt.report.bench_heading import heading_words
 from treeopt.report.drafter_contexts_text import drafter_switch_lines
-from treeopt.report.html import acceptance, batches, benches, passes, schedules, speedups, streams
+from treeopt.report.html import acceptance, batches, benches, passes, schedules, speedups
 from treeopt.report.html.cautions import cautions
 from treeopt.report.html.contents import Contents, LabelledBench
 from treeopt.report.html.facts import facts
@@ -82,7 +82,6 @@ def sections(contents: Contents) -> tuple[Section, ...]:
     found += _trees(contents)
     found += _benches(contents)
     found += _batches(contents)
-    found += _streams(contents)
     return tuple(found)
 
 
@@ -249,27 +248,6 @@ def _batches(contents: Contents) -> list[Section]:
     ]
 
 
-def _streams(contents: Contents) -> list[Section]:
-    known = [(f"drift-{number}", each, each.bench.streams) for number, each in enumerate(contents.streams)]
-    if not known:
-        return []
-    told = [(each.label, (*map(streams.in_words, rows), *streams.missing(rows))) for _, each, rows in known]
-    return [
-        Section(
-            name="streams",
-            title="Streams that change",
-            sentences=tuple(_of_file(label, said, len(told)) for label, each in told for said in each),
-            figures=tuple(
-                _raced(streams.figure(f"{name}-{place}", row), each.heading)
-                for name, each, rows in known
-                for place, row in enumerate(rows)
-            ),
-            tables=tuple(table for name, each, rows in known for table in streams.tables(name, each.label, rows)),
-            conditions=_subject(contents),
-        )
-    ]
-
-
 def _of_file(label: str, said: str, files: int) -> str:
     """Return a sentence with the file that it is of, where there are several."""
     return said if files == 1 else f"{shortened(label, 50)}: {said}"
@@ -281,8 +259,8 @@ def _subject(contents: Contents) -> str:
 
 
 def _raced(figure: Figure, *headings: BenchHeading) -> Figure:
-    """Return the figure of some benches with what they are of, as far as their files say it."""
-    words = dict.fromkeys(filter(None, map(heading_words, headings)))
+    """Return the figure of some benches with what they are of."""
+    words = dict.fromkeys(map(heading_words, headings))
     return replace(figure, conditions=shortened("; ".join(words), 300))
 
 
@@ -298,8 +276,7 @@ def _title(contents: Contents) -> str:
         if known is not None and known.pair is not None:
             return known.pair + ("" if known.machine is None else f" on {known.machine}")
     for bench in contents.sorted_benches:
-        if bench.heading.pair is not None and bench.heading.machine is not None:
-            return models_and_machine(bench.heading.pair, bench.heading.machine)
+        return models_and_machine(bench.heading.pair, bench.heading.machine)
     return "Speculative decoding"
 
 

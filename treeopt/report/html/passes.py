@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from treeopt.planner.costs import sizes, step_costs
 from treeopt.planner.planned import Planned
 from treeopt.records.latency import LatencyTable
-from treeopt.records.profile import Profile, StepLatency
+from treeopt.records.profile import Profile
+from treeopt.records.step_latency import StepLatency
 from treeopt.report.html.curve import MS, Curve, drawn
 from treeopt.report.html.plot import ROW, TOP, Plot
 from treeopt.report.html.shapes import Entry, Figure, shape
