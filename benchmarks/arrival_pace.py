@@ -49,11 +49,9 @@ class PacedSeconds(StepSeconds):
     pace: Pace = PROFILED
 
     def step_s(self, tree: TokenTree, texts: int, context_tokens: float) -> float:
-        """See `StepSeconds`."""
         return self.pace.at(texts) * super().step_s(tree, texts, context_tokens)
 
     def reading_s(self, prompt_tokens: int, draft_tokens: int) -> float:
-        """See `StepSeconds`."""
         return self.pace.at(1) * super().reading_s(prompt_tokens, draft_tokens)
 
 

@@ -48,7 +48,6 @@ class OnTime:
         return time.perf_counter() - self.start_s
 
     def get(self, block: bool, /) -> TextRequest | None:
-        """See `Arriving`."""
         number = len(self._given)
         if number == len(self.texts):
             if block:
@@ -76,7 +75,6 @@ class DecoderServer:
     _decoders: dict[str, Decoder] = field(default_factory=dict)
 
     def serve(self, setting: ServedSetting, texts: Sequence[Arrival]) -> list[ServedText]:
-        """See `AskedServer`."""
         decoder, scheduled = self._decoder(setting), _schedule(setting)
         source = OnTime(texts, lambda number: self._request(number, texts[number]))
         first_s, steps, found = dict[int, float](), dict[int, int](), []
@@ -139,7 +137,6 @@ class LlamaServer:
     _running: dict[int, Running] = field(default_factory=dict)
 
     def serve(self, setting: ServedSetting, texts: Sequence[Arrival]) -> list[ServedText]:
-        """See `AskedServer`."""
         http = self._http(setting.draft_tokens)
         with ThreadPoolExecutor(MOST_WAITING) as pool:
             start_s = time.perf_counter()
@@ -150,7 +147,6 @@ class LlamaServer:
             return [each.result() for each in answers]
 
     def restart(self) -> None:
-        """See `AskedServer`."""
         self.close()
 
     def close(self) -> None:

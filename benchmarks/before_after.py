@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -89,37 +88,42 @@ def decode() -> None:
         print(json.dumps((time.perf_counter() - start_s) / steps), flush=True)
 
 
-def part(name: str) -> Any:
-    """Return a module of treeopt's, by a name that it has or had."""
-    return import_module(f"treeopt.{name}")
-
-
 def methods() -> tuple[dict[str, Callable[[float], Any]], list[list[int]]]:
-    """Return how each decoder is made, by names that states of long ago have as well, and prompts."""
-    runtime, trees = part("runtime"), part("trees")
-    dynamic = part("trees.dynamic_tree").DynamicTree(top_k=2, depth=5, nodes=9)
-    texts = part("runtime.prompts")
-    pair = part("runtime.pair").load_pair(threads=1)
-    target, draft = pair.target, pair.draft
+    """Return how each decoder is made, and prompts; both states have to have the names that this function uses."""
+    from treeopt import bundled
+    from treeopt.runtime import Decoder, DynamicDrafter, Transformer
+    from treeopt.runtime.drafters.eagle import EagleDrafter, load_eagle
+    from treeopt.runtime.drafters.lookahead import LookaheadDrafter
+    from treeopt.runtime.drafters.medusa import MedusaDrafter, load_medusa
+    from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
+    from treeopt.runtime.models.pair import load_pair
+    from treeopt.texts.prompts import bench_prompts, load_prompts
+    from treeopt.trees import chain, level_widths
+    from treeopt.trees.dynamic_tree import DynamicTree
 
-    def own(module: str, *arguments: Any) -> Callable[[float], Any]:
-        name, _, kind = module.partition(":")
-        drafter = getattr(part(f"runtime.drafters.{name}"), kind)
-        return lambda temperature: runtime.DraftingDecoder(target, drafter(*arguments), temperature=temperature)
+    pair = load_pair(threads=1)
+    target, draft = pair.target, pair.draft
+    assert isinstance(target, Transformer)
+    medusa, eagle = load_medusa(bundled.MEDUSA, target), load_eagle(bundled.EAGLE, target)
+    tree, capacity = level_widths([2, 2, 2, 1]), target.config.max_positions
+
+    def own(make: Callable[[], Any]) -> Callable[[float], Any]:
+        return lambda temperature: Decoder(target, make(), temperature=temperature)
 
     def static(tree: Any, rule: str = "sequoia") -> Callable[[float], Any]:
-        return lambda temperature: runtime.Decoder(target, draft, tree, rule=rule, temperature=temperature)
+        return lambda temperature: Decoder(target, draft, tree, rule=rule, temperature=temperature)
 
-    tree = trees.level_widths([2, 2, 2, 1])
     found = {
-        "plain": lambda temperature: runtime.Decoder(target, None, trees.chain(0), temperature=temperature),
-        "chain of 6": static(trees.chain(6)),
+        "plain": lambda temperature: Decoder(target, None, chain(0), temperature=temperature),
+        "chain of 6": static(chain(6)),
         **{f"tree, {rule}": static(tree, rule) for rule in ("sequoia", "specinfer", "target", "traversal")},
-        "eagle2": lambda temperature: runtime.DynamicDecoder(target, draft, dynamic, temperature=temperature),
-        "prompt lookup": own("prompt_lookup:PromptLookupDrafter", 4, 8),
-        "lookahead": own("lookahead:LookaheadDrafter", 4, 4, 4),
+        "medusa": own(lambda: MedusaDrafter(medusa, tree)),
+        "eagle": own(lambda: EagleDrafter(eagle, tree, capacity=capacity)),
+        "eagle2": own(lambda: DynamicDrafter(draft, DynamicTree(top_k=2, depth=5, nodes=9), capacity=capacity)),
+        "prompt lookup": own(lambda: PromptLookupDrafter(4, 8)),
+        "lookahead": own(lambda: LookaheadDrafter(4, 4, 4)),
     }
-    return found, [pair.tokenizer.encode(text) for text in texts.bench_prompts(texts.load_prompts())][:PROMPTS]
+    return found, [pair.tokenizer.encode(text) for text in bench_prompts(load_prompts())][:PROMPTS]
 
 
 if __name__ == "__main__":

@@ -23,7 +23,9 @@ from conditions import bar, say
 
 from treeopt import AcceptanceTable, LatencyTable, Profile
 from treeopt.records.latency import Timing
-from treeopt.records.profile import Machine, MeasuredAcceptance, Pair, StepLatency
+from treeopt.records.machine import Machine, Pair
+from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.step_latency import StepLatency
 
 RUNS = 5
 STARTS = 41

@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from streams import RULE
 
 from treeopt.adaptation.context_costs import ContextCosts
 from treeopt.adaptation.lookups import measured_lookups
 from treeopt.adaptation.recalibration import ROOM_NODES
 from treeopt.adaptation.ways import Way, take
 from treeopt.arrays import Float64
-from treeopt.methods.drift import RULE
 from treeopt.planner import PlanRequest
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import GREEDY, Sampling, draft_sampling_of
@@ -34,7 +34,7 @@ from treeopt.runtime.rules import rule_named
 from treeopt.trees import TokenTree
 
 CHANGE_S = 0.0015
-"""By how much the first step behind a change is longer, about what it is in `treeopt bench --drift`."""
+"""By how much the first step behind a change is longer, about what it is in `benchmarks/drift.py`."""
 READING_S = 0.0006
 """What the draft model takes to read the end of the text while nothing is drafted, likewise."""
 DEVIATION, NOISE = 0.02, 0.04
@@ -110,11 +110,9 @@ class RankDecoder:
         return perf_counter() + self._reading_s
 
     def change_tree(self, tree: TokenTree) -> None:
-        """See `Steered`."""
         self.tree, self.drafter, self.changed = tree, None, True
 
     def change_drafter(self, drafter: Drafter) -> None:
-        """See `Steered`."""
         self.drafter, self.changed = drafter, True
         if self._number != NO_TEXT:
             drafter.begin(self._number, self._text.tokens[: self._committed], None)

@@ -2,7 +2,7 @@
 
     python benchmarks/recalibration.py
 
-Texts of the bundled target are recorded once: of every token, the rank that a draft gives it, the bundled one and spoilt
+Texts of the bundled target are recorded once: of every token, the rank that a draft gives it, the bundled one and perturbed
 ones.  That is all that a tree's steps hang on, and prompt lookup's hang on the text itself, so that every plan can be walked
 along the same texts, in times that the profile says (`rank_decoding.py`).  Texts are greedy, save those before the texts
 that repeat themselves, and those behind a change of temperature: these are sampled at temperature 1, and a token is ranked
@@ -25,15 +25,12 @@ import numpy as np
 import torch
 from conditions import bar, conditions, say
 from rank_decoding import RANKS, RankDecoder, RankText, SimulatedMachine, walk
+from streams import RULE, Effort, Part, measure_profile, perturbed_model, plan_for, request_for, streams_of, way_of
 
 from treeopt import bundled
 from treeopt.adaptation import Recalibration
 from treeopt.adaptation.ways import Way
 from treeopt.arrays import Float64
-from treeopt.methods.drift import RULE, DriftBench, DriftEffort, drafting_of, plan_for, request_for
-from treeopt.methods.drift_streams import Circumstances, StreamTexts, streams_of
-from treeopt.methods.prose import PROSE
-from treeopt.methods.stream_names import DRIFTS, STEADY
 from treeopt.planner import PlanRequest
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
@@ -41,13 +38,11 @@ from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.observer import DecodedStep
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.pair import ModelPair, load_pair
-from treeopt.runtime.models.spoilt import spoilt_model
 from treeopt.runtime.rules.distributions import distribution
-from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
 from treeopt.trees import TokenTree, chain
 
-SPOILT, LESS_SPOILT = 0.5, 0.3
-"""Noise on the weights of spoilt drafts."""
+NOISE, LESS_NOISE = 0.5, 0.3
+"""On the weights of perturbed drafts."""
 POOL = 2
 """Texts that are recorded, for each that a stream has."""
 WORTH = 0.05
@@ -107,35 +102,29 @@ class Gains(NamedTuple):
     changes: float
 
 
-def circumstances(models: ModelPair, effort: DriftEffort) -> dict[str, Circumstances]:
-    """Return code with the bundled draft and with two spoilt ones, prose, and code sampled freely and of the likeliest."""
-    spoilt, less = (spoilt_model(bundled.DRAFT, noise, dtype=models.draft.dtype) for noise in (SPOILT, LESS_SPOILT))
-    encode, prompts = models.tokenizer.encode, load_prompts()
-    texts = StreamTexts(
-        measured=[encode(text) for text in profile_prompts(prompts)],
-        held_out=[encode(text) for text in bench_prompts(prompts)],
-        prose=[encode(text) for text in PROSE],
-    )
-    named = {each.name: each for each in streams_of(models, texts, new_tokens=effort.new_tokens, spoilt=spoilt)}
-    with_spoilt, repeating = named[STEADY[2]].behind, named[DRIFTS[4]]
+def parts_of(models: ModelPair, effort: Effort) -> dict[str, Part]:
+    """Return code with the bundled draft and with two perturbed ones, prose, and code sampled and greedy with lookups."""
+    perturbed, less = (perturbed_model(bundled.DRAFT, noise, dtype=models.draft.dtype) for noise in (NOISE, LESS_NOISE))
+    named = streams_of(models, perturbed, effort.new_tokens)
+    other, repeating = named["draft perturbed"].after, named["text that repeats itself"]
     return {
-        "code": named[STEADY[0]].behind,
-        "spoilt": with_spoilt,
-        "less spoilt": replace(with_spoilt, draft=less),
-        "prose": named[DRIFTS[0]].behind,
-        "freely": repeating.before,
-        "likeliest": repeating.behind,
+        "code": named["draft perturbed"].before,
+        "perturbed": other,
+        "less perturbed": replace(other, draft=less),
+        "prose": named["code to prose"].after,
+        "sampled": repeating.before,
+        "greedy": repeating.after,
     }
 
 
-def decoded(models: ModelPair, where: Circumstances, texts: int, new_tokens: int) -> list[list[int]]:
+def decoded(models: ModelPair, where: Part, texts: int, new_tokens: int) -> list[list[int]]:
     """Return texts of the target, prompts included."""
     decoder = Decoder(models.target, models.draft, chain(4), rule=RULE, sampling=where.sampling)
-    prompts = where.part(texts).prompts
+    prompts = [where.prompt(number) for number in range(texts)]
     return [[*prompt, *decoder.generate(prompt, new_tokens, seed=seed)] for seed, prompt in enumerate(prompts)]
 
 
-def ranked(models: ModelPair, where: Circumstances, text: Sequence[int], new_tokens: int) -> RankText:
+def ranked(models: ModelPair, where: Part, text: Sequence[int], new_tokens: int) -> RankText:
     """Return a text with how a draft ranks every token behind the prompt, 0 for the likeliest."""
     draft, own = _logits(models, where.draft, text[:-1]), torch.tensor(text[1:])
     if where.sampling.greedy:
@@ -156,10 +145,10 @@ def _logits(models: ModelPair, model: LanguageModel, tokens: Sequence[int]) -> t
 
 
 def recorded(
-    models: ModelPair, where: Circumstances, texts: Sequence[Sequence[int]], profile: Profile, effort: DriftEffort
+    models: ModelPair, where: Part, texts: Sequence[Sequence[int]], profile: Profile, effort: Effort
 ) -> Recorded:
     """Return what the draft makes of texts, and the plan of a profile for it."""
-    plan = drafting_of(plan_for(profile, where))
+    plan = way_of(plan_for(profile, where))
     return Recorded(
         [ranked(models, where, text, effort.new_tokens) for text in texts], profile, request_for(where), plan
     )
@@ -174,42 +163,42 @@ def with_profile_of(before: Recorded, other: Recorded) -> Recorded:
     return before._replace(profile=replace(before.profile, acceptances=acceptances, latencies=latencies))
 
 
-def streams(models: ModelPair, effort: DriftEffort) -> tuple[RankStream, ...]:
+def streams(models: ModelPair, effort: Effort) -> tuple[RankStream, ...]:
     """Measure and record, and return what there is to walk along."""
-    each = circumstances(models, effort)
-    timed = ("code", "freely", "likeliest")  # the others' steps take what code's do
+    each = parts_of(models, effort)
+    timed = ("code", "sampled", "greedy")  # the others' steps take what code's do
     measured: dict[str, Profile] = {}
     texts: dict[str, list[list[int]]] = {}
-    for name, where in bar(list(each.items()), "circumstances"):
+    for name, where in bar(list(each.items()), "parts"):
         of = effort if name in timed else replace(effort, rounds=1, max_nodes=2)
-        measured[name] = DriftBench(models=models, effort=of, show_progress=False).profile(where)
+        measured[name] = measure_profile(models, where, of, show_progress=False)
         if name not in timed:
             measured[name] = replace(measured[name], latencies=measured["code"].latencies)
         of_code = where.sampling.greedy and where.prompts == each["code"].prompts and name != "code"
-        texts[name] = texts["code"] if of_code else decoded(models, where, POOL * effort.texts, effort.new_tokens)
+        texts[name] = texts["code"] if of_code else decoded(models, where, POOL * effort.sequences, effort.new_tokens)
     found = {name: recorded(models, where, texts[name], measured[name], effort) for name, where in each.items()}
-    code, spoilt, less, prose, freely, likeliest = found.values()
+    code, perturbed, less, prose, sampled, greedy = found.values()
     return (
         RankStream("steady code", code, code),
-        RankStream("steady spoilt draft", spoilt, spoilt),
-        RankStream(f"draft spoilt by {SPOILT}", code, spoilt),
-        RankStream(f"draft spoilt by {LESS_SPOILT}", code, less),
-        RankStream("draft mended", spoilt, code),
+        RankStream("steady perturbed draft", perturbed, perturbed),
+        RankStream(f"draft perturbed by {NOISE}", code, perturbed),
+        RankStream(f"draft perturbed by {LESS_NOISE}", code, less),
+        RankStream("draft restored", perturbed, code),
         RankStream("code to prose", code, prose),
-        RankStream("text that repeats itself", freely, likeliest),
-        RankStream("steady: repeats itself", likeliest, likeliest),
-        RankStream("steady: temperature 1", freely, freely),
-        RankStream("temperature 0 to 1", code, freely),
-        RankStream("both temperatures measured", with_profile_of(code, freely), freely),
+        RankStream("text that repeats itself", sampled, greedy),
+        RankStream("steady: repeats itself", greedy, greedy),
+        RankStream("steady: temperature 1", sampled, sampled),
+        RankStream("temperature 0 to 1", code, sampled),
+        RankStream("both temperatures measured", with_profile_of(code, sampled), sampled),
         RankStream("one text: steady code", code, code, one_text=True),
-        RankStream(f"one text: draft spoilt by {SPOILT}", code, spoilt, one_text=True),
+        RankStream(f"one text: draft perturbed by {NOISE}", code, perturbed, one_text=True),
     )
 
 
-def gains(stream: RankStream, target: LanguageModel, effort: DriftEffort, seed: int) -> Gains:
+def gains(stream: RankStream, target: LanguageModel, effort: Effort, seed: int) -> Gains:
     """Walk along a stream with both plans and with re-calibration, on one machine."""
-    change = 0 if stream.steady else max(1, round(effort.drift_at * effort.texts))
-    texts, place = stream.texts(seed, effort.texts, change), change * effort.new_tokens
+    change = 0 if stream.steady else max(1, round(effort.change_at * effort.sequences))
+    texts, place = stream.texts(seed, effort.sequences, change), change * effort.new_tokens
     request = stream.before.request
 
     def machine() -> list[SimulatedMachine]:
@@ -258,9 +247,9 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=4000, help="of every stream")
     asked = parser.parse_args()
     print(conditions())
-    models, effort = load_pair(), DriftEffort(tokens=asked.tokens)
+    models, effort = load_pair(), Effort(tokens=asked.tokens)
     every = streams(models, effort)
-    print(f"{asked.streams_of} seeds of {effort.texts} texts of {effort.new_tokens} tokens, or of one text as long")
+    print(f"{asked.streams_of} seeds of {effort.sequences} texts of {effort.new_tokens} tokens, or of one text as long")
     print(ROW.format("stream", "behind", "adapted", "decided", "share", "least", "changes", "first-ranked"))
     for stream in bar(every, "streams"):
         say(row(stream, [gains(stream, models.target, effort, seed) for seed in range(asked.streams_of)]))

@@ -34,7 +34,8 @@ from treeopt.planner.costs import StepCosts, step_costs
 from treeopt.planner.step_parts import DRAFT, VERIFY, step_parts
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.latency import LatencyTable, Timing
-from treeopt.records.profile import Profile, StepLatency
+from treeopt.records.profile import Profile
+from treeopt.records.step_latency import StepLatency
 from treeopt.report.table import Column, aligned
 from treeopt.solver import solve
 from treeopt.trees import chain

@@ -3,7 +3,6 @@
 import click
 
 from treeopt.cli.bench_batches import bench_batches
-from treeopt.cli.bench_drift import bench_drift
 from treeopt.cli.bench_engine import bench_engine
 from treeopt.cli.bench_grid import bench_grid
 from treeopt.cli.bench_systems import bench_systems
@@ -29,8 +28,6 @@ def bench(asked: BenchOptions) -> None:
     prompt-lookup, chain, osd, k-sequences, top-k-tree, medusa, redrafter, eagle, lookahead, specexec, eagle2, sequoia, treeopt.
     Those that cannot run on the pair are listed with the reason.
 
-    With --drift streams of texts that change are decoded with a plan that stays, the same re-calibrated, and the best.
-
     With --engine draft lengths are raced in an engine that treeopt probe has measured, the plan's among them.
     """
     asked.check()
@@ -42,7 +39,5 @@ def bench(asked: BenchOptions) -> None:
         bench_engine(asked.engine, asked)
     elif asked.systems is not None:
         bench_systems(asked.systems, asked)
-    elif asked.drift:
-        bench_drift(asked)
     else:
         bench_grid(asked)

@@ -13,7 +13,6 @@ from treeopt.cli.options.prompts import PromptOptions
 from treeopt.cli.options.record import argument, given, group, option
 from treeopt.cli.options.rule import LOSSY
 from treeopt.cli.options.values import (
-    COUNT,
     COUNTS,
     DURATION,
     FILE_TEXT,
@@ -21,7 +20,6 @@ from treeopt.cli.options.values import (
     MEASURED_RULE,
     METHOD_LIST,
     PROBED_ENGINE,
-    STREAM_LIST,
     TEMPERATURES,
 )
 from treeopt.files.picture_file import checked_suffix
@@ -29,7 +27,7 @@ from treeopt.files.whole_files import STANDARD_STREAM, write_text
 from treeopt.trees.drafter_setting import DrafterSetting
 from treeopt.trees.tree_schedule import is_schedule
 
-TREE, BATCHES, GRID, SYSTEMS, ENGINE, DRIFT = "TREE", "--batch-size", "--grid", "--systems", "--engine", "--drift"
+TREE, BATCHES, GRID, SYSTEMS, ENGINE = "TREE", "--batch-size", "--grid", "--systems", "--engine"
 REFUSED = {
     TREE: {
         "plot": "one tree gives no picture of a bench. Bench many with --grid, or draw the tree with treeopt show.",
@@ -50,16 +48,6 @@ REFUSED = {
         "same_prompts": "all methods decode prompts that none was measured on. Leave it out.",
         "rule": "each method verifies by a rule of its own. Leave it out, or name methods of that rule.",
         "lossy": "only methods that keep the target's distribution are compared. Leave it out.",
-    },
-    DRIFT: {
-        "drafter": "the draft model fills all trees. Leave it out.",
-        "eagle_layers": "the draft model fills all trees. Leave it out.",
-        "same_prompts": "held-out prompts are decoded. Leave it out.",
-        "rule": "streams are verified by the rule sequoia. Leave it out.",
-        "lossy": "streams are verified by the rule sequoia. Leave it out.",
-        "profile_path": "plans are made from what is measured before and behind each change. Leave it out.",
-        "temperatures": "each stream has its own. Leave it out.",
-        "temperatures_alias": "each stream has its own. Leave it out.",
     },
     ENGINE: {
         "drafter": "the engine drafts by its own method. Leave it out.",
@@ -107,40 +95,6 @@ class BenchOptions:
             "--grid",
             is_flag=True,
             help="Instead of TREE: chains, trees of several sizes and depths, and the plan's choice.",
-        )
-    )
-    drift: bool = field(
-        metadata=option(
-            "--drift",
-            is_flag=True,
-            help="Instead of TREE: streams of texts that change, with plans that stay, are re-calibrated, or are made anew.",
-        )
-    )
-    stream_tokens: int = field(
-        metadata=option(
-            "--stream-tokens",
-            type=COUNT,
-            default=4000,
-            show_default=True,
-            help="With --drift: tokens of every stream.",
-        )
-    )
-    streams: str | None = field(
-        metadata=option(
-            "--streams",
-            type=STREAM_LIST,
-            metavar="NAMES",
-            help="With --drift: some of the streams, parts of their names with commas between, dashes for spaces where "
-            "you like; by default all.",
-        )
-    )
-    spoil: float = field(
-        metadata=option(
-            "--spoil",
-            type=click.FloatRange(min=0.0, min_open=True, max=10.0),
-            default=0.5,
-            show_default=True,
-            help="With --drift: noise on the spoilt draft's weights, as a share of their standard deviation.",
         )
     )
     engine: str | None = field(
@@ -203,23 +157,13 @@ class BenchOptions:
             help="Verification rule; by default the tree's, with --grid the best measured.",
         )
     )
-    temperatures_given: tuple[float, ...] | None = field(
+    temperatures: tuple[float, ...] | None = field(
         metadata=option(
             "--temperature",
             "temperatures",
             type=TEMPERATURES,
             metavar="NUMBERS",
             help="Temperature; by default the profile's first. --systems takes several with commas, by default 0,0.6.",
-        )
-    )
-    temperatures_alias: tuple[float, ...] | None = field(
-        metadata=option(
-            "--temperatures",
-            "temperatures_alias",
-            type=TEMPERATURES,
-            metavar="NUMBERS",
-            hidden=True,
-            help="--temperature by its old name.",
         )
     )
     lossy: bool = field(metadata=LOSSY)
@@ -237,29 +181,20 @@ class BenchOptions:
         metadata=option(
             "--repeats",
             type=click.IntRange(min=1),
-            help=f"Times each prompt is decoded, the median counts; by default {REPEATS}, with --systems 2, with --drift 1.",
+            help=f"Times each prompt is decoded, the median counts; by default {REPEATS}, with --systems 2.",
         )
     )
     plot: Path | None = field(
         metadata=option(
             "--plot",
             type=output_file,
-            help="With --batch-size, --systems, --grid, --engine or --drift: picture to write too, .svg, .png or .pdf.",
+            help="With --batch-size, --systems, --grid or --engine: picture to write too, .svg, .png or .pdf.",
         )
     )
     path: Path | None = field(
         metadata=option("-o", "--output", "path", type=output, help="JSON file to write as well; - is standard output.")
     )
     pair: PairOptions = field(metadata=group(PairOptions))
-
-    def __post_init__(self) -> None:
-        if self.temperatures_given is not None and self.temperatures_alias is not None:
-            raise click.UsageError("--temperature, --temperatures: expected one of them. Leave the second out.")
-
-    @property
-    def temperatures(self) -> tuple[float, ...]:
-        """Those asked for; empty for those of the profile."""
-        return self.temperatures_given or self.temperatures_alias or ()
 
     @property
     def temperature(self) -> float | None:
@@ -275,12 +210,11 @@ class BenchOptions:
             (SYSTEMS, self.systems is not None),
             (GRID, self.grid),
             (ENGINE, self.engine is not None),
-            (DRIFT, self.drift),
         )
         modes = [mode for mode, is_given in given if is_given]
         if len(modes) != 1:
             raise click.UsageError(
-                "TREE, --systems, --grid, --engine, --drift: expected one of them. --batch-size goes with TREE, or alone."
+                "TREE, --systems, --grid, --engine: expected one of them. --batch-size goes with TREE, or alone."
             )
         if modes == [TREE] and self.tree is not None and is_schedule(self.tree):
             raise click.UsageError(f"{self.tree} is a schedule. Name numbers of texts with --batch-size 1,2,4,8.")
@@ -288,7 +222,7 @@ class BenchOptions:
 
     def check(self) -> None:
         """Raise for an option that the mode has no use for, and for a picture of no known kind, before any long work."""
-        refuse_useless(self.mode, self.temperatures)
+        refuse_useless(self.mode, self.temperatures or ())
         if self.plot is not None:
             checked_suffix(self.plot)
 
@@ -306,9 +240,6 @@ def refuse_useless(mode: str, temperatures: tuple[float, ...]) -> None:
     for name in () if mode == ENGINE else ("url", "program", "lengths", "timeout_s"):
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             raise click.UsageError(f"{flags[name]} with {mode}: it is for --engine. Leave it out.")
-    for name in () if mode == DRIFT else ("stream_tokens", "streams", "spoil"):
-        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            raise click.UsageError(f"{flags[name]} with {mode}: it is for --drift. Leave it out.")
     for name, reason in REFUSED[mode].items():
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             raise click.UsageError(f"{flags[name]} with {mode}: {reason}")

@@ -13,7 +13,7 @@ from treeopt.errors import InvalidValueError
 from treeopt.profiler.bench.divergence import divergence
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.latency import Estimate
-from treeopt.records.profile import MeasuredAcceptance
+from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.results import Divergence, Measured
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder

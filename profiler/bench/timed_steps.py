@@ -3,11 +3,8 @@
 import time
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
 
-from treeopt.records.decode_stats import DecodeStats
-from treeopt.records.latency import Timing
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.observer import StepSeconds
 from treeopt.runtime.drafters.drafter import Step
@@ -56,23 +53,3 @@ class TimedSteps:
 def decoded_text(steps: TimedSteps, decoder: Decoder, prompt: Sequence[int], positions: int) -> list[list[int]]:
     """Return the tokens of every step until a text has `positions` new tokens, fewer where it ends."""
     return [step.tokens for step in decoder.whole_steps(prompt, positions, steps.step)]
-
-
-def decode_stats(
-    decoder: Decoder,
-    prompts: Sequence[Sequence[int]],
-    positions: int,
-    *,
-    now_s: Callable[[], float] = time.perf_counter,
-) -> DecodeStats:
-    """Decode every prompt for so many positions and return what the steps came to."""
-    steps = TimedSteps(decoder, now_s)
-    texts = [decoded_text(steps, decoder, prompt, positions) for prompt in prompts]
-    sizes, counts = np.unique(steps.pass_tokens, return_counts=True)
-    return DecodeStats(
-        tokens=np.array([sum(map(len, text)) for text in texts], np.int64),
-        steps=np.array([len(text) for text in texts], np.int64),
-        pass_tokens=sizes.astype(np.int64),
-        passes=counts.astype(np.int64),
-        draft=Timing(steps.draft_s, allow_negative=True),  # 0 where the clock is too coarse
-    )

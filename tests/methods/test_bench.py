@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from treeopt.errors import InvalidValueError
@@ -10,11 +9,10 @@ from treeopt.methods.bench import bench_methods
 from treeopt.methods.method import Method
 from treeopt.methods.names import NAMES, checked_names
 from treeopt.profiler.bench.compare import Workload
-from treeopt.profiler.bench.timed_steps import TimedSteps, decode_stats, decoded_text
+from treeopt.profiler.bench.timed_steps import TimedSteps, decoded_text
 from treeopt.records.latency import Estimate
 from treeopt.records.sampling import Sampling
-from treeopt.runtime import Decoder, DraftingDecoder, DynamicDecoder
-from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter
+from treeopt.runtime import Decoder, DynamicDrafter
 from treeopt.texts.prompts import bench_prompts, load_prompts
 from treeopt.trees import chain, k_ary
 from treeopt.trees.dynamic_tree import DynamicTree
@@ -120,20 +118,12 @@ def test_another_models_text_is_no_lossless_one(pair, prompts):
     assert "texts differ" in found[1].evidence
 
 
-def test_decode_stats_count_tokens_steps_and_passes(pair, prompts):
-    decoder = DraftingDecoder(pair.target, PromptLookupDrafter(3, 4), temperature=0.0)
-    stats = decode_stats(decoder, prompts, 20, now_s=Clock())
-    assert len(stats.tokens) == len(prompts)
-    assert np.all(stats.tokens >= 20)
-    assert stats.passes.sum() == stats.steps.sum()
-    assert set(stats.pass_tokens) <= set(range(1, 6))
-    assert stats.draft.samples_s.min() == 2.0
-
-
 def test_a_dynamic_trees_passes_are_as_large_as_it_is(pair, prompts):
-    decoder = DynamicDecoder(pair.target, pair.draft, DynamicTree(top_k=2, depth=3, nodes=6), temperature=0.0)
-    stats = decode_stats(decoder, prompts[:1], 12)
-    assert stats.pass_tokens.tolist() == [6]
+    drafter = DynamicDrafter(pair.draft, DynamicTree(top_k=2, depth=3, nodes=6), capacity=128)
+    decoder = Decoder(pair.target, drafter, temperature=0.0)
+    steps = TimedSteps(decoder, Clock())
+    text = decoded_text(steps, decoder, prompts[0], 12)
+    assert steps.pass_tokens == [6] * len(text)
 
 
 def test_names_stand_in_the_order_of_the_table():

@@ -9,7 +9,7 @@ from tests.methods.toys import pair_of
 from tests.support import eagle_heads
 from treeopt import bundled
 from treeopt.errors import InfeasibleError, InvalidValueError, TreeoptError
-from treeopt.methods.make_drafter import bench_planned, load_planned, make_drafter, planned_decoder
+from treeopt.methods.make_drafter import bench_planned, load_planned, made_drafter, planned_decoder
 from treeopt.profiler.bench.compare import Workload
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.sampling import GREEDY, Sampling
@@ -80,10 +80,10 @@ def test_a_file_without_a_drafter_means_the_draft_model(bundled_pair, bundled_te
 
 
 def test_a_tree_is_filled_and_a_stand_in_is_not_looked_at(bundled_pair):
+    medusa, lookup = drafter_setting("medusa"), drafter_setting("prompt-lookup", ngram=2, length=5)
     for tree in (chain(2), TREE):
-        assert make_drafter(drafter_setting("medusa"), tree, bundled_pair, capacity=64).max_tokens == tree.nodes
-        lookup = make_drafter(drafter_setting("prompt-lookup", ngram=2, length=5), tree, bundled_pair, capacity=64)
-        assert lookup.max_tokens == 6
+        assert made_drafter(load_planned(medusa, bundled_pair), medusa, tree).max_tokens == tree.nodes
+        assert made_drafter(load_planned(lookup, bundled_pair), lookup, tree).max_tokens == 6
 
 
 def test_heads_of_another_target_a_missing_folder_and_other_numbers_are_refused(
@@ -104,7 +104,7 @@ def test_heads_of_another_target_a_missing_folder_and_other_numbers_are_refused(
     ):
         load_planned(drafter_setting("prompt-lookup"), bundled_pair)
     with pytest.raises(InvalidValueError, match="head"):
-        make_drafter(drafter_setting("medusa"), chain(9), bundled_pair, capacity=64)
+        made_drafter(load_planned(drafter_setting("medusa"), bundled_pair), drafter_setting("medusa"), chain(9))
 
 
 def test_a_draft_distribution_of_its_own_is_refused_where_nothing_is_sampled(bundled_pair):

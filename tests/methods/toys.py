@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from treeopt.methods.running import Effort
-from treeopt.records.profile import Pair
+from treeopt.records.machine import Pair
 from treeopt.runtime.models.pair import ModelPair
 
 LITTLE = Effort(

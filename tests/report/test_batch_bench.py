@@ -55,7 +55,7 @@ def test_a_machine_that_is_not_as_fast_as_when_it_was_profiled_is_told(promised,
     odd = BatchSize(batch_size=4, rows=(row(PLAIN, 400, 4, promised=404),))
     found = batch_bench_table(replace(bench(), sizes=(*sizes, odd)))
     last = found.splitlines()[-1]
-    assert (last.startswith("Plain decoding was predicted") and "profile again right before this" in last) is bool(told)
+    assert (last.startswith("Plain decoding was predicted") and "Profile again right before this" in last) is bool(told)
     assert told is None or told in last
 
 

@@ -6,13 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invented import invented
-from tests.support.pages import DIVERGENCE, ENGINE, GRID, HEADING, METHODS, STREAMS, bench_of, planned
+from tests.support.pages import DIVERGENCE, ENGINE, GRID, HEADING, METHODS, bench_of, planned
 from treeopt.errors import FormatError
 from treeopt.files.record_form import written_record
-from treeopt.records.bench_heading import BenchHeading
 from treeopt.report.bench_file import Bench, FiledBench, is_bench, parse_benches
 from treeopt.report.bench_heading import headed_json, heading_words
-from treeopt.report.drift_bench import drift_json
 from treeopt.report.engine_bench import engine_bench_json
 from treeopt.report.methods_bench import methods_json
 
@@ -35,18 +33,6 @@ def test_every_kind_is_read_as_it_was_written() -> None:
     listed = f"[{texts[-1][0]}, {texts[0][0]}]"
     assert is_bench(listed.encode())
     assert [each.bench for each in parse_benches("b.json", listed)] == [ENGINE, TREE]
-
-
-def test_files_of_older_versions_name_their_program_alone() -> None:
-    for text in (headed_json(HEADING, TREE), drift_json(HEADING, STREAMS.streams), methods_json(HEADING, METHODS)):
-        content = json.loads(text)
-        assert list(content)[:4] == ["tool", "created", "machine", "pair"]
-        assert content["machine"] == json.loads(text)["machine"]
-        old = {name: value for name, value in content.items() if name not in ("created", "machine", "pair")}
-        (found,) = parse_benches("b.json", json.dumps(old))
-        assert found.heading == BenchHeading(tool="treeopt 9")
-        assert heading_words(found.heading) == ""
-        assert found.bench == parse_benches("b.json", text)[0].bench
 
 
 def test_a_bench_says_its_pair_machine_versions_and_date() -> None:
@@ -95,13 +81,16 @@ def test_other_files_are_told_apart() -> None:
 def test_what_no_bench_says_is_refused(change: dict[str, object], reason: str) -> None:
     content = json.loads(headed_json(HEADING, TREE)) | change
     if "trees" in change or "rows" in change:
-        content = {
-            "tool": "treeopt 1",
-            "rule": "r",
-            "temperature": 0,
-            "predicted_plain_step_s": 1,
-            "measured_plain_step_s": 1,
-        } | change
+        content = (
+            written_record(HEADING)
+            | {
+                "rule": "r",
+                "temperature": 0,
+                "predicted_plain_step_s": 1,
+                "measured_plain_step_s": 1,
+            }
+            | change
+        )
     with pytest.raises(FormatError, match=reason) as refused:
         parse_benches(Path("b.json"), json.dumps(content))
     assert "\n" not in str(refused.value)

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from treeopt.files.record_form import in_file
 from treeopt.records.latency import Estimate
-from treeopt.report.json_text import INLINE, json_line, json_lines, json_text
+from treeopt.report.json_text import json_line, json_lines, json_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +19,7 @@ class Inner:
 @dataclass(frozen=True, kw_only=True)
 class Outer:
     kind: str
-    inner: Inner = field(metadata=INLINE)
+    inner: Inner = field(metadata=in_file(inline=True))
     others: tuple[Inner, ...] = ()
     none: None = None
     parents: tuple[int, ...] = (-1, 0)

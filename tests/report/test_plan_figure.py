@@ -18,7 +18,8 @@ from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.planner import Plan, plan
 from treeopt.planner.fastest import speeds
 from treeopt.records.acceptance import AcceptanceTable
-from treeopt.records.profile import Profile, RuleSteps, StepLatency, TimedTree
+from treeopt.records.profile import Profile
+from treeopt.records.step_latency import RuleSteps, StepLatency, TimedTree
 from treeopt.report.plan_figure import save_plan_figure
 from treeopt.trees import chain
 

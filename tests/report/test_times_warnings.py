@@ -3,7 +3,7 @@
 import pytest
 
 from tests.records.test_steadiness import STEADY, latency, table
-from treeopt.records.profile import Disturbance
+from treeopt.records.step_latency import Disturbance
 from treeopt.report import times_warnings
 
 
@@ -31,7 +31,7 @@ class TestWarnings:
         assert found.startswith("256 tokens of context, batch 2: ")
         assert said in found
         action = found.split(". ", 1)[1]
-        assert "profile again" in action or "ask for more --rounds" in action
+        assert "profile again" in action or "use more --rounds" in action
         assert action.endswith(".")
 
     def test_both_fire_together(self):
@@ -47,11 +47,11 @@ class TestWarnings:
         disturbed = Disturbance(calls=0.4, samples=0.25, processors=0.95)
         (found,) = warnings([latency(slower, disturbance=disturbed)])
         assert found.startswith(
-            "256 tokens of context, batch 2: other programs used 95% of the processors during 40% of the timed calls: "
+            "256 tokens of context, batch 2: other programs used 95% of the processors during 40% of the timed calls; "
         )
         assert "25% of the samples" in found
         assert "became" not in found
-        assert found.endswith("Close them, or wait for quiet with --wait 10m, and profile again without --resume.")
+        assert found.endswith("Close them, or wait for quiet with --wait 10m, and profile again.")
 
     def test_undisturbed_samples_show_what_they_show(self):
         """Also where disturbed ones were left out."""

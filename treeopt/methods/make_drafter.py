@@ -64,13 +64,6 @@ def made_drafter(loaded: LoadedDrafter, setting: DrafterSetting, tree: TokenTree
     return loaded.filling(tree) if setting.name in TREES else loaded.set_to(setting)
 
 
-def make_drafter(
-    setting: DrafterSetting, tree: TokenTree, models: ModelPair, *, capacity: int | None = None
-) -> Drafter:
-    """Return the drafter that a tree file names; arguments and errors as for `load_planned` and `made_drafter`."""
-    return made_drafter(load_planned(setting, models, capacity=capacity), setting, tree)
-
-
 def planned_decoder(
     models: ModelPair,
     planned: TreeFile,
@@ -93,7 +86,7 @@ def planned_decoder(
         on_step: told of every step; what steers brings prompt lookup itself.
 
     Raises InvalidValueError for a draft sampled by a distribution of its own where the drafter's tokens are not sampled,
-    and as `make_drafter` and `Decoder` do.
+    and as `load_planned`, `made_drafter` and `Decoder` do.
     """
     setting = planned.drafter
     if setting is None:

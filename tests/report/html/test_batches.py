@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.cli.invented import FOUR_CONDITIONS, TABLE, invented
-from tests.support.pages import BATCHES, DIVERGENCE, UNKNOWN, Page, bench_of, planned, way
+from tests.support.pages import BATCHES, DIVERGENCE, HEADING, UNKNOWN, Page, bench_of, planned, way
 from treeopt.records.batch_bench import BatchBench, BatchSize
 from treeopt.report.html.batches import figures, rest_in_words, tables
 from treeopt.report.html.contents import Contents, LabelledBench
@@ -18,7 +18,7 @@ from treeopt.trees import chain, level_widths
 
 
 def of(bench: Any, **others: Any) -> Contents:
-    return Contents(benches=(LabelledBench("b.json", bench),), **others)
+    return Contents(benches=(LabelledBench("b.json", bench, HEADING),), **others)
 
 
 def seen(bench: BatchBench) -> Page:
@@ -129,7 +129,9 @@ def test_it_says_what_choices_leave_what_is_no_pass_and_whether_texts_are_the_sa
     assert rest_in_words(replace(BATCHES, sizes=(one,))) == "In 8 % of the time no model runs."
     assert "several-texts" in found.attributes("section", "id")
     assert {"batch-0.csv", "batch-0-choices.csv"} <= set(found.attributes("a", "download"))
-    twice = Page(page(Contents(benches=(LabelledBench("a.json", BATCHES), LabelledBench("c.json", BATCHES)))))
+    twice = Page(
+        page(Contents(benches=(LabelledBench("a.json", BATCHES, HEADING), LabelledBench("c.json", BATCHES, HEADING))))
+    )
     assert "c.json: 1 text: the choice, tree of 5 nodes, depth 2, is the fastest measured." in twice.texts("bdi")
     assert {"batch-0", "batch-0-ways", "batch-1", "batch-1-ways"} <= set(twice.attributes("figure", "id"))
 
@@ -138,8 +140,10 @@ def test_texts_that_differ_and_sizes_without_predictions_are_warned_of() -> None
     row = way(level_widths([2]), 500.0, 4, parted=(DIVERGENCE, replace(DIVERGENCE, near_tie=True)), **UNKNOWN)
     bad = replace(BATCHES, sizes=(BatchSize(batch_size=4, rows=(row,)),))
     said = seen(bad).texts("bdi")
-    assert "B.json: 1 texts DIFFER from those decoded alone, not at near-ties. Report it, with --output." in said
-    assert any("nothing is predicted for 4 texts at a time" in each for each in said)
+    assert (
+        "B.json: 1 texts DIFFER from those decoded alone, not at near-ties. Report it with the --output file." in said
+    )
+    assert any("nothing is predicted for batch sizes 4" in each for each in said)
     assert not any("DIFFER" in each for each in seen(replace(bad, temperature=0.7)).texts("bdi"))
     assert not any("DIFFER" in each or "nothing is predicted" in each for each in seen(BATCHES).texts("bdi"))
 

@@ -17,15 +17,12 @@ from tests.support.pages import (
     ENGINE,
     GRID,
     HEADING,
-    STREAM,
-    STREAMS,
     Page,
     bench_of,
     everything,
     planned,
 )
 from treeopt.records.bench_heading import BenchHeading
-from treeopt.records.drift import DriftStreams, TreeChange
 from treeopt.records.latency import Estimate, LatencyTable, Timing
 from treeopt.records.profile import Profile
 from treeopt.report.html.benches import pairs
@@ -58,7 +55,7 @@ def test_everything_that_was_given_has_its_part(whole: Page) -> None:
     sections = [found["id"] for tag, found, _ in whole.elements if tag == "section"]
     assert sections == [
         *("cautions", "speed", "drafters", "times", "acceptance", "schedule", "trees", "measured"),
-        *("several-texts", "streams", "facts"),
+        *("several-texts", "facts"),
     ]
     figures = whole.attributes("figure", "id")
     ids = [found["id"] for _, found, _ in whole.elements if "id" in found]
@@ -74,7 +71,7 @@ def test_everything_that_was_given_has_its_part(whole: Page) -> None:
         "batches",
         "contexts",
     }
-    wanted |= {"tree-0", "benches", "grid-0", "engine-0", "methods-0", "batch-0", "batch-0-ways", "drift-0-0"}
+    wanted |= {"tree-0", "benches", "grid-0", "engine-0", "methods-0", "batch-0", "batch-0-ways"}
     assert wanted <= set(figures)
     assert all(link[1:] in sections for link in whole.attributes("a", "href") if link.startswith("#"))
 
@@ -159,12 +156,12 @@ def test_the_verdict_is_of_the_bench_of_the_choice_and_of_no_other() -> None:
         replace(own, drafter="medusa"),
     ]
     for bench, measured in ((own, 1.234), *((each, None) for each in others)):
-        told = verdict(Contents(planned=found, benches=(LabelledBench("b", bench),)))
+        told = verdict(Contents(planned=found, benches=(LabelledBench("b", bench, HEADING),)))
         assert told is not None
         assert (told.measured, told.promised) == (measured, promised)
     assert (
         "1.23 times plain, promised"
-        in Page(page(Contents(planned=found, benches=(LabelledBench("b", own),)))).texts("bdi")[1]
+        in Page(page(Contents(planned=found, benches=(LabelledBench("b", own, HEADING),)))).texts("bdi")[1]
     )
 
 
@@ -173,7 +170,6 @@ def test_the_verdict_leaves_out_what_was_raced_elsewhere_and_a_warning_says_so()
     own, machine, pair = bench_of(found, 1.234), found.profile.machine, found.profile.pair
     for raced, said in (
         (HEADING, None),
-        (BenchHeading(), None),  # files of older versions
         (replace(HEADING, machine=replace(machine, system="newer", python="3.13")), None),
         (replace(HEADING, machine=replace(machine, processor="an abacus")), "an abacus, not invented"),
         (replace(HEADING, machine=replace(machine, threads=1)), "1 thread, not 2 threads"),
@@ -204,8 +200,6 @@ def test_figures_of_benches_say_what_they_are_of() -> None:
     benches = (
         LabelledBench("a.json", GRID, elsewhere),
         LabelledBench("b.json", BATCHES, HEADING),
-        LabelledBench("c.json", STREAMS, elsewhere),
-        LabelledBench("d.json", ENGINE),
     )
     where = {
         figure.name: figure.conditions
@@ -213,9 +207,9 @@ def test_figures_of_benches_say_what_they_are_of() -> None:
         for figure in section.figures
     }
     abacus = "big + small on an abacus (2 threads), float32, raced 2026-11-23"
-    assert where["grid-0"] == where["drift-0-0"] == where["drift-0-1"] == abacus
+    assert where["grid-0"] == abacus
     assert where["batch-0"] == where["batch-0-ways"] == abacus.replace("an abacus", "invented")
-    assert where["engine-0"] == where["map"] == ""  # nobody said: those of the section
+    assert where["map"] == ""  # those of the section
     seen = Page(page(Contents(benches=benches)))
     assert seen.texts("bdi")[0] == "big + small on an abacus (2 threads)"
     assert f"{abacus}, by treeopt 9, Python 3.12, torch 2.8" in seen.texts("bdi")
@@ -228,14 +222,17 @@ def test_the_verdict_on_a_drafter_with_trees_of_its_own_is_of_the_bench_of_its_s
     found = planned(Profile.load(ROOT / "tests/data/profile-drafters.yaml"))
     choice = next(each for each in found.drafters if each.tree is None)
     found = replace(found, drafters=(replace(choice, speedup=Estimate(9.0, 8.0, 10.0)),))
+    heading = replace(HEADING, pair=found.profile.pair, machine=found.profile.machine)
     own = bench_of(found, 1.234, drafter=choice.setting.words, rule=choice.rule, predicted_speedup=None)
     for bench, measured in ((own, 1.234), (replace(own, drafter="model"), None), (replace(own, temperature=0.9), None)):
-        told = verdict(Contents(planned=found, benches=(LabelledBench("b", bench),)))
+        told = verdict(Contents(planned=found, benches=(LabelledBench("b", bench, heading),)))
         assert told is not None
         assert (told.measured, told.promised) == (measured, 9.0)
     condition = replace(found.plan.model.condition, batch_size=4)
     several = replace(found, plan=replace(found.plan, model=replace(found.plan.model, condition=condition)))
-    assert verdict(Contents(planned=several, benches=(LabelledBench("b", own),))).measured is None  # of one text
+    assert (
+        verdict(Contents(planned=several, benches=(LabelledBench("b", own, HEADING),))).measured is None
+    )  # of one text
 
 
 def test_the_verdict_of_trees_and_benches_alone() -> None:
@@ -244,12 +241,12 @@ def test_the_verdict_of_trees_and_benches_alone() -> None:
     assert verdict(Contents(trees=(tree,))) == Verdict(
         shape="a tree of 3 nodes", nodes=3, depth=1, promised=1.5, measured=None
     )
-    assert verdict(Contents(benches=(LabelledBench("e", ENGINE),))).sentence == (
+    assert verdict(Contents(benches=(LabelledBench("e", ENGINE, HEADING),))).sentence == (
         "In llama-server on this machine: a chain of 3 nodes, 1.50 times plain, promised 1.40."
     )
     slow = planned(invented(draft=lambda *_: 1.0))
     assert verdict(Contents(planned=slow)).sentence == "On this machine: plain decoding, no draft pays for itself."
-    assert verdict(Contents(benches=(LabelledBench("g", GRID),))) is None
+    assert verdict(Contents(benches=(LabelledBench("g", GRID, HEADING),))) is None
 
 
 @pytest.mark.parametrize("name", ["engine", "drafters", "golden"])
@@ -271,15 +268,11 @@ def test_text_of_others_changes_no_element(text: str) -> None:
         raced = BenchHeading(tool=name, created=name, pair=replace(pair, draft=f"other {name}"), machine=machine)
         known = Provenance(pair=name, machine=name, rule=name, source=name, created=name, temperature=0.0)
         tree = LabelledTree(name, TreeFile(tree=TokenTree([-1, 0, 0]), provenance=known))
-        change = TreeChange(text=1, why=name, before=name, after=name)
-        stream = replace(STREAM, name=name, what=name, planned=name, planned_behind=name, changes=(change,))
-        quiet = replace(stream, learning=None, learning_missing=name)
         benches = (
             bench_of(found, 1.5),
             replace(GRID, rule=name),
             replace(ENGINE, engine=name, version=name),
             replace(BATCHES, rule=name),
-            DriftStreams(streams=(stream, quiet)),
         )
         return page(
             Contents(planned=found, trees=(tree,), benches=tuple(LabelledBench(name, each, raced) for each in benches))
@@ -343,11 +336,15 @@ def test_warnings_say_what_to_do() -> None:
     own = replace(bench_of(found, 1.5), identical_to_plain_decoding=False, divergences=(DIVERGENCE,))
     other = TreeFile(tree=chain(2), provenance=Provenance(pair="x + y"))
     seen = Page(
-        page(Contents(planned=found, trees=(LabelledTree("t.json", other),), benches=(LabelledBench("b.json", own),)))
+        page(
+            Contents(
+                planned=found, trees=(LabelledTree("t.json", other),), benches=(LabelledBench("b.json", own, HEADING),)
+            )
+        )
     )
     place = next(i for i, (tag, at, _) in enumerate(seen.elements) if tag == "section" and at["id"] == "cautions")
     texts = "\n".join("".join(text) for tag, _, text in seen.elements[place : place + 40] if tag == "bdi")
-    assert "B.json: the text DIFFERS from plain decoding's. Report it" in texts
+    assert "B.json: the output DIFFERS from plain decoding's. Report it" in texts
     assert "T.json was planned for x + y, and this is big + small" in texts
     assert "vary by" in texts
     assert "Race the choice" not in texts

@@ -1,0 +1,88 @@
+"""Streams of `benchmarks/drift.py`, decoded with toy models: equal outputs with every strategy, and plans that fit."""
+
+import contextlib
+import subprocess
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.methods.toys import pair_of
+from tests.scripts import together
+from treeopt.runtime import load_model
+from treeopt.trees import TokenTree
+
+streams, drift = together("benchmarks", "streams", "drift")
+TEXT = torch.tensor([3, 1, 4, 1, 5])
+LITTLE = streams.Effort(tokens=48, new_tokens=8, max_nodes=8, rounds=1, positions=80, branching=3, depth=3)
+
+
+@pytest.fixture(scope="module")
+def stream(target, draft, prompts):
+    before = streams.Part(draft=draft, measured_prompts=prompts, prompts=prompts, context_tokens=16)
+    return streams.Stream(name="another draft", before=before, after=replace(before, draft=target))
+
+
+@pytest.fixture(scope="module")
+def profiles(target, draft, stream):
+    models = pair_of(target, draft)
+    return {
+        id(part): streams.measure_profile(models, part, LITTLE, show_progress=False)
+        for part in (stream.before, stream.after)
+    }
+
+
+def test_every_strategy_decodes_every_sequence_and_outputs_are_equal(target, draft, stream, profiles):
+    models, changes = pair_of(target, draft), []
+    plans = [TokenTree([-1, 0]), TokenTree([-1, 0, 1])]
+    ways = drift.strategies(models, stream, profiles[id(stream.before)], plans, changes)
+    found = drift.decode(stream, ways, LITTLE, 2)
+    assert {len(each.tokens) for each in found.values()} == {LITTLE.sequences}
+    assert len({str(each.tokens) for each in found.values()}) == 1
+    assert drift.outputs(models, stream, found, 2) == "identical"
+    wrong = {**found, drift.BEST: drift.Decoded([[1] * 8] * LITTLE.sequences, found[drift.BEST].seconds)}
+    assert drift.outputs(models, stream, wrong, 2) == "DIFFER"
+
+
+def test_a_line_has_the_rate_of_every_strategy(target, draft, stream, profiles):
+    first, planned, *_ = drift.run(pair_of(target, draft), stream, profiles, LITTLE, 2)
+    assert first.startswith("another draft")
+    assert len(first.split()) == 2 + 4 + 2 + 1 + 1
+    assert planned.startswith("  planned: ")
+
+
+def test_the_median_of_the_repeats_counts_for_each_sequence():
+    def repeat(*seconds):
+        return {drift.FIXED: drift.Decoded([[1, 2], [3, 4]], list(seconds))}
+
+    found = drift.with_median_times([repeat(1.0, 5.0), repeat(3.0, 4.0), repeat(9.0, 6.0)])
+    assert found[drift.FIXED].seconds == [3.0, 5.0]
+    assert found[drift.FIXED].tokens_per_s(1) == 0.4
+
+
+def test_prompts_that_are_used_again_are_shorter(draft):
+    part = streams.Part(draft=draft, measured_prompts=[], prompts=[[1] * 12, [2] * 12], context_tokens=12)
+    assert [len(part.prompt(number)) for number in range(5)] == [12, 12, 7, 7, 2]
+    assert streams.concatenated([[1], [2, 3]], 3) == [[1, 2, 3], [2, 3, 1]]
+
+
+def test_noise_changes_logits_by_its_size_and_seeds_are_reproducible(target_folder):
+    plain = load_model(target_folder).read(TEXT)
+    off = [
+        float((streams.perturbed_model(target_folder, noise).read(TEXT) - plain).abs().mean())
+        for noise in (1e-6, 0.1, 1)
+    ]
+    assert off[0] < 1e-3 < off[1] < off[2]
+    first, same, other = (streams.perturbed_model(target_folder, 0.5, seed=seed).read(TEXT) for seed in (1, 1, 2))
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+
+
+def test_the_other_process_ends_with_the_block():
+    started, popen = [], subprocess.Popen
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", lambda *args: started.append(popen(*args)) or started[-1])
+        with contextlib.suppress(KeyboardInterrupt), streams.busy_machine(True):
+            assert started[0].poll() is None
+            raise KeyboardInterrupt
+    assert started[0].poll() is not None
