@@ -1,11 +1,11 @@
-"""Measure the profiles of docs/profiles on this machine, and write the page about them.
+"""Measure the profiles of docs/profiles on this machine: models of random weights, with published acceptance.
 
 On a GPU, from the source tree:
 
-    PYTHONPATH=. python tools/gallery.py --acceptance acceptance.json --trees *.pt
+    PYTHONPATH=. python tools/gallery.py --acceptance acceptance.json
 
 Targets, drafts, contexts and number format are by default those that the device can bear.  Every pair is written as
-soon as it is measured.  `--page-only` measures nothing.
+soon as it is measured.
 """
 
 import argparse
@@ -17,26 +17,26 @@ from itertools import product
 from pathlib import Path
 
 import torch
-from gallery_page import BY, gallery_page
 from gallery_shapes import SHAPES, random_model
 
 from treeopt.engines.reports import read_acceptance
 from treeopt.engines.reports.content import read_json
 from treeopt.files.fields import Fields
-from treeopt.files.whole_files import read_text, write_text
+from treeopt.files.whole_files import read_text
 from treeopt.profiler import Journal, Settings, clock_for
 from treeopt.profiler.latency.grid import LatencyGrid
 from treeopt.profiler.latency.memory import give_back_memory
 from treeopt.profiler.machine import describe_machine, describe_pair, now
 from treeopt.records.acceptance import AcceptanceTable
-from treeopt.records.profile import ACCEPTANCE, Imported, Machine, MeasuredAcceptance, Profile, StepLatency
+from treeopt.records.machine import Machine
+from treeopt.records.measured_acceptance import ACCEPTANCE, MeasuredAcceptance
+from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
+from treeopt.records.step_latency import Imported, StepLatency
 from treeopt.runtime import Transformer
-from treeopt.trees.formats import NamedTree, read_trees
 from treeopt.version import TOOL
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "profiles"
-PAGE = "README.md"
 WAYS = {"graphs": True, "eager": False}
 RULE = "sequoia"
 """What published vectors by rank are of."""
@@ -74,13 +74,9 @@ ON_CPU = Defaults(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure every pair in every way, then write the page."""
+    """Measure every pair in every way."""
     given = sys.argv[1:] if arguments is None else arguments
-    options = parsed(given)
-    if not options.page_only:
-        measure_all(options, command=shlex.join(["python", "tools/gallery.py", *given]))
-    trees = [each for path in options.trees for each in named_trees(path)]
-    write_text(options.folder / PAGE, gallery_page(options.folder, trees))
+    measure_all(parsed(given), command=shlex.join(["python", "tools/gallery.py", *given]))
 
 
 def parsed(arguments: list[str]) -> argparse.Namespace:
@@ -99,13 +95,11 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--time-budget", type=float, metavar="S", help="timed seconds of each pair, in place of --rounds"
     )
-    parser.add_argument("--acceptance", type=Path, metavar="FILE", help="one table, or a JSON object of several")
-    parser.add_argument("--trees", nargs="+", type=Path, default=[], metavar="FILE", help="shown beside the best")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where profiles and page lie")
-    parser.add_argument("--page-only", action="store_true", help="write the page of the profiles that are there")
+    parser.add_argument(
+        "--acceptance", type=Path, metavar="FILE", required=True, help="one table, or a JSON object of several"
+    )
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where profiles are written")
     options = parser.parse_args(arguments)
-    if options.acceptance is None and not options.page_only:
-        parser.error("--acceptance: expected a file, since random models have none of their own.")
     defaults = ON_CUDA if options.device.startswith("cuda") else ON_CPU
     for name, value in asdict(defaults).items():
         if getattr(options, name) is None:
@@ -123,7 +117,7 @@ def measure_all(options: argparse.Namespace, *, command: str) -> None:
             draft = random_model(draft_shape, dtype=dtype, device=device, seed=1)
             profile = Profile(
                 created=now(),
-                tool=f"{TOOL}{BY}{command}",
+                tool=f"{TOOL}, by {command}",
                 machine=describe_machine(device),
                 pair=describe_pair(target, draft),
                 latencies=times(target, draft, settings(options, way)),
@@ -180,14 +174,6 @@ def acceptances(path: Path, *, temperature: float) -> tuple[MeasuredAcceptance, 
         )
         for name, fields in named.items()
     )
-
-
-def named_trees(path: Path) -> list[NamedTree]:
-    """Return the trees of a file in any known format, named after it."""
-    return [
-        NamedTree(name=path.stem if each.name is None else f"{path.stem}: {each.name}", tree=each.tree)
-        for each in read_trees(path)
-    ]
 
 
 def machine_name(machine: Machine) -> str:
