@@ -9,8 +9,8 @@ from treeopt.cli.options.bench import REPEATS, BenchOptions
 from treeopt.cli.options.inputs import read_any_tree
 from treeopt.cli.options.rule import checked_rule
 from treeopt.cli.terminal import warn
-from treeopt.errors import InfeasibleError, InterruptionError, TreeoptError
-from treeopt.records.warnings import BatchesWithoutSteps, BatchesWithoutTimes
+from treeopt.errors import InfeasibleError, InterruptionError, TreeoptError, Warning
+from treeopt.report.batch_bench import without_times_warning
 from treeopt.report.plan_text import subject
 from treeopt.trees.tree_schedule import is_schedule, load_schedule
 
@@ -141,6 +141,11 @@ def _warn_of_times(profile: "Profile", drafts: "TokenModel", asked: BenchOptions
     measured = [each.batch_size for each in latencies]
     beyond = tuple(size for size in sorted(asked.batch_sizes) if not min(measured) <= size <= max(measured))
     if beyond:
-        warn(BatchesWithoutTimes(beyond))
+        warn(without_times_warning(beyond))
     if max(asked.batch_sizes) > 1 and any(each.batch_size > 1 and not each.steps for each in latencies):
-        warn(BatchesWithoutSteps())
+        warn(
+            Warning(
+                "the profile has no batched steps, so predictions for several texts are too fast.",
+                "Profile with --batch-sizes.",
+            )
+        )

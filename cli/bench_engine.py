@@ -7,8 +7,7 @@ from treeopt.cli.options.inputs import load_profile
 from treeopt.cli.options.probe import EngineOptions
 from treeopt.cli.options.prompts import taken_prompts
 from treeopt.cli.terminal import warn
-from treeopt.errors import TreeoptError
-from treeopt.records.warnings import FormatCaution
+from treeopt.errors import TreeoptError, Warning
 from treeopt.report.plan_text import models_and_machine
 
 if TYPE_CHECKING:
@@ -17,10 +16,6 @@ if TYPE_CHECKING:
     from treeopt.records.profile import Profile
 
 ROUNDS = 5
-DIFFERS = (
-    "texts differ from plain decoding's in {}. In 16-bit floats passes of other sizes round otherwise, and near ties fall "
-    "otherwise too. Let it compute in 32-bit floats, and report it there if they differ still."
-)
 DEFAULTS = {
     "llama-server": "llama-cpp",
     "transformers": "hf",
@@ -80,14 +75,13 @@ def _warn_of_differences(
     from dataclasses import replace
 
     from treeopt.profiler.engine_profile import machine_of, pair_of, settings_of
-    from treeopt.records.identity import Identity
-    from treeopt.records.warnings import OtherConditions, OtherPair
+    from treeopt.records.identity import Identity, other_conditions_warning, other_pair_warning
 
     promised = Identity.of(profile.pair, profile.machine)
     here = Identity.of(pair_of(launch), machine_of(launch))
     said = "the profile is of"
     if not promised.same_pair(here):
-        warn(OtherPair(said, promised.pair, here.pair, "probe again, or leave --target and --draft out"))
+        warn(other_pair_warning(said, promised.pair, here.pair, "probe again, or leave --target and --draft out"))
     differences = list(promised.differences(replace(here, threads=here.threads or promised.threads)))
     assert profile.engine is not None  # checked before
     if profile.engine.version != client.version:
@@ -101,7 +95,7 @@ def _warn_of_differences(
         if run.get(each.name, each.value) != each.value
     ]
     if differences:
-        warn(OtherConditions(said, tuple(differences), "times and acceptance may differ"))
+        warn(other_conditions_warning(said, differences, "times and acceptance may differ"))
 
 
 def _publish(asked: BenchOptions, profile: "Profile", client: "EngineClient", launch: "Launch") -> None:
@@ -134,7 +128,13 @@ def _publish(asked: BenchOptions, profile: "Profile", client: "EngineClient", la
             subtitle=f"{acceptance.rule} at temperature {acceptance.temperature:g}, {raced_today()}",
         )
     if any(row.identical is False for row in found.rows):
-        warn(FormatCaution(DIFFERS.format(client.name)))
+        warn(
+            Warning(
+                f"outputs differ from those of plain decoding in {client.name}. In 16-bit floats, passes of different sizes "
+                "round differently, which decides near-ties.",
+                "Let it compute in 32-bit floats, and report it to its developers if they still differ.",
+            )
+        )
 
 
 def _settings(asked: BenchOptions, profile: "Profile", chosen: int, default: int | None) -> "ProbeSettings":

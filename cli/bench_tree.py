@@ -11,7 +11,8 @@ from treeopt.cli.planned import load_drafter_of, with_drafter
 
 if TYPE_CHECKING:
     from treeopt.planner import StepModel
-    from treeopt.records.profile import MeasuredAcceptance, Profile
+    from treeopt.records.measured_acceptance import MeasuredAcceptance
+    from treeopt.records.profile import Profile
     from treeopt.report.tree_bench import Promise
     from treeopt.trees import TreeFile
 

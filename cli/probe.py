@@ -14,7 +14,6 @@ from treeopt.cli.options.record import options
 from treeopt.cli.profile_files import check_files
 from treeopt.cli.repeated import repeated
 from treeopt.cli.terminal import warn
-from treeopt.errors import TreeoptError
 from treeopt.files.whole_files import STANDARD_STREAM
 from treeopt.report.text import quoted
 
@@ -41,7 +40,7 @@ def probe(asked: ProbeOptions) -> None:
         _list()
         return
     name = asked.check()
-    check_files(asked.path, None)
+    check_files(asked.path, resume=asked.resume, force=asked.force)
     client, launch = asked.served.client(name), asked.served.launch()
     journal = _journal(asked, client, launch)
     result = _measured(asked, client, launch, journal)
@@ -65,13 +64,11 @@ def _journal(asked: ProbeOptions, client: "EngineClient", launch: "Launch") -> "
     """Return what keeps the answers.  Lengths and addresses are no conditions: others may follow in another run."""
     from treeopt.profiler import Journal
 
-    path, settings = asked.journal_file, _settings(asked)
-    if asked.one_length and not asked.resume and path is not None and path.exists():
-        raise TreeoptError(f"{path}: holds answers of an earlier run. Go on with --resume, or remove it first.")
+    settings = _settings(asked)
     conditions = {each.name: getattr(settings, each.name) for each in fields(settings) if each.name != "lengths"}
     conditions["prompts"] = f"{len(settings.prompts)}, {crc32(repr(settings.prompts).encode()):08x}"
     heading = f"probe 2, {client.name} {client.version} {client.settings}, {launch}, {conditions}"
-    return Journal(path, heading, resume=asked.resume)
+    return Journal(asked.journal_file, heading, resume=asked.resume)
 
 
 def _measured(asked: ProbeOptions, client: "EngineClient", launch: "Launch", journal: "Journal") -> "Profile | None":

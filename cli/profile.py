@@ -27,7 +27,7 @@ def profile(asked: ProfileOptions) -> None:
     With --latency, --draft-latency and --acceptance the curves of another engine are taken in place of measured ones.
     """
     rules = asked.rule_names  # refused first
-    check_files(asked.path, asked.record_path)
+    check_files(asked.path, asked.record_name, resume=asked.resume, force=asked.force)
     asked.check()
     if asked.imports.everything:
         result, record = _imported(asked, rules[0]), None

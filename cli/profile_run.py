@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from treeopt.profiler import Journal, Measurement, Settings, TextFiles
     from treeopt.profiler.processes.processes import Processes
     from treeopt.records.draft_record import DraftRecord
-    from treeopt.records.profile import MeasuredAcceptance, Profile
+    from treeopt.records.measured_acceptance import MeasuredAcceptance
+    from treeopt.records.profile import Profile
     from treeopt.runtime.drafters.loaded import LoadedDrafter
     from treeopt.runtime.models.pair import ModelPair
 

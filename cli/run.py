@@ -15,7 +15,7 @@ from treeopt.cli.identity import identity_here, warn_of_tree
 from treeopt.cli.learning import LearnOptions
 from treeopt.cli.options.adapt import AdaptOptions
 from treeopt.cli.options.drafter import PLANNED_DRAFTER, PLANNED_EAGLE_LAYERS
-from treeopt.cli.options.inputs import file, read_any_tree
+from treeopt.cli.options.inputs import FORCE, file, read_any_tree
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import CHAT, prompt_tokens
 from treeopt.cli.options.record import argument, group, option, options
@@ -86,6 +86,7 @@ class RunOptions:
             help="Of all randomness: above temperature 0 it makes the text.",
         )
     )
+    force: bool = field(metadata=FORCE)
     pair: PairOptions = field(metadata=group(PairOptions))
 
 
@@ -103,8 +104,8 @@ def run(asked: RunOptions) -> None:
 
     With --adapt the tree is changed while it decodes, where another, or prompt lookup, would be faster by more than noise.
     """
-    asked.several.check(prompt=asked.prompt)
-    asked.learning.check()
+    asked.several.check(prompt=asked.prompt, force=asked.force)
+    asked.learning.check(force=asked.force)
     if "" in asked.stop:
         raise click.UsageError("--stop: expected a text. Got an empty one.")
     asked.adapt.check(scheduled=asked.schedule or is_schedule(asked.tree))

@@ -15,7 +15,7 @@ from treeopt.cli.options.prompts import prompt_tokens
 from treeopt.cli.options.record import given, option
 from treeopt.cli.options.values import Whole
 from treeopt.cli.outputs import Named, check_outputs
-from treeopt.cli.profile_files import journal_path
+from treeopt.cli.profile_files import check_checkpoint, journal_path
 from treeopt.cli.waiting import patience
 from treeopt.errors import InterruptionError, TreeoptError
 from treeopt.files.whole_files import STANDARD_STREAM, is_stream, write_text
@@ -70,9 +70,7 @@ class SeveralOptions:
             help="With --prompts, file to write, one line of JSON a prompt; - is standard output.",
         )
     )
-    resume: bool = field(
-        metadata=option("--resume", is_flag=True, help="With --prompts, go on with what an interrupted run kept.")
-    )
+    resume: bool = field(metadata=option("--resume", is_flag=True, help="With --prompts, continue an interrupted run."))
     batch_size_given: bool = field(metadata=given("batch_size"))
     path_given: bool = field(metadata=given("path"))
 
@@ -86,8 +84,8 @@ class SeveralOptions:
         """Those that are decoded at a time."""
         return 1 if self.prompts is None else self.batch_size
 
-    def check(self, *, prompt: str | None) -> None:
-        """Raise click.UsageError for options that do not fit together."""
+    def check(self, *, prompt: str | None, force: bool) -> None:
+        """Raise click.UsageError for options that do not fit together, TreeoptError for a checkpoint that would be lost."""
         if (prompt is None) == (self.prompts is None):
             got = "neither" if prompt is None else "both"
             raise click.UsageError(f"--prompt, --prompts: expected one of the two. Got {got}.")
@@ -99,6 +97,7 @@ class SeveralOptions:
             raise click.UsageError("--resume: expected -o FILE, beside which unfinished texts are kept. Name it.")
         if self.kept_path is not None:
             check_outputs([Named("--output", self.kept_path)])
+            check_checkpoint([self.kept_path], resume=self.resume, force=force)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,8 @@ from treeopt.cli.options.rule import measured_rule
 from treeopt.cli.options.values import COUNT, DURATION, MOST, SEED, CommaList
 from treeopt.cli.terminal import warn
 from treeopt.cli.waiting import patience
+from treeopt.errors import Warning
 from treeopt.files.picture_file import checked_suffix
-from treeopt.records.warnings import FormatCaution
 from treeopt.report.text import quoted
 
 if TYPE_CHECKING:
@@ -36,15 +36,6 @@ _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(?:/(s|min|h))?", re.ASCII)
 _PER_SECOND = {None: 1.0, "s": 1.0, "min": 1 / 60, "h": 1 / 3600}
 AROUND = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0)
 """What the picture shows beside a single rate, as multiples of it."""
-UNKNOWN_PROMPTS = (
-    "the profile does not tell how long prompts take to be read, so that times to the first token are waiting alone. "
-    "Give the seconds of one with --prompt-time."
-)
-LONGER_PROMPTS = "prompts of up to {} tokens were timed; longer ones are taken to take as long by the token. Measure longer ones: {}."
-ONE_TEXT = (
-    "the profile has times of one text at a time only, so that servers take one after the other. Measure more: "
-    "{} --batch-sizes 1,2,4,8."
-)
 
 
 def _rate(text: str) -> float:
@@ -303,12 +294,27 @@ def _next(asked: SimulateOptions, seconds: "StepSeconds") -> str:
 
 def _warn(asked: SimulateOptions, profile: "Profile", seconds: "StepSeconds") -> None:
     if not seconds.tells_prompts:
-        warn(FormatCaution(UNKNOWN_PROMPTS))
+        warn(
+            Warning(
+                "the profile has no prefill times, so times to the first token are waiting alone.",
+                "Give the seconds of a prompt with --prompt-time.",
+            )
+        )
     longest = seconds.longest_prompt
     if longest is not None and longest < asked.prompt_tokens[1]:
-        warn(FormatCaution(LONGER_PROMPTS.format(longest, f"{_measuring(profile)} --prompts FILE")))
+        warn(
+            Warning(
+                f"prefill was timed for prompts of up to {longest} tokens; longer ones are extrapolated.",
+                f"Measure longer ones: {_measuring(profile)} --prompts FILE.",
+            )
+        )
     if seconds.most_texts == 1:
-        warn(FormatCaution(ONE_TEXT.format(_measuring(profile))))
+        warn(
+            Warning(
+                "the profile has times of batch size 1 only, so servers take one text after the other.",
+                f"Measure more: {_measuring(profile)} --batch-sizes 1,2,4,8.",
+            )
+        )
 
 
 def _measuring(profile: "Profile") -> str:

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
+from treeopt import errors
 from treeopt.errors import TreeoptWarning
-from treeopt.records.warnings import Caution
 
 
 def diagram_width(*, err: bool = False) -> int:
@@ -46,6 +46,6 @@ def warnings_in_one_line() -> Iterator[None]:
         yield
 
 
-def warn(caution: Caution) -> None:
+def warn(warning: errors.Warning) -> None:
     """Print a warning on standard error."""
-    click.echo(f"Warning: {caution}", err=True)
+    click.echo(f"Warning: {warning}", err=True)

@@ -25,6 +25,8 @@ def load_parents(path: str) -> list[int]:
         content = json.load(file)
     if (content["format"], content["version"]) != ("treeopt-tree", 1):
         raise ValueError(f"{path}: expected version 1 of treeopt-tree")
+    if "drafter" in content:
+        raise ValueError(f"{path}: expected a tree for a draft model. Got one for {content['drafter']['name']}")
     parents: list[int] = content["parents"]
     return parents
 

@@ -14,7 +14,8 @@ from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.engine import ChainCounts, ChainLatency, EngineRun, EngineSetting, TimedChain
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.machine import Machine, Pair
-from treeopt.records.profile import UNKNOWN, MeasuredAcceptance, Profile
+from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.profile import UNKNOWN, Profile
 from treeopt.runtime.models.digest import path_digest
 from treeopt.version import TOOL
 

@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 
 import torch
 
-from treeopt.records.machine import processor_name
-from treeopt.records.profile import Machine, Pair
+from treeopt.records.machine import Machine, Pair, processor_name
 from treeopt.runtime.models.model import LanguageModel
 
 

@@ -7,11 +7,11 @@ from zlib import crc32
 from treeopt.errors import InvalidValueError
 from treeopt.profiler.heading import edition
 from treeopt.profiler.machine import describe_machine, describe_pair
-from treeopt.records.drafter_setting import DrafterSetting
-from treeopt.records.profile import Pair
+from treeopt.records.machine import Pair
 from treeopt.records.rules import check_rule
 from treeopt.records.sampling import GREEDY, Sampling, draft_sampling_of
 from treeopt.runtime.models.model import LanguageModel
+from treeopt.trees.drafter_setting import DrafterSetting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

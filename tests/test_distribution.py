@@ -120,7 +120,7 @@ class TestSourceDistribution:
         tests = ["tests/trees/test_shapes.py", "tests/trees/test_tree_file.py", "tests/solver/test_explicit.py"]
         tests += [
             "tests/test_packaging.py",
-            "tests/test_floors.py",
+            "tests/test_layers.py",
             "tests/test_names.py",
             "tests/cli/test_light_start.py",
         ]

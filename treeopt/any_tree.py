@@ -9,8 +9,9 @@ from pathlib import Path
 
 from treeopt.errors import InvalidValueError
 from treeopt.files.whole_files import file_path, read_bytes
+from treeopt.trees.provenance import Provenance
 from treeopt.trees.token_tree import TokenTree
-from treeopt.trees.tree_file import Provenance, TreeFile
+from treeopt.trees.tree_file import TreeFile
 from treeopt.version import TOOL
 
 SOLUTION_ARRAYS = {"p.npy", "method.npy"}

@@ -1,6 +1,7 @@
 """What a tree file says of its tree, in two lines to write above a picture."""
 
-from treeopt.trees.tree_file import Provenance, TreeFile
+from treeopt.trees.provenance import Provenance
+from treeopt.trees.tree_file import TreeFile
 
 
 def headline(content: TreeFile) -> tuple[str, str]:

@@ -90,18 +90,16 @@ def load_file(path: Path | str) -> TreeFile:
 def parse(path: Path | str, text: str) -> TreeFile:
     """Return everything that the text of a tree file holds; raises FormatError as `load_file` does."""
     fields = Fields(path, parse_json(path, text, unique_keys=True, constants=False))
-    version = check_format(fields, FORMAT, VERSION)
+    check_format(fields, FORMAT, VERSION)
     tree = fields.build("parents", _make_tree, fields.integers("parents"))
-    drafter = _read_drafter(fields, version) if "drafter" in fields else None
+    drafter = _read_drafter(fields) if "drafter" in fields else None
     reach = fields.build("reach", checked_reach, tree.parents, fields.numbers("reach")) if "reach" in fields else None
     provenance = read_record(fields.mapping("provenance"), Provenance) if "provenance" in fields else None
     fields.end()
     return TreeFile(tree=tree, drafter=drafter, reach=reach, provenance=provenance)
 
 
-def _read_drafter(fields: Fields, version: int) -> DrafterSetting:
-    if version < VERSION:
-        raise fields.error("drafter", f"expected version {VERSION} beside it. Got {version}: set version to {VERSION}.")
+def _read_drafter(fields: Fields) -> DrafterSetting:
     named = fields.mapping("drafter")
     setting = read_record(named, DrafterSetting)
     try:

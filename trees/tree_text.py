@@ -13,8 +13,7 @@ from treeopt.trees.drafter_setting import DrafterSetting
 from treeopt.trees.provenance import Provenance
 
 FORMAT = "treeopt-tree"
-VERSION = 2
-"""Of files that name a drafter; those without one are of version 1, which older readers know."""
+VERSION = 1
 MAX_NODES = 65_536
 
 
@@ -31,7 +30,7 @@ def tree_text(
     """
     fields: list[tuple[str, Any]] = [
         ("format", FORMAT),
-        ("version", 1 if drafter is None else VERSION),
+        ("version", VERSION),
         ("parents", parents.tolist()),
     ]
     if drafter is not None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treeopt.cli.options.inputs import (
+    FORCE,
     PROFILE_PATH,
     TREE_NAME,
     file,
@@ -67,7 +68,7 @@ class ExportOptions:
             type=output,
             metavar="FILE",
             default=Path(STANDARD_STREAM),
-            help="File to write; - is standard output. What belongs to it is put beside it, as FILE.provenance.json and the like.",
+            help="File to write; - is standard output. Side files are written next to it: FILE.provenance.json and others.",
         )
     )
     profile_asked: Path = field(metadata=PROFILE_PATH)
@@ -124,6 +125,7 @@ class ExportOptions:
     name: str | None = field(metadata=TREE_NAME)
     budget: int | None = field(metadata=tree_budget(SIZED))
     depth: int | None = field(metadata=tree_depth(SIZED))
+    force: bool = field(metadata=FORCE)
 
     @property
     def profile_path(self) -> Path | None:

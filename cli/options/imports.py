@@ -9,7 +9,7 @@ from treeopt.cli.options.record import option
 
 if TYPE_CHECKING:
     from treeopt.engines.reports import ImportedLatency
-    from treeopt.records.profile import MeasuredAcceptance
+    from treeopt.records.measured_acceptance import MeasuredAcceptance
     from treeopt.records.sampling import Sampling
 
 

@@ -30,6 +30,9 @@ PROFILE_PATH = option(
     show_default=True,
     help="What was measured, written by treeopt profile.",
 )
+FORCE = option(
+    "--force", is_flag=True, help="Replace files that no option names: checkpoints, side files and folders that exist."
+)
 TREE_NAME = option("--name", type=TEXT, metavar="NAME", help="Which tree of a file that holds several.")
 PROFILE_MARK = b"format: treeopt-profile"
 PROFILE_HEAD_BYTES = 200

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.options.inputs import PROFILE, file, output
+from treeopt.cli.options.inputs import FORCE, PROFILE, file, output
 from treeopt.cli.options.record import argument, group, option
 from treeopt.cli.options.values import (
     COUNT,
@@ -193,7 +193,8 @@ class ProbeOptions:
             "--time-budget", "time_budget_s", type=DURATION, help="Measure for so long, in place of --rounds."
         )
     )
-    resume: bool = field(metadata=option("--resume", is_flag=True, help="Go on with an interrupted probe."))
+    resume: bool = field(metadata=option("--resume", is_flag=True, help="Continue an interrupted probe."))
+    force: bool = field(metadata=FORCE)
     path: Path = field(
         metadata=option(
             "-o",

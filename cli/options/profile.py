@@ -8,7 +8,7 @@ import click
 
 from treeopt.cli.options.drafter import DRAFTER, EAGLE_LAYERS, with_layers
 from treeopt.cli.options.imports import ImportOptions
-from treeopt.cli.options.inputs import PROFILE, output
+from treeopt.cli.options.inputs import FORCE, PROFILE, output
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
 from treeopt.cli.options.record import group, option
@@ -131,7 +131,8 @@ class ProfileOptions:
             help="Wait so long at most, such as 60s or 10m, until no other program uses the processors.",
         )
     )
-    resume: bool = field(metadata=option("--resume", is_flag=True, help="Go on with an interrupted profile."))
+    resume: bool = field(metadata=option("--resume", is_flag=True, help="Continue an interrupted profile."))
+    force: bool = field(metadata=FORCE)
     tensor_parallel: bool = field(
         metadata=option(
             "--tensor-parallel", is_flag=True, help="Split the target over the processes that torchrun started."

@@ -182,13 +182,6 @@ def _methods() -> Sequence[str]:
     return "all", *NAMES
 
 
-def _streams() -> Sequence[str]:
-    """Return the streams that change, as single words."""
-    from treeopt.methods.stream_names import DRIFTS, STEADY, dashed
-
-    return [dashed(name) for name in (*DRIFTS, *STEADY)]
-
-
 def _length(text: str) -> int:
     """Return a whole number, 0 included."""
     return 0 if text == "0" else _count(text)
@@ -233,8 +226,6 @@ MEASURED_RULE = Names("rule", lambda: RULES)
 """Any rule that a profile may hold, which another program may have measured."""
 METHOD_LIST = NameList("text", _methods)
 """Ways of speculating."""
-STREAM_LIST = NameList("text", _streams)
-"""Streams that change."""
 RULE_LIST = NameList("text", lambda: RULES)
 PROBED_ENGINE = Names("text", _probed)
 """An engine that treeopt probe measures."""

@@ -5,8 +5,7 @@ position of it is taken as a root once: the heads predict from the hidden states
 step would have come.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,9 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from treeopt.errors import InvalidValueError
-from treeopt.records.acceptance_counts import AcceptanceCounts, text_sums
-from treeopt.records.profile import MeasuredAcceptance
+from treeopt.records.acceptance_counts import AcceptanceCounts
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Transformer
 from treeopt.runtime.decoding.acceptance import sampled
@@ -47,89 +44,6 @@ class HeadText(NamedTuple):
         """(n, hidden): the target's last hidden state before each root, which Medusa's heads read."""
         assert self.states.last is not None  # it was wanted
         return self.states.last
-
-
-def medusa_acceptance(
-    target: Transformer,
-    heads: MedusaHeads,
-    prompts: Sequence[Sequence[int]],
-    *,
-    sampling: Sampling,
-    positions: int,
-    branching: int = 16,
-) -> MeasuredAcceptance:
-    """Return the acceptance of the heads' likeliest tokens under the rule `target`.
-
-    Args:
-        target: the model whose texts are generated.
-        heads: on its hidden states.
-        prompts: token ids that it continues; at least two.
-        sampling: how its tokens are sampled.
-        positions: generated, over all prompts.
-        branching: B, tokens of each head that are counted; at most the vocabulary.
-
-    Raises InvalidValueError for prompts and positions that the target was not trained for, TreeoptError for too little
-    text.
-    """
-    count = partial(head_counts, heads, branching=branching)
-    return _acceptance(target, prompts, count, LAST, sampling, positions)
-
-
-def eagle_acceptance(
-    target: Transformer,
-    head: EagleHead,
-    prompts: Sequence[Sequence[int]],
-    *,
-    sampling: Sampling,
-    positions: int,
-    branching: int = 16,
-    depths: int = 8,
-) -> MeasuredAcceptance:
-    """Return the acceptance of an EAGLE head's likeliest tokens under the rule `target`, by depth and rank.
-
-    They are counted along the committed paths of plainly generated texts and not by decoding: the head is unrolled from
-    every position at once, over the tokens that the text goes on with, which is what it says there in a step.
-
-    Args:
-        target: the model whose texts are generated.
-        head: on its hidden states.
-        prompts: token ids that it continues; at least two.
-        sampling: how its tokens are sampled.
-        positions: generated, over all prompts.
-        branching: B, tokens after each node that are counted; at most those that the head knows.
-        depths: D, levels that are counted.
-
-    Raises what `medusa_acceptance` raises.
-    """
-    count = partial(eagle_counts, head, branching=branching, depths=depths)
-    return _acceptance(target, prompts, count, head.wants, sampling, positions)
-
-
-def _acceptance(
-    target: Transformer,
-    prompts: Sequence[Sequence[int]],
-    count: Callable[[HeadText], AcceptanceCounts],
-    wants: Wants,
-    sampling: Sampling,
-    positions: int,
-) -> MeasuredAcceptance:
-    """Return the acceptance over one text for each prompt, of which `count` makes the sums."""
-    each = _positions_of_each(target, prompts, positions)
-    texts = []
-    for seed, prompt in enumerate(prompts):
-        generator = torch.Generator(target.device).manual_seed(seed)
-        texts.append(count(generated(target, prompt, each, sampling, generator, wants)))
-    sums = text_sums(texts)
-    return MeasuredAcceptance(
-        rule="target",
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        prompts=len(texts),
-        positions=int(sums.reached[:, 0].sum()),
-        table=sums.table(),
-        texts=sums,
-        top_k=sampling.top_k,
-    )
 
 
 @torch.inference_mode()
@@ -173,22 +87,12 @@ def generated(
 
 
 @torch.inference_mode()
-def head_counts(heads: MedusaHeads, text: HeadText, branching: int) -> AcceptanceCounts:
-    """Return the sums of Medusa's heads; see `children_counts`."""
-    return children_counts(medusa_children(heads, text, branching), text)
-
-
 def medusa_children(heads: MedusaHeads, text: HeadText, branching: int) -> Tensor:
     """Return the likeliest tokens of every head, int64 (n, D, B), below each of a text's roots."""
     logits, children = heads.likeliest(text.hidden, min(branching, text.distributions.shape[1]))
     if not bool(logits[..., 0].isfinite().all()):
         raise not_finite_error(heads.name, "draft model")
     return children
-
-
-def eagle_counts(head: EagleHead, text: HeadText, branching: int, depths: int) -> AcceptanceCounts:
-    """Return the sums of an EAGLE head; see `children_counts`."""
-    return children_counts(eagle_children(head, text, branching, depths), text)
 
 
 @torch.inference_mode()
@@ -234,16 +138,3 @@ def _distribution(logits: Tensor, sampling: Sampling) -> Tensor:
     if sampling.greedy:
         return F.one_hot(logits.argmax(-1), logits.shape[-1]).float()
     return distribution(logits, sampling)
-
-
-def _positions_of_each(target: Transformer, prompts: Sequence[Sequence[int]], positions: int) -> int:
-    """Return the positions of each text, after a check that they fit."""
-    if len(prompts) < 2 or min(map(len, prompts)) == 0:
-        raise InvalidValueError(f"prompts: expected at least two, none empty. Got {len(prompts)}.")
-    most = (target.config.max_positions - max(map(len, prompts))) * len(prompts)
-    if not 1 <= positions <= most:
-        raise InvalidValueError(
-            f"positions: expected 1 to {most}, since {len(prompts)} prompts are continued and the target was trained on "
-            f"{target.config.max_positions} tokens. Got {positions}."
-        )
-    return -(-positions // len(prompts))

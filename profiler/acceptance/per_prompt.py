@@ -18,7 +18,8 @@ from treeopt.profiler.settings import Settings
 from treeopt.records.acceptance import TextSums
 from treeopt.records.acceptance_counts import AcceptanceCounts, gained, text_sums
 from treeopt.records.accepted_ranks import AcceptedRanks
-from treeopt.records.profile import MeasuredAcceptance, Profile
+from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees import TokenTree

@@ -8,11 +8,11 @@ from treeopt.planner.dynamic import fastest_dynamic_tree
 from treeopt.planner.model import StepModel
 from treeopt.planner.replay import Replay
 from treeopt.records.draft_record import DraftRecord
-from treeopt.records.drafter_setting import DrafterSetting, drafter_setting
 from treeopt.runtime.drafters.loaded import LoadedDrafter
 from treeopt.runtime.drafters.lookahead import LOOKAHEAD_SETTINGS
 from treeopt.runtime.drafters.prompt_lookup import PROMPT_LOOKUP_SETTINGS
 from treeopt.runtime.drafters.redrafter import REDRAFTER_SETTINGS
+from treeopt.trees.drafter_setting import DrafterSetting, drafter_setting
 from treeopt.trees.dynamic_tree import DynamicTree
 
 HEAD_TREES = tuple(

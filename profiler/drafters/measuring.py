@@ -25,7 +25,6 @@ from treeopt.profiler.drafters.decodes import (
 from treeopt.profiler.recorder import Recorder
 from treeopt.profiler.settings import RecordSize, Settings
 from treeopt.records.draft_record import DraftRecord
-from treeopt.records.drafter_setting import TREES, DrafterSetting
 from treeopt.records.measured_drafter import (
     RULE,
     CountedDecodes,
@@ -40,6 +39,7 @@ from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.loaded import LoadedDrafter
 from treeopt.trees import TokenTree, chain, level_widths
+from treeopt.trees.drafter_setting import TREES, DrafterSetting
 
 TRIED_PROMPTS, TRIED_POSITIONS = 4, 48
 """Texts that every candidate is decoded with, to find those that are decoded with in full."""

@@ -17,9 +17,9 @@ from treeopt.profiler.latency.timed_condition import TimedCondition
 from treeopt.profiler.latency.watch import Watch, Watched
 from treeopt.profiler.recorder import Recorder
 from treeopt.profiler.settings import Settings
-from treeopt.records.profile import StepLatency
 from treeopt.records.sampling import draft_sampling_of
 from treeopt.records.steadiness import FEWEST_SAMPLES
+from treeopt.records.step_latency import StepLatency
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.rules import rule_named

@@ -46,11 +46,9 @@ class FixedEffort:
         self._rounds = self.extra_rounds = rounds
 
     def wants_point(self, added: int, share: float) -> bool:  # noqa: ARG002
-        """See `Effort`."""
         return added < EXTRA_POINTS
 
     def next_rounds(self, rounds: int) -> int | None:
-        """See `Effort`."""
         return min(rounds + ROUNDS_PER_BLOCK, self._rounds) if rounds < self._rounds else None
 
 
@@ -71,9 +69,7 @@ class TimeBudget:
         self._spent_s = spent_s
 
     def wants_point(self, added: int, share: float) -> bool:  # noqa: ARG002
-        """See `Effort`."""
         return self._spent_s() < share * PILOT_SHARE * self._seconds
 
     def next_rounds(self, rounds: int) -> int | None:
-        """See `Effort`."""
         return rounds + ROUNDS_PER_BLOCK if rounds == 0 or self._spent_s() < self._seconds else None

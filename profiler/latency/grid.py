@@ -17,7 +17,7 @@ from treeopt.profiler.latency.rounds import Step, first_points
 from treeopt.profiler.latency.timed_condition import TimedCondition
 from treeopt.profiler.recorder import Recorder
 from treeopt.profiler.settings import Settings
-from treeopt.records.profile import StepLatency
+from treeopt.records.step_latency import StepLatency
 from treeopt.runtime.models.memory import check_texts, decoder_bytes
 from treeopt.runtime.models.model import LanguageModel
 

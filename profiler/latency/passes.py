@@ -149,7 +149,6 @@ class TextSteps:
         self._room_tokens = 0
 
     def prepare(self, tree: TokenTree) -> None:
-        """See `StepTimer`."""
         if tree != self._decoder.tree:
             self._decoder.change_tree(tree)
         if self._room_tokens <= 2 * tree.max_depth + 1:
@@ -158,7 +157,6 @@ class TextSteps:
             self.step()
 
     def step(self) -> None:
-        """See `StepTimer`."""
         self._room_tokens -= len(self._decoder.step().tokens)
 
 
@@ -172,7 +170,6 @@ class BatchSteps:
         self._room_tokens = 0
 
     def prepare(self, tree: TokenTree) -> None:
-        """See `StepTimer`."""
         if tree != self._decoder.tree:
             self._decoder.change_tree(tree)
         if self._room_tokens <= 2 * tree.max_depth + 1:

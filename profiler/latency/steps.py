@@ -10,7 +10,7 @@ from treeopt.profiler.latency.watch import Watched
 from treeopt.profiler.recorder import Recorder
 from treeopt.profiler.settings import Settings
 from treeopt.records.latency import LatencyTable, Timing
-from treeopt.records.profile import RuleOverhead, RuleSteps, TimedTree
+from treeopt.records.step_latency import RuleOverhead, RuleSteps, TimedTree
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees import TokenTree

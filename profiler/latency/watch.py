@@ -13,7 +13,7 @@ from statistics import fmean
 from treeopt.errors import TreeoptError
 from treeopt.profiler.journal import Entry, Journal
 from treeopt.profiler.latency.busy import Load, LoadReader
-from treeopt.records.profile import Disturbance
+from treeopt.records.step_latency import Disturbance
 
 OTHERS = "others "
 """Before a kind: the journal's entries of what other programs used while its samples were taken."""

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.cli.invented import invented
-from tests.support.pages import BATCHES, ENGINE, GRID, ROW, STREAM, Page, bench_of, everything, planned
+from tests.support.pages import BATCHES, ENGINE, GRID, ROW, Page, bench_of, everything, planned
 from treeopt.records.bench_heading import BenchHeading
-from treeopt.records.drift import DriftStream, DriftStreams, TreeChange
 from treeopt.report.html.contents import Contents, LabelledBench, LabelledTree
 from treeopt.report.html.page import page
 from treeopt.trees import Provenance, TokenTree, TreeFile
@@ -98,18 +97,12 @@ def _named(names: tuple[str, ...]) -> Contents:
         (replace(ROW, system=names[0], rule=names[2], setting=names[2], evidence=names[4]),),
         replace(ENGINE, engine=names[2], version=names[0]),
         replace(BATCHES, rule=names[2]),
-        DriftStreams(streams=tuple(_stream(name) for name in names)),
     )
     return Contents(
         planned=found,
         trees=tuple(LabelledTree(name, tree) for name, tree in zip(names, trees, strict=True)),
         benches=tuple(LabelledBench(names[place % len(names)], each, raced) for place, each in enumerate(benches)),
     )
-
-
-def _stream(name: str) -> DriftStream:
-    change = TreeChange(text=1, why=name, before=name, after=name)
-    return replace(STREAM, name=name, what=name, planned=name, planned_behind=name, changes=(change,))
 
 
 @contextmanager

@@ -11,7 +11,10 @@ from click.testing import CliRunner, Result
 from treeopt.cli.main import main
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.latency import LatencyTable, Timing
-from treeopt.records.profile import Machine, MeasuredAcceptance, Pair, Profile, StepLatency
+from treeopt.records.machine import Machine, Pair
+from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.profile import Profile
+from treeopt.records.step_latency import StepLatency
 
 COMMANDS = [
     "profile",
@@ -117,7 +120,7 @@ def solved(folder: Path, profile: Profile, *arguments: object) -> str:
     """Return what a solve prints on standard output; of warnings there is none but that of acceptance at one context."""
     result = call("solve", "--profile", saved(folder, profile), *arguments)
     assert result.exit_code == 0, result.output
-    assert all(line.startswith("Warning: acceptance was measured for") for line in result.stderr.splitlines())
+    assert all(line.startswith("Warning: acceptance was measured at") for line in result.stderr.splitlines())
     return result.stdout
 
 

@@ -158,9 +158,6 @@ def test_refusals(greedy_profile: Path) -> None:
         found = run(option, path)
         assert (found.exit_code, found.stdout) == (2, "")
         assert f"{option}: expected --adapt with it" in found.stderr
-    Path("mine.txt").write_text("mine")
-    found = run("--adapt", "--profile", greedy_profile, "--adapt-log", "mine.txt")
-    assert (found.exit_code, Path("mine.txt").read_text()) == (1, "mine")
     found = run("--adapt", "--profile", greedy_profile, "--save-profile", greedy_profile)
     assert (found.exit_code, found.stdout) == (2, "")
     made = (ScheduledTree(first_texts=1, last_texts=1, tree=chain(2)),)

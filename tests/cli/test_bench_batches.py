@@ -11,8 +11,9 @@ import torch
 from tests.cli.invented import call, invented
 from treeopt.files.record_form import written_record
 from treeopt.profiler.machine import describe_machine
-from treeopt.records.profile import Pair, Profile, TimedTree
-from treeopt.records.step_latency import RuleSteps
+from treeopt.records.machine import Pair
+from treeopt.records.profile import Profile
+from treeopt.records.step_latency import RuleSteps, TimedTree
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain, level_widths
 from treeopt.trees.drafter_setting import DrafterSetting
 from treeopt.trees.tree_schedule import ScheduledTree, TreeSchedule
@@ -153,11 +154,11 @@ def test_bad_input_is_one_line(files: Path, words: tuple[object, ...], code: int
     [
         (
             profile(((256, 1),)),
-            "Warning: nothing is predicted for 3 texts at a time, because the profile has no times there.",
+            "Warning: nothing is predicted for batch sizes 3, because the profile has no times for them.",
         ),
         (
             replace(OLD, latencies=tuple(replace(each, steps=()) for each in OLD.latencies)),
-            "Warning: the profile was measured before batched steps were timed",
+            "Warning: the profile has no batched steps",
         ),
         (OLD, ""),
     ],

@@ -7,7 +7,7 @@ import pytest
 from tests.cli.invented import call, invented
 from treeopt.cli import bench as bench_module
 from treeopt.cli.bench import bench
-from treeopt.records.profile import Pair
+from treeopt.records.machine import Pair
 from treeopt.trees import Provenance, TreeFile, k_ary
 
 MODES = {
@@ -16,11 +16,10 @@ MODES = {
     "--grid": ("--grid",),
     "--systems": ("--systems", "chain"),
     "--engine": ("--engine", "llama-server"),
-    "--drift": ("--drift",),
 }
 OWN = ("TREE", "--batch-size", "--grid", "--systems")
 """Modes that run treeopt's own decoder."""
-MODE_NAMES = ("tree", "batch_sizes", "grid", "systems", "engine", "drift")
+MODE_NAMES = ("tree", "batch_sizes", "grid", "systems", "engine")
 VALUES = {
     "prompts": "mine.txt",
     "chat": None,
@@ -28,7 +27,6 @@ VALUES = {
     "profile_path": "other.yaml",
     "rule": "target",
     "temperatures": "0.5",
-    "temperatures_alias": "0.5",
     "lossy": None,
     "drafter": "medusa",
     "eagle_layers": "2,6,9",
@@ -48,9 +46,6 @@ VALUES = {
     "program": "llama-server",
     "lengths": "2",
     "timeout_s": "9s",
-    "stream_tokens": "500",
-    "streams": "prose",
-    "spoil": "0.3",
 }
 """Something else than the default of every option; None where it is a flag."""
 REFUSED = {
@@ -62,15 +57,10 @@ REFUSED = {
     ("--systems", "lossy"),
     *(
         (mode, name)
-        for mode in ("--batch-size", "--grid", "--systems", "--engine", "--drift")
+        for mode in ("--batch-size", "--grid", "--systems", "--engine")
         for name in ("drafter", "eagle_layers")
     ),
-    *((mode, name) for mode in MODES if mode != "--drift" for name in ("stream_tokens", "streams", "spoil")),
-    *(
-        ("--drift", name)
-        for name in ("profile_path", "rule", "temperatures", "temperatures_alias", "lossy", "same_prompts")
-    ),
-    *((mode, name) for mode in (*OWN, "--drift") for name in ("url", "program", "lengths", "timeout_s")),
+    *((mode, name) for mode in OWN for name in ("url", "program", "lengths", "timeout_s")),
     *(
         ("--engine", name)
         for name in ("same_prompts", "rule", "lossy", "chat", "device", "dtype", "offload", "max_memory")
@@ -82,7 +72,7 @@ REFUSED = {
 def asked(monkeypatch, folder):  # noqa: ARG001 - files are named relative to it
     """Replace the modes; return what the last of them was called with."""
     found = []
-    for name in ("bench_tree", "bench_batches", "bench_grid", "bench_systems", "bench_engine", "bench_drift"):
+    for name in ("bench_tree", "bench_batches", "bench_grid", "bench_systems", "bench_engine"):
         monkeypatch.setattr(bench_module, name, lambda *a, n=name, **k: found.append((n, a, k)))
     return found
 
@@ -110,16 +100,7 @@ def test_several_temperatures_are_for_systems(asked):
             assert asked[-1][1][-1].temperatures == (0.0, 0.4)
         else:
             assert result.exit_code == 2
-            reason = "each stream has its own" if mode == "--drift" else "expected one. Got 2"
-            assert f"--temperature with {mode}: {reason}" in result.stderr
-
-
-def test_the_old_name_of_the_temperatures_still_works_and_is_not_shown(asked):
-    assert call("bench", "--systems", "chain", "--temperatures", "0.2").exit_code == 0
-    assert asked[-1][1][-1].temperatures == (0.2,)
-    assert "--temperatures" not in call("bench", "--help").stdout
-    both = call("bench", "--systems", "chain", "--temperatures", "0.2", "--temperature", "0.3")
-    assert (both.exit_code, "expected one of them" in both.stderr) == (2, True)
+            assert f"--temperature with {mode}: expected one. Got 2" in result.stderr
 
 
 TREE_FILE = TreeFile(tree=k_ary(2, 2), provenance=Provenance(rule="sequoia"))

@@ -49,8 +49,6 @@ def plain(*names: str) -> set[tuple[str, str]]:
         ("treeopt bench --systems medusa,o", plain("medusa,osd")),
         ("treeopt bench --systems sequoia,top-k-tree,se", set()),
         ("treeopt bench --systems=red", plain("redrafter")),
-        ("treeopt bench --drift --streams draft-sp", plain("draft-spoilt")),
-        ("treeopt bench --drift --streams prose,steady-sh", plain("prose,steady-short-code")),
         ("treeopt solve --drafter med", plain("medusa")),
         ("treeopt bench t.json --drafter r", plain("redrafter")),
         ("treeopt run tree.json --device cu", plain("cuda")),

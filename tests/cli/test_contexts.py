@@ -85,8 +85,8 @@ class TestSolve:
 class TestWarning:
     def test_a_plan_for_another_context_than_the_measured_one_says_so(self, folder: Path) -> None:
         told = (
-            "Warning: acceptance was measured for 64 tokens of context only, and is taken from there for 256,500,896: it "
-            "may be another. Profile with --context-tokens 64,256,500,896.\n"
+            "Warning: acceptance was measured at 64 tokens of context only, and is taken from there for 256,500,896, where "
+            "it may differ. Profile with --context-tokens 64,256,500,896.\n"
         )
         whole = by_context()
         for one in (None, 64):
@@ -138,8 +138,8 @@ class TestDrafters:
         medusa, lookup = whole.drafters
         profile = replace(whole, drafters=(replace(medusa, trees=medusa.trees_at(0.0)[:1]), lookup))
         told = (
-            "acceptance of medusa was measured for 256 tokens of context only, and is taken from there for 500,1024,4096: "
-            "it may be another. Profile with --context-tokens 256,500,1024,4096."
+            "acceptance of medusa was measured at 256 tokens of context only, and is taken from there for 500,1024,4096, "
+            "where it may differ. Profile with --context-tokens 256,500,1024,4096."
         )
         result = call("solve", "--profile", saved(folder, profile), "--context-tokens", 500)
         assert result.stderr.splitlines() == [f"Warning: {told}"]
@@ -159,7 +159,7 @@ class TestOthers:
     def test_exports_for_another_context_than_the_measured_one_say_so(self, folder: Path) -> None:
         path = saved(folder, invented(conditions=[(64, 1), (896, 1)]))
         said = ("export", path, "--to", "vllm", "--draft-model", "d", "-o", "-")
-        assert "acceptance was measured for 64 tokens of context only" in call(*said, "--context-tokens", 300).stderr
+        assert "acceptance was measured at 64 tokens of context only" in call(*said, "--context-tokens", 300).stderr
         assert "of context only" not in call(*said).stderr
 
     def test_rates_that_are_exported_are_those_of_the_context(self, folder: Path) -> None:

@@ -130,7 +130,7 @@ def test_the_boundaries_of_the_file_are_read_and_others_only_where_they_are_aske
     assert [each.wants.boundaries for each in read] == [(3, 1, 2)] * 2 + [(6, 5, 1)] * 2 + [(2, 4, 5)]
     planned, again, other, config, default = map(warnings_of, found)
     assert planned == again == []
-    end = ", and boundaries 6,5,1 are read: what was promised need not hold. Leave out --eagle-layers, or profile with it and solve again."
+    end = ", and boundaries 6,5,1 are read: the prediction may not hold. Leave out --eagle-layers, or profile with it and solve again."
     assert other == [f"Warning: eagle.json was planned with boundaries 3,1,2{end}"]
     assert config == [f"Warning: default.json was planned with those of the head's config.json{end}"]
     assert len(default) == 1
@@ -143,7 +143,7 @@ def test_other_heads_than_those_planned_for_are_warned_of_with_an_action():
     result = call("run", "other.json", *PROMPT)
     assert result.stdout == call("run", "plain.json", *PROMPT).stdout
     (warning,) = [line for line in result.stderr.splitlines() if line.startswith("Warning: ")]
-    assert "other.json was planned for other medusa heads than those that ship" in warning
+    assert "other.json was planned for other medusa heads than the bundled ones" in warning
     assert warning.endswith("--drafter medusa=DIR, or profile and solve again.")
 
 

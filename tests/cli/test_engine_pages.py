@@ -155,7 +155,7 @@ def test_the_fields_of_the_sidecar() -> None:
     rows = re.findall(r"^\| (`.*?) \|", section.partition("\n## ")[0], re.MULTILINE)
     written: dict[str, object] = {}
     for name in ("vllm", "nxdi"):
-        ran(f"treeopt export tree.json --to {name} -o file.json")
+        ran(f"treeopt export tree.json --to {name} -o file.json --force")
         written |= json.loads(Path("file.json.provenance.json").read_text("utf-8"))
 
     assert {key for row in rows for key in re.findall(r"`(\w+)`", row)} == set(written)

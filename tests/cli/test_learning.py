@@ -55,7 +55,7 @@ def test_so_it_is_for_the_prompts_of_a_file() -> None:
     assert re.search(r"^learning: .* [1-9]\d* update", found.stderr, re.MULTILINE)
 
 
-def test_a_kept_draft_is_gone_on_with_and_replaced_where_it_is_named(files: Path) -> None:
+def test_a_saved_draft_learns_on_and_is_replaced_with_force(files: Path) -> None:
     found = run("--learn", "--save-draft", "learnt")
     assert found.exit_code == 0, found.output
     assert found.stderr.splitlines()[-1] == "draft: saved in learnt"
@@ -64,9 +64,10 @@ def test_a_kept_draft_is_gone_on_with_and_replaced_where_it_is_named(files: Path
     assert any(not torch.equal(first[name], given[name]) for name in given)
     assert {path.name for path in Path("learnt").iterdir()} == {path.name for path in bundled.DRAFT.iterdir()}
     pair = ("--target", bundled.TARGET, "--draft", "learnt")
-    again = run("--learn", "--save-draft", "learnt", *pair)
+    assert run("--learn", "--save-draft", "learnt", *pair).exit_code == 1
+    assert all(torch.equal(first[name], each) for name, each in named_tensors(load_model("learnt")).items())
+    again = run("--learn", "--save-draft", "learnt", "--force", *pair)
     assert again.exit_code == 0, again.output
-    assert "will replace the draft in learnt" in again.stderr
     assert again.stdout == found.stdout
     second = named_tensors(load_model("learnt"))
     assert any(not torch.equal(first[name], second[name]) for name in given)
@@ -99,10 +100,14 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_decoded() -> None:
         (("--save-draft", "new"), 2, "--save-draft: expected --learn with it"),
         (("--learning-rate", "0.1"), 2, "--learning-rate: expected --learn with it"),
         (("--learn", "--learning-rate", "0"), 2, "expected a number above 0 and at most 1"),
-        (("--learn", "--save-draft", "mine"), 1, "mine: expected a new folder"),
+        (
+            ("--learn", "--save-draft", "mine"),
+            1,
+            "mine/notes.txt: exists, and no option names it. Replace it with --force",
+        ),
         (("--learn", "--save-draft", "tree.json"), 1, "tree.json: is a file"),
         (("--learn", "--save-draft", "none/new"), 1, "none/new: cannot be written"),
-        (("--learn", "--save-draft", bundled.DRAFT), 1, "It holds files that treeopt did not write"),
+        (("--learn", "--save-draft", bundled.DRAFT), 1, "exists, and no option names it"),
     ):
         found = run(*arguments)
         assert (found.exit_code, found.stdout) == (code, ""), arguments

@@ -135,8 +135,8 @@ class TestTreesOfOthers:
 
     def test_a_name_alone_is_no_model_for_an_engine(self) -> None:
         (warning,) = warnings(call("export", "profile.yaml", "--to", "vllm").stderr)
-        assert warning.endswith("Name one with --draft-model.")
-        assert "'small', which is a name and no model" in warning
+        assert warning.endswith("Name a model with --draft-model.")
+        assert "the draft model is known by the name 'small' only" in warning
 
     def test_a_solved_tree_knows_its_pair(self) -> None:
         assert call("solve").exit_code == 0

@@ -14,8 +14,8 @@ from treeopt.errors import TreeoptError
 from treeopt.profiler.latency import programs
 from treeopt.profiler.latency.busy import Load, ProcessorTimes
 from treeopt.profiler.latency.programs import Program, Sight
-from treeopt.records.profile import Disturbance, StepLatency
-from treeopt.records.warnings import OtherPrograms
+from treeopt.records.steadiness import other_programs_warning
+from treeopt.records.step_latency import Disturbance, StepLatency
 
 LITTLE = ("--max-tokens", "4", "--rounds", "2", "--positions", "240", "--context-tokens", "16")
 BUSY = Sight(Load(1.9, 2, 2), (Program("python", 123, 1.0), Program("cc1", 77, 0.9)))
@@ -48,8 +48,8 @@ class TestBefore:
     def test_it_is_told_before_anything_is_timed(self, seen: list[Sight], clock_runs: str) -> None:
         seen.append(BUSY)
         *_, warning, error = call("profile", *LITTLE).stderr.splitlines()
-        assert warning.startswith(f"Warning: {SAID}. Times taken beside them are too long: ")
-        assert warning.endswith(": close them, or wait for quiet with --wait 60s.")
+        assert warning.startswith(f"Warning: {SAID}. Times measured now are too long. ")
+        assert warning.endswith(". Close them, or wait for quiet with --wait 60s.")
         assert error == clock_runs
 
     def test_a_quiet_machine_is_not_spoken_of(self, seen: list[Sight], clock_runs: str) -> None:
@@ -108,8 +108,8 @@ class TestBefore:
 
 def test_on_a_gpu_only_the_host_is_spoken_of() -> None:
     """The host's processors are looked at: of the times on the device nothing is claimed."""
-    for device, said in (("cpu", "Times taken beside them are too long"), ("cuda", "The host may start the device")):
-        assert said in str(OtherPrograms("100% of 2 processors", device, "run this again"))
+    for device, said in (("cpu", "Times measured now are too long"), ("cuda", "The host may start the device")):
+        assert said in str(other_programs_warning("100% of 2 processors", device, "run this again"))
 
 
 class TestMeanwhile:

@@ -121,7 +121,7 @@ def test_an_interrupted_run_keeps_what_has_ended_and_goes_on(files: Path, monkey
 
 @pytest.mark.usefixtures("files")
 def test_what_does_not_fit_together_is_refused_before_anything_is_loaded() -> None:
-    Path("own.jsonl").write_text('{"text": "mine"}\n')
+    Path("own.jsonl.partial").write_text("mine")
     Path("none.txt").write_text("")
     for arguments, code, message in (
         ((), 2, "--prompt, --prompts: expected one of the two. Got neither."),
@@ -131,13 +131,13 @@ def test_what_does_not_fit_together_is_refused_before_anything_is_loaded() -> No
         (("--prompts", "prompts.jsonl", "--batch-size", 0), 2, "Invalid value for '--batch-size'"),
         (("--prompts", "prompts.jsonl", "--resume"), 2, "--resume: expected -o FILE"),
         (("--prompts", "prompts.jsonl", "-o", "prompts.jsonl"), 2, "--output: prompts.jsonl is read"),
-        (("--prompts", "prompts.jsonl", "-o", "own.jsonl"), 1, "own.jsonl: exists, and treeopt did not write it."),
+        (("--prompts", "prompts.jsonl", "-o", "own.jsonl"), 1, "own.jsonl.partial: exists, and holds what an"),
         (("--prompts", "nothing.txt"), 1, "nothing.txt: no such file"),
         (("--prompts", "none.txt"), 1, "none.txt: content: expected at least one prompt. Got none."),
     ):
         found = run(*arguments)
         assert (found.exit_code, message in found.stderr.splitlines()[-1]) == (code, True), found.stderr
-    assert Path("own.jsonl").read_text() == '{"text": "mine"}\n'
+    assert Path("own.jsonl.partial").read_text() == "mine"
 
 
 @pytest.mark.usefixtures("files")

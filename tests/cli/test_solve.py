@@ -13,7 +13,8 @@ from tests.cli.invented import FOUR_CONDITIONS, NOISY, TABLE, call, invented, sa
 from treeopt.planner import Confidence, plan, schedule
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.profile import Profile
-from treeopt.report.plan_text import remarks, sureness, warnings
+from treeopt.report.plan_text import remarks, warnings
+from treeopt.report.text import percent_floor
 from treeopt.solver import solve
 from treeopt.trees import load, load_file
 
@@ -93,8 +94,8 @@ class TestConfidence:
         assert found.probability < 0.9
         assert result.exit_code == 0
         assert warning.startswith("Warning: ")
-        assert f"only {int(100 * found.probability)} % certain" in warning
-        assert f"were {source} known exactly" in warning
+        assert f"is only {int(100 * found.probability)} %." in warning
+        assert f"if {source} were known exactly" in warning
         assert warning.endswith(f"Profile with more {remedy}.")
 
     @pytest.mark.parametrize(
@@ -120,7 +121,7 @@ class TestConfidence:
         assert len(warnings(replace(plan(invented(), 8), confidence=sure))) == said
 
     def test_probabilities_are_never_rounded_up(self) -> None:
-        assert [sureness(p) for p in (0.0, 0.29, 0.8999, 0.99, 0.9901, 1.0)] == [
+        assert [percent_floor(p) for p in (0.0, 0.29, 0.8999, 0.99, 0.9901, 1.0)] == [
             "0 %",
             "29 %",
             "89 %",

@@ -62,7 +62,7 @@ def test_longer_ones_than_measured_are_warned_of() -> None:
 
     assert result.exit_code == 0
     assert (
-        "Warning: acceptance was measured along at most 440 tokens of a text, and is taken from there for texts of 441. "
+        "Warning: acceptance was measured up to token 440 of a text, and is taken from there for texts of 441. "
         f"Profile with --positions {441 * len(TEXTS)}."
     ) in result.stderr
 

@@ -11,7 +11,7 @@ from treeopt import __version__
 from treeopt import bundled as pair
 from treeopt.methods import running
 from treeopt.methods.running import Effort
-from treeopt.records.profile import Pair
+from treeopt.records.machine import Pair
 from treeopt.records.results import NotRun, Row
 from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
 

@@ -13,7 +13,7 @@ import torch
 from tests.runtime.learning.toy import FAST
 from tests.support import eagle_heads
 from treeopt.runtime import Sampling, Transformer
-from treeopt.runtime.drafters.best_first import SpecExecDrafter, SpecExecSetting
+from treeopt.runtime.drafters.best_first import SpecExecDrafter
 from treeopt.runtime.drafters.dynamic_tree import DynamicDrafter
 from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, load_eagle
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter
@@ -26,6 +26,7 @@ from treeopt.runtime.models.trainable import copied
 from treeopt.runtime.rules.rule import RULES
 from treeopt.trees import chain, k_ary, level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
+from treeopt.trees.specexec import SpecExecSetting
 
 PAGE = Path(__file__).parents[2] / "docs" / "drafters" / "README.md"
 

@@ -16,7 +16,6 @@ from treeopt.doctor.examine import examine
 from treeopt.doctor.facts import Device, EngineFound, Facts, Host, Load, Package, Torch
 from treeopt.doctor.remarks import remarks
 from treeopt.doctor.text import WELL, doctor_json, doctor_text
-from treeopt.records import warnings
 
 HOST = Host(
     system="Linux 6",
@@ -55,33 +54,46 @@ def with_torch(**changes: object) -> Facts:
 
 def test_every_finding_has_its_remark_and_a_good_machine_has_none() -> None:
     busy = Load(sight="99% of 8 processors", disturbs=True)
-    for facts, expected in (
-        (FACTS, []),
-        (on(governor=None), []),
-        (on(governor="performance, powersave"), [warnings.SlowGovernor("performance, powersave")]),
-        (on(on_battery=True), [warnings.OnBattery()]),
-        (on(quota_processors=4.0), []),
-        (on(quota_processors=1.5), [warnings.ProcessorQuota(1.5, 4)]),
-        (on(cores=2), [warnings.SharedCores(4, 2)]),
-        (on(cores=8), [warnings.FewThreads(4, 8, None)]),
-        (replace(with_torch(threads=1), omp_num_threads="1"), [warnings.FewThreads(1, 4, "1")]),
-        (with_torch(version=None, threads=None, failure="gone"), [warnings.TorchMissing("gone")]),
-        (with_torch(nvidia_unseen=True), [warnings.DeviceUnseen("2.13.0")]),
-        (with_torch(devices=(GPU,), threads=1), []),
-        (with_torch(devices=(replace(GPU, free_bytes=75),)), [warnings.MemoryTaken("cuda:0", 0.25)]),
-        (replace(FACTS, packages=(replace(NUMPY, version=None),)), [warnings.MissingPackages(("numpy",))]),
-        (replace(FACTS, load=busy), [warnings.OtherPrograms("99% of 8 processors", "cpu", "profile with --wait 10m")]),
+    for facts, found, action in (
+        (on(governor="performance, powersave"), "is performance, powersave, so short passes", "cpupower"),
+        (on(on_battery=True), "runs on its battery", "Plug it in"),
+        (on(quota_processors=1.5), "the time of 1.5 processors, but torch runs 4 threads", "--threads 1,"),
+        (on(cores=2), "torch runs 4 threads on 2 cores, so some share", "--threads 2 "),
+        (on(cores=8), "torch runs 4 threads on 8 cores.", "--threads 8,"),
+        (
+            replace(with_torch(threads=1), omp_num_threads="1"),
+            "1 thread on 4 cores because OMP_NUM_THREADS is 1.",
+            "--threads 4,",
+        ),
+        (
+            with_torch(version=None, threads=None, failure="gone"),
+            "torch cannot be imported (gone)",
+            "pip install torch",
+        ),
+        (with_torch(nvidia_unseen=True), "torch 2.13.0 sees no GPU", "CUDA_VISIBLE_DEVICES"),
+        (with_torch(devices=(replace(GPU, free_bytes=75),)), "25% of the memory of cuda:0", "--device"),
+        (
+            replace(FACTS, packages=(replace(NUMPY, version=None),)),
+            "numpy, which is not installed",
+            "pip install numpy",
+        ),
+        (replace(FACTS, load=busy), "other programs use 99% of 8 processors", "profile with --wait 10m"),
     ):
-        assert remarks(facts) == expected
-        text = doctor_text(facts, remarks(facts))
-        assert (WELL in text) == (not expected)
-        assert all(f"- {each}" in text for each in expected)
+        (remark,) = remarks(facts)
+        assert found in remark.found
+        assert action in remark.action
+        text = doctor_text(facts, [remark])
+        assert WELL not in text
+        assert f"- {remark}" in text
+    for facts in (FACTS, on(governor=None), on(quota_processors=4.0), with_torch(devices=(GPU,), threads=1)):
+        assert remarks(facts) == []
+        assert WELL in doctor_text(facts, [])
 
 
 def test_missing_torch_is_told_once() -> None:
     torch = replace(NUMPY, name="torch", version=None)
     facts = replace(with_torch(version=None, threads=None, failure="gone"), packages=(torch,))
-    assert remarks(facts) == [warnings.TorchMissing("gone")]
+    assert len(remarks(facts)) == 1
 
 
 def write(root: Path, name: str, text: str) -> None:

@@ -167,10 +167,17 @@ class TestCommand:
         assert unit == "1.00 tokens per step"
         assert 1.5 < float(speed.split()[0]) < 7
 
-    def test_another_file_is_refused(self, example, tmp_path):
+    @pytest.mark.parametrize(
+        ("fields", "reason"),
+        [
+            ({"version": 2}, "expected version 1"),
+            ({"drafter": {"name": "medusa"}}, "expected a tree for a draft model"),
+        ],
+    )
+    def test_other_files_are_refused(self, example, tmp_path, fields, reason):
         path = tmp_path / "tree.json"
-        path.write_text(json.dumps({"format": "treeopt-tree", "version": 2, "parents": [-1]}))
-        with pytest.raises(ValueError, match="expected version 1"):
+        path.write_text(json.dumps({"format": "treeopt-tree", "version": 1, "parents": [-1]} | fields))
+        with pytest.raises(ValueError, match=reason):
             example.load_parents(path)
 
 

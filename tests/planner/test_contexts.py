@@ -16,7 +16,8 @@ from treeopt.planner.dependence import Dependence
 from treeopt.records.acceptance import AcceptanceTable, TextSums
 from treeopt.records.acceptance_counts import conditional_counts
 from treeopt.records.accepted_ranks import AcceptedRanks
-from treeopt.records.profile import MeasuredAcceptance, Profile
+from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.profile import Profile
 from treeopt.trees import TokenTree, chain
 
 SHORT, LONG = [[0.8, 0.1], [0.7, 0.1], [0.7, 0.1]], [[0.2, 0.1], [0.1, 0.1], [0.1, 0.0]]

@@ -16,7 +16,7 @@ from treeopt.planner.costs import step_costs as step_costs_of
 from treeopt.planner.curves import Curve
 from treeopt.planner.request import Where
 from treeopt.records.latency import LatencyTable, Timing
-from treeopt.records.profile import RuleSteps, StepLatency, TimedTree
+from treeopt.records.step_latency import RuleSteps, StepLatency, TimedTree
 from treeopt.trees import TokenTree, chain, chains, k_ary, level_widths
 
 step_costs = partial(step_costs_of, rule="sequoia")

@@ -20,7 +20,8 @@ from tests.support.slow import slow
 from treeopt.planner import Candidate, fastest_tree, step_model
 from treeopt.records.acceptance import TextSums
 from treeopt.records.latency import LatencyTable, Timing
-from treeopt.records.profile import Profile, StepLatency
+from treeopt.records.profile import Profile
+from treeopt.records.step_latency import StepLatency
 from treeopt.solver import solve
 from treeopt.trees import TokenTree, chain
 

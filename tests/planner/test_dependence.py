@@ -12,7 +12,7 @@ from treeopt.planner.dependence import Dependence
 from treeopt.records.acceptance import TextSums
 from treeopt.records.acceptance_counts import REJECTED, conditional_counts
 from treeopt.records.accepted_ranks import AcceptedRanks
-from treeopt.records.profile import MeasuredAcceptance
+from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.trees import chain, level_widths
 
 DEPTH, BRANCHING = 6, 3

@@ -10,7 +10,6 @@ from tests.cli.invented import TABLE, draft_s, invented, verify_s
 from treeopt.errors import InvalidValueError
 from treeopt.planner import PlanRequest, Where, best_drafter, drafter_choices, requested_plan, tree_file
 from treeopt.records.acceptance import AcceptanceTable
-from treeopt.records.drafter_setting import drafter_setting
 from treeopt.records.latency import Timing
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.measured_drafter import (
@@ -22,6 +21,7 @@ from treeopt.records.measured_drafter import (
     MeasuredTrees,
 )
 from treeopt.trees import TokenTree, TreeFile, chain, level_widths
+from treeopt.trees.drafter_setting import drafter_setting
 
 OWN = AcceptanceTable([[0.8, 0.2], [0.5, 0.3], [0.2, 0.1]])
 """Of the heads: wider and shallower than the draft model's."""

@@ -128,7 +128,7 @@ class TestCheck:
 
     def test_longer_texts_are_warned_of(self):
         caution = check_new_tokens(whole(), PlanRequest(), 441)
-        assert "at most 440 tokens" in caution.found
+        assert "up to token 440" in caution.found
         assert caution.action == f"Profile with --positions {441 * len(TEXTS)}."
 
     @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from tests.support.invented_machines import MACHINES, profile_of
 from treeopt.planner import step_model
 from treeopt.planner.overheads import branches, fitted
 from treeopt.records.latency import Timing
-from treeopt.records.profile import RuleSteps, TimedTree
+from treeopt.records.step_latency import RuleSteps, TimedTree
 from treeopt.trees import TokenTree, chain, level_widths
 
 PROBES = (

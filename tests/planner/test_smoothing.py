@@ -11,7 +11,7 @@ from treeopt.planner import Smoothing, plan, step_model
 from treeopt.planner.smoothing import pooled, pooling, smooth
 from treeopt.records.acceptance import TextSums
 from treeopt.records.latency import LatencyTable, Timing
-from treeopt.records.profile import MeasuredAcceptance
+from treeopt.records.measured_acceptance import MeasuredAcceptance
 
 
 def counted(seed: int, shape: tuple[int, ...]) -> MeasuredAcceptance:

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from tests.profiler.pretended import FakeClock
+from tests.support.head_acceptance import head_acceptance
 from treeopt.errors import TreeoptError, TreeoptWarning
 from treeopt.profiler import Journal, Measurement, Settings, bench
 from treeopt.profiler.acceptance.draft_record import Recording, RecordSize, TextFiles
-from treeopt.profiler.acceptance.heads import medusa_acceptance
 from treeopt.profiler.acceptance.positions import AcceptanceText
 from treeopt.profiler.acceptance.traversal import count_reach
 from treeopt.profiler.decoding import Decoding
@@ -84,8 +84,8 @@ def test_heads_are_refused(target, prompts):
     weight[1, 0, 0] = float("nan")
     heads = MedusaHeads(target, weight, torch.zeros(2, hidden))
     with pytest.raises(TreeoptError, match=DRAFT.replace("broken", "Medusa heads of large")):
-        medusa_acceptance(target, heads, prompts, sampling=GREEDY, positions=60, branching=3)
+        head_acceptance(target, heads, prompts, sampling=GREEDY, positions=60, branching=3)
     other = broken(target)
     whole = MedusaHeads(other, torch.zeros(2, hidden, hidden), torch.zeros(2, hidden))
     with pytest.raises(TreeoptError, match=TARGET):
-        medusa_acceptance(other, whole, prompts, sampling=GREEDY, positions=60, branching=3)
+        head_acceptance(other, whole, prompts, sampling=GREEDY, positions=60, branching=3)

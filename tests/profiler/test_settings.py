@@ -8,8 +8,8 @@ import torch
 
 from treeopt.errors import TreeoptError
 from treeopt.profiler import Journal, RecordSize, Settings
-from treeopt.records.drafter_setting import DrafterSetting
 from treeopt.records.sampling import Sampling
+from treeopt.trees.drafter_setting import DrafterSetting
 
 SETTINGS = Settings(samplings=(Sampling(0.6), Sampling(1.0)))
 OTHERS = {

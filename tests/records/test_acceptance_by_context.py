@@ -17,7 +17,7 @@ from treeopt.trees import chain
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "data" / "profile-contexts.yaml"
-VALIDATOR = jsonschema.Draft202012Validator(json.loads((ROOT / "docs" / "drafter-profile.schema.json").read_bytes()))
+VALIDATOR = jsonschema.Draft202012Validator(json.loads((ROOT / "docs" / "profile-file.schema.json").read_bytes()))
 
 
 @pytest.fixture
@@ -55,16 +55,12 @@ def test_what_contradicts_itself_is_refused_by_field(content, tmp_path):
     def beside_none(c):
         del c["acceptance"][1]["context_tokens"]
 
-    def earlier(c):
-        c["version"] = 1
-
     for spoil, told in (
         (
             twice,
             "acceptance: expected each rule and sampling once. Got 'sequoia' at temperature 0 and 256 tokens of context",
         ),
         (beside_none, "acceptance: expected context_tokens in all of 'sequoia' at temperature 0, or in none"),
-        (earlier, "acceptance: expected context_tokens in version 2 and later. Got version 1: profile again."),
         (lambda c: c["acceptance"][0].update(context_tokens=-1), "context_tokens"),
         (lambda c: c["acceptance"][0].update(context_tokens=2.5), "context_tokens"),
     ):

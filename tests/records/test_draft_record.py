@@ -100,8 +100,8 @@ class TestMalformedFiles:
         ("changes", "reason"),
         [
             ({"format": np.array("treeopt-solution")}, "format: expected 'treeopt-draft-record'"),
-            ({"version": np.array(2)}, r"version: expected 1 to 1. Got 2"),
-            ({"version": np.array(0)}, r"version: expected 1 to 1. Got 0"),
+            ({"version": np.array(2)}, r"version: expected 1. Got 2"),
+            ({"version": np.array(0)}, r"version: expected 1. Got 0"),
             ({"temperature": np.array(np.nan)}, "temperature: expected finite numbers"),
             ({"temperature": np.array(-1.0)}, "temperature: expected 0"),
             ({"top_p": np.array(0.0)}, "top_p: expected a number above 0"),

@@ -70,8 +70,7 @@ SPOILT = {
         "expected each condition once",
     ),
     "no engine": (lambda c: c.pop("engine"), "engine: .*expected with chain_latency"),
-    "version 1": (lambda c: c.update(version=1), "engine: expected in version 2"),
-    "version 3": (lambda c: c.update(version=3), "version: expected at most 2"),
+    "version 2": (lambda c: c.update(version=2), "version: expected 1. Got 2"),
     "unknown key": (lambda c: c["engine"].update(speed=1), "engine.*speed"),
 }
 

@@ -1,4 +1,4 @@
-"""Files of every version so far, read and written again, are the same bytes."""
+"""Files that are read and written again are the same bytes."""
 
 from pathlib import Path
 

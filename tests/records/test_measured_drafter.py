@@ -14,7 +14,7 @@ from treeopt.trees import chain
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "data" / "profile-drafters.yaml"
-SCHEMA = json.loads((ROOT / "docs" / "drafter-profile.schema.json").read_bytes())
+SCHEMA = json.loads((ROOT / "docs" / "profile-file.schema.json").read_bytes())
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_the_golden_file_follows_the_schema(content):
         lambda c: c["drafters"][0].pop("trees"),
         lambda c: c["drafters"][1].update(name="medusa"),
         lambda c: c["drafters"][0].update(name="model"),
-        lambda c: c.update(version=1),
+        lambda c: c.update(version=2),
         lambda c: c["drafters"][0].update(layers=[2]),
         lambda c: as_eagle(c, layers=[]),
         lambda c: as_eagle(c, layers=[2, 2]),
@@ -97,8 +97,7 @@ def setting(content):
 
 
 SPOILT = {
-    "version 1": (lambda c: c.update(version=1), "drafters: expected in version 2"),
-    "version 3": (lambda c: c.update(version=3), "version: expected at most 2"),
+    "version 2": (lambda c: c.update(version=2), "version: expected 1. Got 2"),
     "an engine's": (
         lambda c: engine(c),
         r"drafters: drafters: expected beside latency|drafters: expected beside latency",

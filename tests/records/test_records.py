@@ -18,10 +18,10 @@ from treeopt.planner.curves import Curve
 from treeopt.records.acceptance import AcceptanceTable, TextSums
 from treeopt.records.acceptance_counts import AcceptanceCounts
 from treeopt.records.accepted_ranks import AcceptedRanks
-from treeopt.records.decode_stats import DecodeStats
 from treeopt.records.draft_record import DraftRecord
 from treeopt.records.latency import LatencyTable, Timing
-from treeopt.records.profile import MeasuredAcceptance, Profile
+from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.profile import Profile
 from treeopt.solver import solve
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain
 
@@ -65,13 +65,6 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "LatencyTable": counts,
     "AcceptedRanks": lambda: AcceptedRanks([[0, 1, -1] * 50, [2] * 90]),
     "DraftRecord": big_record,
-    "DecodeStats": lambda: DecodeStats(
-        tokens=np.array([9, 8]),
-        steps=np.array([4, 4]),
-        pass_tokens=np.array([5]),
-        passes=np.array([8]),
-        draft=Timing([0.1] * 9),
-    ),
     "StepCosts": lambda: StepCosts(
         verify=Curve.of(np.arange(99.0)), draft=Curve.of(np.arange(9.0)), overhead_s=np.zeros(())
     ),

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from treeopt.records.latency import LatencyTable, Timing
-from treeopt.records.profile import StepLatency
 from treeopt.records.steadiness import FEWEST_SAMPLES, drift, line_errors, precision, spread
+from treeopt.records.step_latency import StepLatency
 
 STEADY = [1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 1.0, 1.0]
 

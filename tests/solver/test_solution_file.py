@@ -82,7 +82,7 @@ def swapped(place, other):
 
 BAD = [
     ("one falling row", {"format": np.array("other")}, "format: expected 'treeopt-solution'"),
-    ("one falling row", {"version": np.array(2)}, "version: expected at most 1"),
+    ("one falling row", {"version": np.array(2)}, "version: expected 1. Got 2"),
     ("one falling row", {"version": np.array(1.0)}, "version: expected kind 'i'"),
     ("one falling row", {"method": np.array("luck")}, "method: expected one of best-first"),
     ("one falling row", {"p": np.array([0.9, 0.9])}, "p: p: expected each row to sum"),

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from treeopt.runtime import Transformer
-from treeopt.runtime.drafters.drafter import States, Step
+from treeopt.runtime.drafters.drafter import Step
+from treeopt.runtime.models.model import States
 from treeopt.trees import TokenTree, chain, chains, k_ary, level_widths
 
 PROMPT = [3, 14, 15, 9, 2, 6, 5]

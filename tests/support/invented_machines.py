@@ -9,7 +9,10 @@ import numpy as np
 from tests.solver.oracles import Table
 from treeopt.records.acceptance import AcceptanceTable, TextSums
 from treeopt.records.latency import LatencyTable, Timing
-from treeopt.records.profile import Machine, MeasuredAcceptance, Pair, Profile, RuleOverhead, StepLatency
+from treeopt.records.machine import Machine, Pair
+from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.profile import Profile
+from treeopt.records.step_latency import RuleOverhead, StepLatency
 
 NODES, DEPTH = 9, 5
 

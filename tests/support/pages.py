@@ -2,7 +2,6 @@
 
 import csv
 import io
-from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import unquote
@@ -16,7 +15,6 @@ from treeopt.planner.request import PlanRequest
 from treeopt.planner.scheduling import schedule_as_measured
 from treeopt.records.batch_bench import BatchBench, BatchRow, BatchSize, MeasuredWay
 from treeopt.records.bench_heading import BenchHeading
-from treeopt.records.drift import DriftStream, DriftStreams, TimedStream, TimedText, TreeChange
 from treeopt.records.latency import Estimate
 from treeopt.records.profile import Profile
 from treeopt.records.results import Divergence, EngineBench, EngineRow, NotRun, Row
@@ -232,40 +230,6 @@ BATCHES = BatchBench(
 )
 
 
-def timed(*seconds: float) -> TimedStream:
-    """Return texts of 100 tokens that took so long each."""
-    return TimedStream(texts=tuple(TimedText(tokens=100, seconds=each) for each in seconds))
-
-
-STREAM = DriftStream(
-    name="code to prose",
-    what="the texts are prose, then",
-    drift_text=1,
-    fixed=timed(0.1, 0.4, 0.4),
-    adapted=timed(0.1, 0.3, 0.2),
-    best=timed(0.1, 0.2, 0.2),
-    learning=timed(0.1, 0.25, 0.16),
-    planned="chain of 8 nodes",
-    planned_behind="plain decoding",
-    changes=(
-        TreeChange(text=1, why="acceptance fell", before="chain of 8 nodes", after="tree of 4 nodes"),
-        TreeChange(text=1, why="a slower machine", before="tree of 4 nodes", after="plain decoding"),
-    ),
-    identical=True,
-)
-STEADY = replace(
-    STREAM,
-    name="steady",
-    drift_text=0,
-    learning=None,
-    learning_missing="the draft is quantized",
-    best=STREAM.fixed,
-    changes=(),
-    identical=None,
-)
-STREAMS = DriftStreams(streams=(STREAM, STEADY))
-
-
 def everything() -> Contents:
     """Return all that a page can show at once."""
     several = planned(
@@ -283,6 +247,5 @@ def everything() -> Contents:
             LabelledBench("systems.json", METHODS, HEADING),
             LabelledBench("engines.json", ENGINE, HEADING),
             LabelledBench("batches.json", BATCHES, HEADING),
-            LabelledBench("drift.json", STREAMS),
         ),
     )

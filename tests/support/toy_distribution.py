@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tests.support.slow import slow
-from treeopt.runtime import DraftingDecoder, Sampling, Transformer, Verdict, distribution, load_model
+from treeopt.runtime import Decoder, Sampling, Transformer, Verdict, distribution, load_model
 
 VOCABULARY, LENGTH = 5, 4
 EVEN = Sampling(1.0)
@@ -39,7 +39,7 @@ class ToyDistribution:
     def p_value(self, drafter, prompt, texts, sampling=EVEN):
         """Return how probable it is that texts of the right distribution lie as far from it, and tokens per step."""
         model = self.model()
-        decoder = DraftingDecoder(
+        decoder = Decoder(
             model,
             drafter,
             temperature=sampling.temperature,

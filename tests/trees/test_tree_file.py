@@ -24,7 +24,8 @@ from treeopt.trees.drafter_setting import (
     SettingValue,
     drafter_setting,
 )
-from treeopt.trees.tree_file import MAX_BYTES, MAX_NODES, load, load_file
+from treeopt.trees.tree_file import MAX_BYTES, load, load_file
+from treeopt.trees.tree_text import MAX_NODES
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
@@ -215,8 +216,8 @@ def bare(text: str) -> bytes:
 
 
 def drafted(**drafter: object) -> bytes:
-    """Return the bytes of a file of version 2 with a drafter."""
-    return document(version=2, drafter=drafter)
+    """Return the bytes of a file with a drafter."""
+    return document(drafter=drafter)
 
 
 NOT_JSON = {
@@ -250,7 +251,7 @@ WRONG_SHAPE = {
     "format null": (document(format=None), "format", "expected text. Got None"),
     "no version": (document(version=...), "version", "is missing"),
     "version 0": (document(version=0), "version", "at least 1. Got 0"),
-    "version 3": (document(version=3), "version", "at most 2. Got 3: update treeopt"),
+    "version 2": (document(version=2), "version", "expected 1. Got 2: update treeopt"),
     "version true": (document(version=True), "version", "whole number.* Got True"),
     "version text": (document(version="1"), "version", "whole number.* Got '1'"),
     "unknown key": (document(mask=[[1]]), "mask", "unknown field"),
@@ -277,9 +278,8 @@ WRONG_SHAPE = {
     "reach negative": (document(reach=[1, 0.5, -0.1, 0]), "reach", "from 0 to 1"),
     "reach of the root": (document(reach=[0.9, 0.5, 0, 0]), "reach", "expected 1 for the root.* Got 0.9"),
     "reach huge": (document(reach=[1, 10**400, 0, 0]), "reach", "list of finite numbers"),
-    "drafter in version 1": (document(drafter={"name": "eagle"}), "drafter", "version 2 .*Got 1: set version to 2"),
-    "drafter null": (document(version=2, drafter=None), "drafter", "expected fields with names"),
-    "drafter text": (document(version=2, drafter="medusa"), "drafter", "expected fields with names"),
+    "drafter null": (document(drafter=None), "drafter", "expected fields with names"),
+    "drafter text": (document(drafter="medusa"), "drafter", "expected fields with names"),
     "drafter without name": (drafted(), "drafter.name", "is missing"),
     "drafter unknown": (drafted(name="hydra"), "drafter.name", "expected a drafter: model, medusa.* Got 'hydra'"),
     "drafter with an escape": (drafted(name="a\x1b[2J"), "drafter.name", "printable"),
@@ -424,14 +424,11 @@ class TestMalformed:
         assert len(str(caught.value)) < len(str(path)) + 300
         assert "\n" not in str(caught.value)
 
-    def test_version_2_without_a_drafter_means_what_version_1_does(self, tmp_path):
-        (tmp_path / "2.json").write_bytes(document(version=2))
+    def test_a_draft_model_that_is_named_means_the_same_as_none(self, tmp_path):
         (tmp_path / "model.json").write_bytes(drafted(name="model"))
-        (tmp_path / "1.json").write_bytes(document())
-        assert load_file(tmp_path / "2.json") == load_file(tmp_path / "model.json") == load_file(tmp_path / "1.json")
-        assert '"version": 1,' in load_file(tmp_path / "model.json").to_json()
-        for name in ("2.json", "model.json"):
-            VALIDATOR.validate(json.loads((tmp_path / name).read_bytes()))
+        (tmp_path / "none.json").write_bytes(document())
+        assert load_file(tmp_path / "model.json") == load_file(tmp_path / "none.json")
+        VALIDATOR.validate(json.loads((tmp_path / "model.json").read_bytes()))
 
     @pytest.mark.parametrize(("data", "field", "reason"), cases(WRONG_SHAPE))
     def test_the_schema_refuses_it_too(self, data, field, reason):  # noqa: ARG002

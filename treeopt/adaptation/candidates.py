@@ -27,7 +27,8 @@ from treeopt.planner.model import TokenModel
 from treeopt.planner.request import PlanRequest
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.accepted_ranks import AcceptedRanks
-from treeopt.records.profile import MeasuredAcceptance, Profile
+from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.profile import Profile
 from treeopt.records.sampling import draft_sampling_of
 from treeopt.runtime.decoding.observer import Steered
 from treeopt.runtime.drafters.recurring import ROOT_ALONE

@@ -13,9 +13,10 @@ from treeopt.planner.request import Where
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.acceptance_counts import LEAST_COUNT
 from treeopt.records.latency import LatencyTable, Timing
-from treeopt.records.profile import MeasuredAcceptance, Profile, StepLatency
+from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.profile import Profile
 from treeopt.records.sampling import draft_sampling_of
-from treeopt.records.step_latency import RuleSteps, TimedTree
+from treeopt.records.step_latency import RuleSteps, StepLatency, TimedTree
 from treeopt.runtime.decoding.observer import Steered, StepSeconds
 from treeopt.trees import TokenTree
 

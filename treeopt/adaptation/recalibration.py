@@ -25,7 +25,8 @@ from treeopt.arguments import whole
 from treeopt.errors import InvalidValueError
 from treeopt.planner.planning import check_profile
 from treeopt.planner.request import PlanRequest, Where
-from treeopt.records.profile import Machine, Profile
+from treeopt.records.machine import Machine
+from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.decoding.observer import DecodedStep, Steered, StepSeconds
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupSetting

@@ -3,10 +3,10 @@
 from typing import NamedTuple
 
 from treeopt.planner.model import kind_of
-from treeopt.records.drafter_setting import DrafterSetting
 from treeopt.runtime.decoding.observer import Steered
 from treeopt.runtime.drafters.prompt_lookup import PromptLookupDrafter, PromptLookupSetting
 from treeopt.trees import TokenTree
+from treeopt.trees.drafter_setting import DrafterSetting
 
 LOOKUP = "prompt-lookup"
 Way = TokenTree | PromptLookupSetting

@@ -6,13 +6,8 @@ from treeopt.planner.draws import Confidence
 from treeopt.planner.fastest import Fastest, fastest_tree
 from treeopt.planner.model import Candidate, StepModel, kind_of
 from treeopt.planner.new_tokens import for_new_tokens
-from treeopt.planner.planning import (
-    Plan,
-    fastest_drafted_tree,
-    largest_pass,
-    plan,
-    requested_plan,
-)
+from treeopt.planner.plan_record import Plan
+from treeopt.planner.planning import fastest_drafted_tree, largest_pass, plan, requested_plan
 from treeopt.planner.request import OBJECTIVES, PlanRequest, Where
 from treeopt.planner.rule_choice import RuleChoice
 from treeopt.planner.scheduling import Schedule, Segment, requested_schedule, schedule

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from treeopt.errors import InfeasibleError
 from treeopt.planner.condition import condition
 from treeopt.planner.model import Candidate, StepModel, TokenModel, kind_of
-from treeopt.planner.planning import Plan, requested_plan
+from treeopt.planner.plan_record import Plan
+from treeopt.planner.planning import requested_plan
 from treeopt.planner.request import PlanRequest, Where
 from treeopt.records.profile import Profile
 from treeopt.trees import TokenTree, chain

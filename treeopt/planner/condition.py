@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InfeasibleError
 from treeopt.planner.request import Where
-from treeopt.records.profile import Profile, StepLatency
+from treeopt.records.profile import Profile
+from treeopt.records.step_latency import StepLatency
 
 ANYWHERE = Where()
 

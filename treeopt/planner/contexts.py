@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from treeopt.arrays import Float64
+from treeopt.errors import Warning
 from treeopt.planner.condition import condition, shares
 from treeopt.planner.model import StepModel, TokenModel, token_model
 from treeopt.planner.request import PlanRequest, Where
 from treeopt.planner.smoothing import Smoothing
 from treeopt.records.acceptance import AcceptanceTable
-from treeopt.records.profile import MeasuredAcceptance, Profile
-from treeopt.records.warnings import AcceptanceElsewhere
+from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.profile import Profile
 
 Parts = Sequence[tuple[float, TokenModel]]
 
@@ -63,7 +64,7 @@ def context_models(profile: Profile, acceptance: MeasuredAcceptance, *, raw: boo
     return ContextModels(tuple(token_model(each, raw=raw) for each in profile.at_contexts(acceptance)))
 
 
-def elsewhere(profile: Profile, acceptance: MeasuredAcceptance, contexts: Iterable[int]) -> AcceptanceElsewhere | None:
+def elsewhere(profile: Profile, acceptance: MeasuredAcceptance, contexts: Iterable[int]) -> Warning | None:
     """Return the warning for context lengths outside those that an acceptance was measured at, None where there are none.
 
     One that does not say where it was measured counts for the first context length that was timed.  Engines say the
@@ -75,10 +76,18 @@ def elsewhere(profile: Profile, acceptance: MeasuredAcceptance, contexts: Iterab
     return outside("acceptance", tuple(known) or (profile.step_latencies[0].context_tokens,), contexts)
 
 
-def outside(what: str, measured: tuple[int, ...], contexts: Iterable[int]) -> AcceptanceElsewhere | None:
+def outside(what: str, measured: tuple[int, ...], contexts: Iterable[int]) -> Warning | None:
     """Return the warning for context lengths outside the measured ones, which rise; None where there are none."""
     found = tuple(sorted({each for each in contexts if not measured[0] <= each <= measured[-1]}))
-    return AcceptanceElsewhere(what, measured, found) if found else None
+    if not found:
+        return None
+    at = " to ".join(map(str, dict.fromkeys((measured[0], measured[-1]))))
+    only = " only" if len(measured) == 1 else ""
+    return Warning(
+        f"{what} was measured at {at} tokens of context{only}, and is taken from there for {','.join(map(str, found))}, where it "
+        "may differ.",
+        f"Profile with --context-tokens {','.join(map(str, sorted({*measured, *found})))}.",
+    )
 
 
 def step_model(

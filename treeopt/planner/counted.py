@@ -22,9 +22,9 @@ from treeopt.planner.costs import Reading, StepCosts
 from treeopt.planner.curves import LEAST_S
 from treeopt.planner.drafted import pass_costs, relative_steps
 from treeopt.planner.draws import SEED, draw_medians, estimate, same_texts
-from treeopt.records.drafter_setting import SettingValue
 from treeopt.records.latency import Estimate
 from treeopt.records.measured_drafter import CountedDecodes, CountedSetting
+from treeopt.trees.drafter_setting import SettingValue
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)

@@ -10,16 +10,17 @@ from treeopt.arrays import Float64
 from treeopt.errors import InfeasibleError
 from treeopt.planner.drafter_models import setting_predictions, tree_models
 from treeopt.planner.model import Candidate, StepModel
-from treeopt.planner.planning import Plan, requested_plan, rule_plan
+from treeopt.planner.plan_record import Plan
+from treeopt.planner.planning import requested_plan, rule_plan
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.rule_trees import RuleTrees
-from treeopt.records.drafter_setting import DrafterSetting
 from treeopt.records.identity import Identity
 from treeopt.records.latency import Estimate
 from treeopt.records.measured_drafter import RULE, CountedDecodes, MeasuredDrafter, MeasuredTrees
 from treeopt.records.profile import Profile
 from treeopt.records.rules import LOSSY_RULES
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain
+from treeopt.trees.drafter_setting import DrafterSetting
 from treeopt.version import TOOL
 
 

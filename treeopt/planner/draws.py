@@ -19,7 +19,7 @@ from treeopt.planner.costs import StepCosts, StepParts, sizes, step_costs
 from treeopt.planner.dependence import ChainDependence, Dependence
 from treeopt.planner.drafted import Drafted
 from treeopt.records.latency import Estimate, Timing
-from treeopt.records.profile import MeasuredAcceptance
+from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.trees import TokenTree
 
 DRAWS = 1000

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from treeopt.planner.model import Candidate, kind_of
-from treeopt.planner.planning import Plan
+from treeopt.planner.plan_record import Plan
 from treeopt.records.results import Measured
 from treeopt.trees import TokenTree, chain
 

@@ -22,7 +22,7 @@ from treeopt.planner.draws import Draws, MixedDraws, TokenDraws, condition_draws
 from treeopt.planner.overheads import branches
 from treeopt.planner.smoothing import Smoothing, smooth
 from treeopt.records.latency import Estimate
-from treeopt.records.profile import MeasuredAcceptance
+from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.root_ranks import RootRanks
 from treeopt.tabular import Row
 from treeopt.trees import TokenTree

@@ -13,14 +13,14 @@ from dataclasses import replace
 import numpy as np
 
 from treeopt.arguments import whole
-from treeopt.errors import InfeasibleError
+from treeopt.errors import InfeasibleError, Warning
 from treeopt.planner.request import PlanRequest
 from treeopt.planner.rule_choice import planned_acceptances
 from treeopt.records.acceptance import TextSums
 from treeopt.records.acceptance_counts import LEAST_COUNT, gained, text_sums
 from treeopt.records.accepted_ranks import AcceptedRanks
-from treeopt.records.profile import MeasuredAcceptance, Profile
-from treeopt.records.warnings import LongerThanMeasured
+from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.profile import Profile
 
 
 def for_new_tokens(profile: Profile, new_tokens: int) -> Profile:
@@ -44,7 +44,7 @@ def ranks_along_texts(acceptance: MeasuredAcceptance) -> AcceptedRanks | None:
     return acceptance.accepted_ranks if acceptance.context_tokens is None else None
 
 
-def check_new_tokens(profile: Profile, request: PlanRequest, new_tokens: int) -> LongerThanMeasured | None:
+def check_new_tokens(profile: Profile, request: PlanRequest, new_tokens: int) -> Warning | None:
     """Return a warning where texts of so many new tokens are longer than those measured, else None.
 
     Raises InfeasibleError where what is planned does not tell how acceptance changes along texts.
@@ -63,7 +63,12 @@ def check_new_tokens(profile: Profile, request: PlanRequest, new_tokens: int) ->
         known.append(each.accepted_ranks)
     longest = min(max(map(len, ranks.ranks)) for ranks in known)
     texts = max(len(ranks.ranks) for ranks in known)
-    return LongerThanMeasured(longest, new_tokens, new_tokens * texts) if longest < new_tokens else None
+    if longest >= new_tokens:
+        return None
+    return Warning(
+        f"acceptance was measured up to token {longest} of a text, and is taken from there for texts of {new_tokens}.",
+        f"Profile with --positions {new_tokens * texts}.",
+    )
 
 
 def _beginnings(acceptance: MeasuredAcceptance, positions: int) -> MeasuredAcceptance:

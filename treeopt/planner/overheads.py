@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from treeopt.arrays import Float64
-from treeopt.records.profile import TimedTree
+from treeopt.records.step_latency import TimedTree
 from treeopt.trees import TokenTree
 
 

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, field
 
+from treeopt.files.record_form import in_file
 from treeopt.planner.draws import Confidence
 from treeopt.planner.fastest import Fastest
 from treeopt.planner.model import Candidate
 from treeopt.planner.rule_choice import RuleChoice
 from treeopt.planner.smoothing import Smoothing
-from treeopt.records.as_dict import INLINE
 from treeopt.records.latency import Estimate
 from treeopt.solver.certificate import Certificate
 
@@ -43,7 +43,7 @@ class ChoiceReport:
     """What was chosen, with its kind."""
 
     kind: str
-    candidate: CandidateReport = field(metadata=INLINE)
+    candidate: CandidateReport = field(metadata=in_file(inline=True))
 
     @classmethod
     def of(cls, choice: Candidate) -> "ChoiceReport":
@@ -144,7 +144,7 @@ class SmoothingReport:
 class PlanContent:
     """A plan; docs/planning.md lists the keys."""
 
-    condition: ConditionReport = field(metadata=INLINE)
+    condition: ConditionReport = field(metadata=in_file(inline=True))
     origins: OriginsReport
     objective: str
     max_nodes: int

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from treeopt.array_record import ShortRepr
+from treeopt.files.record_form import written_record
 from treeopt.planner.draws import Confidence
 from treeopt.planner.fastest import Fastest
 from treeopt.planner.model import Candidate, StepModel
@@ -18,7 +19,6 @@ from treeopt.planner.plan_content import (
     SmoothingReport,
 )
 from treeopt.planner.rule_choice import RuleChoice
-from treeopt.records.as_dict import as_dict
 from treeopt.records.profile import origins
 from treeopt.records.rules import LOSSY_RULES, rule_label
 from treeopt.solver import Solution
@@ -118,7 +118,7 @@ class Plan(ShortRepr, Tabular):
 
     def to_dict(self) -> dict[str, Any]:
         """Return all of it as JSON takes it, with the keys of `treeopt solve --json` (docs/planning.md)."""
-        return as_dict(self.content)
+        return written_record(self.content, nulls=True)
 
     def to_records(self) -> list[Row]:
         """Return a row for plain decoding, the best chain and the best tree, and for every budget."""

@@ -6,7 +6,8 @@ from treeopt.array_record import ShortRepr
 from treeopt.errors import InfeasibleError
 from treeopt.planner.model import Candidate
 from treeopt.planner.request import PlanRequest
-from treeopt.records.profile import MeasuredAcceptance, Profile
+from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.profile import Profile
 from treeopt.records.rules import LOSSY_RULES, check_rule
 
 

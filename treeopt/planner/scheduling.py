@@ -21,7 +21,8 @@ from treeopt.errors import InfeasibleError
 from treeopt.planner.condition import condition
 from treeopt.planner.contexts import ContextModels, context_models
 from treeopt.planner.model import Candidate, StepModel, TokenModel, kind_of
-from treeopt.planner.planning import Plan, check_profile, fastest_trees, plan_rules
+from treeopt.planner.plan_record import Plan
+from treeopt.planner.planning import check_profile, fastest_trees, plan_rules
 from treeopt.planner.request import PlanRequest, Where
 from treeopt.planner.rule_choice import planned_acceptances
 from treeopt.planner.rule_trees import RuleTrees

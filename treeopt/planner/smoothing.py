@@ -15,7 +15,7 @@ from treeopt.array_record import ShortRepr
 from treeopt.arrays import Float64
 from treeopt.records.acceptance import NORMAL_95, AcceptanceTable, TextSums
 from treeopt.records.latency import LatencyTable
-from treeopt.records.profile import MeasuredAcceptance
+from treeopt.records.measured_acceptance import MeasuredAcceptance
 
 SIGNIFICANCE = 1e-3
 """What noise explains with less than this probability is taken for real and left alone."""

@@ -1,4 +1,4 @@
-"""What every file of a bench begins with: by which program, when, with which pair and on which machine it was raced."""
+"""The head of every bench file: program, date, pair and machine."""
 
 from dataclasses import dataclass
 
@@ -9,16 +9,16 @@ from treeopt.version import TOOL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchHeading:
-    """What a bench is of; files of older versions name their program alone."""
+    """What a bench measured, when, and with which program."""
 
     tool: str = TOOL
-    """Program and version that raced."""
-    created: str | None = None
+    """Program and version."""
+    created: str
     """Date and time, ISO 8601."""
-    machine: Machine | None = None
-    pair: Pair | None = None
+    machine: Machine
+    pair: Pair
 
     @property
     def identity(self) -> Identity:
-        """The pair and the machine, as far as they are said."""
-        return Identity() if self.pair is None or self.machine is None else Identity.of(self.pair, self.machine)
+        """The pair and the machine."""
+        return Identity.of(self.pair, self.machine)

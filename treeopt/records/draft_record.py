@@ -122,8 +122,8 @@ class DraftRecord(ArrayRecord):
         arrays = Arrays.read(path, read_bytes(path, limit_bytes=MAX_BYTES), limit_bytes=2 * MAX_BYTES)
         if arrays.text("format") != FORMAT:
             raise arrays.error("format", f"expected {FORMAT!r}. Is it another kind of file?")
-        if not 1 <= (version := arrays.integer("version")) <= VERSION:
-            raise arrays.error("version", f"expected 1 to {VERSION}. Got {version}: update treeopt to read later ones.")
+        if (version := arrays.integer("version")) != VERSION:
+            raise arrays.error("version", f"expected {VERSION}. Got {version}: update treeopt to read it.")
         return arrays.build(
             "content",
             cls,

@@ -5,8 +5,10 @@ both side by side has to be told.
 """
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
+from treeopt.errors import Warning
 from treeopt.records.machine import Machine, Pair
 from treeopt.records.profile import IMPORTED, UNKNOWN
 from treeopt.trees.provenance import Provenance
@@ -104,3 +106,23 @@ def _known(text: str) -> str | None:
 
 def _in_words(name: str, value: object) -> str:
     return f"{value} thread{'s' * (value != 1)}" if name == "threads" else str(value)
+
+
+def other_pair_warning(subject: str, planned: str | None, here: str | None, remedy: str) -> Warning:
+    """Return the warning that a prediction is for other models than those that run.
+
+    Args:
+        subject: what was predicted, up to a preposition, such as `tree.json was planned for`.
+        planned: the pair that it was planned for.
+        here: the pair that runs.
+        remedy: how the planned pair is loaded.
+    """
+    this = f"this is {here}" if here != planned else "the models of these names have other weights here"
+    return Warning(f"{subject} {planned}, and {this}: the prediction does not hold.", f"For the planned pair {remedy}.")
+
+
+def other_conditions_warning(subject: str, differences: Sequence[str], effect: str = "times differ") -> Warning:
+    """Return the warning that a prediction is for another machine, dtype or number of threads; `subject` as above."""
+    return Warning(
+        f"{subject} {'; '.join(differences)}: {effect}.", "Give the same options, or profile again on this machine."
+    )

@@ -30,6 +30,10 @@ class Estimate(ShortRepr):
         """Return the columns that it has in tables: `NAME`, `NAME_low` and `NAME_high`."""
         return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
+    def named_fields(self, name: str) -> dict[str, float | list[float]]:
+        """Return what it is in JSON: `NAME` and `NAME_interval`."""
+        return {name: self.value, f"{name}_interval": [self.low, self.high]}
+
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Timing(ArrayRecord):

@@ -12,12 +12,12 @@ from treeopt.array_record import ShortRepr
 from treeopt.errors import InvalidValueError
 from treeopt.files.fields import Fields
 from treeopt.files.record_form import in_file
-from treeopt.records.drafter_setting import LAYERS, TREES, DrafterSetting, SettingValue, checked_setting
 from treeopt.records.latency import Timing
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.root_ranks import RootRanks, read_root_ranks, written_root_ranks
 from treeopt.records.sampling import Sampling
 from treeopt.records.step_latency import first_repeated, parents, read_samples, read_tree, samples
+from treeopt.trees.drafter_setting import LAYERS, TREES, DrafterSetting, SettingValue, checked_setting
 from treeopt.trees.token_tree import TokenTree
 
 RULE = "target"

@@ -17,48 +17,15 @@ from treeopt.records.measured_drafter import MeasuredDrafter, check_drafters
 from treeopt.records.prefill import PrefillLatency
 from treeopt.records.step_latency import (
     LATENCY_PARTS,
-    Disturbance,
     Imported,
-    RuleOverhead,
-    RuleSteps,
     StepLatency,
-    TimedTree,
     check_conditions,
-    check_imported,
-    check_limit,
     first_repeated,
 )
 from treeopt.tabular import Row, Tabular
 
-__all__ = [
-    "ACCEPTANCE",
-    "IMPORTED",
-    "INCLUDED",
-    "LATENCY_PARTS",
-    "UNKNOWN",
-    "Disturbance",
-    "Imported",
-    "Machine",
-    "MeasuredAcceptance",
-    "Pair",
-    "Profile",
-    "RuleOverhead",
-    "RuleSteps",
-    "StepLatency",
-    "TimedTree",
-    "all_imported",
-    "check_conditions",
-    "check_imported",
-    "check_limit",
-    "check_rules",
-    "origins",
-    "origins_text",
-]
-
 FORMAT = "treeopt-profile"
-VERSION = 2
-"""Profiles of engines, of drafters and of acceptance by context have it; others are written as version 1, which older
-programs read."""
+VERSION = 1
 MAX_BYTES = 32_000_000
 IMPORTED, UNKNOWN = "imported", "unknown"
 """Stand for the device, and for texts, of a profile that another program measured and that does not say them."""
@@ -125,25 +92,16 @@ class Profile(ShortRepr, Tabular):
         from treeopt.files.yaml_file import parse_yaml  # here, because yaml is slow to import
 
         fields = Fields(path, parse_yaml(path, read_text(path, limit_bytes=MAX_BYTES), kind="a profile"))
-        version = check_format(fields, FORMAT, VERSION)
-        for name, again in {"engine": "probe", "drafters": "profile"}.items():
-            if version == 1 and name in fields:
-                raise fields.error(name, f"expected in version 2 and later. Got version 1: {again} again.")
-        if version == 1:
+        check_format(fields, FORMAT, VERSION)
+        if "chain_latency" not in fields:
             fields.require("latency")
-        found = read_record(fields, cls)
-        if version == 1 and found.by_context:
-            raise fields.error(
-                "acceptance", "expected context_tokens in version 2 and later. Got version 1: profile again."
-            )
-        return found
+        return read_record(fields, cls)
 
     def save(self, path: Path | str) -> None:
         """Write the profile file whole or not at all; '-' is standard output."""
         from treeopt.files.yaml_file import yaml_text
 
-        version = VERSION if self.engine is not None or self.drafters or self.by_context else 1
-        write_text(path, yaml_text({"format": FORMAT, "version": version, **written_record(self)}))
+        write_text(path, yaml_text({"format": FORMAT, "version": VERSION, **written_record(self)}))
 
     def to_records(self) -> list[Row]:
         """Return a row for every measured time under every condition; `tokens` of an engine's steps are its draft tokens.

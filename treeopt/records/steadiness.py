@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from treeopt.arrays import Float64
+from treeopt.errors import Warning
 from treeopt.records.latency import LatencyTable, Timing
 
 FEWEST_SAMPLES = 6
@@ -73,3 +74,16 @@ def spread(timings: Iterable[Timing]) -> float:
         if len(timing.samples_s) >= FEWEST_SAMPLES
     ]
     return float(np.median(widths)) if widths else 0.0
+
+
+def other_programs_warning(sight: str, device_type: str, otherwise: str) -> Warning:
+    """Return the warning that other programs make measured times too long.
+
+    Args:
+        sight: what they use, in words.
+        device_type: of the model that is timed.
+        otherwise: what to do instead of closing them.
+    """
+    late = device_type != "cpu"
+    effect = "The host may start the device's work too late" if late else "Times measured now are too long"
+    return Warning(f"other programs use {sight}. {effect}.", f"Close them, or {otherwise}.")

@@ -66,8 +66,8 @@ def parse(path: Path | str, data: bytes, make: Make[T]) -> T:
     arrays = Arrays.read(path, data, limit_bytes=2 * MAX_BYTES)
     if arrays.text("format") != FORMAT:
         raise arrays.error("format", f"expected {FORMAT!r}. Is it another kind of file?")
-    if arrays.integer("version") > VERSION:
-        raise arrays.error("version", f"expected at most {VERSION}. Update treeopt to read it.")
+    if (version := arrays.integer("version")) != VERSION:
+        raise arrays.error("version", f"expected {VERSION}. Got {version}: update treeopt to read it.")
     method = arrays.text("method")
     if method not in STATEMENTS:
         raise arrays.error("method", f"expected one of {', '.join(STATEMENTS)}. Got {method!r}.")

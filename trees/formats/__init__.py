@@ -8,7 +8,8 @@ from treeopt.trees.formats import sequoia
 from treeopt.trees.formats.checks import label
 from treeopt.trees.formats.detection import FORMATS, OWN, found_in
 from treeopt.trees.formats.topology import NamedTree, TopologyFormat, WriteOptions, Written
-from treeopt.trees.tree_file import Provenance, TreeFile, parse
+from treeopt.trees.provenance import Provenance
+from treeopt.trees.tree_file import TreeFile, parse
 
 MAX_BYTES = sequoia.MAX_BYTES
 """The largest of all files that are read."""

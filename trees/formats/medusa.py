@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeGuard
 
-from treeopt.errors import FormatError, InfeasibleError, InvalidValueError
+from treeopt.errors import FormatError, InfeasibleError, InvalidValueError, Warning
 from treeopt.trees.formats.checks import label
 from treeopt.trees.formats.paths import paths_of_tree, tree_of_paths
 from treeopt.trees.formats.python_text import MAX_CHARS, assignments
@@ -99,11 +99,15 @@ def _check_fits(tree: TokenTree, options: WriteOptions) -> None:
         )
 
 
-def _warnings(tree: TokenTree) -> tuple[str, ...]:
+def _warnings(tree: TokenTree) -> tuple[Warning, ...]:
     if tree.max_depth <= USUAL_HEADS:
         return ()
-    needs = f"The tree needs a model with {tree.max_depth} heads; with fewer its program fails."
-    return (f"{needs} Check the model, or solve again with --depth {USUAL_HEADS}.",)
+    return (
+        Warning(
+            f"the tree needs a model with {tree.max_depth} heads; with fewer the program that reads it fails.",
+            f"Check the model, or solve again with --depth {USUAL_HEADS}.",
+        ),
+    )
 
 
 FORMAT = TopologyFormat(

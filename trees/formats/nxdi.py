@@ -10,7 +10,7 @@ from treeopt.trees.formats.checks import label, short
 from treeopt.trees.formats.child_lists import child_lists, tree_of_child_lists
 from treeopt.trees.formats.topology import NamedTree, TopologyFormat, WriteOptions, Written
 from treeopt.trees.token_tree import TokenTree
-from treeopt.trees.tree_file import MAX_NODES
+from treeopt.trees.tree_text import MAX_NODES
 
 
 def write(tree: TokenTree, options: WriteOptions, suffix: str) -> Written:

@@ -6,7 +6,7 @@ from pathlib import Path
 from treeopt.errors import FormatError, InfeasibleError
 from treeopt.trees.formats.checks import short
 from treeopt.trees.token_tree import TokenTree
-from treeopt.trees.tree_file import MAX_NODES
+from treeopt.trees.tree_text import MAX_NODES
 
 MAX_RANKS = 1_000_000
 """Most ranks in all paths of a written file together: a chain of n nodes has n²/2."""

@@ -13,9 +13,7 @@ from treeopt.trees.formats.topology import NamedTree, TopologyFormat, WriteOptio
 from treeopt.trees.formats.tree_arrays import MAX_BYTES, arrays_of_tree, tree_of_arrays
 from treeopt.trees.token_tree import TokenTree
 
-METADATA = {"format": "treeopt-tree-arrays", "version": "2"}
-_READ = {"format": ("treeopt-tree-arrays",), "version": ("2", "1")}
-"""What is read; version 1 has no arrays of kernels."""
+METADATA = {"format": "treeopt-tree-arrays", "version": "1"}
 _ADVICE = {"format": "is it a model?", "version": "update treeopt to read it."}
 _UNREADABLE = (safetensors.SafetensorError, ValueError, TypeError, KeyError, RecursionError, MemoryError)
 
@@ -36,11 +34,10 @@ def read(path: Path, data: bytes) -> tuple[NamedTree, ...]:
     except _UNREADABLE as error:
         reason = f"expected a safetensors file ({short(str(error))}). Is it complete?"
         raise FormatError(path, "content", reason) from None
-    for key, known in _READ.items():
-        if metadata.get(key, known[0]) not in known:
-            expected = " or ".join(map(repr, known))
+    for key, expected in METADATA.items():
+        if metadata.get(key, expected) != expected:
             raise FormatError(
-                path, f"metadata.{key}", f"expected {expected}. Got {short(metadata[key])}: {_ADVICE[key]}"
+                path, f"metadata.{key}", f"expected {expected!r}. Got {short(metadata[key])}: {_ADVICE[key]}"
             )
     return (NamedTree(None, tree_of_arrays(arrays)),)
 

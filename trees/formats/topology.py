@@ -1,11 +1,12 @@
 """What a topology format is, and the trees that a file of it holds."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from treeopt.errors import Warning
 from treeopt.trees.drafter_setting import DrafterSetting
+from treeopt.trees.provenance import Provenance
 from treeopt.trees.token_tree import TokenTree
-from treeopt.trees.tree_file import Provenance
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Written:
     """A file's bytes, and what its user must know; every warning ends in an action."""
 
     data: bytes
-    warnings: tuple[str, ...] = field(default=())
+    warnings: tuple[Warning, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

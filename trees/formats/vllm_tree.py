@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from treeopt.errors import FormatError, InfeasibleError, InvalidValueError
+from treeopt.errors import FormatError, InfeasibleError, InvalidValueError, Warning
 from treeopt.trees.formats.checks import short
 from treeopt.trees.formats.paths import paths_of_tree, tree_of_paths
 from treeopt.trees.formats.python_text import MAX_CHARS, literal
@@ -16,9 +16,10 @@ from treeopt.trees.token_tree import TokenTree
 
 COUNT, TREE = "num_speculative_tokens", "speculative_token_tree"
 NEWEST = (0, 20, 2)
-WARNING = (
-    "vLLM 0.21.0 and later refuse speculative_token_tree, and the sampler of those before does not follow branches: it "
-    "accepts along one path only, so branches cost time and win nothing. Export a chain with --to vllm instead."
+WARNING = Warning(
+    "vLLM 0.21.0 and later refuse speculative_token_tree, and earlier samplers accept along one path only, so branches "
+    "cost time and win nothing.",
+    "Export a chain with --to vllm instead.",
 )
 
 

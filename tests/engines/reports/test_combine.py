@@ -14,7 +14,8 @@ from treeopt import planner
 from treeopt.engines.reports import imported_profile, read_acceptance, read_latency, step_latencies, with_imported
 from treeopt.errors import InfeasibleError, InvalidValueError, TreeoptError
 from treeopt.planner import plan
-from treeopt.records.profile import INCLUDED, Imported, Profile
+from treeopt.records.profile import INCLUDED, Profile
+from treeopt.records.step_latency import Imported
 
 DRAFT = "tokens,seconds,batch\n1,0.0005,1\n32,0.0006,1\n1,0.001,4\n32,0.0012,4\n"
 

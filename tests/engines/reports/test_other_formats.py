@@ -26,7 +26,8 @@ from treeopt.engines.reports.acceptance_formats import speculation_profile
 from treeopt.engines.reports.step_counts import MAX_GROUPS, StepCounts, pooled
 from treeopt.errors import FormatError, InfeasibleError, TreeoptError
 from treeopt.records.acceptance import AcceptanceTable
-from treeopt.records.profile import MeasuredAcceptance, Pair
+from treeopt.records.machine import Pair
+from treeopt.records.measured_acceptance import MeasuredAcceptance
 
 
 def written(tmp_path, content):

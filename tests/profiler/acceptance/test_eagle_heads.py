@@ -5,11 +5,12 @@ import pytest
 import torch
 
 from tests.support.eagle_heads import eagle1, make_head, save_head, speculators
+from tests.support.head_acceptance import eagle_counts, head_acceptance
 from tests.support.slow_eagle import SlowEagle
 from treeopt.errors import TreeoptError
-from treeopt.profiler.acceptance.heads import eagle_acceptance, eagle_children, eagle_counts, generated
+from treeopt.profiler.acceptance.heads import eagle_children, generated
 from treeopt.records.sampling import GREEDY, Sampling
-from treeopt.runtime import DraftingDecoder
+from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.eagle import EagleDrafter, load_eagle
 from treeopt.trees import level_widths
 
@@ -70,10 +71,10 @@ class TestChildren:
 class TestTable:
     def test_decoding_yields_the_tokens_that_it_expects(self, target, heads, prompts):
         head, _ = heads("two layers")
-        found = eagle_acceptance(target, head, prompts, sampling=Sampling(1.0), positions=len(prompts) * 40, depths=3)
+        found = head_acceptance(target, head, prompts, sampling=Sampling(1.0), positions=len(prompts) * 40, depth=3)
         tree = level_widths([3, 6, 6])
         drafter = EagleDrafter(head, tree, capacity=128)
-        decoder = DraftingDecoder(target, drafter, temperature=1.0, seed=5)
+        decoder = Decoder(target, drafter, temperature=1.0, seed=5)
         lengths = [len(step) for prompt in prompts for step in decoder.steps(prompt, 40)]
         error = np.std(lengths) / np.sqrt(len(lengths))
         assert abs(np.mean(lengths) - found.table.expected_tokens(tree)) < 4 * error
@@ -82,4 +83,4 @@ class TestTable:
         head, _ = heads("some tokens")
         head.embedding.fill_(torch.nan)
         with pytest.raises(TreeoptError, match="EAGLE head"):
-            eagle_acceptance(target, head, prompts, sampling=GREEDY, positions=60)
+            head_acceptance(target, head, prompts, sampling=GREEDY, positions=60)

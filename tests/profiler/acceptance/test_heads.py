@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.head_acceptance import head_acceptance, head_counts
 from treeopt import bundled as bundle
 from treeopt import solve
-from treeopt.errors import InvalidValueError, TreeoptError
-from treeopt.profiler.acceptance.heads import HeadText, generated, head_counts, medusa_acceptance
+from treeopt.errors import TreeoptError
+from treeopt.profiler.acceptance.heads import HeadText, generated
 from treeopt.records.sampling import GREEDY, Sampling
-from treeopt.runtime import DraftingDecoder, distribution
+from treeopt.runtime import Decoder, distribution
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
 from treeopt.runtime.models.model import States, Wants
 from treeopt.texts.prompts import load_prompts, profile_prompts
@@ -139,7 +140,7 @@ class TestText:
 class TestTable:
     def test_of_a_distribution_that_never_changes_it_is_the_distribution(self, make_markov):
         target = make_markov(np.log(DISTRIBUTION))
-        found = medusa_acceptance(
+        found = head_acceptance(
             target, untrained(target), [[0, 1], [2, 3, 4]], sampling=Sampling(1.0), positions=200, branching=3
         )
         np.testing.assert_allclose(found.table.p, np.tile(DISTRIBUTION[:3], (3, 1)), rtol=1e-6)
@@ -150,8 +151,8 @@ class TestTable:
     def test_decoding_yields_the_tokens_that_it_expects(self, make_markov):
         target, tree = make_markov(np.log(DISTRIBUTION), max_positions=2000), level_widths([3, 4, 2])
         heads = untrained(target)
-        found = medusa_acceptance(target, heads, [[0, 1], [2, 3]], sampling=Sampling(1.0), positions=400)
-        decoder = DraftingDecoder(target, MedusaDrafter(heads, tree), temperature=1.0, seed=5)
+        found = head_acceptance(target, heads, [[0, 1], [2, 3]], sampling=Sampling(1.0), positions=400)
+        decoder = Decoder(target, MedusaDrafter(heads, tree), temperature=1.0, seed=5)
         lengths = [len(step) for step in decoder.steps([0, 1], 1500)]
         error = np.std(lengths) / np.sqrt(len(lengths))
         assert abs(np.mean(lengths) - found.table.expected_tokens(tree)) < 4 * error
@@ -159,7 +160,7 @@ class TestTable:
 
     def test_the_same_call_gives_the_same_table(self, target, prompts):
         first, second = (
-            medusa_acceptance(target, random_heads(target), prompts, sampling=Sampling(0.9), positions=120)
+            head_acceptance(target, random_heads(target), prompts, sampling=Sampling(0.9), positions=120)
             for _ in range(2)
         )
         assert first.table.p.tolist() == second.table.p.tolist()
@@ -178,13 +179,13 @@ class TestBundled:
     @pytest.mark.slow
     def test_decoding_yields_the_tokens_that_the_table_expects(self, bundled):
         positions = 110
-        found = medusa_acceptance(
+        found = head_acceptance(
             bundled.target, bundled.heads, bundled.prompts, sampling=GREEDY, positions=12 * positions
         )
         assert found.table.p.shape == (5, 16)
         assert np.all(np.diff(found.table.p[:, 0]) < 0)  # every head is worse than the one before
         for tree in (chain(2), solve(found.table, max_nodes=16, max_depth=5).tree(nodes=16, depth=5)):
-            decoder = DraftingDecoder(bundled.target, MedusaDrafter(bundled.heads, tree), temperature=0.0)
+            decoder = Decoder(bundled.target, MedusaDrafter(bundled.heads, tree), temperature=0.0)
             steps = [list(decoder.steps(prompt, positions)) for prompt in bundled.prompts]
             tokens = np.array([sum(map(len, text)) for text in steps])
             counts = np.array([len(text) for text in steps])
@@ -201,19 +202,6 @@ class TestBundled:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(
-        ("prompts", "positions", "reason"),
-        [
-            ([[1, 2]], 10, r"prompts: expected at least two, none empty. Got 1"),
-            ([[1, 2], []], 10, r"prompts: expected at least two, none empty. Got 2"),
-            ([[1, 2], [3]], 0, r"positions: expected 1 to 252.*Got 0"),
-            ([[1, 2], [3]], 253, r"positions: expected 1 to 252, since 2 prompts are continued.*128 tokens. Got 253"),
-        ],
-    )
-    def test_what_cannot_be_measured(self, target, prompts, positions, reason):
-        with pytest.raises(InvalidValueError, match=reason):
-            medusa_acceptance(target, untrained(target), prompts, sampling=GREEDY, positions=positions)
-
     def test_too_little_text(self, target, prompts):
         with pytest.raises(TreeoptError, match="20 positions in all"):
-            medusa_acceptance(target, untrained(target), prompts, sampling=GREEDY, positions=6)
+            head_acceptance(target, untrained(target), prompts, sampling=GREEDY, positions=6)

@@ -16,9 +16,9 @@ from treeopt.profiler.acceptance.contexts import AroundContext, LongTexts
 from treeopt.profiler.drafters import decodes, measuring
 from treeopt.profiler.drafters.acceptance import counted_acceptance, counter
 from treeopt.profiler.drafters.measuring import kept_settings
-from treeopt.records.drafter_setting import drafter_setting
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import GREEDY, Sampling
+from treeopt.trees.drafter_setting import drafter_setting
 
 __all__ = ["few_texts"]
 CONTEXTS = (20, 40, 60)

@@ -5,14 +5,14 @@ import pytest
 import torch
 
 from tests.support.eagle_heads import eagle1, make_head, save_head, speculators
-from treeopt.profiler.acceptance.heads import generated, head_counts
+from tests.support.head_acceptance import loaded
+from treeopt.profiler.acceptance.heads import generated
 from treeopt.profiler.drafters.acceptance import CountedRoots, counted_acceptance, counter
 from treeopt.profiler.journal import Journal
 from treeopt.records.root_ranks import RootRanks
 from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.eagle import load_eagle
-from treeopt.runtime.drafters.loaded import LoadedDrafter
 from treeopt.runtime.drafters.medusa import MedusaHeads
 from treeopt.trees import TokenTree, chain, level_widths
 
@@ -37,18 +37,7 @@ def drafters(target, tmp_path_factory):
         "eagle, few tokens": eagle(speculators, boundaries=(0, 1), ids=list(range(3, 15))),
         "eagle 1": eagle(eagle1, boundaries=(), eagle1=True),
     }
-    return {
-        name: LoadedDrafter(
-            name=name.partition(" ")[0].rstrip(","),
-            source=None,
-            digest=None,
-            target=target,
-            draft=target,
-            heads=each,
-            capacity=128,
-        )
-        for name, each in heads.items()
-    }
+    return {name: loaded(target, each) for name, each in heads.items()}
 
 
 def counted(drafter, prompt, sampling=GREEDY, branching=23):
@@ -115,12 +104,6 @@ def test_sampling_counts_the_probability_of_every_child(drafters, target):
     hits = np.bincount(found.ranks[:, 0], minlength=23)
     assert np.corrcoef(hits, found.counts.accepted[0])[0, 1] > 0.5
     assert len(text.tokens) == LENGTH
-
-
-def test_medusa_is_counted_as_before(drafters, target):
-    drafter, prompt = drafters["medusa"], [1, 2, 3, 4, 9]
-    text = generated(target, prompt, LENGTH, GREEDY, torch.Generator().manual_seed(0))
-    assert counted(drafter, prompt, branching=4).counts.numbers == head_counts(drafter.heads, text, 4).numbers
 
 
 def test_a_row_of_the_journal_gives_the_text_again(drafters, tmp_path):

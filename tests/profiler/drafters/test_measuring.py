@@ -10,10 +10,10 @@ from treeopt.planner.request import PlanRequest
 from treeopt.profiler import Journal, Measurement, Settings
 from treeopt.profiler.drafters import measuring
 from treeopt.profiler.drafters.measuring import probe_trees
-from treeopt.records.drafter_setting import SETTINGS as NUMBERS
 from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.trees import chain
+from treeopt.trees.drafter_setting import SETTINGS as NUMBERS
 
 SETTINGS = Settings(context_tokens=(20,), max_tokens=8, rounds=2, positions=60, depth=3, branching=3)
 NAMES = ("medusa", "redrafter", "eagle", "eagle2", "specexec", "lookahead", "prompt-lookup")

@@ -12,8 +12,8 @@ from treeopt.profiler.latency.busy import Load
 from treeopt.profiler.latency.grid import LatencyGrid
 from treeopt.profiler.latency.passes import PROBE_TREES
 from treeopt.profiler.latency.watch import OTHERS, Sample, Watch, Watched, samples_of
-from treeopt.records.profile import Disturbance
 from treeopt.records.steadiness import FEWEST_SAMPLES
+from treeopt.records.step_latency import Disturbance
 from treeopt.report.times_warnings import warnings
 
 CONTEXTS = (30,)
@@ -109,7 +109,7 @@ class TestForEver:
         _, latency, _ = measured(make_model, range(CALLS // 4, 10**9))
         assert not exact(latency)
         assert latency.disturbance.samples > 0.5
-        assert "profile again without --resume" in str(warnings([latency])[0])
+        assert "and profile again" in str(warnings([latency])[0])
 
 
 class TestEffort:

@@ -15,8 +15,8 @@ from tests.support.invented_texts import Text, dirichlet
 from tests.support.table_model import INF, NAN, NOT_FINITE, Table, counted
 from treeopt.errors import InvalidValueError, TreeoptError, TreeoptWarning
 from treeopt.records.rules import LOSSY_RULES, RULES
-from treeopt.runtime import Decoder, DraftingDecoder, DynamicDecoder, Sampling, Transformer, Verifier, draw, verify
-from treeopt.runtime.drafters.best_first import SpecExecDrafter, SpecExecSetting
+from treeopt.runtime import Decoder, DynamicDrafter, Sampling, Transformer, Verifier, draw, verify
+from treeopt.runtime.drafters.best_first import SpecExecDrafter
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads
 from treeopt.runtime.drafters.redrafter import Affine, RedrafterDrafter, RedrafterHead
 from treeopt.runtime.models.finite import usable_nodes
@@ -26,6 +26,7 @@ from treeopt.runtime.models.model import Output
 from treeopt.runtime.rules import RULES as RUNTIME_RULES
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
+from treeopt.trees.specexec import SpecExecSetting
 
 SAMPLED_DRAFTS = ["sequoia", "specinfer", "traversal"]
 SIZE = 3
@@ -60,12 +61,13 @@ def one_warning(name="broken draft"):
 
 
 def dynamic(target, draft, **sampling):
-    return DynamicDecoder(target, draft, DynamicTree(top_k=1, depth=2, nodes=3), **sampling)
+    drafter = DynamicDrafter(draft, DynamicTree(top_k=1, depth=2, nodes=3), capacity=128)
+    return Decoder(target, drafter, **sampling)
 
 
 def specexec(target, draft, **sampling):
     setting = SpecExecSetting(budget=3, branching=1, batch=1, max_passes=2)
-    return DraftingDecoder(target, SpecExecDrafter(draft, setting, capacity=128), **sampling)
+    return Decoder(target, SpecExecDrafter(draft, setting, capacity=128), **sampling)
 
 
 def static(rule, tree=CHAIN):
@@ -285,14 +287,14 @@ class TestHeads:
     @pytest.mark.parametrize("by", [NAN, INF])
     def test_a_draft_ends_where_a_head_is_not_finite(self, target, make, kind, most, by, greedy_text):
         with one_warning(f"{kind} of {target.name}"):
-            steps = list(DraftingDecoder(target, make(target, by=by), temperature=0.0).steps(PROMPT, 20))
+            steps = list(Decoder(target, make(target, by=by), temperature=0.0).steps(PROMPT, 20))
         assert [token for step in steps for token in step] == greedy_text(target, PROMPT, 20)
         assert max(map(len, steps)) == most
 
     @pytest.mark.parametrize("make", [medusa, redrafter])
     @pytest.mark.parametrize("temperature", [0.0, 1.0])
     def test_other_heads_draft_as_ever(self, target, make, temperature):
-        decoder = DraftingDecoder(target, make(target), temperature=temperature)
+        decoder = Decoder(target, make(target), temperature=temperature)
         decoder.start(PROMPT)
         assert decoder.draft().tree.nodes > 1
         decoder.step()
@@ -300,7 +302,7 @@ class TestHeads:
     def test_as_many_beams_as_tokens(self, target):
         with one_warning(f"ReDrafter head of {target.name}"):
             drafter = redrafter(target, by=NAN, width=target.config.vocabulary)
-            list(DraftingDecoder(target, drafter, temperature=1.0).generate(PROMPT, 3))
+            list(Decoder(target, drafter, temperature=1.0).generate(PROMPT, 3))
 
 
 class TestTarget:

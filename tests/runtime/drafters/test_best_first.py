@@ -12,10 +12,11 @@ from tests.support.slow import slow
 from tests.support.slow_beam_expansion import children_of, own, paths_of
 from tests.support.slow_best_first import best_paths, enumerated, slow_tree
 from treeopt.errors import InvalidValueError
-from treeopt.runtime import DraftingDecoder, Sampling, load_model
-from treeopt.runtime.drafters.best_first import SpecExecDrafter, SpecExecSetting
+from treeopt.runtime import Decoder, Sampling, load_model
+from treeopt.runtime.drafters.best_first import SpecExecDrafter
 from treeopt.runtime.drafters.best_first_expansion import BestFirstExpansion
 from treeopt.runtime.models.kv_cache import KVCache
+from treeopt.trees.specexec import SpecExecSetting
 
 EVEN = Sampling(1.0)
 
@@ -226,7 +227,7 @@ class TestDrafting:
             draft, "forward", lambda tokens, *a, **k: fed.append(len(tokens)) or forward(tokens, *a, **k)
         )
         setting = specexec(32, 4, 5, max_passes=6)
-        decoder = DraftingDecoder(target, SpecExecDrafter(draft, setting, capacity=128), temperature=0.8)
+        decoder = Decoder(target, SpecExecDrafter(draft, setting, capacity=128), temperature=0.8)
         decoder.start(PROMPT)
         for _ in range(8):
             fed.clear()
@@ -241,7 +242,7 @@ class TestTemperatureZero:
     @pytest.mark.parametrize("drafts_like_target", [False, True])
     def test_the_text_is_that_of_plain_decoding(self, target, draft, setting, drafts_like_target, greedy_text):
         drafter = SpecExecDrafter(target if drafts_like_target else draft, setting, capacity=128)
-        decoder = DraftingDecoder(target, drafter, temperature=0.0)
+        decoder = Decoder(target, drafter, temperature=0.0)
         for prompt in (PROMPT, [1], PROMPT[:3] * 4):
             steps = list(decoder.steps(prompt, 30))
             assert joined(steps) == greedy_text(target, prompt, 30)
@@ -258,9 +259,7 @@ class TestTemperatureZero:
     )
     def test_the_bundled_pair(self, bundled_pair, bundled_texts, setting, texts, new_tokens):
         target, draft = bundled_pair.target, bundled_pair.draft
-        decoder = DraftingDecoder(
-            target, SpecExecDrafter(draft, setting, capacity=1024), temperature=0.0, max_text_tokens=1024
-        )
+        decoder = Decoder(target, SpecExecDrafter(draft, setting, capacity=1024), temperature=0.0, max_text_tokens=1024)
         for prompt, text in bundled_texts[:texts]:
             steps = list(decoder.steps(prompt, new_tokens))
             assert joined(steps) == text[:new_tokens]

@@ -9,8 +9,7 @@ import pytest
 
 from tests.support.decoded import joined
 from treeopt.errors import InvalidValueError
-from treeopt.runtime import DraftingDecoder
-from treeopt.runtime.drafters.ngram_pool import NgramPool
+from treeopt.runtime import Decoder
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "drafters" / "README.md").read_text("utf-8")
@@ -32,7 +31,7 @@ def repeat_drafter(drafter_file):
 
 
 def test_so_it_is_with_the_bundled_target(bundled_pair, bundled_texts, repeat_drafter):
-    decoder = DraftingDecoder(bundled_pair.target, repeat_drafter(4), temperature=0.0)
+    decoder = Decoder(bundled_pair.target, repeat_drafter(4), temperature=0.0)
     steps = [list(decoder.steps(prompt, 50)) for prompt, _ in bundled_texts[:2]]
     assert [joined(each) for each in steps] == [text[:50] for _, text in bundled_texts[:2]]
     assert sum(map(len, steps)) < 100
@@ -49,7 +48,6 @@ def test_the_lines_that_decode_a_tree_file_run(bundled_pair, bundled_texts):
     exec(PLANNED, names)  # noqa: S102 - from this checkout's own page
     prompt, text = bundled_texts[0]
     assert list(names["decoder"].generate(prompt, 20)) == text[:20]
-    assert names["drafter"].max_tokens == 9
 
 
 def test_it_refuses_what_it_cannot_do(repeat_drafter):
@@ -66,7 +64,3 @@ def test_what_the_pages_name_is_there(page):
         assert (DOCS.parent / file).is_file()
     for link in re.findall(r"\]\(([\w./-]+\.md)", text):
         assert (page.parent / link).is_file()
-
-
-def test_the_pool_is_as_large_as_the_page_says():
-    assert round(NgramPool(4, 8192, 8).most_bytes / 1e6) == 15

@@ -7,11 +7,11 @@ import pytest
 from tests.support.eagle_heads import make_head, save_head, speculators
 from treeopt import bundled as bundle
 from treeopt.errors import InfeasibleError, InvalidValueError, TreeoptError
-from treeopt.records.drafter_setting import drafter_setting
 from treeopt.runtime import load_model
 from treeopt.runtime.drafters.loaded import heads_digest, load_drafter
 from treeopt.runtime.models.folder import ModelFolder
 from treeopt.trees import chain, level_widths
+from treeopt.trees.drafter_setting import drafter_setting
 
 TREE = level_widths([2, 2])
 SETTINGS = (

@@ -13,7 +13,7 @@ from tests.support.decoded import PROMPT, TREES, decoded_step, joined
 from tests.support.toy_distribution import ToyDistribution
 from treeopt import bundled as bundle
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
-from treeopt.runtime import Decoder, DraftingDecoder, load_model
+from treeopt.runtime import Decoder, load_model
 from treeopt.runtime.drafters.medusa import MedusaDrafter, MedusaHeads, load_medusa
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 from treeopt.trees.formats import read_tree
@@ -69,7 +69,7 @@ def slow_paths(token, text, tree):
 
 def proposals_agree(exact, tree, temperature, steps=6):
     """Tell for each of so many steps whether the proposal is that of the slow reference."""
-    decoder = DraftingDecoder(exact.target, MedusaDrafter(exact.heads, tree), temperature=temperature, seed=3)
+    decoder = Decoder(exact.target, MedusaDrafter(exact.heads, tree), temperature=temperature, seed=3)
     text, found = list(PROMPT), []
     decoder.start(text)
     for _ in range(steps):
@@ -109,12 +109,12 @@ class TestProposals:
         calls, logits = [], MedusaHeads.logits
         monkeypatch.setattr(MedusaHeads, "logits", lambda *a: calls.append(a[1].shape) or logits(*a))
         drafter = MedusaDrafter(exact.heads, k_ary(2, 3))
-        decoder = DraftingDecoder(exact.target, drafter, temperature=0.0)
+        decoder = Decoder(exact.target, drafter, temperature=0.0)
         steps = sum(1 for _ in decoder.steps(PROMPT, 20))
         assert calls == [(1, 32)] * steps
 
     def test_a_text_of_one_token_begins_with_its_root_alone(self, exact):
-        decoder = DraftingDecoder(exact.target, MedusaDrafter(exact.heads, k_ary(2, 3)), temperature=0.0)
+        decoder = Decoder(exact.target, MedusaDrafter(exact.heads, k_ary(2, 3)), temperature=0.0)
         decoder.start([4])
         assert decoder.draft().tokens.tolist() == [4]
         assert len(decoder.step().tokens) == 1
@@ -131,7 +131,7 @@ def bundled(bundled_pair, bundled_texts):
 
 class TestBundled:
     def steps(self, bundled, tree):
-        decoder = DraftingDecoder(bundled.target, MedusaDrafter(bundled.heads, tree), temperature=0.0)
+        decoder = Decoder(bundled.target, MedusaDrafter(bundled.heads, tree), temperature=0.0)
         steps = [list(decoder.steps(prompt, 60)) for prompt in bundled.prompts]
         assert [joined(each) for each in steps] == bundled.texts
         return sum(map(len, steps))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.support.decoded import PROMPT, accepted, begun, joined, proposed
 from treeopt.errors import InvalidValueError
-from treeopt.runtime import DraftingDecoder
+from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.prompt_lookup import PROMPT_LOOKUP_SETTINGS, PromptLookupDrafter, PromptLookupSetting
 from treeopt.trees import chain
 
@@ -96,14 +96,14 @@ class TestTemperatureZero:
     @pytest.mark.parametrize("setting", PROMPT_LOOKUP_SETTINGS, ids=str)
     def test_the_text_is_that_of_plain_decoding(self, target, setting, greedy_text):
         drafter = PromptLookupDrafter(setting.ngram, setting.length)
-        decoder = DraftingDecoder(target, drafter, temperature=0.0)
+        decoder = Decoder(target, drafter, temperature=0.0)
         for prompt in (PROMPT, [1], REPEATS):
             steps = list(decoder.steps(prompt, 30))
             assert joined(steps) == greedy_text(target, prompt, 30)
             assert all(1 <= len(step) <= setting.length + 1 for step in steps)
 
     def test_the_bundled_target(self, bundled_pair, bundled_texts):
-        decoder = DraftingDecoder(bundled_pair.target, PromptLookupDrafter(4, 4), temperature=0.0)
+        decoder = Decoder(bundled_pair.target, PromptLookupDrafter(4, 4), temperature=0.0)
         steps = [list(decoder.steps(prompt, 50)) for prompt, _ in bundled_texts]
         assert [joined(each) for each in steps] == [text[:50] for _, text in bundled_texts]
         assert sum(map(len, steps)) < 150 / 1.5

@@ -12,7 +12,7 @@ from tests.support.slow_beam_expansion import paths_of
 from tests.support.slow_redrafter import SlowHead, beginnings, slow_beams
 from treeopt import bundled as bundle
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
-from treeopt.runtime import DraftingDecoder, Sampling, load_model
+from treeopt.runtime import Decoder, Sampling, load_model
 from treeopt.runtime.drafters.redrafter import REDRAFTER_SETTINGS, RedrafterDrafter, load_redrafter
 from treeopt.runtime.models.model import Wants
 
@@ -129,11 +129,11 @@ class TestDrafting:
             accepted(drafter, path, committed, last=read)
 
     def test_a_child_of_every_token_is_always_accepted(self, head, target):
-        decoder = DraftingDecoder(target, RedrafterDrafter(head, 23, 1), temperature=1.5, seed=2)
+        decoder = Decoder(target, RedrafterDrafter(head, 23, 1), temperature=1.5, seed=2)
         assert [len(step) for step in decoder.steps(PROMPT, 20)] == [2] * 10
 
     def test_a_text_of_one_token_starts_without_proposals(self, head, target):
-        decoder = DraftingDecoder(target, RedrafterDrafter(head, 3, 3), temperature=0.0)
+        decoder = Decoder(target, RedrafterDrafter(head, 3, 3), temperature=0.0)
         for prompt in (PROMPT, [1]):
             decoder.start(prompt)
         proposal = decoder.draft()
@@ -150,7 +150,7 @@ class TestDrafting:
 class TestTemperatureZero:
     @all_sizes
     def test_the_text_is_that_of_plain_decoding(self, target, head, width, length, greedy_text):
-        decoder = DraftingDecoder(target, RedrafterDrafter(head, width, length), temperature=0.0)
+        decoder = Decoder(target, RedrafterDrafter(head, width, length), temperature=0.0)
         for prompt in (PROMPT, [1], PROMPT[:3] * 4):
             steps = list(decoder.steps(prompt, 30))
             assert joined(steps) == greedy_text(target, prompt, 30)
@@ -161,7 +161,7 @@ class TestTemperatureZero:
     def test_the_bundled_head(self, bundled, width, length, least):
         target, prompts, texts = bundled
         drafter = RedrafterDrafter(load_redrafter(bundle.REDRAFTER, target), width, length)
-        decoder = DraftingDecoder(target, drafter, temperature=0.0)
+        decoder = Decoder(target, drafter, temperature=0.0)
         steps = [list(decoder.steps(prompt, 60)) for prompt in prompts]
         assert [joined(each) for each in steps] == texts
         assert sum(map(len, texts)) / sum(map(len, steps)) > least
@@ -175,7 +175,7 @@ class TestTemperatureZero:
         target, prompts, texts = bundled
         head, counts = load_redrafter(bundle.REDRAFTER, target), []
         for kind in (RedrafterDrafter, Stale):
-            decoder = DraftingDecoder(target, kind(head, 4, 4), temperature=0.0)
+            decoder = Decoder(target, kind(head, 4, 4), temperature=0.0)
             steps = [list(decoder.steps(prompt, 60)) for prompt in prompts]
             assert [joined(each) for each in steps] == texts
             counts.append(sum(map(len, steps)))

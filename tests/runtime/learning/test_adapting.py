@@ -8,6 +8,7 @@ import pytest
 from tests.runtime.learning.toy import FAST, late
 from tests.support.decoded import PROMPT
 from tests.support.invented_machines import DEPTH, NODES, profile_of, seconds
+from tests.support.perturbed import perturbed_model
 from tests.support.toy_distribution import FEW, LENGTH, SAMPLINGS, ToyDistribution
 from treeopt.adaptation import Recalibration, looks
 from treeopt.adaptation.comparison import Comparison
@@ -16,7 +17,6 @@ from treeopt.runtime import Decoder, load_model
 from treeopt.runtime.decoding.observer import StepSeconds, observers
 from treeopt.runtime.learning.learner import Learner
 from treeopt.runtime.models.checkpoint import named_tensors
-from treeopt.runtime.models.spoilt import spoilt_model
 from treeopt.runtime.models.trainable import copied
 from treeopt.trees import level_widths
 
@@ -75,7 +75,7 @@ def restless(monkeypatch):
 
 
 def test_greedy_texts_are_plain_decodings(target, target_folder, restless):
-    own = spoilt_model(target_folder, 0.5, device=target.device)
+    own = perturbed_model(target_folder, 0.5, device=target.device)
     learner, observer = both(own, restless)
     decoder = Decoder(target, own, TREE, temperature=0.0, on_step=observer)
     plain = Decoder(target, None, None, temperature=0.0)
@@ -107,7 +107,7 @@ def p_value(toy, toy_folder, logits_after, chi_squared, restless):
     """Return the function that decodes texts while weights and trees change, and tells how probable their beginnings are."""
 
     def p_value(kind=Decoder):
-        own = spoilt_model(toy_folder, 1.0)
+        own = perturbed_model(toy_folder, 1.0)
         before = named_tensors(copied(own))
         learner, observer = both(own, restless)
         numbers = {"temperature": SAMPLING.temperature, "top_p": SAMPLING.top_p, "top_k": SAMPLING.top_k}
@@ -132,7 +132,7 @@ def test_texts_follow_the_target_while_weights_and_trees_change(p_value):
 
 def test_a_draft_verified_against_newer_weights_is_found(p_value, toy_folder, logits_after):
     """Negative control: between sampling and verification the weights change, and the newer distribution is looked up."""
-    assert p_value(late(spoilt_model(toy_folder, 4.0, seed=1), logits_after, SAMPLING)) < 1e-6
+    assert p_value(late(perturbed_model(toy_folder, 4.0, seed=1), logits_after, SAMPLING)) < 1e-6
 
 
 @pytest.mark.slow
@@ -142,7 +142,7 @@ def test_what_learning_brought_leads_to_a_larger_tree(target, target_folder):
     first = plan(profile, NODES).choice.tree
     found = {}
     for learns in (False, True):
-        own = spoilt_model(target_folder, 0.2, device=target.device)
+        own = perturbed_model(target_folder, 0.2, device=target.device)
         adapting = Recalibration(profile, now_s=lambda: 0.0)
         _, together = both(own, adapting)
         decoder = Decoder(target, own, first, temperature=0.0, on_step=together if learns else Timed(adapting))

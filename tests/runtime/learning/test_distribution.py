@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from tests.runtime.learning.toy import FAST, late
+from tests.support.perturbed import perturbed_model
 from tests.support.toy_distribution import FEW, LENGTH, SAMPLINGS, ToyDistribution
 from treeopt.runtime import Decoder, load_model
 from treeopt.runtime.learning.learner import Learner
 from treeopt.runtime.models.checkpoint import named_tensors
-from treeopt.runtime.models.spoilt import spoilt_model
 from treeopt.runtime.models.trainable import copied
 from treeopt.trees import level_widths
 
@@ -36,7 +36,7 @@ def p_value(toy, toy_folder, logits_after, chi_squared):
     """Return the function that decodes texts, the draft learning in all of them, and tells how probable their beginnings are."""
 
     def p_value(kind=Decoder, rate=FAST.rate):
-        own = spoilt_model(toy_folder, 1.0)
+        own = perturbed_model(toy_folder, 1.0)
         learner = Learner(own, replace(FAST, rate=rate))
         before = named_tensors(copied(own))
         numbers = {"temperature": SAMPLING.temperature, "top_p": SAMPLING.top_p, "top_k": SAMPLING.top_k}
@@ -58,6 +58,6 @@ def test_texts_follow_the_target_while_weights_change(p_value, rate):
 
 def test_a_draft_verified_against_newer_weights_is_found(p_value, toy_folder, logits_after):
     """Negative control: between sampling and verification the weights change, and the newer distribution is looked up."""
-    newer = spoilt_model(toy_folder, 4.0, seed=1)
+    newer = perturbed_model(toy_folder, 4.0, seed=1)
 
     assert p_value(late(newer, logits_after, SAMPLING))[0] < 1e-6

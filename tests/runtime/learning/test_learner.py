@@ -10,12 +10,12 @@ from torch.nn.functional import log_softmax
 
 from tests.runtime.learning.toy import FAST, learning_decoder
 from tests.support.decoded import PROMPT, joined
+from tests.support.perturbed import perturbed_model
 from treeopt.errors import InfeasibleError, InvalidValueError, TreeoptWarning
 from treeopt.runtime import Decoder, load_model
 from treeopt.runtime.learning.learner import Learner, LearningSettings, built_in
 from treeopt.runtime.learning.lessons import Lessons
 from treeopt.runtime.models.checkpoint import named_tensors
-from treeopt.runtime.models.spoilt import spoilt_model
 from treeopt.runtime.models.vocabulary import trimmed
 from treeopt.trees import chain, level_widths
 
@@ -68,8 +68,8 @@ def test_two_updates_are_those_of_transformers_model_and_torch(make_checkpoint, 
         assert not torch.allclose(found, before[tensor_name], rtol=1e-3, atol=1e-3)
 
 
-def test_a_spoilt_draft_is_accepted_more_often_and_the_greedy_text_is_the_same(target, target_folder):
-    draft, prompts = spoilt_model(target_folder, 0.5, device=target.device), [PROMPT] * 12
+def test_a_perturbed_draft_is_accepted_more_often_and_the_greedy_text_is_the_same(target, target_folder):
+    draft, prompts = perturbed_model(target_folder, 0.5, device=target.device), [PROMPT] * 12
     fixed = [list(Decoder(target, draft, chain(3), temperature=0.0).steps(prompt, 60)) for prompt in prompts]
     found, learner = decoded(target, draft, chain(3), prompts, temperature=0.0)
     assert [*map(joined, found)] == [*map(joined, fixed)]
@@ -78,7 +78,7 @@ def test_a_spoilt_draft_is_accepted_more_often_and_the_greedy_text_is_the_same(t
 
 
 def test_only_the_draft_of_this_decoder_changes(target, target_folder):
-    draft = spoilt_model(target_folder, 0.5, device=target.device)
+    draft = perturbed_model(target_folder, 0.5, device=target.device)
     before, target_before = weights(draft), weights(target)
     _, learner = decoded(target, draft, chain(3), temperature=0.0)
     for name, tensor in named_tensors(draft).items():
@@ -89,7 +89,7 @@ def test_only_the_draft_of_this_decoder_changes(target, target_folder):
 
 
 def test_the_same_seed_learns_the_same(target, target_folder):
-    draft = spoilt_model(target_folder, 0.5, device=target.device)
+    draft = perturbed_model(target_folder, 0.5, device=target.device)
     options = {"temperature": 0.9, "seed": 3}
     first, again = (decoded(target, draft, level_widths([2, 2]), **options) for _ in range(2))
     assert first[0] == again[0]
@@ -99,7 +99,7 @@ def test_the_same_seed_learns_the_same(target, target_folder):
 
 
 def test_a_gradient_that_is_not_finite_is_dropped_and_told(target, target_folder):
-    own = spoilt_model(target_folder, 0.5, device=target.device)
+    own = perturbed_model(target_folder, 0.5, device=target.device)
     learner, excerpts, before = Learner(own, FAST), kept_lessons(target, own), weights(own)
     broken = replace(excerpts[0], logits=[torch.full_like(each, math.nan) for each in excerpts[0].logits])
     with pytest.warns(TreeoptWarning, match=r"was dropped.*lower --learning-rate"):
@@ -116,7 +116,7 @@ def test_a_gradient_that_is_not_finite_is_dropped_and_told(target, target_folder
 
 def test_its_share_of_the_time_is_bounded_and_told(target, target_folder, monkeypatch):
     """By a clock on which a step takes 1 s, and an update 3 s."""
-    own, seconds = spoilt_model(target_folder, 0.5, device=target.device), [0.0]
+    own, seconds = perturbed_model(target_folder, 0.5, device=target.device), [0.0]
     learner = Learner(own, replace(FAST, positions=1, most_share=0.25), now_s=lambda: seconds[0])
     update = learner._update
 
@@ -141,7 +141,7 @@ def test_its_share_of_the_time_is_bounded_and_told(target, target_folder, monkey
 
 
 def test_texts_in_a_batch_teach_too(target, target_folder):
-    draft = spoilt_model(target_folder, 0.5, device=target.device)
+    draft = perturbed_model(target_folder, 0.5, device=target.device)
     decoder, learner = learning_decoder(target, draft, chain(3), temperature=0.0)
     plain = Decoder(target, None, temperature=0.0)
     texts = {number: [] for number in range(5)}

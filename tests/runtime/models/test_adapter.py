@@ -8,6 +8,7 @@ import torch
 
 transformers = pytest.importorskip("transformers", reason="needs the hf extra")
 
+from tests.support.caches import keep_in_all
 from tests.support.hf_models import ARCHITECTURES, GROUPED, VOCABULARY, random_model
 from treeopt import bundled
 from treeopt.errors import InvalidValueError, TreeoptError
@@ -68,7 +69,7 @@ def test_a_text_token_by_token(model):
     found = []
     for place in range(9, 24):
         found.append(model.forward(text[place : place + 1], torch.tensor([place]), cache, None).logits[0])
-        cache.keep_in_all([0])
+        keep_in_all(cache, [0])
     torch.testing.assert_close(torch.stack(found), plain(model, text)[9:], rtol=1e-3, atol=1e-3)
 
 
@@ -78,7 +79,7 @@ def test_each_path_of_a_tree_is_a_text_of_its_own_before_and_after_a_path_is_kep
     model.prefill(text, cache)
     assert_paths(model, feed(model, cache, tokens), text, tokens)
     path = TREE.leaf_paths[-1][TREE.leaf_paths[-1] >= 0].tolist()
-    cache.keep_in_all(path)
+    keep_in_all(cache, path)
     text = torch.cat([text, tokens[path]])
     assert cache.length == len(text)
     assert_paths(model, feed(model, cache, tokens.flip(0)), text, tokens.flip(0))
@@ -164,7 +165,7 @@ def test_an_empty_text_and_a_cleared_cache(folders):
     for _ in range(2):
         model.prefill(random_tokens(0), cache)
         assert_paths(model, feed(model, cache, tokens), random_tokens(0), tokens)
-        cache.keep_in_all([0, 1])
+        keep_in_all(cache, [0, 1])
         cache.clear()
 
 

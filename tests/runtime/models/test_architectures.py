@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.caches import keep_in_all
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.runtime import load_model
 from treeopt.runtime.models.config import load_config, parse_config, why_not_built_in
@@ -180,7 +181,7 @@ def test_a_tree_and_what_is_kept_of_it(loaded):
         path = padded[padded >= 0].tolist()
         assert_close(logits[path], logits_of([*text, *(tokens[node] for node in path)])[len(text) :])
     last = next(path for path in TREE.leaf_paths.tolist() if path != sorted(range(len(path))) and min(path) >= 0)
-    cache.keep_in_all(last)
+    keep_in_all(cache, last)
     text += [tokens[node] for node in last] + [5]
     assert_close(feed_one(model, cache, [5])[0], logits_of(text)[-1])
 
@@ -193,13 +194,13 @@ def test_a_batch_is_its_texts_one_by_one(loaded):
     logits = feed_tree(model, cache, trees.tolist())
     assert last.shape == (3, 1, model.config.hidden)
     assert logits.shape == (3, TREE.nodes, VOCABULARY)
-    cache.keep_in_all([0, 2, 5])
+    keep_in_all(cache, [0, 2, 5])
     after = feed_one(model, cache, [[3], [4], [5]])
     for row in range(3):
         alone = model.new_cache(17 + TREE.nodes)
         assert_close(last[row], model.prefill(texts[row], alone, LAST).last)
         assert_close(logits[row], feed_tree(model, alone, trees[row].tolist()))
-        alone.keep_in_all([0, 2, 5])
+        keep_in_all(alone, [0, 2, 5])
         assert_close(after[row], feed_one(model, alone, [3 + row]))
 
 

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.caches import keep_in_all
 from tests.support.drawn import examples
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.models.kv_cache import KVCache
@@ -43,7 +44,7 @@ def assert_holds(cache, model, text):
 def test_the_example(target):
     a, b, r, x, y, z = random_tokens(6)
     cache = fed(target, [a, b], level_widths([3]), [r, x, y, z])
-    cache.keep_in_all([0, 2])
+    keep_in_all(cache, [0, 2])
     assert_holds(cache, target, [a, b, r, y])
 
 
@@ -52,7 +53,7 @@ def test_every_path_of_a_tree(target, path):
     tree, text = TokenTree([-1, 0, 0, 0, 1, 1, 2]), random_tokens(5)
     tokens = random_tokens(tree.nodes, seed=1)
     cache = fed(target, text, tree, tokens)
-    cache.keep_in_all(path)
+    keep_in_all(cache, path)
     assert_holds(cache, target, text + [tokens[node] for node in path])
 
 
@@ -65,7 +66,7 @@ def test_any_path_of_any_tree_and_another_step_after_it(target, picks, prompt, d
     while path[0] > 0:
         path.insert(0, int(tree.parents[path[0]]))
     cache = fed(target, text, tree, tokens)
-    cache.keep_in_all(path)
+    keep_in_all(cache, path)
     text = text + [tokens[node] for node in path]
     assert_holds(cache, target, text)
     logits = target.forward(torch.tensor([7]), torch.tensor([len(text)]), cache, None).logits
@@ -80,7 +81,7 @@ def test_entries_move_by_slot(target):
         keys[:] = torch.arange(8)[:, None]
         values[:] = -torch.arange(8)[:, None]
     cache.length = 2
-    cache.keep_in_all([0, 2, 5])
+    keep_in_all(cache, [0, 2, 5])
     assert cache.length == 5
     for keys, values in cache.layers:
         assert keys[0, :, :5].unique(dim=1).shape == (2, 5, 8)
@@ -96,7 +97,7 @@ def test_all_texts_of_a_batch_keep_the_same_path(target):
     visible = torch.from_numpy(tree.ancestor_mask)
     mask = TreeMask(visible, cache.capacity, dtype=target.dtype, device=target.device).behind(5)
     target.forward(torch.tensor(nodes), torch.tensor(tree.positions + 5), cache, mask)
-    cache.keep_in_all(path)
+    keep_in_all(cache, path)
     fresh = target.new_cache(8, batch_size=3)
     target.prefill(
         torch.tensor([text + [row[node] for node in path] for text, row in zip(texts, nodes, strict=True)]), fresh

@@ -11,7 +11,7 @@ from tests.support.decoded import PROMPT
 from tests.support.table_model import Table
 from treeopt.errors import OutOfMemoryError, TreeoptError
 from treeopt.profiler.latency.memory import out_of_memory
-from treeopt.runtime import Decoder, DynamicDecoder, Sampling, load_model
+from treeopt.runtime import Decoder, DynamicDrafter, Sampling, load_model
 from treeopt.runtime.models import memory
 from treeopt.runtime.models.hf import load_adapter
 from treeopt.runtime.models.vocabulary import trimmed
@@ -117,7 +117,9 @@ class TestRefusal:
         "make",
         [
             lambda target, _: Decoder(target, None, chain(0)),
-            lambda *models: DynamicDecoder(*models, DynamicTree(top_k=2, depth=2, nodes=4), temperature=0.0),
+            lambda target, draft: Decoder(
+                target, DynamicDrafter(draft, DynamicTree(top_k=2, depth=2, nodes=4), capacity=128), temperature=0.0
+            ),
         ],
     )
     def test_other_decoders_are_checked(self, target, draft, free, make):

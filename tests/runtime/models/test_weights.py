@@ -12,7 +12,6 @@ from treeopt.errors import FormatError, TreeoptError
 from treeopt.runtime import load_model
 from treeopt.runtime.models.config import load_config, why_not_built_in
 from treeopt.runtime.models.rotary import Llama3Scaling
-from treeopt.runtime.models.weights import check_folder
 
 
 @pytest.fixture
@@ -58,7 +57,6 @@ def assert_refused(folder, file, field, reason):
 def test_a_good_folder(folder):
     model = load_model(str(folder))
     assert (model.name, model.dtype, model.device) == ("model", torch.float32, torch.device("cpu"))
-    check_folder(folder)
     config = load_config(folder)
     assert config == model.config
     assert (config.vocabulary, config.hidden, config.intermediate, config.layers) == (23, 32, 48, 2)
@@ -257,7 +255,6 @@ def test_weights_do_not_hang_on_the_file(folder, stored, logits_after):
 
 def test_one_file_comes_before_an_index(folder):
     (folder / "model.safetensors.index.json").write_text("{}")
-    check_folder(folder)
     load_model(folder)
 
 
@@ -336,22 +333,20 @@ class TestSeveralFiles:
         shutil.copy(path, sharded.parent)
         content["weight_map"]["model.norm.weight"] = file.format(path.name, folder=sharded)
         index.write_text(json.dumps(content))
-        error = refusal(sharded, check_folder)
+        error = refusal(sharded)
         assert (error.path, error.field) in [(index, "weight_map"), (sharded / "..", "header")]
 
     def test_files_that_are_links(self, sharded, tmp_path, logits_after):
         for path in sharded.glob("*.safetensors"):
             (tmp_path / f"{path.name}.blob").symlink_to(path.rename(tmp_path / path.name))
             path.symlink_to(tmp_path / f"{path.name}.blob")
-        check_folder(sharded)
         assert logits_after(load_model(sharded), [3, 1]).isfinite().all()
 
     def assert_found_before_anything_is_read(self, folder, path, field, reason):
-        for work in (load_model, check_folder):
-            error = refusal(folder, work)
-            assert isinstance(error, FormatError)
-            assert (error.path, error.field) == (path, field)
-            assert re.search(reason, error.reason)
+        error = refusal(folder)
+        assert isinstance(error, FormatError)
+        assert (error.path, error.field) == (path, field)
+        assert re.search(reason, error.reason)
 
     def test_the_index_does_not_list_a_weight(self, sharded):
         index = sharded / "model.safetensors.index.json"

@@ -49,7 +49,6 @@ def arrays(**changes: object) -> dict[str, np.ndarray]:
 
 
 BESIDE_PARENTS = [name for name in arrays() if name != "parents"]
-OF_VERSION_1 = ["parents", "depth", "mask", "positions", "leaf_paths"]
 PARENTS_ONLY = dict.fromkeys(BESIDE_PARENTS, ...)
 
 
@@ -377,17 +376,16 @@ class TestDetection:
 
     @pytest.mark.parametrize(
         ("metadata", "field"),
-        [({"format": "pt"}, "metadata.format"), ({"format": "treeopt-tree-arrays", "version": "3"}, "metadata.version")],
+        [({"format": "pt"}, "metadata.format"), ({"format": "treeopt-tree-arrays", "version": "2"}, "metadata.version")],
     )  # fmt: skip
     def test_safetensors_of_another_kind(self, tmp_path, metadata, field):
         (tmp_path / "file").write_bytes(safetensors_file(metadata))
         with pytest.raises(FormatError, match=f"{field}: expected"):
             read_trees(tmp_path / "file")
 
-    def test_safetensors_of_version_1(self, tmp_path):
-        older = {name: array for name, array in arrays().items() if name in OF_VERSION_1}
-        data = safetensors.numpy.save(older, {"format": "treeopt-tree-arrays", "version": "1"})
-        (tmp_path / "tree").write_bytes(data)
+    def test_arrays_other_than_parents_may_be_absent(self, tmp_path):
+        some = {name: array for name, array in arrays().items() if name in ("parents", "mask")}
+        (tmp_path / "tree").write_bytes(safetensors.numpy.save(some))
         assert read_tree(tmp_path / "tree").tree == TREE
 
     def test_safetensors_metadata_that_is_null(self, tmp_path):

@@ -17,7 +17,12 @@ NO_TREES = {
     "demo-config.json": "Got JSON with the keys",
     "README.md": "Got text that is no JSON and no Python",
 }
-FILES = sorted(path for path in SHARED.rglob("*") if path.is_file())
+FOLDERS = ("choices", "sequoia", "umbrella")
+FILES = sorted(
+    path
+    for path in [*SHARED.glob("*.md"), *(each for name in FOLDERS for each in (SHARED / name).glob("*"))]
+    if path.is_file()
+)
 TREES = [path for path in FILES if path.name not in NO_TREES]
 
 pytestmark = [
@@ -76,5 +81,5 @@ def test_choices_are_written_as_the_same_paths(path):
 
 
 def test_a_file_of_every_kind_is_there():
-    assert {path.parent.name for path in TREES} == {"sequoia", "umbrella", "choices"}
+    assert {path.parent.name for path in TREES} == {*FOLDERS}
     assert {path.name for path in FILES} >= {*NO_TREES}

@@ -185,7 +185,7 @@ class TestPaths:
         medusa = format_named("medusa")
         assert medusa.write(chain(5), WriteOptions(), ".json").warnings == ()
         (warning,) = medusa.write(chain(6), WriteOptions(), ".json").warnings
-        assert "needs a model with 6 heads" in warning
+        assert "needs a model with 6 heads" in warning.found
         assert medusa.write(chain(6), WriteOptions(max_depth=6), ".json").warnings == ()
 
     @pytest.mark.parametrize("name", ["medusa", "vllm-tree"])
@@ -231,7 +231,7 @@ class TestVllm:
     def test_versions_that_read_it(self, version):
         found = format_named("vllm-tree").write(chain(3), WriteOptions(engine_version=version), ".json")
         assert len(found.warnings) == 1
-        assert "Export a chain with --to vllm" in found.warnings[0]
+        assert "Export a chain with --to vllm" in found.warnings[0].action
 
     @pytest.mark.parametrize("version", ["0.21.0", "0.20.3", "0.33", "1.0.0rc1"])
     def test_versions_that_do_not(self, version):
@@ -296,7 +296,7 @@ class TestArrays:
             assert {(item.compress_type, item.date_time) for item in items} == {(0, (1980, 1, 1, 0, 0, 0))}
         else:
             header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-            assert header["__metadata__"] == {"format": "treeopt-tree-arrays", "version": "2"}
+            assert header["__metadata__"] == {"format": "treeopt-tree-arrays", "version": "1"}
             assert list(header) == sorted(header)
 
 

@@ -69,7 +69,6 @@ class AcceptLikeliest:
     """Follows the target's likeliest token after every node."""
 
     def __call__(self, drafts: Sequence[Draft], logits: Tensor, noise: Sequence[torch.Generator]) -> list[Verdict]:  # noqa: ARG002
-        """See `Acceptance`."""
         largest, likeliest = logits.max(-1)
         tokens, scores = on_host(likeliest, largest)
         return _followed(drafts, [tokens[rows] for rows in _rows(drafts)], scores)
@@ -85,7 +84,6 @@ class AcceptSampled:
     sampling: Sampling
 
     def __call__(self, drafts: Sequence[Draft], logits: Tensor, noise: Sequence[torch.Generator]) -> list[Verdict]:
-        """See `Acceptance`."""
         probs = distribution(logits, self.sampling)
         rows = (probs[part] for part in _rows(drafts))
         found = [sampled(each, generator) for each, generator in zip(rows, noise, strict=True)]
@@ -103,7 +101,6 @@ class AcceptSampledOnHost:
     sampling: Sampling
 
     def __call__(self, drafts: Sequence[Draft], logits: Tensor, noise: Sequence[torch.Generator]) -> list[Verdict]:
-        """See `Acceptance`."""
         from treeopt.runtime.rules.on_host import token_at  # numba is slow to import, and greedy decoding does without
 
         probs = distribution(logits, self.sampling).numpy()

@@ -37,7 +37,6 @@ class ArrivedTexts:
     _ended: bool = False
 
     def __call__(self, *, wait: bool) -> BatchText | TextStep | None:
-        """See `Waiting`."""
         try:
             request = None if self._ended else self.source.get(wait)
         except Empty:

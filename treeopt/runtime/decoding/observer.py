@@ -83,8 +83,7 @@ class Steering(Protocol):
     def room_nodes(self, tree: TokenTree) -> int:
         """Return the nodes of the largest tree that it will change to, in a decoder that begins with a tree."""
 
-    def __call__(self, step: DecodedStep) -> object:
-        """See `Observer`."""
+    def __call__(self, step: DecodedStep) -> object: ...
 
 
 def observers(*each: Observer | None) -> Observer | None:

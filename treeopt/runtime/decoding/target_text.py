@@ -8,9 +8,9 @@ import torch
 from treeopt.runtime.decoding.observer import DecodedStep, Observer, StepSeconds
 from treeopt.runtime.decoding.prepared import PreparedTrees
 from treeopt.runtime.decoding.setup import Setup
-from treeopt.runtime.drafters.drafter import Proposal, States, Step, Wants
+from treeopt.runtime.drafters.drafter import Proposal, Step
 from treeopt.runtime.models.graphs import GraphPool, passes_over
-from treeopt.runtime.models.model import TextCache
+from treeopt.runtime.models.model import States, TextCache, Wants
 from treeopt.runtime.models.together import PassCall
 
 

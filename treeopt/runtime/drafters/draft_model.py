@@ -9,8 +9,8 @@ from torch import Tensor
 
 from treeopt.arrays import Int64
 from treeopt.runtime.drafters.drafted_nodes import Children
-from treeopt.runtime.drafters.drafter import States, Step
-from treeopt.runtime.models.model import LanguageModel, ModelSizes, Output, TextCache
+from treeopt.runtime.drafters.drafter import Step
+from treeopt.runtime.models.model import LanguageModel, ModelSizes, Output, States, TextCache
 from treeopt.runtime.models.passes import Pass, Passes, PassNodes, TreePass
 from treeopt.runtime.models.together import PassCall, run_together
 from treeopt.trees import chain

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.beam_expansion import BeamExpansion
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, draft_models
 from treeopt.runtime.models.memory import new_caches
@@ -16,9 +17,20 @@ class DynamicDrafter(ExpandingDrafter):
         model: the draft model.
         tree: how trees grow.
         capacity: longest text.
+
+    Raises InvalidValueError for a tree that is wider than the vocabulary or deeper than the model was trained for.
     """
 
     def __init__(self, model: LanguageModel, tree: DynamicTree, *, capacity: int) -> None:
+        limits = {
+            "top_k": (model.config.vocabulary, "vocabulary"),
+            "depth": (model.config.max_positions, "trained length"),
+        }
+        for name, (most, what) in limits.items():
+            if getattr(tree, name) > most:
+                raise InvalidValueError(
+                    f"tree: expected a {name} of at most {most}, the {what}. Got {getattr(tree, name)}."
+                )
         caches = partial(new_caches, model, capacity + sum(tree.draft_widths))
         super().__init__(model, draft_models(model, caches, capacity), partial(BeamExpansion, tree))
         self.tree = tree

@@ -14,10 +14,11 @@ from treeopt.runtime.drafters.draft_model import (
     outputs_at_roots,
 )
 from treeopt.runtime.drafters.drafted_nodes import Beams, DraftedNodes, Expanded
-from treeopt.runtime.drafters.drafter import NOTHING, Proposal, Scores, States, Step, Wants
+from treeopt.runtime.drafters.drafter import Proposal, Step
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.texts import Texts
-from treeopt.runtime.models.model import LanguageModel, TextCache
+from treeopt.runtime.models.finite import Scores
+from treeopt.runtime.models.model import NOTHING, LanguageModel, States, TextCache, Wants
 from treeopt.runtime.models.passes import TreePasses
 from treeopt.runtime.models.together import PassCall, joined_logits, last_logits, run_together
 
@@ -66,11 +67,9 @@ class ExpandingDrafter:
         self.max_tokens = self._nodes.max_nodes
 
     def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
-        """See `Drafter`."""
         self._texts.begin(text).draft.begin(tokens, states)
 
     def reserve(self, texts: int) -> None:
-        """See `BatchedDrafter`."""
         self._texts.reserve(texts)
 
     @torch.inference_mode()
@@ -82,12 +81,10 @@ class ExpandingDrafter:
         return [self._proposal(each, next(expanded) if each.draft.ready else None) for each in at]
 
     def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
-        """See `Drafter`."""
         for text, step in zip(texts, steps, strict=True):
             self._texts[text].accept(step)
 
     def end(self, text: int) -> None:
-        """See `Drafter`."""
         self._texts.end(text)
 
     def _expanded(self, drafts: Sequence[TextDraft]) -> list[Expanded]:

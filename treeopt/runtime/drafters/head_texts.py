@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from treeopt.runtime.drafters.drafter import Proposal, States, Step
+from treeopt.runtime.drafters.drafter import Proposal, Step
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
+from treeopt.runtime.models.model import States
 from treeopt.runtime.models.together import joined
 
 
@@ -17,7 +18,6 @@ class HeadTexts:
         self._texts: dict[int, tuple[int, Tensor | None]] = {}
 
     def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
-        """See `Drafter`."""
         self._texts[text] = tokens[-1], None if states is None else states.last
 
     def drafted(self, texts: Sequence[int], draft: Callable[[list[int], Tensor], list[Proposal]]) -> list[Proposal]:
@@ -39,5 +39,4 @@ class HeadTexts:
             self._texts[text] = step.tokens[-1], step.states.row(step.path[-1]).last
 
     def end(self, text: int) -> None:
-        """See `Drafter`."""
         self._texts.pop(text, None)

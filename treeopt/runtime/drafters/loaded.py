@@ -7,8 +7,7 @@ from typing import Any
 from treeopt import bundled as bundle
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.files.json_file import read_object
-from treeopt.records.drafter_setting import DrafterSetting, SettingValue
-from treeopt.runtime.drafters.best_first import SpecExecDrafter, SpecExecSetting
+from treeopt.runtime.drafters.best_first import SpecExecDrafter
 from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.dynamic_tree import DynamicDrafter
 from treeopt.runtime.drafters.lookahead import LookaheadDrafter
@@ -20,7 +19,9 @@ from treeopt.runtime.models.folder import ModelFolder
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.trees import TokenTree
+from treeopt.trees.drafter_setting import DrafterSetting, SettingValue
 from treeopt.trees.dynamic_tree import DynamicTree
+from treeopt.trees.specexec import SpecExecSetting
 
 BUNDLED = {"medusa": "MEDUSA", "redrafter": "REDRAFTER", "eagle": "EAGLE"}
 """The folders of heads that ship, by their names in `treeopt.bundled`."""

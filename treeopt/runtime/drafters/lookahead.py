@@ -14,9 +14,10 @@ import torch
 from treeopt.arrays import Bool, Int64
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.beams import merged
-from treeopt.runtime.drafters.drafter import NOTHING, Proposal, SideTokens, States, Step
+from treeopt.runtime.drafters.drafter import Proposal, SideTokens, Step
 from treeopt.runtime.drafters.ngram_pool import NgramPool
 from treeopt.runtime.drafters.texts import Texts
+from treeopt.runtime.models.model import NOTHING, States
 
 POOL_KEYS = 8192
 
@@ -99,7 +100,6 @@ class LookaheadDrafter:
         )
 
     def begin(self, text: int, tokens: Sequence[int], states: States | None = None) -> None:  # noqa: ARG002
-        """See `Drafter`."""
         self._texts.begin(text).begin(tokens)
 
     def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator] = ()) -> list[Proposal]:  # noqa: ARG002
@@ -107,12 +107,10 @@ class LookaheadDrafter:
         return [self._texts[text].propose() for text in texts]
 
     def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
-        """See `Drafter`."""
         for text, step in zip(texts, steps, strict=True):
             self._texts[text].accept(step)
 
     def end(self, text: int) -> None:
-        """See `Drafter`."""
         self._texts.end(text)
 
     def pool(self, text: int) -> NgramPool:

@@ -14,10 +14,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.drafters.drafter import Proposal, Scores, States, Step, Wants
+from treeopt.runtime.drafters.drafter import Proposal, Step
 from treeopt.runtime.drafters.head_folder import HeadFolder
 from treeopt.runtime.drafters.head_texts import HeadTexts
+from treeopt.runtime.models.finite import Scores
 from treeopt.runtime.models.linear import Linear
+from treeopt.runtime.models.model import States, Wants
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.trees import TokenTree
 
@@ -90,7 +92,6 @@ class MedusaDrafter:
         self._texts = HeadTexts()
 
     def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
-        """See `Drafter`."""
         self._texts.begin(text, tokens, states)
 
     @torch.inference_mode()
@@ -99,11 +100,9 @@ class MedusaDrafter:
         return self._texts.drafted(texts, self._draft)
 
     def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
-        """See `Drafter`."""
         self._texts.accept(texts, steps)
 
     def end(self, text: int) -> None:
-        """See `Drafter`."""
         self._texts.end(text)
 
     def _draft(self, roots: list[int], hidden: Tensor) -> list[Proposal]:

@@ -14,7 +14,8 @@ class NgramPool:
     A key has at most `per_key` continuations, all different; a new one displaces the one added longest ago.  There are
     at most `capacity_keys` keys; a new one displaces the one added to or found longest ago.
 
-    Memory: at most `capacity_keys * per_key` continuations, in CPython at most `most_bytes`, whatever is added.
+    Memory: at most `capacity_keys * per_key` continuations, whatever is added; a token takes 40 bytes in CPython, a
+    continuation 64 more, a key 320 more.
     Adding and finding touch one key only, at most `per_key` continuations: their cost does not grow with age.
 
     Args:
@@ -63,21 +64,3 @@ class NgramPool:
     def clear(self) -> None:
         """Forget everything."""
         self._continuations.clear()
-
-    @property
-    def keys(self) -> int:
-        """Keys that there are."""
-        return len(self._continuations)
-
-    @property
-    def entries(self) -> int:
-        """Continuations that there are."""
-        return sum(map(len, self._continuations.values()))
-
-    @property
-    def most_bytes(self) -> int:
-        """Most memory that it ever takes in CPython of 64 bits.
-
-        A token takes 40 bytes, as a number and its place; a continuation 64 more; a key 320 more; the pool 1024 more.
-        """
-        return 1024 + self.capacity_keys * (320 + self.per_key * (64 + 40 * (self.ngram - 1)))

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import torch
 
-from treeopt.runtime.drafters.drafter import NOTHING, Proposal, States, Step
+from treeopt.runtime.drafters.drafter import Proposal, Step
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
+from treeopt.runtime.models.model import NOTHING, States
 from treeopt.trees import TokenTree
 
 
@@ -25,15 +26,12 @@ class PlainDrafter:
         assert tree.nodes == 1  # the decoder checks trees
 
     def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:  # noqa: ARG002
-        """See `Drafter`."""
         self._roots[text] = tokens[-1]
 
     def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
-        """See `Drafter`."""
         return [Proposal(self.tree, torch.full((1,), self._roots[text])) for text in texts]
 
     def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
-        """See `Drafter`."""
         for text, step in zip(texts, steps, strict=True):
             self._roots[text] = step.tokens[-1]
 
@@ -42,5 +40,4 @@ class PlainDrafter:
         self.accept([text], [step])
 
     def end(self, text: int) -> None:
-        """See `Drafter`."""
         self._roots.pop(text, None)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import torch
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.drafters.drafter import NOTHING, Proposal, States, Step
+from treeopt.runtime.drafters.drafter import Proposal, Step
 from treeopt.runtime.drafters.recurring import recurring_chain
+from treeopt.runtime.models.model import NOTHING, States
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,6 @@ class PromptLookupDrafter:
         self._texts: dict[int, IndexedText] = {}
 
     def begin(self, text: int, tokens: Sequence[int], states: States | None = None) -> None:  # noqa: ARG002
-        """See `Drafter`."""
         self._texts[text] = IndexedText(self.setting.ngram, tokens)
 
     def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator] = ()) -> list[Proposal]:  # noqa: ARG002
@@ -71,12 +71,10 @@ class PromptLookupDrafter:
         return [self._propose(self._texts[text]) for text in texts]
 
     def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
-        """See `Drafter`."""
         for text, step in zip(texts, steps, strict=True):
             self._texts[text].append(step.tokens)
 
     def end(self, text: int) -> None:
-        """See `Drafter`."""
         self._texts.pop(text, None)
 
     def _propose(self, text: "IndexedText") -> Proposal:

@@ -15,11 +15,13 @@ from torch.nn import functional as F
 
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.beams import Beam, beam_search, merged
-from treeopt.runtime.drafters.drafter import Proposal, Scores, States, Step, Wants
+from treeopt.runtime.drafters.drafter import Proposal, Step
 from treeopt.runtime.drafters.head_folder import HeadFolder
 from treeopt.runtime.drafters.head_texts import HeadTexts
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
+from treeopt.runtime.models.finite import Scores
 from treeopt.runtime.models.linear import Linear
+from treeopt.runtime.models.model import States, Wants
 from treeopt.runtime.models.transformer import Transformer
 
 LEAST_MEAN_SQUARE = 1e-9
@@ -157,7 +159,6 @@ class RedrafterDrafter:
         self._texts = HeadTexts()
 
     def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
-        """See `Drafter`."""
         self._texts.begin(text, tokens, states)
 
     def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator]) -> list[Proposal]:  # noqa: ARG002
@@ -165,11 +166,9 @@ class RedrafterDrafter:
         return self._texts.drafted(texts, self._draft)
 
     def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
-        """See `Drafter`."""
         self._texts.accept(texts, steps)
 
     def end(self, text: int) -> None:
-        """See `Drafter`."""
         self._texts.end(text)
 
     def _draft(self, roots: list[int], hidden: Tensor) -> list[Proposal]:

@@ -9,11 +9,12 @@ from torch import Tensor
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.draft_levels import DraftBuffers, TreeDrafts, fed_before, level_nodes
 from treeopt.runtime.drafters.draft_model import DraftModel, DraftSource, NewDrafts, TextDraft, outputs_at_roots
-from treeopt.runtime.drafters.drafter import NOTHING, Proposal, Scores, States, Step, Wants
+from treeopt.runtime.drafters.drafter import Proposal, Step
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.texts import Texts
+from treeopt.runtime.models.finite import Scores
 from treeopt.runtime.models.graphs import GraphPool, passes_over
-from treeopt.runtime.models.model import LanguageModel, caches_of_texts
+from treeopt.runtime.models.model import NOTHING, LanguageModel, States, Wants, caches_of_texts
 from treeopt.runtime.models.passes import NOT_FED, PassNodes, TreePass
 from treeopt.runtime.models.together import PassCall, joined_logits, last_logits, run_together
 from treeopt.runtime.rules import Rule
@@ -66,11 +67,9 @@ class FilledTreeDrafter:
         self._texts = Texts(lambda texts: [_FilledTree(draft, self.tree) for draft in new_drafts(texts)])
 
     def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
-        """See `Drafter`."""
         self._texts.begin(text).draft.begin(tokens, states)
 
     def reserve(self, texts: int) -> None:
-        """See `BatchedDrafter`."""
         self._texts.reserve(texts)
 
     @torch.inference_mode()
@@ -117,12 +116,10 @@ class FilledTreeDrafter:
         return found
 
     def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
-        """See `Drafter`."""
         for text, step in zip(texts, steps, strict=True):
             self._texts[text].accept(step)
 
     def end(self, text: int) -> None:
-        """See `Drafter`."""
         self._texts.end(text)
 
 

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import torch
 
-from treeopt.runtime.drafters.drafter import NOTHING, Drafter, Proposal, States, Step
+from treeopt.runtime.drafters.drafter import Drafter, Proposal, Step
 from treeopt.runtime.drafters.plain import PlainDrafter
 from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
+from treeopt.runtime.models.model import NOTHING, States
 
 
 class SwitchingDrafter:
@@ -32,12 +33,10 @@ class SwitchingDrafter:
 
     @property
     def max_tokens(self) -> int:
-        """See `Drafter`."""
         return max(self._static.max_tokens, 1 if self._other is None else self._other.max_tokens)
 
     @property
     def sampled(self) -> bool:
-        """See `Drafter`."""
         return self._static.sampled if self._other is None else self._other.sampled
 
     @torch.inference_mode()
@@ -53,7 +52,6 @@ class SwitchingDrafter:
         self._other = other
 
     def begin(self, text: int, tokens: Sequence[int], states: States | None) -> None:
-        """See `Drafter`."""
         self._tokens[text] = list(tokens)
         if self._other is None:
             self._static.begin(text, tokens, states)
@@ -62,16 +60,13 @@ class SwitchingDrafter:
             self._other.begin(text, tokens, states)
 
     def reserve(self, texts: int) -> None:
-        """See `BatchedDrafter`."""
         if isinstance(self._static, StaticTreeDrafter):
             self._static.reserve(texts)
 
     def propose(self, texts: Sequence[int], noise: Sequence[torch.Generator]) -> list[Proposal]:
-        """See `Drafter`."""
         return (self._static if self._other is None else self._other).propose(texts, noise)
 
     def accept(self, texts: Sequence[int], steps: Sequence[Step]) -> None:
-        """See `Drafter`."""
         for text, step in zip(texts, steps, strict=True):
             self._tokens[text] += step.tokens
         if self._other is None:
@@ -83,7 +78,6 @@ class SwitchingDrafter:
         self._other.accept(texts, steps)
 
     def end(self, text: int) -> None:
-        """See `Drafter`."""
         self._tokens.pop(text, None)
         self._unread.discard(text)
         self._static.end(text)

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import cross_entropy
 
-from treeopt.errors import InfeasibleError, InvalidValueError, TreeoptWarning
+from treeopt.errors import InfeasibleError, InvalidValueError, TreeoptWarning, Warning
 from treeopt.records.learning import LearningStats
-from treeopt.records.warnings import UpdateDropped
 from treeopt.runtime.decoding.observer import DecodedStep
 from treeopt.runtime.learning.lessons import Excerpt, Lessons
 from treeopt.runtime.models.model import LanguageModel
@@ -131,7 +130,12 @@ class Learner:
                 self._updates += 1
             else:
                 self._dropped += 1
-                warnings.warn(TreeoptWarning(str(UpdateDropped(self.model.name))), stacklevel=2)
+                dropped = Warning(
+                    f"{self.model.name}: an update was dropped, because its gradient is NaN or infinite; the output does not "
+                    "change.",
+                    "If this happens again, lower --learning-rate, or leave out --learn.",
+                )
+                warnings.warn(TreeoptWarning(str(dropped)), stacklevel=2)
             self._optimizer.zero_grad()
 
     def _gradients(self, excerpts: Sequence[Excerpt]) -> None:

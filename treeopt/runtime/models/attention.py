@@ -49,7 +49,6 @@ class SharedPlace(NamedTuple):
         values[:, :, self.slots] = value
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """See `Place`."""
         self.write(layer, key, value)
         keys, values = self.cache.layers[layer]
         return F.scaled_dot_product_attention(
@@ -69,5 +68,4 @@ class WholeText(NamedTuple):
     """Of each token's position."""
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:  # noqa: ARG002
-        """See `Place`."""
         return F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)

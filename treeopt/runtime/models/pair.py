@@ -10,7 +10,7 @@ import torch
 
 from treeopt import bundled as bundle
 from treeopt.errors import InvalidValueError
-from treeopt.records.profile import Pair
+from treeopt.records.machine import Pair
 from treeopt.runtime.models.gguf.file import GGUFFile, is_gguf
 from treeopt.runtime.models.hub import SETTINGS, is_hub_name, model_folder
 from treeopt.runtime.models.load import (

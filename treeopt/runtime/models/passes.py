@@ -128,7 +128,6 @@ class TreePass(SharedPass):
         return isinstance(other, TreePass) and other.model is self.model and reads_ragged(self.model)
 
     def together(self, passes: Sequence[Self], tokens: Sequence[Tensor]) -> list[Output]:
-        """See `SharedPass`."""
         assert reads_ragged(self.model)  # else it joins nothing
         rows = [each.rows(fed) for each, fed in zip(passes, tokens, strict=True)]
         return self.model.forward_ragged(rows, self.wants)
@@ -149,13 +148,10 @@ class TreePasses:
     wants: Wants = NOTHING
 
     def make(self, passes: Sequence[PassNodes]) -> list[Pass]:
-        """See `Passes`."""
         return [TreePass(self.model, self.cache, nodes, capacity=self.capacity, wants=self.wants) for nodes in passes]
 
     def once(self, nodes: PassNodes) -> Pass:
-        """See `Passes`."""
         return TreePass(self.model, self.cache, nodes, capacity=self.cache.length, wants=self.wants)
 
     def clean(self) -> None:
-        """See `Passes`."""
         self.cache.wipe()

@@ -38,11 +38,6 @@ class TextLengths:
         """Commit the tree nodes of a text at the offsets `path` from its length, rising from 0, and drop the others."""
         raise NotImplementedError
 
-    def keep_in_all(self, path: Sequence[int]) -> None:
-        """Commit the nodes at the same offsets in every text."""
-        for text in range(len(self.lengths)):
-            self.keep(text, path)
-
     def clear(self) -> None:
         """Forget every token, and where something was not finite, all entries."""
         self.length = 0

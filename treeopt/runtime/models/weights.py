@@ -31,14 +31,6 @@ def load_model(
     )
 
 
-def check_folder(folder: Path | str) -> None:
-    """Check that the weights of a folder are all there, reading no more than the header of each file.
-
-    Raises TreeoptError without weights, FormatError naming the file that is missing, cut off or not as the index says.
-    """
-    _ = ModelFolder(folder).weight_files
-
-
 class Tensors(Protocol):
     """A model's weights by the names that Hugging Face gives them, on one device and in one dtype."""
 

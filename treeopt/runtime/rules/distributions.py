@@ -6,8 +6,8 @@ from torch import Tensor
 from treeopt.records.sampling import Sampling
 
 
-def distribution(logits: Tensor, sampling: Sampling, out: Tensor | None = None) -> Tensor:
-    """Return float32 (n, V), in `out` if given: what tokens are sampled from, for a temperature above 0.
+def distribution(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Return float32 (n, V): what tokens are sampled from, for a temperature above 0.
 
     `top_k` keeps so many of the likeliest tokens, and what is as likely as the last of them (Fan et al., 2018).  Of
     what is left, `top_p` keeps the likeliest tokens whose sum first reaches it (Holtzman et al., 2020).
@@ -16,7 +16,7 @@ def distribution(logits: Tensor, sampling: Sampling, out: Tensor | None = None) 
     if 0 < sampling.top_k < scores.shape[-1]:
         least = scores.topk(sampling.top_k, dim=-1).values[..., -1:]
         scores = scores.masked_fill(scores < least, float("-inf"))
-    probs = torch.softmax(scores, dim=-1, out=out)
+    probs = torch.softmax(scores, dim=-1)
     if sampling.top_p >= 1.0:
         return probs
     ordered, tokens = probs.sort(dim=-1, descending=True, stable=True)

@@ -55,7 +55,6 @@ class TopDown:
     loop: ClassVar[str] = "top_down"
 
     def last_node(self, walk: Walk, acceptance: Sequence[float], noise: Sequence[float]) -> int:
-        """See `Selection`."""
         node: int | None = 0
         last = 0
         while node is not None:
@@ -64,7 +63,6 @@ class TopDown:
         return last
 
     def reach(self, walk: Walk, acceptance: Sequence[float]) -> Float64:
-        """See `Selection`."""
         reach = np.ones(len(acceptance))
         for node, children in enumerate(walk.children):
             left = reach[node]
@@ -81,11 +79,9 @@ class LeavesFirst:
     loop: ClassVar[str] = "leaves_first"
 
     def last_node(self, walk: Walk, acceptance: Sequence[float], noise: Sequence[float]) -> int:
-        """See `Selection`."""
         return next(node for node in walk.leaves_first if noise[node] < acceptance[node])
 
     def reach(self, walk: Walk, acceptance: Sequence[float]) -> Float64:
-        """See `Selection`."""
         reach = np.zeros(len(acceptance))
         left = 1.0
         for node in walk.leaves_first:
@@ -104,12 +100,10 @@ class Longest:
     loop: ClassVar[str] = "longest"
 
     def last_node(self, walk: Walk, acceptance: Sequence[float], noise: Sequence[float]) -> int:  # noqa: ARG002
-        """See `Selection`."""
         kept = (node for node, likelihood in enumerate(acceptance) if likelihood > 0)
         return max(kept, key=lambda node: (walk.depth[node], acceptance[node]))
 
     def reach(self, walk: Walk, acceptance: Sequence[float]) -> Float64:
-        """See `Selection`."""
         reach = np.zeros(len(acceptance))
         reach[list(walk.path(self.last_node(walk, acceptance, ())))] = 1.0
         return reach

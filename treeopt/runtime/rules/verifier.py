@@ -144,7 +144,6 @@ class HostVerifier:
         return [End(node, token, finite == 1) for node, token, finite in ends.tolist()]
 
     def token_after(self, target: Tensor, node: int, share: float) -> int:
-        """See `DeviceVerifier`."""
         from treeopt.runtime.rules.ends_on_host import token_after
 
         row, whole = self.rows.get(node), target[node].double().numpy()
@@ -152,7 +151,6 @@ class HostVerifier:
 
     @staticmethod
     def quantile(distribution: Tensor, share: float) -> int:
-        """See `DeviceVerifier`."""
         from treeopt.runtime.rules.on_host import quantile
 
         return quantile(distribution.numpy(), share)

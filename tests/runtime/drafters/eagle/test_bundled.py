@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.head_acceptance import eagle_counts, head_acceptance
 from treeopt import bundled as bundle
-from treeopt.profiler.acceptance.heads import eagle_acceptance, eagle_counts, generated, medusa_acceptance
+from treeopt.profiler.acceptance.heads import generated
 from treeopt.records.sampling import GREEDY
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.eagle import EagleDrafter, load_eagle
@@ -46,8 +47,8 @@ def test_the_text_is_plain_decodings(bundled):
 @pytest.mark.slow
 def test_decoding_yields_the_tokens_that_the_table_expects_and_more_than_medusa(bundled):
     target, head, prompts, positions = bundled.target, bundled.head, bundled.prompts, 110
-    found = eagle_acceptance(target, head, prompts, sampling=GREEDY, positions=12 * positions)
-    other = medusa_acceptance(
+    found = head_acceptance(target, head, prompts, sampling=GREEDY, positions=12 * positions)
+    other = head_acceptance(
         target, load_medusa(bundle.MEDUSA, target), prompts, sampling=GREEDY, positions=12 * positions
     )
     tree = chain(4)

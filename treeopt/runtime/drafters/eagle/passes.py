@@ -37,11 +37,9 @@ class HeadPass(SharedPass):
         return self._run([self], [tokens], self.place(len(tokens)))[0]
 
     def joins(self, other: Pass) -> bool:
-        """See `SharedPass`."""
         return type(other) is type(self) and other.head is self.head
 
     def together(self, passes: Sequence[Self], tokens: Sequence[Tensor]) -> list[Output]:
-        """See `SharedPass`."""
         config, fed = self.head.config, zip(passes, tokens, strict=True)
         place = ragged_place([each.rows(rows) for each, rows in fed], config.heads // config.key_value_heads)
         return self._run(passes, tokens, place)
@@ -100,28 +98,22 @@ class RootPass(HeadPass):
 
     @property
     def begins(self) -> bool:
-        """See `HeadPass`."""
         return self.cache.length == 0
 
     def inputs(self, passes: Sequence[Self]) -> Tensor:
-        """See `HeadPass`."""
         return self.head.fuse(states_together([each.states for each in passes]))
 
     def rows(self, tokens: Tensor) -> TextRows:
-        """See `HeadPass`."""
         count = len(tokens)
         return TextRows(tokens, np.arange(count), self.cache, np.tri(count, dtype=np.bool_) if count > 1 else None)
 
     def place(self, rows: int) -> Place:
-        """See `HeadPass`."""
         return text_place(self.cache, rows)
 
     def asked(self, hidden: Tensor, sizes: list[int]) -> tuple[Tensor, list[int]]:
-        """See `HeadPass`."""
         return last_rows(hidden, sizes), [1] * len(sizes)
 
     def take(self, draft: Draft) -> None:
-        """See `HeadPass`."""
         self._take(draft)
 
 
@@ -144,27 +136,22 @@ class NodesPass(HeadPass):
         self._parents = torch.from_numpy(nodes.parents).to(head.device)
 
     def inputs(self, passes: Sequence[Self]) -> Tensor:
-        """See `HeadPass`."""
         return joined([each._feedback[each._parents] for each in passes])
 
     def rows(self, tokens: Tensor) -> TextRows:
-        """See `HeadPass`."""
         nodes = self._nodes
         return TextRows(tokens, nodes.depth, self.cache, nodes.mask, nodes.start)
 
     def place(self, rows: int) -> Place:  # noqa: ARG002
-        """See `HeadPass`."""
         length = self.cache.length
         depth, mask = self._alone
         behind = None if mask is None else mask.behind(length)
         return place_of(self.cache, length + depth, length + self._nodes.start, behind)
 
     def asked(self, hidden: Tensor, sizes: list[int]) -> tuple[Tensor, list[int]]:
-        """See `HeadPass`."""
         return hidden, sizes
 
     def take(self, draft: Draft) -> None:
-        """See `HeadPass`."""
         start = self._nodes.start
         self._feedback[start : start + len(draft.feedback)] = draft.feedback
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from treeopt.runtime.drafters.drafter import States, Step
+from treeopt.runtime.drafters.drafter import Step
 from treeopt.runtime.drafters.eagle.head import Draft, EagleHead
 from treeopt.runtime.drafters.eagle.layer import text_place
 from treeopt.runtime.drafters.eagle.passes import NodesPass, RootPass
 from treeopt.runtime.models.kv_cache import KVCache
-from treeopt.runtime.models.model import Output, states_together
+from treeopt.runtime.models.model import Output, States, states_together
 from treeopt.runtime.models.passes import Pass, PassNodes
 from treeopt.runtime.models.together import PassCall
 
@@ -42,7 +42,6 @@ class EagleText:
 
     @property
     def ready(self) -> bool:
-        """See `TextDraft`."""
         return bool(self._pending) or self._logits is not None
 
     @torch.inference_mode()
@@ -68,7 +67,6 @@ class EagleText:
         return PassCall(RootPass(self.head, self.cache, states, self._take), self._on_device(self._following))
 
     def read(self) -> None:
-        """See `TextDraft`."""
         if self._pending:
             self.cache.length += len(self._following) - 1
             self._pending = []
@@ -113,14 +111,11 @@ class EaglePasses:
     """(most nodes, hidden): of the nodes fed in this step, in the order they were fed; the root's stands first."""
 
     def make(self, passes: Sequence[PassNodes]) -> list[Pass]:
-        """See `Passes`."""
         longest = self.cache.capacity - len(self.feedback)
         return [NodesPass(self.head, self.cache, self.feedback, nodes, longest) for nodes in passes]
 
     def once(self, nodes: PassNodes) -> Pass:
-        """See `Passes`."""
         return NodesPass(self.head, self.cache, self.feedback, nodes, self.cache.length)
 
     def clean(self) -> None:
-        """See `Passes`."""
         self.cache.wipe()

@@ -57,11 +57,9 @@ class Context:
         weakref.finalize(self, _free, self._context, model)  # the model stays as long as its contexts
 
     def copy(self, source: int, to: int, first: int, end: int) -> None:
-        """See `treeopt.runtime.models.gguf.sequences.Memory`."""
         self._library.llama_memory_seq_cp(self._memory, source, to, first, end)
 
     def remove(self, sequence: int, first: int, end: int) -> None:
-        """See `treeopt.runtime.models.gguf.sequences.Memory`."""
         self._library.llama_memory_seq_rm(self._memory, sequence, first, end)
 
     def clear(self) -> None:

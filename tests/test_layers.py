@@ -17,7 +17,6 @@ FOLDERS = {"treeopt": "treeopt", "trees": "treeopt.trees", "profiler": "treeopt.
 BASE = {
     "treeopt.version",
     "treeopt.errors",
-    "treeopt.former_names",
     "treeopt.arguments",
     "treeopt.array_record",
     "treeopt.files",
