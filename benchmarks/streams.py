@@ -1,7 +1,4 @@
-"""Streams of sequences that change at one point, and the profiles and plans that fit before and after the change.
-
-`drift.py` decodes them, `recalibration.py` replays them without the noise of a machine.
-"""
+"""Streams of sequences that change at one point, and the profiles and plans that fit before and after the change."""
 
 import subprocess
 import sys

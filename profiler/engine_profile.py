@@ -15,6 +15,7 @@ from treeopt.records.engine import ChainCounts, ChainLatency, EngineRun, EngineS
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.machine import Machine, Pair
 from treeopt.records.measured_acceptance import MeasuredAcceptance
+from treeopt.records.measured_drafter import RULE
 from treeopt.records.profile import UNKNOWN, Profile
 from treeopt.runtime.models.digest import path_digest
 from treeopt.version import TOOL
@@ -24,8 +25,6 @@ SERVED = "served"
 METHOD = "method"
 NGRAM_TOKENS = "ngram-tokens"
 """Of an engine's settings, how it drafts otherwise than with a draft model, and how many tokens have to match there."""
-RULE = "target"
-"""Chains of one child a node are accepted alike by every lossless rule of engines; this is its plainest name."""
 
 
 def engine_profile(client: EngineClient, launch: Launch, settings: ProbeSettings, probe: Probe) -> Profile:

@@ -21,9 +21,9 @@ from treeopt.profiler.machine import describe_machine, describe_pair, now
 from treeopt.profiler.processes.processes import OneProcess, Processes
 from treeopt.profiler.recorder import Recorder
 from treeopt.profiler.settings import Settings
+from treeopt.records.latency import PrefillLatency
 from treeopt.records.machine import Pair
 from treeopt.records.measured_acceptance import MeasuredAcceptance
-from treeopt.records.prefill import PrefillLatency
 from treeopt.records.profile import Profile
 from treeopt.records.step_latency import StepLatency
 from treeopt.runtime.decoding.limits import trained_tokens

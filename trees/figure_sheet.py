@@ -6,7 +6,7 @@ import numpy as np
 
 from treeopt.arrays import Float64
 from treeopt.pictures.style import Heading
-from treeopt.trees.layout import layout
+from treeopt.trees.node_places import node_places
 from treeopt.trees.token_tree import TokenTree
 
 # All lengths are points. A tree that would be longer or broader than the limits has everything closer together.
@@ -50,7 +50,7 @@ class Sheet:
 
 def sheet(tree: TokenTree, reach: Float64 | None, title: str, subtitle: str) -> Sheet:
     """Return the sheet of a tree: sideways where it has more levels than nodes side by side."""
-    across, along = layout(tree)
+    across, along = node_places(tree.parents), tree.depth.astype(float)
     sideways = tree.max_depth > across.max()
     between_levels, between_nodes = _distances(tree.max_depth, float(across.max()), sideways=sideways)
     across, along = across * between_nodes, along * between_levels

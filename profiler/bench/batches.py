@@ -13,7 +13,7 @@ import numpy as np
 from tqdm import tqdm
 
 from treeopt.errors import InvalidValueError
-from treeopt.planner.batch_rivals import BatchRivals
+from treeopt.planner.batch_rivals import PLAIN, BatchRivals
 from treeopt.profiler.bench.compare import Workload
 from treeopt.profiler.bench.divergence import divergence
 from treeopt.profiler.bench.timed_passes import PassSeconds
@@ -24,9 +24,8 @@ from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import TextRequest
 from treeopt.runtime.decoding.limits import trained_tokens
 from treeopt.runtime.models.model import LanguageModel
-from treeopt.trees import TokenTree, chain
+from treeopt.trees import TokenTree
 
-PLAIN = chain(0)
 WARM_UP_TOKENS = 8
 Ways = Mapping[int, Sequence[TokenTree]]
 """The trees that are raced at each batch size, plain decoding first."""

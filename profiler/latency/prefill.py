@@ -12,8 +12,7 @@ import numpy as np
 from treeopt.profiler.clock import Work
 from treeopt.profiler.latency.rounds import timed_rounds
 from treeopt.profiler.recorder import Recorder
-from treeopt.records.latency import LatencyTable, Timing
-from treeopt.records.prefill import PrefillLatency
+from treeopt.records.latency import LatencyTable, PrefillLatency, Timing
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.limits import trained_tokens
 from treeopt.runtime.models.model import LanguageModel

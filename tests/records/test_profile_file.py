@@ -22,10 +22,9 @@ from treeopt.files import yaml_file
 from treeopt.files.yaml_file import MAX_NESTING
 from treeopt.records.acceptance import AcceptanceTable, TextSums
 from treeopt.records.accepted_ranks import AcceptedRanks
-from treeopt.records.latency import LatencyTable, Timing
+from treeopt.records.latency import LatencyTable, PrefillLatency, Timing
 from treeopt.records.machine import Machine, Pair
 from treeopt.records.measured_acceptance import ACCEPTANCE, MeasuredAcceptance
-from treeopt.records.prefill import PrefillLatency
 from treeopt.records.profile import INCLUDED, MAX_BYTES, Profile, origins, origins_text
 from treeopt.records.sampling import Sampling
 from treeopt.records.step_latency import (

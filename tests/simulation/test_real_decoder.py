@@ -8,8 +8,7 @@ import pytest
 
 from tests.simulation.test_serving import ALWAYS, machine, seconds_of, served_by
 from tests.support.table_model import Table
-from treeopt.records.latency import LatencyTable, Timing
-from treeopt.records.prefill import PrefillLatency
+from treeopt.records.latency import LatencyTable, PrefillLatency, Timing
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import TextRequest
 from treeopt.runtime.models.model import NOTHING, Output

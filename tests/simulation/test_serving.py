@@ -15,8 +15,7 @@ from treeopt.planner.request import PlanRequest
 from treeopt.records.acceptance import AcceptanceTable, TextSums
 from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.engine import ChainCounts, ChainLatency, EngineRun, TimedChain
-from treeopt.records.latency import LatencyTable, Timing
-from treeopt.records.prefill import PrefillLatency
+from treeopt.records.latency import LatencyTable, PrefillLatency, Timing
 from treeopt.records.profile import Profile
 from treeopt.simulation.arrivals import Arrival, Load, arrivals
 from treeopt.simulation.outcome import outcome

@@ -17,7 +17,7 @@ from treeopt.arrays import Float64
 from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain, chains, headline, k_ary
 from treeopt.trees.figure import MOST_OUTLINED, save_figure
-from treeopt.trees.layout import layout
+from treeopt.trees.node_places import node_places
 
 
 def random_tree(nodes: int, seed: int) -> TokenTree:
@@ -37,7 +37,7 @@ TREES = [TokenTree([-1]), chain(8), chains(3, 4), k_ary(4, 4), *(random_tree(n, 
 
 @pytest.mark.parametrize("tree", TREES, ids=repr)
 def test_nodes_of_a_level_stand_in_order_and_apart(tree: TokenTree) -> None:
-    x, y = layout(tree)
+    x, y = node_places(tree.parents), tree.depth
     assert x.min() == 0
     np.testing.assert_array_equal(y, tree.depth)
     for level in tree.levels:
@@ -46,7 +46,7 @@ def test_nodes_of_a_level_stand_in_order_and_apart(tree: TokenTree) -> None:
 
 @pytest.mark.parametrize("tree", TREES, ids=repr)
 def test_branches_do_not_cross(tree: TokenTree) -> None:
-    x, _ = layout(tree)
+    x = node_places(tree.parents)
     for level in tree.levels[1:]:
         assert np.all(np.diff(x[level]) > 0)
         assert np.all(np.diff(x[tree.parents[level]]) >= 0)
@@ -54,14 +54,14 @@ def test_branches_do_not_cross(tree: TokenTree) -> None:
 
 @pytest.mark.parametrize("tree", TREES, ids=repr)
 def test_parents_stand_above_the_middle_of_their_children(tree: TokenTree) -> None:
-    x, _ = layout(tree)
+    x = node_places(tree.parents)
     for node in np.flatnonzero(tree.child_counts).tolist():
         children = tree.children(node)
         assert x[node] == pytest.approx((x[children[0]] + x[children[-1]]) / 2)
 
 
 def test_subtrees_stand_below_each_other_where_they_fit() -> None:
-    x, _ = layout(TokenTree([-1, 0, 0, 1, 1, 1]))
+    x = node_places(TokenTree([-1, 0, 0, 1, 1, 1]).parents)
     assert x.tolist() == [1.5, 1.0, 2.0, 0.0, 1.0, 2.0]
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Okabe and Ito (2008), Color Universal Design: told apart with every kind of colour vision.
 BLUE, ORANGE, GREEN, SKY = "#0072b2", "#e69f00", "#009e73", "#56b4e9"
-VERMILLION, PURPLE, YELLOW = "#d55e00", "#cc79a7", "#f0e442"
+VERMILLION, PURPLE = "#d55e00", "#cc79a7"
 INK, MUTED, LINE, PALE, WHITE = "#24292f", "#57606a", "#b6bcc4", "#e4e7eb", "#ffffff"
 """Of text and lines, from dark to light."""
 SERIES = (BLUE, ORANGE, GREEN, SKY, VERMILLION, PURPLE)

@@ -11,7 +11,7 @@ from treeopt.trees import chain
 
 ANYTHING = PlanRequest()
 CLOSE = 1e-9
-"""Speeds that differ by no more than this share are equal; then the shorter chain wins."""
+"""Speeds that differ by no more than this share are equal; then the shorter chain, or the smaller tree, wins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

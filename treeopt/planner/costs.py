@@ -29,6 +29,7 @@ from treeopt.trees import TokenTree
 
 Reading = Callable[[tuple[Timing, ...]], Float64]
 """From timings to seconds, one per timing in the last axis: their medians, or draws of what the medians may be."""
+EXTRAPOLATED = "times: extrapolated to 0 seconds or fewer. Ask for something nearer to what was measured."
 SecondsAt = Callable[[Integers], Float64]
 """From counts to seconds at each."""
 
@@ -196,9 +197,7 @@ def _curve(condition: Condition, tables: list[LatencyTable], reading: Reading | 
     )
     medians_s = mixed(knots, np.arange(1, max(max_nodes, min(each.max_tokens for each in tables)) + 1))
     if medians_s.min() <= 0:
-        raise InfeasibleError(
-            "times: extrapolated to 0 seconds or fewer. Ask for something nearer to what was measured."
-        )
+        raise InfeasibleError(EXTRAPOLATED)
     if reading is not None:
         drawn = [pooled(reading(each.timings), pooling(each)) for each in tables]
         knots = tuple(replace(each, seconds=seconds) for each, seconds in zip(knots, drawn, strict=True))

@@ -18,7 +18,7 @@ from treeopt.array_record import ShortRepr
 from treeopt.arrays import Float64, Int64
 from treeopt.errors import InfeasibleError
 from treeopt.planner.condition import Condition
-from treeopt.planner.costs import Reading, StepCosts
+from treeopt.planner.costs import EXTRAPOLATED, Reading, StepCosts
 from treeopt.planner.curves import LEAST_S
 from treeopt.planner.drafted import pass_costs, relative_steps
 from treeopt.planner.draws import SEED, draw_medians, estimate, same_texts
@@ -79,9 +79,7 @@ def counted_predictions(parts: Sequence[Part], where: Condition, *, max_nodes: i
             continue
         tokens, step_s = known.tokens(each.values), known.step_s(each.values)
         if step_s[0] <= 0:
-            raise InfeasibleError(
-                "times: extrapolated to 0 seconds or fewer. Ask for something nearer to what was measured."
-            )
+            raise InfeasibleError(EXTRAPOLATED)
         tokens_drawn, drawn_s = drawn.tokens(each.values), np.maximum(drawn.step_s(each.values), LEAST_S)
         found.append(
             CountedPrediction(

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-import numpy as np
-
 from treeopt.array_record import ArrayRecord
 from treeopt.arrays import Float64
 from treeopt.errors import InfeasibleError
@@ -12,7 +10,7 @@ from treeopt.planner.drafter_models import setting_predictions, tree_models
 from treeopt.planner.model import Candidate, StepModel
 from treeopt.planner.plan_record import Plan
 from treeopt.planner.planning import requested_plan, rule_plan
-from treeopt.planner.request import PlanRequest
+from treeopt.planner.request import OBJECTIVES, PlanRequest
 from treeopt.planner.rule_trees import RuleTrees
 from treeopt.records.identity import Identity
 from treeopt.records.latency import Estimate
@@ -71,7 +69,7 @@ def drafter_choices(profile: Profile, request: PlanRequest, *, plan: Plan | None
 
 def best_drafter(choices: Sequence[DrafterChoice], objective: str = "speed") -> DrafterChoice:
     """Return the choice with most of what the objective asks for, in a tie the first."""
-    return max(choices, key=lambda each: (each.speedup if objective == "speed" else each.tokens_per_step).value)
+    return max(choices, key=OBJECTIVES[objective])
 
 
 def chosen_drafter(choices: Sequence[DrafterChoice], name: str) -> DrafterChoice:
@@ -157,9 +155,7 @@ def _best_tree(
     drafting = [each for each in (found.chain, found.tree, *found.budgets) if each.tree.nodes > 1]
     if not drafting:
         return None
-    best = max(
-        drafting, key=lambda each: (each.speedup if request.objective == "speed" else each.tokens_per_step).value
-    )
+    best = max(drafting, key=OBJECTIVES[request.objective])
     return _of_a_tree(drafter.setting(), found, best)
 
 
@@ -177,8 +173,7 @@ def _best_setting(
     found = setting_predictions(profile, measured, plan.model.condition, max_nodes=plan.solution.max_nodes)
     if not found:
         return None
-    merits = [(each.speedup if request.objective == "speed" else each.tokens_per_step).value for each in found]
-    best = found[int(np.argmax(merits))]
+    best = max(found, key=OBJECTIVES[request.objective])
     setting = drafter.setting(best.setting.values)
     return DrafterChoice(
         setting=setting,

@@ -18,6 +18,7 @@ from treeopt.planner.plan_content import (
     RuleReport,
     SmoothingReport,
 )
+from treeopt.planner.request import OBJECTIVES
 from treeopt.planner.rule_choice import RuleChoice
 from treeopt.records.profile import origins
 from treeopt.records.rules import LOSSY_RULES, rule_label
@@ -53,12 +54,12 @@ class Plan(ShortRepr, Tabular):
     @property
     def choice(self) -> Candidate:
         """The best; in a tie the simplest."""
-        return max((self.plain, self.chain, self.tree), key=self._merit)
+        return max((self.plain, self.chain, self.tree), key=OBJECTIVES[self.objective])
 
     @property
     def merit(self) -> float:
         """What the objective asks for: the choice's speedup, or its tokens per step."""
-        return self._merit(self.choice)
+        return OBJECTIVES[self.objective](self.choice)
 
     @property
     def rule(self) -> str:
@@ -139,6 +140,3 @@ class Plan(ShortRepr, Tabular):
             batch_size=self.model.condition.batch_size,
             extrapolated=self.extrapolated,
         )
-
-    def _merit(self, candidate: Candidate) -> float:
-        return candidate.speedup.value if self.objective == "speed" else candidate.tokens_per_step.value

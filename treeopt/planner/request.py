@@ -1,12 +1,18 @@
 """What is asked of the planner: one record in place of the keywords of `plan`, `schedule` and `step_model`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
 
 from treeopt.arguments import flag, number, text, whole
 from treeopt.errors import InvalidValueError
 
-OBJECTIVES = ("speed", "tokens")
+OBJECTIVES: dict[str, Callable[[Any], float]] = {
+    "speed": attrgetter("speedup.value"),
+    "tokens": attrgetter("tokens_per_step.value"),
+}
+"""What each objective compares of the predictions that the planner returns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

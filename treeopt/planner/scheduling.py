@@ -18,6 +18,7 @@ import numpy as np
 
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InfeasibleError
+from treeopt.planner.chains import CLOSE
 from treeopt.planner.condition import condition
 from treeopt.planner.contexts import ContextModels, context_models
 from treeopt.planner.model import Candidate, StepModel, TokenModel, kind_of
@@ -33,8 +34,6 @@ from treeopt.tabular import Row, Tabular
 from treeopt.trees import TokenTree
 from treeopt.trees.tree_schedule import ScheduledTree, TreeSchedule
 
-CLOSE = 1e-9
-"""Speeds that differ by no more than this share are equal; then the simpler way to decode wins."""
 Models = dict[str, StepModel]
 """One place's model under each rule."""
 Way = tuple[str, TokenTree]

@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from treeopt.array_record import ShortRepr
 from treeopt.errors import InvalidValueError
-from treeopt.files.fields import Fields
-from treeopt.files.record_form import in_file, rounded
+from treeopt.files.record_form import in_file
 from treeopt.records.latency import LatencyTable, Timing
-from treeopt.records.step_latency import StepLatency
+from treeopt.records.step_latency import StepLatency, read_samples, samples
 from treeopt.tabular import Row, Tabular
 
 NOTHING_S = 0.0
@@ -34,26 +32,13 @@ class EngineRun(ShortRepr):
     """What it was started with beside the draft length."""
 
 
-def _steps(fields: Fields, name: str) -> Timing:
-    del name
-    return Timing.from_fields(fields)
-
-
-def _samples(timing: Timing) -> list[Any]:
-    return rounded(timing.samples_s)
-
-
-def _counts(fields: Fields, name: str) -> tuple[int, ...]:
-    return tuple(fields.integers(name))
-
-
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class TimedChain(ShortRepr):
     """Whole steps of an engine with a chain of one length, drafting included."""
 
     length: int = field(metadata=in_file(least=0))
     """Draft tokens; 0 is plain decoding."""
-    steps: Timing = field(metadata=in_file("samples_s", read=_steps, write=_samples))
+    steps: Timing = field(metadata=in_file("samples_s", read=read_samples, write=samples))
     """Seconds of a step, a sample for each text decoded."""
     verify: Timing | None = None
     """Of these the target's pass, where the engine tells it."""
@@ -116,9 +101,9 @@ class ChainCounts(ShortRepr):
     """
 
     length: int = field(metadata=in_file(least=1))
-    steps: tuple[int, ...] = field(metadata=in_file(read=_counts, write=list))
+    steps: tuple[int, ...]
     """Of each text."""
-    tokens: tuple[int, ...] = field(metadata=in_file(read=_counts, write=list))
+    tokens: tuple[int, ...]
     """That these steps committed."""
 
     def __post_init__(self) -> None:

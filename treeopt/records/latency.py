@@ -200,3 +200,12 @@ class LatencyTable(ArrayRecord, Tabular):
                 f"tokens: times were measured for {self.tokens[0]} to {self.max_tokens} tokens. Got {outside}: "
                 "ask for fewer, or profile with a larger --max-tokens."
             )
+
+
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class PrefillLatency(ShortRepr):
+    """Seconds of prefill against the tokens of the prompt."""
+
+    target: LatencyTable
+    draft: LatencyTable
+    """Of the draft model, which reads the prompt too where there is one."""

@@ -24,10 +24,6 @@ RULE = "target"
 """How given tokens are verified: the target samples, and the child that it samples is accepted."""
 
 
-def _counts(fields: Fields, name: str) -> tuple[int, ...]:
-    return tuple(fields.integers(name))
-
-
 def _values(fields: Fields, name: str) -> tuple[SettingValue, ...]:
     given = fields.mapping(name)
     return tuple(SettingValue(name=each, value=given.integer(each)) for each in given.names())
@@ -44,9 +40,9 @@ class DecodedTexts(ShortRepr):
     Raises InvalidValueError where there is not as much of each, a text has no step, or a step no token.
     """
 
-    tokens: tuple[int, ...] = field(metadata=in_file(read=_counts, write=list))
+    tokens: tuple[int, ...]
     """That each text's steps committed."""
-    steps: tuple[int, ...] = field(metadata=in_file(read=_counts, write=list))
+    steps: tuple[int, ...]
     seconds: Timing = field(metadata=in_file("samples_s", read=read_samples, write=samples))
     """Of each text's steps together."""
 
@@ -136,9 +132,9 @@ class CountedSetting(ShortRepr):
     max_tokens: int = field(metadata=in_file(least=2))
     """Of the largest pass that the setting allows."""
     decoded: DecodedTexts
-    pass_tokens: tuple[int, ...] = field(metadata=in_file(read=_counts, write=list))
+    pass_tokens: tuple[int, ...]
     """Sizes of the target's passes, rising."""
-    passes: tuple[int, ...] = field(metadata=in_file(read=_counts, write=list))
+    passes: tuple[int, ...]
     """How many passes had each size, over all texts."""
 
     def __post_init__(self) -> None:

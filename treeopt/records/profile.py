@@ -11,10 +11,10 @@ from treeopt.files.fields import Fields, check_format
 from treeopt.files.record_form import in_file, read_record, written_record
 from treeopt.files.whole_files import read_text, write_text
 from treeopt.records.engine import ChainLatency, EngineRun
+from treeopt.records.latency import PrefillLatency
 from treeopt.records.machine import Machine, Pair
 from treeopt.records.measured_acceptance import ACCEPTANCE, MeasuredAcceptance
 from treeopt.records.measured_drafter import MeasuredDrafter, check_drafters
-from treeopt.records.prefill import PrefillLatency
 from treeopt.records.step_latency import (
     LATENCY_PARTS,
     Imported,

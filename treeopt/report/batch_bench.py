@@ -12,7 +12,7 @@ from treeopt.records.results import Divergence
 from treeopt.records.rules import LOSSY_RULES, rule_label
 from treeopt.report.bench_heading import headed_json
 from treeopt.report.table import Column, aligned
-from treeopt.report.text import counted, milliseconds
+from treeopt.report.text import counted, milliseconds, number_or_absent
 from treeopt.report.times_warnings import PLAIN_SPEED_CHANGED
 from treeopt.trees import TokenTree
 
@@ -167,14 +167,14 @@ def _line(row: BatchRow, size: BatchSize, *, first: bool) -> tuple[str, ...]:
         str(size.batch_size) if first else "",
         ("* " if row.chosen else "  ") + setting_name(row.tree),
         f"{measured.tokens_per_s:.0f}",
-        _number(promised, ".0f"),
+        number_or_absent(promised, ".0f"),
         "-" if promised is None else f"{promised / measured.tokens_per_s - 1:+.1%}",
         f"{measured.batch_tokens_per_step / size.batch_size:.2f}",
-        _number(row.predicted_tokens_per_step, ".2f"),
+        number_or_absent(row.predicted_tokens_per_step, ".2f"),
         milliseconds(measured.step_s),
         "-" if row.predicted_step_s is None else milliseconds(row.predicted_step_s),
         f"{measured.speedup:.2f}",
-        _number(row.predicted_speedup, ".2f"),
+        number_or_absent(row.predicted_speedup, ".2f"),
         f"{measured.rest:.0%}",
         f"{measured.prefill_s:.2f}",
         f"{measured.texts - len(measured.divergences)}/{measured.texts}",
@@ -222,10 +222,6 @@ def _texts(found: BatchBench) -> Iterator[str]:
             f"{len(parted)} of {texts} texts part from those decoded alone, each at a near-tie of the two top logits; all "
             "others are the same, token by token."
         )
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
 
 
 def outputs_warning(texts: int) -> Warning:

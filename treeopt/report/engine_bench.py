@@ -4,6 +4,7 @@ from treeopt.records.bench_heading import BenchHeading
 from treeopt.records.results import EngineBench, EngineRow
 from treeopt.report.bench_heading import headed_json
 from treeopt.report.table import Column, aligned
+from treeopt.report.text import number_or_absent
 
 DRIFT = 0.05
 """Change of plain decoding's speed from which it is told."""
@@ -37,11 +38,11 @@ def engine_bench_table(found: EngineBench, default: int | None) -> str:
                 ("* " if each.chosen else "  ") + name,
                 str(each.length),
                 f"{each.tokens_per_step:.2f}",
-                _number(each.predicted_tokens_per_step, ".2f"),
+                number_or_absent(each.predicted_tokens_per_step, ".2f"),
                 f"{each.tokens_per_s:.0f}",
-                _number(each.predicted_tokens_per_s, ".0f"),
+                number_or_absent(each.predicted_tokens_per_s, ".0f"),
                 f"{each.speedup:.2f}",
-                _number(each.predicted_speedup, ".2f"),
+                number_or_absent(each.predicted_speedup, ".2f"),
                 f"{each.spread:.0%}",
                 {None: "sampled", True: "identical", False: "DIFFERS"}[each.identical],
             )
@@ -72,7 +73,3 @@ def _drift(plain: EngineRow) -> list[str]:
 
 def _named(row: EngineRow) -> str:
     return "plain decoding" if row.length == 0 else f"{row.length} draft token{'s' * (row.length > 1)}"
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)

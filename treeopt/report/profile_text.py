@@ -10,6 +10,7 @@ from treeopt.records.profile import Profile, origins_text
 from treeopt.records.rules import rule_label
 from treeopt.records.steadiness import precision
 from treeopt.records.step_latency import StepLatency
+from treeopt.report.profile_words import condition_name
 from treeopt.report.table import Column, aligned
 from treeopt.report.text import counted, milliseconds
 
@@ -69,7 +70,7 @@ def _times(latency: StepLatency, *, named: bool) -> list[str]:
     shown = [tokens for tokens in SHOWN_TOKENS if tokens <= latency.verify.max_tokens]
     return [
         "",
-        *([_condition(latency)] if named else []),
+        *([condition_name(latency)] if named else []),
         *_numbers(
             [
                 ("tokens in a pass", *map(str, shown)),
@@ -82,11 +83,6 @@ def _times(latency: StepLatency, *, named: bool) -> list[str]:
         *_left_out(latency),
         f"verify is known to {_precision(latency.verify)}, draft to {_precision(latency.draft)}",
     ]
-
-
-def _condition(latency: StepLatency) -> str:
-    way = {None: "", True: ", sampling", False: ", greedy"}[latency.sampled]
-    return f"{latency.context_tokens} tokens of context, batch of {latency.batch_size}{way}"
 
 
 def _row(table: LatencyTable, shown: list[int]) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from treeopt.report.table import Column, aligned
-from treeopt.report.text import rule_name, spread
+from treeopt.report.text import range_text, rule_name, spread
 
 if TYPE_CHECKING:
     from treeopt.planner import Schedule, Segment
@@ -62,18 +62,8 @@ def _row(segment: "Segment") -> tuple[str, ...]:
     return (
         rule_name(segment.rule, lossy=segment.lossy),
         f"{segment.temperature:g}",
-        _range(segment.batch_sizes),
-        _range(segment.context_tokens),
+        range_text(segment.batch_sizes, "-"),
+        range_text(segment.context_tokens, "-"),
         choice.shape + padded,
         spread(choice.speedup),
     )
-
-
-def _range(ends: tuple[int, int]) -> str:
-    """Return a range of whole numbers.
-
-    >>> _range((1, 4)), _range((2, 2))
-    ('1-4', '2')
-    """
-    first, last = ends
-    return str(first) if first == last else f"{first}-{last}"

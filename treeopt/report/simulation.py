@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from treeopt.files.record_form import in_file
 from treeopt.report.json_text import json_text
 from treeopt.report.table import Column, aligned
-from treeopt.report.text import counted, milliseconds
+from treeopt.report.text import counted, milliseconds, range_text
 from treeopt.simulation.arrivals import Load
 from treeopt.simulation.outcome import Outcome
 from treeopt.simulation.simulate import Limits
@@ -73,7 +73,7 @@ def _served(found: Simulation) -> str:
     load = found.load
     return (
         f"{counted(found.replicas, 'server')}, at most {counted(found.most_texts, 'text')} at a time; prompts of "
-        f"{_range(load.prompt_tokens)} tokens, texts of {_range(load.new_tokens)}, arriving for {load.duration_s:g} s"
+        f"{range_text(load.prompt_tokens)} tokens, texts of {range_text(load.new_tokens)}, arriving for {load.duration_s:g} s"
     )
 
 
@@ -110,8 +110,3 @@ def _rates(found: Simulation) -> str:
     ]
     title = f"Most texts a second with {' and '.join(asked)} for 99 of 100:"
     return "\n".join([title, "", *aligned(rows, [Column(), Column(">")])])
-
-
-def _range(ends: tuple[int, int]) -> str:
-    low, high = ends
-    return str(low) if low == high else f"{low} to {high}"

@@ -28,6 +28,25 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
+def range_text(ends: tuple[int, int], to: str = " to ") -> str:
+    """Return a range of whole numbers, both ends included.
+
+    >>> range_text((1, 4)), range_text((1, 4), "-"), range_text((2, 2))
+    ('1 to 4', '1-4', '2')
+    """
+    first, last = ends
+    return str(first) if first == last else f"{first}{to}{last}"
+
+
+def number_or_absent(value: float | None, form: str) -> str:
+    """Return a number in a format, or a dash where there is none.
+
+    >>> number_or_absent(1.234, ".1f"), number_or_absent(None, ".1f")
+    ('1.2', '-')
+    """
+    return "-" if value is None else format(value, form)
+
+
 def quoted(path: Path | str) -> str:
     """Return a path as a shell takes it, in a command that is printed.
 

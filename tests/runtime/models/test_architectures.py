@@ -10,7 +10,8 @@ import torch
 from tests.support.caches import keep_in_all
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.runtime import load_model
-from treeopt.runtime.models.config import load_config, parse_config, why_not_built_in
+from treeopt.runtime.models.config import parse_config, why_not_built_in
+from treeopt.runtime.models.folder import ModelFolder
 from treeopt.runtime.models.mask import TreeMask, static_mask
 from treeopt.runtime.models.model import Wants
 from treeopt.trees import level_widths
@@ -442,6 +443,6 @@ def test_a_sharded_checkpoint_of_biases_and_norms(tmp_path):
     model.save_pretrained(tmp_path / "shards", max_shard_size="12KB")
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 3
     text = random_text(20)
-    assert load_config(tmp_path / "shards") == load_config(whole)
+    assert ModelFolder.of(tmp_path / "shards").config == ModelFolder.of(whole).config
     logits, expected = (text_logits(load_model(folder), text) for folder in (tmp_path / "shards", whole))
     assert torch.equal(logits, expected)

@@ -10,7 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from treeopt.errors import FormatError, TreeoptError
 from treeopt.runtime import load_model
-from treeopt.runtime.models.config import load_config, why_not_built_in
+from treeopt.runtime.models.config import why_not_built_in
+from treeopt.runtime.models.folder import ModelFolder
 from treeopt.runtime.models.rotary import Llama3Scaling
 
 
@@ -57,7 +58,7 @@ def assert_refused(folder, file, field, reason):
 def test_a_good_folder(folder):
     model = load_model(str(folder))
     assert (model.name, model.dtype, model.device) == ("model", torch.float32, torch.device("cpu"))
-    config = load_config(folder)
+    config = ModelFolder.of(folder).config
     assert config == model.config
     assert (config.vocabulary, config.hidden, config.intermediate, config.layers) == (23, 32, 48, 2)
     assert (config.heads, config.key_value_heads, config.head_size) == (4, 2, 8)
@@ -66,13 +67,13 @@ def test_a_good_folder(folder):
 
 def test_fields_that_may_be_missing(folder):
     change_config(folder, num_key_value_heads=None, head_dim=None, rope_parameters=None, tie_word_embeddings=None)
-    config = load_config(folder)
+    config = ModelFolder.of(folder).config
     assert (config.key_value_heads, config.head_size, config.rope_base, config.tied_head) == (4, 8, 10_000, False)
 
 
 def test_the_end_token(folder):
     change_config(folder, eos_token_id=7)
-    assert load_config(folder).end_tokens == (7,)
+    assert ModelFolder.of(folder).config.end_tokens == (7,)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +89,7 @@ def test_the_end_token(folder):
 def test_end_tokens_that_generation_adds(folder, own, generation, expected):
     change_config(folder, eos_token_id=own)
     (folder / "generation_config.json").write_text(json.dumps(generation), "utf-8")
-    assert load_config(folder).end_tokens == expected
+    assert ModelFolder.of(folder).config.end_tokens == expected
 
 
 @pytest.mark.parametrize(
@@ -211,11 +212,11 @@ def test_rotary_scaling_with_a_wrong_field(folder, field, changes, reason):
 def test_the_length_trained_first_may_be_missing_or_stand_outside(folder):
     scaling = {name: value for name, value in LLAMA3.items() if name != "original_max_position_embeddings"}
     change_config(folder, rope_parameters=None, rope_scaling=scaling)
-    assert load_config(folder).rope_scaling == Llama3Scaling(
+    assert ModelFolder.of(folder).config.rope_scaling == Llama3Scaling(
         factor=8.0, low_frequency_factor=1.0, high_frequency_factor=4.0, original_positions=128
     )
     change_config(folder, original_max_position_embeddings=32)
-    assert load_config(folder).rope_scaling.original_positions == 32
+    assert ModelFolder.of(folder).config.rope_scaling.original_positions == 32
 
 
 @pytest.mark.parametrize("content", [3, [], {}, {"architectures": ["MambaForCausalLM"]}])

@@ -10,6 +10,7 @@ from treeopt.report.drafter_contexts_text import drafter_name
 from treeopt.report.html.plot import ROW, TOP, Plot
 from treeopt.report.html.shapes import Entry, Figure, shape, shortened
 from treeopt.report.html.tables import Table
+from treeopt.report.text import range_text
 
 CONTEXT = "tokens of context"
 BETWEEN = "between measured conditions times lie on straight lines."
@@ -45,8 +46,8 @@ def schedules(schedule: Schedule) -> tuple[list[Figure], Table]:
         (
             each.rule,
             each.temperature,
-            _range(each.batch_sizes),
-            _range(each.context_tokens),
+            range_text(each.batch_sizes),
+            range_text(each.context_tokens),
             each.choice.shape,
             each.choice.speedup.value,
             each.choice.speedup.low,
@@ -69,7 +70,7 @@ def drafters_over_contexts(segments: Sequence[DrafterSegment], temperature: floa
             ends=each.context_tokens,
             colour=colours[name],
             short=shortened(name, 20),
-            said=f"{CONTEXT} {_range(each.context_tokens)}: {name}, {each.choice.shape}, rule {each.choice.rule}, "
+            said=f"{CONTEXT} {range_text(each.context_tokens)}: {name}, {each.choice.shape}, rule {each.choice.rule}, "
             f"{each.speedup:.2f} times plain at the start",
         )
         for name, each in zip(names, segments, strict=True)
@@ -83,7 +84,7 @@ def drafters_over_contexts(segments: Sequence[DrafterSegment], temperature: floa
         tuple(Entry("cell45", colours[name], shortened(name, 40)) for name in dict.fromkeys(names)),
     )
     rows = tuple(
-        (_range(each.context_tokens), each.choice.setting.name, each.choice.shape, each.choice.rule, each.speedup)
+        (range_text(each.context_tokens), each.choice.setting.name, each.choice.shape, each.choice.rule, each.speedup)
         for each in segments
     )
     header = ("context", "drafter", "setting", "rule", "speedup at the start")
@@ -124,7 +125,7 @@ def _strip(segment: Segment, ends: tuple[int, int], x_name: str) -> Strip:
         ends=ends,
         colour=choice.kind,
         short=f"{choice.kind}{size}",
-        said=f"{x_name} {_range(ends)}: {choice.shape}, rule {segment.rule}, {choice.speedup.value:.2f} times plain",
+        said=f"{x_name} {range_text(ends)}: {choice.shape}, rule {segment.rule}, {choice.speedup.value:.2f} times plain",
     )
 
 
@@ -145,7 +146,3 @@ def _strips(
             if right - left > 7.0 * len(each.short):
                 plot.add(shape("text", "inside middle", x=(left + right) / 2, y=top + 26.5, text=each.short))
     return plot.figure(name=name, title=title, caption=caption, legend=legend)
-
-
-def _range(ends: tuple[int, int]) -> str:
-    return str(ends[0]) if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"

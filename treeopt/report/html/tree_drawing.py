@@ -7,7 +7,7 @@ from treeopt.report.html.shapes import Entry, Figure, Shape, number, shape, shor
 from treeopt.report.html.tables import Table
 from treeopt.trees import TokenTree, TreeFile
 from treeopt.trees.headline import headline
-from treeopt.trees.layout import layout
+from treeopt.trees.node_places import node_places
 
 MOST_NODES = 700
 """Drawn nodes, the most reached ones; the table has all."""
@@ -21,7 +21,7 @@ def tree_figure(name: str, label: str, content: TreeFile) -> Figure:
     drawn = _drawn(tree, reach)
     part = TokenTree(_renumbered(tree, drawn))
     shown = np.flatnonzero(drawn)
-    x, y = layout(part)
+    x, y = node_places(part.parents), part.depth
     sideways = part.max_depth + 1 > 1.6 * (x.max() + 1)
     across, along = MARGIN + BETWEEN_NODES * x, NAMES + BETWEEN_LEVELS * y
     places = np.stack([along, across] if sideways else [across + NAMES - MARGIN, along - NAMES + MARGIN], axis=-1)

@@ -6,7 +6,6 @@ from typing import Any
 
 from treeopt.errors import FormatError
 from treeopt.files.fields import Fields
-from treeopt.files.json_file import read_object
 from treeopt.runtime.models.rotary import RopeScaling, parse_rope
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MiMoForCausalLM")
@@ -52,21 +51,11 @@ class ModelConfig:
     """Tokens that end a text; empty when the model has none."""
 
 
-def load_config(folder: Path | str) -> ModelConfig:
-    """Return the configuration of a model folder in Hugging Face layout.
-
-    The end tokens of `config.json` come first, then those that `generation_config.json`, where it is there, adds: chat
-    models end a message with a token that only the latter lists.
-
-    Raises TreeoptError when `config.json` is missing, FormatError naming the field that is wrong or not supported.
-    """
-    folder = Path(folder)
-    beside = folder / GENERATION
-    return config_of(folder, read_object(folder / CONFIG), read_object(beside) if beside.exists() else None)
-
-
 def config_of(folder: Path, content: dict[str, Any], generation: dict[str, Any] | None) -> ModelConfig:
     """Return the configuration of a folder, given what its two files hold; None stands for no second one.
+
+    The end tokens of `config.json` come first, then those that only `generation_config.json` lists: chat models end a
+    message with one of these.
 
     Raises FormatError naming the file and the field that is wrong or not supported.
     """
