@@ -1,8 +1,8 @@
 """Two states of treeopt side by side: `python benchmarks/before_after.py OTHER`, where OTHER is a checkout of another.
 
 Each state decodes in a process of its own, on one and the same processor, and both take turns, method by method and
-round by round: so drift of the machine hits both.  Without OTHER this state is compared with itself, which shows what
-differences mean nothing.
+round by round, in alternating order: so drift of the machine hits both.  Without OTHER this state is compared with
+itself, which shows what differences mean nothing.
 """
 
 import argparse
@@ -40,9 +40,12 @@ def main() -> None:
     names = states[0].answer
     say(f"{'method':<20}{'temperature':>12}{'before, ms':>12}{'after, ms':>11}{'after/before':>14}  rounds")
     for name, temperature in bar([(name, each) for each in TEMPERATURES for name in names], "methods"):
-        steps_s = [[state.step_s(name, temperature) for state in states] for _ in range(1 + asked.rounds)][1:]
-        ratios = sorted(after / before for before, after in steps_s)
-        before, after = (1000 * statistics.median(column) for column in zip(*steps_s, strict=True))
+        steps_s: dict[State, list[float]] = {state: [] for state in states}
+        for number in range(1 + asked.rounds):  # each is first in every other round, and the first round warms up
+            for state in states if number % 2 else reversed(states):
+                steps_s[state].append(state.step_s(name, temperature))
+        ratios = sorted(after / before for before, after in list(zip(*steps_s.values(), strict=True))[1:])
+        before, after = (1000 * statistics.median(each[1:]) for each in steps_s.values())
         say(
             f"{name:<20}{temperature:>12g}{before:>12.3f}{after:>11.3f}{statistics.median(ratios):>14.3f}  "
             f"{ratios[0]:.3f} to {ratios[-1]:.3f}"
