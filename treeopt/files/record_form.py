@@ -1,8 +1,8 @@
 """Frozen dataclasses to and from mappings, for files and for JSON: a field's name, type and bounds stand once, in its annotation.
 
 A dataclass is a mapping with a key for each field.  In a file, None and an empty tuple are left out, unless `in_file` says
-otherwise, and control characters are escaped; in JSON (`nulls=True`) every key is there and texts are as they are.  A type that has no such form brings its own: `from_fields`, which
-makes one of the fields of a mapping, and `to_fields`, which returns them; or `named_fields`, which returns several keys
+otherwise, and control characters are escaped; in JSON (`nulls=True`) every key is there and texts are as they are.  A type
+without such a form defines its own: `from_fields` and `to_fields` to be a mapping, or `named_fields` to be several keys
 that begin with the field's name.
 """
 
