@@ -1,6 +1,6 @@
 """Does re-calibration hold? Streams that change at one point, decoded with several strategies in turn.
 
-    python benchmarks/drift.py [--streams draft,repeats] [--repeats 3] [--tokens 4000] [--threads 1]
+    python benchmarks/drift.py [--streams all] [--repeats 3] [--tokens 4000] [--threads 1]
 
 `fixed` keeps the plan made before the change; `adapted` re-calibrates it while decoding; `learning` also has the draft
 learn; `best` takes the plan made from a profile that was measured after the change.  Sequences are decoded in rotating
@@ -192,7 +192,7 @@ def run(models: ModelPair, stream: Stream, profiles: dict[int, Profile], effort:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--streams", default="", help="parts of names, with commas between; by default all streams")
+    parser.add_argument("--streams", default="draft perturbed", help="all, or parts of names with commas between")
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=1000, help="of each stream")
     parser.add_argument("--new-tokens", type=int, default=Effort().new_tokens, help="of each sequence")
@@ -204,7 +204,11 @@ def main() -> None:
     models = load_pair(threads=args.threads)
     effort = Effort(tokens=args.tokens, new_tokens=args.new_tokens)
     every = streams_of(models, perturbed_model(bundled.DRAFT, args.noise, dtype=models.draft.dtype), effort.new_tokens)
-    chosen = [each for name, each in every.items() if any(part in name for part in args.streams.split(","))]
+    chosen = [
+        each
+        for name, each in every.items()
+        if args.streams == "all" or any(part in name for part in args.streams.split(","))
+    ]
     say(f"{'stream':<27}{FIXED:>9}{ADAPTED:>9}{LEARNING:>9}{BEST:>9}{'gain':>9}{ADAPTED:>9}{'share':>7}  outputs")
     profiles: dict[int, Profile] = {}
     for stream in chosen:
