@@ -209,6 +209,8 @@ def main() -> None:
         for name, each in every.items()
         if args.streams == "all" or any(part in name for part in args.streams.split(","))
     ]
+    if not chosen:
+        parser.error(f"--streams: expected all, or parts of {', '.join(every)}. Got {args.streams}.")
     say(f"{'stream':<27}{FIXED:>9}{ADAPTED:>9}{LEARNING:>9}{BEST:>9}{'gain':>9}{ADAPTED:>9}{'share':>7}  outputs")
     profiles: dict[int, Profile] = {}
     for stream in chosen:
