@@ -34,7 +34,7 @@ def check_edition(path: Path) -> None:
     theirs = found[0] if (found := _EDITION.match(heading)) else "a treeopt that does not tell its version"
     raise TreeoptError(
         f"{path}: was measured by {theirs}, which may time other things under the same numbers than this {edition()}. "
-        "Profile without --resume, or go on with the treeopt that began it."
+        "Start over with --force in place of --resume, or continue with the treeopt that began it."
     )
 
 

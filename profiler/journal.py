@@ -142,7 +142,7 @@ def _read(path: Path, heading: str) -> list[Entry]:
     if conditions != heading:
         raise TreeoptError(
             f"{path}: was measured under other conditions ({conditions}) than asked for now ({heading}). "
-            "Profile without --resume, or with the options of the interrupted run."
+            "Start over with --force in place of --resume, or give the options of the interrupted run."
         )
     return entries
 

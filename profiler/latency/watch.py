@@ -81,7 +81,7 @@ def _block(entry: Entry) -> tuple[int, Load]:
             return end, load
     raise TreeoptError(
         f"journal: expected a block of samples and what other programs used beside it. Got {entry.kind!r:.60} with "
-        f"{entry.values!r:.60}: profile without --resume."
+        f"{entry.values!r:.60}: start over with --force in place of --resume."
     )
 
 

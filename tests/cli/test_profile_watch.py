@@ -153,6 +153,10 @@ def test_a_journal_of_an_older_treeopt_is_refused_in_one_line(folder: Path) -> N
     assert result.exit_code == 1, result.output
     (line,) = result.stderr.splitlines()
     assert "profile.yaml.partial: was measured by a treeopt that does not tell its version" in line
-    assert "Profile without --resume" in line
+    assert "Start over with --force in place of --resume" in line
     assert journal.read_bytes() == before
     assert not (folder / "profile.yaml").exists()
+    assert call("profile", *LITTLE).exit_code == 1
+    assert call("profile", *LITTLE, "--force").exit_code == 0
+    assert (folder / "profile.yaml").exists()
+    assert not journal.exists()

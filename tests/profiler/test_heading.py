@@ -41,7 +41,7 @@ def test_times_of_other_probe_trees_are_not_taken_for_ones_own(path, target, dra
         check_edition(path)
     before = path.read_bytes()
     for refuse in (check_edition, lambda path: journal_at(path, (target, draft), prompts, resume=True)):
-        with pytest.raises(TreeoptError, match=r"Profile without --resume, or ") as refusal:
+        with pytest.raises(TreeoptError, match=r"Start over with --force in place of --resume, or ") as refusal:
             refuse(path)
         assert "\n" not in str(refusal.value)
     assert path.read_bytes() == before

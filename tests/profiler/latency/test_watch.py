@@ -204,7 +204,9 @@ class TestJournal:
             broken = Journal(None, "")
             broken.append("verify", 1, (1.0,))
             broken.append(OTHERS + "verify", key, values)
-            with pytest.raises(TreeoptError, match=r"journal: expected a block .* profile without --resume"):
+            with pytest.raises(
+                TreeoptError, match=r"journal: expected a block .* start over with --force in place of --resume"
+            ):
                 samples_of(broken, "verify")
 
 
