@@ -50,7 +50,7 @@ def _read_layers(fields: Fields, name: str) -> tuple[int, ...]:
     raise fields.error(name, "expected a list of at least one. Got none: leave it out.")
 
 
-LAYERS = in_file(read=_read_layers, write=list)
+LAYERS = in_file(read=_read_layers)
 """How `layers` stands in files."""
 
 

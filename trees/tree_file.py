@@ -91,7 +91,7 @@ def parse(path: Path | str, text: str) -> TreeFile:
     """Return everything that the text of a tree file holds; raises FormatError as `load_file` does."""
     fields = Fields(path, parse_json(path, text, unique_keys=True, constants=False))
     check_format(fields, FORMAT, VERSION)
-    tree = fields.build("parents", _make_tree, fields.integers("parents"))
+    tree = read_parents(fields)
     drafter = _read_drafter(fields) if "drafter" in fields else None
     reach = fields.build("reach", checked_reach, tree.parents, fields.numbers("reach")) if "reach" in fields else None
     provenance = read_record(fields.mapping("provenance"), Provenance) if "provenance" in fields else None
@@ -108,6 +108,11 @@ def _read_drafter(fields: Fields) -> DrafterSetting:
         raise named.error(error.field or "name", str(error)) from None
 
 
-def _make_tree(parents: list[int]) -> TokenTree:
-    check_size(len(parents))
-    return TokenTree(parents)
+def read_parents(fields: Fields) -> TokenTree:
+    """Return the tree of the field `parents`; raises FormatError for more nodes than a file may have."""
+
+    def make(parents: list[int]) -> TokenTree:
+        check_size(len(parents))
+        return TokenTree(parents)
+
+    return fields.build("parents", make, fields.integers("parents"))

@@ -12,7 +12,7 @@ from treeopt.files.record_form import read_record, written_record
 from treeopt.files.whole_files import read_text, write_text
 from treeopt.trees.provenance import Provenance
 from treeopt.trees.token_tree import TokenTree
-from treeopt.trees.tree_text import check_size
+from treeopt.trees.tree_file import read_parents
 
 FORMAT, VERSION = "treeopt-schedule", 1
 MAX_BYTES = 8_000_000
@@ -113,11 +113,6 @@ def _fields(each: ScheduledTree) -> dict[str, object]:
 
 def _tree(fields: Fields) -> ScheduledTree:
     first, last = fields.integer("first_texts"), fields.integer("last_texts")
-    tree = fields.build("parents", _make_tree, fields.integers("parents"))
+    tree = read_parents(fields)
     fields.end()
     return ScheduledTree(first_texts=first, last_texts=last, tree=tree)
-
-
-def _make_tree(parents: list[int]) -> TokenTree:
-    check_size(len(parents))
-    return TokenTree(parents)

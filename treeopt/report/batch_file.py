@@ -6,8 +6,8 @@ from treeopt.files.fields import Fields
 from treeopt.planner.model import kind_of
 from treeopt.records.batch_bench import BatchBench, BatchRow, BatchSize, MeasuredWay
 from treeopt.records.rules import LOSSY_RULES
+from treeopt.records.step_latency import read_tree
 from treeopt.report.bench_fields import LEAST, MOST, divergences, follows, follows_nearly, number_or_none
-from treeopt.trees import TokenTree
 
 
 def read_batch_bench(fields: Fields) -> BatchBench:
@@ -45,7 +45,7 @@ def _size(fields: Fields, temperature: float) -> BatchSize:
 
 
 def _row(fields: Fields, batch_size: int, temperature: float) -> BatchRow:
-    tree = fields.build("parents", TokenTree, fields.integers("parents"))
+    tree = read_tree(fields, "parents")
     follows(fields, "kind", kind_of(tree))
     follows(fields, "nodes", tree.nodes)
     follows(fields, "depth", tree.max_depth)

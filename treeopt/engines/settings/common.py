@@ -10,6 +10,8 @@ from itertools import pairwise
 from treeopt.engines.engine import BatchLength, EngineFile, Json, SettingFiles, SettingRequest
 from treeopt.errors import InfeasibleError, InvalidValueError, Warning
 
+BENCH_FIRST = "Bench it before you serve."
+"""What to do about a setting that is not the one planned."""
 NO_FLAGS = "\n"
 NO_FIELDS = "{}\n"
 """Files that change nothing: what plain decoding takes."""

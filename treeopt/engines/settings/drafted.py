@@ -1,6 +1,7 @@
 """A tree file that names a drafter, as an engine's setting: the engine's own drafter of the same kind, where it has one."""
 
 from treeopt.engines.engine import Engine, SettingRequest
+from treeopt.engines.settings.common import BENCH_FIRST
 from treeopt.engines.settings.made import UNNAMED_DRAFT, Setting, plain_setting
 from treeopt.engines.settings.source import Source
 from treeopt.errors import InfeasibleError, InvalidValueError, Warning
@@ -8,8 +9,6 @@ from treeopt.planner import kind_of
 from treeopt.trees import Provenance, TokenTree
 from treeopt.trees.drafter_setting import DrafterSetting
 from treeopt.trees.dynamic_tree import DynamicTree
-
-BENCH_FIRST = "Bench it before you serve."
 
 
 def drafter_setting(engine: Engine, source: Source, drafter: DrafterSetting) -> Setting:

@@ -13,6 +13,7 @@ Checked against `arg_groups/speculative_hook.py`, `speculative/adaptive_spec_par
 
 from treeopt.engines.engine import Engine, EngineFile, SettingFiles, SettingRequest
 from treeopt.engines.settings.common import (
+    BENCH_FIRST,
     NO_FLAGS,
     Checked,
     chain_length,
@@ -94,7 +95,7 @@ def _ngram(asked: SettingRequest) -> SettingFiles:
         warnings.append(
             Warning(
                 f"SGLang chooses the number of tokens that it looks up; {asked.ngram} were planned.",
-                "Bench it before you serve.",
+                BENCH_FIRST,
             )
         )
     return SettingFiles(

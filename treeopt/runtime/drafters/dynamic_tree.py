@@ -22,15 +22,15 @@ class DynamicDrafter(ExpandingDrafter):
     """
 
     def __init__(self, model: LanguageModel, tree: DynamicTree, *, capacity: int) -> None:
-        limits = {
-            "top_k": (model.config.vocabulary, "vocabulary"),
-            "depth": (model.config.max_positions, "trained length"),
-        }
-        for name, (most, what) in limits.items():
-            if getattr(tree, name) > most:
-                raise InvalidValueError(
-                    f"tree: expected a {name} of at most {most}, the {what}. Got {getattr(tree, name)}."
-                )
+        vocabulary, trained = model.config.vocabulary, model.config.max_positions
+        if tree.top_k > vocabulary:
+            raise InvalidValueError(
+                f"tree: expected a top_k of at most {vocabulary}, the vocabulary. Got {tree.top_k}."
+            )
+        if tree.depth > trained:
+            raise InvalidValueError(
+                f"tree: expected a depth of at most {trained}, the trained length. Got {tree.depth}."
+            )
         caches = partial(new_caches, model, capacity + sum(tree.draft_widths))
         super().__init__(model, draft_models(model, caches, capacity), partial(BeamExpansion, tree))
         self.tree = tree
