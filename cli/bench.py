@@ -5,7 +5,7 @@ import click
 from treeopt.cli.bench_batches import bench_batches
 from treeopt.cli.bench_engine import bench_engine
 from treeopt.cli.bench_grid import bench_grid
-from treeopt.cli.bench_systems import bench_systems
+from treeopt.cli.bench_methods import bench_methods
 from treeopt.cli.bench_tree import bench_tree
 from treeopt.cli.command import Command
 from treeopt.cli.options.bench import BenchOptions
@@ -24,7 +24,7 @@ def bench(asked: BenchOptions) -> None:
 
     With --grid many trees are decoded with, to see where predictions come true.
 
-    With --systems all ways of speculating are profiled, planned and decoded with, on the same prompts: plain,
+    With --methods all ways of speculating are profiled, planned and decoded with, on the same prompts: plain,
     prompt-lookup, chain, osd, k-sequences, top-k-tree, medusa, redrafter, eagle, lookahead, specexec, eagle2, sequoia, treeopt.
     Those that cannot run on the pair are listed with the reason.
 
@@ -37,7 +37,7 @@ def bench(asked: BenchOptions) -> None:
         bench_tree(asked.tree, asked)
     elif asked.engine is not None:
         bench_engine(asked.engine, asked)
-    elif asked.systems is not None:
-        bench_systems(asked.systems, asked)
+    elif asked.methods is not None:
+        bench_methods(asked.methods, asked)
     else:
         bench_grid(asked)

@@ -68,8 +68,8 @@ def test_every_command_is_there_with_its_options():
 def test_a_command_that_is_not_there_is_found():
     """Negative control."""
     page = ROOT / "README.md"
-    assert faults(page, "treeopt", "bench --systems all --heat 3") == [
-        "README.md: treeopt bench --systems all --heat 3: --heat"
+    assert faults(page, "treeopt", "bench --methods all --heat 3") == [
+        "README.md: treeopt bench --methods all --heat 3: --heat"
     ]
     assert faults(page, "treeopt", "race tree.json") == ["README.md: treeopt race tree.json: no such command"]
     assert faults(page, "python", "benchmarks/none.py --tokens 3") == [

@@ -27,7 +27,7 @@ from treeopt.files.whole_files import STANDARD_STREAM, write_text
 from treeopt.trees.drafter_setting import DrafterSetting
 from treeopt.trees.tree_schedule import is_schedule
 
-TREE, BATCHES, GRID, SYSTEMS, ENGINE = "TREE", "--batch-size", "--grid", "--systems", "--engine"
+TREE, BATCHES, GRID, METHODS, ENGINE = "TREE", "--batch-size", "--grid", "--methods", "--engine"
 REFUSED = {
     TREE: {
         "plot": "one tree gives no picture of a bench. Bench many with --grid, or draw the tree with treeopt show.",
@@ -42,8 +42,8 @@ REFUSED = {
         "drafter": "the draft model fills all trees. Leave it out, or bench a tree file that names another drafter.",
         "eagle_layers": "the draft model fills all trees. Leave it out.",
     },
-    SYSTEMS: {
-        "drafter": "methods bring their own drafters. Name them with --systems.",
+    METHODS: {
+        "drafter": "methods bring their own drafters. Name them with --methods.",
         "eagle_layers": "methods bring their own heads. Leave it out, and name a profile that was measured with it.",
         "same_prompts": "all methods decode prompts that none was measured on. Leave it out.",
         "rule": "each method verifies by a rule of its own. Leave it out, or name methods of that rule.",
@@ -82,9 +82,9 @@ class BenchOptions:
             "beside plain decoding.",
         )
     )
-    systems: str | None = field(
+    methods: str | None = field(
         metadata=option(
-            "--systems",
+            "--methods",
             type=METHOD_LIST,
             metavar="NAMES",
             help="Instead of TREE: all ways of speculating, or some, with commas between.",
@@ -145,7 +145,7 @@ class BenchOptions:
             type=file,
             default=PROFILE,
             show_default=True,
-            help="What was measured, written by treeopt profile; --systems measures anew unless a file is named.",
+            help="What was measured, written by treeopt profile; --methods measures anew unless a file is named.",
         )
     )
     profile_named: bool = field(metadata=given("profile_path"))
@@ -163,7 +163,7 @@ class BenchOptions:
             "temperatures",
             type=TEMPERATURES,
             metavar="NUMBERS",
-            help="Temperature; by default the profile's first. --systems takes several with commas, by default 0,0.6.",
+            help="Temperature; by default the profile's first. --methods takes several with commas, by default 0,0.6.",
         )
     )
     lossy: bool = field(metadata=LOSSY)
@@ -174,21 +174,21 @@ class BenchOptions:
             "--max-new-tokens",
             type=click.IntRange(min=1),
             help="Tokens per prompt, the last step decoded to its end; by default as many as the profile measured, with "
-            "--systems 192. Of TREE, --grid and --batch-size what is predicted is for texts of so many.",
+            "--methods 192. Of TREE, --grid and --batch-size what is predicted is for texts of so many.",
         )
     )
     repeats: int | None = field(
         metadata=option(
             "--repeats",
             type=click.IntRange(min=1),
-            help=f"Times each prompt is decoded, the median counts; by default {REPEATS}, with --systems 2.",
+            help=f"Times each prompt is decoded, the median counts; by default {REPEATS}, with --methods 2.",
         )
     )
     plot: Path | None = field(
         metadata=option(
             "--plot",
             type=output_file,
-            help="With --batch-size, --systems, --grid or --engine: picture to write too, .svg, .png or .pdf.",
+            help="With --batch-size, --methods, --grid or --engine: picture to write too, .svg, .png or .pdf.",
         )
     )
     path: Path | None = field(
@@ -207,14 +207,14 @@ class BenchOptions:
         given = (
             (TREE, self.tree is not None and not self.batch_sizes),
             (BATCHES, bool(self.batch_sizes)),
-            (SYSTEMS, self.systems is not None),
+            (METHODS, self.methods is not None),
             (GRID, self.grid),
             (ENGINE, self.engine is not None),
         )
         modes = [mode for mode, is_given in given if is_given]
         if len(modes) != 1:
             raise click.UsageError(
-                "TREE, --systems, --grid, --engine: expected one of them. --batch-size goes with TREE, or alone."
+                "TREE, --methods, --grid, --engine: expected one of them. --batch-size goes with TREE, or alone."
             )
         if modes == [TREE] and self.tree is not None and is_schedule(self.tree):
             raise click.UsageError(f"{self.tree} is a schedule. Name numbers of texts with --batch-size 1,2,4,8.")
@@ -243,5 +243,5 @@ def refuse_useless(mode: str, temperatures: tuple[float, ...]) -> None:
     for name, reason in REFUSED[mode].items():
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             raise click.UsageError(f"{flags[name]} with {mode}: {reason}")
-    if mode != SYSTEMS and len(temperatures) > 1:
+    if mode != METHODS and len(temperatures) > 1:
         raise click.UsageError(f"--temperature with {mode}: expected one. Got {len(temperatures)}: bench each.")

@@ -14,12 +14,12 @@ MODES = {
     "TREE": ("tree.json",),
     "--batch-size": ("--batch-size", "1"),
     "--grid": ("--grid",),
-    "--systems": ("--systems", "chain"),
+    "--methods": ("--methods", "chain"),
     "--engine": ("--engine", "llama-server"),
 }
-OWN = ("TREE", "--batch-size", "--grid", "--systems")
+OWN = ("TREE", "--batch-size", "--grid", "--methods")
 """Modes that run treeopt's own decoder."""
-MODE_NAMES = ("tree", "batch_sizes", "grid", "systems", "engine")
+MODE_NAMES = ("tree", "batch_sizes", "grid", "methods", "engine")
 VALUES = {
     "prompts": "mine.txt",
     "chat": None,
@@ -52,12 +52,12 @@ REFUSED = {
     ("TREE", "plot"),
     ("TREE", "same_prompts"),
     ("--batch-size", "same_prompts"),
-    ("--systems", "same_prompts"),
-    ("--systems", "rule"),
-    ("--systems", "lossy"),
+    ("--methods", "same_prompts"),
+    ("--methods", "rule"),
+    ("--methods", "lossy"),
     *(
         (mode, name)
-        for mode in ("--batch-size", "--grid", "--systems", "--engine")
+        for mode in ("--batch-size", "--grid", "--methods", "--engine")
         for name in ("drafter", "eagle_layers")
     ),
     *((mode, name) for mode in OWN for name in ("url", "program", "lengths", "timeout_s")),
@@ -72,7 +72,7 @@ REFUSED = {
 def asked(monkeypatch, folder):  # noqa: ARG001 - files are named relative to it
     """Replace the modes; return what the last of them was called with."""
     found = []
-    for name in ("bench_tree", "bench_batches", "bench_grid", "bench_systems", "bench_engine"):
+    for name in ("bench_tree", "bench_batches", "bench_grid", "bench_methods", "bench_engine"):
         monkeypatch.setattr(bench_module, name, lambda *a, n=name, **k: found.append((n, a, k)))
     return found
 
@@ -93,10 +93,10 @@ def test_every_option_of_every_mode_reaches_it_or_is_refused_by_name(asked):
                 assert asked[-1] != plain, f"{flag} does nothing with {mode}"
 
 
-def test_several_temperatures_are_for_systems(asked):
+def test_several_temperatures_are_for_methods(asked):
     for mode, words in MODES.items():
         result = call("bench", *words, "--temperature", "0,0.4")
-        if mode == "--systems":
+        if mode == "--methods":
             assert asked[-1][1][-1].temperatures == (0.0, 0.4)
         else:
             assert result.exit_code == 2

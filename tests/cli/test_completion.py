@@ -43,12 +43,12 @@ def plain(*names: str) -> set[tuple[str, str]]:
         ("treeopt profile --rules sp", plain("specinfer")),
         ("treeopt profile --rules sequoia,s", plain("sequoia,specinfer")),
         ("treeopt profile --rules sequoia,", plain(*(f"sequoia,{each}" for each in RULES if each != "sequoia"))),
-        ("treeopt bench --systems all", plain("all")),
-        ("treeopt bench --systems se", plain("sequoia")),
-        ("treeopt bench --systems med", plain("medusa")),
-        ("treeopt bench --systems medusa,o", plain("medusa,osd")),
-        ("treeopt bench --systems sequoia,top-k-tree,se", set()),
-        ("treeopt bench --systems=red", plain("redrafter")),
+        ("treeopt bench --methods all", plain("all")),
+        ("treeopt bench --methods se", plain("sequoia")),
+        ("treeopt bench --methods med", plain("medusa")),
+        ("treeopt bench --methods medusa,o", plain("medusa,osd")),
+        ("treeopt bench --methods sequoia,top-k-tree,se", set()),
+        ("treeopt bench --methods=red", plain("redrafter")),
         ("treeopt solve --drafter med", plain("medusa")),
         ("treeopt bench t.json --drafter r", plain("redrafter")),
         ("treeopt run tree.json --device cu", plain("cuda")),
@@ -85,8 +85,8 @@ def test_every_option_of_a_file_completes_files() -> None:
 
 
 def test_every_way_of_speculating_is_offered_and_none_twice() -> None:
-    assert completed("treeopt bench --systems ") == plain("all", *METHODS)
-    assert completed("treeopt bench --systems chain,") == plain(
+    assert completed("treeopt bench --methods ") == plain("all", *METHODS)
+    assert completed("treeopt bench --methods chain,") == plain(
         *(f"chain,{each}" for each in ("all", *METHODS) if each != "chain")
     )
 
@@ -128,7 +128,7 @@ def test_the_folder_of_heads_is_completed_behind_the_name(typed: str, folders: l
 
 
 def test_words_that_bash_takes_apart_are_one() -> None:
-    assert completed("treeopt bench --systems = medusa,o") == plain("medusa,osd")
+    assert completed("treeopt bench --methods = medusa,o") == plain("medusa,osd")
     assert completed("treeopt bench --rule =") == plain(*RULES)
     assert completed("treeopt bench --drafter medusa = x --rule t") == plain("target", "traversal", "typical")
     assert completed("treeopt solve --drafter medusa = x --profile ") == FILE
@@ -172,7 +172,7 @@ def test_in_bash_which_takes_words_apart(tmp_path: Path) -> None:
     (tmp_path / "heads").mkdir()
     script = """
         offered treeopt profile --drafter medusa = he
-        offered treeopt bench --systems = medusa,o
+        offered treeopt bench --methods = medusa,o
         echo "${COMPREPLY[@]}"
     """
     assert in_bash(tmp_path, script) == ["compopt -o dirnames", "medusa,osd"]

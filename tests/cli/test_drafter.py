@@ -181,7 +181,7 @@ def test_other_heads_than_those_planned_for_are_warned_of_with_an_action():
         (("bench", "medusa.json", "--eagle-layers", "2"), 2, "expected a plan for an EAGLE head. medusa.json"),
         (("run", "shipped.json", "--eagle-layers", "2,4,9", *PROMPT), 1, "layers: expected 3 boundaries from 0 to 8"),
         (("bench", "--grid", "--eagle-layers", "2"), 2, "the draft model fills all trees. Leave it out"),
-        (("bench", "--systems", "all", "--eagle-layers", "2"), 2, "methods bring their own heads. Leave it out"),
+        (("bench", "--methods", "all", "--eagle-layers", "2"), 2, "methods bring their own heads. Leave it out"),
         (("compare", "medusa.json", "--profile", "profile.yaml"), 1, "compare drafters with treeopt solve"),
         (("export", "lookup.json", "--to", "medusa"), 1, "brings trees of its own"),
         (("export", "medusa.json", "--to", "vllm"), 1, "run it with treeopt run, or choose another engine"),

@@ -49,9 +49,9 @@ def test_json_alone_on_standard_output_above_temperature_0(rules_profile: Path) 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("tree.json", "--grid"), 2, "TREE, --systems, --grid, --engine: expected one of them"),
-        (("--grid", "--systems", "plain"), 2, "TREE, --systems, --grid, --engine: expected one of them"),
-        ((), 2, "TREE, --systems, --grid, --engine: expected one of them"),
+        (("tree.json", "--grid"), 2, "TREE, --methods, --grid, --engine: expected one of them"),
+        (("--grid", "--methods", "plain"), 2, "TREE, --methods, --grid, --engine: expected one of them"),
+        ((), 2, "TREE, --methods, --grid, --engine: expected one of them"),
         (("--grid", "--plot", "grid.txt"), 1, ".svg"),
         (("--grid", "--output", "missing/grid.json"), 1, "missing"),
         (("--grid", "--profile", "missing.yaml"), 1, "treeopt profile"),

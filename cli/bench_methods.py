@@ -1,4 +1,4 @@
-"""`treeopt bench --systems`: all ways of speculating on one machine, as a table and as JSON."""
+"""`treeopt bench --methods`: all ways of speculating on one machine, as a table and as JSON."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -19,9 +19,9 @@ TEMPERATURES = (0.0, 0.6)
 """Where none is asked for and no profile is named."""
 
 
-def bench_systems(systems: str, asked: BenchOptions) -> None:
+def bench_methods(methods: str, asked: BenchOptions) -> None:
     """Profile, plan and run methods, print the table and write the JSON."""
-    names = _names(systems)
+    names = _names(methods)
     profile = load_profile(asked.profile_path) if asked.profile_named else None
     models = load_fitting(asked, profile)
     from treeopt.methods.running import ContestRequest, run_contest
