@@ -24,12 +24,12 @@ demo-in:
 	$(BIN)/treeopt solve --profile $(DEMO)/profile.yaml --budget 512 --output $(DEMO)/tree.json
 	$(BIN)/treeopt show $(DEMO)/tree.json --output $(DEMO)/tree.svg
 	$(BIN)/treeopt run $(DEMO)/tree.json --max-new-tokens 200 --prompt "$$(printf 'class Parser:\n    \042\042\042')"
-	$(BIN)/treeopt bench $(DEMO)/tree.json --profile $(DEMO)/profile.yaml --output $(DEMO)/bench.json
+	$(BIN)/treeopt bench tree $(DEMO)/tree.json --profile $(DEMO)/profile.yaml --output $(DEMO)/bench.json
 	$(BIN)/treeopt report $(DEMO)/profile.yaml $(DEMO)/tree.json $(DEMO)/bench.json --output $(DEMO)/report.html
 
 methods: .venv/ready
 	mkdir -p build
-	$(BIN)/treeopt bench --methods all --output build/methods.json --plot build/methods.svg
+	$(BIN)/treeopt bench methods --output build/methods.json --plot build/methods.svg
 
 # compiled once: by numba for all workers, and as bytecode for all processes that tests start
 test test-slow test-wheel: export NUMBA_CACHE_DIR := $(CURDIR)/.venv/numba

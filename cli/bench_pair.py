@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treeopt.cli.identity import identity_here, refuse_other_pair, warn_of_tree
-from treeopt.cli.options.bench import BenchOptions
+from treeopt.cli.options.bench import BenchMethodsOptions, BenchOptions
 from treeopt.cli.options.inputs import load_profile
 from treeopt.cli.other_programs import warn_of_other_programs
 from treeopt.errors import InterruptionError
@@ -25,7 +25,7 @@ def profile_of_texts(asked: BenchOptions) -> "Profile":
 
 
 def load_fitting(
-    asked: BenchOptions,
+    asked: BenchOptions | BenchMethodsOptions,
     profile: "Profile | None" = None,
     *,
     tree: Path | None = None,
@@ -38,7 +38,7 @@ def load_fitting(
     """
     models = asked.pair.load()
     here = identity_here(models)
-    if profile is not None:
+    if profile is not None and asked.profile_path is not None:
         refuse_other_pair(asked.profile_path, profile, here)
     if tree is not None and planned is not None:
         warn_of_tree(tree, planned.provenance, here)

@@ -182,7 +182,7 @@ def _next(asked: SolveOptions, plan: "Plan", profile: "Profile") -> str:
     """Return commands that go on with what was written, with its own pair, as it was measured and planned."""
     acceptance, file = plan.model.acceptance, quoted(asked.written_path)
     if profile.engine is not None:
-        command = f"treeopt bench --engine {profile.engine.name} --profile {quoted(asked.profile_path)}"
+        command = f"treeopt bench engine {profile.engine.name} --profile {quoted(asked.profile_path)}"
         served = [] if profile.pair.target_source is not None else profile.chain_latencies[0].chains
         return command + (" --url " + ",".join(f"{each.length}=URL" for each in served) if served else "")
     options = sampling_text(acceptance.sampling, acceptance.draft_sampling) + (" --lossy" if plan.lossy else "")

@@ -1,4 +1,4 @@
-"""What `treeopt probe` and `treeopt bench --engine` are asked: which engine, with which models, under which settings."""
+"""Options of `treeopt probe`, and those that `treeopt bench engine` shares."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from treeopt.cli.options.inputs import FORCE, PROFILE, file, output
-from treeopt.cli.options.record import argument, group, option
+from treeopt.cli.options.record import Metadata, argument, group, option
 from treeopt.cli.options.values import (
     COUNT,
     COUNTS,
@@ -28,6 +28,46 @@ if TYPE_CHECKING:
     from treeopt.engines.probes.client import EngineClient, Launch
 
 LEAST_PROMPTS, MOST_PROMPTS = 3, 4096
+PROGRAM = option(
+    "--program",
+    type=FILE_TEXT,
+    metavar="PATH",
+    help="llama-server to start; by default the package xllamacpp's, or else the one on PATH.",
+)
+TIMEOUT = option(
+    "--timeout",
+    "timeout_s",
+    type=DURATION,
+    default="60s",
+    show_default=True,
+    help="Longest wait for a start or an answer.",
+)
+ENGINE_PROMPTS = option(
+    "--prompts", type=file, metavar="PATH", help="Prompts, as for treeopt profile; by default the bundled ones."
+)
+
+
+def max_prompts(default: int) -> Metadata:
+    """Return the option of how many prompts are taken."""
+    return option(
+        "--max-prompts",
+        "most_prompts",
+        type=Whole(LEAST_PROMPTS, MOST_PROMPTS),
+        default=default,
+        show_default=True,
+        help="Prompts taken, the first ones; every 4th is kept for benchmarks.",
+    )
+
+
+def check_engine(name: str | None) -> str:
+    """Return the name of an engine that can be probed; click.UsageError for any other."""
+    from treeopt.engines.probes.named import NAMES
+
+    if name not in NAMES:
+        raise click.UsageError(
+            f"ENGINE: expected one of {', '.join(NAMES)}. Got {name!r:.40}: treeopt probe --list tells of each."
+        )
+    return name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +93,7 @@ class EngineOptions:
             "in --lengths. Nothing else is contacted.",
         )
     )
-    program: str | None = field(
-        metadata=option(
-            "--program",
-            type=FILE_TEXT,
-            metavar="PATH",
-            help="llama-server to start; by default the package xllamacpp's, or else the one on PATH.",
-        )
-    )
+    program: str | None = field(metadata=PROGRAM)
     method: str | None = field(
         metadata=option(
             "--method",
@@ -79,16 +112,7 @@ class EngineOptions:
     threads: int | None = field(
         metadata=option("--threads", type=THREADS, help="CPU threads; by default the engine's choice.")
     )
-    timeout_s: float = field(
-        metadata=option(
-            "--timeout",
-            "timeout_s",
-            type=DURATION,
-            default="60s",
-            show_default=True,
-            help="Longest wait for a start or an answer.",
-        )
-    )
+    timeout_s: float = field(metadata=TIMEOUT)
 
     def check(self) -> None:
         """Raise click.UsageError unless models are named, or the address of an engine that has them."""
@@ -162,21 +186,8 @@ class ProbeOptions:
             help="Texts decoded at the same time.",
         )
     )
-    prompts: Path | None = field(
-        metadata=option(
-            "--prompts", type=file, metavar="PATH", help="Prompts, as for treeopt profile; by default the bundled ones."
-        )
-    )
-    most_prompts: int = field(
-        metadata=option(
-            "--max-prompts",
-            "most_prompts",
-            type=Whole(LEAST_PROMPTS, MOST_PROMPTS),
-            default=24,
-            show_default=True,
-            help="Prompts taken, the first ones; every 4th is kept for benchmarks.",
-        )
-    )
+    prompts: Path | None = field(metadata=ENGINE_PROMPTS)
+    most_prompts: int = field(metadata=max_prompts(24))
     temperature: float = field(
         metadata=option("--temperature", type=TEMPERATURE, default=0.0, show_default=True, help="0 is greedy.")
     )
@@ -209,23 +220,18 @@ class ProbeOptions:
 
     def check(self) -> str:
         """Return the engine's name; click.UsageError where none is named that there is, or models or lengths are missing."""
-        from treeopt.engines.probes.named import NAMES
-
-        if self.engine not in NAMES:
-            raise click.UsageError(
-                f"ENGINE: expected one of {', '.join(NAMES)}. Got {self.engine!r:.40}: treeopt probe --list tells of each."
-            )
+        engine = check_engine(self.engine)
         if self.one_length:
             self._check_one_length()
             self.served.check()
-            return self.engine
+            return engine
         self.models.check()
         self._check_method()
         if self.lengths[0] != 0 or len(self.lengths) < 2 or list(self.lengths) != sorted(self.lengths):
             raise click.UsageError(
                 f"--lengths: expected 0, plain decoding, and others that rise, such as 0,1,3,7. Got {','.join(map(str, self.lengths))}."
             )
-        return self.engine
+        return engine
 
     def _check_method(self) -> None:
         """Raise click.UsageError for a method that the engine cannot be started with."""

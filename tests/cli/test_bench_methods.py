@@ -1,4 +1,4 @@
-"""`treeopt bench --methods`: the table, the JSON, the picture, and what is refused; the contest itself is replaced."""
+"""`treeopt bench methods`: the table, the JSON, the picture, and what is refused; the contest itself is replaced."""
 
 import json
 from dataclasses import fields, replace
@@ -73,7 +73,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict:
 
 @pytest.mark.usefixtures("folder")
 def test_a_table_a_file_and_a_picture(asked):
-    result = call("bench", "--methods", "medusa", "--output", "methods.json", "--plot", "methods.svg", "--threads", 1)
+    result = call(
+        "bench", "methods", "--methods", "medusa", "--output", "methods.json", "--plot", "methods.svg", "--threads", 1
+    )
     assert result.exit_code == 0, result.output
     assert (asked["names"], asked["temperatures"]) == (["medusa"], (0.0, 0.6))
     lines = [line for line in result.stdout.splitlines() if line.startswith("medusa")]
@@ -90,7 +92,7 @@ def test_a_table_a_file_and_a_picture(asked):
 
 @pytest.mark.usefixtures("folder", "asked")
 def test_what_did_not_run_has_its_reason_in_table_file_and_picture():
-    result = call("bench", "--methods", "all", "--output", "methods.json", "--plot", "methods.svg", "--threads", 1)
+    result = call("bench", "methods", "--output", "methods.json", "--plot", "methods.svg", "--threads", 1)
     assert "redrafter     not run: heads: those are another target's" in result.stdout
     assert "assumed, not measured, in what is predicted:\n  medusa: the rest is as ever" in result.stdout
     assert json.loads(Path("methods.json").read_text("utf-8"))["rows"][-1] == {
@@ -107,7 +109,7 @@ def test_every_option_is_honoured(asked):
     Path("mine.txt").write_text("\n".join(texts))
     own = ("--target", pair.TARGET, "--draft", pair.DRAFT, "--dtype", "bfloat16", "--threads", 1)
     amounts = ("--prompts", "mine.txt", "--max-prompts", 6, "--max-new-tokens", 31, "--repeats", 4)
-    result = call("bench", "--methods", "chain", "--temperature", "0.3,0.9", *own, *amounts)
+    result = call("bench", "methods", "--methods", "chain", "--temperature", "0.3,0.9", *own, *amounts)
     assert result.exit_code == 0, result.output
     models = asked["models"]
     encode = models.tokenizer.encode
@@ -117,12 +119,12 @@ def test_every_option_is_honoured(asked):
     assert (asked["effort"].bench_tokens, asked["effort"].repeats) == (31, 4)
     assert (models.target.name, models.described.dtype) == ("target", "bfloat16")
     assert asked["profile"] is None
-    assert "no chat template" in call("bench", "--methods", "chain", "--chat", "--threads", 1).stderr
+    assert "no chat template" in call("bench", "methods", "--methods", "chain", "--chat", "--threads", 1).stderr
 
 
 @pytest.mark.usefixtures("folder")
 def test_what_is_taken_without_options(asked):
-    assert call("bench", "--methods", "chain", "--threads", 1).exit_code == 0
+    assert call("bench", "methods", "--methods", "chain", "--threads", 1).exit_code == 0
     encode = asked["models"].tokenizer.encode
     assert asked["measured"] == [encode(text) for text in profile_prompts(load_prompts())]
     assert asked["held_out"] == [encode(text) for text in bench_prompts(load_prompts())]
@@ -134,9 +136,9 @@ def test_a_profile_that_is_named_is_planned_from_at_its_own_temperatures(asked):
     bundled = Pair(target="bundled target", draft="bundled draft", dtype="float32")
     made = replace(invented(tables=(TABLE, TABLE)), pair=bundled)
     made.save("profile.yaml")
-    assert call("bench", "--methods", "chain", "--threads", 1).exit_code == 0
+    assert call("bench", "methods", "--methods", "chain", "--threads", 1).exit_code == 0
     assert asked["profile"] is None, "it lies there, but it was not named"
-    result = call("bench", "--methods", "chain", "--profile", "profile.yaml", "--threads", 1)
+    result = call("bench", "methods", "--methods", "chain", "--profile", "profile.yaml", "--threads", 1)
     assert result.exit_code == 0, result.output
     assert [each.temperature for each in asked["profile"].acceptances] == [0.0, 0.2]
     assert asked["temperatures"] == (0.0, 0.2)
@@ -144,7 +146,7 @@ def test_a_profile_that_is_named_is_planned_from_at_its_own_temperatures(asked):
 
 @pytest.mark.usefixtures("folder")
 def test_only_json_on_standard_output(asked):
-    result = call("bench", "--methods", "all", "--temperature", "0.3", "-o", "-", "--threads", 1)
+    result = call("bench", "methods", "--temperature", "0.3", "-o", "-", "--threads", 1)
     content = json.loads(result.stdout)
     assert content["rows"][1]["method"] == "medusa"
     assert list(content) == ["tool", "created", "machine", "pair", "rows"]
@@ -156,14 +158,13 @@ def test_only_json_on_standard_output(asked):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "expected one of them"),
-        (("tree.json", "--methods", "all"), "expected one of them"),
+        (("tree.json",), "unexpected extra argument"),
         (("--methods", "jacobi"), "Got 'jacobi'"),
         (("--methods", "all", "--temperature", "warm"), "expected temperatures of at least 0"),
         (("--methods", "all", "--temperature", "-1"), "expected temperatures of at least 0"),
     ],
 )
 def test_what_is_wrong_is_a_usage_error(arguments, said):
-    result = call("bench", *arguments)
+    result = call("bench", "methods", *arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr

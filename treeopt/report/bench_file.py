@@ -1,4 +1,4 @@
-"""Reading what `treeopt bench --output` wrote, in each of its modes."""
+"""Reading what `treeopt bench --output` wrote, of each subcommand."""
 
 import re
 from dataclasses import dataclass
