@@ -4,10 +4,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.bench_pair import heading_here, load_fitting
+from treeopt.cli.bench_pair import decoder_profile, heading_here, load_fitting
 from treeopt.cli.command import Command
 from treeopt.cli.options.bench import BenchMethodsOptions
-from treeopt.cli.options.inputs import load_profile
 from treeopt.cli.options.record import options
 from treeopt.errors import InvalidValueError
 from treeopt.report.plan_text import models_and_machine
@@ -30,7 +29,7 @@ def bench_methods(asked: BenchMethodsOptions) -> None:
     reason. Each verifies by its own lossless rule.
     """
     names = _names(asked.methods)
-    profile = None if asked.profile_path is None else load_profile(asked.profile_path)
+    profile = None if asked.profile_path is None else decoder_profile(asked.profile_path)
     models = load_fitting(asked, profile)
     from treeopt.methods.running import ContestRequest, run_contest
     from treeopt.report.bench_heading import headed_table

@@ -2,6 +2,7 @@
 
 import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -109,6 +110,18 @@ def test_a_profile_of_another_pair_is_refused_by_every_benchmark(refused):
         result, said = refused(name, profile_of(target="large", draft="small"))
         assert (result.exit_code, result.stdout) == (1, ""), name
         assert "that is decoded with, bundled target + bundled draft. Got one of large + small" in said
+
+
+def test_a_profile_of_an_engine_is_for_bench_engine(folder):
+    measured = Path(__file__).parents[1] / "data" / "profile-engine.yaml"
+    TREE_FILE.save("tree.json")
+    for name in OWN:
+        result = call("bench", *COMMANDS[name], "--profile", measured)
+        assert (result.exit_code, result.stdout) == (2, ""), name
+        assert "expected a profile of treeopt's own decoder. Got one of llama-server" in result.stderr
+        command = shlex.split(result.stderr.partition("Got one of llama-server: ")[2].strip()[:-1])
+        assert command == ["treeopt", "bench", "engine", "llama-server", "--profile", str(measured)]
+    assert [each.name for each in folder.iterdir()] == ["tree.json"]
 
 
 def test_a_profile_of_this_pair_is_taken_and_what_else_differs_is_told(refused):
