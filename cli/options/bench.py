@@ -11,7 +11,7 @@ from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.plan import PROFILE_TEMPERATURE
 from treeopt.cli.options.probe import ENGINE_PROMPTS, PROGRAM, TIMEOUT, check_engine, max_prompts
 from treeopt.cli.options.prompts import PromptOptions
-from treeopt.cli.options.record import argument, group, option
+from treeopt.cli.options.record import Heading, argument, group, option
 from treeopt.cli.options.rule import LOSSY, measured_rule
 from treeopt.cli.options.values import (
     COUNT,
@@ -34,7 +34,14 @@ class ResultOptions:
     """Where the results of a bench go."""
 
     path: Path | None = field(
-        metadata=option("-o", "--output", "path", type=output, help="JSON file to write as well; - is standard output.")
+        metadata=option(
+            "-o",
+            "--output",
+            "path",
+            heading=Heading.OUTPUT,
+            type=output,
+            help="JSON file to write as well; - is standard output.",
+        )
     )
 
     def publish(self, table: str, report: str) -> None:
@@ -49,7 +56,9 @@ class FigureOptions(ResultOptions):
     """Where results go that also have a figure."""
 
     plot: Path | None = field(
-        metadata=option("--plot", type=output_file, help="Figure to write as well, .svg, .png or .pdf.")
+        metadata=option(
+            "--plot", heading=Heading.OUTPUT, type=output_file, help="Figure to write as well, .svg, .png or .pdf."
+        )
     )
 
     def __post_init__(self) -> None:
@@ -70,6 +79,7 @@ class BenchOptions:
     max_new_tokens: int | None = field(
         metadata=option(
             "--max-new-tokens",
+            heading=Heading.MEASURED,
             type=COUNT,
             help="New tokens per prompt, the last step decoded to its end; by default as many as the profile measured. "
             "Predictions are for this length.",
@@ -78,6 +88,7 @@ class BenchOptions:
     repeats: int = field(
         metadata=option(
             "--repeats",
+            heading=Heading.MEASURED,
             type=COUNT,
             default=3,
             show_default=True,
@@ -104,6 +115,7 @@ class BenchGridOptions(BenchOptions):
     same_prompts: bool = field(
         metadata=option(
             "--same-prompts",
+            heading=Heading.PROMPTS,
             is_flag=True,
             help="Decode the prompts that profiles are measured on, which leaves only the model's own errors.",
         )
@@ -159,6 +171,7 @@ class BenchMethodsOptions:
         metadata=option(
             "--temperature",
             "temperatures",
+            heading=Heading.MEASURED,
             type=TEMPERATURES,
             metavar="NUMBERS",
             help="Temperatures, with commas between; by default 0,0.6, or all in --profile.",
@@ -166,12 +179,18 @@ class BenchMethodsOptions:
     )
     max_new_tokens: int = field(
         metadata=option(
-            "--max-new-tokens", type=COUNT, default=192, show_default=True, help="New tokens per held-out prompt."
+            "--max-new-tokens",
+            heading=Heading.MEASURED,
+            type=COUNT,
+            default=192,
+            show_default=True,
+            help="New tokens per held-out prompt.",
         )
     )
     repeats: int = field(
         metadata=option(
             "--repeats",
+            heading=Heading.MEASURED,
             type=COUNT,
             default=2,
             show_default=True,
@@ -211,12 +230,15 @@ class BenchEngineOptions:
     )
     program: str | None = field(metadata=PROGRAM)
     threads: int | None = field(
-        metadata=option("--threads", type=THREADS, help="CPU threads; by default as many as probed with.")
+        metadata=option(
+            "--threads", heading=Heading.MODELS, type=THREADS, help="CPU threads; by default as many as probed with."
+        )
     )
     timeout_s: float = field(metadata=TIMEOUT)
     lengths: tuple[int, ...] = field(
         metadata=option(
             "--lengths",
+            heading=Heading.MEASURED,
             type=LENGTHS,
             default=(),
             metavar="NUMBERS",
@@ -228,12 +250,18 @@ class BenchEngineOptions:
     temperature: float | None = field(metadata=PROFILE_TEMPERATURE)
     max_new_tokens: int = field(
         metadata=option(
-            "--max-new-tokens", type=Whole(8, 100_000), default=96, show_default=True, help="New tokens per prompt."
+            "--max-new-tokens",
+            heading=Heading.MEASURED,
+            type=Whole(8, 100_000),
+            default=96,
+            show_default=True,
+            help="New tokens per prompt.",
         )
     )
     repeats: int = field(
         metadata=option(
             "--repeats",
+            heading=Heading.MEASURED,
             type=COUNT,
             default=5,
             show_default=True,

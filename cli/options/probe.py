@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from treeopt.cli.options.inputs import FORCE, PROFILE, file, output
-from treeopt.cli.options.record import Metadata, argument, group, option
+from treeopt.cli.options.record import Heading, Metadata, argument, group, option
 from treeopt.cli.options.values import (
     COUNT,
     COUNTS,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 LEAST_PROMPTS, MOST_PROMPTS = 3, 4096
 PROGRAM = option(
     "--program",
+    heading=Heading.MODELS,
     type=FILE_TEXT,
     metavar="PATH",
     help="llama-server to start; by default the package xllamacpp's, or else the one on PATH.",
@@ -37,6 +38,7 @@ PROGRAM = option(
 TIMEOUT = option(
     "--timeout",
     "timeout_s",
+    heading=Heading.MODELS,
     type=DURATION,
     default="60s",
     show_default=True,
@@ -52,6 +54,7 @@ def max_prompts(default: int) -> Metadata:
     return option(
         "--max-prompts",
         "most_prompts",
+        heading=Heading.PROMPTS,
         type=Whole(LEAST_PROMPTS, MOST_PROMPTS),
         default=default,
         show_default=True,
@@ -105,12 +108,15 @@ class EngineOptions:
     ngram_tokens: int | None = field(
         metadata=option(
             "--ngram-tokens",
+            heading=Heading.MODELS,
             type=COUNT,
             help="With --method ngram: tokens that have to match; by default the engine's.",
         )
     )
     threads: int | None = field(
-        metadata=option("--threads", type=THREADS, help="CPU threads; by default the engine's choice.")
+        metadata=option(
+            "--threads", heading=Heading.MODELS, type=THREADS, help="CPU threads; by default the engine's choice."
+        )
     )
     timeout_s: float = field(metadata=TIMEOUT)
 
@@ -169,6 +175,7 @@ class ProbeOptions:
     lengths: tuple[int, ...] = field(
         metadata=option(
             "--lengths",
+            heading=Heading.MEASURED,
             type=LENGTHS,
             metavar="NUMBERS",
             default="0,1,3,7",
@@ -179,6 +186,7 @@ class ProbeOptions:
     batch_sizes: tuple[int, ...] = field(
         metadata=option(
             "--batch-sizes",
+            heading=Heading.MEASURED,
             type=COUNTS,
             metavar="NUMBERS",
             default="1",
@@ -189,28 +197,54 @@ class ProbeOptions:
     prompts: Path | None = field(metadata=ENGINE_PROMPTS)
     most_prompts: int = field(metadata=max_prompts(24))
     temperature: float = field(
-        metadata=option("--temperature", type=TEMPERATURE, default=0.0, show_default=True, help="0 is greedy.")
+        metadata=option(
+            "--temperature",
+            heading=Heading.MEASURED,
+            type=TEMPERATURE,
+            default=0.0,
+            show_default=True,
+            help="0 is greedy.",
+        )
     )
     rounds: int = field(
-        metadata=option("--rounds", type=COUNT, default=3, show_default=True, help="Times each prompt is decoded.")
+        metadata=option(
+            "--rounds",
+            heading=Heading.MEASURED,
+            type=COUNT,
+            default=3,
+            show_default=True,
+            help="Times each prompt is decoded.",
+        )
     )
     max_new_tokens: int = field(
         metadata=option(
-            "--max-new-tokens", type=Whole(8, 100_000), default=96, show_default=True, help="Tokens of each text."
+            "--max-new-tokens",
+            heading=Heading.MEASURED,
+            type=Whole(8, 100_000),
+            default=96,
+            show_default=True,
+            help="Tokens of each text.",
         )
     )
     time_budget_s: float | None = field(
         metadata=option(
-            "--time-budget", "time_budget_s", type=DURATION, help="Measure for so long, in place of --rounds."
+            "--time-budget",
+            "time_budget_s",
+            heading=Heading.MEASURED,
+            type=DURATION,
+            help="Measure for so long, in place of --rounds.",
         )
     )
-    resume: bool = field(metadata=option("--resume", is_flag=True, help="Continue an interrupted probe."))
+    resume: bool = field(
+        metadata=option("--resume", heading=Heading.OUTPUT, is_flag=True, help="Continue an interrupted probe.")
+    )
     force: bool = field(metadata=FORCE)
     path: Path = field(
         metadata=option(
             "-o",
             "--output",
             "path",
+            heading=Heading.OUTPUT,
             type=output,
             default=PROFILE,
             show_default=True,

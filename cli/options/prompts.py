@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from treeopt.cli.options.inputs import file
-from treeopt.cli.options.record import option
+from treeopt.cli.options.record import Heading, option
 from treeopt.cli.options.values import Whole
 from treeopt.report.text import counted
 
@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 MAX_PROMPT_TOKENS = 512
 """Tokens of a prompt that are used, the first ones."""
-CHAT = option("--chat", is_flag=True, help="Put prompts as a user's messages, by the model's chat template.")
+CHAT = option(
+    "--chat",
+    heading=Heading.PROMPTS,
+    is_flag=True,
+    help="Put prompts as a user's messages, by the model's chat template.",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +42,7 @@ class PromptOptions:
         metadata=option(
             "--max-prompts",
             "max_prompts",
+            heading=Heading.PROMPTS,
             type=Whole(3, 4096),
             default=64,
             show_default=True,

@@ -49,6 +49,19 @@ class TestHelp:
                     assert getattr(param, "help", None), (name, param.name)
                     assert "LEAST" not in param.make_metavar(main.make_context("treeopt", [], resilient_parsing=True))
 
+    def test_every_option_is_listed_once(self) -> None:
+        for name, command in leaf_commands().items():
+            lines = call(*name.split(), "--help").stdout.splitlines()
+            flags = [line.split()[0].rstrip(",") for line in lines if line.startswith("  -")]
+            assert sorted(flags) == sorted(
+                [param.opts[0] for param in command.params if param.param_type_name == "option"] + ["-h"]
+            ), name
+
+    def test_a_profile_begins_with_what_is_measured_of_what(self) -> None:
+        lines = call("profile", "--help").stdout.partition("Options:")[2].splitlines()
+        first = [line.split()[0] for line in lines if line.startswith("  -")][:5]
+        assert set(first) == {"--target", "--draft", "--drafter", "--device", "--prompts"}
+
     def test_a_rule_is_explained_as_the_command_takes_it(self) -> None:
         said = {}
         for command in ("solve", "compare", "export", "run", "bench tree", "bench grid"):
