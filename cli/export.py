@@ -9,7 +9,7 @@ from treeopt.cli.command import Command
 from treeopt.cli.export_files import MAIN, check_export, sidecar_of, write_export
 from treeopt.cli.format_list import list_option
 from treeopt.cli.identity import identity_of, warn_of_tree
-from treeopt.cli.options.export import ExportOptions
+from treeopt.cli.options.export import WRITE_OPTIONS, ExportOptions
 from treeopt.cli.options.inputs import load_profile
 from treeopt.cli.options.record import options
 from treeopt.cli.terminal import warn
@@ -41,6 +41,13 @@ def export(asked: ExportOptions) -> None:
     target, written = asked.target, asked.written
     if target not in formats | engines | acceptances:
         raise click.UsageError(f"--to: expected one of {', '.join(formats | engines | acceptances)}. Got {target!r}.")
+    if target in formats:
+        asked.refuse_others(asked.options_of_tree() | {WRITE_OPTIONS[name] for name in formats[target].takes})
+    elif target in engines:
+        engine = engines[target]
+        asked.refuse_others({*engine.takes, *asked.options_of_plan(records=engine.dynamic, rule=engine.static)})
+    else:
+        asked.refuse_others(acceptances[target].takes)
     files = [] if is_stream(written) else [written, sidecar_of(written)]
     check_export(written, files, asked.inputs, force=asked.force)
     if target in formats:
@@ -84,6 +91,8 @@ def _export_setting(engine: "Engine", written: Path, asked: ExportOptions) -> No
 
     profile = None if asked.profile_path is None else load_profile(asked.profile_path)
     content = None if asked.path == asked.profile_path else asked.tree()
+    if content is not None and content.drafter is not None:  # set as its file says, nothing is planned
+        asked.refuse_others({*engine.takes, "name", "budget", "depth", "profile_path"})
     if content is not None and profile is not None:
         warn_of_tree(asked.path, content.provenance, identity_of(profile))
     source = asked.source(profile, content)

@@ -258,7 +258,7 @@ class TestInputsThatAreNoFiles:
     def test_devices_in_the_place_of_other_files(self) -> None:
         for command in (
             ("solve", "--profile", "/dev/zero"),
-            ("export", "tree.json", "--to", "vllm", "--record", "/dev/zero"),
+            ("export", "tree.json", "--to", "sglang", "--record", "/dev/zero"),
             ("export", "/dev/zero", "--to", "vllm"),
         ):
             assert "/dev/zero: " in refused(*command)

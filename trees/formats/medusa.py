@@ -117,4 +117,5 @@ FORMAT = TopologyFormat(
     needs=f"at most {TOP_K} children of a node, no more levels than the model has heads",
     text=True,
     write=write,
+    takes=("name", "max_depth"),
 )

@@ -39,6 +39,8 @@ class AcceptanceFormat:
     needs: str
     write: Callable[..., str]
     """As `speculation_profile`: from an acceptance and its pair, with `max_depth` and `method`."""
+    takes: tuple[str, ...]
+    """Options of `treeopt export` that change its file."""
 
 
 def speculation_profile(
@@ -123,5 +125,6 @@ SPECULATION_PROFILE = AcceptanceFormat(
     needs="a profile, of whose acceptance the first children are written; Dynamo's mocker and vLLM's synthetic "
     "acceptance take its rates",
     write=speculation_profile,
+    takes=("rule", "temperature", "context_tokens", "depth", "method"),
 )
 ACCEPTANCE_FORMATS = (SPECULATION_PROFILE,)

@@ -69,6 +69,8 @@ class _Chooser:
     def _check_draft_model(self) -> None:
         """Warn of a draft model of which only a name is known, which no engine can load."""
         pair = self._profile.pair
+        if "draft_model" not in self._engine.takes:
+            return
         if self._source.draft_model is None and pair.draft_source is None and self._source.method is None:
             self._warnings.append(
                 Warning(
