@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 def bench_batches(asked: BenchOptions) -> None:
     """Decode with every tree and plainly in turn at every batch size, and put the results beside the predictions."""
+    from treeopt.records.profile import check_draft_model
+
     profile = profile_of_texts(asked)
+    check_draft_model(profile, "bench of several sequences at a time")
     planned = None if asked.tree is None else _tree_file(asked.tree)
     drafts, rivals = _rivals(profile, planned, asked)
     models = load_fitting(asked, profile, tree=asked.tree, planned=planned)

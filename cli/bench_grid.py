@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 def bench_grid(asked: BenchOptions) -> None:
     """Plan, decode with every tree of the grid and plainly in turn, and put the results beside the predictions."""
+    from treeopt.records.profile import check_draft_model
+
     profile = profile_of_texts(asked)
+    check_draft_model(profile, "bench of many trees")
     found = _plan(profile, asked)
     models = load_fitting(asked, profile)
     from treeopt.methods.grid import measured_grid

@@ -42,7 +42,8 @@ def measured(asked: ProfileOptions) -> "tuple[Profile, DraftRecord | None] | Non
             curves=asked.imports.latencies(),
             acceptances=asked.imports.acceptances(settings.rules[0], settings.sampling),
         )
-        return _Run(asked, settings, processes, str(device)).measured(imported)
+        chosen = str(device) if processes.count > 1 else asked.pair.device
+        return _Run(asked, settings, processes, chosen).measured(imported)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

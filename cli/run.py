@@ -11,11 +11,11 @@ import click
 
 from treeopt.cli.adapt import adapted_rule, adapting
 from treeopt.cli.command import Command
-from treeopt.cli.identity import identity_here, warn_of_tree
+from treeopt.cli.identity import load_models
 from treeopt.cli.learning import LearnOptions
 from treeopt.cli.options.adapt import AdaptOptions
 from treeopt.cli.options.drafter import PLANNED_DRAFTER, PLANNED_EAGLE_LAYERS
-from treeopt.cli.options.inputs import FORCE, file, read_any_tree
+from treeopt.cli.options.inputs import FORCE_ALL, file, read_any_tree
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import CHAT, prompt_tokens
 from treeopt.cli.options.record import argument, group, option, options
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 class RunOptions:
     """What is generated, with which tree, how, and by which pair."""
 
-    tree: Path = field(metadata=argument(type=file))
+    tree: Path | None = field(metadata=argument(type=file, required=False))
     prompt: str | None = field(metadata=option("--prompt", type=TEXT, help="Text to continue."))
     several: SeveralOptions = field(metadata=group(SeveralOptions))
     schedule: bool = field(
@@ -86,14 +86,14 @@ class RunOptions:
             help="Of all randomness: above temperature 0 it makes the text.",
         )
     )
-    force: bool = field(metadata=FORCE)
+    force: bool = field(metadata=FORCE_ALL)
     pair: PairOptions = field(metadata=group(PairOptions))
 
 
 @click.command(cls=Command)
 @options(RunOptions)
 def run(asked: RunOptions) -> None:
-    """Generate a text with a tree, or many, drafted by what the tree file names.
+    """Generate a text, or many, with the tree, the drafter and the models that TREE names; without TREE plainly.
 
     It is printed as it is generated: the prompt and how it goes on, with --chat the answer to a message.
     The text is what the target alone would write: at temperature 0 the same, above it of the same distribution.  Only
@@ -108,14 +108,10 @@ def run(asked: RunOptions) -> None:
     asked.learning.check(force=asked.force)
     if "" in asked.stop:
         raise click.UsageError("--stop: expected a text. Got an empty one.")
-    asked.adapt.check(scheduled=asked.schedule or is_schedule(asked.tree))
-    schedule = load_schedule(asked.tree) if asked.schedule or is_schedule(asked.tree) else None
-    read = read_any_tree(asked.tree) if schedule is None else _largest(schedule)
-    planned = with_drafter(asked.tree, read, asked.drafter, asked.eagle_layers)
+    schedule, planned = _planned(asked)
     adapted = adapted_rule(asked.adapt, planned, asked.how.sampling.temperature)
     rule = checked_rule(asked.rule or adapted or planned_rule(planned), lossy=asked.lossy)
-    models = asked.pair.load()
-    warn_of_tree(asked.tree, planned.provenance, identity_here(models))
+    models = _models(asked, planned)
     if schedule is not None and asked.prompt is not None:
         planned = replace(planned, tree=schedule.tree(1))
     batch_size = asked.several.texts
@@ -132,6 +128,51 @@ def run(asked: RunOptions) -> None:
             _run_prompt(asked, asked.prompt, request)
         if rule in LOSSY_RULES and not asked.how.sampling.greedy:
             click.echo(f"Rule {rule} is lossy: this text does not follow the target's distribution.", err=True)
+
+
+def _planned(asked: RunOptions) -> "tuple[TreeSchedule | None, TreeFile]":
+    """Return the schedule of the file, if it is one, and what is to be decoded with; plain decoding without a file."""
+    tree = asked.tree
+    if tree is None:
+        return None, _plain(asked)
+    scheduled = asked.schedule or is_schedule(tree)
+    asked.adapt.check(scheduled=scheduled)
+    schedule = load_schedule(tree) if scheduled else None
+    read = read_any_tree(tree) if schedule is None else _largest(schedule)
+    return schedule, with_drafter(tree, read, asked.drafter, asked.eagle_layers)
+
+
+def _plain(asked: RunOptions) -> "TreeFile":
+    """Return plain decoding; click.UsageError for options that need a tree file."""
+    from treeopt.trees import TreeFile, chain
+
+    only = {
+        "--schedule": asked.schedule,
+        "--adapt": asked.adapt.adapt,
+        "--learn": asked.learning.learn,
+        "--drafter": asked.drafter is not None,
+        "--eagle-layers": bool(asked.eagle_layers),
+        "--draft": asked.pair.draft is not None,
+    }
+    for name, there in only.items():
+        if there:
+            raise click.UsageError(
+                f"{name}: expected TREE, a file of treeopt solve. Got none: name it, or leave {name} out."
+            )
+    asked.adapt.check(scheduled=False)
+    return TreeFile(tree=chain(0))
+
+
+def _models(asked: RunOptions, planned: "TreeFile") -> "ModelPair":
+    """Load the models that the tree file names; its draft model only where something expands it."""
+    from treeopt.records.identity import Identity
+
+    if asked.tree is None:
+        return asked.pair.load()
+    expanded = planned.tree.nodes > 1 if planned.drafter is None else planned.drafter.expands_draft_model
+    draft = expanded or asked.adapt.adapt or asked.learning.learn
+    identity = Identity.planned_for(planned.provenance)
+    return load_models(asked.pair, asked.tree, identity, draft=draft, force=asked.force)
 
 
 def _run_prompt(asked: RunOptions, prompt: str, request: PromptsRequest) -> None:
@@ -201,7 +242,7 @@ def _decoder(
     from treeopt.profiler.decoding import Decoding
     from treeopt.profiler.latency.passes import graphs_of
 
-    loaded = load_drafter_of(asked.tree, planned, models, capacity=text_tokens)
+    loaded = None if asked.tree is None else load_drafter_of(asked.tree, planned, models, capacity=text_tokens)
     how = asked.how
     decoding = Decoding(
         rule=rule,
