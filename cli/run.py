@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -166,8 +166,8 @@ def _request(
     """Return what is asked of a prompt, or of all prompts of a file."""
     stop = [models.tokenizer.encode_inner(text) for text in asked.stop]
     conditions = {
-        "target": models.target.name,
-        "draft": models.draft.name,
+        "pair": {name: value for name, value in asdict(models.described).items() if not name.endswith("_source")},
+        "device": str(models.target.device),
         "tree": planned.tree.parents.tolist() if schedule is None else schedule.to_json(),
         "drafter": repr(planned.drafter),
         "rule": rule,
