@@ -27,6 +27,8 @@ PROMPTS = [[number] for number in range(9)]
 class Tokenizer:
     """A letter is a token; a text of its own begins with BEGIN."""
 
+    has_chat_template = False
+
     def encode(self, text: str) -> list[int]:
         return [BEGIN, *self.encode_inner(text)]
 

@@ -44,6 +44,11 @@ class ModelPair:
     described: Pair
     """What they are and were loaded from, as profiles keep it."""
 
+    @property
+    def bundled(self) -> bool:
+        """Whether the target is the bundled one."""
+        return self.described.target_source is None
+
 
 def load_pair(
     target: Path | str | None = None,
