@@ -83,7 +83,7 @@ def taken_prompts(path: Path | None, most: int, *, bundled_pair: bool = False) -
     default = bundled.PROMPTS if bundled_pair else DEFAULT_PROMPTS
     sample = sample_prompts(path or default, most=most)
     if path is not None or not bundled_pair:
-        name = "treeopt's own prompts (--prompts takes others)" if path is None else str(path)
+        name = "Default prompts (--prompts uses yours)" if path is None else str(path)
         click.echo(f"{name}: {_numbers(sample)}, at most {most} (--max-prompts){_by_category(sample)}.", err=True)
     return sample
 

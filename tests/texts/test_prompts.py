@@ -1,6 +1,7 @@
 """Prompts of every kind of file and folder, in its order; what is not one is told in one line."""
 
 import json
+import os
 import random
 import sys
 from collections import Counter
@@ -227,6 +228,12 @@ class TestFiles:
 
     def test_nothing_there(self, tmp_path):
         with pytest.raises(TreeoptError, match=r"a.jsonl: no such file or folder"):
+            load_prompts(tmp_path / "a.jsonl")
+
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+    def test_a_pipe(self, tmp_path):
+        os.mkfifo(tmp_path / "a.jsonl")
+        with pytest.raises(TreeoptError, match=r"a.jsonl: expected a file, because prompts are read twice"):
             load_prompts(tmp_path / "a.jsonl")
 
     def test_a_file_that_is_too_large(self, tmp_path, monkeypatch):

@@ -75,9 +75,13 @@ def sample_prompts(path: Path | str, *, most: int = MAX_PROMPTS) -> PromptSample
     returned prompts are kept in memory.
 
     Raises FormatError naming the first row without a prompt, or with a category that is none, and if there are fewer
-    than three prompts; TreeoptError if the path cannot be read, or needs a package that is not installed.
+    than three prompts; TreeoptError if the path is a pipe, cannot be read, or needs a package that is not installed.
     """
     path = Path(path)
+    if path.is_fifo():
+        raise TreeoptError(
+            f"{path}: expected a file, because prompts are read twice. Got a pipe: save it to a file first."
+        )
     counts, checksum = Counter[str](), 0
     for category, text in _categorised(path):
         counts[category] += 1
