@@ -44,7 +44,7 @@ def given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
     TokenTree([-1, 0, 0, 1]).save("tree.json")
     model = SimpleNamespace(name="m", device="cpu", config=SimpleNamespace(max_positions=1000))
     described = Pair(target="m", draft="m", dtype="float32")
-    pair = SimpleNamespace(target=model, draft=model, tokenizer=Tokenizer(), described=described)
+    pair = SimpleNamespace(target=model, draft=model, draft_model=model, tokenizer=Tokenizer(), described=described)
     monkeypatch.setattr(PairOptions, "load", lambda _: pair)
     monkeypatch.setattr(PromptOptions, "load", lambda *_: PROMPTS)
     for module in (bench_pair, run):  # such models are of no folder and no device
