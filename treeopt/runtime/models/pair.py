@@ -92,9 +92,7 @@ def load_pair(
     differ, or when a text is too long for a model; TreeoptError when a folder does not hold a model or a name cannot be resolved.
     """
     if target is None and draft is not None:
-        raise InvalidValueError(
-            "target: expected a model with the draft model, or neither for the bundled pair. Got none."
-        )
+        raise InvalidValueError("target: expected a model with the draft model, or neither for the bundled pair. Got none.")
     if dtype not in (AUTO, *DTYPES):
         raise InvalidValueError(f"dtype: expected {AUTO}, {', '.join(DTYPES)}. Got {dtype!r}.")
     names: list[Path | str] = [bundle.TARGET, bundle.DRAFT] if target is None else [target]
@@ -223,9 +221,7 @@ def chosen_device(name: str) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).split("\n")[0]
-        raise InvalidValueError(
-            f"device: expected one that is there, such as cpu, or {AUTO}. Got {name!r} ({reason})."
-        ) from None
+        raise InvalidValueError(f"device: expected one that is there, such as cpu, or {AUTO}. Got {name!r} ({reason}).") from None
     return device
 
 
