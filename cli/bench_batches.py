@@ -64,7 +64,7 @@ def _race(
     from treeopt.texts.prompts import bench_prompts
 
     acceptance = drafts.acceptance
-    held_out = bench_prompts(asked.prompts.load(models.tokenizer))
+    held_out = bench_prompts(asked.prompts.load(models))
     texts = max(len(held_out), *asked.batch_sizes)  # where prompts are too few they are decoded again, with other seeds
     held_out = [held_out[number % len(held_out)] for number in range(texts)]
     return BatchRace(

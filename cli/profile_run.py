@@ -104,7 +104,7 @@ class _Run:
         asked = self.asked
         pair = replace(asked.pair, device=self.device, tensor_parallel=asked.tensor_parallel, quiet=not self.first)
         models = pair.load(text_tokens=max(self.settings.context_tokens) + ROOM_TOKENS)
-        return models, profile_prompts(asked.prompts.load(models.tokenizer))
+        return models, profile_prompts(asked.prompts.load(models))
 
     def _warn_of_other_programs(self, models: "ModelPair") -> None:
         wait_s = self.asked.wait_s

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from treeopt.cli.options.adapt import AdaptOptions
 from treeopt.cli.options.drafter import PLANNED_DRAFTER, PLANNED_EAGLE_LAYERS
 from treeopt.cli.options.inputs import FORCE_ALL, file, read_any_tree
 from treeopt.cli.options.pair import PairOptions
-from treeopt.cli.options.prompts import CHAT, prompt_tokens
+from treeopt.cli.options.prompts import CHAT, prompt_tokens, uses_chat
 from treeopt.cli.options.record import argument, group, option, options
 from treeopt.cli.options.rule import LOSSY, checked_rule, planned_rule
 from treeopt.cli.options.sampling import SamplingOptions
@@ -53,7 +53,7 @@ class RunOptions:
             "pipes do not.",
         )
     )
-    chat: bool = field(metadata=CHAT)
+    chat: bool | None = field(metadata=CHAT)
     max_new_tokens: int | None = field(
         metadata=option(
             "--max-new-tokens",
@@ -95,7 +95,8 @@ class RunOptions:
 def run(asked: RunOptions) -> None:
     """Generate a text, or many, with the tree, the drafter and the models that TREE names; without TREE plainly.
 
-    It is printed as it is generated: the prompt and how it goes on, with --chat the answer to a message.
+    It is printed as it is generated: the prompt and its continuation.  If the model has a chat template, the prompt is a
+    user's message and only the answer is printed; --no-chat continues the prompt as it is.
     The text is what the target alone would write: at temperature 0 the same, above it of the same distribution.  Only
     with --lossy, and a lossy rule, it is not.
 
@@ -178,12 +179,12 @@ def _models(asked: RunOptions, planned: "TreeFile") -> "ModelPair":
 def _run_prompt(asked: RunOptions, prompt: str, request: PromptsRequest) -> None:
     """Continue one prompt, and print the text as it comes."""
     models = request.models
-    tokens = prompt_tokens(models.tokenizer, prompt, chat=asked.chat)
+    tokens = prompt_tokens(models.tokenizer, prompt, chat=request.chat)
     limit = _new_tokens(models, len(tokens), asked.max_new_tokens)
     with patience("preparing"):
         decoder = request.new_decoder(len(tokens) + limit)
     steps = decoder.steps(tokens, limit, stop=request.stop)
-    if not asked.chat:
+    if not request.chat:
         click.echo(prompt, nl=False)
     click.echo(_print_text(models, steps, after=tokens), err=True)
 
@@ -205,10 +206,10 @@ def _request(
     observer: "Observer | None",
 ) -> PromptsRequest:
     """Return what is asked of a prompt, or of all prompts of a file."""
-    stop = [models.tokenizer.encode_inner(text) for text in asked.stop]
+    stop, chat = [models.tokenizer.encode_inner(text) for text in asked.stop], uses_chat(models.tokenizer, asked.chat)
     conditions = {
-        "target": models.target.name,
-        "draft": None if models.draft is None else models.draft.name,
+        "pair": {name: value for name, value in asdict(models.described).items() if not name.endswith("_source")},
+        "device": str(models.target.device),
         "tree": planned.tree.parents.tolist() if schedule is None else schedule.to_json(),
         "drafter": repr(planned.drafter),
         "rule": rule,
@@ -216,14 +217,14 @@ def _request(
         "seed": asked.seed,
         "max_new_tokens": asked.max_new_tokens,
         "stop": stop,
-        "chat": asked.chat,
+        "chat": chat,
     }
     return PromptsRequest(
         options=asked.several,
         models=models,
         new_decoder=partial(_decoder, asked, models, planned, rule, observer),
         stop=stop,
-        chat=asked.chat,
+        chat=chat,
         max_new_tokens=asked.max_new_tokens,
         conditions=conditions,
         schedule=schedule,

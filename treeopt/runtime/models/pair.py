@@ -48,6 +48,11 @@ class ModelPair:
     """What they are and were loaded from, as profiles keep it."""
 
     @property
+    def bundled(self) -> bool:
+        """Whether the target is the bundled one."""
+        return self.described.target_source is None
+
+    @property
     def draft_model(self) -> LanguageModel:
         """The draft model; InfeasibleError where there is none."""
         if self.draft is None:
