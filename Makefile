@@ -11,7 +11,7 @@ LLAMA := $(foreach part,LLAMA_CURL LLAMA_OPENSSL LLAMA_BUILD_TESTS LLAMA_BUILD_S
 # a worker for each processor, each of one thread (tests/conftest.py)
 PARALLEL := -n logical --maxprocesses 8 --durations 10
 
-.PHONY: demo demo-in systems test test-slow test-wheel lint bench browser-test gguf engines
+.PHONY: demo demo-in methods test test-slow test-wheel lint bench browser-test gguf engines
 .PHONY: engines-mlx engines-openvino docs release clean
 
 demo: .venv/ready
@@ -24,12 +24,12 @@ demo-in:
 	$(BIN)/treeopt solve --profile $(DEMO)/profile.yaml --budget 512 --output $(DEMO)/tree.json
 	$(BIN)/treeopt show $(DEMO)/tree.json --output $(DEMO)/tree.svg
 	$(BIN)/treeopt run $(DEMO)/tree.json --max-new-tokens 200 --prompt "$$(printf 'class Parser:\n    \042\042\042')"
-	$(BIN)/treeopt bench $(DEMO)/tree.json --profile $(DEMO)/profile.yaml --output $(DEMO)/bench.json
+	$(BIN)/treeopt bench tree $(DEMO)/tree.json --profile $(DEMO)/profile.yaml --output $(DEMO)/bench.json
 	$(BIN)/treeopt report $(DEMO)/profile.yaml $(DEMO)/tree.json $(DEMO)/bench.json --output $(DEMO)/report.html
 
-systems: .venv/ready
+methods: .venv/ready
 	mkdir -p build
-	$(BIN)/treeopt bench --systems all --output build/systems.json --plot build/systems.svg
+	$(BIN)/treeopt bench methods --output build/methods.json --plot build/methods.svg
 
 # compiled once: by numba for all workers, and as bytecode for all processes that tests start
 test test-slow test-wheel: export NUMBA_CACHE_DIR := $(CURDIR)/.venv/numba

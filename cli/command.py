@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from treeopt.cli.options.record import HeadedOption, Heading
 from treeopt.cli.outputs import InputFile, Named, OutputFile, check_outputs
 from treeopt.errors import InfeasibleError, InvalidValueError, OutOfMemoryError
 
@@ -17,6 +18,8 @@ OPTIONS = {
     "token_ids": "prompt",
 }
 """Parameters of commands by arguments of functions, where their names differ."""
+LEAST_HEADED = 12
+"""Options from which on `--help` has headings."""
 _ARGUMENTS = re.compile(r"\w+(?:, \w+)*(?=: )")
 _OFFER = re.compile(r", or allow it with (\w+)=True")
 
@@ -35,6 +38,18 @@ class Command(click.Command):
             if text == str(error):
                 raise
             raise type(error)(text) from error
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options under their headings, or under one where there are few."""
+        rows: dict[Heading, list[tuple[str, str]]] = {heading: [] for heading in Heading}
+        few = len(self.params) < LEAST_HEADED
+        for param in self.get_params(ctx):
+            heading = param.heading if isinstance(param, HeadedOption) and not few else Heading.MAIN
+            row = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+            rows[heading] += [] if row is None else [row]
+        for heading in filter(rows.get, Heading):
+            with formatter.section(heading):
+                formatter.write_dl(rows[heading])
 
     def _given(self, ctx: click.Context, kind: type[click.Path]) -> list[Named]:
         """Return the paths of one kind, which may come one or several to a parameter."""

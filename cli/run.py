@@ -18,7 +18,7 @@ from treeopt.cli.options.drafter import PLANNED_DRAFTER, PLANNED_EAGLE_LAYERS
 from treeopt.cli.options.inputs import FORCE_ALL, file, read_any_tree
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import CHAT, prompt_tokens, uses_chat
-from treeopt.cli.options.record import argument, group, option, options
+from treeopt.cli.options.record import Heading, argument, group, option, options
 from treeopt.cli.options.rule import LOSSY, checked_rule, planned_rule
 from treeopt.cli.options.sampling import SamplingOptions
 from treeopt.cli.options.values import COUNT, RULE, SEED, TEXT
@@ -63,7 +63,10 @@ class RunOptions:
     )
     rule: str | None = field(
         metadata=option(
-            "--rule", type=RULE, help="Verification rule; by default the one that the tree was planned for."
+            "--rule",
+            heading=Heading.SAMPLING,
+            type=RULE,
+            help="Verification rule; by default the one that the tree was planned for.",
         )
     )
     lossy: bool = field(metadata=LOSSY)
@@ -80,6 +83,7 @@ class RunOptions:
     seed: int = field(
         metadata=option(
             "--seed",
+            heading=Heading.SAMPLING,
             type=SEED,
             default=0,
             show_default=True,

@@ -12,7 +12,7 @@ import click
 from treeopt.cli.command import in_options
 from treeopt.cli.options.inputs import file, output
 from treeopt.cli.options.prompts import prompt_tokens
-from treeopt.cli.options.record import given, option
+from treeopt.cli.options.record import Heading, given, option
 from treeopt.cli.options.values import Whole
 from treeopt.cli.outputs import Named, check_outputs
 from treeopt.cli.profile_files import check_checkpoint, journal_path
@@ -53,6 +53,7 @@ class SeveralOptions:
     batch_size: int = field(
         metadata=option(
             "--batch-size",
+            heading=Heading.PROMPTS,
             type=Whole(1, MOST_TEXTS),
             default=8,
             show_default=True,
@@ -64,13 +65,18 @@ class SeveralOptions:
             "-o",
             "--output",
             "path",
+            heading=Heading.OUTPUT,
             type=output,
             default=STANDARD_STREAM,
             show_default=True,
             help="With --prompts, file to write, one line of JSON a prompt; - is standard output.",
         )
     )
-    resume: bool = field(metadata=option("--resume", is_flag=True, help="With --prompts, continue an interrupted run."))
+    resume: bool = field(
+        metadata=option(
+            "--resume", heading=Heading.OUTPUT, is_flag=True, help="With --prompts, continue an interrupted run."
+        )
+    )
     batch_size_given: bool = field(metadata=given("batch_size"))
     path_given: bool = field(metadata=given("path"))
 

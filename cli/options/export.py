@@ -18,7 +18,7 @@ from treeopt.cli.options.inputs import (
     tree_depth,
 )
 from treeopt.cli.options.plan import BATCH_SIZE, CONTEXT_TOKENS, PROFILE_TEMPERATURE
-from treeopt.cli.options.record import argument, given, option
+from treeopt.cli.options.record import Heading, argument, given, option
 from treeopt.cli.options.rule import measured_rule
 from treeopt.cli.options.values import COUNT, TEXT, Names
 from treeopt.files.whole_files import STANDARD_STREAM
@@ -65,6 +65,7 @@ class ExportOptions:
             "-o",
             "--output",
             "written",
+            heading=Heading.OUTPUT,
             type=output,
             metavar="FILE",
             default=Path(STANDARD_STREAM),
@@ -81,15 +82,25 @@ class ExportOptions:
     batch_size: int | None = field(metadata=BATCH_SIZE)
     record_named: Path | None = field(
         metadata=option(
-            "--record", "record_path", type=file, help="Draft record; by default the one beside the profile."
+            "--record",
+            "record_path",
+            heading=Heading.PLANNED,
+            type=file,
+            help="Draft record; by default the one beside the profile.",
         )
     )
     no_record: bool = field(
-        metadata=option("--no-record", is_flag=True, help="Plan chains only, even where a draft record is there.")
+        metadata=option(
+            "--no-record",
+            heading=Heading.PLANNED,
+            is_flag=True,
+            help="Plan chains only, even where a draft record is there.",
+        )
     )
     draft_model: str | None = field(
         metadata=option(
             "--draft-model",
+            heading=Heading.FORMAT,
             type=TEXT,
             metavar="MODEL",
             help="What the engine loads as draft model; by default as profiled.",
@@ -98,6 +109,7 @@ class ExportOptions:
     method: str | None = field(
         metadata=option(
             "--method",
+            heading=Heading.FORMAT,
             type=TEXT,
             metavar="NAME",
             help="The engine's name of the method; by default a separate draft model.",
@@ -106,6 +118,7 @@ class ExportOptions:
     engine_version: str | None = field(
         metadata=option(
             "--engine-version",
+            heading=Heading.FORMAT,
             type=TEXT,
             metavar="VERSION",
             help="Version that will read the file; by default the newest.",
@@ -114,13 +127,16 @@ class ExportOptions:
     list_name: str | None = field(
         metadata=option(
             "--list-name",
+            heading=Heading.FORMAT,
             type=TEXT,
             metavar="NAME",
             help="Name of the list in a Python module; by default treeopt_N.",
         )
     )
     heads: int | None = field(
-        metadata=option("--heads", type=COUNT, help="Medusa heads of the model, and so its deepest tree.")
+        metadata=option(
+            "--heads", heading=Heading.FORMAT, type=COUNT, help="Medusa heads of the model, and so its deepest tree."
+        )
     )
     name: str | None = field(metadata=TREE_NAME)
     budget: int | None = field(metadata=tree_budget(SIZED))

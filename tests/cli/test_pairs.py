@@ -68,7 +68,7 @@ class TestOwnPair:
             "Warning: tree.json was planned for t + d, and this is bundled target + bundled draft"
         )
         assert warning.endswith(f"add {shlex.join(OWN)}.")
-        done = call("bench", "tree.json")
+        done = call("bench", "tree", "tree.json")
         assert (done.exit_code, done.stdout) == (1, "")
         assert "profile.yaml: expected a profile of the pair that is decoded with, bundled target" in done.stderr
         assert f"Got one of t + d: add {shlex.join(OWN)}" in done.stderr
@@ -108,7 +108,7 @@ class TestOwnPair:
         options = [*OWN, "--temperature", "0.7", "--top-k", "50"]
         assert [word for word in run[3:] if word in options] == options
         assert warnings(call(*run[1:], "--max-new-tokens", "2").stderr) == []
-        done = call("bench", "tree.json", *OWN, "--max-new-tokens", "8", "--repeats", "1", "-o", "bench.json")
+        done = call("bench", "tree", "tree.json", *OWN, "--max-new-tokens", "8", "--repeats", "1", "-o", "bench.json")
         assert done.exit_code == 0, done.output
         assert '"temperature": 0.7' in (own_pair / "bench.json").read_text()
 

@@ -74,7 +74,7 @@ def ends(*command: object) -> None:
 
 
 def test_bench_decodes_held_out_prompts_as_the_profile_was_measured(given: dict):
-    ends("bench", "tree.json", "--repeats", 2)
+    ends("bench", "tree", "tree.json", "--repeats", 2)
     *_, workload, decoding = given["arguments"]
     assert decoding == Decoding(rule="specinfer", sampling=HOW, draft_sampling=MEASURED["draft_sampling"])
     assert (workload.repeats, workload.max_new_tokens) == (2, 999 // 9)  # positions and prompts of the profile
@@ -83,7 +83,7 @@ def test_bench_decodes_held_out_prompts_as_the_profile_was_measured(given: dict)
 
 @pytest.mark.parametrize(("options", "expected"), [((), PROMPTS[::4]), (("--same-prompts",), None)])
 def test_so_does_bench_with_a_grid(given: dict, options: tuple[str, ...], expected: list | None):
-    ends("bench", "--grid", *options)
+    ends("bench", "grid", *options)
     *_, workload, decoding = given["arguments"]
     assert decoding == Decoding(rule="specinfer", sampling=HOW, draft_sampling=MEASURED["draft_sampling"])
     held_out = PROMPTS[::4]
