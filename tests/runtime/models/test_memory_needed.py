@@ -141,6 +141,14 @@ class TestFree:
             (tmp_path / "memory.current").write_text("700\n")
             assert memory.free_bytes(CPU) == free
 
+    def test_page_cache_of_a_container_counts_as_free(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(memory, "CGROUP", tmp_path)
+        monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=10**12))
+        (tmp_path / "memory.max").write_text("17200000000\n")
+        (tmp_path / "memory.current").write_text("17000000000\n")
+        (tmp_path / "memory.stat").write_text("anon 2900000000\nfile 14100000000\ninactive_file 14000000000\n")
+        assert memory.free_bytes(CPU) == 14_200_000_000
+
     def test_a_device_that_does_not_say_is_not_asked(self):
         assert memory.free_bytes(torch.device("meta")) is None
         memory.check_room(torch.device("meta"), 10**15, "anything")
