@@ -73,6 +73,27 @@ def test_what_is_worked_out_is_near_to_what_is_taken(needed_and_taken, case):
     assert 0.8 < needed / found < 1.25
 
 
+def test_what_a_draft_allocates_is_what_is_worked_out(target, draft, monkeypatch):
+    """A device has no pages that are allocated and never touched: noise of leaves, which sample nothing, would count."""
+    tree = level_widths([12, 4])
+
+    def of_draft(temperature):
+        size = {"text_tokens": 128, "max_nodes": tree.nodes, "sampling": Sampling(temperature)}
+        with_draft, without = (memory.decoder_bytes(target, each, tree, **size)[target.device] for each in (draft, None))
+        return with_draft - without
+
+    buffers = Decoder(target, draft, tree, temperature=0.8)._static._buffers
+    assert of_draft(0.8) - of_draft(0.0) == buffers.probs.nbytes + buffers.speeds.nbytes
+
+
+def test_a_tree_with_more_internal_nodes_takes_the_place_of_one_with_fewer(target, greedy_text):
+    decoder = Decoder(target, target, level_widths([3]), temperature=0.0)
+    steps = decoder.steps(PROMPT, 40)
+    text = [*next(steps)]
+    decoder.change_tree(chain(3))
+    assert text + [token for step in steps for token in step] == greedy_text(target, PROMPT, 40)
+
+
 class TestRefusal:
     @pytest.fixture
     def free(self, monkeypatch):
