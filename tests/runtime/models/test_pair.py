@@ -1,7 +1,9 @@
 """The bundled pair is what it says, any other pair runs as well, and one that cannot is refused before it is loaded."""
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -344,11 +346,48 @@ class TestHub:
             "Check the name, the network and the access rights."
         )
 
+    @pytest.mark.parametrize("online", [False, True])
+    def test_a_cached_copy_that_is_wrong_is_refused_for_what_is_wrong(self, hub: SimpleNamespace, online: bool) -> None:
+        load_pair("org/target", "org/draft")
+        (snapshot,) = Path("hub/org/target/snapshots").iterdir()
+        (snapshot / "config.json").write_text("{", "utf-8")
+        hub.online = online
+
+        if not online:
+            assert "config.json: content: expected" in refusal("org/target", "org/draft")
+        else:
+            assert load_pair("org/target", "org/draft").target.name == "org/target"
+
+    def test_an_incomplete_copy_without_network(self, hub: SimpleNamespace) -> None:
+        load_pair("org/target", "org/draft")
+        (snapshot,) = Path("hub/org/target/snapshots").iterdir()
+        (snapshot / "model.safetensors").unlink()
+        hub.online = False
+
+        assert "cannot be had from the Hugging Face hub (the network is away)" in refusal("org/target", "org/draft")
+
+    def test_built_in_architectures_need_no_transformers(self, tmp_path: Path) -> None:
+        for name, folder in (("target", bundled.TARGET), ("draft", bundled.DRAFT)):
+            copy = tmp_path / "hub" / f"models--org--{name}"
+            shutil.copytree(folder, copy / "snapshots" / "0f1e2d")
+            (copy / "refs").mkdir()
+            (copy / "refs" / "main").write_text("0f1e2d")
+        script = (
+            "import sys; sys.modules.update(transformers=None, accelerate=None)\n"
+            "from treeopt.runtime.models.pair import load_pair\n"
+            "print(load_pair('org/target', 'org/draft').target.name)"
+        )
+        offline = os.environ | {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
+
+        done = subprocess.run([sys.executable, "-c", script], env=offline, cwd=tmp_path, capture_output=True, text=True)
+
+        assert (done.stdout, done.returncode) == ("org/target\n", 0), done.stderr
+
     def test_no_hub(self, hub: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "huggingface_hub", None)
 
         assert refusal("org/target", "org/draft") == (
-            "org/target: no such folder. To take it from the Hugging Face hub, install treeopt[hf]."
+            "org/target: no such folder. To take it from the Hugging Face hub, pip install huggingface_hub."
         )
         assert hub.calls == []
 
