@@ -14,7 +14,7 @@ from treeopt.profiler.latency.memory import out_of_memory
 from treeopt.runtime import Decoder, DynamicDrafter, Sampling, load_model
 from treeopt.runtime.models import memory
 from treeopt.runtime.models.hf import load_adapter
-from treeopt.runtime.models.vocabulary import trimmed
+from treeopt.runtime.models.vocabulary import limit_draft
 from treeopt.trees import chain, k_ary, level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
 
@@ -73,13 +73,15 @@ def test_what_is_worked_out_is_near_to_what_is_taken(needed_and_taken, case):
     assert 0.8 < needed / found < 1.25
 
 
-def test_what_a_draft_allocates_is_what_is_worked_out(target, draft, monkeypatch):
+def test_what_a_draft_allocates_is_what_is_worked_out(target, draft):
     """A device has no pages that are allocated and never touched: noise of leaves, which sample nothing, would count."""
     tree = level_widths([12, 4])
 
     def of_draft(temperature):
         size = {"text_tokens": 128, "max_nodes": tree.nodes, "sampling": Sampling(temperature)}
-        with_draft, without = (memory.decoder_bytes(target, each, tree, **size)[target.device] for each in (draft, None))
+        with_draft, without = (
+            memory.decoder_bytes(target, each, tree, **size)[target.device] for each in (draft, None)
+        )
         return with_draft - without
 
     buffers = Decoder(target, draft, tree, temperature=0.8)._static._buffers
@@ -177,7 +179,7 @@ class TestFree:
 
 class TestModels:
     def test_a_cache_is_as_large_as_its_model_says(self, target):
-        for each in (target, trimmed(target, 20)):
+        for each in (target, limit_draft(target, range(20), 23)):
             assert each.cache_bytes(50, 3) == sum(part.nbytes for pair in each.new_cache(50, 3).layers for part in pair)
 
     def test_so_it_is_through_transformers(self, make_checkpoint):

@@ -13,17 +13,18 @@ from treeopt.errors import InvalidValueError
 from treeopt.records.machine import Pair
 from treeopt.runtime.models.gguf.file import GGUFFile, is_gguf
 from treeopt.runtime.models.hub import SETTINGS, is_hub_name, model_folder
+from treeopt.runtime.models.linear import slow_products_note
 from treeopt.runtime.models.load import (
     Source,
     adapter_reason,
     load_language_model,
-    logit_columns,
     longest_text,
     number_format,
     source_of,
 )
 from treeopt.runtime.models.model import LanguageModel
-from treeopt.runtime.models.vocabulary import check_same_tokens, shared_columns, trimmed
+from treeopt.runtime.models.transformer import Transformer
+from treeopt.runtime.models.vocabulary import SharedTokens, compare_tokens, limit_draft
 from treeopt.texts.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -34,10 +35,11 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPair:
-    """Two models and the tokenizer they share."""
+    """Two models and the target's tokenizer."""
 
     target: LanguageModel
     draft: LanguageModel
+    """It proposes tokens that both tokenizers have."""
     tokenizer: Tokenizer
     notes: tuple[str, ...] = ()
     """What a user should know of how they run, a sentence each."""
@@ -83,7 +85,7 @@ def load_pair(
     if threads is not None:
         torch.set_num_threads(threads)
     folders = [model_folder(name, _with_settings, SETTINGS) for name in names]
-    tokenizer, notes = _check_settings(*folders)
+    shared, notes = _check_settings(*folders)
     _check_length(text_tokens, folders)
     folders = [
         model_folder(name, partial(_with_weights, known=folder)) for name, folder in zip(names, folders, strict=True)
@@ -91,27 +93,26 @@ def load_pair(
     models = [
         load_language_model(
             folders[0], dtype=DTYPES[dtype], device=place, placement=placement, tensor_parallel=tensor_parallel
-        ),
-        load_language_model(folders[1], dtype=DTYPES[dtype], device=place),
+        )
     ]
+    if placement is not None or tensor_parallel:
+        place = models[0].device  # where its first layer is: the draft must be on the same device
+    models.append(load_language_model(folders[1], dtype=DTYPES[dtype], device=place))
+    notes += _run_notes(models)
     for model, name in zip(models, names, strict=True):
         if target is None:
             model.name = f"bundled {model.name}"
         elif is_hub_name(name):
             model.name = str(name)
     models[0].name += _spread(models[0], placed=placement is not None, split=tensor_parallel)
-    sizes = [model.config.vocabulary for model in models]
-    shared = shared_columns(tokenizer.vocabulary, target=sizes[0], draft=sizes[1])
-    if sizes[0] != sizes[1]:
-        notes.append(
-            f"The target has {sizes[0]} logits and the draft {sizes[1]}: the first {shared} are used, which are those "
-            "of all tokens."
-        )
+    logits = [model.config.vocabulary for model in models]
+    if not shared.identical or logits[0] != logits[1]:
+        notes.append(shared.note(*logits))
     described = Pair(
         target=models[0].name,
         draft=models[1].name,
         dtype=number_format(folders[0], models[0]),
-        vocabulary=shared,
+        vocabulary=logits[0],
         target_parameters=models[0].parameters,
         draft_parameters=models[1].parameters,
         target_source=None if target is None else str(target),
@@ -120,9 +121,9 @@ def load_pair(
         draft_digest=folders[1].digest,
     )
     return ModelPair(
-        target=trimmed(models[0], shared),
-        draft=trimmed(models[1], shared),
-        tokenizer=tokenizer,
+        target=models[0],
+        draft=limit_draft(models[1], shared.ids, logits[0]),
+        tokenizer=folders[0].tokenizer,
         notes=tuple(notes),
         described=described,
     )
@@ -158,15 +159,20 @@ def _with_weights(path: Path, known: Source) -> Source:
     return source
 
 
-def _check_settings(target: Source, draft: Source) -> tuple[Tokenizer, list[str]]:
-    """Return the shared tokenizer, and a note on each model that transformers run; refuse pairs that cannot work."""
+def _check_settings(target: Source, draft: Source) -> tuple[SharedTokens, list[str]]:
+    """Return the shared tokens, and a note on each model that transformers run; refuse pairs that cannot work."""
     reasons = {"target": adapter_reason(target), "draft": adapter_reason(draft)}
     notes = [f"The {name} runs through transformers: {why}" for name, why in reasons.items() if why is not None]
-    tokenizer, columns = target.tokenizer, (logit_columns(target), logit_columns(draft))
-    check_same_tokens(tokenizer.vocabulary, draft.tokenizer.vocabulary)
-    if columns[0] is not None and columns[1] is not None:
-        shared_columns(tokenizer.vocabulary, target=columns[0], draft=columns[1])
-    return tokenizer, notes
+    return compare_tokens(target.tokenizer, draft.tokenizer), notes
+
+
+def _run_notes(models: Sequence[LanguageModel]) -> list[str]:
+    """Return what each model has to report of how it runs, and whether products are slower than usual."""
+    roles = zip(("target", "draft"), models, strict=True)
+    notes = [f"The {role} {note}" for role, model in roles for note in getattr(model, "notes", ())]
+    on_cpu = [model.dtype for model in models if isinstance(model, Transformer) and model.device.type == "cpu"]
+    slow = next(filter(None, map(slow_products_note, on_cpu)), None)
+    return notes if slow is None else [*notes, slow]
 
 
 def _check_length(text_tokens: int, folders: Sequence[Source]) -> None:
