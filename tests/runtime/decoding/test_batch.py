@@ -169,8 +169,8 @@ class TestRaggedPasses:
             assert shown.states is None
             ruled_out = [5, 20, 21, 22]
             assert (shown.logits[:, ruled_out] == -torch.inf).all()
-            whole.logits[:, ruled_out] = -torch.inf
-            assert torch.equal(shown.logits, whole.logits)
+            rest = [*range(5), *range(6, 20)]
+            assert torch.equal(shown.logits[:, rest], whole.logits[:, rest])
 
 
 def test_attention_may_be_returned_in_the_layout_that_kernels_on_a_gpu_use(pair, monkeypatch):

@@ -343,6 +343,30 @@ class TestThroughTransformers:
         ]
         assert decoded(models) == decoded(load_pair())
 
+    def test_slower_ways_to_run_are_noted(self, target: Path, other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        from transformers import AutoModelForCausalLM
+
+        from treeopt.runtime.models.hf import loading
+
+        from_pretrained = AutoModelForCausalLM.from_pretrained
+
+        def without_sdpa(*args: object, **options: object) -> object:
+            if options["attn_implementation"] == "sdpa":
+                raise ValueError("GPT2 does not support sdpa")
+            return from_pretrained(*args, **options)
+
+        monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", without_sdpa)
+        monkeypatch.setattr(loading, "why_separate_passes", lambda *_, **__: "its batched pass ended with KeyError: x")
+        monkeypatch.setattr("treeopt.runtime.models.linear.reordered", lambda _: None)
+
+        notes = load_pair(target, other).notes
+
+        assert "The draft runs with eager attention, which is slower: GPT2 does not support sdpa" in notes
+        assert (
+            "The draft decodes the sequences of a batch one after the other: its batched pass ended with KeyError: x."
+        ) in notes
+        assert any(note.startswith("Matrix products are slower than usual") for note in notes)
+
     def test_a_placement_is_for_the_target(
         self, target: Path, draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -52,7 +52,8 @@ class HeadTensors:
 
     def stored(self, name: str) -> Tensor:
         """Return a tensor as it is stored; raises FormatError naming it where it is missing."""
-        return self._read_part(name, lambda file: file.get_tensor(name), lambda each: each)
+        tensor: Tensor = self._read_part(name, lambda file: file.get_tensor(name), lambda each: each)
+        return tensor
 
     def _read_part(self, name: str, of_file: Callable[[Any], T], of_tensor: Callable[[Tensor], T]) -> T:
         """Return a tensor, or its shape, of the safetensors file that contains it, or of the pickle that was read."""
