@@ -119,13 +119,13 @@ class Setup:
     positions: int
 
     def ours(self, name: str, tree: TokenTree, rule: str, temperature: float) -> Method:
-        decoder = Decoder(self.models.target, self.models.draft, tree, rule=rule, temperature=temperature)
+        decoder = Decoder(self.models.target, self.models.draft_model, tree, rule=rule, temperature=temperature)
         return Method(f"treeopt, {name}", lambda prompt, tokens: list(decoder.generate(prompt, tokens)))
 
     def plan(self, profile: Profile | None, rule: str, temperature: float) -> Candidate:
         """Return what is fastest under a profile, measured now where none is given."""
         if profile is None:
-            target, draft, encode = self.models.target, self.models.draft, self.models.tokenizer.encode
+            target, draft, encode = self.models.target, self.models.draft_model, self.models.tokenizer.encode
             prompts = [encode(text) for text in profile_prompts(load_prompts())]
             settings = Settings(rules=(rule,), samplings=(Sampling(temperature),), positions=self.positions)
             measurement = Measurement(
@@ -192,7 +192,7 @@ def race(methods: Sequence[Method], setup: Setup) -> list[Raced]:
 
 def split(setup: Setup, tree: TokenTree, rule: str, temperature: float) -> Milliseconds:
     """Return what a step spends on draft passes, verification and the rest: medians over texts, one warming up."""
-    target, draft = setup.models.target, setup.models.draft
+    target, draft = setup.models.target, setup.models.draft_model
     verifying, drafting, whole = watches = [Stopwatch(target.device) for _ in range(3)]
     count_steps = whole.around(lambda steps: sum(1 for _ in steps))
     rows = []
@@ -271,7 +271,7 @@ def compare(setup: Setup, profile: Profile | None, rule: str, temperature: float
     raced = race([*ours, *(setup.theirs.method(temperature, length) for length in lengths)], setup)
     for other in raced[1:] if temperature == 0 else []:
         show_differences(raced[0], other, setup)
-    target, draft = setup.models.target, setup.models.draft
+    target, draft = setup.models.target, setup.models.draft_model
     decode = partial(bench, max_new_tokens=setup.max_new_tokens, repeats=setup.repeats)
     measured = decode(target, draft, choice.tree, setup.prompts, rule=rule, temperature=temperature)
     parts_ms = split(setup, choice.tree, rule, temperature)
@@ -295,7 +295,7 @@ def main(path: Path | None, rules: str, temperatures: str, count: int, pair: Pai
         torch.cuda.set_device(models.target.device)
     prompts = [models.tokenizer.encode(text) for text in bench_prompts(load_prompts())][:count]
     setup = Setup(models, Transformers(pair), prompts, **amounts)
-    named, machine = describe_pair(models.target, models.draft), describe_machine(models.target.device)
+    named, machine = describe_pair(models.target, models.draft_model), describe_machine(models.target.device)
     heading = (
         f"{conditions()}\ntransformers {transformers.__version__}; {named.target} + {named.draft}, {named.dtype} on "
         f"{machine.device}, {machine.processor}; {len(prompts)} held-out prompts x {setup.max_new_tokens} tokens, "

@@ -66,7 +66,7 @@ def _race(
     held_out = [held_out[number % len(held_out)] for number in range(texts)]
     return BatchRace(
         target=models.target,
-        draft=models.draft,
+        draft=models.draft_model,
         ways={size: each.trees for size, each in rivals.items()},
         workload=workload_as_measured(
             held_out, acceptance, max_new_tokens=asked.max_new_tokens, repeats=asked.repeats or REPEATS

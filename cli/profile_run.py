@@ -184,6 +184,6 @@ class _Run:
         path = self.asked.record_path
         if path is None:
             return None
-        record = Recording(models.target, models.draft, prompts, self.settings, files=texts).record()
+        record = Recording(models.target, models.draft_model, prompts, self.settings, files=texts).record()
         record.save(path)
         return record

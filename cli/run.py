@@ -167,7 +167,7 @@ def _request(
     stop = [models.tokenizer.encode_inner(text) for text in asked.stop]
     conditions = {
         "target": models.target.name,
-        "draft": models.draft.name,
+        "draft": None if models.draft is None else models.draft.name,
         "tree": planned.tree.parents.tolist() if schedule is None else schedule.to_json(),
         "drafter": repr(planned.drafter),
         "rule": rule,

@@ -33,7 +33,7 @@ class Times:
     """Times the passes and steps of one pair under one condition.
 
     Args:
-        models: the target and the draft.
+        target, draft: the models; None for a target alone, of which only verification is timed.
         text: the context, and ROOM_TOKENS behind it.
         condition: see `TimedCondition`.
         settings: how much to measure.
@@ -44,7 +44,8 @@ class Times:
 
     def __init__(
         self,
-        models: tuple[LanguageModel, LanguageModel],
+        target: LanguageModel,
+        draft: LanguageModel | None,
         text: Sequence[int],
         condition: TimedCondition,
         settings: Settings,
@@ -53,7 +54,7 @@ class Times:
         budget_s: float | None,
         load: LoadReader | None = None,
     ) -> None:
-        self._models = models
+        self._target, self._draft = target, draft
         self._text = text
         self._context = text[: condition.context_tokens]
         self._condition = condition
@@ -62,17 +63,20 @@ class Times:
         self._kinds = [condition.kind(what) for what in ("verify", "draft", "step")]
         self._watch = None if load is None else Watch(self._journal, self._kinds, load)
         self._watched = Watched(
-            self._journal, threads=threads_on(models[0].device), enough=min(FEWEST_SAMPLES, settings.rounds)
+            self._journal, threads=threads_on(target.device), enough=min(FEWEST_SAMPLES, settings.rounds)
         )
         self._recorder = replace(recorder, tick=partial(self._after_call, recorder.tick), watched=self._watched)
         self._effort: Effort = FixedEffort(settings.rounds) if budget_s is None else TimeBudget(budget_s, self._spent_s)
 
     def measure(self) -> StepLatency:
         """Time all that the journal does not hold yet."""
-        verify, draft = curves = self._curves()
+        curves, steps = self._curves(), None
+        verify, drafts = curves[0], curves[1:]
         self._pilot(curves)
-        steps = self._steps()
-        timed: list[Curve | Steps] = [verify, draft, steps]
+        timed: list[Curve | Steps] = [*curves]
+        if self._draft is not None:
+            steps = self._steps(self._draft)
+            timed.append(steps)
         rounds = 0
         while (more := self._effort.next_rounds(rounds)) is not None:
             rounds = more  # verify, draft and steps in turn, so that drift hits all alike
@@ -81,19 +85,24 @@ class Times:
             for each in timed:
                 each.sample(rounds)
         self._time_again(timed, rounds)
-        tables = verify.table(), draft.table()
-        overheads = steps.overheads(*tables)
-        return StepLatency(
+        latency = StepLatency(
             context_tokens=self._condition.context_tokens,
             batch_size=self._condition.batch_size,
-            verify=tables[0],
-            draft=tables[1],
-            overhead=overheads[0].overhead,
-            rule_overheads=overheads if len(overheads) > 1 else (),
+            verify=verify.table(),
             sampled=not self._condition.sampling.greedy,
             limit_tokens=verify.limit_tokens,
-            steps=steps.timed(),
             disturbance=self._watched.disturbance(self._kinds),
+        )
+        if steps is None:
+            return latency
+        draft = drafts[0].table()
+        overheads = steps.overheads(latency.verify, draft)
+        return replace(
+            latency,
+            draft=draft,
+            overhead=overheads[0].overhead,
+            rule_overheads=overheads if len(overheads) > 1 else (),
+            steps=steps.timed(),
         )
 
     def _pilot(self, curves: Sequence[Curve]) -> None:
@@ -121,17 +130,11 @@ class Times:
             self._watch.look()
         step()
 
-    def _curves(self) -> tuple[Curve, Curve]:
-        settings, condition = self._settings, self._condition
-        rule = rule_named(settings.rules[0], lossy=True)
-        drawn_by = draft_sampling_of(condition.sampling, settings.own_draft_sampling(condition.sampling))
-        target, draft = (
-            PassTimer(model, self._text, condition.batch_size, settings.max_tokens, cuda_graphs=settings.cuda_graphs)
-            for model in self._models
-        )
-        plain = self._plain_steps()
-        draft_work = cache(lambda width: draft.draft(width, drawn_by, rule))
-        drafted = [draft_work(width) for width in WIDTHS_BEFORE if width <= settings.max_tokens]
+    def _curves(self) -> list[Curve]:
+        """Return the curve of verification, and that of drafting a level where there is a draft model."""
+        condition, target = self._condition, self._passes(self._target)
+        plain, draft_work = self._plain_steps(), self._draft_work()
+        drafted = [draft_work(width) for width in WIDTHS_BEFORE if draft_work and width <= self._settings.max_tokens]
 
         def verify_work(nodes: int) -> Work:
             return plain.step if nodes == 1 else target.verify(nodes, condition.sampling)
@@ -144,15 +147,29 @@ class Times:
             for work in drafted if nodes > 1 else []:
                 work()
 
-        return (
-            self._curve("verify", verify_work, prepare=prepare, between=draft_some),
-            self._curve("draft", draft_work),
+        verify = self._curve("verify", verify_work, prepare=prepare, between=draft_some)
+        return [verify] if draft_work is None else [verify, self._curve("draft", draft_work)]
+
+    def _draft_work(self) -> Callable[[int], Work] | None:
+        """Return what makes the work of drafting a level of some width; None without a draft model."""
+        if self._draft is None:
+            return None
+        settings, sampling = self._settings, self._condition.sampling
+        rule = rule_named(settings.rules[0], lossy=True)
+        drawn_by = draft_sampling_of(sampling, settings.own_draft_sampling(sampling))
+        draft = self._passes(self._draft)
+        return cache(lambda width: draft.draft(width, drawn_by, rule))
+
+    def _passes(self, model: LanguageModel) -> PassTimer:
+        settings = self._settings
+        return PassTimer(
+            model, self._text, self._condition.batch_size, settings.max_tokens, cuda_graphs=settings.cuda_graphs
         )
 
     def _plain_steps(self) -> StepTimer:
         """Return whole steps of plain decoding, which the first count of the curve is timed by."""
         decoder = Decoder(
-            self._models[0],
+            self._target,
             None,
             chain(0),
             sampling=self._condition.sampling,
@@ -178,9 +195,10 @@ class Times:
             between=between,
         )
 
-    def _steps(self) -> Steps:
+    def _steps(self, draft: LanguageModel) -> Steps:
         return Steps(
-            *self._models,
+            self._target,
+            draft,
             self._context,
             self._condition,
             self._settings,

@@ -315,8 +315,8 @@ class TestFolders:
             load_pair(target, draft)
 
     def test_only_one_model(self, target: Path) -> None:
-        with pytest.raises(InvalidValueError, match="expected both models, or neither"):
-            load_pair(target)
+        with pytest.raises(InvalidValueError, match="target: expected a model with the draft model"):
+            load_pair(None, target)
 
     @pytest.mark.parametrize("device", ["cuda:77", "nowhere"])
     def test_no_such_device(self, device: str) -> None:
