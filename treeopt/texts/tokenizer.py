@@ -39,6 +39,11 @@ class Tokenizer:
         """Token ids by token, added ones included."""
         return self._backend.vocabulary()
 
+    @cached_property
+    def added_ids(self) -> frozenset[int]:
+        """Ids of special and added tokens."""
+        return frozenset(self._backend.added_ids())
+
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text, after what the model expects at the start of one."""
         return self._backend.encode(text, special=True)
@@ -104,6 +109,7 @@ class Tokenizer:
 
 class _Backend(Protocol):
     def vocabulary(self) -> dict[str, int]: ...
+    def added_ids(self) -> Iterable[int]: ...
     def encode(self, text: str, *, special: bool) -> list[int]: ...
     def decode(self, tokens: list[int]) -> str: ...
 
@@ -123,6 +129,10 @@ class _Fast:
         tokens: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
         return tokens
 
+    def added_ids(self) -> Iterable[int]:
+        ids: dict[int, Any] = self._tokenizer.get_added_tokens_decoder()
+        return ids
+
     def encode(self, text: str, *, special: bool) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special).ids
         return ids
@@ -141,6 +151,9 @@ class _Slow:
     def vocabulary(self) -> dict[str, int]:
         tokens: dict[str, int] = self.tokenizer.get_vocab()
         return tokens
+
+    def added_ids(self) -> Iterable[int]:
+        return {*self.tokenizer.added_tokens_decoder, *self.tokenizer.all_special_ids}
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=special)
