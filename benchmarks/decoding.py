@@ -40,7 +40,7 @@ from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.pair import DTYPES, ModelPair
-from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
+from treeopt.texts.prompts import DEFAULT_PROMPTS, bench_prompts, load_prompts, profile_prompts
 from treeopt.trees import TokenTree, chain
 
 DRAFT_TOKENS, FEW_PROMPTS = range(1, 9), 2
@@ -126,7 +126,7 @@ class Setup:
         """Return what is fastest under a profile, measured now where none is given."""
         if profile is None:
             target, draft, encode = self.models.target, self.models.draft_model, self.models.tokenizer.encode
-            prompts = [encode(text) for text in profile_prompts(load_prompts())]
+            prompts = [encode(text) for text in profile_prompts(texts_of(self.models))]
             settings = Settings(rules=(rule,), samplings=(Sampling(temperature),), positions=self.positions)
             measurement = Measurement(
                 target,
@@ -278,6 +278,11 @@ def compare(setup: Setup, profile: Profile | None, rule: str, temperature: float
     return f"{heading}\n{report(raced, choice, measured, parts_ms, rest_goal=REST_GOAL[target.device.type])}"
 
 
+def texts_of(models: ModelPair) -> list[str]:
+    """Return the default prompts of a pair."""
+    return load_prompts(bundle.PROMPTS if models.bundled else DEFAULT_PROMPTS)
+
+
 @click.command()
 @click.option("--profile", "path", type=file, help="Plan with this profile; by default one is measured.")
 @click.option("--rules", default="sequoia", show_default=True, help="Verification rules, with commas between.")
@@ -293,7 +298,7 @@ def main(path: Path | None, rules: str, temperatures: str, count: int, pair: Pai
     models = pair.load()
     if models.target.device.type == "cuda":
         torch.cuda.set_device(models.target.device)
-    prompts = [models.tokenizer.encode(text) for text in bench_prompts(load_prompts())][:count]
+    prompts = [models.tokenizer.encode(text) for text in bench_prompts(texts_of(models))][:count]
     setup = Setup(models, Transformers(pair), prompts, **amounts)
     named, machine = describe_pair(models.target, models.draft_model), describe_machine(models.target.device)
     heading = (

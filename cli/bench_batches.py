@@ -36,7 +36,10 @@ def bench_batches(asked: BenchBatchesOptions) -> None:
 
     TREE or SCHEDULE decodes at every batch size; without either, the plan of each size does.
     """
+    from treeopt.records.profile import check_draft_model
+
     profile = profile_of_texts(asked)
+    check_draft_model(profile, "bench of several sequences at a time")
     planned = None if asked.tree is None else _tree_file(asked.tree)
     drafts, rivals = _rivals(profile, planned, asked)
     models = load_fitting(asked, profile, tree=asked.tree, planned=planned)
@@ -70,7 +73,7 @@ def _race(
     from treeopt.texts.prompts import bench_prompts
 
     acceptance = drafts.acceptance
-    held_out = bench_prompts(asked.prompts.load(models.tokenizer))
+    held_out = bench_prompts(asked.prompts.load(models))
     texts = max(len(held_out), *asked.batch_sizes)  # where prompts are too few they are decoded again, with other seeds
     held_out = [held_out[number % len(held_out)] for number in range(texts)]
     return BatchRace(

@@ -143,9 +143,9 @@ def _publish(asked: BenchEngineOptions, profile: "Profile", client: "EngineClien
 
 def _settings(asked: BenchEngineOptions, profile: "Profile", chosen: int, default: int | None) -> "ProbeSettings":
     from treeopt.profiler.engine import ProbeSettings
-    from treeopt.texts.prompts import bench_prompts, prompts_name
+    from treeopt.texts.prompts import DEFAULT_PROMPTS, bench_prompts, prompts_name
 
-    texts = taken_prompts(asked.prompts, asked.most_prompts)
+    sample = taken_prompts(asked.prompts, asked.most_prompts)
     lengths = {
         0,
         chosen,
@@ -154,8 +154,8 @@ def _settings(asked: BenchEngineOptions, profile: "Profile", chosen: int, defaul
     }
     return ProbeSettings(
         lengths=tuple(sorted(lengths | set(asked.lengths))),
-        prompts=tuple(bench_prompts(texts)),
-        prompts_from=prompts_name(asked.prompts, texts),
+        prompts=tuple(bench_prompts(sample.texts)),
+        prompts_from=prompts_name(asked.prompts or DEFAULT_PROMPTS, sample),
         rounds=asked.repeats,
         max_new_tokens=asked.max_new_tokens,
         temperature=profile.acceptances[0].temperature if asked.temperature is None else asked.temperature,

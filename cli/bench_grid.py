@@ -23,7 +23,10 @@ def bench_grid(asked: BenchGridOptions) -> None:
 
     The grid has chains, trees of several sizes and depths, and the plan's choice.
     """
+    from treeopt.records.profile import check_draft_model
+
     profile = profile_of_texts(asked)
+    check_draft_model(profile, "bench of many trees")
     found = _plan(profile, asked)
     models = load_fitting(asked, profile)
     from treeopt.methods.grid import measured_grid
@@ -31,7 +34,7 @@ def bench_grid(asked: BenchGridOptions) -> None:
     from treeopt.report.grid_bench import grid_json, grid_table
     from treeopt.texts.prompts import bench_prompts, profile_prompts
 
-    prompts = (profile_prompts if asked.same_prompts else bench_prompts)(asked.prompts.load(models.tokenizer))
+    prompts = (profile_prompts if asked.same_prompts else bench_prompts)(asked.prompts.load(models))
     acceptance = found.model.acceptance
     workload = workload_as_measured(prompts, acceptance, max_new_tokens=asked.max_new_tokens, repeats=asked.repeats)
     rows = measured_grid(found, models, workload, lossy=asked.lossy)

@@ -36,7 +36,7 @@ def bench_methods(asked: BenchMethodsOptions) -> None:
     from treeopt.report.methods_bench import methods_json, methods_table
     from treeopt.texts.prompts import bench_prompts, profile_prompts
 
-    prompts = asked.prompts.load(models.tokenizer)
+    prompts = asked.prompts.load(models)
     rows = run_contest(
         models,
         profile_prompts(prompts),

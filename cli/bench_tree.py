@@ -45,7 +45,7 @@ def bench_tree(asked: BenchTreeOptions) -> None:
     from treeopt.report.tree_bench import tree_bench_json, tree_bench_table
     from treeopt.texts.prompts import bench_prompts
 
-    held_out = bench_prompts(asked.prompts.load(models.tokenizer))
+    held_out = bench_prompts(asked.prompts.load(models))
     workload = workload_as_measured(held_out, acceptance, max_new_tokens=asked.max_new_tokens, repeats=asked.repeats)
     decoding = Decoding(
         rule=promised.rule,

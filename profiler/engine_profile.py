@@ -15,8 +15,8 @@ from treeopt.records.engine import ChainCounts, ChainLatency, EngineRun, EngineS
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.machine import Machine, Pair
 from treeopt.records.measured_acceptance import MeasuredAcceptance
-from treeopt.records.rules import GIVEN_TOKENS
 from treeopt.records.profile import UNKNOWN, Profile
+from treeopt.records.rules import GIVEN_TOKENS
 from treeopt.runtime.models.digest import path_digest
 from treeopt.version import TOOL
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from treeopt.cli.options.drafter import PLANNED_DRAFTER, PLANNED_EAGLE_LAYERS
-from treeopt.cli.options.inputs import PROFILE, PROFILE_PATH, file, output, output_file
+from treeopt.cli.options.inputs import FORCE_MODELS, PROFILE, PROFILE_PATH, file, output, output_file
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.plan import PROFILE_TEMPERATURE
 from treeopt.cli.options.probe import ENGINE_PROMPTS, PROGRAM, TIMEOUT, check_engine, max_prompts
@@ -85,6 +85,7 @@ class BenchOptions:
             "Predictions are for this length.",
         )
     )
+    force: bool = field(metadata=FORCE_MODELS)
     repeats: int = field(
         metadata=option(
             "--repeats",
@@ -167,6 +168,7 @@ class BenchMethodsOptions:
             help="Profile to plan from; by default the pair is profiled first. Drafters that it lacks are measured.",
         )
     )
+    force: bool = field(metadata=FORCE_MODELS)
     temperatures: tuple[float, ...] | None = field(
         metadata=option(
             "--temperature",

@@ -45,7 +45,7 @@ TIMEOUT = option(
     help="Longest wait for a start or an answer.",
 )
 ENGINE_PROMPTS = option(
-    "--prompts", type=file, metavar="PATH", help="Prompts, as for treeopt profile; by default the bundled ones."
+    "--prompts", type=file, metavar="PATH", help="Prompts, as for treeopt profile; by default treeopt's own."
 )
 
 
@@ -58,7 +58,7 @@ def max_prompts(default: int) -> Metadata:
         type=Whole(LEAST_PROMPTS, MOST_PROMPTS),
         default=default,
         show_default=True,
-        help="Prompts taken, the first ones; every 4th is kept for benchmarks.",
+        help="Most prompts to take, evenly over the file and its categories; every 4th is held out for benchmarks.",
     )
 
 

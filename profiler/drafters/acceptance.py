@@ -12,8 +12,8 @@ from treeopt.profiler.acceptance.heads import HeadText, children_counts, eagle_c
 from treeopt.profiler.journal import Journal
 from treeopt.records.acceptance_counts import REJECTED, AcceptanceCounts, text_sums
 from treeopt.records.measured_acceptance import MeasuredAcceptance
-from treeopt.records.rules import GIVEN_TOKENS
 from treeopt.records.root_ranks import RootRanks
+from treeopt.records.rules import GIVEN_TOKENS
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.eagle import EagleHead
 from treeopt.runtime.drafters.loaded import LoadedDrafter

@@ -246,7 +246,9 @@ class _Work:
             settings = Settings(samplings=(sampling,), positions=stretch.positions * len(prompts), record=RECORD)
             draft = self.drafter.draft
             assert draft is not None  # candidates that need a record expand a draft model
-            return Recording(self.drafter.target, draft, prompts, settings, files=TextFiles(None)).record(show_progress=False)
+            return Recording(self.drafter.target, draft, prompts, settings, files=TextFiles(None)).record(
+                show_progress=False
+            )
 
         return record
 

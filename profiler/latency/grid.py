@@ -57,7 +57,9 @@ class LatencyGrid:
         settings, conditions = self._settings, self._conditions()
         if settings.time_budget_s is not None:
             return None
-        passes = (1 if self._draft is None else 2) * min(settings.max_tokens, len(first_points(settings.max_tokens)) + EXTRA_POINTS)
+        passes = (1 if self._draft is None else 2) * min(
+            settings.max_tokens, len(first_points(settings.max_tokens)) + EXTRA_POINTS
+        )
         probes = sum(tree.nodes <= settings.max_tokens for tree in PROBE_TREES)
         rules = sum(1 if each.sampling.greedy else len(settings.rules) for each in conditions)
         return settings.rounds * (len(conditions) * passes + rules * probes)

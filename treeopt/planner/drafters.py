@@ -149,7 +149,9 @@ def _best_tree(
 ) -> DrafterChoice | None:
     """Return the best tree that drafts at all, None where none fits."""
     model = tree_models(profile, measured, raw=request.raw).at(plan.model.condition)
-    solved = RuleTrees.solve(model.drafts, _most_nodes(model.costs.max_nodes, request), _most_depth(model, request), request.level_widths)
+    solved = RuleTrees.solve(
+        model.drafts, _most_nodes(model.costs.max_nodes, request), _most_depth(model, request), request.level_widths
+    )
     found = rule_plan(solved, model, request.objective)
     drafting = [each for each in (found.chain, found.tree, *found.budgets) if each.tree.nodes > 1]
     if not drafting:

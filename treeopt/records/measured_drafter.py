@@ -21,6 +21,7 @@ from treeopt.records.step_latency import first_repeated, parents, read_samples, 
 from treeopt.trees.drafter_setting import LAYERS, TREES, DrafterSetting, SettingValue, checked_setting
 from treeopt.trees.token_tree import TokenTree
 
+
 def _values(fields: Fields, name: str) -> tuple[SettingValue, ...]:
     given = fields.mapping(name)
     return tuple(SettingValue(name=each, value=given.integer(each)) for each in given.names())
@@ -105,7 +106,9 @@ class MeasuredTrees(ShortRepr):
     def __post_init__(self) -> None:
         deepest = self.acceptance.table.max_depth
         if self.acceptance.rule != GIVEN_TOKENS:
-            raise InvalidValueError(f"expected rule {GIVEN_TOKENS}. Got {self.acceptance.rule!r:.60}.", field="acceptance")
+            raise InvalidValueError(
+                f"expected rule {GIVEN_TOKENS}. Got {self.acceptance.rule!r:.60}.", field="acceptance"
+            )
         if self.acceptance.context_tokens is not None:
             raise InvalidValueError("expected context_tokens beside it, not in it: move it.", field="acceptance")
         if not self.trees or first_repeated(each.tree for each in self.trees) is not None:

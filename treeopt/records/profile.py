@@ -194,6 +194,15 @@ class Profile(ShortRepr, Tabular):
         )
 
 
+def check_draft_model(profile: Profile, purpose: str) -> None:
+    """Raise InfeasibleError, naming what needs it, where a profile has no draft model."""
+    if not profile.has_draft_model:
+        raise InfeasibleError(
+            f"{purpose}: expected a profile of a draft model, whose trees are compared. Got one of {profile.pair.target} "
+            "alone: profile with --draft MODEL, or go on with treeopt solve, run and bench of a tree file."
+        )
+
+
 def check_rules(acceptances: Sequence[MeasuredAcceptance]) -> None:
     """Raise InvalidValueError for a rule that was measured twice with one way of sampling and at one context length.
 

@@ -182,7 +182,10 @@ class StepLatency(ShortRepr, Tabular):
             overheads = [(None, self.overhead)]
         return [
             *({**where, "part": "verify", "rule": None, **row} for row in self.verify.to_records()),
-            *({**where, "part": "draft", "rule": None, **row} for row in (self.draft.to_records() if self.draft else ())),
+            *(
+                {**where, "part": "draft", "rule": None, **row}
+                for row in (self.draft.to_records() if self.draft else ())
+            ),
             *({**where, "part": "overhead", "rule": rule, "tokens": None, **each.row} for rule, each in overheads),
         ]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.decoded import PROMPT
-from treeopt.errors import InvalidValueError
+from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.runtime import Decoder, Sampling, load_model
 from treeopt.trees import chain, level_widths
 
@@ -48,6 +48,15 @@ class TestTexts:
             with pytest.raises(InvalidValueError):
                 decoder.generate(**refused, max_new_tokens=3)
         assert [*begun, *text] == expected
+
+
+@pytest.mark.parametrize("call", ["step", "draft", "verify"])
+def test_a_step_before_a_text_was_begun(target, draft, call):
+    decoder, started = (Decoder(target, draft, chain(2)) for _ in range(2))
+    started.start(PROMPT)
+    arguments = [started.draft()] if call == "verify" else []
+    with pytest.raises(TreeoptError, match=r"expected a text that was begun. Got none: call start\(token_ids\) first"):
+        getattr(decoder, call)(*arguments)
 
 
 class TestDecoders:

@@ -172,7 +172,10 @@ class _Chooser:
             schedule=schedule,
             survival=tuple(table.reach(chain(tree.depth))[1:].tolist()) if known else (),
             verify_times=verify_times(self._profile),
-            draft_model=self._source.draft_model or self._profile.pair.draft_source or self._profile.pair.draft or UNNAMED_DRAFT,
+            draft_model=self._source.draft_model
+            or self._profile.pair.draft_source
+            or self._profile.pair.draft
+            or UNNAMED_DRAFT,
             method=self._source.method,
             engine_version=self._source.engine_version,
         )

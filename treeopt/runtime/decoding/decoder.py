@@ -101,7 +101,7 @@ class Decoder:
         self._acceptance = StepAcceptance(target.name, acceptance_by(self.rule, sampling, target))
         self._acceptance.prepare(self._static.tree)
         self._target_texts = Texts(partial(self._new_texts, pool))
-        self._at: TargetText  # the target at the text that `step` decodes, which the first `start` begins
+        self._started: TargetText | None = None  # the target at the text that `step` decodes
         self.sampling, self.draft_sampling = sampling, sampled_from  # of the target, and of a static tree's children
         self._on_step = on_step
         self._seed = seed
@@ -280,7 +280,7 @@ class Decoder:
         self._target_texts.end(self._text)
         self._texts += 1
         self._text = self._texts
-        self._at = self._begin(self._text, token_ids, seed)
+        self._started = self._begin(self._text, token_ids, seed)
 
     def step(self) -> Step:
         """Decode one step of the text."""
@@ -328,6 +328,13 @@ class Decoder:
         """Tell the observer, if there is one, of a step that is committed."""
         if self._on_step is not None:
             self._at.tell(self._on_step, self._text, proposal, step, seconds)
+
+    @property
+    def _at(self) -> TargetText:
+        """The target at the text that `step` decodes; raises TreeoptError before the first `start`."""
+        if self._started is None:
+            raise TreeoptError("step: expected a text that was begun. Got none: call start(token_ids) first.")
+        return self._started
 
     def _batch_text(self, number: int, request: TextRequest) -> BatchText:
         """Return the text of a request; raises InvalidValueError for stops that are none."""

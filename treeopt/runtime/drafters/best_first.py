@@ -1,13 +1,12 @@
 """SpecExec: in every step the draft model grows the most probable paths that fit a budget (Svirschevski et al., 2024)."""
 
-from collections.abc import Sequence
 from functools import partial
 
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.best_first_expansion import BestFirstExpansion
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, draft_models
 from treeopt.runtime.models.memory import new_caches
-from treeopt.runtime.models.model import LanguageModel, TextCache
+from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees.specexec import SpecExecSetting
 
 __all__ = ["SpecExecDrafter", "SpecExecSetting"]
@@ -27,8 +26,14 @@ class SpecExecDrafter(ExpandingDrafter):
 
     def __init__(self, model: LanguageModel, setting: SpecExecSetting, *, capacity: int) -> None:
         _check(setting, model, capacity)
-        caches = partial(_caches, model, setting, capacity)
-        super().__init__(model, draft_models(model, caches, capacity), partial(BestFirstExpansion, setting))
+        caches = partial(new_caches, model, capacity + setting.max_fed)
+        try:
+            super().__init__(model, draft_models(model, caches, capacity), partial(BestFirstExpansion, setting))
+        except (RuntimeError, MemoryError) as error:  # of one sequence; more sequences are not the setting's fault
+            raise InvalidValueError(
+                f"budget: expected a cache of the draft model that fits into memory. Got {setting.max_fed} nodes fed in "
+                f"a step, of budget {setting.budget}, batch {setting.batch} and max_passes {setting.max_passes}: lower one."
+            ) from error
         self.setting = setting
 
 
@@ -43,13 +48,3 @@ def _check(setting: SpecExecSetting, model: LanguageModel, capacity: int) -> Non
             f"max_passes: expected at most {longest}, the longest text, where the budget is larger. "
             f"Got {setting.max_depth} levels, of max_passes {setting.max_passes} and budget {setting.budget}."
         )
-
-
-def _caches(model: LanguageModel, setting: SpecExecSetting, capacity: int, texts: int) -> Sequence[TextCache]:
-    try:
-        return new_caches(model, capacity + setting.max_fed, texts)
-    except (RuntimeError, MemoryError):
-        raise InvalidValueError(
-            f"budget: expected a cache of the draft model that fits into memory. Got {setting.max_fed} nodes fed in a "
-            f"step, of budget {setting.budget}, batch {setting.batch} and max_passes {setting.max_passes}: lower one."
-        ) from None

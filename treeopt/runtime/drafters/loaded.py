@@ -25,8 +25,6 @@ from treeopt.trees.specexec import SpecExecSetting
 
 BUNDLED = {"medusa": "MEDUSA", "redrafter": "REDRAFTER", "eagle": "EAGLE"}
 """The folders of heads that ship, by their names in `treeopt.bundled`."""
-EXPANDS_DRAFT_MODEL = ("eagle2", "specexec")
-"""Drafters that expand the draft model, unless they were given a head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +113,7 @@ def load_drafter(
     a drafter that expands a draft model where there is none, TreeoptError where the folder does not hold heads of this target.
     """
     heads, digest = None, None
-    if draft is None and source is None and name in EXPANDS_DRAFT_MODEL:
+    if draft is None and DrafterSetting(name=name, source=source).expands_draft_model:
         raise InfeasibleError(
             f"{name}: expected a draft model, which it expands. Got none: add --draft MODEL, or choose a drafter that "
             "needs none, such as prompt-lookup."

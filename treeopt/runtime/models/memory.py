@@ -145,12 +145,24 @@ def _level_mask_entries(tree: TokenTree | None, nodes: int, text_tokens: int) ->
 
 
 def _container_bytes() -> float:
-    """Return what is left of the limit that a container was given, infinity where there is none."""
+    """Return what is left of a container's memory limit, infinity without a limit.
+
+    `memory.current` counts page cache, which the kernel drops when memory is short.
+    """
     try:
-        limit, used = ((CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        return max(0, int(limit) - int(used))
+        limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
     except (OSError, ValueError):  # no Linux, no container, or "max"
         return float("inf")
+    return max(0, limit - used + _page_cache_bytes())
+
+
+def _page_cache_bytes() -> int:
+    """Return the page cache of a container that was not used lately, 0 where `memory.stat` does not contain it."""
+    try:
+        lines = (CGROUP / "memory.stat").read_text().splitlines()
+        return next((int(line.split()[1]) for line in lines if line.startswith("inactive_file ")), 0)
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _gigabytes(size: float) -> str:

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 
 import torch
@@ -89,7 +90,7 @@ class _Loading:
                 head=head,
                 target_ids=ids,
             ),
-            parameters=sum(tensors.stored(name).numel() for name in tensors if name not in ("d2t", "t2d")),
+            parameters=sum(prod(tensors.shape(name)) for name in tensors if name not in ("d2t", "t2d")),
         )
 
     def _refuse_others(self) -> None:

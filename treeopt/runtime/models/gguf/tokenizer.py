@@ -1,6 +1,7 @@
 """Text to token ids and back with the vocabulary of a GGUF file, by llama.cpp's own functions."""
 
 import ctypes
+from collections.abc import Iterable
 from typing import Any
 
 from treeopt.errors import FormatError, TreeoptError
@@ -10,6 +11,8 @@ from treeopt.texts.tokenizer import Tokenizer
 
 UNUSED = 2
 """Attribute of a token that only fills the vocabulary up, `LLAMA_TOKEN_ATTR_UNUSED`."""
+ADDED = 1 | 8 | 16
+"""Attributes of unknown, control and user-defined tokens: `LLAMA_TOKEN_ATTR_UNKNOWN`, `…_CONTROL`, `…_USER_DEFINED`."""
 
 
 class GGUFTokenizer(Tokenizer):
@@ -20,6 +23,11 @@ class GGUFTokenizer(Tokenizer):
         self._folder = handle.path
         self._backend = _Functions(handle)
 
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the file has a chat template."""
+        return library().llama_model_chat_template(self._handle.pointer, None) is not None
+
     def chat(self, text: str) -> list[int]:
         """Return the token ids of a user's message in the file's chat template, up to where the answer begins.
 
@@ -28,7 +36,7 @@ class GGUFTokenizer(Tokenizer):
         own = library()
         template = own.llama_model_chat_template(self._handle.pointer, None)
         if template is None:
-            raise TreeoptError(f"{self._folder}: no chat template. Is it a base model? Then leave --chat out.")
+            raise TreeoptError(f"{self._folder}: no chat template. Is it a base model? Then use --no-chat.")
         message = own.llama_chat_message(role=b"user", content=text.encode())
         size = 2 * len(text.encode()) + len(template)
         for _ in range(2):
@@ -38,7 +46,7 @@ class GGUFTokenizer(Tokenizer):
                 raise FormatError(
                     self._folder,
                     "chat_template",
-                    "llama.cpp does not know it. Leave --chat out, and write it yourself.",
+                    "llama.cpp does not know it. Use --no-chat, and write it into the prompts.",
                 )
             if size <= len(buffer):
                 break
@@ -55,9 +63,14 @@ class _Functions:
     def vocabulary(self) -> dict[str, int]:
         """Return token ids by token, but for those that fill the vocabulary up."""
         own, known = self._library, self._handle.vocabulary
-        tokens = range(self._handle.vocabulary_size)
-        used = [token for token in tokens if not own.llama_vocab_get_attr(known, token) & UNUSED]
+        used = (token for token in range(self._handle.vocabulary_size) if not self._has(token, UNUSED))
         return {own.llama_vocab_get_text(known, token).decode("utf-8", "replace"): token for token in used}
+
+    def added_ids(self) -> Iterable[int]:
+        return (token for token in range(self._handle.vocabulary_size) if self._has(token, ADDED))
+
+    def _has(self, token: int, attributes: int) -> bool:
+        return bool(self._library.llama_vocab_get_attr(self._handle.vocabulary, token) & attributes)
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         """Return the token ids; with `special` what belongs at the start of a text stands before them."""
