@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invented import call, invented
+from treeopt.bundled import DRAFT, TARGET
 from treeopt.records.machine import Pair
 from treeopt.trees import Provenance, TreeFile, k_ary
 from treeopt.trees.tree_schedule import ScheduledTree, TreeSchedule
@@ -109,7 +110,9 @@ def test_a_profile_of_another_pair_is_refused_by_every_benchmark(refused):
     for name in OWN:
         result, said = refused(name, profile_of(target="large", draft="small"))
         assert (result.exit_code, result.stdout) == (1, ""), name
-        assert "that is decoded with, bundled target + bundled draft. Got one of large + small" in said
+        assert "profile.yaml: expected the folders or hub names of its models, large + small. It has none" in said
+        _, said = refused(name, profile_of(target="large", draft="small"), "--target", TARGET, "--draft", DRAFT)
+        assert "profile.yaml: expected its own models, large + small. Got target + draft" in said
 
 
 def test_a_profile_of_an_engine_is_for_bench_engine(folder):
@@ -128,15 +131,16 @@ def test_a_profile_of_this_pair_is_taken_and_what_else_differs_is_told(refused):
     for name in OWN:
         result, said = refused(name, profile_of())
         assert result is None, (name, result.output)
-        assert "Warning: profile.yaml was measured with" in said  # an invented processor
-        _, said = refused(name, profile_of(dtype="bfloat16"))
+        assert "Warning: profile.yaml was measured or planned with" in said  # an invented processor
+        _, said = refused(name, profile_of(dtype="bfloat16"), "--dtype", "float32")
         assert "bfloat16, not float32" in said
         assert "or profile again" in said
 
 
-def test_a_tree_that_was_planned_for_others_is_told(refused):
+def test_a_tree_that_was_planned_for_others_is_refused_unless_forced(refused):
     replace(TREE_FILE, provenance=Provenance(pair="large + small", target="l", draft="s")).save("tree.json")
     result, said = refused("tree", profile_of())
-    assert result is None
-    assert "planned for large + small, and this is bundled target + bundled draft" in said
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "tree.json: expected its own models, large + small. Got bundled target + bundled draft" in said
     assert "--target l --draft s" in said
+    assert refused("tree", profile_of(), "--force")[0] is None
