@@ -105,7 +105,7 @@ def model_config(metadata: Metadata, tensors: set[str]) -> dict[str, Any]:
         "attention_bias": False,
         "mlp_bias": False,
         "tie_word_embeddings": "output.weight" not in tensors,
-        "torch_dtype": "float16",
+        "dtype": "float16",
         **special_ids(metadata),
     }
 
