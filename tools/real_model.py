@@ -87,7 +87,9 @@ def model_config(metadata: Metadata, tensors: set[str]) -> dict[str, Any]:
     """Return the content of `config.json`."""
     metadata.require("general.architecture", "llama")
     heads, hidden = metadata["llama.attention.head_count"], metadata["llama.embedding_length"]
-    head_size = metadata.require("llama.rope.dimension_count", metadata.get("llama.attention.key_length") or hidden // heads)
+    head_size = metadata.require(
+        "llama.rope.dimension_count", metadata.get("llama.attention.key_length") or hidden // heads
+    )
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

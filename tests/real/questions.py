@@ -31,7 +31,7 @@ QUESTIONS = (
     "Convert 68 degrees Fahrenheit to Celsius and explain the formula.",
     "What is the difference between 'affect' and 'effect'? Give examples.",
     "Write a C function that computes the greatest common divisor of two integers.",
-    "Describe the city of Zürich – its lake, its cafés and its river – in one paragraph.",
+    "Describe the city of Zürich \u2013 its lake, its cafés and its river \u2013 in one paragraph.",
     "Classify these as fruit or vegetable: apple, carrot, tomato, spinach, pear.",
     "Write the opening paragraph of a science fiction novel set on Europa.",
     "Explain recursion with an example.",

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.real
 ROOT = Path(__file__).parents[2]
 ODD = (
     "  two  spaces\n\n\n  tabs\t\t x ",
-    "1234567890 3.14159 ٣٤٥ ⅷ ½ x² 𝟘𝟙 ①②",
+    "1234567890 3.14159 ٣٤٥ ⅷ ½ x² \U0001d7d8\U0001d7d9 ①②",
     "naïve café — “quotes” 日本語 русский 🎉👩\u200d👩\u200d👧 e\u0301",
     "def f(x):\n    return x**2 + 1  # square\r\n\r\n",
     "<|im_start|>user\nhi<|im_end|>\n<|im_start|> <|im_star|>",
@@ -21,9 +21,7 @@ ODD = (
     "\n",
     "",
 )
-HEAD = (
-    "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n<|im_start|>user\n"
-)
+HEAD = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n<|im_start|>user\n"
 TAIL = "<|im_end|>\n<|im_start|>assistant\n"
 
 
