@@ -110,6 +110,11 @@ class Draws:
         return self.costs.speedup(self.tokens(tree)[:, None], self.step_s(tree)[:, None])[:, 0]
 
 
+def near_best(chosen: Float64, fastest: Float64) -> float:
+    """Return the share of draws in which the chosen speed is nearly that of the fastest; both (draws,)."""
+    return float((chosen >= NEAR * fastest).mean())
+
+
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Confidence(ShortRepr):
     """How sure the choice of a tree is."""
@@ -279,4 +284,4 @@ def _rows(acceptance: MeasuredAcceptance) -> Float64:
 def _near_best(tokens: Float64, parts: StepParts, plain_s: Float64) -> float:
     """Return the share of draws in which the first tree's speed is nearly the best; tokens (draws or 1, trees)."""
     speedups = tokens * (plain_s / parts.step_s)
-    return float((speedups[:, 0] >= NEAR * speedups.max(axis=1)).mean())
+    return near_best(speedups[:, 0], speedups.max(axis=1))
