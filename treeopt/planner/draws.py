@@ -169,18 +169,30 @@ def confidence(draws: Draws, known: Float64, costs: StepCosts, trees: Sequence[T
     """
     tokens = np.stack([draws.tokens(tree) for tree in trees], axis=-1)
     nodes, widths = sizes(trees)
-    drawn, estimated = draws.costs.parts(nodes, widths), costs.parts(nodes, widths)
-    rest_s = replace(draws.costs, overhead_s=costs.overhead_s[None]).parts(nodes, widths).overhead
-    plain_s = draws.costs.plain_s
-    without = {
-        "acceptance": _near_best(known, drawn, plain_s),
-        "verify": _near_best(tokens, drawn._replace(verify=estimated.verify), costs.plain_s),
-        "draft": _near_best(tokens, drawn._replace(draft=estimated.draft), plain_s),
-        "overhead": _near_best(tokens, drawn._replace(overhead=rest_s), plain_s),
-    }
+    drawn, plain_s = draws.costs.parts(nodes, widths), draws.costs.plain_s
+    without = {"acceptance": _near_best(known, drawn, plain_s)}
+    for source, mixed in _each_known(draws.costs, costs).items():
+        without[source] = _near_best(tokens, mixed.parts(nodes, widths), mixed.plain_s)
     weakest = max(without, key=lambda source: without[source])
     probability = _near_best(tokens, drawn, plain_s)
     return Confidence(probability=probability, weakest=weakest, without_weakest=without[weakest])
+
+
+def _each_known(drawn: StepCosts, estimated: StepCosts) -> dict[str, StepCosts]:
+    """Return drawn curves of which the passes of one kind, or the overhead, are as estimated.
+
+    What a step's overhead grows by with levels and nodes is part of both curves, but not of their passes.
+    """
+    verify, draft = drawn.verify, drawn.draft
+    return {
+        "verify": replace(drawn, verify=replace(estimated.verify, more_s=verify.more_s)),
+        "draft": replace(drawn, draft=replace(estimated.draft, more_s=draft.more_s)),
+        "overhead": replace(
+            estimated,
+            verify=replace(verify, more_s=estimated.verify.more_s),
+            draft=replace(draft, more_s=estimated.draft.more_s),
+        ),
+    }
 
 
 def estimate(value: float, draws: Float64) -> Estimate:
