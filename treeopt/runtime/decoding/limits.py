@@ -25,7 +25,8 @@ def check_vocabularies(target: LanguageModel, draft: LanguageModel | None) -> No
     if draft is not None and draft.config.vocabulary != vocabulary:
         raise InvalidValueError(
             f"drafter: expected the target's vocabulary of {vocabulary} tokens. "
-            f"Got {draft.config.vocabulary}: choose a draft model of the same family."
+            f"Got {draft.config.vocabulary}: choose a draft model of the same family.",
+            field="drafter",
         )
 
 
@@ -40,7 +41,9 @@ def check_tree(tree: TokenTree, *, drafts: bool, max_nodes: int, vocabulary: int
         trained: longest text of the models, and the deepest tree.
     """
     if tree.nodes > 1 and not drafts:
-        raise InvalidValueError(f"drafter: expected a draft model for a tree of {tree.nodes} nodes. Got None.")
+        raise InvalidValueError(
+            f"drafter: expected a draft model for a tree of {tree.nodes} nodes. Got None.", field="drafter"
+        )
     if tree.nodes > max_nodes:
         raise InvalidValueError(f"tree: expected at most {max_nodes} nodes, the decoder's max_nodes. Got {tree.nodes}.")
     if tree.nodes > 1 and int(tree.child_counts.max()) > vocabulary:
@@ -56,18 +59,20 @@ def check_tree(tree: TokenTree, *, drafts: bool, max_nodes: int, vocabulary: int
 def check_text(tokens: Sequence[int], max_new_tokens: int, *, vocabulary: int, max_text_tokens: int) -> None:
     """Refuse a prompt, or a number of new tokens behind it, that a decoder cannot take."""
     if len(tokens) == 0:
-        raise InvalidValueError("token_ids: expected at least one token. Got an empty prompt.")
+        raise InvalidValueError("token_ids: expected at least one token. Got an empty prompt.", field="token_ids")
     if not all(0 <= token < vocabulary for token in tokens):
-        raise InvalidValueError(f"token_ids: expected tokens from 0 to {vocabulary - 1}.")
+        raise InvalidValueError(f"token_ids: expected tokens from 0 to {vocabulary - 1}.", field="token_ids")
     room = max_text_tokens - len(tokens)
     if room < 0:
         raise InvalidValueError(
             f"token_ids: expected at most {max_text_tokens} tokens, the longest text. Got {len(tokens)}: "
-            "give a shorter prompt."
+            "give a shorter prompt.",
+            field="token_ids",
         )
     if not 0 <= max_new_tokens <= room:
         raise InvalidValueError(
             f"max_new_tokens: expected 0 to {room} after a prompt of "
             f"{len(tokens)}, because the models were trained on texts of {max_text_tokens} tokens. "
-            f"Got {max_new_tokens}."
+            f"Got {max_new_tokens}.",
+            field="max_new_tokens",
         )
