@@ -272,19 +272,19 @@ def _new_tokens(models: "ModelPair", prompt_tokens: int, asked: int | None) -> i
 
     Raises TreeoptError where a prompt leaves no room, or less than was asked for.
     """
-    from treeopt.runtime.decoding.limits import trained_tokens
+    from treeopt.runtime.decoding.limits import length_limit
 
-    longest = trained_tokens(models.target, models.draft)
+    longest, reason = models.target.config.max_positions, length_limit(models.target)
     room = longest - prompt_tokens
     if room < 1:
         raise TreeoptError(
-            f"--prompt: expected at most {longest - 1} tokens, because the models were trained on texts of {longest}. "
+            f"--prompt: expected at most {longest - 1} tokens, because {reason}. "
             f"Got {prompt_tokens}: give a shorter one."
         )
     if asked is not None and asked > room:
         raise TreeoptError(
-            f"--max-new-tokens: expected at most {room} after a prompt of {prompt_tokens} tokens, because the models "
-            f"were trained on texts of {longest}. Got {asked}: ask for fewer, or give a shorter prompt."
+            f"--max-new-tokens: expected at most {room} after a prompt of {prompt_tokens} tokens, because "
+            f"{reason}. Got {asked}: ask for fewer, or give a shorter prompt."
         )
     return asked or min(NEW_TOKENS, room)
 

@@ -173,10 +173,9 @@ def run_prompts(asked: PromptsRequest) -> None:
 def _requests(asked: PromptsRequest, prompts: Sequence["PlacedPrompt"]) -> list["TextRequest"]:
     """Return what each prompt is continued by; a blank prompt has no tokens."""
     from treeopt.runtime.decoding.batch import TextRequest
-    from treeopt.runtime.decoding.limits import trained_tokens
     from treeopt.runtime.decoding.target_text import text_seed
 
-    longest, seed = trained_tokens(asked.models.target, asked.models.draft), asked.conditions["seed"]
+    longest, seed = asked.models.target.config.max_positions, asked.conditions["seed"]
     found = []
     for number, (_, text) in enumerate(prompts, start=1):  # the first has the seed of a text of its own
         tokens = prompt_tokens(asked.models.tokenizer, text, chat=asked.chat) if text.strip() else []
@@ -231,10 +230,8 @@ def _decode(asked: PromptsRequest, requests: Sequence["TextRequest"], journal: "
 
 
 def _longest(asked: PromptsRequest, requests: Sequence["TextRequest"]) -> int:
-    """Return the tokens of the longest text: no more than the models were trained for."""
-    from treeopt.runtime.decoding.limits import trained_tokens
-
-    longest = trained_tokens(asked.models.target, asked.models.draft)
+    """Return the tokens of the longest text: no more than the target takes."""
+    longest = asked.models.target.config.max_positions
     return max(min(longest, len(each.token_ids) + each.max_new_tokens) for each in requests)
 
 

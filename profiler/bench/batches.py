@@ -22,7 +22,6 @@ from treeopt.records.batch_bench import BatchBench, BatchMeasured, BatchRow, Bat
 from treeopt.records.results import Divergence
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import TextRequest
-from treeopt.runtime.decoding.limits import trained_tokens
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees import TokenTree
 
@@ -134,7 +133,7 @@ class BatchRace:
             sampling=self.decoding.sampling,
             draft_sampling=self.decoding.draft_sampling,
             lossy=self.decoding.lossy,
-            max_text_tokens=min(longest, trained_tokens(self.target, self.draft)),
+            max_text_tokens=min(longest, self.target.config.max_positions),
             cuda_graphs=False,
         )
 

@@ -374,6 +374,29 @@ class TestThroughTransformers:
         ) in notes
         assert any(note.startswith("Matrix products are slower than usual") for note in notes)
 
+    def test_the_draft_follows_a_placed_target_to_its_device(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from treeopt.runtime.models import pair
+        from treeopt.runtime.models.hf import Placement
+
+        load, devices = pair.load_language_model, []
+
+        def load_language_model(
+            folder: object, *, device: torch.device, placement: object = None, **_: object
+        ) -> object:
+            devices.append(device.type)
+            model = load(folder)  # type: ignore[arg-type]
+            model.device = torch.device("meta") if placement is not None else device
+            return model
+
+        monkeypatch.setattr(pair, "load_language_model", load_language_model)
+
+        placed = load_pair(placement=Placement(max_memory=(("0", "20GiB"),), offload_folder=tmp_path), device="cpu")
+
+        assert devices == ["cpu", "meta"]
+        assert placed.target.device == placed.draft_model.device
+
     def test_a_placement_is_for_the_target(
         self, target: Path, draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -52,15 +52,16 @@ class Decoder:
             tokens.  It changes how many are accepted, never the text's distribution.
         seed: of all randomness: a text that is given none takes one made of this and the number of the text.
         lossy: allow a rule under which the text does not follow the target's distribution.
-        max_text_tokens: longest text, prompt included; at most and by default what the models were trained for.
+        max_text_tokens: longest text, prompt included; at most and by default as long as the target takes.  A draft
+            model that takes shorter texts stops drafting at its own limit.
         max_nodes: nodes of the largest tree that `change_tree` may bring; by default this tree's, or what `on_step` may
             change to.
         cuda_graphs: whether passes over trees that come again are captured as CUDA graphs, which takes a moment for
             every new size; by default on a CUDA device.  On a CPU, the same work is done without graphs.
         on_step: told of every step once it is committed; see `treeopt.runtime.decoding.observer`.
 
-    Raises InvalidValueError for values out of range, rules that do not fit the drafter, and models whose vocabularies
-    differ in size, OutOfMemoryError where caches, masks and probabilities need more memory than is free.
+    Raises InvalidValueError for values out of range, rules that do not fit the drafter, and models whose vocabulary
+    sizes or devices differ, OutOfMemoryError where caches, masks and probabilities need more memory than is free.
     """
 
     def __init__(
@@ -120,9 +121,14 @@ class Decoder:
         return isinstance(self._static, StaticTreeDrafter)
 
     def draft_logits(self, tokens: Sequence[int]) -> Tensor | None:
-        """Return the draft model's logits (n, V) after each of some tokens, read as a text of their own; None without one."""
+        """Return the draft model's logits (n, V) after each of some tokens, read as a text of their own.
+
+        None without a draft model, or for more tokens than it takes.
+        """
         static = self._static
-        return static.logits(tokens) if isinstance(static, StaticTreeDrafter) else None
+        if not isinstance(static, StaticTreeDrafter) or len(tokens) > static.model.config.max_positions:
+            return None
+        return static.logits(tokens)
 
     def change_tree(self, tree: TokenTree) -> None:
         """Draft and verify another tree from the next step on, between texts or within one.
@@ -166,7 +172,7 @@ class Decoder:
             seed: of this text, which then does not depend on how many were decoded before.
 
         Raises InvalidValueError, before anything runs, for an empty prompt, a token outside the vocabulary, or a text
-        longer than the models were trained for; TreeoptError where another text was begun meanwhile.
+        longer than the target takes; TreeoptError where another text was begun meanwhile.
         """
         return chain.from_iterable(self.steps(token_ids, max_new_tokens, stop=stop, seed=seed))
 
@@ -371,8 +377,13 @@ class Decoder:
         self._begin(text.key, text.request.token_ids, text.request.seed)
 
     def _check_text(self, token_ids: Sequence[int], max_new_tokens: int) -> None:
-        vocabulary = self.target.config.vocabulary
-        check_text(token_ids, max_new_tokens, vocabulary=vocabulary, max_text_tokens=self.max_text_tokens)
+        check_text(
+            token_ids,
+            max_new_tokens,
+            vocabulary=self.target.config.vocabulary,
+            max_text_tokens=self.max_text_tokens,
+            reason=self._setup.length_reason,
+        )
 
     def _new_texts(self, pool: GraphPool | None, texts: int) -> list[TargetText]:
         """Return the target ready for so many texts, and for the static tree."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from treeopt.errors import InvalidValueError
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.decoding.limits import check_tree, check_vocabularies, text_limit, trained_tokens
+from treeopt.runtime.decoding.limits import check_draft, check_tree, length_limit, shortest_model, text_limit
 from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.plain import PlainDrafter
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
@@ -27,9 +27,8 @@ class Setup:
     """The static tree; None with a drafter of its own."""
     max_nodes: int
     """Most tokens that the target verifies in a step."""
-    trained_tokens: int
-    """Longest text that the models were trained for."""
     max_text_tokens: int
+    """Longest text; the draft model may stop drafting before."""
 
     @classmethod
     def of(
@@ -46,16 +45,21 @@ class Setup:
         draft = None if isinstance(drafter, Drafter) else drafter
         _check_kind(own=own, draft=draft, tree=tree)
         static = None if own else tree or ROOT_ALONE
-        check_vocabularies(target, draft)
-        trained = trained_tokens(target, draft)
+        check_draft(target, draft)
         return cls(
             target=target,
             draft=draft,
             tree=static,
             max_nodes=_max_nodes(drafter, static, max_nodes),
-            trained_tokens=trained,
-            max_text_tokens=text_limit(max_text_tokens, trained),
+            max_text_tokens=text_limit(max_text_tokens, target),
         )
+
+    @property
+    def length_reason(self) -> str:
+        """Why no text may be longer than `max_text_tokens`."""
+        if self.max_text_tokens < self.target.config.max_positions:
+            return f"the decoder was made with max_text_tokens {self.max_text_tokens}"
+        return length_limit(self.target)
 
     def check_memory(self, sampling: Sampling) -> None:
         """Raise OutOfMemoryError where caches, masks and probabilities need more memory than is free."""
@@ -98,7 +102,7 @@ class Setup:
             drafts=self.draft is not None,
             max_nodes=self.max_nodes,
             vocabulary=self.target.config.vocabulary,
-            trained=self.trained_tokens,
+            shortest=shortest_model(self.target, self.draft),
         )
 
     def check_change(self, drafter: Drafter) -> None:

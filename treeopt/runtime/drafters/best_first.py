@@ -18,13 +18,14 @@ class SpecExecDrafter(ExpandingDrafter):
     Args:
         model: the draft model; its probabilities are those of temperature 1, whatever the target's.
         setting: how trees grow.
-        capacity: longest text, in tokens.
+        capacity: longest text, in tokens; nothing is drafted in one longer than the model takes.
 
     Raises InvalidValueError for more children than the vocabulary has, trees deeper than the longest text, and a cache
     that does not fit into memory.
     """
 
     def __init__(self, model: LanguageModel, setting: SpecExecSetting, *, capacity: int) -> None:
+        capacity = min(capacity, model.config.max_positions)
         _check(setting, model, capacity)
         caches = partial(new_caches, model, capacity + setting.max_fed)
         try:
@@ -43,9 +44,8 @@ def _check(setting: SpecExecSetting, model: LanguageModel, capacity: int) -> Non
         raise InvalidValueError(
             f"branching: expected at most {model.config.vocabulary}, the vocabulary. Got {setting.branching}."
         )
-    longest = min(capacity, model.config.max_positions)
-    if setting.max_depth > longest:
+    if setting.max_depth > capacity:
         raise InvalidValueError(
-            f"max_passes: expected at most {longest}, the longest text, where the budget is larger. "
+            f"max_passes: expected at most {capacity}, the longest text, where the budget is larger. "
             f"Got {setting.max_depth} levels, of max_passes {setting.max_passes} and budget {setting.budget}."
         )

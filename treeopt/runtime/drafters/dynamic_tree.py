@@ -16,7 +16,7 @@ class DynamicDrafter(ExpandingDrafter):
     Args:
         model: the draft model.
         tree: how trees grow.
-        capacity: longest text.
+        capacity: longest text; nothing is drafted in one longer than the model takes.
 
     Raises InvalidValueError for a tree that is wider than the vocabulary or deeper than the model was trained for.
     """
@@ -31,6 +31,7 @@ class DynamicDrafter(ExpandingDrafter):
             raise InvalidValueError(
                 f"tree: expected a depth of at most {trained}, the trained length. Got {tree.depth}."
             )
+        capacity = min(capacity, trained)
         caches = partial(new_caches, model, capacity + sum(tree.draft_widths))
         super().__init__(model, draft_models(model, caches, capacity), partial(BeamExpansion, tree))
         self.tree = tree

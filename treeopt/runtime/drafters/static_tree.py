@@ -135,7 +135,7 @@ class StaticTreeDrafter(FilledTreeDrafter):
         tree: the tree.
         rule: the verification rule, which says how children are sampled.
         sampling: what they are sampled from; greedy takes the likeliest, whatever the rule.
-        capacity: longest text.
+        capacity: longest text; nothing is drafted in one longer than the model takes.
         max_nodes: nodes of the largest tree; by default this tree's.
         pool: where passes are captured as graphs, or None to run them operation by operation.
     """
@@ -152,6 +152,7 @@ class StaticTreeDrafter(FilledTreeDrafter):
         pool: GraphPool | None = None,
     ) -> None:
         most = tree.nodes if max_nodes is None else max_nodes
+        capacity = min(capacity, model.config.max_positions)
 
         def new_drafts(texts: int) -> list[DraftModel]:
             caches = caches_of_texts(model, capacity + most, texts)

@@ -59,8 +59,9 @@ def decoder_bytes(
     needed = Counter({target.device: cache_bytes(target, text_tokens + n) + mask + residuals})
     if draft is not None and n > 1:
         moment = max(moment, n**2 + parents**2)
-        needed[draft.device] += cache_bytes(draft, text_tokens + n) + (4 * n + 8 * parents) * sampled_entries
-        needed[draft.device] += draft.dtype.itemsize * _level_mask_entries(tree, n, text_tokens)
+        read_tokens = min(text_tokens, draft.config.max_positions)
+        needed[draft.device] += cache_bytes(draft, read_tokens + n) + (4 * n + 8 * parents) * sampled_entries
+        needed[draft.device] += draft.dtype.itemsize * _level_mask_entries(tree, n, read_tokens)
     needed[target.device] += moment
     return needed
 

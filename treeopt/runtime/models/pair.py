@@ -206,8 +206,8 @@ def _check_length(text_tokens: int, folders: Sequence[Source]) -> None:
     for folder in folders:
         if (most := longest_text(folder)) is not None and text_tokens > most:
             raise InvalidValueError(
-                f"context: expected room for {text_tokens} tokens, the context and what is timed behind it. "
-                f"{folder.path.name} was trained on {most}: use a shorter context.",
+                f"context: expected room for {text_tokens} tokens, the context and the steps that are timed after it. "
+                f"{folder.path.name} takes {most} tokens, its trained length or sliding window: use a shorter context.",
                 field="context",
             )
 
