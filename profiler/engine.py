@@ -54,11 +54,17 @@ class ProbeSettings:
 
     def __post_init__(self) -> None:
         if not self.lengths or list(self.lengths) != sorted(set(self.lengths)):
-            raise InvalidValueError(f"lengths: expected numbers that rise, such as 0,1,3,7. Got {self.lengths}.")
+            raise InvalidValueError(
+                f"lengths: expected numbers that rise, such as 0,1,3,7. Got {self.lengths}.", field="lengths"
+            )
         if len(self.prompts) < 2:
-            raise InvalidValueError(f"prompts: expected at least 2. Got {len(self.prompts)}: give more.")
+            raise InvalidValueError(
+                f"prompts: expected at least 2. Got {len(self.prompts)}: give more.", field="prompts"
+            )
         if self.max_new_tokens < LEAST_TOKENS:
-            raise InvalidValueError(f"max_new_tokens: expected at least {LEAST_TOKENS}. Got {self.max_new_tokens}.")
+            raise InvalidValueError(
+                f"max_new_tokens: expected at least {LEAST_TOKENS}. Got {self.max_new_tokens}.", field="max_new_tokens"
+            )
 
     @property
     def longest_text_tokens(self) -> int:
