@@ -1067,6 +1067,39 @@ def test_mutated_files_load_as_valid_profiles_or_raise_a_known_error(tmp_path):
     assert refused > 250
 
 
+class TestTargetAlone:
+    """A profile without a draft model."""
+
+    @pytest.fixture
+    def alone(self):
+        pair = dataclasses.replace(GOLDEN.pair, draft=None, draft_parameters=None, draft_source=None, draft_digest=None)
+        none = {"draft": None, "overhead": None, "rule_overheads": (), "steps": (), "imported": ()}
+        latencies = tuple(dataclasses.replace(each, **none) for each in GOLDEN.latencies)
+        prefill = PrefillLatency(target=GOLDEN.prefill.target)
+        return dataclasses.replace(GOLDEN, pair=pair, latencies=latencies, prefill=prefill, acceptances=())
+
+    def test_its_file_is_valid_and_gives_it_back(self, alone, tmp_path):
+        alone.save(tmp_path / "alone.yaml")
+        content = yaml.safe_load((tmp_path / "alone.yaml").read_text("utf-8"))
+        assert VALIDATOR.is_valid(content)
+        assert Profile.load(tmp_path / "alone.yaml") == alone
+        assert (alone.has_draft_model, GOLDEN.has_draft_model) == (False, True)
+
+    @pytest.mark.parametrize("part", ["draft", "overhead", "rule_overheads", "steps"])
+    def test_no_part_of_a_draft_model_may_be_in_it(self, alone, part, tmp_path):
+        alone.save(tmp_path / "alone.yaml")
+        content = yaml.safe_load((tmp_path / "alone.yaml").read_text("utf-8"))
+        GOLDEN.save(tmp_path / "golden.yaml")
+        golden = yaml.safe_load((tmp_path / "golden.yaml").read_text("utf-8"))["latency"][0]
+        content["latency"][0][part] = golden.get(
+            part, [{"rule": "sequoia", "trees": [{"parents": [-1], "samples_s": [1.0]}]}]
+        )
+        assert not VALIDATOR.is_valid(content)
+        (tmp_path / "alone.yaml").write_text(yaml.safe_dump(content), "utf-8")
+        with pytest.raises(FormatError):
+            Profile.load(tmp_path / "alone.yaml")
+
+
 class TestRecord:
     def test_conditions_are_found_by_their_values(self):
         assert GOLDEN.latency() is GOLDEN.latency(context_tokens=256) is GOLDEN.latencies[0]
@@ -1117,7 +1150,11 @@ class TestRecord:
         ("changes", "reason"),
         [
             ({"latencies": ()}, "at least one latency"),
-            ({"acceptances": ()}, "draft times in every latency, and acceptance, of a draft model; or none of them"),
+            (
+                {"acceptances": ()},
+                "a draft model in pair, its times in every latency and its acceptance, or none of them",
+            ),
+            ({"pair": dataclasses.replace(GOLDEN.pair, draft=None)}, "a draft model in pair"),
             ({"prefill": PrefillLatency(target=GOLDEN.prefill.target)}, "prefill: expected times of the draft model"),
         ],
     )

@@ -74,9 +74,11 @@ class Profile(ShortRepr, Tabular):
         if bool(self.latencies) == bool(self.chain_latencies):
             raise InvalidValueError("profile: expected at least one latency.", field="latency")
         drafting = [bool(self.acceptances), *(each.draft is not None for each in self.step_latencies)]
+        if self.engine is None:
+            drafting.append(self.pair.draft is not None)
         if any(drafting) != all(drafting):
             raise InvalidValueError(
-                "expected draft times in every latency, and acceptance, of a draft model; or none of them.",
+                "expected a draft model in pair, its times in every latency and its acceptance, or none of them.",
                 field="acceptance",
             )
         if (self.engine is None) != (not self.chain_latencies):
