@@ -213,7 +213,7 @@ def _decode(asked: PromptsRequest, requests: Sequence["TextRequest"], journal: "
                 tokens[number] += step.tokens
                 steps[number] += bool(step.tokens)
                 if step.error is not None:
-                    errors[number] = in_options(str(step.error), NAMES)
+                    errors[number] = in_options(step.error, NAMES)
                 elif step.ended:
                     journal.append(KIND, number, (float(steps[number]), *map(float, tokens.pop(number))))
                 if step.ended:

@@ -260,11 +260,12 @@ def check_measurable(
     shortest = shortest_model(target, draft)
     trained = shortest.config.max_positions
     if len(prompts) < 2 or min(map(len, prompts)) == 0:
-        raise InvalidValueError(f"prompts: expected at least two, none empty. Got {len(prompts)}.")
+        raise InvalidValueError(f"prompts: expected at least two, none empty. Got {len(prompts)}.", field="prompts")
     if max(settings.context_tokens) + ROOM_TOKENS > trained:
         raise InvalidValueError(
             f"context_tokens: expected at most {trained - ROOM_TOKENS}, because {length_limit(shortest)}, and the timed "
-            f"steps need {ROOM_TOKENS}. Got {max(settings.context_tokens)}."
+            f"steps need {ROOM_TOKENS}. Got {max(settings.context_tokens)}.",
+            field="context_tokens",
         )
     longest, room = max(map(len, prompts)), _room_tokens(target, draft, prompts)
     least = LEAST_POSITIONS if settings.time_budget_s is not None else settings.text_positions(len(prompts))
@@ -274,5 +275,6 @@ def check_measurable(
         raise InvalidValueError(
             f"positions: expected at most {max(0, room) * len(prompts)}, since {len(prompts)} prompts of up "
             f"to {longest} tokens are continued and {length_limit(shortest)}. "
-            f"Got {settings.positions}: ask for fewer, or give more prompts."
+            f"Got {settings.positions}: ask for fewer, or give more prompts.",
+            field="positions",
         )

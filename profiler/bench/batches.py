@@ -81,7 +81,8 @@ class BatchRace:
         if most < 1 or min(self.ways) < 1 or prompts < most:
             raise InvalidValueError(
                 f"batch_size: expected 1 to {prompts}, the prompts that are kept for benchmarks. Got {most}: take fewer "
-                "at a time, or more prompts."
+                "at a time, or more prompts.",
+                field="batch_size",
             )
 
     def measure(self, *, show_progress: bool = True) -> BatchMeasured:
@@ -186,7 +187,8 @@ class BatchRace:
         if run.steps == 0:
             raise InvalidValueError(
                 f"max_new_tokens: expected texts long enough that {size} run together for a step after the last has joined. "
-                f"Got {self.workload.max_new_tokens}: ask for more."
+                f"Got {self.workload.max_new_tokens}: ask for more.",
+                field="max_new_tokens",
             )
         return run
 

@@ -149,7 +149,8 @@ def _check(workload: Workload) -> None:
     if not prompts or max_new_tokens < 1 or repeats < 1:
         raise InvalidValueError(
             "prompts, max_new_tokens, repeats: expected at least one of each. "
-            f"Got {len(prompts)}, {max_new_tokens}, {repeats}."
+            f"Got {len(prompts)}, {max_new_tokens}, {repeats}.",
+            field="prompts, max_new_tokens, repeats",
         )
 
 

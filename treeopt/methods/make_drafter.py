@@ -51,7 +51,9 @@ def load_planned(setting: DrafterSetting, models: ModelPair, *, capacity: int | 
     Raises InvalidValueError for the draft model and for numbers that are not the drafter's, and as `load_named` does.
     """
     if checked_setting(setting).name == "model":
-        raise InvalidValueError("drafter: expected one beside the draft model. Got model: give the draft model itself.")
+        raise InvalidValueError(
+            "drafter: expected one beside the draft model. Got model: give the draft model itself.", field="drafter"
+        )
     return load_named(setting.name, models, source=setting.source, layers=setting.layers, capacity=capacity)
 
 
@@ -100,7 +102,8 @@ def planned_decoder(
     if decoding.draft_sampling is not None and not drafter.sampled:
         raise InvalidValueError(
             f"draft_sampling: expected none, because {setting.name} does not sample what it drafts. "
-            "Got one: leave it out."
+            "Got one: leave it out.",
+            field="draft_sampling",
         )
     return Decoder(
         models.target,

@@ -218,7 +218,8 @@ def tree_schedule(schedule: Schedule | None, *, rule: str, temperature: float, c
     if not at:
         raise InfeasibleError(
             f"schedule: expected several batch sizes at {context_tokens} tokens of context. One was measured: profile with "
-            "--batch-sizes 1,2,4,8."
+            "--batch-sizes 1,2,4,8.",
+            field="schedule",
         )
     return TreeSchedule(
         trees=tuple(

@@ -63,7 +63,7 @@ def simulate(
     at_a_time = seconds.most_texts if most_texts is None else most_texts
     for name, count in (("replicas", replicas), ("most_texts", at_a_time)):
         if count < 1:
-            raise InvalidValueError(f"{name}: expected at least 1. Got {count}.")
+            raise InvalidValueError(f"{name}: expected at least 1. Got {count}.", field=name)
     seconds.step_s(settings[0].trees[0], at_a_time, seconds.contexts[0])
     found = []
     for setting in settings:

@@ -59,17 +59,21 @@ def speculation_profile(
     """
     if acceptance.rule == TRAVERSAL:
         raise InfeasibleError(
-            "rule: expected one that accepts a token after all before it. Got traversal: choose another with --rule."
+            "rule: expected one that accepts a token after all before it. Got traversal: choose another with --rule.",
+            field="rule",
         )
     table = acceptance.table
     depth = table.max_depth if max_depth is None else max_depth
     if depth is None:
         raise InfeasibleError(
             "max_depth: expected how many draft tokens, because the acceptance is the same at every depth. Got none: "
-            "say it with --depth."
+            "say it with --depth.",
+            field="max_depth",
         )
     if depth < 1:
-        raise InfeasibleError(f"max_depth: expected at least 1 draft token. Got {depth}: ask for more.")
+        raise InfeasibleError(
+            f"max_depth: expected at least 1 draft token. Got {depth}: ask for more.", field="max_depth"
+        )
     conditional = [float(rate) for rate in table.rows(depth)[:, 0, 0]]
     marginal = list(accumulate(conditional, mul))
     mean = 1 + sum(marginal)

@@ -35,12 +35,14 @@ def check_draft(target: LanguageModel, draft: LanguageModel | None) -> None:
     if draft.config.vocabulary != vocabulary:
         raise InvalidValueError(
             f"drafter: expected the target's vocabulary of {vocabulary} tokens. "
-            f"Got {draft.config.vocabulary}: choose a draft model of the same family, and load both with load_pair."
+            f"Got {draft.config.vocabulary}: choose a draft model of the same family, and load both with load_pair.",
+            field="drafter",
         )
     if draft.device != target.device:
         raise InvalidValueError(
             f"drafter: expected a draft model on {target.device}, as the target {target.name}. Got {draft.name} on "
-            f"{draft.device}: load both on one device."
+            f"{draft.device}: load both on one device.",
+            field="drafter",
         )
 
 
@@ -55,7 +57,9 @@ def check_tree(tree: TokenTree, *, drafts: bool, max_nodes: int, vocabulary: int
         shortest: the model with the shortest longest text, which is the deepest tree.
     """
     if tree.nodes > 1 and not drafts:
-        raise InvalidValueError(f"drafter: expected a draft model for a tree of {tree.nodes} nodes. Got None.")
+        raise InvalidValueError(
+            f"drafter: expected a draft model for a tree of {tree.nodes} nodes. Got None.", field="drafter"
+        )
     if tree.nodes > max_nodes:
         raise InvalidValueError(f"tree: expected at most {max_nodes} nodes, the decoder's max_nodes. Got {tree.nodes}.")
     if tree.nodes > 1 and int(tree.child_counts.max()) > vocabulary:
@@ -74,17 +78,19 @@ def check_text(
 ) -> None:
     """Refuse a prompt, or a number of new tokens after it, that a decoder cannot take; `reason` explains the longest text."""
     if len(tokens) == 0:
-        raise InvalidValueError("token_ids: expected at least one token. Got an empty prompt.")
+        raise InvalidValueError("token_ids: expected at least one token. Got an empty prompt.", field="token_ids")
     if not all(0 <= token < vocabulary for token in tokens):
-        raise InvalidValueError(f"token_ids: expected tokens from 0 to {vocabulary - 1}.")
+        raise InvalidValueError(f"token_ids: expected tokens from 0 to {vocabulary - 1}.", field="token_ids")
     room = max_text_tokens - len(tokens)
     if room < 0:
         raise InvalidValueError(
             f"token_ids: expected at most {max_text_tokens} tokens, because {reason}. Got {len(tokens)}: "
-            "give a shorter prompt."
+            "give a shorter prompt.",
+            field="token_ids",
         )
     if not 0 <= max_new_tokens <= room:
         raise InvalidValueError(
             f"max_new_tokens: expected 0 to {room} after a prompt of {len(tokens)}, because {reason}. "
-            f"Got {max_new_tokens}."
+            f"Got {max_new_tokens}.",
+            field="max_new_tokens",
         )

@@ -84,7 +84,7 @@ class Setup:
         Raises InvalidValueError for no text at all, OutOfMemoryError naming the most that fit.
         """
         if batch_size < 1:
-            raise InvalidValueError(f"batch_size: expected at least 1. Got {batch_size}.")
+            raise InvalidValueError(f"batch_size: expected at least 1. Got {batch_size}.", field="batch_size")
         each = decoder_bytes(
             self.target,
             self.draft,
@@ -110,17 +110,20 @@ class Setup:
         if self.tree is None:
             raise InvalidValueError(
                 "drafter: expected none, because the decoder was made with one of its own. Got one: make it with a draft "
-                "model, or with None."
+                "model, or with None.",
+                field="drafter",
             )
         if drafter.sampled or drafter.wants != NOTHING:
             raise InvalidValueError(
                 "drafter: expected one whose tokens are given and that reads no hidden states, such as prompt lookup. "
-                f"Got {type(drafter).__name__}: make a decoder with it."
+                f"Got {type(drafter).__name__}: make a decoder with it.",
+                field="drafter",
             )
         if drafter.max_tokens > self.max_nodes:
             raise InvalidValueError(
                 f"drafter: expected drafts of at most {self.max_nodes} tokens, the decoder's max_nodes. "
-                f"Got {drafter.max_tokens}: make the decoder with a larger max_nodes."
+                f"Got {drafter.max_tokens}: make the decoder with a larger max_nodes.",
+                field="drafter",
             )
 
     def static_drafter(
@@ -156,7 +159,9 @@ def fitting_rule(name: str | None, drafter: object, *, lossy: bool) -> Rule:
     rule = rule_named(name or ("sequoia" if drafter.sampled else "target"), lossy=lossy)
     if rule.random_drafts != drafter.sampled:
         fitting, reason = ("sequoia, specinfer or traversal", "") if drafter.sampled else ("target or typical", "not ")
-        raise InvalidValueError(f"rule: expected {fitting}, because the drafts are {reason}sampled. Got {rule.name}.")
+        raise InvalidValueError(
+            f"rule: expected {fitting}, because the drafts are {reason}sampled. Got {rule.name}.", field="rule"
+        )
     return rule
 
 

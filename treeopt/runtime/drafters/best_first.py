@@ -33,7 +33,8 @@ class SpecExecDrafter(ExpandingDrafter):
         except (RuntimeError, MemoryError) as error:  # of one sequence; more sequences are not the setting's fault
             raise InvalidValueError(
                 f"budget: expected a cache of the draft model that fits into memory. Got {setting.max_fed} nodes fed in "
-                f"a step, of budget {setting.budget}, batch {setting.batch} and max_passes {setting.max_passes}: lower one."
+                f"a step, of budget {setting.budget}, batch {setting.batch} and max_passes {setting.max_passes}: lower one.",
+                field="budget",
             ) from error
         self.setting = setting
 

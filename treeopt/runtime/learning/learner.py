@@ -45,10 +45,10 @@ class LearningSettings:
     def __post_init__(self) -> None:
         for name, least in (("positions", 1), ("window_tokens", 2)):
             if getattr(self, name) < least:
-                raise InvalidValueError(f"{name}: expected at least {least}. Got {getattr(self, name)}.")
+                raise InvalidValueError(f"{name}: expected at least {least}. Got {getattr(self, name)}.", field=name)
         for name in ("rate", "largest_norm", "most_share"):
             if not 0 < getattr(self, name) < math.inf:
-                raise InvalidValueError(f"{name}: expected a number above 0. Got {getattr(self, name)!r}.")
+                raise InvalidValueError(f"{name}: expected a number above 0. Got {getattr(self, name)!r}.", field=name)
 
 
 class Learner:

@@ -94,7 +94,8 @@ def check_texts(each: Counter[torch.device], texts: int, *, there: int) -> None:
         if free is not None and size * (texts - there) > free:
             raise OutOfMemoryError(
                 f"batch_size: expected at most {there + int(free // size)}, because each text takes "
-                f"{_gigabytes(size)} and {_gigabytes(free)} are free on {device}. Got {texts}: decode fewer at a time."
+                f"{_gigabytes(size)} and {_gigabytes(free)} are free on {device}. Got {texts}: decode fewer at a time.",
+                field="batch_size",
             )
 
 

@@ -60,7 +60,8 @@ class ModelPair:
         if self.draft is None:
             raise InfeasibleError(
                 f"draft: expected a draft model beside {self.target.name}. Got none: add --draft MODEL, or use a drafter "
-                "that needs none, such as prompt-lookup."
+                "that needs none, such as prompt-lookup.",
+                field="draft",
             )
         return self.draft
 
@@ -95,10 +96,10 @@ def load_pair(
     """
     if target is None and draft is not None:
         raise InvalidValueError(
-            "target: expected a model with the draft model, or neither for the bundled pair. Got none."
+            "target: expected a model with the draft model, or neither for the bundled pair. Got none.", field="target"
         )
     if dtype not in (AUTO, *DTYPES):
-        raise InvalidValueError(f"dtype: expected {AUTO}, {', '.join(DTYPES)}. Got {dtype!r}.")
+        raise InvalidValueError(f"dtype: expected {AUTO}, {', '.join(DTYPES)}. Got {dtype!r}.", field="dtype")
     names: list[Path | str] = [bundle.TARGET, bundle.DRAFT] if target is None else [target]
     names += [] if draft is None else [draft]
     _check_files(names, device, dtype, spread=placement is not None or tensor_parallel)
@@ -163,7 +164,9 @@ def _check_files(names: Sequence[Path | str], device: str, dtype: str, *, spread
     if files and (device not in (AUTO, "cpu") or spread):
         raise InvalidValueError(f"{files[0]}: expected to run on cpu, as GGUF models do. Got more: leave it out.")
     if len(files) == len(names) and dtype not in (AUTO, "float32"):
-        raise InvalidValueError(f"dtype: expected none, because GGUF files keep theirs. Got {dtype}: leave it out.")
+        raise InvalidValueError(
+            f"dtype: expected none, because GGUF files keep theirs. Got {dtype}: leave it out.", field="dtype"
+        )
 
 
 def _with_settings(path: Path) -> Source:
@@ -204,7 +207,8 @@ def _check_length(text_tokens: int, folders: Sequence[Source]) -> None:
         if (most := longest_text(folder)) is not None and text_tokens > most:
             raise InvalidValueError(
                 f"context: expected room for {text_tokens} tokens, the context and the steps that are timed after it. "
-                f"{folder.path.name} takes {most} tokens, its trained length or sliding window: use a shorter context."
+                f"{folder.path.name} takes {most} tokens, its trained length or sliding window: use a shorter context.",
+                field="context",
             )
 
 
@@ -229,7 +233,7 @@ def chosen_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).split("\n")[0]
         raise InvalidValueError(
-            f"device: expected one that is there, such as cpu, or {AUTO}. Got {name!r} ({reason})."
+            f"device: expected one that is there, such as cpu, or {AUTO}. Got {name!r} ({reason}).", field="device"
         ) from None
     return device
 

@@ -70,12 +70,14 @@ def compare_tokens(target: "Tokenizer", draft: "Tokenizer") -> SharedTokens:
         first = ordinary[0]
         raise InvalidValueError(
             f"draft: expected the target's tokenizer. {len(ordinary)} ids stand for other tokens, the first is {first}: "
-            f"{tokens[first]!r} in the target, {draft_tokens[first]!r} in the draft. Choose a draft of the same family."
+            f"{tokens[first]!r} in the target, {draft_tokens[first]!r} in the draft. Choose a draft of the same family.",
+            field="draft",
         )
     if len(shared) < LEAST_SHARED * len(tokens):
         raise InvalidValueError(
             f"draft: expected the target's tokenizer. {len(shared)} of the target's {len(tokens)} tokens have the same id "
-            "in the draft: choose a draft of the same family."
+            "in the draft: choose a draft of the same family.",
+            field="draft",
         )
     return SharedTokens(
         ids=tuple(sorted(shared)),
@@ -221,7 +223,8 @@ def limit_draft(draft: LanguageModel, ids: Collection[int], vocabulary: int) -> 
     if not left:
         raise InvalidValueError(
             f"draft: expected logits of tokens that the target shares. Got {columns} logits: choose a draft of the same "
-            "family."
+            "family.",
+            field="draft",
         )
     if len(left) == vocabulary == draft.config.vocabulary:
         return draft

@@ -40,7 +40,8 @@ def load_eagle(folder: Path | str, target: Transformer, *, taps: tuple[int, ...]
     if not isinstance(target, Transformer):
         raise InvalidValueError(
             f"target: expected one that treeopt runs itself, whose states and embedding a head reads. "
-            f"Got {type(target).__name__}: load the target without --backend, or draft with something else."
+            f"Got {type(target).__name__}: load the target without --backend, or draft with something else.",
+            field="target",
         )
     folder = Path(folder)
     tensors = HeadTensors(folder, target.device, target.dtype)
