@@ -544,14 +544,14 @@ class TestHub:
 
 class TestCommands:
     def test_notes_are_told_on_standard_error(self, target: Path, draft: Path, tmp_path: Path) -> None:
-        pad(target, 24)
+        pad(draft, 24)
         chain(2).save(tmp_path / "tree.json")
         command = ["run", str(tmp_path / "tree.json"), "--prompt", "def f", "--max-new-tokens", "30"]
 
         padded = CliRunner().invoke(main, [*command, "--target", str(target), "--draft", str(draft)])
 
         assert padded.stdout == CliRunner().invoke(main, command).stdout
-        assert padded.stderr.startswith("The target has 280 logits and the draft 256: the first 256 are used")
+        assert f"{ONLY_PADDING}; 256 logits in the target, 280 in the draft." in padded.stderr
 
     def test_a_text_longer_than_the_models_know(self, tmp_path: Path) -> None:
         chain(2).save(tmp_path / "tree.json")
