@@ -15,6 +15,14 @@ NEAR_TIE = 5e-4
 """Largest gap of two logits that rounding may explain: those of treeopt and transformers differ by up to 1.1e-4."""
 
 
+MAX_TEXT_TOKENS = 256
+"""Room for a chat and its answer; caches of the model's 8192 tokens take 0.4 GB for each sequence of a batch."""
+
+
+def make_decoder(model, drafter):
+    return Decoder(model, drafter, temperature=0, max_text_tokens=MAX_TEXT_TOKENS)
+
+
 def hf_outputs(model, prompts):
     """Return transformers' greedy output after each prompt, all in one batch padded on the left."""
     (end,), longest = [model.config.eos_token_id], max(map(len, prompts))
@@ -45,9 +53,9 @@ def test_greedy_output_equals_generate(model, hf_model, tokenizer, group):
     expected = hf_outputs(hf_model, prompts)
     assert sum(map(len, expected)) > NEW_TOKENS * len(prompts) / 2  # answers are not cut off at once
     outputs = {
-        "plain": batched_outputs(Decoder(model, None, temperature=0), prompts),
-        "prompt lookup": batched_outputs(Decoder(model, PromptLookupDrafter(3, 8), temperature=0), prompts),
-        "lookahead": single_outputs(Decoder(model, LookaheadDrafter(2, 3, 2), temperature=0), prompts),
+        "plain": batched_outputs(make_decoder(model, None), prompts),
+        "prompt lookup": batched_outputs(make_decoder(model, PromptLookupDrafter(3, 8)), prompts),
+        "lookahead": single_outputs(make_decoder(model, LookaheadDrafter(2, 3, 2)), prompts),
     }
     divergences = {
         (name, number): found
@@ -64,7 +72,7 @@ def test_single_output_equals_generate(model, hf_model, tokenizer):
     prompt = tokenizer.chat(QUESTIONS[1])
     expected = hf_outputs(hf_model, [prompt])
     for drafter in (None, PromptLookupDrafter(3, 8)):
-        assert single_outputs(Decoder(model, drafter, temperature=0), [prompt]) == expected
+        assert single_outputs(make_decoder(model, drafter), [prompt]) == expected
 
 
 def test_top_tokens_agree_with_llama_cpp(model, hf_model, tokenizer, gguf_model):
