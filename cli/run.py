@@ -272,7 +272,7 @@ def _new_tokens(models: "ModelPair", prompt_tokens: int, asked: int | None) -> i
 
     Raises TreeoptError where a prompt leaves no room, or less than was asked for.
     """
-    from treeopt.runtime.decoding.limits import length_limit
+    from treeopt.runtime.models.model import length_limit
 
     longest, reason = models.target.config.max_positions, length_limit(models.target)
     room = longest - prompt_tokens

@@ -167,7 +167,7 @@ def solve(asked: SolveOptions) -> None:
     )
     written = _write(_writers(asked, found, profile, chosen))
     click.echo(report, err=asked.to_stdout)
-    for warning in [*warnings(plan), *context_warnings(plan, profile, found.schedule, found.drafters)]:
+    for warning in [*warnings(plan, found.drafters), *context_warnings(plan, profile, found.schedule, found.drafters)]:
         warn(warning)
     if asked.as_json:
         click.echo(f"Written to {written}", err=True)

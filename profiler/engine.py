@@ -28,6 +28,8 @@ from treeopt.profiler.journal import Journal
 SEED = 0
 LEAST_TOKENS = 8
 """A text of fewer tokens tells hardly anything of steps."""
+SPECIAL_TOKENS = 8
+"""Room for what an engine puts at the start of a prompt."""
 PASS_SAMPLES = 9
 """Times that an engine is asked for its passes with each length, where it tells them."""
 
@@ -63,6 +65,11 @@ class ProbeSettings:
             raise InvalidValueError(
                 f"max_new_tokens: expected at least {LEAST_TOKENS}. Got {self.max_new_tokens}.", field="max_new_tokens"
             )
+
+    @property
+    def longest_text_tokens(self) -> int:
+        """Upper bound of a text's tokens: a token of a prompt stands for at least one byte, special tokens are few."""
+        return max(len(prompt.encode()) for prompt in self.prompts) + SPECIAL_TOKENS + self.max_new_tokens
 
     @property
     def waves(self) -> int:
@@ -167,7 +174,8 @@ class Probe:
         with ExitStack() as stack:
             found = {}
             for length in self._settings.lengths:
-                launch = replace(self._launch, draft_tokens=length, slots=batch)
+                context = max(self._launch.context_tokens, self._settings.longest_text_tokens + length)
+                launch = replace(self._launch, draft_tokens=length, slots=batch, context_tokens=context)
                 running = self._client.start(launch)
                 stack.callback(running.close)
                 found[length] = running

@@ -131,7 +131,7 @@ def test_a_profile_of_this_pair_is_taken_and_what_else_differs_is_told(refused):
     for name in OWN:
         result, said = refused(name, profile_of())
         assert result is None, (name, result.output)
-        assert "Warning: profile.yaml was measured or planned with" in said  # an invented processor
+        assert "Warning: profile.yaml was made for" in said  # an invented processor
         _, said = refused(name, profile_of(dtype="bfloat16"), "--dtype", "float32")
         assert "bfloat16, not float32" in said
         assert "or profile again" in said

@@ -168,7 +168,7 @@ class TestRun:
         whole = call(*command).stdout
         first_line = whole[: whole.index("\n")]
 
-        ended = call(*command, "--target", model, "--draft", bundled.DRAFT)
+        ended = call(*command, "--target", model, "--draft", bundled.DRAFT, "--force")
 
         assert ended.stdout == first_line + "\n"  # that of the terminal
         assert ended.stderr.splitlines()[-1].startswith(f"{len(first_line) - len('import') + 1} tokens in ")
@@ -218,7 +218,8 @@ class TestBadInput:
             (("bench", "tree", "missing.json"), 1, "missing.json"),
             (("profile", "--output", "missing/profile.yaml"), 1, "missing"),
             (("profile", "--device", "cuda:99"), 1, "cuda:99"),
-            (("profile", "--target", "missing"), 1, "both"),
+            (("profile", "--target", "missing"), 1, "tokenizer.json"),
+            (("profile", "--draft", "missing"), 1, "--target"),
             (("profile", "--target", "missing", "--draft", "missing"), 1, "tokenizer.json"),
             (("profile", "--temperature", "nan"), 2, "--temperature"),
         ],
@@ -273,7 +274,7 @@ class TestBadInput:
         result = call("profile", "--target", bundled.TARGET, "--draft", draft, "--output", tmp_path / "p.yaml")
 
         assert result.exit_code == 1
-        assert "vocabulary" in result.stderr
+        assert "expected the target's tokenizer" in result.stderr
 
     def test_debug_shows_the_traceback(self) -> None:
         result = call("--debug", "show", "missing.json")

@@ -117,7 +117,9 @@ class TestRefusals:
 
     def test_a_file_that_is_called_as_an_argument_is_no_option(self) -> None:
         assert refused("solve", "--plot", "budget").startswith("Error: budget: expected a file name ending in .svg")
-        assert refused("solve", "--plot", "max_depth").startswith("Error: max_depth: expected a file name ending in .svg")
+        assert refused("solve", "--plot", "max_depth").startswith(
+            "Error: max_depth: expected a file name ending in .svg"
+        )
 
     def test_they_tell_what_was_asked_and_leave_out_what_was_not(self) -> None:
         assert "temperature 0.7 was not measured. Measured: sequoia at 0." in refused("solve", "--temperature", 0.7)

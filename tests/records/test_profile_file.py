@@ -590,7 +590,7 @@ WRONG_SHAPE = {
     "disturbed true": (spoiled("latency", 0, "disturbed", value=True), "latency[0].disturbed", "fields with names"),
     "imported empty": (spoiled("latency", 0, "imported", value=[]), "latency[0].imported", "at least one. Got 0 items"),
     "imported text": (spoiled(*FIRST, "imported", value="f"), "acceptance[0].imported", "at least one. Got 'f'"),
-    "prompts without a draft model": (spoiled("prefill", "draft"), "prefill.draft", "is missing"),
+    "prompts without a draft model": (spoiled("prefill", "draft"), "prefill", "expected times of the draft model"),
     "prompts by another name": (spoiled("prefill", "prompt", value=1), "prefill.prompt", "unknown field"),
     "imported from nowhere": (
         spoiled("latency", 0, "imported", 0, "source"),
@@ -612,7 +612,7 @@ WRONG_SHAPE = {
         "acceptance[0].imported",
         "expected acceptance, each at most once. Got 'verify'",
     ),
-    "no overhead": (spoiled("latency", 0, "overhead"), "latency[0].overhead", "is missing"),
+    "no overhead": (spoiled("latency", 0, "overhead"), "latency[0].overhead", "expected with draft, and only there"),
     "overhead empty": (
         spoiled("latency", 0, "overhead", "samples_s", value=[]),
         "latency[0].overhead.samples_s",
@@ -1113,7 +1113,14 @@ class TestRecord:
         with pytest.raises(InfeasibleError, match=r"rule typical at temperature 1 .*sequoia at 0\.6, typical at 0"):
             GOLDEN.acceptance(rule="typical", temperature=1)
 
-    @pytest.mark.parametrize("nothing", [{"latencies": ()}, {"acceptances": ()}], ids=str)
-    def test_a_profile_of_nothing(self, nothing):
-        with pytest.raises(InvalidValueError, match="at least one latency and one acceptance"):
-            dataclasses.replace(GOLDEN, **nothing)
+    @pytest.mark.parametrize(
+        ("changes", "reason"),
+        [
+            ({"latencies": ()}, "at least one latency"),
+            ({"acceptances": ()}, "draft times in every latency, and acceptance, of a draft model; or none of them"),
+            ({"prefill": PrefillLatency(target=GOLDEN.prefill.target)}, "prefill: expected times of the draft model"),
+        ],
+    )
+    def test_a_profile_without_one_of_its_parts(self, changes, reason):
+        with pytest.raises(InvalidValueError, match=reason):
+            dataclasses.replace(GOLDEN, **changes)

@@ -347,6 +347,21 @@ class TestTokens:
 
         assert found == {(4,) * 10, (1,) * 10}
 
+    @pytest.mark.parametrize("lengths", [[9, 4] + [6] * 30, [9] + [5] * 2000])
+    def test_a_tree_may_be_deeper_than_most_measured_texts_are_long(self, lengths: list[int]) -> None:
+        source = ReplayedTokens(AcceptedRanks([np.zeros(length, np.int64) for length in lengths]))
+        noise = np.random.default_rng(0)
+        place = source.start(noise)
+        for _ in range(20):
+            tokens, place = source.step(chain(7), place, noise)
+            assert tokens == 8
+
+    def test_a_tree_deeper_than_every_measured_text_is_long_is_refused(self) -> None:
+        source, noise = ReplayedTokens(AcceptedRanks([np.zeros(5, np.int64)] * 3)), np.random.default_rng(0)
+        assert source.step(chain(4), source.start(noise), noise)[0] == 5
+        with pytest.raises(InfeasibleError, match=r"depth: expected at most 4, .* Got 5"):
+            source.step(chain(5), source.start(noise), noise)
+
     def test_it_is_as_hard_at_every_context_length(self) -> None:
         short = [np.full(200, -1), np.zeros(200, np.int64), np.zeros(50, np.int64), np.zeros(200, np.int64)]
         long = [np.full(400, -1), np.zeros(400, np.int64), np.zeros(400, np.int64), np.zeros(40, np.int64)]

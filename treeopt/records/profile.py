@@ -87,6 +87,8 @@ class Profile(ShortRepr, Tabular):
             raise InvalidValueError("drafters: expected beside latency. Got an engine's.", field="drafters")
         if self.engine is not None and self.by_context:
             raise InvalidValueError("expected no context_tokens of an engine's: leave it out.", field="acceptance")
+        if self.prefill is not None and (self.prefill.draft is not None) != self.has_draft_model:
+            raise InvalidValueError("prefill: expected times of the draft model where there is one.", field="prefill")
         check_drafters(self.drafters)
         check_conditions(self.step_latencies)
         check_rules(self.acceptances)

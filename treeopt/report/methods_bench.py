@@ -23,7 +23,7 @@ def methods_table(rows: Sequence[Row | NotRun]) -> str:
     for temperature in dict.fromkeys(row.temperature for row in rows):
         chosen = [row for row in rows if row.temperature == temperature]
         ran = [row for row in chosen if isinstance(row, Row)]
-        width = max(len(row.setting) for row in ran)
+        width = max((len(row.setting) for row in ran), default=0)
         lines = [
             f"temperature {temperature:g}",
             "",

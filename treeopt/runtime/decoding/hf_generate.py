@@ -82,7 +82,7 @@ def generate(
     Returns int64 (1, n + new tokens).
 
     Raises InvalidValueError for what cannot be honoured: more than one text, padding, beams, logits processors other
-    than temperature, top-k and top-p, results other than the tokens, texts longer than the models were trained for;
+    than temperature, top-k and top-p, results other than the tokens, texts longer than the target takes;
     FormatError for a model that this runtime cannot execute.
     """
     method = partial(decode, tree=tree, assistant_model=assistant_model, rule=rule, lossy=lossy, streamer=streamer)

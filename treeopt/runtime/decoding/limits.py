@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel, length_limit
 from treeopt.trees import TokenTree
 
 
@@ -15,13 +15,6 @@ def shortest_model(*models: LanguageModel | None) -> LanguageModel:
 def trained_tokens(*models: LanguageModel | None) -> int:
     """Return the longest text that all of some models take; None stands for no model."""
     return shortest_model(*models).config.max_positions
-
-
-def length_limit(model: LanguageModel) -> str:
-    """Return the longest text of a model in words: `llama takes 2048 tokens, its trained length`."""
-    longest = model.config.max_positions
-    window = getattr(model.config, "sliding_window", None)
-    return f"{model.name} takes {longest} tokens, its {'sliding window' if window == longest else 'trained length'}"
 
 
 def text_limit(max_text_tokens: int | None, target: LanguageModel) -> int:

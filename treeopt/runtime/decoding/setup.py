@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 from treeopt.errors import InvalidValueError
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.decoding.limits import check_draft, check_tree, length_limit, shortest_model, text_limit
+from treeopt.runtime.decoding.limits import check_draft, check_tree, shortest_model, text_limit
 from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.plain import PlainDrafter
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.runtime.models.graphs import GraphPool
 from treeopt.runtime.models.memory import check_decoder, check_texts, decoder_bytes
-from treeopt.runtime.models.model import NOTHING, LanguageModel
+from treeopt.runtime.models.model import NOTHING, LanguageModel, length_limit
 from treeopt.runtime.rules import Rule, rule_named
 from treeopt.trees import TokenTree
 

@@ -6,7 +6,7 @@ from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.beam_expansion import BeamExpansion
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, draft_models
 from treeopt.runtime.models.memory import new_caches
-from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel, length_limit
 from treeopt.trees.dynamic_tree import DynamicTree
 
 
@@ -29,7 +29,7 @@ class DynamicDrafter(ExpandingDrafter):
             )
         if tree.depth > trained:
             raise InvalidValueError(
-                f"tree: expected a depth of at most {trained}, the trained length. Got {tree.depth}."
+                f"tree: expected a depth of at most {trained}, because {length_limit(model)}. Got {tree.depth}."
             )
         capacity = min(capacity, trained)
         caches = partial(new_caches, model, capacity + sum(tree.draft_widths))

@@ -65,7 +65,7 @@ def compare_tokens(target: "Tokenizer", draft: "Tokenizer") -> SharedTokens:
     tokens, draft_tokens = ({index: token for token, index in each.vocabulary.items()} for each in (target, draft))
     shared = {index for _, index in target.vocabulary.items() & draft.vocabulary.items()}
     differing = (tokens.keys() & draft_tokens.keys()) - shared
-    ordinary = sorted(differing - target.added_ids - draft.added_ids)
+    ordinary = sorted(differing - target.added_ids - draft.added_ids) if differing else []
     if ordinary:
         first = ordinary[0]
         raise InvalidValueError(
