@@ -16,6 +16,7 @@ from treeopt.cli.terminal import warn
 from treeopt.errors import InfeasibleError, InterruptionError, Warning
 from treeopt.report.batch_bench import without_times_warning
 from treeopt.report.plan_text import subject
+from treeopt.report.text import quoted
 from treeopt.trees.tree_schedule import is_schedule, load_schedule
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def _tree_file(path: Path) -> "TreeFile":
     if planned.drafter is not None:
         raise click.UsageError(
             f"{path}: expected a tree that the draft model fills. Got one for {planned.drafter.name}, whose batches are not "
-            f"predicted: decode with it by treeopt run {path} --prompts FILE --batch-size N."
+            f"predicted: decode with it by treeopt run {quoted(path)} --prompts FILE --batch-size N."
         )
     return planned
 

@@ -1,5 +1,6 @@
 """`treeopt export`: a tree in another program's format, or an engine's settings."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -100,6 +101,12 @@ def _export_setting(engine: "Engine", written: Path, asked: ExportOptions) -> No
     source = asked.source(profile, content)
     with patience("replaying the record under every setting"):
         made = setting(engine, source)
+    if asked.draft_model is not None and made.asked is not None:
+        other = engine.emit(replace(made.asked, draft_model=f"{made.asked.draft_model}-"))
+        if (other.files, other.usage) == (made.emitted.files, made.emitted.usage):
+            raise click.UsageError(
+                f"--draft-model: {engine.name} loads none by this method. Leave it out, or name another with --method."
+            )
     texts = {each.name or MAIN: each.text.encode() for each in made.emitted.files}
     inputs = asked.inputs
     files = write_export(

@@ -37,9 +37,10 @@ FORCE = option(
     help="Replace files that no option names: checkpoints, side files and folders that exist.",
 )
 OTHER_MODELS = "Use other models than the file names, whose prediction then does not hold."
-FORCE_MODELS = option("--force", is_flag=True, help=OTHER_MODELS)
+FORCE_MODELS = option("--force", heading=Heading.MODELS, is_flag=True, help=OTHER_MODELS)
 FORCE_ALL = option(
     "--force",
+    heading=Heading.OUTPUT,
     is_flag=True,
     help=f"{OTHER_MODELS} Replace files that no option names: checkpoints, side files and folders that exist.",
 )

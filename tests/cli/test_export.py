@@ -435,6 +435,14 @@ class TestOptionsWithoutEffect:
         assert "--batch-size: vllm from a tree takes" in result.stderr
         ran("export", "lookup.json", "--to", "vllm", "--method", "ngram")  # negative control
 
+    @pytest.mark.parametrize(("name", "method"), [("vllm", "ngram"), ("sglang", "NEXTN"), ("lmdeploy", None)])
+    def test_a_draft_model_that_the_method_does_not_load_is_refused(self, name, method):
+        options = () if method is None else ("--method", method)
+        result = call("export", "chain.json", "--to", name, "--draft-model", "d", *options)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"--draft-model: {name} loads none by this method" in result.stderr
+        ran("export", "chain.json", "--to", name, *options)  # negative control
+
     def test_the_list_is_named_by_list_name(self):
         ran("export", "profile.yaml", "--to", "medusa", "--list-name", "mytree", "--heads", 4, "-o", "choices.py")
         assert Path("choices.py").read_text().startswith("mytree = [")

@@ -5,6 +5,7 @@ import secrets
 import stat
 import sys
 import tempfile
+from glob import escape
 from pathlib import Path
 
 from treeopt.errors import InvalidValueError, TreeoptError
@@ -144,3 +145,9 @@ def _replace(path: Path, data: bytes) -> None:
 
 def _final(path: Path) -> Path:
     return Path(os.path.realpath(path))  # what a link points to; a rename would replace the link itself
+
+
+def numbered_files(path: Path) -> list[Path]:
+    """Return the files next to a file that have its name and a number: `profile.yaml.partial.1`, sorted."""
+    files = path.parent.glob(f"{escape(path.name)}.*")
+    return sorted(file for file in files if file.suffix[1:].isdecimal())
