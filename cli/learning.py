@@ -81,7 +81,7 @@ class LearnOptions:
             if saved is None or not learner.stats.updates:
                 raise
             raise InterruptionError(
-                f"interrupted. {saved.path} holds the draft as it was last saved; --draft {saved.path} goes on from there."
+                f"interrupted. {saved.path} holds the draft as it was last saved; --draft {saved.path} --force goes on from there."
             ) from None
         if saved is not None:
             saved.save()
