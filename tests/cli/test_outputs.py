@@ -54,7 +54,9 @@ def test_default_outputs_are_replaced() -> None:
 
 
 @pytest.mark.usefixtures("files")
-@pytest.mark.parametrize("name", ["other.yaml.partial", "other.yaml.partial.1", "other.yaml.record.partial", "other.record.npz"])
+@pytest.mark.parametrize(
+    "name", ["other.yaml.partial", "other.yaml.partial.1", "other.yaml.record.partial", "other.record.npz"]
+)
 def test_files_beside_a_profile_are_replaced_with_force_only(name: str) -> None:
     Path(name).write_text(FOREIGN)
     before = contents()
