@@ -85,23 +85,16 @@ def _with_models(pair: "PairOptions", path: Path, planned: "Identity", *, draft:
 
 def _with_conditions(pair: "PairOptions", planned: "Identity") -> "PairOptions":
     """Return the options with the device, dtype and threads of a file where the user names none and they are there."""
-    from treeopt.runtime.models.pair import DTYPES
+    from treeopt.runtime.models.pair import DTYPES, is_there
 
     device, dtype, threads = pair.device, pair.dtype, pair.threads
-    if device == AUTO and planned.device is not None and _is_there(planned.device):
+    if device == AUTO and planned.device is not None and is_there(planned.device):
         device = planned.device
     if dtype == AUTO and planned.dtype in DTYPES:
         dtype = planned.dtype
     if threads is None and planned.threads is not None and planned.threads <= (os.cpu_count() or 1):
         threads = planned.threads
     return replace(pair, device=device, dtype=dtype, threads=threads)
-
-
-def _is_there(device: str) -> bool:
-    import torch
-
-    kind, _, number = device.partition(":")
-    return device == "cpu" or (kind == "cuda" and int(number or 0) < torch.cuda.device_count())
 
 
 def check_models(path: Path, planned: "Identity", here: "Identity", *, force: bool = False) -> None:

@@ -1,7 +1,6 @@
 """Options that choose the models, and how they are run."""
 
 import re
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,7 +117,7 @@ class PairOptions:
 
         Models that cannot take a sequence of `text_tokens` are refused before their weights are loaded, where that is known.
         """
-        from treeopt.runtime.models.pair import load_pair
+        from treeopt.runtime.models.pair import load_pair, running_line
 
         placement = None
         if self.offload is not None or self.max_memory:
@@ -138,22 +137,6 @@ class PairOptions:
         for line in () if self.quiet else (running_line(pair), *pair.notes):
             click.echo(line, err=True)
         return pair
-
-
-def running_line(models: "ModelPair") -> str:
-    """Return in one line which models run, where and in which dtype, and whether a GPU is left unused."""
-    import torch
-
-    device = models.target.device
-    where = f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
-    line = f"{models.described.label}: {where}, {models.described.dtype}"
-    if device.type != "cuda" and torch.cuda.is_available():
-        line += (
-            f". A GPU is there and unused ({torch.cuda.get_device_name(0)}): leave --device out, or give --device cuda"
-        )
-    elif device.type != "cuda" and shutil.which("nvidia-smi") is not None:
-        line += ". An NVIDIA driver is there, but this torch sees no GPU: treeopt doctor says what to do"
-    return line
 
 
 pair_options = options(PairOptions, "pair")

@@ -10,7 +10,7 @@ import torch
 
 from treeopt import bundled
 from treeopt.cli.identity import load_models
-from treeopt.cli.options.pair import PairOptions, running_line
+from treeopt.cli.options.pair import PairOptions
 from treeopt.errors import InvalidValueError
 from treeopt.profiler.processes.distributed import local_device
 from treeopt.records.identity import Identity
@@ -98,7 +98,7 @@ def test_what_runs_is_the_first_line_and_an_unused_gpu_is_named(capsys: pytest.C
 
 @pytest.mark.usefixtures("gpu")
 def test_an_unused_gpu_is_named(bundled_pair: pairs.ModelPair) -> None:
-    assert running_line(bundled_pair).endswith(
+    assert pairs.running_line(bundled_pair).endswith(
         "cpu, float32. A GPU is there and unused (Some GPU): leave --device out, or give --device cuda"
     )
 

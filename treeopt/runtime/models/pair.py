@@ -1,5 +1,6 @@
 """A target, and a draft model where one is given, from folders, from the hub, or from the bundle."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -151,6 +152,26 @@ def load_pair(
         notes=tuple(notes),
         described=described,
     )
+
+
+def running_line(models: ModelPair) -> str:
+    """Return in one line which models run, where and in which dtype, and whether a GPU is left unused."""
+    device = models.target.device
+    where = f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
+    line = f"{models.described.label}: {where}, {models.described.dtype}"
+    if device.type != "cuda" and torch.cuda.is_available():
+        line += (
+            f". A GPU is there and unused ({torch.cuda.get_device_name(0)}): leave --device out, or give --device cuda"
+        )
+    elif device.type != "cuda" and shutil.which("nvidia-smi") is not None:
+        line += ". An NVIDIA driver is there, but this torch sees no GPU: treeopt doctor says what to do"
+    return line
+
+
+def is_there(device: str) -> bool:
+    """Return whether this machine has a device, such as `cpu` or `cuda:1`."""
+    kind, _, number = device.partition(":")
+    return device == "cpu" or (kind == "cuda" and int(number or 0) < torch.cuda.device_count())
 
 
 def draft_folder(pair: ModelPair) -> Path:
