@@ -8,9 +8,9 @@ import numpy as np
 
 from treeopt.profiler.clock import Work
 from treeopt.profiler.latency.busy import LoadReader, threads_on
-from treeopt.profiler.latency.curve import Curve
+from treeopt.profiler.latency.curve import Curve, Passes
 from treeopt.profiler.latency.effort import ROUNDS_PER_BLOCK, Effort, FixedEffort, TimeBudget
-from treeopt.profiler.latency.passes import ROOM_TOKENS, PassTimer, StepTimer, graphs_of, step_timer
+from treeopt.profiler.latency.passes import ROOM_TOKENS, PassTimer, graphs_of, step_timer
 from treeopt.profiler.latency.rounds import Step
 from treeopt.profiler.latency.steps import Steps
 from treeopt.profiler.latency.timed_condition import TimedCondition
@@ -69,17 +69,19 @@ class Times:
 
     def measure(self) -> StepLatency:
         """Time all that the journal does not hold yet."""
-        verify, draft = curves = self._curves()
+        verify, draft, steps = self._verify(), self._draft(), self._steps()
+        curves = verify, draft
         self._pilot(curves)
-        steps = self._steps()
         timed: list[Curve | Steps] = [verify, draft, steps]
         rounds = 0
         while (more := self._effort.next_rounds(rounds)) is not None:
-            rounds = more  # verify, draft and steps in turn, so that drift hits all alike
-            for curve in curves if self._effort.adds_points else []:
-                curve.bend(rounds, least_error=self._effort.least_error)
+            rounds = more  # verify, draft and steps take turns, so that drift hits all alike
             for each in timed:
+                if isinstance(each, Curve) and self._effort.adds_points:
+                    each.bend(rounds, least_error=self._effort.least_error)
                 each.sample(rounds)
+                if isinstance(each, Curve):
+                    each.close()
         self._time_again(timed, rounds)
         tables = verify.table(), draft.table()
         overheads = steps.overheads(*tables)
@@ -104,6 +106,7 @@ class Times:
             while self._effort.wants_point(curve.added, share):
                 if not curve.bend(self._settings.rounds, least_error=self._effort.least_error):
                     break
+            curve.close()
 
     def _time_again(self, timed: Sequence[Curve | Steps], rounds: int) -> None:
         """Time again what other programs disturbed, as long as there are quiet moments to do so."""
@@ -115,41 +118,49 @@ class Times:
             known = quiet
             for each in timed:
                 each.sample_again(min(fewest + ROUNDS_PER_BLOCK, fewest + extra_rounds - had, rounds))
+                if isinstance(each, Curve):
+                    each.close()
 
     def _after_call(self, step: Step) -> None:
         if self._watch is not None:
             self._watch.look()
         step()
 
-    def _curves(self) -> tuple[Curve, Curve]:
+    def _verify(self) -> Curve:
+        return self._curve("verify", self._verify_passes, open_single=self._plain_steps)
+
+    def _draft(self) -> Curve:
+        return self._curve("draft", lambda: Passes(self._draft_work()))
+
+    def _curve(
+        self, what: str, open_passes: Callable[[], Passes], open_single: Callable[[], Passes] | None = None
+    ) -> Curve:
+        most = self._settings.max_tokens
+        return Curve(self._condition.kind(what), open_passes, most, self._recorder, open_single=open_single)
+
+    def _pass_timer(self, model: LanguageModel) -> PassTimer:
         settings, condition = self._settings, self._condition
-        rule = rule_named(settings.rules[0], lossy=True)
-        drawn_by = draft_sampling_of(condition.sampling, settings.own_draft_sampling(condition.sampling))
-        target, draft = (
-            PassTimer(model, self._text, condition.batch_size, settings.max_tokens, cuda_graphs=settings.cuda_graphs)
-            for model in self._models
-        )
-        plain = self._plain_steps()
-        draft_work = cache(lambda width: draft.draft(width, drawn_by, rule))
-        drafted = [draft_work(width) for width in WIDTHS_BEFORE if width <= settings.max_tokens]
+        return PassTimer(model, self._text, condition.batch_size, settings.max_tokens, cuda_graphs=settings.cuda_graphs)
 
-        def verify_work(nodes: int) -> Work:
-            return plain.step if nodes == 1 else target.verify(nodes, condition.sampling)
+    def _verify_passes(self) -> Passes:
+        """Return the target's passes, each between some of the draft model's."""
+        target, draft_work = self._pass_timer(self._models[0]), self._draft_work()
+        drafted = [draft_work(width) for width in WIDTHS_BEFORE if width <= self._settings.max_tokens]
 
-        def prepare(nodes: int) -> None:
-            if nodes == 1:
-                plain.prepare(chain(0))
-
-        def draft_some(nodes: int) -> None:
-            for work in drafted if nodes > 1 else []:
+        def draft_some(_: int) -> None:
+            for work in drafted:
                 work()
 
-        return (
-            self._curve("verify", verify_work, prepare=prepare, between=draft_some),
-            self._curve("draft", draft_work),
-        )
+        return Passes(partial(target.verify, sampling=self._condition.sampling), between=draft_some)
 
-    def _plain_steps(self) -> StepTimer:
+    def _draft_work(self) -> Callable[[int], Work]:
+        settings, sampling = self._settings, self._condition.sampling
+        rule = rule_named(settings.rules[0], lossy=True)
+        drawn_by = draft_sampling_of(sampling, settings.own_draft_sampling(sampling))
+        draft = self._pass_timer(self._models[1])
+        return cache(lambda width: draft.draft(width, drawn_by, rule))
+
+    def _plain_steps(self) -> Passes:
         """Return whole steps of plain decoding, which the first count of the curve is timed by."""
         decoder = Decoder(
             self._models[0],
@@ -159,24 +170,8 @@ class Times:
             max_text_tokens=len(self._context) + ROOM_TOKENS,
             cuda_graphs=graphs_of(self._condition.batch_size, self._settings.cuda_graphs),
         )
-        return step_timer(decoder, self._context, self._condition.batch_size)
-
-    def _curve(
-        self,
-        what: str,
-        make_work: Callable[[int], Work],
-        *,
-        prepare: Callable[[int], object] = lambda _: None,
-        between: Callable[[int], object] = lambda _: None,
-    ) -> Curve:
-        return Curve(
-            self._condition.kind(what),
-            make_work,
-            self._settings.max_tokens,
-            self._recorder,
-            prepare=prepare,
-            between=between,
-        )
+        plain = step_timer(decoder, self._context, self._condition.batch_size)
+        return Passes(lambda _: plain.step, prepare=lambda _: plain.prepare(chain(0)))
 
     def _steps(self) -> Steps:
         return Steps(

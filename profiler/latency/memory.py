@@ -4,7 +4,13 @@ import gc
 
 import torch
 
-SIGNS = ("out of memory", "can't allocate memory", "not enough memory", "cannot allocate memory")
+SIGNS = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory",
+    "cannot allocate memory",
+    "cublas_status_alloc_failed",
+)
 
 
 def out_of_memory(error: BaseException) -> bool:

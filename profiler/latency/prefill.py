@@ -4,12 +4,13 @@ A server reads a prompt between steps of decoding, and their work is what the pr
 the same prompt again and again it took up to 7 % less.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
 from treeopt.profiler.clock import Work
+from treeopt.profiler.latency.memory import give_back_memory
 from treeopt.profiler.latency.rounds import timed_rounds
 from treeopt.profiler.recorder import Recorder
 from treeopt.records.latency import LatencyTable, PrefillLatency, Timing
@@ -65,20 +66,31 @@ class PrefillTimes:
             rounds: samples of each length, at most `MOST_ROUNDS` of which are taken.
             budget_s: seconds for the whole profile; None for all rounds.
         """
-        works = {name: self._works(model) for name, model in self._models.items()}
-        room = max(2, self._longest)  # for a step at least
-        steps = _steps(Decoder(self._models["target"], None, chain(0), max_text_tokens=room), self._text)
         for number in range(1, min(rounds, MOST_ROUNDS) + 1):
-            for name, each in works.items():
-                timed_rounds(_kind(name), each, number, self._recorder, lead=lambda _: next(steps))
+            for name in self._models:
+                self._time_model(name, number)
             if budget_s is not None and self._spent_s() > BUDGET_SHARE * budget_s:
                 break
         return PrefillLatency(target=self._table("target"), draft=self._table("draft"))
 
-    def _works(self, model: LanguageModel) -> dict[int, Work]:
-        """Return what begins a text of each length, as a decoder does."""
-        decoder = Decoder(model, None, chain(0), max_text_tokens=self._longest)
-        return {length: partial(decoder.start, self._text[:length]) for length in prompt_lengths(self._longest)}
+    def _time_model(self, name: str, rounds: int) -> None:
+        """Time one model's prompts; the target's share the cache of the steps before them."""
+        give_back_memory()
+        target = self._decoder("target")
+        decoder = target if name == "target" else self._decoder(name)
+
+        def step_elsewhere(_: int) -> None:
+            target.start(self._text[:1])
+            target.step()
+
+        works: dict[int, Work] = {
+            length: partial(decoder.start, self._text[:length]) for length in prompt_lengths(self._longest)
+        }
+        timed_rounds(_kind(name), works, rounds, self._recorder, lead=step_elsewhere)
+
+    def _decoder(self, name: str) -> Decoder:
+        room = max(2, self._longest)  # for a step at least
+        return Decoder(self._models[name], None, chain(0), max_text_tokens=room)
 
     def _spent_s(self) -> float:
         samples = (self._recorder.journal.samples(_kind(name)) for name in self._models)
@@ -87,12 +99,6 @@ class PrefillTimes:
     def _table(self, name: str) -> LatencyTable:
         samples = self._recorder.journal.samples(_kind(name))
         return LatencyTable(list(samples), [Timing(each) for each in samples.values()])
-
-
-def _steps(decoder: Decoder, text: Sequence[int]) -> Iterator[object]:
-    """Yield plain steps, of the same text again where it has ended."""
-    while True:
-        yield from decoder.whole_steps(text[:1], max(1, len(text) - 1))
 
 
 def _kind(name: str) -> str:

@@ -8,7 +8,6 @@ from treeopt.profiler.clock import Work
 from treeopt.profiler.recorder import Recorder
 from treeopt.records.steadiness import line_errors
 
-SEED = 0
 EACH = 12
 """Up to so many tokens every count is timed: chains are chosen among that differ by one node, and odd counts take longer."""
 
@@ -59,7 +58,6 @@ def timed_rounds(
     """
     clock, journal = recorder.clock, recorder.journal
     before = lead or (lambda key: works[key]())
-    generator = np.random.default_rng(SEED)
     have = journal.samples(kind) if counted is None else {key: list(each) for key, each in counted.items()}
     for key in works.keys() - have.keys():
         for _ in range(clock.warm_up.first_calls):
@@ -67,7 +65,7 @@ def timed_rounds(
             works[key]()
     for number in range(min((len(have.get(key, ())) for key in works), default=0), rounds):
         due = [key for key in works if len(have.get(key, ())) <= number]
-        for key in generator.permutation(due).tolist():
+        for key in recorder.order.permutation(due).tolist():
             prepare(key)
             for lead_number in range(clock.warm_up.lead_calls(have.get(key, ()))):
                 if lead_number:
