@@ -73,7 +73,7 @@ gguf: .venv/ready-gguf
 engines: engines-mlx engines-openvino
 
 engines-mlx: $(MLX_LM)/ready
-	@echo "Run: $(MLX_LM)/bin/treeopt probe mlx-lm --target treeopt/bundled/target --draft treeopt/bundled/draft"
+	@echo "Run: $(MLX_LM)/bin/treeopt probe mlx-lm --target treeopt/bundled/target --draft treeopt/bundled/draft --prompts treeopt/bundled/prompts.json"
 
 $(MLX_LM)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(MLX_LM)
@@ -85,7 +85,7 @@ ENGINES := build/engines
 
 OPENVINO := $(ENGINES)/openvino
 engines-openvino: $(OPENVINO)/ready
-	@echo "$(OPENVINO)/venv/bin/treeopt probe openvino --target $(OPENVINO)/target --draft $(OPENVINO)/draft"
+	@echo "$(OPENVINO)/venv/bin/treeopt probe openvino --target $(OPENVINO)/target --draft $(OPENVINO)/draft --prompts treeopt/bundled/prompts.json"
 
 $(OPENVINO)/ready: tools/openvino_requirements.txt tools/make_ir.py
 	rm -rf $(OPENVINO)

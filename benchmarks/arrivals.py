@@ -284,7 +284,7 @@ def decoder_comparison(folder: Path) -> Comparison:
     pair = load_pair()
     server = DecoderServer(
         target=pair.target,
-        draft=pair.draft,
+        draft=pair.draft_model,
         prompts=long_enough([pair.tokenizer.encode(text) for text in load_prompts(folder / PROMPT_FILE)]),
         temperature=0.0,
         most_texts=MOST_TEXTS,

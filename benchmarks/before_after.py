@@ -105,7 +105,7 @@ def methods() -> tuple[dict[str, Callable[[float], Any]], list[list[int]]]:
     from treeopt.trees.dynamic_tree import DynamicTree
 
     pair = load_pair(threads=1)
-    target, draft = pair.target, pair.draft
+    target, draft = pair.target, pair.draft_model
     assert isinstance(target, Transformer)
     medusa, eagle = load_medusa(bundled.MEDUSA, target), load_eagle(bundled.EAGLE, target)
     tree, capacity = level_widths([2, 2, 2, 1]), target.config.max_positions

@@ -40,7 +40,7 @@ from treeopt.records.profile import Profile
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.models.pair import DTYPES, ModelPair
-from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
+from treeopt.texts.prompts import DEFAULT_PROMPTS, bench_prompts, load_prompts, profile_prompts
 from treeopt.trees import TokenTree, chain
 
 DRAFT_TOKENS, FEW_PROMPTS = range(1, 9), 2
@@ -119,14 +119,14 @@ class Setup:
     positions: int
 
     def ours(self, name: str, tree: TokenTree, rule: str, temperature: float) -> Method:
-        decoder = Decoder(self.models.target, self.models.draft, tree, rule=rule, temperature=temperature)
+        decoder = Decoder(self.models.target, self.models.draft_model, tree, rule=rule, temperature=temperature)
         return Method(f"treeopt, {name}", lambda prompt, tokens: list(decoder.generate(prompt, tokens)))
 
     def plan(self, profile: Profile | None, rule: str, temperature: float) -> Candidate:
         """Return what is fastest under a profile, measured now where none is given."""
         if profile is None:
-            target, draft, encode = self.models.target, self.models.draft, self.models.tokenizer.encode
-            prompts = [encode(text) for text in profile_prompts(load_prompts())]
+            target, draft, encode = self.models.target, self.models.draft_model, self.models.tokenizer.encode
+            prompts = [encode(text) for text in profile_prompts(texts_of(self.models))]
             settings = Settings(rules=(rule,), samplings=(Sampling(temperature),), positions=self.positions)
             measurement = Measurement(
                 target,
@@ -193,7 +193,7 @@ def race(methods: Sequence[Method], setup: Setup) -> list[Raced]:
 
 def split(setup: Setup, tree: TokenTree, rule: str, temperature: float) -> Milliseconds:
     """Return what a step spends on draft passes, verification and the rest: medians over texts, one warming up."""
-    target, draft = setup.models.target, setup.models.draft
+    target, draft = setup.models.target, setup.models.draft_model
     verifying, drafting, whole = watches = [Stopwatch(target.device) for _ in range(3)]
     count_steps = whole.around(lambda steps: sum(1 for _ in steps))
     rows = []
@@ -272,11 +272,16 @@ def compare(setup: Setup, profile: Profile | None, rule: str, temperature: float
     raced = race([*ours, *(setup.theirs.method(temperature, length) for length in lengths)], setup)
     for other in raced[1:] if temperature == 0 else []:
         show_differences(raced[0], other, setup)
-    target, draft = setup.models.target, setup.models.draft
+    target, draft = setup.models.target, setup.models.draft_model
     decode = partial(bench, max_new_tokens=setup.max_new_tokens, repeats=setup.repeats)
     measured = decode(target, draft, choice.tree, setup.prompts, rule=rule, temperature=temperature)
     parts_ms = split(setup, choice.tree, rule, temperature)
     return f"{heading}\n{report(raced, choice, measured, parts_ms, rest_goal=REST_GOAL[target.device.type])}"
+
+
+def texts_of(models: ModelPair) -> list[str]:
+    """Return the default prompts of a pair."""
+    return load_prompts(bundle.PROMPTS if models.bundled else DEFAULT_PROMPTS)
 
 
 @click.command()
@@ -294,9 +299,9 @@ def main(path: Path | None, rules: str, temperatures: str, count: int, pair: Pai
     models = pair.load()
     if models.target.device.type == "cuda":
         torch.cuda.set_device(models.target.device)
-    prompts = [models.tokenizer.encode(text) for text in bench_prompts(load_prompts())][:count]
+    prompts = [models.tokenizer.encode(text) for text in bench_prompts(texts_of(models))][:count]
     setup = Setup(models, Transformers(pair), prompts, **amounts)
-    named, machine = describe_pair(models.target, models.draft), describe_machine(models.target.device)
+    named, machine = describe_pair(models.target, models.draft_model), describe_machine(models.target.device)
     heading = (
         f"{conditions()}\ntransformers {transformers.__version__}; {named.target} + {named.draft}, {named.dtype} on "
         f"{machine.device}, {machine.processor}; {len(prompts)} held-out prompts x {setup.max_new_tokens} tokens, "

@@ -203,7 +203,9 @@ def main() -> None:
     say(conditions())
     models = load_pair(threads=args.threads)
     effort = Effort(tokens=args.tokens, new_tokens=args.new_tokens)
-    every = streams_of(models, perturbed_model(bundled.DRAFT, args.noise, dtype=models.draft.dtype), effort.new_tokens)
+    every = streams_of(
+        models, perturbed_model(bundled.DRAFT, args.noise, dtype=models.draft_model.dtype), effort.new_tokens
+    )
     chosen = [
         each
         for name, each in every.items()

@@ -116,7 +116,7 @@ def main() -> None:
     profile = Profile.load(asked.profile) if asked.profile else None
     for temperature in map(float, asked.temperatures.split(",")):
         settings = Settings(samplings=(Sampling(temperature),), positions=asked.positions, record=RecordSize())
-        recording = Recording(pair.target, pair.draft, prompts, settings, files=TextFiles(None))
+        recording = Recording(pair.target, pair.draft_model, prompts, settings, files=TextFiles(None))
         start_s = time.perf_counter()
         record = recording.record()
         took_s = time.perf_counter() - start_s
@@ -131,7 +131,7 @@ def main() -> None:
         print("".join(f"{title:>{width}}" for title, width in zip(titles, WIDTHS, strict=True)))
         for tree in bar(trees, "trees"):
             said = replayed(replay, tree)
-            drafter = DynamicDrafter(pair.draft, tree, capacity=pair.draft.config.max_positions)
+            drafter = DynamicDrafter(pair.draft_model, tree, capacity=pair.draft_model.config.max_positions)
             decoder = Decoder(pair.target, drafter, temperature=temperature)
             run = decoded(decoder, prompts, np.diff(record.text_starts).tolist(), seed=1)
             cells = [

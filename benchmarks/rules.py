@@ -52,7 +52,7 @@ def main_table(pair: ModelPair, profile: Profile, prompts: Prompts, tokens: int,
         temperature = profile.acceptance(rule=rule).temperature
         found = bench(
             pair.target,
-            pair.draft,
+            pair.draft_model,
             tree,
             prompts,
             max_new_tokens=tokens,
@@ -73,7 +73,7 @@ def reach(pair: ModelPair, tree: TokenTree, prompts: Prompts, tokens: int, sampl
     """Return float64 (prompts, 2, n): reach under traversal and sequoia, summed over each text's steps."""
     return np.array(
         [
-            count_reach(pair.target, pair.draft, tree, prompt, tokens, Decoding(sampling=sampling), seed=seed)
+            count_reach(pair.target, pair.draft_model, tree, prompt, tokens, Decoding(sampling=sampling), seed=seed)
             for seed, prompt in enumerate(prompts)
         ]
     )
@@ -93,7 +93,7 @@ def plain_texts(pair: ModelPair, prompts: Prompts, tokens: int, temperature: flo
 @torch.inference_mode()
 def reach_at(pair: ModelPair, tree: TokenTree, texts: list[list[list[int]]], sampling: Sampling) -> Float64:
     """Return float64 (texts, 2, n): reach under traversal and sequoia of a tree drafted behind each text so far, summed."""
-    decoder = Decoder(pair.target, pair.draft, tree, rule="traversal", temperature=sampling.temperature)
+    decoder = Decoder(pair.target, pair.draft_model, tree, rule="traversal", temperature=sampling.temperature)
     verifiers = [
         Verifier(rule_named(rule), tree, pair.target.config.vocabulary, pair.target.device)
         for rule in ("traversal", "sequoia")
@@ -176,7 +176,7 @@ def main(temperatures: tuple[float, ...], positions: int, max_new_tokens: int, r
         settings = Settings(rules=RULES, samplings=(Sampling(temperature),), positions=positions)
         measurement = Measurement(
             pair.target,
-            pair.draft,
+            pair.draft_model,
             tuning,
             settings,
             clock=clock_for(pair.target.device),

@@ -121,9 +121,9 @@ def streams_of(models: ModelPair, perturbed: LanguageModel, new_tokens: int) -> 
     encode, prompts = models.tokenizer.encode, load_prompts()
     measured, held_out = ([encode(text) for text in kind(prompts)] for kind in (profile_prompts, bench_prompts))
     prose, half = [encode(text)[:SHORT_TOKENS] for text in PROSE], len(PROSE) // 2
-    longest = max(SHORT_TOKENS, trained_tokens(models.target, models.draft) - max(new_tokens + 1, ROOM_TOKENS))
+    longest = max(SHORT_TOKENS, trained_tokens(models.target, models.draft_model) - max(new_tokens + 1, ROOM_TOKENS))
     short = Part(
-        draft=models.draft,
+        draft=models.draft_model,
         measured_prompts=[prompt[:SHORT_TOKENS] for prompt in measured],
         prompts=[prompt[:SHORT_TOKENS] for prompt in held_out],
         context_tokens=SHORT_TOKENS + new_tokens // 2,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.identity import identity_here, refuse_other_pair
+from treeopt.cli.identity import check_models, identity_here, identity_of
 from treeopt.cli.options.adapt import AdaptOptions
 from treeopt.cli.options.inputs import load_profile
 from treeopt.errors import InterruptionError, TreeoptError
@@ -36,9 +36,11 @@ def adapting(
     from treeopt.adaptation import Recalibration
     from treeopt.adaptation.ways import lookup_of
     from treeopt.planner import PlanRequest, Where
+    from treeopt.records.profile import check_draft_model
 
     profile = load_profile(options.profile_path)
-    refuse_other_pair(options.profile_path, profile, identity_here(models))
+    check_draft_model(profile, "--adapt")
+    check_models(options.profile_path, identity_of(profile), identity_here(models))
     with _change_log(options.log) as told:
         request = PlanRequest(where=Where(batch_size=batch_size))
         recalibration = Recalibration(profile, request, begin_with=lookup_of(planned.drafter), on_change=told)

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 def bench_batches(asked: BenchOptions) -> None:
     """Decode with every tree and plainly in turn at every batch size, and put the results beside the predictions."""
+    from treeopt.records.profile import check_draft_model
+
     profile = profile_of_texts(asked)
+    check_draft_model(profile, "bench of several sequences at a time")
     planned = None if asked.tree is None else _tree_file(asked.tree)
     drafts, rivals = _rivals(profile, planned, asked)
     models = load_fitting(asked, profile, tree=asked.tree, planned=planned)
@@ -61,12 +64,12 @@ def _race(
     from treeopt.texts.prompts import bench_prompts
 
     acceptance = drafts.acceptance
-    held_out = bench_prompts(asked.prompts.load(models.tokenizer))
+    held_out = bench_prompts(asked.prompts.load(models))
     texts = max(len(held_out), *asked.batch_sizes)  # where prompts are too few they are decoded again, with other seeds
     held_out = [held_out[number % len(held_out)] for number in range(texts)]
     return BatchRace(
         target=models.target,
-        draft=models.draft,
+        draft=models.draft_model,
         ways={size: each.trees for size, each in rivals.items()},
         workload=workload_as_measured(
             held_out, acceptance, max_new_tokens=asked.max_new_tokens, repeats=asked.repeats or REPEATS

@@ -139,10 +139,10 @@ def _publish(asked: BenchOptions, profile: "Profile", client: "EngineClient", la
 
 def _settings(asked: BenchOptions, profile: "Profile", chosen: int, default: int | None) -> "ProbeSettings":
     from treeopt.profiler.engine import ProbeSettings
-    from treeopt.texts.prompts import bench_prompts, prompts_name
+    from treeopt.texts.prompts import DEFAULT_PROMPTS, bench_prompts, prompts_name
 
-    prompts = asked.prompts
-    texts = taken_prompts(prompts.path, prompts.most)
+    path = asked.prompts.path
+    sample = taken_prompts(path, asked.prompts.most)
     lengths = {
         0,
         chosen,
@@ -151,8 +151,8 @@ def _settings(asked: BenchOptions, profile: "Profile", chosen: int, default: int
     }
     return ProbeSettings(
         lengths=tuple(sorted(lengths | set(asked.lengths))),
-        prompts=tuple(bench_prompts(texts)),
-        prompts_from=prompts_name(prompts.path, texts),
+        prompts=tuple(bench_prompts(sample.texts)),
+        prompts_from=prompts_name(path or DEFAULT_PROMPTS, sample),
         rounds=asked.repeats or ROUNDS,
         max_new_tokens=asked.max_new_tokens or 96,
         temperature=profile.acceptances[0].temperature if asked.temperature is None else asked.temperature,

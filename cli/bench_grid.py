@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 def bench_grid(asked: BenchOptions) -> None:
     """Plan, decode with every tree of the grid and plainly in turn, and put the results beside the predictions."""
+    from treeopt.records.profile import check_draft_model
+
     profile = profile_of_texts(asked)
+    check_draft_model(profile, "bench of many trees")
     found = _plan(profile, asked)
     models = load_fitting(asked, profile)
     from treeopt.methods.grid import measured_grid
@@ -22,7 +25,7 @@ def bench_grid(asked: BenchOptions) -> None:
     from treeopt.report.grid_bench import grid_json, grid_table
     from treeopt.texts.prompts import bench_prompts, profile_prompts
 
-    prompts = (profile_prompts if asked.same_prompts else bench_prompts)(asked.prompts.load(models.tokenizer))
+    prompts = (profile_prompts if asked.same_prompts else bench_prompts)(asked.prompts.load(models))
     acceptance, repeats = found.model.acceptance, asked.repeats or REPEATS
     workload = workload_as_measured(prompts, acceptance, max_new_tokens=asked.max_new_tokens, repeats=repeats)
     rows = measured_grid(found, models, workload, lossy=asked.lossy)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from treeopt.cli.identity import identity_here, refuse_other_pair, warn_of_tree
+from treeopt.cli.identity import check_models, identity_here, identity_of, load_models
 from treeopt.cli.options.bench import BenchOptions
 from treeopt.cli.options.inputs import load_profile
 from treeopt.cli.other_programs import warn_of_other_programs
@@ -31,17 +31,18 @@ def load_fitting(
     tree: Path | None = None,
     planned: "TreeFile | None" = None,
 ) -> "ModelPair":
-    """Load the pair that decodes.
+    """Load the models that a profile names, or those of the options, and warn of other programs on the processors.
 
-    Raises TreeoptError for a profile of other models, whose promise says nothing of these.  What else differs, a tree
-    that was planned for others, and other programs that use the processors, are warned of.
+    Raises TreeoptError for a profile or a tree of other models, whose predictions do not hold for these, unless forced.
     """
-    models = asked.pair.load()
-    here = identity_here(models)
-    if profile is not None:
-        refuse_other_pair(asked.profile_path, profile, here)
+    if profile is None:
+        models = asked.pair.load()
+    else:
+        models = load_models(asked.pair, asked.profile_path, identity_of(profile), force=asked.force)
     if tree is not None and planned is not None:
-        warn_of_tree(tree, planned.provenance, here)
+        from treeopt.records.identity import Identity
+
+        check_models(tree, Identity.planned_for(planned.provenance), identity_here(models), force=asked.force)
     warn_of_other_programs(models.target)
     return models
 

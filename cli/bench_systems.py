@@ -29,7 +29,7 @@ def bench_systems(systems: str, asked: BenchOptions) -> None:
     from treeopt.report.methods_bench import methods_json, methods_table
     from treeopt.texts.prompts import bench_prompts, profile_prompts
 
-    prompts = asked.prompts.load(models.tokenizer)
+    prompts = asked.prompts.load(models)
     rows = run_contest(
         models,
         profile_prompts(prompts),

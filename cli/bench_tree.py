@@ -30,7 +30,7 @@ def bench_tree(tree: Path, asked: BenchOptions) -> None:
     from treeopt.report.tree_bench import tree_bench_json, tree_bench_table
     from treeopt.texts.prompts import bench_prompts
 
-    held_out = bench_prompts(asked.prompts.load(models.tokenizer))
+    held_out = bench_prompts(asked.prompts.load(models))
     repeats = asked.repeats or REPEATS
     workload = workload_as_measured(held_out, acceptance, max_new_tokens=asked.max_new_tokens, repeats=repeats)
     decoding = Decoding(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from treeopt.cli.command import Command
-from treeopt.cli.identity import identity_of, warn_of_tree
+from treeopt.cli.identity import identity_of, warn_of_other
 from treeopt.cli.options.inputs import PROFILE_PATH, file, load_profile, read_all_trees
 from treeopt.cli.options.plan import BATCH_SIZE, CONTEXT_TOKENS, PROFILE_TEMPERATURE, RAW
 from treeopt.cli.options.record import argument, option, options
@@ -68,9 +68,11 @@ def compare(asked: CompareOptions) -> None:
         checked_rule(asked.rule, lossy=asked.lossy)
     from treeopt.planner import requested_model, requested_plan
     from treeopt.planner.comparison import compare as compare_trees
+    from treeopt.records.profile import check_draft_model
     from treeopt.report.comparison import comparison_json, comparison_text
 
     profile, request = load_profile(asked.profile_path), asked.request
+    check_draft_model(profile, "compare")
     trees = _trees(asked.paths, profile)
     model = requested_model(profile, request)
     with patience("solving"):
@@ -92,6 +94,8 @@ def _trees(paths: tuple[Path, ...], profile: "Profile") -> "list[tuple[Path, Nam
 
     Raises TreeoptError for one that something else than the draft model drafts.
     """
+    from treeopt.records.identity import Identity
+
     trees = [(path, each) for path in paths for each in read_all_trees(path)]
     for path, each in trees:
         if each.drafter is not None:
@@ -99,7 +103,7 @@ def _trees(paths: tuple[Path, ...], profile: "Profile") -> "list[tuple[Path, Nam
                 f"{path}: expected a tree of the draft model, whose acceptance is compared by. Got one of "
                 f"{each.drafter.name}: compare drafters with treeopt solve, or run treeopt bench {path}."
             )
-        warn_of_tree(path, each.provenance, identity_of(profile))
+        warn_of_other(f"{path} was planned for", Identity.planned_for(each.provenance), identity_of(profile))
     return trees
 
 

@@ -8,7 +8,7 @@ import click
 from treeopt.cli.command import Command
 from treeopt.cli.export_files import MAIN, check_export, sidecar_of, write_export
 from treeopt.cli.format_list import list_option
-from treeopt.cli.identity import identity_of, warn_of_tree
+from treeopt.cli.identity import check_models, identity_of
 from treeopt.cli.options.export import ExportOptions
 from treeopt.cli.options.inputs import load_profile
 from treeopt.cli.options.record import options
@@ -80,12 +80,14 @@ def _export_tree(target: "TopologyFormat", written: Path, asked: ExportOptions) 
 def _export_setting(engine: "Engine", written: Path, asked: ExportOptions) -> None:
     from treeopt.engines.settings.provenance import setting_provenance
     from treeopt.engines.settings.setting import setting
+    from treeopt.records.identity import Identity
     from treeopt.report.setting_text import setting_text
 
     profile = None if asked.profile_path is None else load_profile(asked.profile_path)
     content = None if asked.path == asked.profile_path else asked.tree()
     if content is not None and profile is not None:
-        warn_of_tree(asked.path, content.provenance, identity_of(profile))
+        planned = Identity.planned_for(content.provenance)
+        check_models(asked.path, planned, identity_of(profile), force=asked.force)
     source = asked.source(profile, content)
     with patience("replaying the record under every setting"):
         made = setting(engine, source)
@@ -104,6 +106,7 @@ def _export_setting(engine: "Engine", written: Path, asked: ExportOptions) -> No
 def _export_acceptance(target: "AcceptanceFormat", written: Path, asked: ExportOptions) -> None:
     from treeopt.engines.settings.provenance import acceptance_provenance
     from treeopt.planner.contexts import context_models
+    from treeopt.records.profile import check_draft_model
     from treeopt.report.setting_text import acceptance_text
 
     if asked.path != asked.profile_path:
@@ -111,6 +114,7 @@ def _export_acceptance(target: "AcceptanceFormat", written: Path, asked: ExportO
             f"{asked.path}: expected a profile, whose acceptance is written. Got another file: name one."
         )
     profile = load_profile(asked.path)
+    check_draft_model(profile, "acceptance")
     acceptance = profile.acceptance(rule=asked.rule, temperature=asked.temperature)
     if asked.context_tokens is not None:
         acceptance = context_models(profile, acceptance, raw=True).at(asked.context_tokens).acceptance

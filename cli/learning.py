@@ -69,7 +69,7 @@ class LearnOptions:
 
         settings = LearningSettings() if self.learning_rate is None else LearningSettings(rate=self.learning_rate)
         saved = self._saved(models)
-        learner = Learner(models.draft, settings, save=None if saved is None else saved.save)
+        learner = Learner(models.draft_model, settings, save=None if saved is None else saved.save)
         try:
             yield learner
         except KeyboardInterrupt:
@@ -91,7 +91,7 @@ class LearnOptions:
         from treeopt.runtime.models.checkpoint import SavedModel
         from treeopt.runtime.models.pair import draft_folder
 
-        return SavedModel(built_in(models.draft), draft_folder(models), self.save_draft)
+        return SavedModel(built_in(models.draft_model), draft_folder(models), self.save_draft)
 
 
 def _check_drafter(planned: "TreeFile") -> None:

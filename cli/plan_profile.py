@@ -22,6 +22,11 @@ def profile_for_texts(profile: "Profile", request: "PlanRequest", new_tokens: in
     from treeopt.planner import for_new_tokens
     from treeopt.planner.new_tokens import check_new_tokens
 
+    if not profile.has_draft_model:
+        raise click.UsageError(
+            "--new-tokens: expected a profile of a draft model. Of other drafters only whole sequences were measured: leave "
+            "it out."
+        )
     if drafter not in (None, "model") or (drafter is None and profile.drafters):
         raise click.UsageError(
             "--new-tokens: of other drafters than the draft model only whole texts are known. Plan for it alone: --drafter model."

@@ -42,8 +42,9 @@ def probe(asked: ProbeOptions) -> None:
     name = asked.check()
     check_files(asked.path, resume=asked.resume, force=asked.force)
     client, launch = asked.served.client(name), asked.served.launch()
-    journal = _journal(asked, client, launch)
-    result = _measured(asked, client, launch, journal)
+    settings = _settings(asked)
+    journal = _journal(asked, client, launch, settings)
+    result = _measured(asked, client, launch, settings, journal)
     if result is None:
         return
     result.save(asked.path)
@@ -60,18 +61,19 @@ def _list() -> None:
         click.echo(availability_lines(each))
 
 
-def _journal(asked: ProbeOptions, client: "EngineClient", launch: "Launch") -> "Journal":
+def _journal(asked: ProbeOptions, client: "EngineClient", launch: "Launch", settings: "ProbeSettings") -> "Journal":
     """Return what keeps the answers.  Lengths and addresses are no conditions: others may follow in another run."""
     from treeopt.profiler import Journal
 
-    settings = _settings(asked)
     conditions = {each.name: getattr(settings, each.name) for each in fields(settings) if each.name != "lengths"}
     conditions["prompts"] = f"{len(settings.prompts)}, {crc32(repr(settings.prompts).encode()):08x}"
     heading = f"probe 2, {client.name} {client.version} {client.settings}, {launch}, {conditions}"
     return Journal(asked.journal_file, heading, resume=asked.resume)
 
 
-def _measured(asked: ProbeOptions, client: "EngineClient", launch: "Launch", journal: "Journal") -> "Profile | None":
+def _measured(
+    asked: ProbeOptions, client: "EngineClient", launch: "Launch", settings: "ProbeSettings", journal: "Journal"
+) -> "Profile | None":
     """Ask the engine everything that is not in the journal yet, and return the profile of all that is there.
 
     None where another length has to be measured first, which is told.
@@ -81,7 +83,6 @@ def _measured(asked: ProbeOptions, client: "EngineClient", launch: "Launch", jou
     from treeopt.profiler.engine import Probe
     from treeopt.profiler.engine_profile import engine_profile
 
-    settings = _settings(asked)
     probe = Probe(client, launch, settings, journal)
     with tqdm(total=settings.waves, desc="probe     ", unit="text", disable=None) as bar:
         probe.measure(bar.update, budget_s=asked.time_budget_s)
@@ -103,14 +104,14 @@ def _tell_missing(asked: ProbeOptions, lengths: Sequence[int]) -> None:
 
 def _settings(asked: ProbeOptions) -> "ProbeSettings":
     from treeopt.profiler.engine import ProbeSettings
-    from treeopt.texts.prompts import profile_prompts, prompts_name
+    from treeopt.texts.prompts import DEFAULT_PROMPTS, profile_prompts, prompts_name
 
-    prompts = taken_prompts(asked.prompts, asked.most_prompts)
+    sample = taken_prompts(asked.prompts, asked.most_prompts)
     return ProbeSettings(
         lengths=asked.lengths,
         batch_sizes=asked.batch_sizes,
-        prompts=tuple(profile_prompts(prompts)),
-        prompts_from=prompts_name(asked.prompts, prompts),
+        prompts=tuple(profile_prompts(sample.texts)),
+        prompts_from=prompts_name(asked.prompts or DEFAULT_PROMPTS, sample),
         rounds=asked.rounds,
         max_new_tokens=asked.max_new_tokens,
         temperature=asked.temperature,

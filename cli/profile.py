@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @options(ProfileOptions)
 def profile(asked: ProfileOptions) -> None:
-    """Measure a pair of models on this machine.
+    """Measure a target, and its drafters, on this machine.
 
-    Times of verification, drafting and whole steps are taken, and acceptance is counted.  Without --target and --draft the bundled pair is measured.  Every measurement is kept in OUTPUT.partial at once, and
+    Times of verification, drafting and whole steps are taken, and acceptance is counted.  A draft model is one drafter among
+    others, measured where --draft names it; without --target and --draft the bundled pair is measured.  Every measurement is kept in OUTPUT.partial at once, and
     every recorded text in OUTPUT.record.partial: an interrupted profile goes on with --resume.
 
     With --latency, --draft-latency and --acceptance the curves of another engine are taken in place of measured ones.

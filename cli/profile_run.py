@@ -42,7 +42,8 @@ def measured(asked: ProfileOptions) -> "tuple[Profile, DraftRecord | None] | Non
             curves=asked.imports.latencies(),
             acceptances=asked.imports.acceptances(settings.rules[0], settings.sampling),
         )
-        return _Run(asked, settings, processes, str(device)).measured(imported)
+        chosen = str(device) if processes.count > 1 else asked.pair.device
+        return _Run(asked, settings, processes, chosen).measured(imported)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +104,7 @@ class _Run:
         asked = self.asked
         pair = replace(asked.pair, device=self.device, tensor_parallel=asked.tensor_parallel, quiet=not self.first)
         models = pair.load(text_tokens=max(self.settings.context_tokens) + ROOM_TOKENS)
-        return models, profile_prompts(asked.prompts.load(models.tokenizer))
+        return models, profile_prompts(asked.prompts.load(models))
 
     def _warn_of_other_programs(self, models: "ModelPair") -> None:
         wait_s = self.asked.wait_s
@@ -184,6 +185,6 @@ class _Run:
         path = self.asked.record_path
         if path is None:
             return None
-        record = Recording(models.target, models.draft, prompts, self.settings, files=texts).record()
+        record = Recording(models.target, models.draft_model, prompts, self.settings, files=texts).record()
         record.save(path)
         return record

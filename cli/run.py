@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,13 +11,13 @@ import click
 
 from treeopt.cli.adapt import adapted_rule, adapting
 from treeopt.cli.command import Command
-from treeopt.cli.identity import identity_here, warn_of_tree
+from treeopt.cli.identity import load_models
 from treeopt.cli.learning import LearnOptions
 from treeopt.cli.options.adapt import AdaptOptions
 from treeopt.cli.options.drafter import PLANNED_DRAFTER, PLANNED_EAGLE_LAYERS
-from treeopt.cli.options.inputs import FORCE, file, read_any_tree
+from treeopt.cli.options.inputs import FORCE_ALL, file, read_any_tree
 from treeopt.cli.options.pair import PairOptions
-from treeopt.cli.options.prompts import CHAT, prompt_tokens
+from treeopt.cli.options.prompts import CHAT, prompt_tokens, uses_chat
 from treeopt.cli.options.record import argument, group, option, options
 from treeopt.cli.options.rule import LOSSY, checked_rule, planned_rule
 from treeopt.cli.options.sampling import SamplingOptions
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 class RunOptions:
     """What is generated, with which tree, how, and by which pair."""
 
-    tree: Path = field(metadata=argument(type=file))
+    tree: Path | None = field(metadata=argument(type=file, required=False))
     prompt: str | None = field(metadata=option("--prompt", type=TEXT, help="Text to continue."))
     several: SeveralOptions = field(metadata=group(SeveralOptions))
     schedule: bool = field(
@@ -53,7 +53,7 @@ class RunOptions:
             "pipes do not.",
         )
     )
-    chat: bool = field(metadata=CHAT)
+    chat: bool | None = field(metadata=CHAT)
     max_new_tokens: int | None = field(
         metadata=option(
             "--max-new-tokens",
@@ -86,16 +86,17 @@ class RunOptions:
             help="Of all randomness: above temperature 0 it makes the text.",
         )
     )
-    force: bool = field(metadata=FORCE)
+    force: bool = field(metadata=FORCE_ALL)
     pair: PairOptions = field(metadata=group(PairOptions))
 
 
 @click.command(cls=Command)
 @options(RunOptions)
 def run(asked: RunOptions) -> None:
-    """Generate a text with a tree, or many, drafted by what the tree file names.
+    """Generate a text, or many, with the tree, the drafter and the models that TREE names; without TREE plainly.
 
-    It is printed as it is generated: the prompt and how it goes on, with --chat the answer to a message.
+    It is printed as it is generated: the prompt and its continuation.  If the model has a chat template, the prompt is a
+    user's message and only the answer is printed; --no-chat continues the prompt as it is.
     The text is what the target alone would write: at temperature 0 the same, above it of the same distribution.  Only
     with --lossy, and a lossy rule, it is not.
 
@@ -108,14 +109,10 @@ def run(asked: RunOptions) -> None:
     asked.learning.check(force=asked.force)
     if "" in asked.stop:
         raise click.UsageError("--stop: expected a text. Got an empty one.")
-    asked.adapt.check(scheduled=asked.schedule or is_schedule(asked.tree))
-    schedule = load_schedule(asked.tree) if asked.schedule or is_schedule(asked.tree) else None
-    read = read_any_tree(asked.tree) if schedule is None else _largest(schedule)
-    planned = with_drafter(asked.tree, read, asked.drafter, asked.eagle_layers)
+    schedule, planned = _planned(asked)
     adapted = adapted_rule(asked.adapt, planned, asked.how.sampling.temperature)
     rule = checked_rule(asked.rule or adapted or planned_rule(planned), lossy=asked.lossy)
-    models = asked.pair.load()
-    warn_of_tree(asked.tree, planned.provenance, identity_here(models))
+    models = _models(asked, planned)
     if schedule is not None and asked.prompt is not None:
         planned = replace(planned, tree=schedule.tree(1))
     batch_size = asked.several.texts
@@ -134,15 +131,60 @@ def run(asked: RunOptions) -> None:
             click.echo(f"Rule {rule} is lossy: this text does not follow the target's distribution.", err=True)
 
 
+def _planned(asked: RunOptions) -> "tuple[TreeSchedule | None, TreeFile]":
+    """Return the schedule of the file, if it is one, and what is to be decoded with; plain decoding without a file."""
+    tree = asked.tree
+    if tree is None:
+        return None, _plain(asked)
+    scheduled = asked.schedule or is_schedule(tree)
+    asked.adapt.check(scheduled=scheduled)
+    schedule = load_schedule(tree) if scheduled else None
+    read = read_any_tree(tree) if schedule is None else _largest(schedule)
+    return schedule, with_drafter(tree, read, asked.drafter, asked.eagle_layers)
+
+
+def _plain(asked: RunOptions) -> "TreeFile":
+    """Return plain decoding; click.UsageError for options that need a tree file."""
+    from treeopt.trees import TreeFile, chain
+
+    only = {
+        "--schedule": asked.schedule,
+        "--adapt": asked.adapt.adapt,
+        "--learn": asked.learning.learn,
+        "--drafter": asked.drafter is not None,
+        "--eagle-layers": bool(asked.eagle_layers),
+        "--draft": asked.pair.draft is not None,
+    }
+    for name, there in only.items():
+        if there:
+            raise click.UsageError(
+                f"{name}: expected TREE, a file of treeopt solve. Got none: name it, or leave {name} out."
+            )
+    asked.adapt.check(scheduled=False)
+    return TreeFile(tree=chain(0))
+
+
+def _models(asked: RunOptions, planned: "TreeFile") -> "ModelPair":
+    """Load the models that the tree file names; its draft model only where something expands it."""
+    from treeopt.records.identity import Identity
+
+    if asked.tree is None:
+        return asked.pair.load()
+    expanded = planned.tree.nodes > 1 if planned.drafter is None else planned.drafter.expands_draft_model
+    draft = expanded or asked.adapt.adapt or asked.learning.learn
+    identity = Identity.planned_for(planned.provenance)
+    return load_models(asked.pair, asked.tree, identity, draft=draft, force=asked.force)
+
+
 def _run_prompt(asked: RunOptions, prompt: str, request: PromptsRequest) -> None:
     """Continue one prompt, and print the text as it comes."""
     models = request.models
-    tokens = prompt_tokens(models.tokenizer, prompt, chat=asked.chat)
+    tokens = prompt_tokens(models.tokenizer, prompt, chat=request.chat)
     limit = _new_tokens(models, len(tokens), asked.max_new_tokens)
     with patience("preparing"):
         decoder = request.new_decoder(len(tokens) + limit)
     steps = decoder.steps(tokens, limit, stop=request.stop)
-    if not asked.chat:
+    if not request.chat:
         click.echo(prompt, nl=False)
     click.echo(_print_text(models, steps, after=tokens), err=True)
 
@@ -164,10 +206,10 @@ def _request(
     observer: "Observer | None",
 ) -> PromptsRequest:
     """Return what is asked of a prompt, or of all prompts of a file."""
-    stop = [models.tokenizer.encode_inner(text) for text in asked.stop]
+    stop, chat = [models.tokenizer.encode_inner(text) for text in asked.stop], uses_chat(models.tokenizer, asked.chat)
     conditions = {
-        "target": models.target.name,
-        "draft": models.draft.name,
+        "pair": {name: value for name, value in asdict(models.described).items() if not name.endswith("_source")},
+        "device": str(models.target.device),
         "tree": planned.tree.parents.tolist() if schedule is None else schedule.to_json(),
         "drafter": repr(planned.drafter),
         "rule": rule,
@@ -175,14 +217,14 @@ def _request(
         "seed": asked.seed,
         "max_new_tokens": asked.max_new_tokens,
         "stop": stop,
-        "chat": asked.chat,
+        "chat": chat,
     }
     return PromptsRequest(
         options=asked.several,
         models=models,
         new_decoder=partial(_decoder, asked, models, planned, rule, observer),
         stop=stop,
-        chat=asked.chat,
+        chat=chat,
         max_new_tokens=asked.max_new_tokens,
         conditions=conditions,
         schedule=schedule,
@@ -201,7 +243,7 @@ def _decoder(
     from treeopt.profiler.decoding import Decoding
     from treeopt.profiler.latency.passes import graphs_of
 
-    loaded = load_drafter_of(asked.tree, planned, models, capacity=text_tokens)
+    loaded = None if asked.tree is None else load_drafter_of(asked.tree, planned, models, capacity=text_tokens)
     how = asked.how
     decoding = Decoding(
         rule=rule,

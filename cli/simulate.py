@@ -10,7 +10,7 @@ import click
 
 from treeopt.cli.bench_engine import default_length
 from treeopt.cli.command import Command
-from treeopt.cli.identity import next_options
+from treeopt.cli.identity import identity_of
 from treeopt.cli.options.inputs import PROFILE_PATH, load_profile, output_file
 from treeopt.cli.options.plan import PROFILE_TEMPERATURE
 from treeopt.cli.options.record import option, options
@@ -175,11 +175,13 @@ def simulate(asked: SimulateOptions) -> None:
     if asked.plot is not None:
         checked_suffix(asked.plot)
     from treeopt.planner.model import token_model
+    from treeopt.records.profile import check_draft_model
     from treeopt.report.simulation import simulation_json, simulation_text
     from treeopt.simulation.settings import served_settings
     from treeopt.simulation.step_seconds import StepSeconds
 
     profile = load_profile(asked.profile_path)
+    check_draft_model(profile, "simulate")
     model = token_model(profile.acceptance(rule=asked.rule, temperature=asked.temperature))
     seconds = StepSeconds(profile, model, asked.prompt_s)
     default = default_length(profile.engine.name) if profile.engine is not None else None
@@ -319,9 +321,7 @@ def _warn(asked: SimulateOptions, profile: "Profile", seconds: "StepSeconds") ->
 
 def _measuring(profile: "Profile") -> str:
     """Return the command that measured a pair, or an engine with its models."""
+    models = identity_of(profile).models
     if profile.engine is None:
-        return f"treeopt profile{next_options(profile)}"
-    pair = profile.pair
-    models = (("target", pair.target_source), ("draft", pair.draft_source))
-    given = "".join(f" --{name} {quoted(source)}" for name, source in models if source is not None)
-    return f"treeopt probe {profile.engine.name}{given or ' --url URLS'}"
+        return f"treeopt profile{models}"
+    return f"treeopt probe {profile.engine.name}{models or ' --url URLS'}"

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from treeopt.cli.command import Command
-from treeopt.cli.identity import next_options
 from treeopt.cli.options.inputs import PROFILE_PATH, load_profile, output, output_file
 from treeopt.cli.options.plan import PlanOptions
 from treeopt.cli.options.record import given, group, option, options
@@ -133,6 +132,7 @@ def solve(asked: SolveOptions) -> None:
     if asked.schedule:
         asked.check_schedule()
     from treeopt.planner import tree_file
+    from treeopt.records.profile import check_draft_model
     from treeopt.report.context_warnings import context_warnings
     from treeopt.report.plan_json import plan_json
     from treeopt.report.plan_text import warnings
@@ -140,6 +140,8 @@ def solve(asked: SolveOptions) -> None:
     profile = load_profile(asked.profile_path)
     if asked.new_tokens is not None:
         profile = profile_for_texts(profile, asked.plan.request, asked.new_tokens, asked.drafter)
+    if asked.plot is not None:
+        check_draft_model(profile, "--plot")
     found = plan_profile(profile, asked.plan.request, asked.drafter)
     plan = found.plan
     chosen = tree_file(plan, profile, source=asked.source(plan), choice=found.best)
@@ -187,11 +189,8 @@ def _next(asked: SolveOptions, plan: "Plan", profile: "Profile") -> str:
         return command + (" --url " + ",".join(f"{each.length}=URL" for each in served) if served else "")
     options = sampling_text(acceptance.sampling, acceptance.draft_sampling) + (" --lossy" if plan.lossy else "")
     if asked.schedule:
-        return f"treeopt run {file}{next_options(profile)}{options} --prompts FILE"
-    return (
-        f"treeopt show {file} -o {quoted(asked.path.with_suffix('.svg'))}, "
-        f"treeopt run {file}{next_options(profile)}{options} --prompt TEXT"
-    )
+        return f"treeopt run {file}{options} --prompts FILE"
+    return f"treeopt show {file} -o {quoted(asked.path.with_suffix('.svg'))}, treeopt run {file}{options} --prompt TEXT"
 
 
 Writer = tuple[Path, Callable[[Path], None]]

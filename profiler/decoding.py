@@ -25,14 +25,14 @@ class Decoding:
     def decoder(
         self,
         target: LanguageModel,
-        draft: LanguageModel,
+        draft: LanguageModel | None,
         tree: TokenTree,
         text_tokens: int | None,
         *,
         seed: int = 0,
         on_step: Observer | None = None,
     ) -> Decoder:
-        """Return the decoder with a tree, for texts of so many tokens, by default as many as both were trained for."""
+        """Return the decoder with a tree, for texts of so many tokens, by default as many as the models were trained for."""
         return Decoder(
             target,
             draft,

@@ -24,7 +24,6 @@ from treeopt.engines.probes.client import (
 )
 from treeopt.errors import EngineError, InvalidValueError
 from treeopt.profiler.journal import Journal
-from treeopt.texts.prompts import BUNDLED
 
 SEED = 0
 LEAST_TOKENS = 8
@@ -44,8 +43,8 @@ class ProbeSettings:
     """Draft tokens, rising; a profile wants 0, plain decoding, and another, in one run or in several."""
     batch_sizes: tuple[int, ...] = (1,)
     prompts: tuple[str, ...]
-    prompts_from: str = BUNDLED
-    """What they are known by, see `treeopt.texts.prompts.prompts_name`."""
+    prompts_from: str = "unnamed"
+    """Their name, see `treeopt.texts.prompts.prompts_name`."""
     rounds: int = 3
     """Times that every prompt is decoded with every length."""
     max_new_tokens: int = 96

@@ -15,8 +15,8 @@ from treeopt.records.engine import ChainCounts, ChainLatency, EngineRun, EngineS
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.machine import Machine, Pair
 from treeopt.records.measured_acceptance import MeasuredAcceptance
-from treeopt.records.measured_drafter import RULE
 from treeopt.records.profile import UNKNOWN, Profile
+from treeopt.records.rules import GIVEN_TOKENS
 from treeopt.runtime.models.digest import path_digest
 from treeopt.version import TOOL
 
@@ -113,7 +113,7 @@ def _acceptance(settings: ProbeSettings, probe: Probe) -> MeasuredAcceptance:
     texts = len(settings.prompts)
     sums = _sums([each for samples in drafted.values() for each in samples], texts)
     return MeasuredAcceptance(
-        rule=RULE,
+        rule=GIVEN_TOKENS,
         temperature=settings.temperature,
         top_p=1.0,
         prompts=texts,

@@ -21,15 +21,15 @@ def describe_machine(device: torch.device) -> Machine:
     )
 
 
-def describe_pair(target: LanguageModel, draft: LanguageModel) -> Pair:
-    """Return what the two models are."""
+def describe_pair(target: LanguageModel, draft: LanguageModel | None) -> Pair:
+    """Return what the models are."""
     return Pair(
         target=target.name,
-        draft=draft.name,
+        draft=None if draft is None else draft.name,
         dtype=str(target.dtype).removeprefix("torch."),
         vocabulary=target.config.vocabulary,
         target_parameters=target.parameters,
-        draft_parameters=draft.parameters,
+        draft_parameters=None if draft is None else draft.parameters,
     )
 
 

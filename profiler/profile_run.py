@@ -45,7 +45,7 @@ class Measurement:
 
     Args:
         target: the model whose text it is, on the device to be measured.
-        draft: one with the same vocabulary, on the same device.
+        draft: one with the same vocabulary, on the same device; None for a target alone.
         prompts: token ids that the target continues; at least two.
         settings: what to measure.
         clock: what times the calls.
@@ -62,7 +62,7 @@ class Measurement:
     def __init__(
         self,
         target: LanguageModel,
-        draft: LanguageModel,
+        draft: LanguageModel | None,
         prompts: Sequence[Sequence[int]],
         settings: Settings,
         *,
@@ -75,7 +75,9 @@ class Measurement:
         drafters: Sequence[LoadedDrafter] = (),
     ) -> None:
         check_measurable(target, draft, prompts, settings)
-        self._on_trees = any(counted_rule(rule, sampling) != rule for rule, sampling in settings.asked)
+        self._on_trees = draft is not None and any(
+            counted_rule(rule, sampling) != rule for rule, sampling in settings.asked
+        )
         if self._on_trees and fastest_tree is None:
             raise InvalidValueError(
                 "fastest_tree: expected a planner, since `traversal` is measured on trees. Got None."
@@ -108,7 +110,8 @@ class Measurement:
         Raises TreeoptError naming a model whose logits are not finite, before anything is timed where they never are.
         """
         for model, role in ((self._target, "target"), (self._draft, "draft model")):
-            check_logits(model, role, logits_after(model, self._prompts[0]))
+            if model is not None:
+                check_logits(model, role, logits_after(model, self._prompts[0]))
         hidden = None if show_progress else True  # None: hidden where standard error is not a terminal
         times = latencies or self._latencies(hidden)
         prefill = None if latencies else self._prefill(hidden)
@@ -161,6 +164,9 @@ class Measurement:
             return self._processes.from_first(lambda: times.measure(settings.rounds, settings.time_budget_s))
 
     def _acceptances(self, positions: int, hidden: bool | None) -> tuple[MeasuredAcceptance, ...]:
+        """Return the acceptance of the draft model, under every rule, sampling and context; none without one."""
+        if self._draft is None:
+            return ()
         countings = self._countings(positions)
         with tqdm(total=len(countings) * len(self._prompts), desc="acceptance", unit="text", disable=hidden) as bar:
             return tuple(found for counting, count in countings for found in counting.measure(count, bar.update))
@@ -194,6 +200,7 @@ class Measurement:
         return [AroundContext(texts=texts, context_tokens=each, trained=trained) for each in contexts]
 
     def _counting(self, texts: TextsAtContext | None) -> Counting:
+        assert self._draft is not None  # whose acceptance is counted
         return Counting(
             self._target,
             self._draft,
@@ -212,7 +219,8 @@ class Measurement:
         kept = [entry.values[0] for entry in self._journal.entries(POSITIONS)]
         if not kept:
             rows = min(len(settings.asked), latency.verify.max_tokens)
-            position_s = float(latency.verify.seconds(rows) + latency.draft.seconds(rows))
+            draft_s = 0.0 if latency.draft is None else float(latency.draft.seconds(rows))
+            position_s = float(latency.verify.seconds(rows)) + draft_s
             own_texts = -(-texts // self._processes.count)
             text_s = settings.time_budget_s / 2 / own_texts - self._decoding_s(latency)
             allowed = int(max(0.0, text_s) / position_s / max(1, len(settings.acceptance_contexts)))
@@ -228,13 +236,13 @@ class Measurement:
         return tokens * float(latency.verify.seconds(1)) * len(self._settings.samplings)
 
 
-def _room_tokens(target: LanguageModel, draft: LanguageModel, prompts: Sequence[Sequence[int]]) -> int:
+def _room_tokens(target: LanguageModel, draft: LanguageModel | None, prompts: Sequence[Sequence[int]]) -> int:
     """Return how many tokens every prompt can be continued by."""
     return trained_tokens(target, draft) - max(map(len, prompts))
 
 
 def longest_text(
-    target: LanguageModel, draft: LanguageModel, prompts: Sequence[Sequence[int]], settings: Settings
+    target: LanguageModel, draft: LanguageModel | None, prompts: Sequence[Sequence[int]], settings: Settings
 ) -> int:
     """Return the tokens of the longest text that is decoded; under a time budget, of the longest that may be."""
     positions = BUDGET_POSITIONS if settings.time_budget_s is not None else settings.text_positions(len(prompts))
@@ -246,7 +254,7 @@ def longest_text(
 
 
 def check_measurable(
-    target: LanguageModel, draft: LanguageModel, prompts: Sequence[Sequence[int]], settings: Settings
+    target: LanguageModel, draft: LanguageModel | None, prompts: Sequence[Sequence[int]], settings: Settings
 ) -> None:
     """Raise InvalidValueError where prompts are missing, or a context or the positions do not fit the models."""
     trained = trained_tokens(target, draft)

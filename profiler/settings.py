@@ -128,7 +128,7 @@ class Settings:
     def conditions(
         self,
         target: LanguageModel,
-        draft: LanguageModel,
+        draft: LanguageModel | None,
         prompts: Sequence[Sequence[int]],
         pair: Pair | None = None,
     ) -> str:
@@ -136,7 +136,7 @@ class Settings:
 
         Args:
             target: the target model.
-            draft: the draft model.
+            draft: the draft model, if there is one.
             prompts: token ids.
             pair: what the models are and were loaded from; by default what they tell of themselves.
         """
@@ -148,7 +148,7 @@ class Settings:
         }
         for name in ("target_source", "draft_source"):
             del parts[name]  # the same models may have been moved
-        for name in ("record", "cuda_graphs", "target_digest", "draft_digest"):
+        for name in ("record", "cuda_graphs", "draft", "draft_parameters", "target_digest", "draft_digest"):
             if parts[name] is None:
                 del parts[name]
         parts["drafters"] = ", ".join(map(_heads, self.drafters))

@@ -93,6 +93,11 @@ class DrafterSetting(ShortRepr):
         return self.name == "eagle" or (self.name == "eagle2" and self.source is not None)
 
     @property
+    def expands_draft_model(self) -> bool:
+        """Whether the draft model drafts."""
+        return self.name in ("model", "specexec") or (self.name == "eagle2" and self.source is None)
+
+    @property
     def own_trees(self) -> bool:
         """Whether it brings trees of its own, so that the tree of a file is a stand-in."""
         return self.name not in TREES

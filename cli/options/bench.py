@@ -7,7 +7,7 @@ import click
 from click.core import ParameterSource
 
 from treeopt.cli.options.drafter import PLANNED_DRAFTER, PLANNED_EAGLE_LAYERS
-from treeopt.cli.options.inputs import PROFILE, file, output, output_file
+from treeopt.cli.options.inputs import FORCE_MODELS, PROFILE, file, output, output_file
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
 from treeopt.cli.options.record import argument, given, group, option
@@ -194,6 +194,7 @@ class BenchOptions:
     path: Path | None = field(
         metadata=option("-o", "--output", "path", type=output, help="JSON file to write as well; - is standard output.")
     )
+    force: bool = field(metadata=FORCE_MODELS)
     pair: PairOptions = field(metadata=group(PairOptions))
 
     @property

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treeopt.cli.options.inputs import (
-    FORCE,
+    FORCE_ALL,
     PROFILE_PATH,
     TREE_NAME,
     file,
@@ -125,7 +125,7 @@ class ExportOptions:
     name: str | None = field(metadata=TREE_NAME)
     budget: int | None = field(metadata=tree_budget(SIZED))
     depth: int | None = field(metadata=tree_depth(SIZED))
-    force: bool = field(metadata=FORCE)
+    force: bool = field(metadata=FORCE_ALL)
 
     @property
     def profile_path(self) -> Path | None:
@@ -167,12 +167,15 @@ class ExportOptions:
         """Return the tree to export: the file's own, or the fastest of a profile."""
         if self.path != self.profile_path:
             return read_any_tree(self.path, name=self.name, budget=self.budget, depth=self.depth)
-        from treeopt.planner import requested_plan, tree_file
+        from treeopt.planner import best_drafter, drafter_choices, requested_plan, tree_file
         from treeopt.report.plan_text import plan_source
 
         profile = load_profile(self.path)
         found = requested_plan(profile, self.request)
-        return tree_file(found, profile, source=plan_source(self.path, found))
+        best = None
+        if not profile.has_draft_model:
+            best = best_drafter(drafter_choices(profile, self.request, plan=found), self.request.objective)
+        return tree_file(found, profile, source=plan_source(self.path, found), choice=best)
 
     def source(self, profile: "Profile | None", content: "TreeFile | None") -> "Source":
         """Return what a setting is made from."""

@@ -43,6 +43,11 @@ class ImportOptions:
         return self.latency is not None and self.draft_latency is not None
 
     @property
+    def any(self) -> bool:
+        """Whether anything was measured elsewhere."""
+        return any((self.latency, self.draft_latency, self.acceptance))
+
+    @property
     def everything(self) -> bool:
         """Whether no model is needed at all."""
         return self.times and self.acceptance is not None

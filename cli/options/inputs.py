@@ -33,6 +33,13 @@ PROFILE_PATH = option(
 FORCE = option(
     "--force", is_flag=True, help="Replace files that no option names: checkpoints, side files and folders that exist."
 )
+OTHER_MODELS = "Use other models than the file names, whose prediction then does not hold."
+FORCE_MODELS = option("--force", is_flag=True, help=OTHER_MODELS)
+FORCE_ALL = option(
+    "--force",
+    is_flag=True,
+    help=f"{OTHER_MODELS} Replace files that no option names: checkpoints, side files and folders that exist.",
+)
 TREE_NAME = option("--name", type=TEXT, metavar="NAME", help="Which tree of a file that holds several.")
 PROFILE_MARK = b"format: treeopt-profile"
 PROFILE_HEAD_BYTES = 200

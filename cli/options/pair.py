@@ -1,6 +1,7 @@
-"""Options that choose a pair of models, and how it is run."""
+"""Options that choose the models, and how they are run."""
 
 import re
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,19 +42,23 @@ class MemoryLimits(click.ParamType[tuple[tuple[str, str], ...]]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairOptions:
-    """Which pair, and how it is run."""
+    """Which models, and how they are run."""
 
     target: Path | None = field(
         metadata=option(
             "--target",
             type=file,
             metavar="MODEL",
-            help="Target model: a folder, a GGUF file, or a name on the Hugging Face hub; by default the bundled pair.",
+            help="Target model: a folder, a GGUF file, or a name on the Hugging Face hub; by default that of the file "
+            "at hand, else the bundled pair.",
         )
     )
     draft: Path | None = field(
         metadata=option(
-            "--draft", type=file, metavar="MODEL", help="Draft model: a folder, a GGUF file, or a name on the hub."
+            "--draft",
+            type=file,
+            metavar="MODEL",
+            help="Draft model, one drafter among others: a folder, a GGUF file, or a name on the hub.",
         )
     )
     device: str = field(
@@ -61,18 +66,19 @@ class PairOptions:
             "--device",
             type=DEVICE,
             metavar="DEVICE",
-            default="cpu",
+            default="auto",
             show_default=True,
-            help="Where to run: cpu, cuda, cuda:1, …",
+            help="Where to run: auto, cpu, cuda, cuda:1, …; auto is that of the file at hand, else CUDA, else the CPU.",
         )
     )
     dtype: str = field(
         metadata=option(
             "--dtype",
-            type=click.Choice(["float32", "bfloat16", "float16"]),
-            default="float32",
+            type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+            default="auto",
             show_default=True,
-            help="Number format to run in; GGUF files keep theirs.",
+            help="Dtype to run in; auto is that of the file at hand, else the checkpoint's own on CUDA, float32 on the CPU. "
+            "GGUF files keep theirs.",
         )
     )
     threads: int | None = field(
@@ -103,9 +109,9 @@ class PairOptions:
     """Whether nothing is said of the pair."""
 
     def load(self, *, text_tokens: int = 0) -> "ModelPair":
-        """Load the pair and say on standard error what is special about it; torch is imported here and not before.
+        """Load the models and print on standard error how they run; torch is imported here and not before.
 
-        A pair that cannot take a text of `text_tokens` is refused before its weights are loaded, where that is known.
+        Models that cannot take a sequence of `text_tokens` are refused before their weights are loaded, where that is known.
         """
         from treeopt.runtime.models.pair import load_pair
 
@@ -124,9 +130,25 @@ class PairOptions:
             tensor_parallel=self.tensor_parallel,
             text_tokens=text_tokens,
         )
-        for note in () if self.quiet else pair.notes:
-            click.echo(note, err=True)
+        for line in () if self.quiet else (running_line(pair), *pair.notes):
+            click.echo(line, err=True)
         return pair
+
+
+def running_line(models: "ModelPair") -> str:
+    """Return in one line which models run, where and in which dtype, and whether a GPU is left unused."""
+    import torch
+
+    device = models.target.device
+    where = f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
+    line = f"{models.described.label}: {where}, {models.described.dtype}"
+    if device.type != "cuda" and torch.cuda.is_available():
+        line += (
+            f". A GPU is there and unused ({torch.cuda.get_device_name(0)}): leave --device out, or give --device cuda"
+        )
+    elif device.type != "cuda" and shutil.which("nvidia-smi") is not None:
+        line += ". An NVIDIA driver is there, but this torch sees no GPU: treeopt doctor says what to do"
+    return line
 
 
 pair_options = options(PairOptions, "pair")

@@ -164,7 +164,7 @@ class ProbeOptions:
     )
     prompts: Path | None = field(
         metadata=option(
-            "--prompts", type=file, metavar="PATH", help="Prompts, as for treeopt profile; by default the bundled ones."
+            "--prompts", type=file, metavar="PATH", help="Prompts, as for treeopt profile; by default treeopt's own."
         )
     )
     most_prompts: int = field(
@@ -174,7 +174,7 @@ class ProbeOptions:
             type=Whole(LEAST_PROMPTS, MOST_PROMPTS),
             default=24,
             show_default=True,
-            help="Prompts taken, the first ones; every 4th is kept for benchmarks.",
+            help="Most prompts to take, evenly over the file and its categories; every 4th is held out for benchmarks.",
         )
     )
     temperature: float = field(

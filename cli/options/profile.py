@@ -11,7 +11,7 @@ from treeopt.cli.options.imports import ImportOptions
 from treeopt.cli.options.inputs import FORCE, PROFILE, output
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
-from treeopt.cli.options.record import group, option
+from treeopt.cli.options.record import given, group, option
 from treeopt.cli.options.rule import LOSSY, checked_rule
 from treeopt.cli.options.sampling import SamplingsOptions
 from treeopt.cli.options.values import COUNT, COUNTS, DURATION, FILE_TEXT, MOST, RULE_LIST, Whole
@@ -23,6 +23,9 @@ from treeopt.trees.drafter_setting import DRAFTERS, DrafterSetting
 
 if TYPE_CHECKING:
     from treeopt.profiler import Settings
+
+WITHOUT_MODELS = ("prompt-lookup", "lookahead")
+"""Drafters that need no model of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,7 @@ class ProfileOptions:
             help=f"Verification rules to measure, with commas between: {', '.join(RULES)}.",
         )
     )
+    rules_named: bool = field(metadata=given("rules"))
     lossy: bool = field(metadata=LOSSY)
     how: SamplingsOptions = field(metadata=group(SamplingsOptions))
     context_tokens: tuple[int, ...] = field(
@@ -145,20 +149,34 @@ class ProfileOptions:
             type=DRAFTER,
             multiple=True,
             metavar="NAME[=DIR]",
-            help="Another drafter to measure beside the draft model, which always is; may be given several times: "
-            f"{', '.join(name for name in DRAFTERS if name != 'model')}. Heads without DIR are the bundled ones.",
+            help="A drafter to measure, several times for several: "
+            f"{', '.join(name for name in DRAFTERS if name != 'model')}. Heads without DIR are the bundled ones. A target "
+            f"without --draft and --drafter is measured with {' and '.join(WITHOUT_MODELS)}.",
         )
     )
     eagle_layers: tuple[int, ...] = field(metadata=EAGLE_LAYERS)
     pair: PairOptions = field(metadata=group(PairOptions))
 
     @property
-    def beside(self) -> tuple[DrafterSetting, ...]:
-        """The drafters that are measured beside the draft model.
+    def has_draft_model(self) -> bool:
+        """Whether a draft model is measured, the bundled one where no target is named."""
+        return self.pair.target is None or self.pair.draft is not None
 
-        Raises click.UsageError for one that is named twice, and for boundaries that no head reads.
+    @property
+    def beside(self) -> tuple[DrafterSetting, ...]:
+        """The drafters that are measured beside the draft model, or without one.
+
+        Raises click.UsageError for one that is named twice, for boundaries that no head reads, and for a draft model
+        that is not named.
         """
         names = [each.name for each in self.drafters]
+        needing = [each.name for each in self.drafters if each.expands_draft_model]
+        if needing and not self.has_draft_model:
+            raise click.UsageError(
+                f"--drafter {needing[0]}: expected --draft MODEL, which it drafts with. Got none: add it."
+            )
+        if not names and not self.has_draft_model:
+            return tuple(DrafterSetting(name=name) for name in WITHOUT_MODELS)
         if twice := [name for name in names if names.count(name) > 1]:
             raise click.UsageError(f"--drafter {twice[0]}: expected once. Got it {names.count(twice[0])} times.")
         return with_layers([each for each in self.drafters if each.name != "model"], self.eagle_layers)
@@ -184,7 +202,9 @@ class ProfileOptions:
         return None if self.record_name is None else record_file(self.record_name, self.path)
 
     def check(self) -> None:
-        """Raise click.UsageError for what has no meaning beside imported curves, and a drafter named twice."""
+        """Raise click.UsageError for what has no meaning without a draft model or beside imported curves."""
+        if not self.has_draft_model and not self.imports.everything:
+            self._check_without_draft_model()
         if self.beside and self.imports.times:
             raise click.UsageError(
                 "--drafter: expected times to be taken, because drafters are timed beside them. Got imported ones: leave it out."
@@ -193,6 +213,19 @@ class ProfileOptions:
             raise click.UsageError("--wait: expected times to be taken. Got imported ones: leave it out.")
         if self.imports.everything and self.record_name is not None:
             raise click.UsageError("--record: expected a draft model to ask. Got imported curves and acceptance only.")
+
+    def _check_without_draft_model(self) -> None:
+        only = {
+            "--rules": self.rules_named,
+            "--draft-temperature, --draft-top-p, --draft-top-k": self.how.draft_sampling is not None,
+            "--record": self.record_name is not None,
+            "--latency, --draft-latency, --acceptance": self.imports.any,
+        }
+        for name, there in only.items():
+            if there:
+                raise click.UsageError(
+                    f"{name}: expected a draft model, of which this is. Add --draft MODEL, or leave it out."
+                )
 
     def check_measured(self) -> None:
         """Raise click.UsageError for what cannot be measured together."""

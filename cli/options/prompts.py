@@ -12,11 +12,21 @@ from treeopt.cli.options.values import Whole
 from treeopt.report.text import counted
 
 if TYPE_CHECKING:
+    from treeopt.runtime.models.pair import ModelPair
+    from treeopt.texts.prompts import PromptSample
     from treeopt.texts.tokenizer import Tokenizer
 
 MAX_PROMPT_TOKENS = 512
 """Tokens of a prompt that are used, the first ones."""
-CHAT = option("--chat", is_flag=True, help="Put prompts as a user's messages, by the model's chat template.")
+MAX_NAMED = 12
+"""Categories whose numbers are printed."""
+CHAT = option(
+    "--chat/--no-chat",
+    "chat",
+    default=None,
+    help="Put prompts into the model's chat template as a user's messages, or use them as they are; by default, use the "
+    "template if there is one.",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +39,11 @@ class PromptOptions:
             "prompts",
             type=file,
             metavar="PATH",
-            help="Prompts, a .txt, .json or .jsonl file or a datasets folder; by default the bundled ones.",
+            help="Prompts, a .txt, .json or .jsonl file or a datasets folder; by default treeopt's own.",
         )
     )
-    chat: bool = field(metadata=CHAT)
+    chat: bool | None = field(metadata=CHAT)
+    """None: if the model has a chat template."""
     most: int = field(
         metadata=option(
             "--max-prompts",
@@ -40,34 +51,62 @@ class PromptOptions:
             type=Whole(3, 4096),
             default=64,
             show_default=True,
-            help="Prompts taken, the first ones; every 4th is kept for benchmarks.",
+            help="Most prompts to take, evenly over the file and its categories; every 4th is held out for benchmarks.",
         )
     )
 
-    def load(self, tokenizer: "Tokenizer") -> list[list[int]]:
-        """Return the tokens of every prompt; say on standard error how many of a file are taken, and how many cut."""
+    def load(self, models: "ModelPair") -> list[list[int]]:
+        """Return the token ids of every prompt; print what was taken, cut or put into a chat template on standard error."""
         from treeopt.texts.tokenizer import UNFINISHED
 
-        texts = taken_prompts(self.path, self.most)
-        if self.path is not None:
-            click.echo(f"{self.path}: {len(texts)} prompts taken, at most {self.most} (--max-prompts).", err=True)
+        tokenizer, chat = models.tokenizer, uses_chat(models.tokenizer, self.chat)
         cut, prompts = 0, []
-        for text in texts:
+        for text in taken_prompts(self.path, self.most, bundled_pair=models.bundled).texts:
             tokens = tokenizer.encode_inner(text)
             if len(tokens) > MAX_PROMPT_TOKENS:
                 cut += 1
                 text = tokenizer.decode(tokens[:MAX_PROMPT_TOKENS]).rstrip(UNFINISHED)
-            prompts.append(prompt_tokens(tokenizer, text, chat=self.chat))
+            prompts.append(prompt_tokens(tokenizer, text, chat=chat))
         if cut:
             click.echo(f"{counted(cut, 'prompt')} cut to the first {MAX_PROMPT_TOKENS} tokens.", err=True)
         return prompts
 
 
-def taken_prompts(path: Path | None, most: int) -> list[str]:
-    """Return the first prompts of a file, or of the bundled ones where none is named."""
-    from treeopt.texts.prompts import load_prompts
+def taken_prompts(path: Path | None, most: int, *, bundled_pair: bool = False) -> "PromptSample":
+    """Return prompts of a file, or the default ones; print on standard error how many there are of each category.
 
-    return load_prompts(most=most) if path is None else load_prompts(path, most=most)
+    The bundled pair has prompts of its own: those that it was trained for.
+    """
+    from treeopt import bundled
+    from treeopt.texts.prompts import DEFAULT_PROMPTS, sample_prompts
+
+    default = bundled.PROMPTS if bundled_pair else DEFAULT_PROMPTS
+    sample = sample_prompts(path or default, most=most)
+    if path is not None or not bundled_pair:
+        name = "Default prompts (--prompts uses yours)" if path is None else str(path)
+        click.echo(f"{name}: {_numbers(sample)}, at most {most} (--max-prompts){_by_category(sample)}.", err=True)
+    return sample
+
+
+def _numbers(sample: "PromptSample") -> str:
+    taken = len(sample.texts)
+    return f"{taken} of {sample.available} prompts taken" if taken < sample.available else f"{taken} prompts taken"
+
+
+def _by_category(sample: "PromptSample") -> str:
+    """Return the number of prompts of each category, empty if none has one."""
+    named = [f"{number} {name or 'without category'}" for name, number in sample.categories.items()]
+    if not any(sample.categories):
+        return ""
+    more = [f"and {len(named) - MAX_NAMED} more categories"] if len(named) > MAX_NAMED else []
+    return f": {', '.join([*named[:MAX_NAMED], *more])}"
+
+
+def uses_chat(tokenizer: "Tokenizer", chat: bool | None) -> bool:
+    """Return whether prompts are put into the chat template; print on standard error if that was not asked for."""
+    if chat is None and tokenizer.has_chat_template:
+        click.echo("Using the model's chat template; --no-chat uses prompts as they are.", err=True)
+    return tokenizer.has_chat_template if chat is None else chat
 
 
 def prompt_tokens(tokenizer: "Tokenizer", text: str, *, chat: bool) -> list[int]:

@@ -228,7 +228,7 @@ def bench_as_measured(
         draft_sampling=acceptance.draft_sampling,
         lossy=lossy,
     )
-    return bench_trees(pair.target, pair.draft, trees, workload, decoding, show_progress=show_progress)
+    return bench_trees(pair.target, pair.draft_model, trees, workload, decoding, show_progress=show_progress)
 
 
 def _decode(

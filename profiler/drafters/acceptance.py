@@ -12,8 +12,8 @@ from treeopt.profiler.acceptance.heads import HeadText, children_counts, eagle_c
 from treeopt.profiler.journal import Journal
 from treeopt.records.acceptance_counts import REJECTED, AcceptanceCounts, text_sums
 from treeopt.records.measured_acceptance import MeasuredAcceptance
-from treeopt.records.measured_drafter import RULE
 from treeopt.records.root_ranks import RootRanks
+from treeopt.records.rules import GIVEN_TOKENS
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.drafters.eagle import EagleHead
 from treeopt.runtime.drafters.loaded import LoadedDrafter
@@ -77,7 +77,7 @@ def counted_acceptance(
     found = _all_texts([CountedRoots.of(known[number]) if known[number] else None for number in range(texts)])
     sums = text_sums([each.counts for each in found])
     acceptance = MeasuredAcceptance(
-        rule=RULE,
+        rule=GIVEN_TOKENS,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         top_k=sampling.top_k,

@@ -24,14 +24,15 @@ HEAD_TREES = tuple(
 )
 """Dynamic trees of a head, of which there is no draft record: from a short chain to EAGLE-2's own numbers."""
 Recorded = Callable[[], DraftRecord]
+Modelled = Callable[[], StepModel]
 
 
-def candidates(drafter: LoadedDrafter, model: StepModel, recorded: Recorded, max_tokens: int) -> list[DrafterSetting]:
+def candidates(drafter: LoadedDrafter, model: Modelled, recorded: Recorded, max_tokens: int) -> list[DrafterSetting]:
     """Return the settings of a drafter that may be the fastest, each once.
 
     Args:
         drafter: with trees of its own.
-        model: the profile's times, from which settings of trees of the draft model are chosen.
+        model: returns the profile's times, from which settings of trees of the draft model are chosen.
         recorded: returns what the draft model thinks along some texts; asked where it is needed only.
         max_tokens: of the largest pass; settings beyond it are left out.
 
@@ -49,7 +50,7 @@ def candidates(drafter: LoadedDrafter, model: StepModel, recorded: Recorded, max
     return fitting
 
 
-def _values(drafter: LoadedDrafter, model: StepModel, recorded: Recorded, max_tokens: int) -> Iterator[dict[str, int]]:
+def _values(drafter: LoadedDrafter, model: Modelled, recorded: Recorded, max_tokens: int) -> Iterator[dict[str, int]]:
     if drafter.name == "redrafter":
         yield from ({"width": each.width, "length": each.length} for each in REDRAFTER_SETTINGS)
     elif drafter.name == "lookahead":
@@ -59,10 +60,10 @@ def _values(drafter: LoadedDrafter, model: StepModel, recorded: Recorded, max_to
         yield from ({"ngram": each.ngram, "length": each.length} for each in PROMPT_LOOKUP_SETTINGS)
     elif drafter.name == "specexec":
         names = ("budget", "branching", "batch", "max_passes")
-        for each in specexec_settings(model, calibration(recorded())):
+        for each in specexec_settings(model(), calibration(recorded())):
             yield {name: getattr(each, name) for name in names}
     else:
-        trees = HEAD_TREES if drafter.heads is not None else _recorded_trees(recorded(), model, max_tokens)
+        trees = HEAD_TREES if drafter.heads is not None else _recorded_trees(recorded(), model(), max_tokens)
         yield from ({"top_k": each.top_k, "depth": each.depth, "nodes": each.nodes} for each in trees)
 
 

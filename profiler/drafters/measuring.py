@@ -26,7 +26,6 @@ from treeopt.profiler.recorder import Recorder
 from treeopt.profiler.settings import RecordSize, Settings
 from treeopt.records.draft_record import DraftRecord
 from treeopt.records.measured_drafter import (
-    RULE,
     CountedDecodes,
     CountedSetting,
     DecodedTree,
@@ -34,6 +33,7 @@ from treeopt.records.measured_drafter import (
     MeasuredTrees,
 )
 from treeopt.records.profile import Profile
+from treeopt.records.rules import GIVEN_TOKENS
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
 from treeopt.runtime.drafters.drafter import Drafter
@@ -160,7 +160,8 @@ class _Work:
     def _fastest_first(self, sampling: Sampling, place: Place) -> list[DrafterSetting]:
         """Return the candidates at a place, by their tokens per second on a few texts where there are many."""
         recorded = self._recorded(sampling, place)
-        settings = candidates(self.drafter, self._model(sampling, place), recorded, self._max_tokens)
+        model = partial(self._model, sampling, place)
+        settings = candidates(self.drafter, model, recorded, self._max_tokens)
         if len(settings) <= KEPT:
             return settings
         ways = [self._set_to(each, sampling, f"try {each.words} {self._kind(sampling, place)}") for each in settings]
@@ -226,10 +227,10 @@ class _Work:
 
     def _model(self, sampling: Sampling, place: Place) -> StepModel:
         temperature = sampling.temperature
-        known = self.profile.acceptances_of(rule=RULE, temperature=temperature)
+        known = self.profile.acceptances_of(rule=GIVEN_TOKENS, temperature=temperature)
         return step_model(
             self.profile,
-            rule=RULE if known else None,
+            rule=GIVEN_TOKENS if known else None,
             temperature=temperature,
             context_tokens=place.context_tokens,
             extrapolate=True,  # times of a long context are missing where memory ended
@@ -243,8 +244,11 @@ class _Work:
             stretch = place.stretch(sampling, min(self.given.positions, RECORDED_POSITIONS), RECORDED_PROMPTS)
             prompts = list(stretch.prompts.values())
             settings = Settings(samplings=(sampling,), positions=stretch.positions * len(prompts), record=RECORD)
-            pair = self.drafter.target, self.drafter.draft
-            return Recording(*pair, prompts, settings, files=TextFiles(None)).record(show_progress=False)
+            draft = self.drafter.draft
+            assert draft is not None  # candidates that need a record expand a draft model
+            return Recording(self.drafter.target, draft, prompts, settings, files=TextFiles(None)).record(
+                show_progress=False
+            )
 
         return record
 

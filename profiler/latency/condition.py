@@ -33,7 +33,7 @@ class Times:
     """Times the passes and steps of one pair under one condition.
 
     Args:
-        models: the target and the draft.
+        target, draft: the models; None for a target alone, of which only verification is timed.
         text: the context, and ROOM_TOKENS behind it.
         condition: see `TimedCondition`.
         settings: how much to measure.
@@ -44,7 +44,8 @@ class Times:
 
     def __init__(
         self,
-        models: tuple[LanguageModel, LanguageModel],
+        target: LanguageModel,
+        draft: LanguageModel | None,
         text: Sequence[int],
         condition: TimedCondition,
         settings: Settings,
@@ -53,7 +54,7 @@ class Times:
         budget_s: float | None,
         load: LoadReader | None = None,
     ) -> None:
-        self._models = models
+        self._target, self._draft = target, draft
         self._text = text
         self._context = text[: condition.context_tokens]
         self._condition = condition
@@ -62,17 +63,19 @@ class Times:
         self._kinds = [condition.kind(what) for what in ("verify", "draft", "step")]
         self._watch = None if load is None else Watch(self._journal, self._kinds, load)
         self._watched = Watched(
-            self._journal, threads=threads_on(models[0].device), enough=min(FEWEST_SAMPLES, settings.rounds)
+            self._journal, threads=threads_on(target.device), enough=min(FEWEST_SAMPLES, settings.rounds)
         )
         self._recorder = replace(recorder, tick=partial(self._after_call, recorder.tick), watched=self._watched)
         self._effort: Effort = FixedEffort(settings.rounds) if budget_s is None else TimeBudget(budget_s, self._spent_s)
 
     def measure(self) -> StepLatency:
         """Time all that the journal does not hold yet."""
-        verify, draft, steps = self._verify(), self._draft(), self._steps()
-        curves = verify, draft
-        self._pilot(curves)
-        timed: list[Curve | Steps] = [verify, draft, steps]
+        verify, steps = self._verify_curve(), None
+        timed: list[Curve | Steps] = [verify]
+        if self._draft is not None:
+            drafted, steps = self._draft_curve(self._draft), self._steps(self._draft)
+            timed += [drafted, steps]
+        self._pilot([each for each in timed if isinstance(each, Curve)])
         rounds = 0
         while (more := self._effort.next_rounds(rounds)) is not None:
             rounds = more  # verify, draft and steps take turns, so that drift hits all alike
@@ -83,19 +86,24 @@ class Times:
                 if isinstance(each, Curve):
                     each.close()
         self._time_again(timed, rounds)
-        tables = verify.table(), draft.table()
-        overheads = steps.overheads(*tables)
-        return StepLatency(
+        latency = StepLatency(
             context_tokens=self._condition.context_tokens,
             batch_size=self._condition.batch_size,
-            verify=tables[0],
-            draft=tables[1],
-            overhead=overheads[0].overhead,
-            rule_overheads=overheads if len(overheads) > 1 else (),
+            verify=verify.table(),
             sampled=not self._condition.sampling.greedy,
             limit_tokens=verify.limit_tokens,
-            steps=steps.timed(),
             disturbance=self._watched.disturbance(self._kinds),
+        )
+        if steps is None:
+            return latency
+        draft = drafted.table()
+        overheads = steps.overheads(latency.verify, draft)
+        return replace(
+            latency,
+            draft=draft,
+            overhead=overheads[0].overhead,
+            rule_overheads=overheads if len(overheads) > 1 else (),
+            steps=steps.timed(),
         )
 
     def _pilot(self, curves: Sequence[Curve]) -> None:
@@ -126,11 +134,11 @@ class Times:
             self._watch.look()
         step()
 
-    def _verify(self) -> Curve:
+    def _verify_curve(self) -> Curve:
         return self._curve("verify", self._verify_passes, open_single=self._plain_steps)
 
-    def _draft(self) -> Curve:
-        return self._curve("draft", lambda: Passes(self._draft_work()))
+    def _draft_curve(self, draft: LanguageModel) -> Curve:
+        return self._curve("draft", lambda: Passes(self._draft_work(draft)))
 
     def _curve(
         self, what: str, open_passes: Callable[[], Passes], open_single: Callable[[], Passes] | None = None
@@ -143,9 +151,11 @@ class Times:
         return PassTimer(model, self._text, condition.batch_size, settings.max_tokens, cuda_graphs=settings.cuda_graphs)
 
     def _verify_passes(self) -> Passes:
-        """Return the target's passes, each between some of the draft model's."""
-        target, draft_work = self._pass_timer(self._models[0]), self._draft_work()
-        drafted = [draft_work(width) for width in WIDTHS_BEFORE if width <= self._settings.max_tokens]
+        """Return the target's passes, each after some of the draft model's where there is one."""
+        target, drafted = self._pass_timer(self._target), list[Work]()
+        if self._draft is not None:
+            draft_work = self._draft_work(self._draft)
+            drafted = [draft_work(width) for width in WIDTHS_BEFORE if width <= self._settings.max_tokens]
 
         def draft_some(_: int) -> None:
             for work in drafted:
@@ -153,17 +163,18 @@ class Times:
 
         return Passes(partial(target.verify, sampling=self._condition.sampling), between=draft_some)
 
-    def _draft_work(self) -> Callable[[int], Work]:
+    def _draft_work(self, model: LanguageModel) -> Callable[[int], Work]:
+        """Return what makes the work of drafting a level of some width."""
         settings, sampling = self._settings, self._condition.sampling
         rule = rule_named(settings.rules[0], lossy=True)
         drawn_by = draft_sampling_of(sampling, settings.own_draft_sampling(sampling))
-        draft = self._pass_timer(self._models[1])
+        draft = self._pass_timer(model)
         return cache(lambda width: draft.draft(width, drawn_by, rule))
 
     def _plain_steps(self) -> Passes:
         """Return whole steps of plain decoding, which the first count of the curve is timed by."""
         decoder = Decoder(
-            self._models[0],
+            self._target,
             None,
             chain(0),
             sampling=self._condition.sampling,
@@ -173,9 +184,10 @@ class Times:
         plain = step_timer(decoder, self._context, self._condition.batch_size)
         return Passes(lambda _: plain.step, prepare=lambda _: plain.prepare(chain(0)))
 
-    def _steps(self) -> Steps:
+    def _steps(self, draft: LanguageModel) -> Steps:
         return Steps(
-            *self._models,
+            self._target,
+            draft,
             self._context,
             self._condition,
             self._settings,

@@ -26,7 +26,7 @@ class LatencyGrid:
     """The times of a pair under every condition asked for.
 
     Args:
-        target, draft: the pair.
+        target, draft: the models; None for a target alone.
         text: token ids that contexts are made of.
         settings: the conditions, and how much to measure.
         clock: what times the calls.
@@ -37,7 +37,7 @@ class LatencyGrid:
     def __init__(
         self,
         target: LanguageModel,
-        draft: LanguageModel,
+        draft: LanguageModel | None,
         text: Sequence[int],
         settings: Settings,
         *,
@@ -57,7 +57,9 @@ class LatencyGrid:
         settings, conditions = self._settings, self._conditions()
         if settings.time_budget_s is not None:
             return None
-        passes = 2 * min(settings.max_tokens, len(first_points(settings.max_tokens)) + EXTRA_POINTS)
+        passes = (1 if self._draft is None else 2) * min(
+            settings.max_tokens, len(first_points(settings.max_tokens)) + EXTRA_POINTS
+        )
         probes = sum(tree.nodes <= settings.max_tokens for tree in PROBE_TREES)
         rules = sum(1 if each.sampling.greedy else len(settings.rules) for each in conditions)
         return settings.rounds * (len(conditions) * passes + rules * probes)
@@ -104,7 +106,8 @@ class LatencyGrid:
         text: list[int] = np.resize(self._text, condition.context_tokens + ROOM_TOKENS).tolist()
         budget_s = None if settings.time_budget_s is None else settings.time_budget_s / 2 / len(self._conditions())
         return Times(
-            (self._target, self._draft),
+            self._target,
+            self._draft,
             text,
             condition,
             settings,

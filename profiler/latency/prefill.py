@@ -40,16 +40,16 @@ class PrefillTimes:
     """Times how long prompts of several lengths take.
 
     Args:
-        target, draft: the pair.
+        target, draft: the models; None for a target alone.
         text: token ids that prompts are made of.
         longest: tokens of the longest prompt; no more than the models take.
         recorder: what times the calls, and where samples go.
     """
 
     def __init__(
-        self, target: LanguageModel, draft: LanguageModel, text: Sequence[int], longest: int, recorder: Recorder
+        self, target: LanguageModel, draft: LanguageModel | None, text: Sequence[int], longest: int, recorder: Recorder
     ) -> None:
-        self._models = {"target": target, "draft": draft}
+        self._models = {"target": target, **({} if draft is None else {"draft": draft})}
         self._longest = min(longest, trained_tokens(target, draft))
         self._text: list[int] = np.resize(np.asarray(text), self._longest).tolist()
         self._recorder = recorder
@@ -71,7 +71,7 @@ class PrefillTimes:
                 self._time_model(name, number)
             if budget_s is not None and self._spent_s() > BUDGET_SHARE * budget_s:
                 break
-        return PrefillLatency(target=self._table("target"), draft=self._table("draft"))
+        return PrefillLatency(**{name: self._table(name) for name in self._models})
 
     def _time_model(self, name: str, rounds: int) -> None:
         """Time one model's prompts; the target's share the cache of the steps before them."""

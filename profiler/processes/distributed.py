@@ -19,6 +19,7 @@ from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.profiler.clock import Clock, WarmUp, Work
 from treeopt.profiler.processes.exit_reasons import ExitReasons
 from treeopt.profiler.processes.processes import Numbers, OneProcess, Processes
+from treeopt.runtime.models.pair import AUTO
 
 Result = TypeVar("Result")
 
@@ -61,11 +62,13 @@ def local_device(name: str, environ: Mapping[str, str]) -> torch.device:
     """Return the device of this process: among several each takes the GPU of its number on the machine.
 
     Args:
-        name: what the user asks for: cpu, cuda, or with one process cuda:1.
+        name: what the user asks for: auto, cpu, cuda, or with one process cuda:1.
         environ: the environment, in which `torchrun` says which number this process has.
 
     Raises InvalidValueError where several processes are to share one GPU.
     """
+    if name == AUTO:
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:

@@ -14,6 +14,7 @@ from treeopt.cli.options.prompts import PromptOptions
 from treeopt.errors import TreeoptError
 from treeopt.profiler.bench.compare import Decoding
 from treeopt.records.identity import Identity
+from treeopt.records.machine import Pair
 from treeopt.records.sampling import Sampling
 from treeopt.trees import TokenTree
 
@@ -25,6 +26,8 @@ PROMPTS = [[number] for number in range(9)]
 
 class Tokenizer:
     """A letter is a token; a text of its own begins with BEGIN."""
+
+    has_chat_template = False
 
     def encode(self, text: str) -> list[int]:
         return [BEGIN, *self.encode_inner(text)]
@@ -39,8 +42,9 @@ def given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
     profile = invented()
     saved(folder, replace(profile, acceptances=(replace(profile.acceptances[0], **MEASURED),)))
     TokenTree([-1, 0, 0, 1]).save("tree.json")
-    model = SimpleNamespace(name="m", config=SimpleNamespace(max_positions=1000))
-    pair = SimpleNamespace(target=model, draft=model, tokenizer=Tokenizer())
+    model = SimpleNamespace(name="m", device="cpu", config=SimpleNamespace(max_positions=1000))
+    described = Pair(target="m", draft="m", dtype="float32")
+    pair = SimpleNamespace(target=model, draft=model, draft_model=model, tokenizer=Tokenizer(), described=described)
     monkeypatch.setattr(PairOptions, "load", lambda _: pair)
     monkeypatch.setattr(PromptOptions, "load", lambda *_: PROMPTS)
     for module in (bench_pair, run):  # such models are of no folder and no device

@@ -287,7 +287,7 @@ class TestBench:
         ("options", "more", "told"),
         [
             (("--threads", "1"), ("--threads", "2"), "1 thread, not 2 threads"),
-            ((), ("--prompts", "mine.txt"), "prompts bundled, not mine.txt "),
+            ((), ("--prompts", "mine.txt"), "prompts default_prompts.jsonl "),
             (("--prompts", "mine.txt"), (), "prompts mine.txt "),
         ],
     )

@@ -1,12 +1,15 @@
 """`treeopt run --prompts`: a line a prompt, the texts of single runs, what is kept of an interrupted one, refusals."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from tests.cli.invented import call
+from treeopt import bundled
 from treeopt.runtime import Decoder
 from treeopt.trees import TokenTree, chain, level_widths
 from treeopt.trees.tree_schedule import ScheduledTree, TreeSchedule
@@ -117,6 +120,38 @@ def test_an_interrupted_run_keeps_what_has_ended_and_goes_on(files: Path, monkey
     assert asked == [5, 2]
     assert Path("texts.jsonl").read_text() == expected
     assert list(files.glob("*.partial")) == []
+
+
+def test_a_run_is_not_resumed_with_another_dtype_or_other_weights(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("target", "draft"):
+        shutil.copytree(getattr(bundled, name.upper()), files / name)
+    command = ("--prompts", "prompts.jsonl", "--batch-size", 1, "-o", "texts.jsonl", "--temperature", 0)
+    pair = ("--target", "target", "--draft", "draft")
+    assert run(*command, *pair).exit_code == 0
+    expected = Path("texts.jsonl").read_text()
+    Path("texts.jsonl").unlink()
+    original = Decoder.steps_of_all
+
+    def interrupted(self: Decoder, requests: Any, **how: Any) -> Any:
+        for step in original(self, requests, **how):
+            yield step
+            if step.ended:
+                raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Decoder, "steps_of_all", interrupted)
+        assert run(*command, *pair).exit_code == 130
+    weights = files / "target" / "model.safetensors"
+    content = weights.read_bytes()
+    other_dtype = run(*command, *pair, "--resume", "--dtype", "float16")
+    save_file({name: 1.5 * values for name, values in load_file(weights).items()}, weights)
+    other_weights = run(*command, *pair, "--resume")
+    weights.write_bytes(content)
+    for refused in (other_dtype, other_weights):
+        assert (refused.exit_code, "other conditions" in refused.stderr) == (1, True), refused.output
+        assert not Path("texts.jsonl").exists()
+    assert run(*command, *pair, "--resume").exit_code == 0
+    assert Path("texts.jsonl").read_text() == expected
 
 
 @pytest.mark.usefixtures("files")

@@ -1,14 +1,24 @@
 """Prompts of every kind of file and folder, in its order; what is not one is told in one line."""
 
 import json
+import os
 import random
 import sys
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
 
 from treeopt.errors import FormatError, TreeoptError
-from treeopt.texts.prompts import bench_prompts, load_prompts, paragraphs, profile_prompts
+from treeopt.texts.prompts import (
+    DEFAULT_PROMPTS,
+    bench_prompts,
+    load_prompts,
+    paragraphs,
+    profile_prompts,
+    prompts_name,
+    sample_prompts,
+)
 
 TEXTS = ["one", "two\nlines", "three é", "four"]
 
@@ -32,6 +42,111 @@ class TestBundled:
 
     def test_the_fewest_there_may_be_are_enough_for_both(self):
         assert (profile_prompts([1, 2, 3]), bench_prompts([1, 2, 3])) == ([2, 3], [1])
+
+
+def categorised(path, counts, *, interleaved):
+    """Write a file with so many prompts of each category, named by category and number."""
+    rows = [
+        {"category": name, "prompt": f"{name} {number}"} for name, count in counts.items() for number in range(count)
+    ]
+    if interleaved:
+        random.Random(1).shuffle(rows)
+    return write(path, lines(rows))
+
+
+def per_category(texts):
+    return Counter(text.split()[0] for text in texts)
+
+
+class TestDefault:
+    def test_every_category_is_in_both_parts_alike(self):
+        rows = [json.loads(line) for line in DEFAULT_PROMPTS.read_text("utf-8").splitlines()]
+        category_of = {row["prompt"]: row["category"] for row in rows}
+        assert len(category_of) == len(rows) > 100
+        assert len(set(category_of.values())) == 7
+        texts = load_prompts(DEFAULT_PROMPTS)
+        for part, share in ((bench_prompts(texts), 4), (profile_prompts(texts), 12)):
+            assert set(Counter(map(category_of.__getitem__, part)).values()) == {share}
+
+    def test_each_is_short_enough_to_be_used_whole_by_common_tokenizers(self):
+        texts = load_prompts(DEFAULT_PROMPTS)
+        assert max(len(text.encode()) for text in texts) < 512 * 3.5
+        assert min(len(text) for text in texts) > 50
+
+
+class TestCategories:
+    @pytest.mark.parametrize("interleaved", [False, True])
+    @pytest.mark.parametrize("most", [8, 12, 23, 24, 64, 100])
+    def test_prompts_are_even_over_categories_in_both_parts(self, tmp_path, most, interleaved):
+        path = categorised(tmp_path / "a.jsonl", {"a": 400, "b": 100, "c": 50, "d": 31}, interleaved=interleaved)
+        sample = sample_prompts(path, most=most)
+        assert len(set(sample.texts)) == len(sample.texts) == most
+        assert per_category(sample.texts) == sample.categories
+        for part in (sample.texts, bench_prompts(sample.texts), profile_prompts(sample.texts)):
+            taken = per_category(part)
+            assert len(taken) == min(4, len(part))
+            assert max(taken.values()) - min(taken.values()) <= 1
+        assert sample.available == 581
+
+    def test_small_categories_are_taken_whole(self, tmp_path):
+        path = categorised(tmp_path / "a.jsonl", {"a": 400, "b": 5, "c": 2}, interleaved=True)
+        assert sample_prompts(path, most=40).categories == {"a": 33, "b": 5, "c": 2}
+
+    @pytest.mark.parametrize("interleaved", [False, True])
+    def test_no_prompt_of_a_profile_is_held_out_whatever_the_numbers_taken(self, tmp_path, interleaved):
+        counts = {"a": 90, "b": 41, "c": 3, "d": 1, **{f"e{number}": 2 for number in range(30)}}
+        path = categorised(tmp_path / "a.jsonl", counts, interleaved=interleaved)
+        samples = [load_prompts(path, most=most) for most in (3, 4, 17, 24, 64, 150, 4096)]
+        profiled, held_out = (
+            {text for each in samples for text in part(each)} for part in (profile_prompts, bench_prompts)
+        )
+        assert profiled.isdisjoint(held_out)
+        assert profiled | held_out == set(samples[-1])
+
+    def test_prompts_are_spread_over_the_whole_file_and_its_categories(self, tmp_path):
+        path = categorised(tmp_path / "a.jsonl", {"a": 1000, "b": 600}, interleaved=False)
+        numbers = {name: [] for name in "ab"}
+        for text in load_prompts(path, most=80):
+            numbers[text[0]].append(int(text[2:]))
+        for name, rows in (("a", 1000), ("b", 600)):
+            found = sorted(numbers[name])
+            assert len(found) == 40
+            gaps = [after - before for before, after in zip([0, *found], [*found, rows], strict=True)]
+            assert max(gaps) <= 3 * rows / 40
+
+    def test_without_categories_too(self, tmp_path):
+        path = write(tmp_path / "a.jsonl", lines(str(number) for number in range(1000)))
+        found = list(map(int, load_prompts(path, most=100)))
+        assert max(found) > 950
+        assert all(number % 4 == 0 for number in bench_prompts(found))
+
+    def test_categories_alternate(self, tmp_path):
+        path = categorised(tmp_path / "a.jsonl", dict.fromkeys("abcde", 20), interleaved=False)
+        measured = profile_prompts(load_prompts(path))
+        assert all(set(per_category(measured[at : at + 5])) == set("abcde") for at in range(0, 75, 5))
+
+    def test_rows_without_one_are_a_category(self, tmp_path):
+        rows = [{"prompt": "a", "category": None}, {"prompt": "b"}, "c", {"prompt": "d", "category": " x "}]
+        assert sample_prompts(write(tmp_path / "a.jsonl", lines(rows))).categories == {"": 3, "x": 1}
+
+    @pytest.mark.parametrize("category", [5, ["a"], {"a": 1}, True, "x" * 65])
+    def test_a_wrong_one_is_refused_with_its_line(self, tmp_path, category):
+        rows = [{"prompt": "a", "category": "x"}, {"prompt": "b", "category": category}, {"prompt": "c"}]
+        path = write(tmp_path / "a.jsonl", lines(rows))
+        with pytest.raises(FormatError, match=r"line 2\.category: expected a text of at most 64 characters") as caught:
+            load_prompts(path)
+        assert str(caught.value).startswith(f"{path}: ")
+
+    def test_what_a_terminal_would_obey_is_written_out(self, tmp_path):
+        path = write(tmp_path / "a.jsonl", lines([{"prompt": "a", "category": "red \x1b[31m"}, "b", "c"]))
+        assert set(sample_prompts(path).categories) == {r"red \x1b[31m", ""}
+
+    def test_the_name_of_prompts_depends_on_all_of_them_and_not_on_how_many_are_taken(self, tmp_path):
+        path = categorised(tmp_path / "a.jsonl", {"a": 40, "b": 20}, interleaved=True)
+        name = prompts_name(path, sample_prompts(path, most=5))
+        assert name == prompts_name(path, sample_prompts(path, most=60))
+        write(path, path.read_text("utf-8").replace('"b 19"', '"b 20"'))
+        assert name != prompts_name(path, sample_prompts(path, most=5))
 
 
 class TestFiles:
@@ -71,10 +186,17 @@ class TestFiles:
         rows = ["", {"messages": []}, "a", {"conversations": [{"from": "gpt", "value": "x"}]}, " \n", "b", "c"]
         assert load_prompts(write(tmp_path / "a.jsonl", lines(rows))) == ["a", "b", "c"]
 
-    def test_the_first_ones_are_taken_and_no_line_after_them_is_read(self, tmp_path):
+    def test_a_broken_row_is_named_however_few_are_taken(self, tmp_path):
         path = write(tmp_path / "a.jsonl", lines(TEXTS) + "no JSON")
-        assert load_prompts(path, most=3) == TEXTS[:3]
-        with pytest.raises(FormatError, match="line 5: expected JSON"):
+        for most in (3, 64):
+            with pytest.raises(FormatError, match="line 5: expected JSON"):
+                load_prompts(path, most=most)
+
+    def test_a_file_that_changes_while_it_is_read(self, tmp_path, monkeypatch):
+        path = write(tmp_path / "a.jsonl", lines(TEXTS))
+        contents = iter([[(path, "line 1", text) for text in TEXTS], [(path, "line 1", "one")]])
+        monkeypatch.setattr("treeopt.texts.prompts._rows", lambda _: next(contents))
+        with pytest.raises(FormatError, match="changed while it was read"):
             load_prompts(path)
 
     @pytest.mark.parametrize(
@@ -106,6 +228,12 @@ class TestFiles:
 
     def test_nothing_there(self, tmp_path):
         with pytest.raises(TreeoptError, match=r"a.jsonl: no such file or folder"):
+            load_prompts(tmp_path / "a.jsonl")
+
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+    def test_a_pipe(self, tmp_path):
+        os.mkfifo(tmp_path / "a.jsonl")
+        with pytest.raises(TreeoptError, match=r"a.jsonl: expected a file, because prompts are read twice"):
             load_prompts(tmp_path / "a.jsonl")
 
     def test_a_file_that_is_too_large(self, tmp_path, monkeypatch):

@@ -107,6 +107,7 @@ class TestThroughTransformers:
     def test_a_folder_without_tokenizer_json(self, folder):
         pytest.importorskip("transformers", reason="needs the hf extra")
         tokenizer, text = Tokenizer(folder), "def é(x): …"
+        assert not tokenizer.has_chat_template
         ids = tokenizer.vocabulary
         assert all(ids[token] == index for token, index in Tokenizer(bundled.TARGET).vocabulary.items())
         assert tokenizer.encode(text) == tokenizer.encode_inner(text) == list(text.encode())
@@ -135,6 +136,19 @@ class TestChat:
         (save_words(tmp_path) / "chat_template.jinja").write_text(TEMPLATE, "utf-8")
         assert Tokenizer(tmp_path).chat("hello") == [0, 2, 4, 3]
 
+    def test_whether_there_is_a_template(self, tmp_path):
+        folders = [tmp_path / name for name in ("none", "setting", "file", "plain")]
+        for folder in folders:
+            folder.mkdir()
+            save_words(folder)
+        save_words(folders[1], chat_template=TEMPLATE)
+        (folders[2] / "chat_template.jinja").write_text(TEMPLATE, "utf-8")
+        (folders[3] / "tokenizer_config.json").unlink()
+        assert [Tokenizer(folder).has_chat_template for folder in folders] == [False, True, True, False]
+        (folders[1] / "tokenizer_config.json").write_text("{", "utf-8")
+        with pytest.raises(FormatError, match=r"tokenizer_config.json: content: expected JSON"):
+            _ = Tokenizer(folders[1]).has_chat_template
+
     def test_no_template(self, tmp_path):
         pytest.importorskip("transformers", reason="needs the hf extra")
         with pytest.raises(TreeoptError, match=r"no chat template. Is it a base model"):
@@ -143,12 +157,14 @@ class TestChat:
     @pytest.mark.parametrize("template", ["{{ raise_exception('no') }}", "{% if %}", "{{ messages.__class__.mro() }}"])
     def test_a_template_that_refuses(self, tmp_path, template):
         pytest.importorskip("transformers", reason="needs the hf extra")
-        with pytest.raises(FormatError, match="chat_template: cannot be rendered"):
+        with pytest.raises(FormatError, match=r"chat_template: cannot be rendered .*--no-chat"):
             Tokenizer(save_words(tmp_path, chat_template=template)).chat("hello")
 
     @pytest.mark.usefixtures("without_transformers")
     def test_without_transformers(self, tmp_path):
-        with pytest.raises(TreeoptError, match=r"its chat template needs transformers. Install treeopt\[hf\]"):
+        with pytest.raises(
+            TreeoptError, match=r"its chat template needs transformers. Install treeopt\[hf\]. Or use --no-chat"
+        ):
             Tokenizer(save_words(tmp_path, chat_template=TEMPLATE)).chat("hello")
 
     def test_the_bundled_pair_has_none(self, tmp_path):

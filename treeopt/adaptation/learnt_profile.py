@@ -109,7 +109,7 @@ def learnt_latency(before: StepLatency, samples: Mapping[TokenTree, Sequence[Ste
     return replace(
         before,
         verify=_with(before.verify, verify),
-        draft=_with(before.draft, {1: drafts} if drafts else {}),
+        draft=None if before.draft is None else _with(before.draft, {1: drafts} if drafts else {}),
         steps=_with_steps(before, steps, rule),
     )
 

@@ -90,7 +90,8 @@ def planned_decoder(
     """
     setting = planned.drafter
     if setting is None:
-        return decoding.decoder(models.target, models.draft, planned.tree, text_tokens, seed=seed, on_step=on_step)
+        draft = models.draft_model if planned.tree.nodes > 1 else None
+        return decoding.decoder(models.target, draft, planned.tree, text_tokens, seed=seed, on_step=on_step)
     if (
         isinstance(on_step, Steering) and lookup_of(setting) is not None
     ):  # which it begins with, and may leave for trees
@@ -128,7 +129,7 @@ def bench_planned(
     """Decode with a tree file and plainly, in turn; see `bench_trees`, and `planned_decoder` for arguments and errors."""
     if planned.drafter is None:
         (measured,) = bench_trees(
-            models.target, models.draft, [planned.tree], workload, decoding, show_progress=show_progress
+            models.target, models.draft_model, [planned.tree], workload, decoding, show_progress=show_progress
         )
         return measured
     drafting = planned_decoder(models, planned, decoding, loaded=loaded)

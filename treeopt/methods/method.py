@@ -44,8 +44,10 @@ class Inputs:
     def model(self, rule: str | None = None) -> StepModel:
         """Return the step model of a rule, by default of the first measured; at temperature 0 all rules are one.
 
-        Raises InfeasibleError for a rule that was not measured at a temperature above 0.
+        Raises InfeasibleError for a rule without a draft model, and one that was not measured at a temperature above 0.
         """
+        if rule is not None:
+            _ = self.pair.draft_model  # refuse now what no draft model can fill
         temperature = self.sampling.temperature
         known = self.profile.acceptances_of(rule=rule, temperature=temperature)
         return step_model(

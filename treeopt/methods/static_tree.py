@@ -33,10 +33,10 @@ def learning_chain(inputs: Inputs) -> Method:
     model, sampling = inputs.model("sequoia"), inputs.sampling
     tree = _best_chain(model)
     planned = _method("osd", inputs, model, tree)
-    built_in(inputs.pair.draft)  # refused while it is planned, before anything is decoded
+    built_in(inputs.pair.draft_model)  # refused while it is planned, before anything is decoded
 
     def make(seed: int) -> Decoder:
-        draft, learner = learning_copy(inputs.pair.draft)
+        draft, learner = learning_copy(inputs.pair.draft_model)
         target = inputs.pair.target
         return Decoder(target, draft, tree, rule=planned.rule, sampling=sampling, seed=seed, on_step=learner)
 
@@ -95,7 +95,7 @@ def _method(name: str, inputs: Inputs, model: StepModel, tree: TokenTree) -> Met
     def make(seed: int) -> Decoder:
         return Decoder(
             inputs.pair.target,
-            inputs.pair.draft if tree.nodes > 1 else None,
+            inputs.pair.draft_model if tree.nodes > 1 else None,
             tree,
             rule=rule,
             sampling=sampling,

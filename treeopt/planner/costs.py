@@ -173,8 +173,9 @@ def step_costs(
     verify = _curve(condition, [each.verify for _, each in condition.parts], reading, max_nodes)
     if _plain_batches(condition):
         verify = _plain_unpadded(verify)
-    tables = [each.draft for _, each in condition.parts]
-    draft = Curve.free(verify.max_tokens) if _whole(condition) else _curve(condition, tables, reading, max_nodes)
+    tables = [each.draft for _, each in condition.parts if each.draft is not None]
+    timed = bool(tables) and not _whole(condition)
+    draft = _curve(condition, tables, reading, max_nodes) if timed else Curve.free(verify.max_tokens)
     parts = [_overheads(condition, part, rule, reading or _medians, verify, draft) for part in range(len(verify.knots))]
     shares = np.array([share for share, _ in condition.parts])
     rest = Overheads(*(np.tensordot(shares, np.stack(each), axes=1) for each in zip(*parts, strict=True)))
@@ -223,15 +224,18 @@ def _whole(condition: Condition) -> bool:
 
 
 def _overheads(condition: Condition, part: int, rule: str, read: Reading, verify: Curve, draft: Curve) -> Overheads:
-    """Return what a step takes beside its passes, under one part of a condition."""
+    """Return what a step takes beside its passes, under one part of a condition; nothing without a draft model."""
     latency = condition.parts[part][1]
+    overhead = latency.overhead_of(rule)
+    if overhead is None:
+        return constant(np.zeros(verify.knots[part].seconds.shape[:-1]))
     timed = tuple(
         each
         for each in latency.steps_of(rule)
         if each.tree.nodes <= verify.max_tokens and each.tree.draft_widths.max(initial=0) <= draft.max_tokens
     )
     if not timed:
-        return constant(read((latency.overhead_of(rule),))[..., 0])
+        return constant(read((overhead,))[..., 0])
     steps_s = read(tuple(each.steps for each in timed))
     nodes = max(each.tree.nodes for each in timed)
     width = max(int(each.tree.draft_widths.max(initial=1)) for each in timed)

@@ -25,8 +25,9 @@ from treeopt.planner.costs import Reading, StepCosts, step_costs
 from treeopt.planner.curves import Curve, Knots
 from treeopt.planner.overheads import branches
 from treeopt.planner.request import Where
-from treeopt.records.measured_drafter import RULE, DecodedTexts, MeasuredTrees
+from treeopt.records.measured_drafter import DecodedTexts, MeasuredTrees
 from treeopt.records.profile import Profile
+from treeopt.records.rules import GIVEN_TOKENS
 from treeopt.trees import TokenTree
 
 Weights = Callable[[int], Int64]
@@ -83,7 +84,7 @@ class Drafted(ShortRepr):
 
 def pass_costs(where: Condition, reading: Reading | None = None) -> StepCosts:
     """Return the curves of a condition with the target's passes as they are, nothing of a draft model's steps in them."""
-    return step_costs(where.without_steps(), rule=RULE, reading=reading)
+    return step_costs(where.without_steps(), rule=GIVEN_TOKENS, reading=reading)
 
 
 def decoded_at(profile: Profile, temperature: float, context_tokens: int) -> Condition:

@@ -14,9 +14,9 @@ from treeopt.planner.request import OBJECTIVES, PlanRequest
 from treeopt.planner.rule_trees import RuleTrees
 from treeopt.records.identity import Identity
 from treeopt.records.latency import Estimate
-from treeopt.records.measured_drafter import RULE, CountedDecodes, MeasuredDrafter, MeasuredTrees
+from treeopt.records.measured_drafter import CountedDecodes, MeasuredDrafter, MeasuredTrees
 from treeopt.records.profile import Profile
-from treeopt.records.rules import LOSSY_RULES
+from treeopt.records.rules import GIVEN_TOKENS, LOSSY_RULES
 from treeopt.trees import Provenance, TokenTree, TreeFile, chain
 from treeopt.trees.drafter_setting import DrafterSetting
 from treeopt.version import TOOL
@@ -60,7 +60,7 @@ def drafter_choices(profile: Profile, request: PlanRequest, *, plan: Plan | None
     """
     plan = plan or requested_plan(profile, request)
     found = [_of_the_plan(plan)]
-    if plan.model.condition.batch_size == 1 and (request.rule in (None, RULE) or plan.temperature == 0):
+    if plan.model.condition.batch_size == 1 and (request.rule in (None, GIVEN_TOKENS) or plan.temperature == 0):
         for drafter in profile.drafters:
             choice = _choice(drafter, profile, request, plan)
             found += [] if choice is None else [choice]
@@ -149,14 +149,20 @@ def _best_tree(
 ) -> DrafterChoice | None:
     """Return the best tree that drafts at all, None where none fits."""
     model = tree_models(profile, measured, raw=request.raw).at(plan.model.condition)
-    most = min(plan.solution.max_nodes, model.costs.max_nodes)
-    solved = RuleTrees.solve(model.drafts, most, _most_depth(model, request), request.level_widths)
+    solved = RuleTrees.solve(
+        model.drafts, _most_nodes(model.costs.max_nodes, request), _most_depth(model, request), request.level_widths
+    )
     found = rule_plan(solved, model, request.objective)
     drafting = [each for each in (found.chain, found.tree, *found.budgets) if each.tree.nodes > 1]
     if not drafting:
         return None
     best = max(drafting, key=OBJECTIVES[request.objective])
     return _of_a_tree(drafter.setting(), found, best)
+
+
+def _most_nodes(measured: int, request: PlanRequest) -> int:
+    """Return the most nodes: those asked for, no more than were measured."""
+    return measured if request.max_nodes is None else min(request.max_nodes, measured)
 
 
 def _most_depth(model: StepModel, request: PlanRequest) -> int | None:
@@ -170,7 +176,9 @@ def _best_setting(
     drafter: MeasuredDrafter, measured: Sequence[CountedDecodes], profile: Profile, request: PlanRequest, plan: Plan
 ) -> DrafterChoice | None:
     """Return the best of the settings that were decoded with, None where none fits."""
-    found = setting_predictions(profile, measured, plan.model.condition, max_nodes=plan.solution.max_nodes)
+    where = plan.model.condition
+    most = _most_nodes(where.max_nodes, request)
+    found = setting_predictions(profile, measured, where, max_nodes=most)
     if not found:
         return None
     best = max(found, key=OBJECTIVES[request.objective])
@@ -178,7 +186,7 @@ def _best_setting(
     return DrafterChoice(
         setting=setting,
         tree=None,
-        rule=RULE,
+        rule=GIVEN_TOKENS,
         shape=", ".join(f"{each.name} {each.value}" for each in setting.values),
         nodes=best.setting.max_tokens,
         tokens_per_step=best.tokens_per_step,

@@ -87,6 +87,8 @@ def requested_plan(profile: Profile, request: PlanRequest) -> Plan:
         request = replace(request, temperature=profile.acceptance(rule=request.rule).temperature)
     where = _condition(profile, request)
     most = where.max_nodes if request.max_nodes is None else request.max_nodes
+    if not profile.has_draft_model:
+        most = 1  # plain decoding alone: what other drafters fill is planned by `drafter_choices`
     acceptances = planned_acceptances(profile, request)
     beyond = most if request.where.extrapolate else 0
     by_context = [context_models(profile, each, raw=request.raw) for each in acceptances]

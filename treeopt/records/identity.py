@@ -15,10 +15,8 @@ from treeopt.trees.provenance import Provenance
 
 CONDITIONS = ("machine", "device", "dtype", "threads")
 """What times depend on beside the models."""
-DEFAULTS = {"device": "cpu", "dtype": "float32"}
-"""What the options of these names are where they are left out."""
-CHOSEN_FORMATS = ("float32", "bfloat16", "float16")
-"""Number formats that an option asks for; GGUF files have their own."""
+BUNDLED = "bundled "
+"""How the names of the models begin that ship with treeopt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +58,19 @@ class Identity:
         return cls(**{field.name: getattr(known, field.name) for field in fields(cls)})
 
     def same_pair(self, other: "Identity") -> bool:
-        """Return whether both have the same models, as far as both say: by their contents, else by their names."""
-        own = (self.target_digest, self.draft_digest)
-        theirs = (other.target_digest, other.draft_digest)
-        if None not in (*own, *theirs):
-            return own == theirs
+        """Return whether both have the same models, as far as both are known: by their contents, else by their names.
+
+        A draft model that only one of them has is no difference.
+        """
+        if self.target_digest is not None and other.target_digest is not None:
+            drafts = (self.draft_digest, other.draft_digest)
+            return self.target_digest == other.target_digest and (None in drafts or drafts[0] == drafts[1])
         return None in (self.pair, other.pair) or self.pair == other.pair
+
+    @property
+    def bundled(self) -> bool:
+        """Whether its models are those that ship with treeopt."""
+        return self.target is None and self.pair is not None and self.pair.startswith(BUNDLED)
 
     def differences(self, other: "Identity") -> tuple[str, ...]:
         """Return in what another differs beside its models, such as `2 threads, not 1`; what either leaves open does not."""
@@ -78,26 +83,15 @@ class Identity:
 
     @property
     def models(self) -> str:
-        """The options that load this pair, ` --target T --draft D`; empty for the bundled one.
+        """The options that load these models, ` --target T --draft D`; empty where it is not known where they are.
 
         >>> Identity(target="my models/t", draft="org/d").models
         " --target 'my models/t' --draft org/d"
         """
-        if self.target is None or self.draft is None:
+        if self.target is None:
             return ""
-        return f" --target {shlex.quote(self.target)} --draft {shlex.quote(self.draft)}"
-
-    def options(self, *, threads: int | None = None) -> str:
-        """Return the options that bring this pair and its conditions about, but for those that hold without them.
-
-        Args:
-            threads: what holds without an option.
-        """
-        held = {**DEFAULTS, "threads": threads}
-        asked = {name: getattr(self, name) for name in held}
-        asked["dtype"] = self.dtype if self.dtype in CHOSEN_FORMATS else None
-        rest = [f" --{name} {value}" for name, value in asked.items() if value is not None and value != held[name]]
-        return self.models + "".join(rest)
+        draft = "" if self.draft is None else f" --draft {shlex.quote(self.draft)}"
+        return f" --target {shlex.quote(self.target)}{draft}"
 
 
 def _known(text: str) -> str | None:

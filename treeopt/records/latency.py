@@ -207,5 +207,5 @@ class PrefillLatency(ShortRepr):
     """Seconds of prefill against the tokens of the prompt."""
 
     target: LatencyTable
-    draft: LatencyTable
-    """Of the draft model, which reads the prompt too where there is one."""
+    draft: LatencyTable | None = None
+    """Of the draft model; None without one."""

@@ -25,12 +25,12 @@ class Machine(ShortRepr):
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Pair(ShortRepr):
-    """The models that were measured."""
+    """The models that were measured: a target, and a draft model where there is one."""
 
     target: str
     """Name or folder of the target model."""
-    draft: str
-    """Name or folder of the draft model."""
+    draft: str | None = None
+    """Name or folder of the draft model; None for a target alone, with which other drafters work."""
     dtype: str
     """Number format that both ran in, such as `float32`."""
     vocabulary: int | None = None
@@ -47,7 +47,7 @@ class Pair(ShortRepr):
     @property
     def label(self) -> str:
         """Target and draft model in words."""
-        return f"{self.target} + {self.draft}"
+        return self.target if self.draft is None else f"{self.target} + {self.draft}"
 
 
 def processor_name() -> str:

@@ -12,6 +12,7 @@ from treeopt.files.record_form import in_file
 from treeopt.records.acceptance import SUMS_ROUNDING, AcceptanceTable, TextSums
 from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.engine import ChainCounts, check_lengths
+from treeopt.records.rules import GIVEN_TOKENS
 from treeopt.records.sampling import Sampling
 from treeopt.records.step_latency import Imported, check_imported
 from treeopt.tabular import Row, Tabular
@@ -96,3 +97,16 @@ class MeasuredAcceptance(ShortRepr, Tabular):
                 f"Got {p[where]:.6g}.",
                 field="texts",
             )
+
+
+def nothing_drafted(sampling: Sampling) -> MeasuredAcceptance:
+    """Return the acceptance of plain decoding: no child is drafted, so none is accepted."""
+    return MeasuredAcceptance(
+        rule=GIVEN_TOKENS,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        prompts=None,
+        positions=None,
+        table=AcceptanceTable([0.0]),
+    )

@@ -15,13 +15,11 @@ from treeopt.files.record_form import in_file
 from treeopt.records.latency import Timing
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.root_ranks import RootRanks, read_root_ranks, written_root_ranks
+from treeopt.records.rules import GIVEN_TOKENS
 from treeopt.records.sampling import Sampling
 from treeopt.records.step_latency import first_repeated, parents, read_samples, read_tree, samples
 from treeopt.trees.drafter_setting import LAYERS, TREES, DrafterSetting, SettingValue, checked_setting
 from treeopt.trees.token_tree import TokenTree
-
-RULE = "target"
-"""How given tokens are verified: the target samples, and the child that it samples is accepted."""
 
 
 def _values(fields: Fields, name: str) -> tuple[SettingValue, ...]:
@@ -107,8 +105,10 @@ class MeasuredTrees(ShortRepr):
 
     def __post_init__(self) -> None:
         deepest = self.acceptance.table.max_depth
-        if self.acceptance.rule != RULE:
-            raise InvalidValueError(f"expected rule {RULE}. Got {self.acceptance.rule!r:.60}.", field="acceptance")
+        if self.acceptance.rule != GIVEN_TOKENS:
+            raise InvalidValueError(
+                f"expected rule {GIVEN_TOKENS}. Got {self.acceptance.rule!r:.60}.", field="acceptance"
+            )
         if self.acceptance.context_tokens is not None:
             raise InvalidValueError("expected context_tokens beside it, not in it: move it.", field="acceptance")
         if not self.trees or first_repeated(each.tree for each in self.trees) is not None:

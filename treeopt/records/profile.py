@@ -13,8 +13,9 @@ from treeopt.files.whole_files import read_text, write_text
 from treeopt.records.engine import ChainLatency, EngineRun
 from treeopt.records.latency import PrefillLatency
 from treeopt.records.machine import Machine, Pair
-from treeopt.records.measured_acceptance import ACCEPTANCE, MeasuredAcceptance
+from treeopt.records.measured_acceptance import ACCEPTANCE, MeasuredAcceptance, nothing_drafted
 from treeopt.records.measured_drafter import MeasuredDrafter, check_drafters
+from treeopt.records.sampling import GREEDY, Sampling
 from treeopt.records.step_latency import (
     LATENCY_PARTS,
     Imported,
@@ -64,13 +65,20 @@ class Profile(ShortRepr, Tabular):
     """Seconds of an engine's whole steps under each condition."""
     prefill: PrefillLatency | None = None
     """Seconds of reading prompts; None where nobody timed them, and of an engine, whose chains have their own."""
-    acceptances: tuple[MeasuredAcceptance, ...] = field(metadata=in_file("acceptance"))
+    acceptances: tuple[MeasuredAcceptance, ...] = field(default=(), metadata=in_file("acceptance"))
+    """Of the draft model; none without one."""
     drafters: tuple[MeasuredDrafter, ...] = ()
-    """Those that were measured beside the draft model, whose times and acceptance the profile itself has."""
+    """Other drafters than the draft model, whose times and acceptance the profile itself contains."""
 
     def __post_init__(self) -> None:
-        if not self.acceptances or bool(self.latencies) == bool(self.chain_latencies):
-            raise InvalidValueError("profile: expected at least one latency and one acceptance.")
+        if bool(self.latencies) == bool(self.chain_latencies):
+            raise InvalidValueError("profile: expected at least one latency.", field="latency")
+        drafting = [bool(self.acceptances), *(each.draft is not None for each in self.step_latencies)]
+        if any(drafting) != all(drafting):
+            raise InvalidValueError(
+                "expected draft times in every latency, and acceptance, of a draft model; or none of them.",
+                field="acceptance",
+            )
         if (self.engine is None) != (not self.chain_latencies):
             raise InvalidValueError("engine: expected with chain_latency, and only there.", field="engine")
         if self.prefill is not None and self.chain_latencies:
@@ -115,6 +123,20 @@ class Profile(ShortRepr, Tabular):
         return [row for row in self.to_records() if self.chain_latencies or (row["tokens"] or 1).bit_count() == 1]
 
     @property
+    def has_draft_model(self) -> bool:
+        """Whether a draft model was measured; without one, other drafters are planned with, and plain decoding."""
+        return bool(self.acceptances)
+
+    def _of_draft_model(self, temperature: float | None) -> tuple[MeasuredAcceptance, ...]:
+        """Return the acceptances of the draft model; without one, those of plain decoding, as other drafters were sampled."""
+        if self.acceptances:
+            return self.acceptances
+        trees = [item.sampling for each in self.drafters for item in each.trees]
+        decodes = [item.sampling for each in self.drafters for item in each.decodes]
+        samplings = [*trees, *decodes] or [GREEDY if temperature is None else Sampling(temperature)]
+        return tuple(map(nothing_drafted, dict.fromkeys(samplings)))
+
+    @property
     def step_latencies(self) -> tuple[StepLatency, ...]:
         """Seconds of steps under each condition, of an engine as whole steps."""
         return self.latencies or tuple(each.whole_steps for each in self.chain_latencies)
@@ -146,7 +168,7 @@ class Profile(ShortRepr, Tabular):
         """
         if matching := self.acceptances_of(rule=rule, temperature=temperature):
             return matching[0]
-        known = ", ".join(f"{item.rule} at {item.temperature:g}" for item in self.acceptances)
+        known = ", ".join(f"{item.rule} at {item.temperature:g}" for item in self._of_draft_model(temperature))
         asked = [*([] if rule is None else [f"rule {rule}"])]
         asked += [] if temperature is None else [f"temperature {temperature:g}"]
         raise InfeasibleError(f"{' at '.join(asked)} was not measured. Measured: {known}.")
@@ -167,8 +189,17 @@ class Profile(ShortRepr, Tabular):
         """Return all acceptances of a rule and a temperature; None stands for any."""
         return tuple(
             acceptance
-            for acceptance in self.acceptances
+            for acceptance in self._of_draft_model(temperature)
             if rule in (None, acceptance.rule) and temperature in (None, acceptance.temperature)
+        )
+
+
+def check_draft_model(profile: Profile, purpose: str) -> None:
+    """Raise InfeasibleError, naming what needs it, where a profile has no draft model."""
+    if not profile.has_draft_model:
+        raise InfeasibleError(
+            f"{purpose}: expected a profile of a draft model, whose trees are compared. Got one of {profile.pair.target} "
+            "alone: profile with --draft MODEL, or go on with treeopt solve, run and bench of a tree file."
         )
 
 

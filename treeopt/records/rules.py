@@ -7,6 +7,8 @@ RULES = ("sequoia", "specinfer", "target", "traversal", "typical")
 al., 2024); `target`: the likeliest children, kept where the target samples them; `traversal`: children as for
 `sequoia`, tested from the leaves up (Weng et al., 2025); `typical`: the likeliest children, kept where the target finds
 them likely enough (Cai et al., 2024)."""
+GIVEN_TOKENS = "target"
+"""The rule for drafts without probabilities: the target samples, and the child that it samples is accepted."""
 LOSSY_RULES = frozenset({"typical"})
 """Rules under which the text no longer follows the target's distribution."""
 

@@ -135,10 +135,10 @@ class StepLatency(ShortRepr, Tabular):
     batch_size: int
     verify: LatencyTable
     """Target pass against the nodes verified, until the answer is known to the host."""
-    draft: LatencyTable
-    """Drafting one level against the internal nodes fed, their children sampled."""
-    overhead: Timing = field(metadata=in_file(read=_overhead_mapping))
-    """The rest of a whole step: choosing, compacting both caches, bookkeeping."""
+    draft: LatencyTable | None = None
+    """Drafting one level against the internal nodes fed, their children sampled; None without a draft model."""
+    overhead: Timing | None = field(default=None, metadata=in_file(read=_overhead_mapping))
+    """Host overhead of a step that the draft model drafts: choosing, compacting both caches, bookkeeping."""
     rule_overheads: tuple[RuleOverhead, ...] = ()
     """That of single rules, where it was measured rule by rule."""
     sampled: bool | None = field(default=None, metadata=in_file("timed", read=_timed, write=TIMED.__getitem__))
@@ -154,6 +154,10 @@ class StepLatency(ShortRepr, Tabular):
 
     def __post_init__(self) -> None:
         check_imported(self.imported, LATENCY_PARTS)
+        if (self.draft is None) != (self.overhead is None):
+            raise InvalidValueError("overhead: expected with draft, and only there.", field="overhead")
+        if self.draft is None and (self.rule_overheads or self.steps):
+            raise InvalidValueError("rule_overheads, steps: expected with draft, and only there.", field="draft")
         check_limit(self.limit_tokens, self.verify)
         rules = [each.rule for each in self.rule_overheads]
         if twice := [rule for rule in rules if rules.count(rule) > 1]:
@@ -161,7 +165,7 @@ class StepLatency(ShortRepr, Tabular):
                 f"rule_overheads: expected each rule once. Got {twice[0]!r:.60} twice.", field="rule_overheads"
             )
 
-    def overhead_of(self, rule: str) -> Timing:
+    def overhead_of(self, rule: str) -> Timing | None:
         """Return the overhead of steps under a rule: its own where that was measured, or else `overhead`."""
         return next((each.overhead for each in self.rule_overheads if each.rule == rule), self.overhead)
 
@@ -174,13 +178,15 @@ class StepLatency(ShortRepr, Tabular):
         """Return a row for every measured time: of verification and drafting by tokens, and of the overhead of a step."""
         where = {"context_tokens": self.context_tokens, "batch_size": self.batch_size, "sampled": self.sampled}
         overheads: list[tuple[str | None, Timing]] = [(each.rule, each.overhead) for each in self.rule_overheads]
+        if not overheads and self.overhead is not None:
+            overheads = [(None, self.overhead)]
         return [
             *({**where, "part": "verify", "rule": None, **row} for row in self.verify.to_records()),
-            *({**where, "part": "draft", "rule": None, **row} for row in self.draft.to_records()),
             *(
-                {**where, "part": "overhead", "rule": rule, "tokens": None, **each.row}
-                for rule, each in overheads or [(None, self.overhead)]
+                {**where, "part": "draft", "rule": None, **row}
+                for row in (self.draft.to_records() if self.draft else ())
             ),
+            *({**where, "part": "overhead", "rule": rule, "tokens": None, **each.row} for rule, each in overheads),
         ]
 
 

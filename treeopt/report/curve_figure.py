@@ -50,7 +50,8 @@ def _draw(profile: Profile) -> "Figure":
     panels: list[tuple[str, list[LatencyTable]]]
     if profile.engine is None:
         panels = [("Verification", [each.verify for each in latencies])]
-        panels += [("Drafting one level", [each.draft for each in latencies])]
+        if drafts := [each.draft for each in latencies if each.draft is not None]:
+            panels.append(("Drafting one level", drafts))
     else:
         panels = [("Steps of the engine, drafting included", [each.verify for each in latencies])]
     width = _LEFT + len(panels) * _PANEL + (len(panels) - 1) * _GAP + 24

@@ -31,7 +31,8 @@ def curve_text(profile: Profile, width: int) -> str:
         if profile.engine is not None:
             tables = [("a step of the engine, drafting included", latency.verify)]
         else:
-            tables = [("verification", latency.verify), ("drafting one level", latency.draft)]
+            tables = [("verification", latency.verify)]
+            tables += [] if latency.draft is None else [("drafting one level", latency.draft)]
         for name, table in tables:
             blocks.append("\n".join([*_fitted(f"{name}, {condition_name(latency)}", width), *_bars(table, width)]))
     return "\n\n".join(blocks)

@@ -97,8 +97,8 @@ def _passes(plan: Plan, others: tuple[StepLatency, ...]) -> tuple[_Pass, _Pass]:
             colour=CHAIN,
             pass_s=alone.draft_s[:draft_end],
             cost_s=costs.draft_s[:draft_end],
-            measured=tuple(each.draft for each in parts),
-            others=tuple(each.draft for each in others),
+            measured=tuple(each.draft for each in parts if each.draft is not None),
+            others=tuple(each.draft for each in others if each.draft is not None),
         ),
     )
 

@@ -50,10 +50,13 @@ def plan_text(
         drafters: the best of each, where others than the draft model were measured.
         over_contexts: the fastest of them by context length.
     """
-    blocks = [heading(plan, profile, new_tokens), table(plan)]
+    blocks = [heading(plan, profile, new_tokens)]
+    if profile.has_draft_model:
+        blocks.append(table(plan))
     if len(plan.rules) > 1:
         blocks.append(rules_table(plan))
-    blocks.append("\n".join(remarks(plan, level_width)))
+    if profile.has_draft_model:
+        blocks.append("\n".join(remarks(plan, level_width)))
     if drafters:
         blocks.append(drafters_table(drafters, plan.objective))
     if over_contexts:
@@ -126,12 +129,17 @@ def drafters_table(drafters: "Sequence[DrafterChoice]", objective: str) -> str:
 
     best = best_drafter(drafters, objective)
     rows = [
-        (f"{'*' if each is best else ' '} {each.setting.name}", each.shape, *spreads(*_predicted(each)))
+        (f"{'*' if each is best else ' '} {_drafter_name(each)}", each.shape, *spreads(*_predicted(each)))
         for each in drafters
     ]
     columns = (Column(least=9), Column(least=9, gap=3), *PREDICTED_COLUMNS)
     lines = aligned([("  drafter", "setting", *PREDICTED), *rows], columns)
     return "\n".join([*lines, "", _best_of_all(best, objective)] if len(drafters) > 1 else lines)
+
+
+def _drafter_name(choice: "DrafterChoice") -> str:
+    """Return the drafter of a choice; plain decoding has none."""
+    return "plain" if choice.nodes == 1 else choice.setting.name
 
 
 def _predicted(choice: "DrafterChoice") -> "tuple[Estimate, Estimate, Estimate]":
@@ -274,11 +282,12 @@ def _extrapolated(plan: "Plan") -> list[Warning]:
 def _without_errors(plan: "Plan") -> list[Warning]:
     """Return the warning that something imported came without errors, so that nothing is known of its own."""
     acceptance, latencies = plan.model.acceptance, [latency for _, latency in plan.model.condition.parts]
+    tables = {"verify": [each.verify for each in latencies], "draft": [each.draft for each in latencies if each.draft]}
     exact = {
         "acceptance": acceptance.texts is None and acceptance.table.standard_error is None,
         **{
-            part: all(len(timing.samples_s) == 1 for each in latencies for timing in getattr(each, part).timings)
-            for part in ("verify", "draft")
+            part: all(len(timing.samples_s) == 1 for each in found for timing in each.timings)
+            for part, found in tables.items()
         },
     }
     found = _origins(plan)

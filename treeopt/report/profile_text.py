@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from treeopt.records.draft_record import DraftRecord
 from treeopt.records.latency import LatencyTable
+from treeopt.records.machine import Pair
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.measured_drafter import MeasuredDrafter
 from treeopt.records.profile import Profile, origins_text
@@ -23,10 +24,10 @@ def summary(profile: Profile) -> str:
     machine, pair = profile.machine, profile.pair
     threads = "" if machine.threads is None else f", {counted(machine.threads, 'thread')}, torch {machine.torch}"
     lines = [
-        f"{_named(pair.target, pair.target_parameters)} + {_named(pair.draft, pair.draft_parameters)}, {pair.dtype}",
+        f"{_models(pair)}, {pair.dtype}",
         f"{machine.processor}, {machine.device}{threads}",
     ]
-    if imported := origins_text(profile.latencies, profile.acceptances[0]):
+    if imported := origins_text(profile.latencies, profile.acceptance()):
         lines.append(imported)
     several = len(profile.latencies) > 1
     for latency in profile.latencies:
@@ -68,6 +69,8 @@ def _drafter(drafter: MeasuredDrafter) -> list[str]:
 def _times(latency: StepLatency, *, named: bool) -> list[str]:
     """Return the lines of one condition, which is named where there are others."""
     shown = [tokens for tokens in SHOWN_TOKENS if tokens <= latency.verify.max_tokens]
+    draft = latency.draft
+    known = f"verify is known to {_precision(latency.verify)}"
     return [
         "",
         *([condition_name(latency)] if named else []),
@@ -75,13 +78,13 @@ def _times(latency: StepLatency, *, named: bool) -> list[str]:
             [
                 ("tokens in a pass", *map(str, shown)),
                 ("verify, ms", *_row(latency.verify, shown)),
-                ("draft a level, ms", *_row(latency.draft, shown)),
+                *([] if draft is None else [("draft a level, ms", *_row(draft, shown))]),
             ]
         ),
-        f"overhead of a step  {_overheads(latency)}",
+        *_overheads(latency),
         *_limit(latency),
         *_left_out(latency),
-        f"verify is known to {_precision(latency.verify)}, draft to {_precision(latency.draft)}",
+        known if draft is None else f"{known}, draft to {_precision(draft)}",
     ]
 
 
@@ -114,10 +117,11 @@ def _left_out(latency: StepLatency) -> list[str]:
     return [f"{disturbance.calls:.0%} of the calls were disturbed by other programs and are left out"]
 
 
-def _overheads(latency: StepLatency) -> str:
-    if not latency.rule_overheads:
-        return f"{milliseconds(latency.overhead.median_s):>7} ms"
-    return ", ".join(f"{each.rule} {milliseconds(each.overhead.median_s)} ms" for each in latency.rule_overheads)
+def _overheads(latency: StepLatency) -> list[str]:
+    if latency.overhead is None:
+        return []
+    rules = ", ".join(f"{each.rule} {milliseconds(each.overhead.median_s)} ms" for each in latency.rule_overheads)
+    return [f"overhead of a step  {rules or f'{milliseconds(latency.overhead.median_s):>7} ms'}"]
 
 
 def _table(acceptance: MeasuredAcceptance) -> list[str]:
@@ -139,6 +143,11 @@ def _table(acceptance: MeasuredAcceptance) -> list[str]:
             ]
         ),
     ]
+
+
+def _models(pair: Pair) -> str:
+    target = _named(pair.target, pair.target_parameters)
+    return target if pair.draft is None else f"{target} + {_named(pair.draft, pair.draft_parameters)}"
 
 
 def _named(model: str, parameters: int | None) -> str:

@@ -31,7 +31,7 @@ def _warnings(latency: StepLatency) -> list[Warning]:
             "too long."
         )
         return [Warning(found, "Close them, or wait for quiet with --wait 10m, and profile again.")]
-    timings = [*latency.verify.timings, *latency.draft.timings]
+    timings = [*latency.verify.timings, *(latency.draft.timings if latency.draft else ())]
     changed, wide = drift(timings), spread(timings)
     warnings = []
     if abs(changed) > MUCH_DRIFT:

@@ -108,8 +108,9 @@ class StepSeconds:
         if self.profile.engine is not None:
             return self._engine_reading_s(prompt_tokens, draft_tokens)
         if self.profile.prefill is not None:
-            models = (self.profile.prefill.target, self.profile.prefill.draft)
-            return sum(_reading_s(table, prompt_tokens) for table in models[: 1 + (draft_tokens > 0)])
+            draft = self.profile.prefill.draft if draft_tokens > 0 else None
+            models = [self.profile.prefill.target, *([] if draft is None else [draft])]
+            return sum(_reading_s(table, prompt_tokens) for table in models)
         passes, rest = divmod(prompt_tokens, len(self._pass_s) - 1)
         return float(passes * self._pass_s[-1] + self._pass_s[rest])
 

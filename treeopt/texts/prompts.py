@@ -1,9 +1,11 @@
-"""Prompts for profiles and benchmarks: the bundled ones, or those of a text, JSON or JSONL file or a datasets folder."""
+"""Prompts for profiles and benchmarks: the default ones, or those of a text, JSON or JSONL file or a datasets folder."""
 
-import json
+import heapq
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 from zlib import crc32
@@ -14,17 +16,20 @@ from treeopt.files.json_file import parse_json
 from treeopt.files.whole_files import read_bytes
 from treeopt.texts.datasets import arrow_rows, is_saved_dataset, parquet_rows
 
+DEFAULT_PROMPTS = Path(__file__).parent / "default_prompts.jsonl"
+"""Prompts for every pair but the bundled one, which was trained on Python source and has `treeopt.bundled.PROMPTS`."""
 MAX_BYTES = 64_000_000
 """Of a text or JSON file, and of a line of a JSONL file."""
-BUNDLED = "bundled"
-"""Name of the prompts that come with treeopt."""
 MAX_PROMPTS = 4096
 LEAST_PROMPTS = 3
 """Two for a profile and one for a benchmark."""
 BENCH_EVERY = 4
-"""Every so many prompts one is kept for benchmarks, the others are for profiles."""
+"""Every fourth prompt is held out for benchmarks, the others are for profiles."""
 FIELDS = ("text", "prompt", "question", "instruction", "messages", "turns", "conversations", "conversation")
-"""Where an object keeps its prompt, the first one that is there."""
+"""Fields of an object that hold its prompt; the first one that is there counts."""
+CATEGORY = "category"
+"""Field of an object with the category of its prompt."""
+MAX_CATEGORY_CHARACTERS = 64
 USERS = ("user", "human")
 SUFFIXES = (".parquet", ".jsonl", ".json", ".txt")
 """Of a folder the files of the first kind that is there are read."""
@@ -35,23 +40,129 @@ Row = tuple[Path, str, object]
 """A file, the place in it, and what it holds there."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptSample:
+    """Prompts of a file, spread evenly over its rows and categories."""
+
+    texts: tuple[str, ...]
+    """The prompts; `profile_prompts` and `bench_prompts` split them, each part even over the categories."""
+    categories: Mapping[str, int]
+    """How many prompts of each category were taken; `""` is the category of prompts without one."""
+    available: int
+    """Prompts in the file."""
+    checksum: int
+    """CRC-32 of all prompts in the file."""
+
+
 def load_prompts(path: Path | str = bundle.PROMPTS, *, most: int = MAX_PROMPTS) -> list[str]:
-    """Return the first `most` prompts of a file or a datasets folder, in its order; by default the bundled ones.
+    """Return the prompts of a file or a datasets folder, at most `most`; by default those of the bundled pair.
 
-    Files are `.txt` (blank lines between prompts; without blank lines each line is one), `.json` (a list) and `.jsonl`,
-    of texts or objects with one of `FIELDS`; of a conversation the user's first message counts.  Empty prompts are
-    passed over.  Folders are those that datasets' `save_to_disk` writes, or hold files of one of these kinds or
-    `.parquet`.
+    See `sample_prompts`, which also returns their categories, and raises the same errors.
+    """
+    return list(sample_prompts(path, most=most).texts)
 
-    Raises FormatError naming the first row that holds no prompt, or where there are fewer than three; TreeoptError
-    where the path cannot be read, or takes a package that is not installed.
+
+def sample_prompts(path: Path | str, *, most: int = MAX_PROMPTS) -> PromptSample:
+    """Return at most `most` prompts of a file or a datasets folder, evenly over its categories and its rows.
+
+    Files are `.txt` (blank lines between prompts; without blank lines each line is a prompt), `.json` (a list) and
+    `.jsonl`, of texts or objects with one of `FIELDS` and perhaps a `CATEGORY`; of a conversation the user's first
+    message counts.  Empty prompts are skipped.  Folders are those that datasets' `save_to_disk` writes, or hold files
+    of one of these kinds or `.parquet`.
+
+    Whether a row is held out for benchmarks does not depend on `most`: a profile of few prompts and a benchmark of
+    many share none.  Rows without categories stay in the order of the file.  Files are read twice, and only the
+    returned prompts are kept in memory.
+
+    Raises FormatError naming the first row without a prompt, or with a category that is none, and if there are fewer
+    than three prompts; TreeoptError if the path is a pipe, cannot be read, or needs a package that is not installed.
     """
     path = Path(path)
-    texts = (prompt_of(*row) for row in _rows(path))
-    prompts = list(islice((text for text in texts if text.strip()), most))
-    if len(prompts) < LEAST_PROMPTS:
-        raise FormatError(path, "content", f"expected at least {LEAST_PROMPTS} prompts. Got {len(prompts)}.")
-    return prompts
+    if path.is_fifo():
+        raise TreeoptError(
+            f"{path}: expected a file, because prompts are read twice. Got a pipe: save it to a file first."
+        )
+    counts, checksum = Counter[str](), 0
+    for category, text in _categorised(path):
+        counts[category] += 1
+        checksum = crc32(text.encode() + b"\0", checksum)
+    available = counts.total()
+    if available < LEAST_PROMPTS:
+        raise FormatError(path, "content", f"expected at least {LEAST_PROMPTS} prompts. Got {available}.")
+    order = _chosen_rows(counts, min(most, available))
+    places = {row: place for place, row in enumerate(order)}
+    texts, seen = [""] * len(order), Counter[str]()
+    for category, text in _categorised(path):
+        place = places.get((category, seen[category]))
+        seen[category] += 1
+        if place is not None:
+            texts[place] = text
+    if "" in texts:
+        raise FormatError(path, "content", "changed while it was read. Try again.")
+    return PromptSample(
+        texts=tuple(texts), categories=Counter(row[0] for row in order), available=available, checksum=checksum
+    )
+
+
+def _categorised(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield category and text of every prompt that is not blank."""
+    for row in _rows(path):
+        category, text = _category_of(*row), prompt_of(*row)
+        if text.strip():
+            yield category, text
+
+
+def _chosen_rows(counts: Mapping[str, int], wanted: int) -> list[tuple[str, int]]:
+    """Return the rows to take, each as its category and its number within it; every fourth is held out.
+
+    Held out is every fourth row of the file sorted by category, so that the held-out rows are even over categories
+    and the same whatever `wanted` is.
+    """
+    starts = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
+    held_out = {name: _multiples(start + counts[name]) - _multiples(start) for name, start in starts.items()}
+    others = {name: counts[name] - held_out[name] for name in counts}
+    bench_quotas = _quotas(held_out, _multiples(wanted), Counter())
+    profile_quotas = _quotas(others, wanted - _multiples(wanted), bench_quotas)
+    first = {name: -start % BENCH_EVERY for name, start in starts.items()}  # held out of each category
+    bench = ((name, first[name] + BENCH_EVERY * row) for name, row in _spread(held_out, bench_quotas))
+    profile = ((name, _other_row(row, first[name])) for name, row in _spread(others, profile_quotas))
+    return [next(profile if place % BENCH_EVERY else bench) for place in range(wanted)]
+
+
+def _multiples(end: int) -> int:
+    """Return how many multiples of `BENCH_EVERY` are in `range(end)`."""
+    return -(-end // BENCH_EVERY)
+
+
+def _other_row(number: int, first: int) -> int:
+    """Return the row with this number among those that are not held out, where `first` is the first held-out row."""
+    return number if number < first else number + 1 + (number - first) // (BENCH_EVERY - 1)
+
+
+def _quotas(counts: Mapping[str, int], wanted: int, taken: Mapping[str, int]) -> Counter[str]:
+    """Return how many of `wanted` rows each category gives, so that with those already taken all give alike.
+
+    Ties are broken by checksums, so that neither the first nor the last categories of a file are preferred.
+    """
+    quotas = Counter[str]()
+    queue = [(taken[name], crc32(name.encode()), name) for name, count in counts.items() if count]
+    heapq.heapify(queue)
+    for _ in range(wanted):
+        total, tie, name = heapq.heappop(queue)
+        quotas[name] += 1
+        if quotas[name] < counts[name]:
+            heapq.heappush(queue, (total + 1, tie, name))
+    return quotas
+
+
+def _spread(counts: Mapping[str, int], quotas: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    """Yield rows at equal distances within each category, the categories alternating."""
+    rows = [
+        ((row + 0.5) / quotas[name], name, row * counts[name] // quotas[name])
+        for name in counts
+        for row in range(quotas[name])
+    ]
+    return ((name, row) for _, name, row in sorted(rows, key=lambda each: each[0]))
 
 
 class PlacedPrompt(NamedTuple):
@@ -77,16 +188,14 @@ def every_prompt(path: Path | str) -> list[PlacedPrompt]:
     return prompts
 
 
-def prompts_name(path: Path | None, prompts: Sequence[str]) -> str:
-    """Return what prompts are known by: the name of their file or folder and a checksum of the first, however many are taken.
+def prompts_name(path: Path, sample: PromptSample) -> str:
+    """Return the name of prompts in files: that of their file or folder, and a checksum of all prompts in it.
 
-    >>> prompts_name(None, []), prompts_name(Path("mine.txt"), ["a", "b", "c"])
-    ('bundled', 'mine.txt 6a861398')
+    >>> sample = PromptSample(texts=("a", "b", "c"), categories={"": 3}, available=3, checksum=0x6A861398)
+    >>> prompts_name(Path("mine.txt"), sample)
+    'mine.txt 6a861398'
     """
-    if path is None:
-        return BUNDLED
-    checksum = crc32(json.dumps(prompts[:LEAST_PROMPTS]).encode())
-    return printable(f"{path.name} {checksum:08x}")
+    return printable(f"{path.name} {sample.checksum:08x}")
 
 
 def profile_prompts(prompts: Sequence[Prompt]) -> list[Prompt]:
@@ -116,6 +225,18 @@ def prompt_of(path: Path, place: str, row: object) -> str:
     except UnicodeEncodeError:  # half a character, which JSON can write
         raise FormatError(path, field, "expected a text of whole characters.") from None
     return row
+
+
+def _category_of(path: Path, place: str, row: object) -> str:
+    """Return the category of a row, "" where it has none; raises FormatError for anything but a short text."""
+    category = row.get(CATEGORY) if isinstance(row, dict) else None
+    if category is None:
+        return ""
+    if not isinstance(category, str) or len(category) > MAX_CATEGORY_CHARACTERS:
+        got = f"{len(category)} characters" if isinstance(category, str) else f"{category!r:.40}"
+        expected = f"expected a text of at most {MAX_CATEGORY_CHARACTERS} characters"
+        raise FormatError(path, f"{place}.{CATEGORY}", f"{expected}. Got {got}: rename the field, or leave it out.")
+    return printable(category.strip())
 
 
 def _user_text(message: object) -> object:

@@ -8,10 +8,15 @@ from typing import Any, Protocol
 from tokenizers import Tokenizer as FastTokenizer
 
 from treeopt.errors import FormatError, TreeoptError
+from treeopt.files.json_file import read_object
 
 UNFINISHED = "\ufffd"
 """What a decoder writes for a character whose last bytes are still to come."""
 FAST_FILE = "tokenizer.json"
+SETTINGS_FILE = "tokenizer_config.json"
+SETTINGS_MAX_BYTES = 64_000_000
+TEMPLATE_FILE = "chat_template.jinja"
+WITHOUT_CHAT = "Or use --no-chat, which leaves prompts as they are."
 SLOW_FILES = ("tokenizer.model", "vocab.json", "vocab.txt", "tiktoken.model", "qwen.tiktoken", "spiece.model")
 """Vocabularies that only transformers can read."""
 CONTEXT_TOKENS = 8
@@ -42,6 +47,16 @@ class Tokenizer:
         """Return the token ids of a text within another: nothing is put at its start."""
         return self._backend.encode(text, special=False)
 
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the folder has a chat template; raises FormatError if its `tokenizer_config.json` cannot be read."""
+        if isinstance(self._backend, _Slow):
+            return bool(self._backend.tokenizer.chat_template)
+        if (self._folder / TEMPLATE_FILE).is_file():
+            return True
+        settings = self._folder / SETTINGS_FILE
+        return settings.is_file() and bool(read_object(settings, limit_bytes=SETTINGS_MAX_BYTES).get("chat_template"))
+
     def chat(self, text: str) -> list[int]:
         """Return the token ids of a user's message in the folder's chat template, up to where the answer begins.
 
@@ -50,12 +65,12 @@ class Tokenizer:
         """
         renderer = self._renderer
         if not renderer.chat_template:
-            raise TreeoptError(f"{self._folder}: no chat template. Is it a base model? Then leave --chat out.")
+            raise TreeoptError(f"{self._folder}: no chat template. Is it a base model? Then use --no-chat.")
         messages = [{"role": "user", "content": text}]
         try:
             rendered: str = renderer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         except Exception as error:  # noqa: BLE001, jinja's errors, and whatever a template raises
-            raise FormatError(self._folder, "chat_template", f"cannot be rendered ({error}).") from None
+            raise FormatError(self._folder, "chat_template", f"cannot be rendered ({error}). {WITHOUT_CHAT}") from None
         return self.encode_inner(rendered)  # the template writes what belongs at the start
 
     def decode(self, tokens: Iterable[int]) -> str:
@@ -84,7 +99,7 @@ class Tokenizer:
         """The folder's tokenizer as transformers load it, for its chat template."""
         if isinstance(self._backend, _Slow):
             return self._backend.tokenizer
-        return _from_transformers(self._folder, "PreTrainedTokenizerFast", "its chat template")
+        return _from_transformers(self._folder, "PreTrainedTokenizerFast", "its chat template", WITHOUT_CHAT)
 
 
 class _Backend(Protocol):
@@ -144,11 +159,13 @@ def _backend(folder: Path) -> _Backend:
     raise TreeoptError(f"{folder / FAST_FILE}: no such file. Expected the model's tokenizer beside its weights.")
 
 
-def _from_transformers(folder: Path, kind: str, purpose: str) -> Any:
+def _from_transformers(folder: Path, kind: str, purpose: str, otherwise: str = "") -> Any:
     try:
         import transformers
     except ImportError:
-        raise TreeoptError(f"{folder}: {purpose} needs transformers. Install treeopt[hf].") from None
+        raise TreeoptError(
+            f"{folder}: {purpose} needs transformers. Install treeopt[hf]. {otherwise}".rstrip()
+        ) from None
     try:
         return getattr(transformers, kind).from_pretrained(folder, local_files_only=True)
     except Exception as error:  # noqa: BLE001, missing packages, unknown classes, broken files: all kinds

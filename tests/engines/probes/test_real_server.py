@@ -27,9 +27,13 @@ def models(tmp_path_factory):
     return ("--target", str(folder / "target.gguf"), "--draft", str(folder / "draft.gguf"), "--threads", "1")
 
 
+PROMPTS = ("--prompts", str(bundled.PROMPTS))
+"""The default prompts are too long for a model whose tokens are bytes."""
+
+
 def test_a_plan_from_a_probe_is_raced_in_the_server(models, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    quick = ("--max-prompts", "8", "--max-new-tokens", "40")
+    quick = (*PROMPTS, "--max-prompts", "8", "--max-new-tokens", "40")
     probed = call("probe", "llama-server", *models, *quick, "--rounds", "2", "--batch-sizes", "1,2")
     assert probed.exit_code == 0, probed.output
     profile = Profile.load("profile.yaml")
@@ -48,7 +52,9 @@ def test_a_plan_from_a_probe_is_raced_in_the_server(models, tmp_path, monkeypatc
 def test_it_drafts_from_the_text_itself(models, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     method = ("--method", "ngram", "--ngram-tokens", "3", "--lengths", "0,4", "--threads", "1")
-    probed = call("probe", "llama-server", *models[:2], *method, "--max-prompts", "8", "--max-new-tokens", "96")
+    probed = call(
+        "probe", "llama-server", *models[:2], *method, *PROMPTS, "--max-prompts", "8", "--max-new-tokens", "96"
+    )
     assert probed.exit_code == 0, probed.output
     (counts,) = Profile.load("profile.yaml").acceptances[0].chains
     assert 1.02 < counts.tokens_per_step < 5
@@ -67,7 +73,8 @@ def test_another_length_than_asked_for_is_noticed(models, tmp_path, monkeypatch)
             self, launch.__class__(**{**_fields(launch), "draft_tokens": 2 * launch.draft_tokens})
         ),
     )
-    refused = call("probe", "llama-server", *models, "--max-prompts", "4", "--max-new-tokens", "40", "--lengths", "0,3")
+    quick = (*PROMPTS, "--max-prompts", "4", "--max-new-tokens", "40", "--lengths", "0,3")
+    refused = call("probe", "llama-server", *models, *quick)
     assert refused.exit_code == 1
     assert "another length" in refused.stderr
 

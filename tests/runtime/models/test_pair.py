@@ -3,13 +3,15 @@
 import json
 import shutil
 import sys
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import click
 import pytest
 import torch
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from safetensors.torch import load_file, save_file
 
 from tests.support.slow import slow
@@ -21,11 +23,16 @@ from treeopt.cli.options.record import options as options_of
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError
 from treeopt.runtime import Decoder, load_model
 from treeopt.runtime.models.pair import ModelPair, load_pair
-from treeopt.texts.prompts import bench_prompts, load_prompts
+from treeopt.texts.prompts import DEFAULT_PROMPTS, bench_prompts, load_prompts, sample_prompts
 from treeopt.texts.tokenizer import Tokenizer
 from treeopt.trees import chain, level_widths
 
 MOST_BYTES = 16_000_000
+
+
+def tokenized(folder: Path, *, bundled_pair: bool = False) -> ModelPair:
+    """Return what options of prompts need of a pair."""
+    return cast("ModelPair", SimpleNamespace(tokenizer=Tokenizer(folder), bundled=bundled_pair))
 
 
 @pytest.mark.parametrize("folder", [bundled.TARGET, bundled.DRAFT], ids=["target", "draft"])
@@ -413,9 +420,9 @@ class TestCommands:
         assert CliRunner().invoke(command, []).exit_code == 0
         assert CliRunner().invoke(command, ["--prompts", str(tmp_path / "a.txt"), "--max-prompts", "5"]).exit_code == 0
 
-        assert seen[0] == PromptOptions(path=None, chat=False, most=64)
-        assert len(seen[0].load(Tokenizer(bundled.TARGET))) == 32
-        prompts = seen[1].load(Tokenizer(bundled.TARGET))
+        assert seen[0] == PromptOptions(path=None, chat=None, most=64)
+        assert len(seen[0].load(tokenized(bundled.TARGET, bundled_pair=True))) == 32
+        prompts = seen[1].load(tokenized(bundled.TARGET, bundled_pair=True))
         assert [bytes(tokens).decode() for tokens in prompts] == ["one", "two", "three", "é" * 256]
 
     def test_prompts_in_a_chat_template(self, target: Path, tmp_path: Path) -> None:
@@ -423,9 +430,55 @@ class TestCommands:
         (target / "chat_template.jinja").write_text("<{{ messages[0]['content'] }}>", "utf-8")
         (tmp_path / "a.txt").write_text("one\ntwo\n" + "x" * 600, "utf-8")
 
-        prompts = PromptOptions(path=tmp_path / "a.txt", chat=True, most=5).load(Tokenizer(target))
+        prompts = PromptOptions(path=tmp_path / "a.txt", chat=True, most=5).load(tokenized(target))
 
         assert [bytes(tokens).decode() for tokens in prompts] == ["<one>", "<two>", f"<{'x' * 512}>"]
+
+    @pytest.mark.parametrize(
+        ("template", "chat", "expected"),
+        [
+            (True, None, "<one>"),
+            (True, False, "one"),
+            (True, True, "<one>"),
+            (False, None, "one"),
+            (False, False, "one"),
+        ],
+    )
+    def test_a_chat_template_is_used_if_there_is_one(
+        self,
+        target: Path,
+        tmp_path: Path,
+        template: bool,
+        chat: bool | None,
+        expected: str,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        pytest.importorskip("transformers", reason="needs the hf extra")
+        if template:
+            (target / "chat_template.jinja").write_text("<{{ messages[0]['content'] }}>", "utf-8")
+        (tmp_path / "a.txt").write_text("one\ntwo\nthree", "utf-8")
+
+        prompts = PromptOptions(path=tmp_path / "a.txt", chat=chat, most=5).load(tokenized(target))
+
+        assert bytes(prompts[0]).decode() == expected
+        assert ("--no-chat" in capsys.readouterr().err) == (template and chat is None)
+
+    def test_only_the_bundled_pair_has_prompts_of_its_own(
+        self, target: Path, draft: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        options = PromptOptions(path=None, chat=None, most=24)
+        bundled_pair, own_pair = load_pair(), load_pair(target, draft)
+        texts = load_prompts(DEFAULT_PROMPTS, most=24)
+
+        assert options.load(bundled_pair) == [list(text.encode()) for text in load_prompts(most=24)]
+        assert capsys.readouterr().err == ""
+        assert options.load(own_pair) == [
+            list(text.encode()[:512].decode("utf-8", "ignore").encode()) for text in texts
+        ]
+        printed = capsys.readouterr().err
+        assert "24 of 112 prompts taken, at most 24 (--max-prompts): " in printed
+        assert sorted(Counter(sample_prompts(DEFAULT_PROMPTS, most=24).categories).values()) == [3, 3, 3, 3, 4, 4, 4]
+        assert all(f" {name}" in printed for name in ("chat", "code", "maths", "translation"))
 
     def test_an_answer_is_printed_without_the_message(self, target: Path, draft: Path, tmp_path: Path) -> None:
         pytest.importorskip("transformers", reason="needs the hf extra")
@@ -433,11 +486,15 @@ class TestCommands:
         chain(2).save(tmp_path / "tree.json")
         command = ["run", str(tmp_path / "tree.json"), "--target", str(target), "--draft", str(draft)]
 
-        plain = CliRunner().invoke(main, [*command, "--max-new-tokens", "9", "--prompt", "def f("]).stdout
-        chat = CliRunner().invoke(main, [*command, "--max-new-tokens", "9", "--prompt", "f", "--chat"])
+        def run(prompt: str, *more: str) -> Result:
+            return CliRunner().invoke(main, [*command, "--max-new-tokens", "9", "--prompt", prompt, *more])
+
+        plain, chat, default = run("def f(", "--no-chat"), run("f", "--chat"), run("f")
 
         assert chat.exit_code == 0, chat.output
-        assert plain == "def f(" + chat.stdout
+        assert plain.stdout == "def f(" + chat.stdout
+        assert default.stdout == chat.stdout
+        assert ["--no-chat" in each.stderr for each in (plain, chat, default)] == [False, False, True]
 
 
 def test_a_placed_target_says_where_it_lies(tmp_path):

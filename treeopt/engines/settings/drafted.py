@@ -1,11 +1,14 @@
 """A tree file that names a drafter, as an engine's setting: the engine's own drafter of the same kind, where it has one."""
 
+from dataclasses import replace
+
 from treeopt.engines.engine import Engine, SettingRequest
 from treeopt.engines.settings.common import BENCH_FIRST
 from treeopt.engines.settings.made import UNNAMED_DRAFT, Setting, plain_setting
 from treeopt.engines.settings.source import Source
 from treeopt.errors import InfeasibleError, InvalidValueError, Warning
-from treeopt.planner import kind_of
+from treeopt.planner import best_drafter, drafter_choices, kind_of, requested_plan, tree_file
+from treeopt.records.profile import Profile
 from treeopt.trees import Provenance, TokenTree
 from treeopt.trees.drafter_setting import DrafterSetting
 from treeopt.trees.dynamic_tree import DynamicTree
@@ -17,7 +20,7 @@ def drafter_setting(engine: Engine, source: Source, drafter: DrafterSetting) -> 
     Raises InfeasibleError where the engine has no such drafter, or cannot be set to its numbers, InvalidValueError for a
     method that drafts otherwise.
     """
-    kind = "eagle" if drafter.eagle_head else drafter.name
+    kind = _kind(drafter)
     if kind not in engine.methods:
         raise InfeasibleError(
             f"{engine.title}: expected one of its drafters, {_drafters(engine)}. Got {drafter.name}: run it with treeopt "
@@ -44,6 +47,33 @@ def drafter_setting(engine: Engine, source: Source, drafter: DrafterSetting) -> 
         remarks=_promise(promised),
         warnings=warnings,
     )
+
+
+def fastest_drafter_setting(engine: Engine, source: Source, profile: Profile) -> Setting:
+    """Return an engine's setting for the fastest drafter that was measured without a draft model and that it has.
+
+    Speculation is off where plain decoding is the fastest.  Raises InfeasibleError where the engine has none of them.
+    """
+    plan = requested_plan(profile, source.request)
+    plain, *choices = drafter_choices(profile, source.request, plan=plan)
+    possible = [each for each in choices if _kind(each.setting) in engine.methods]
+    if choices and not possible:
+        measured = ", ".join(each.setting.name for each in choices)
+        raise InfeasibleError(
+            f"{engine.title}: expected one of its drafters, {_drafters(engine)}. Measured were {measured}: profile with "
+            "--drafter or --draft, or choose another engine."
+        )
+    best = best_drafter([plain, *possible], source.request.objective)
+    if best is plain:
+        return plain_setting(engine, possible)
+    promised = tree_file(plan, profile, source="profile", choice=best).provenance
+    chosen = replace(source, drafter=best.setting, tree=best.tree, promised=promised)
+    return drafter_setting(engine, chosen, best.setting)
+
+
+def _kind(drafter: DrafterSetting) -> str:
+    """Return what an engine calls a drafter of this kind: EAGLE heads are one, with any trees."""
+    return "eagle" if drafter.eagle_head else drafter.name
 
 
 def _drafters(engine: Engine) -> str:

@@ -1,10 +1,12 @@
 """What an export makes for an engine."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treeopt.engines.engine import Engine, SettingFiles, SettingRequest
 from treeopt.engines.settings.prediction import Predicted
 from treeopt.errors import Warning
+from treeopt.planner import DrafterChoice
 
 UNNAMED_DRAFT = "DRAFT"
 """Stands for the draft model where nobody named one."""
@@ -27,11 +29,18 @@ class Setting:
     warnings: tuple[Warning, ...]
 
 
-def plain_setting(engine: Engine) -> Setting:
-    """Return the setting of an engine that decodes plainly, because nothing is to be drafted."""
-    return Setting(
-        asked=None, emitted=engine.off, predictions=(), remarks=(), warnings=(speculation_off_warning(engine.title),)
-    )
+def plain_setting(engine: Engine, slower: Sequence[DrafterChoice] = ()) -> Setting:
+    """Return the setting of an engine that decodes plainly, because nothing is to be drafted.
+
+    Args:
+        engine: which.
+        slower: drafters that were measured and lose.
+    """
+    best = max(slower, key=lambda each: each.speedup.value, default=None)
+    off = speculation_off_warning(engine.title)
+    if best is not None:
+        off = speculation_off_warning(engine.title, best.setting.words, best.speedup.value)
+    return Setting(asked=None, emitted=engine.off, predictions=(), remarks=(), warnings=(off,))
 
 
 def speculation_off_warning(engine: str, best: str | None = None, speedup: float | None = None) -> Warning:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from treeopt.engines.engine import BatchLength, Engine, SettingRequest
-from treeopt.engines.settings.drafted import drafter_setting
+from treeopt.engines.settings.drafted import drafter_setting, fastest_drafter_setting
 from treeopt.engines.settings.made import UNNAMED_DRAFT, Setting, plain_setting, speculation_off_warning
 from treeopt.engines.settings.prediction import Predicted, predicted, predicted_static, shape
 from treeopt.engines.settings.source import Source, verify_times
@@ -24,7 +24,8 @@ def setting(engine: Engine, source: Source) -> Setting:
     """Return the fastest setting of an engine that the profile allows, or the chain that a tree is.
 
     Dynamic trees are chosen where the engine takes them and a record of the same temperature is there; else chains.
-    Of a tree file that names a drafter, the same drafter of the engine is set.  Where plain decoding is the fastest,
+    Of a tree file that names a drafter, the same drafter of the engine is set; without a draft model, the fastest of
+    the profile's drafters that the engine has.  Where plain decoding is the fastest,
     speculation is off.  Raises InfeasibleError where the engine cannot be set to what was asked for.
     """
     if source.drafter is not None:
@@ -32,6 +33,8 @@ def setting(engine: Engine, source: Source) -> Setting:
     source = source.for_engine(engine)
     if source.profile is None:
         return _without_profile(engine, source)
+    if not source.profile.has_draft_model:
+        return fastest_drafter_setting(engine, source, source.profile)
     model = requested_model(source.profile, source.request)
     return _Chooser(engine, source, source.profile, model).setting()
 
@@ -167,7 +170,10 @@ class _Chooser:
             schedule=schedule,
             survival=tuple(table.reach(chain(tree.depth))[1:].tolist()) if known else (),
             verify_times=verify_times(self._profile),
-            draft_model=self._source.draft_model or self._profile.pair.draft_source or self._profile.pair.draft,
+            draft_model=self._source.draft_model
+            or self._profile.pair.draft_source
+            or self._profile.pair.draft
+            or UNNAMED_DRAFT,
             method=self._source.method,
             engine_version=self._source.engine_version,
         )

@@ -99,13 +99,10 @@ def _planned(planned: Planned) -> list[Section]:
     whole = profile.engine is not None
     best = planned.best
     others = None if best is None or best.setting.name == "model" else best
-    timed = (
-        [passes.verification(planned)]
-        if whole
-        else [passes.verification(planned), passes.drafting(planned), passes.steps(planned)]
-    )
+    timed = [passes.verification(planned)]
     tables = [passes.times(profile.step_latencies, "verify", "verify-times", "Steps" if whole else "Verification")]
-    if not whole:
+    if not whole and profile.has_draft_model:
+        timed += [passes.drafting(planned), passes.steps(planned)]
         tables += [
             passes.times(profile.latencies, "draft", "draft-times", "Drafting one level"),
             passes.overheads(profile),
@@ -114,28 +111,32 @@ def _planned(planned: Planned) -> list[Section]:
         acceptance.heat_map(f"acceptance-{number}", label, measured)
         for number, (label, measured) in enumerate(labelled_acceptances(profile))
     ]
+    speed = Section(
+        name="speed",
+        title="How fast which tree is" if others is None else "How fast which tree of the draft model is",
+        sentences=tuple(remarks(plan, None)),
+        figures=(speedups.budgets_and_depths(plan),),
+        tables=(speedups.candidates(plan),),
+        conditions=said,
+    )
     found = [
-        Section(
-            name="speed",
-            title="How fast which tree is" if others is None else "How fast which tree of the draft model is",
-            sentences=tuple(remarks(plan, None)),
-            figures=(speedups.budgets_and_depths(plan),),
-            tables=(speedups.candidates(plan),),
-            conditions=said,
-        ),
+        *([speed] if profile.has_draft_model else []),
         Section(name="times", title="What passes take", figures=tuple(timed), tables=tuple(tables), conditions=said),
-        Section(
-            name="acceptance",
-            title="What is accepted",
-            figures=tuple(maps),
-            tables=(acceptance.numbers(profile),),
-            conditions=f"{subject(profile)}, {profile.created[:10]}",
-        ),
     ]
+    if maps:
+        found.append(
+            Section(
+                name="acceptance",
+                title="What is accepted",
+                figures=tuple(maps),
+                tables=(acceptance.numbers(profile),),
+                conditions=f"{subject(profile)}, {profile.created[:10]}",
+            )
+        )
     if (compared := speedups.choices(planned)) is not None:
         figure, table = compared
         found.insert(
-            1,
+            int(profile.has_draft_model),
             Section(
                 name="drafters", title="Every drafter and rule", figures=(figure,), tables=(table,), conditions=said
             ),

@@ -88,7 +88,9 @@ def overheads(profile: Profile) -> Table:
     """Return the rest of a step, rule by rule and condition by condition."""
     rows = []
     for latency in profile.latencies:
-        timed = [(each.rule, each.overhead) for each in latency.rule_overheads] or [("every rule", latency.overhead)]
+        timed = [(each.rule, each.overhead) for each in latency.rule_overheads]
+        if not timed and latency.overhead is not None:
+            timed = [("every rule", latency.overhead)]
         for rule, timing in timed:
             low, high = timing.interval_s
             ends = f"{MS * low:.3g} to {MS * high:.3g}"
@@ -101,7 +103,9 @@ def times(latencies: Sequence[StepLatency], part: str, name: str, title: str) ->
     """Return the measured times of one part with their samples."""
     rows = []
     for latency in latencies:
-        table: LatencyTable = getattr(latency, part)
+        table: LatencyTable | None = getattr(latency, part)
+        if table is None:
+            continue
         for tokens, timing in zip(table.tokens.tolist(), table.timings, strict=True):
             low, high = timing.interval_s
             samples = " ".join(milliseconds(each) for each in timing.samples_s)

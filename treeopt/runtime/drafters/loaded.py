@@ -37,7 +37,8 @@ class LoadedDrafter:
     layers: tuple[int, ...] = ()
     """These three as in `DrafterSetting`."""
     target: LanguageModel
-    draft: LanguageModel
+    draft: LanguageModel | None
+    """The draft model, which `eagle2` without a head and `specexec` expand."""
     heads: Any
     """Of the target, of the kind that the name says; None where it has none."""
     capacity: int
@@ -70,6 +71,7 @@ class LoadedDrafter:
         if self.name == "specexec":
             names = ("budget", "branching", "batch", "max_passes")
             limits = SpecExecSetting(**{name: of(name) for name in names})
+            assert self.draft is not None  # loaded with one
             return SpecExecDrafter(self.draft, limits, capacity=self.capacity)
         if self.name == "eagle2":
             tree = DynamicTree(top_k=of("top_k"), depth=of("depth"), nodes=of("nodes"))
@@ -78,6 +80,7 @@ class LoadedDrafter:
 
     def _dynamic(self, tree: DynamicTree) -> Drafter:
         if self.heads is None:
+            assert self.draft is not None  # loaded with one
             return DynamicDrafter(self.draft, tree, capacity=self.capacity)
         from treeopt.runtime.drafters.eagle import EagleDynamicDrafter
 
@@ -89,7 +92,7 @@ def load_drafter(
     name: str,
     source: str | None,
     target: LanguageModel,
-    draft: LanguageModel,
+    draft: LanguageModel | None,
     *,
     layers: tuple[int, ...] = (),
     target_digest: str | None,
@@ -106,10 +109,15 @@ def load_drafter(
         target_digest: what the target is known by: the heads that ship fit the bundled one only.
         capacity: longest text.
 
-    Raises InfeasibleError for heads that ship where the target is another, and for a target without hidden states,
-    TreeoptError where the folder does not hold heads of this target.
+    Raises InfeasibleError for heads that ship where the target is another, for a target without hidden states, and for
+    a drafter that expands a draft model where there is none, TreeoptError where the folder does not hold heads of this target.
     """
     heads, digest = None, None
+    if draft is None and DrafterSetting(name=name, source=source).expands_draft_model:
+        raise InfeasibleError(
+            f"{name}: expected a draft model, which it expands. Got none: add --draft MODEL, or choose a drafter that "
+            "needs none, such as prompt-lookup."
+        )
     if source is not None or name in BUNDLED:
         folder = bundled_heads(name, target, target_digest) if source is None else Path(source)
         heads, digest = _load(name, folder, target, layers), heads_digest(folder)

@@ -75,6 +75,14 @@ def logit_columns(folder: Source) -> int | None:
     return found if type(found) is int else None
 
 
+def checkpoint_dtype(folder: ModelFolder) -> str | None:
+    """Return the dtype that a folder's configuration names, such as `bfloat16`; None where it does not say."""
+    inner = folder.content.get("text_config")
+    places = [folder.content, *([inner] if isinstance(inner, dict) else [])]
+    found = [place[key] for place in places for key in ("dtype", "torch_dtype") if isinstance(place.get(key), str)]
+    return found[0].removeprefix("torch.") if found else None
+
+
 def longest_text(folder: Source) -> int | None:
     """Return the longest text of a model, None where it tells once it is loaded."""
     if isinstance(folder, GGUFFile):

@@ -1,4 +1,4 @@
-"""A target and a draft model that can work together, from folders, from the hub, or from the bundle."""
+"""A target, and a draft model where one is given, from folders, from the hub, or from the bundle."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from treeopt import bundled as bundle
-from treeopt.errors import InvalidValueError
+from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.records.machine import Pair
 from treeopt.runtime.models.gguf.file import GGUFFile, is_gguf
 from treeopt.runtime.models.hub import SETTINGS, is_hub_name, model_folder
 from treeopt.runtime.models.load import (
     Source,
     adapter_reason,
+    checkpoint_dtype,
     load_language_model,
     logit_columns,
     longest_text,
@@ -29,70 +30,91 @@ from treeopt.texts.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from treeopt.runtime.models.hf.loading import Placement
 
+AUTO = "auto"
+"""The device or dtype that suits the machine."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPair:
-    """Two models and the tokenizer they share."""
+    """A target, a draft model where there is one, and their tokenizer."""
 
     target: LanguageModel
-    draft: LanguageModel
+    draft: LanguageModel | None
     tokenizer: Tokenizer
     notes: tuple[str, ...] = ()
     """What a user should know of how they run, a sentence each."""
     described: Pair
     """What they are and were loaded from, as profiles keep it."""
 
+    @property
+    def bundled(self) -> bool:
+        """Whether the target is the bundled one."""
+        return self.described.target_source is None
+
+    @property
+    def draft_model(self) -> LanguageModel:
+        """The draft model; InfeasibleError where there is none."""
+        if self.draft is None:
+            raise InfeasibleError(
+                f"draft: expected a draft model beside {self.target.name}. Got none: add --draft MODEL, or use a drafter "
+                "that needs none, such as prompt-lookup."
+            )
+        return self.draft
+
 
 def load_pair(
     target: Path | str | None = None,
     draft: Path | str | None = None,
     *,
-    device: str = "cpu",
-    dtype: str = "float32",
+    device: str = AUTO,
+    dtype: str = AUTO,
     threads: int | None = None,
     placement: "Placement | None" = None,
     tensor_parallel: bool = False,
     text_tokens: int = 0,
 ) -> ModelPair:
-    """Load a target and a draft model; without names, the bundled pair.
+    """Load a target, and a draft model where one is named; without names, the bundled pair.
 
     Configurations, tokenizers and vocabularies are compared before any weight is loaded.
 
     Args:
         target: model folder in Hugging Face layout, a GGUF file, or a name `org/name` of the Hugging Face hub.
-        draft: the same of the draft model.
-        device: where both run.
-        dtype: number format of both; a GGUF file keeps its own.
+        draft: the same of the draft model; None with a target is the target alone.
+        device: where both run; `auto` is CUDA where torch finds it, else the CPU.
+        dtype: dtype of both; `auto` is the target checkpoint's own on CUDA, float32 on the CPU.  A GGUF file keeps its own.
         threads: CPU threads that torch and llama.cpp use from now on; by default torch's choice.
         placement: over which devices the target's weights are laid.
         tensor_parallel: split each of the target's layers over all devices.
         text_tokens: the longest text that is planned for.
 
-    Raises InvalidValueError when only one model is given, when device or dtype are not there, when the vocabularies
+    Raises InvalidValueError when only a draft model is given, when device or dtype are not there, when the vocabularies
     differ, or when a text is too long for a model; TreeoptError when a folder does not hold a model or a name cannot be resolved.
     """
-    if (target is None) != (draft is None):
-        raise InvalidValueError("target, draft: expected both models, or neither for the bundled pair. Got one.")
-    if dtype not in DTYPES:
-        raise InvalidValueError(f"dtype: expected one of {', '.join(DTYPES)}. Got {dtype!r}.")
-    names = (target or bundle.TARGET, draft or bundle.DRAFT)
+    if target is None and draft is not None:
+        raise InvalidValueError(
+            "target: expected a model with the draft model, or neither for the bundled pair. Got none."
+        )
+    if dtype not in (AUTO, *DTYPES):
+        raise InvalidValueError(f"dtype: expected {AUTO}, {', '.join(DTYPES)}. Got {dtype!r}.")
+    names: list[Path | str] = [bundle.TARGET, bundle.DRAFT] if target is None else [target]
+    names += [] if draft is None else [draft]
     _check_files(names, device, dtype, spread=placement is not None or tensor_parallel)
-    place = _device(device)
+    place = torch.device("cpu") if device == AUTO and any(map(is_gguf, names)) else chosen_device(device)
     if threads is not None:
         torch.set_num_threads(threads)
     folders = [model_folder(name, _with_settings, SETTINGS) for name in names]
-    tokenizer, notes = _check_settings(*folders)
+    tokenizer, notes = _check_settings(folders)
     _check_length(text_tokens, folders)
+    chosen_dtype = _chosen_dtype(folders[0], dtype, place)
     folders = [
         model_folder(name, partial(_with_weights, known=folder)) for name, folder in zip(names, folders, strict=True)
     ]
     models = [
         load_language_model(
-            folders[0], dtype=DTYPES[dtype], device=place, placement=placement, tensor_parallel=tensor_parallel
+            folders[0], dtype=chosen_dtype, device=place, placement=placement, tensor_parallel=tensor_parallel
         ),
-        load_language_model(folders[1], dtype=DTYPES[dtype], device=place),
+        *(load_language_model(folder, dtype=chosen_dtype, device=place) for folder in folders[1:]),
     ]
     for model, name in zip(models, names, strict=True):
         if target is None:
@@ -101,27 +123,28 @@ def load_pair(
             model.name = str(name)
     models[0].name += _spread(models[0], placed=placement is not None, split=tensor_parallel)
     sizes = [model.config.vocabulary for model in models]
-    shared = shared_columns(tokenizer.vocabulary, target=sizes[0], draft=sizes[1])
-    if sizes[0] != sizes[1]:
+    shared = shared_columns(tokenizer.vocabulary, target=sizes[0], draft=sizes[-1])
+    if sizes[0] != sizes[-1]:
         notes.append(
-            f"The target has {sizes[0]} logits and the draft {sizes[1]}: the first {shared} are used, which are those "
+            f"The target has {sizes[0]} logits and the draft {sizes[-1]}: the first {shared} are used, which are those "
             "of all tokens."
         )
+    drafts = models[1:]
     described = Pair(
         target=models[0].name,
-        draft=models[1].name,
+        draft=drafts[0].name if drafts else None,
         dtype=number_format(folders[0], models[0]),
         vocabulary=shared,
         target_parameters=models[0].parameters,
-        draft_parameters=models[1].parameters,
+        draft_parameters=drafts[0].parameters if drafts else None,
         target_source=None if target is None else str(target),
         draft_source=None if draft is None else str(draft),
         target_digest=folders[0].digest,
-        draft_digest=folders[1].digest,
+        draft_digest=folders[1].digest if drafts else None,
     )
     return ModelPair(
         target=trimmed(models[0], shared),
-        draft=trimmed(models[1], shared),
+        draft=trimmed(drafts[0], shared) if drafts else None,
         tokenizer=tokenizer,
         notes=tuple(notes),
         described=described,
@@ -129,16 +152,16 @@ def load_pair(
 
 
 def draft_folder(pair: ModelPair) -> Path:
-    """Return the folder that a pair's draft model was loaded from, of a model of the hub its copy in the local cache."""
+    """Return the folder that a pair's draft model was loaded from; of a hub model, its copy in the local cache."""
     return Path(model_folder(pair.described.draft_source or bundle.DRAFT, _with_settings, SETTINGS).path)
 
 
 def _check_files(names: Sequence[Path | str], device: str, dtype: str, *, spread: bool) -> None:
     """Refuse what is asked of GGUF files and cannot be."""
     files = [name for name in names if is_gguf(name)]
-    if files and (device != "cpu" or spread):
+    if files and (device not in (AUTO, "cpu") or spread):
         raise InvalidValueError(f"{files[0]}: expected to run on cpu, as GGUF models do. Got more: leave it out.")
-    if len(files) == len(names) and dtype != "float32":
+    if len(files) == len(names) and dtype not in (AUTO, "float32"):
         raise InvalidValueError(f"dtype: expected none, because GGUF files keep theirs. Got {dtype}: leave it out.")
 
 
@@ -158,10 +181,11 @@ def _with_weights(path: Path, known: Source) -> Source:
     return source
 
 
-def _check_settings(target: Source, draft: Source) -> tuple[Tokenizer, list[str]]:
+def _check_settings(folders: Sequence[Source]) -> tuple[Tokenizer, list[str]]:
     """Return the shared tokenizer, and a note on each model that transformers run; refuse pairs that cannot work."""
-    reasons = {"target": adapter_reason(target), "draft": adapter_reason(draft)}
+    reasons = {name: adapter_reason(folder) for name, folder in zip(("target", "draft"), folders, strict=False)}
     notes = [f"The {name} runs through transformers: {why}" for name, why in reasons.items() if why is not None]
+    target, draft = folders[0], folders[-1]
     tokenizer, columns = target.tokenizer, (logit_columns(target), logit_columns(draft))
     check_same_tokens(tokenizer.vocabulary, draft.tokenizer.vocabulary)
     if columns[0] is not None and columns[1] is not None:
@@ -187,11 +211,27 @@ def _spread(model: LanguageModel, *, placed: bool, split: bool) -> str:
     return f" over {places}" if places else ""
 
 
-def _device(name: str) -> torch.device:
+def chosen_device(name: str) -> torch.device:
+    """Return the device of a name; raises InvalidValueError where it is not there.
+
+    `auto` is CUDA where torch finds it, else the CPU.
+    """
+    if name == AUTO:
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).split("\n")[0]
-        raise InvalidValueError(f"device: expected one that is there, such as cpu. Got {name!r} ({reason}).") from None
+        raise InvalidValueError(
+            f"device: expected one that is there, such as cpu, or {AUTO}. Got {name!r} ({reason})."
+        ) from None
     return device
+
+
+def _chosen_dtype(target: Source, name: str, device: torch.device) -> torch.dtype:
+    """Return the dtype of a name; for `auto` that of the target's checkpoint on a GPU, float32 on the CPU."""
+    if name != AUTO:
+        return DTYPES[name]
+    own = None if device.type == "cpu" or isinstance(target, GGUFFile) else checkpoint_dtype(target)
+    return DTYPES.get(own or "float32", torch.float32)

@@ -46,6 +46,7 @@ class TestTokens:
 
     def test_a_file_without_a_chat_template(self, gguf_files):
         tokenizer = GGUFFile(gguf_files()[0]).tokenizer
+        assert not tokenizer.has_chat_template
         assert "no chat template. Is it a base model?" in refusal(lambda: tokenizer.chat("hello"))
 
 

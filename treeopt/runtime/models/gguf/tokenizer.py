@@ -20,6 +20,11 @@ class GGUFTokenizer(Tokenizer):
         self._folder = handle.path
         self._backend = _Functions(handle)
 
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the file has a chat template."""
+        return library().llama_model_chat_template(self._handle.pointer, None) is not None
+
     def chat(self, text: str) -> list[int]:
         """Return the token ids of a user's message in the file's chat template, up to where the answer begins.
 
@@ -28,7 +33,7 @@ class GGUFTokenizer(Tokenizer):
         own = library()
         template = own.llama_model_chat_template(self._handle.pointer, None)
         if template is None:
-            raise TreeoptError(f"{self._folder}: no chat template. Is it a base model? Then leave --chat out.")
+            raise TreeoptError(f"{self._folder}: no chat template. Is it a base model? Then use --no-chat.")
         message = own.llama_chat_message(role=b"user", content=text.encode())
         size = 2 * len(text.encode()) + len(template)
         for _ in range(2):
@@ -38,7 +43,7 @@ class GGUFTokenizer(Tokenizer):
                 raise FormatError(
                     self._folder,
                     "chat_template",
-                    "llama.cpp does not know it. Leave --chat out, and write it yourself.",
+                    "llama.cpp does not know it. Use --no-chat, and write it into the prompts.",
                 )
             if size <= len(buffer):
                 break
