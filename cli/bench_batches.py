@@ -1,17 +1,22 @@
-"""`treeopt bench --batch-size`: several texts at a time, predicted and decoded for real, as a table, a picture and JSON."""
+"""`treeopt bench batches`: several sequences decoded together, predicted and measured, as a table, a figure and JSON."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from treeopt.cli.bench_pair import heading_here, load_fitting, profile_of_texts
 from treeopt.cli.bench_tree import promised_model
-from treeopt.cli.options.bench import REPEATS, BenchOptions
+from treeopt.cli.command import Command
+from treeopt.cli.options.bench import BenchBatchesOptions
 from treeopt.cli.options.inputs import read_any_tree
+from treeopt.cli.options.record import options
 from treeopt.cli.options.rule import checked_rule
 from treeopt.cli.terminal import warn
-from treeopt.errors import InfeasibleError, InterruptionError, TreeoptError, Warning
+from treeopt.errors import InfeasibleError, InterruptionError, Warning
 from treeopt.report.batch_bench import without_times_warning
 from treeopt.report.plan_text import subject
+from treeopt.report.text import quoted
 from treeopt.trees.tree_schedule import is_schedule, load_schedule
 
 if TYPE_CHECKING:
@@ -25,8 +30,13 @@ if TYPE_CHECKING:
     from treeopt.trees import TreeFile
 
 
-def bench_batches(asked: BenchOptions) -> None:
-    """Decode with every tree and plainly in turn at every batch size, and put the results beside the predictions."""
+@click.command("batches", cls=Command)
+@options(BenchBatchesOptions)
+def bench_batches(asked: BenchBatchesOptions) -> None:
+    """Decode several sequences together, next to the predictions.
+
+    TREE or SCHEDULE decodes at every batch size; without either, the plan of each size does.
+    """
     from treeopt.records.profile import check_draft_model
 
     profile = profile_of_texts(asked)
@@ -42,11 +52,11 @@ def bench_batches(asked: BenchOptions) -> None:
     race = _race(models, drafts, rivals, asked)
     found = batch_bench(race, rivals)
     heading = heading_here(models)
-    asked.publish(headed_table(heading, batch_bench_table(found)), batch_bench_json(heading, found))
-    if asked.plot is not None:
+    asked.results.publish(headed_table(heading, batch_bench_table(found)), batch_bench_json(heading, found))
+    if asked.results.plot is not None:
         from treeopt.report.batch_figure import save_batch_figure
 
-        save_batch_figure(found, asked.plot, title=subject(profile))
+        save_batch_figure(found, asked.results.plot, title=subject(profile))
     if found.rounds < race.workload.repeats:
         raise InterruptionError(
             f"interrupted after {found.rounds} of {race.workload.repeats} rounds; the numbers are from those. Run it again "
@@ -55,7 +65,7 @@ def bench_batches(asked: BenchOptions) -> None:
 
 
 def _race(
-    models: "ModelPair", drafts: "TokenModel", rivals: "Mapping[int, BatchRivals]", asked: BenchOptions
+    models: "ModelPair", drafts: "TokenModel", rivals: "Mapping[int, BatchRivals]", asked: BenchBatchesOptions
 ) -> "BatchRace":
     """Return what is decoded."""
     from treeopt.profiler.bench.batches import BatchRace
@@ -71,9 +81,7 @@ def _race(
         target=models.target,
         draft=models.draft_model,
         ways={size: each.trees for size, each in rivals.items()},
-        workload=workload_as_measured(
-            held_out, acceptance, max_new_tokens=asked.max_new_tokens, repeats=asked.repeats or REPEATS
-        ),
+        workload=workload_as_measured(held_out, acceptance, max_new_tokens=asked.max_new_tokens, repeats=asked.repeats),
         decoding=Decoding(
             rule=acceptance.rule,
             sampling=acceptance.sampling,
@@ -86,7 +94,7 @@ def _race(
 def _tree_file(path: Path) -> "TreeFile":
     """Return the tree of a file, of a schedule the one for a single text.
 
-    Raises TreeoptError for a tree that another drafter than the draft model fills.
+    Raises click.UsageError for a tree that another drafter than the draft model fills.
     """
     from treeopt.trees import TreeFile
 
@@ -95,15 +103,15 @@ def _tree_file(path: Path) -> "TreeFile":
         return TreeFile(tree=schedule.tree(1), provenance=schedule.provenance)
     planned = read_any_tree(path)
     if planned.drafter is not None:
-        raise TreeoptError(
+        raise click.UsageError(
             f"{path}: expected a tree that the draft model fills. Got one for {planned.drafter.name}, whose batches are not "
-            f"predicted: decode with it by treeopt run {path} --prompts FILE --batch-size N."
+            f"predicted: decode with it by treeopt run {quoted(path)} --prompts FILE --batch-size N."
         )
     return planned
 
 
 def _rivals(
-    profile: "Profile", planned: "TreeFile | None", asked: BenchOptions
+    profile: "Profile", planned: "TreeFile | None", asked: BenchBatchesOptions
 ) -> "tuple[TokenModel, Mapping[int, BatchRivals]]":
     """Return the acceptance that is predicted by, and what is raced at each batch size."""
     from treeopt.planner.batch_rivals import rivals_of
@@ -120,7 +128,7 @@ def _rivals(
 
 
 def _planned(
-    profile: "Profile", sizes: list[int], asked: BenchOptions
+    profile: "Profile", sizes: list[int], asked: BenchBatchesOptions
 ) -> "tuple[TokenModel, Mapping[int, BatchRivals]]":
     """Return the same of the plans for each size, all by the rule that is best for the fewest texts."""
     from treeopt.planner import PlanRequest
@@ -138,7 +146,7 @@ def _planned(
     return first.model.drafts, planned_rivals(plans)
 
 
-def _warn_of_times(profile: "Profile", drafts: "TokenModel", asked: BenchOptions) -> None:
+def _warn_of_times(profile: "Profile", drafts: "TokenModel", asked: BenchBatchesOptions) -> None:
     """Warn of batch sizes that nothing is predicted for, and of times without the overhead of batches."""
     latencies = profile.latencies_at(drafts.acceptance.temperature)
     measured = [each.batch_size for each in latencies]

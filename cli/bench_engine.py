@@ -1,13 +1,17 @@
-"""`treeopt bench --engine`: whether a plan comes true in the engine that serves."""
+"""`treeopt bench engine`: whether a plan comes true in the engine that serves."""
 
 from typing import TYPE_CHECKING
 
-from treeopt.cli.options.bench import BenchOptions
+import click
+
+from treeopt.cli.command import Command
+from treeopt.cli.options.bench import BenchEngineOptions
 from treeopt.cli.options.inputs import load_profile
 from treeopt.cli.options.probe import EngineOptions
 from treeopt.cli.options.prompts import taken_prompts
+from treeopt.cli.options.record import options
 from treeopt.cli.terminal import warn
-from treeopt.errors import TreeoptError, Warning
+from treeopt.errors import Warning
 from treeopt.report.plan_text import models_and_machine
 
 if TYPE_CHECKING:
@@ -15,7 +19,6 @@ if TYPE_CHECKING:
     from treeopt.profiler.engine import ProbeSettings
     from treeopt.records.profile import Profile
 
-ROUNDS = 5
 DEFAULTS = {
     "llama-server": "llama-cpp",
     "transformers": "hf",
@@ -26,12 +29,19 @@ DEFAULTS = {
 """Engines as they are probed: as their settings are exported."""
 
 
-def bench_engine(name: str, asked: BenchOptions) -> None:
-    """Race plain decoding, the engine's default, the plan's length and those of the profile, and print the result."""
+@click.command("engine", cls=Command)
+@options(BenchEngineOptions)
+def bench_engine(asked: BenchEngineOptions) -> None:
+    """Run ENGINE with several draft lengths, next to the predictions.
+
+    ENGINE was measured by treeopt probe. It decodes plainly, with the plan's draft length, with its default length and with
+    those of the profile, in interleaved runs.
+    """
+    name = asked.engine
     profile = load_profile(asked.profile_path)
     if profile.engine is None or profile.engine.name != name:
         known = "treeopt's own decoder" if profile.engine is None else profile.engine.name
-        raise TreeoptError(
+        raise click.UsageError(
             f"{asked.profile_path}: expected a profile of {name}. Got one of {known}: write it with treeopt probe {name}."
         )
     engine = _engine(asked, profile)
@@ -39,25 +49,19 @@ def bench_engine(name: str, asked: BenchOptions) -> None:
     _publish(asked, profile, engine.client(name), engine.launch())
 
 
-def _engine(asked: BenchOptions, profile: "Profile") -> EngineOptions:
+def _engine(asked: BenchEngineOptions, profile: "Profile") -> EngineOptions:
     """Return the engine with the models that were probed, or those that the user names."""
     from treeopt.profiler.engine_profile import METHOD, NGRAM_TOKENS
 
-    target, draft = (
-        str(given) if given is not None else None if asked.url else known
-        for given, known in (
-            (asked.pair.target, profile.pair.target_source),
-            (asked.pair.draft, profile.pair.draft_source),
-        )
-    )
+    probed = profile.pair
     return EngineOptions(
-        target=target,
-        draft=draft,
+        target=asked.target or (None if asked.url else probed.target_source),
+        draft=asked.draft or (None if asked.url else probed.draft_source),
         url=asked.url,
         program=asked.program,
         method=_setting(profile, METHOD),
         ngram_tokens=None if (ngram := _setting(profile, NGRAM_TOKENS)) is None else int(ngram),
-        threads=asked.pair.threads or profile.machine.threads,
+        threads=asked.threads or profile.machine.threads,
         timeout_s=asked.timeout_s,
     )
 
@@ -98,7 +102,7 @@ def _warn_of_differences(
         warn(other_conditions_warning(said, differences, "times and acceptance may differ"))
 
 
-def _publish(asked: BenchOptions, profile: "Profile", client: "EngineClient", launch: "Launch") -> None:
+def _publish(asked: BenchEngineOptions, profile: "Profile", client: "EngineClient", launch: "Launch") -> None:
     from tqdm import tqdm
 
     from treeopt.planner import step_model
@@ -115,15 +119,15 @@ def _publish(asked: BenchOptions, profile: "Profile", client: "EngineClient", la
     with tqdm(total=settings.waves, desc="race      ", unit="text", disable=None) as bar:
         found = race(client, launch, settings, model, chosen, bar.update)
     heading = heading_of(client, launch)
-    asked.publish(headed_table(heading, engine_bench_table(found, default)), engine_bench_json(heading, found))
-    if asked.plot is not None:
+    asked.results.publish(headed_table(heading, engine_bench_table(found, default)), engine_bench_json(heading, found))
+    if asked.results.plot is not None:
         from treeopt.report.engine_figure import save_engine_figure
         from treeopt.report.profile_words import raced_today
 
         acceptance = model.acceptance
         save_engine_figure(
             [found],
-            asked.plot,
+            asked.results.plot,
             title=models_and_machine(profile.pair, profile.machine),
             subtitle=f"{acceptance.rule} at temperature {acceptance.temperature:g}, {raced_today()}",
         )
@@ -137,12 +141,11 @@ def _publish(asked: BenchOptions, profile: "Profile", client: "EngineClient", la
         )
 
 
-def _settings(asked: BenchOptions, profile: "Profile", chosen: int, default: int | None) -> "ProbeSettings":
+def _settings(asked: BenchEngineOptions, profile: "Profile", chosen: int, default: int | None) -> "ProbeSettings":
     from treeopt.profiler.engine import ProbeSettings
     from treeopt.texts.prompts import DEFAULT_PROMPTS, bench_prompts, prompts_name
 
-    path = asked.prompts.path
-    sample = taken_prompts(path, asked.prompts.most)
+    sample = taken_prompts(asked.prompts, asked.most_prompts)
     lengths = {
         0,
         chosen,
@@ -152,9 +155,9 @@ def _settings(asked: BenchOptions, profile: "Profile", chosen: int, default: int
     return ProbeSettings(
         lengths=tuple(sorted(lengths | set(asked.lengths))),
         prompts=tuple(bench_prompts(sample.texts)),
-        prompts_from=prompts_name(path or DEFAULT_PROMPTS, sample),
-        rounds=asked.repeats or ROUNDS,
-        max_new_tokens=asked.max_new_tokens or 96,
+        prompts_from=prompts_name(asked.prompts or DEFAULT_PROMPTS, sample),
+        rounds=asked.repeats,
+        max_new_tokens=asked.max_new_tokens,
         temperature=profile.acceptances[0].temperature if asked.temperature is None else asked.temperature,
     )
 

@@ -1,9 +1,13 @@
-"""`treeopt bench --grid`: many trees, predicted and decoded for real, as a table, a picture and JSON."""
+"""`treeopt bench grid`: many trees, predicted and decoded for real, as a table, a picture and JSON."""
 
 from typing import TYPE_CHECKING
 
+import click
+
 from treeopt.cli.bench_pair import check_whole, heading_here, load_fitting, profile_of_texts
-from treeopt.cli.options.bench import REPEATS, BenchOptions
+from treeopt.cli.command import Command
+from treeopt.cli.options.bench import BenchGridOptions
+from treeopt.cli.options.record import options
 from treeopt.cli.options.rule import checked_rule
 from treeopt.report.plan_text import subject
 
@@ -12,8 +16,13 @@ if TYPE_CHECKING:
     from treeopt.records.profile import Profile
 
 
-def bench_grid(asked: BenchOptions) -> None:
-    """Plan, decode with every tree of the grid and plainly in turn, and put the results beside the predictions."""
+@click.command("grid", cls=Command)
+@options(BenchGridOptions)
+def bench_grid(asked: BenchGridOptions) -> None:
+    """Decode with many trees and plainly, next to the predictions.
+
+    The grid has chains, trees of several sizes and depths, and the plan's choice.
+    """
     from treeopt.records.profile import check_draft_model
 
     profile = profile_of_texts(asked)
@@ -26,26 +35,26 @@ def bench_grid(asked: BenchOptions) -> None:
     from treeopt.texts.prompts import bench_prompts, profile_prompts
 
     prompts = (profile_prompts if asked.same_prompts else bench_prompts)(asked.prompts.load(models))
-    acceptance, repeats = found.model.acceptance, asked.repeats or REPEATS
-    workload = workload_as_measured(prompts, acceptance, max_new_tokens=asked.max_new_tokens, repeats=repeats)
+    acceptance = found.model.acceptance
+    workload = workload_as_measured(prompts, acceptance, max_new_tokens=asked.max_new_tokens, repeats=asked.repeats)
     rows = measured_grid(found, models, workload, lossy=asked.lossy)
     plain_s = float(found.model.costs.verify_s[1])
-    asked.publish(
+    asked.results.publish(
         grid_table(rows, plain_s, plain_is_fastest=found.choice.kind == "plain"),
         grid_json(heading_here(models), rows, plain_s, acceptance),
     )
-    if asked.plot is not None:
+    if asked.results.plot is not None:
         from treeopt.report.grid_figure import save_grid_figure
         from treeopt.report.profile_words import raced_today
 
         decoded = "the prompts of the profile" if asked.same_prompts else "held-out prompts"
         save_grid_figure(
-            rows, asked.plot, title=subject(profile), subtitle=f"{found.conditions}, {decoded}, {raced_today()}"
+            rows, asked.results.plot, title=subject(profile), subtitle=f"{found.conditions}, {decoded}, {raced_today()}"
         )
     check_whole(rows[0].measured.prompts, len(prompts))
 
 
-def _plan(profile: "Profile", asked: BenchOptions) -> "Plan":
+def _plan(profile: "Profile", asked: BenchGridOptions) -> "Plan":
     """Return the plan over all nodes that were measured, under a rule that may be run."""
     from treeopt.planner import PlanRequest, requested_plan
 

@@ -3,11 +3,14 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from treeopt.cli.identity import check_models, identity_here, identity_of, load_models
-from treeopt.cli.options.bench import BenchOptions
+from treeopt.cli.options.bench import BenchMethodsOptions, BenchOptions
 from treeopt.cli.options.inputs import load_profile
 from treeopt.cli.other_programs import warn_of_other_programs
 from treeopt.errors import InterruptionError
+from treeopt.report.text import quoted
 
 if TYPE_CHECKING:
     from treeopt.records.bench_heading import BenchHeading
@@ -20,12 +23,24 @@ def profile_of_texts(asked: BenchOptions) -> "Profile":
     """Return the profile of texts as long as those that are decoded, which promises more of longer ones."""
     from treeopt.planner import for_new_tokens
 
-    profile = load_profile(asked.profile_path)
+    profile = decoder_profile(asked.profile_path)
     return profile if asked.max_new_tokens is None else for_new_tokens(profile, asked.max_new_tokens)
 
 
+def decoder_profile(path: Path) -> "Profile":
+    """Return a profile of treeopt's own decoder; click.UsageError for one of a serving engine."""
+    profile = load_profile(path)
+    if profile.engine is not None:
+        name = profile.engine.name
+        raise click.UsageError(
+            f"{path}: expected a profile of treeopt's own decoder. Got one of {name}: treeopt bench engine {name} --profile "
+            f"{quoted(path)}."
+        )
+    return profile
+
+
 def load_fitting(
-    asked: BenchOptions,
+    asked: BenchOptions | BenchMethodsOptions,
     profile: "Profile | None" = None,
     *,
     tree: Path | None = None,
@@ -35,7 +50,7 @@ def load_fitting(
 
     Raises TreeoptError for a profile or a tree of other models, whose predictions do not hold for these, unless forced.
     """
-    if profile is None:
+    if profile is None or asked.profile_path is None:
         models = asked.pair.load()
     else:
         models = load_models(asked.pair, asked.profile_path, identity_of(profile), force=asked.force)

@@ -1,13 +1,18 @@
-"""`treeopt bench TREE`: one tree, as predicted and as decoded."""
+"""`treeopt bench tree`: one tree, as predicted and as decoded."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from treeopt.cli.bench_pair import check_whole, heading_here, load_fitting, profile_of_texts
-from treeopt.cli.options.bench import REPEATS, BenchOptions
+from treeopt.cli.command import Command
+from treeopt.cli.options.bench import BenchOptions, BenchTreeOptions
 from treeopt.cli.options.inputs import read_any_tree
+from treeopt.cli.options.record import options
 from treeopt.cli.options.rule import checked_rule, planned_rule
 from treeopt.cli.planned import load_drafter_of, with_drafter
+from treeopt.report.text import quoted
+from treeopt.trees.tree_schedule import is_schedule
 
 if TYPE_CHECKING:
     from treeopt.planner import StepModel
@@ -17,8 +22,18 @@ if TYPE_CHECKING:
     from treeopt.trees import TreeFile
 
 
-def bench_tree(tree: Path, asked: BenchOptions) -> None:
-    """Decode with what a tree file names and plainly in turn, and put the result beside the prediction."""
+@click.command("tree", cls=Command)
+@options(BenchTreeOptions)
+def bench_tree(asked: BenchTreeOptions) -> None:
+    """Decode with TREE and plainly, next to the prediction.
+
+    TREE is a tree in any format, drafted as the file says. Outputs are compared token by token at temperature 0.
+    """
+    tree = asked.tree
+    if is_schedule(tree):
+        raise click.UsageError(
+            f"{tree}: expected one tree. Got a schedule: treeopt bench batches {quoted(tree)} --batch-sizes 1,2,4,8."
+        )
     planned = with_drafter(tree, read_any_tree(tree), asked.drafter, asked.eagle_layers)
     profile = profile_of_texts(asked)
     acceptance, promised = _promise(profile, planned, asked)
@@ -31,8 +46,7 @@ def bench_tree(tree: Path, asked: BenchOptions) -> None:
     from treeopt.texts.prompts import bench_prompts
 
     held_out = bench_prompts(asked.prompts.load(models))
-    repeats = asked.repeats or REPEATS
-    workload = workload_as_measured(held_out, acceptance, max_new_tokens=asked.max_new_tokens, repeats=repeats)
+    workload = workload_as_measured(held_out, acceptance, max_new_tokens=asked.max_new_tokens, repeats=asked.repeats)
     decoding = Decoding(
         rule=promised.rule,
         sampling=acceptance.sampling,
@@ -40,7 +54,9 @@ def bench_tree(tree: Path, asked: BenchOptions) -> None:
         lossy=asked.lossy,
     )
     measured = bench_planned(models, planned, workload, decoding, loaded=loaded)
-    asked.publish(tree_bench_table(promised, measured), tree_bench_json(heading_here(models), promised, measured))
+    asked.results.publish(
+        tree_bench_table(promised, measured), tree_bench_json(heading_here(models), promised, measured)
+    )
     check_whole(measured.prompts, len(held_out))
 
 

@@ -1,12 +1,14 @@
 """What all commands share: outputs are checked first, and refusals name options in place of functions' arguments."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
+from treeopt.cli.options.record import HeadedOption, Heading
 from treeopt.cli.outputs import InputFile, Named, OutputFile, check_outputs
-from treeopt.errors import InfeasibleError, InvalidValueError, OutOfMemoryError
+from treeopt.errors import InfeasibleError, InvalidValueError, OutOfMemoryError, TreeoptError
 
 OPTIONS = {
     "max_nodes": "budget",
@@ -17,7 +19,8 @@ OPTIONS = {
     "token_ids": "prompt",
 }
 """Parameters of commands by arguments of functions, where their names differ."""
-_ARGUMENTS = re.compile(r"\w+(?:, \w+)*(?=: )")
+LEAST_HEADED = 12
+"""Options from which on `--help` has headings."""
 _OFFER = re.compile(r", or allow it with (\w+)=True")
 
 
@@ -30,11 +33,23 @@ class Command(click.Command):
         try:
             return super().invoke(ctx)
         except (InvalidValueError, InfeasibleError, OutOfMemoryError) as error:
-            names = {param.name: _long_name(param) for param in self.params if isinstance(param, click.Option)}
-            text = in_options(str(error), {name: option for name, option in names.items() if name is not None})
+            options = {str(param.name): _long_name(param) for param in self.params if isinstance(param, click.Option)}
+            text = in_options(error, options)
             if text == str(error):
                 raise
             raise type(error)(text) from error
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options under their headings, or under one where there are few."""
+        rows: dict[Heading, list[tuple[str, str]]] = {heading: [] for heading in Heading}
+        few = len(self.params) < LEAST_HEADED
+        for param in self.get_params(ctx):
+            heading = param.heading if isinstance(param, HeadedOption) and not few else Heading.MAIN
+            row = param.get_help_record(ctx) if isinstance(param, click.Option) else None
+            rows[heading] += [] if row is None else [row]
+        for heading in filter(rows.get, Heading):
+            with formatter.section(heading):
+                formatter.write_dl(rows[heading])
 
     def _given(self, ctx: click.Context, kind: type[click.Path]) -> list[Named]:
         """Return the paths of one kind, which may come one or several to a parameter."""
@@ -46,25 +61,28 @@ class Command(click.Command):
         return found
 
 
-def in_options(text: str, options: dict[str, str]) -> str:
-    """Return a refusal with options in place of the arguments that it names.
+def in_options(error: TreeoptError, options: Mapping[str, str]) -> str:
+    """Return the text of a refusal with options in place of the arguments that it names.
 
     Args:
-        text: such as `max_depth: expected at most 4. Got 9.`
+        error: of the library; its `field` names the arguments that its text begins with.
         options: options by parameters of the command.
 
-    >>> in_options("max_depth: expected at most 4. Got 9.", {"depth": "--depth"})
+    >>> in_options(InvalidValueError("max_depth: expected at most 4. Got 9.", field="max_depth"), {"depth": "--depth"})
     '--depth: expected at most 4. Got 9.'
-    >>> in_options("Profile there, or allow it with extrapolate=True.", {})
+    >>> in_options(InfeasibleError("depth: no such file."), {"depth": "--depth"})
+    'depth: no such file.'
+    >>> in_options(InfeasibleError("Profile there, or allow it with extrapolate=True."), {})
     'Profile there.'
     """
 
     def offered(match: re.Match[str]) -> str:
         return f", or allow it with {options[match[1]]}" if match[1] in options else ""
 
-    if found := _ARGUMENTS.match(text):
-        named = [options.get(OPTIONS.get(name, name), name) for name in found[0].split(", ")]
-        text = ", ".join(named) + text[found.end() :]
+    text = str(error)
+    if error.field is not None and text.startswith(f"{error.field}: "):
+        names = [options.get(OPTIONS.get(name, name), name) for name in error.field.split(", ")]
+        text = ", ".join(names) + text.removeprefix(error.field)
     return _OFFER.sub(offered, text)
 
 

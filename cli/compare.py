@@ -14,6 +14,7 @@ from treeopt.cli.options.record import argument, option, options
 from treeopt.cli.options.rule import LOSSY, checked_rule, measured_rule
 from treeopt.cli.waiting import patience
 from treeopt.errors import TreeoptError, printable
+from treeopt.report.text import quoted
 
 if TYPE_CHECKING:
     from treeopt.planner import PlanRequest
@@ -101,7 +102,7 @@ def _trees(paths: tuple[Path, ...], profile: "Profile") -> "list[tuple[Path, Nam
         if each.drafter is not None:
             raise TreeoptError(
                 f"{path}: expected a tree of the draft model, whose acceptance is compared by. Got one of "
-                f"{each.drafter.name}: compare drafters with treeopt solve, or run treeopt bench {path}."
+                f"{each.drafter.name}: compare drafters with treeopt solve, or run treeopt bench tree {quoted(path)}."
             )
         warn_of_other(f"{path} was planned for", Identity.planned_for(each.provenance), identity_of(profile))
     return trees

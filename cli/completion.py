@@ -28,7 +28,7 @@ class JoinedBash(BashComplete):
             self._kept = before + equals
         return joined[1:-1], joined[-1]
 
-    def format_completion(self, item: CompletionItem[Any]) -> str:
+    def format_completion(self, item: "CompletionItem[Any]") -> str:
         """Return a line for the shell, without what bash leaves of the word; folders it completes itself."""
         value = str(item.value)
         value = value.removeprefix(self._kept).removeprefix(self._kept.partition("=")[2])

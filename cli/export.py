@@ -1,5 +1,6 @@
 """`treeopt export`: a tree in another program's format, or an engine's settings."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from treeopt.cli.command import Command
 from treeopt.cli.export_files import MAIN, check_export, sidecar_of, write_export
 from treeopt.cli.format_list import list_option
 from treeopt.cli.identity import check_models, identity_of
-from treeopt.cli.options.export import ExportOptions
+from treeopt.cli.options.export import WRITE_OPTIONS, ExportOptions
 from treeopt.cli.options.inputs import load_profile
 from treeopt.cli.options.record import options
 from treeopt.cli.terminal import warn
@@ -41,6 +42,13 @@ def export(asked: ExportOptions) -> None:
     target, written = asked.target, asked.written
     if target not in formats | engines | acceptances:
         raise click.UsageError(f"--to: expected one of {', '.join(formats | engines | acceptances)}. Got {target!r}.")
+    if target in formats:
+        asked.refuse_others(asked.options_of_tree() | {WRITE_OPTIONS[name] for name in formats[target].takes})
+    elif target in engines:
+        engine = engines[target]
+        asked.refuse_others({*engine.takes, *asked.options_of_plan(records=engine.dynamic, rule=engine.static)})
+    else:
+        asked.refuse_others(acceptances[target].takes)
     files = [] if is_stream(written) else [written, sidecar_of(written)]
     check_export(written, files, asked.inputs, force=asked.force)
     if target in formats:
@@ -85,12 +93,20 @@ def _export_setting(engine: "Engine", written: Path, asked: ExportOptions) -> No
 
     profile = None if asked.profile_path is None else load_profile(asked.profile_path)
     content = None if asked.path == asked.profile_path else asked.tree()
+    if content is not None and content.drafter is not None:  # set as its file says, nothing is planned
+        asked.refuse_others({*engine.takes, "name", "budget", "depth", "profile_path"})
     if content is not None and profile is not None:
         planned = Identity.planned_for(content.provenance)
         check_models(asked.path, planned, identity_of(profile), force=asked.force)
     source = asked.source(profile, content)
     with patience("replaying the record under every setting"):
         made = setting(engine, source)
+    if asked.draft_model is not None and made.asked is not None:
+        other = engine.emit(replace(made.asked, draft_model=f"{made.asked.draft_model}-"))
+        if (other.files, other.usage) == (made.emitted.files, made.emitted.usage):
+            raise click.UsageError(
+                f"--draft-model: {engine.name} loads none by this method. Leave it out, or name another with --method."
+            )
     texts = {each.name or MAIN: each.text.encode() for each in made.emitted.files}
     inputs = asked.inputs
     files = write_export(

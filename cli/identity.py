@@ -64,7 +64,8 @@ def load_models(
                     f"{error} {path} names {folder}; where it is elsewhere now, add --{name} DIR."
                 ) from None
         raise
-    check_models(path, planned, identity_here(models), force=force)
+    here = identity_here(models)
+    check_models(path, planned if draft else planned.target_alone, here if draft else here.target_alone, force=force)
     return models
 
 
@@ -104,14 +105,17 @@ def _is_there(device: str) -> bool:
 
 
 def check_models(path: Path, planned: "Identity", here: "Identity", *, force: bool = False) -> None:
-    """Refuse other models than a file names, unless forced; warn of another machine, device, dtype or threads."""
+    """Refuse other models than a file names, unless forced; warn of another machine, device, dtype or threads.
+
+    Raises TreeoptError naming both, and the options that load the file's.
+    """
     if not planned.same_pair(here) and not force:
         same = " by their names, with other weights" if here.pair == planned.pair else ""
         raise TreeoptError(
             f"{path}: expected its own models, {planned.pair}. Got {here.pair}{same}: {_remedy(planned)}, or use these "
             "with --force."
         )
-    warn_of_other(f"{path} was measured or planned with", planned, here)
+    warn_of_other(f"{path} was made for", planned, here)
 
 
 def warn_of_other(subject: str, planned: "Identity", here: "Identity") -> None:

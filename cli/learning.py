@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.options.record import option
+from treeopt.cli.options.record import Heading, option
 from treeopt.cli.options.values import LEARNING_RATE
 from treeopt.cli.outputs import check_folder
 from treeopt.errors import InterruptionError
@@ -27,6 +27,7 @@ class LearnOptions:
     learn: bool = field(
         metadata=option(
             "--learn",
+            heading=Heading.ADAPTATION,
             is_flag=True,
             help="Have the draft model learn from the target while it drafts: the text stays the target's, and comes "
             "faster where the draft was often wrong.",
@@ -34,12 +35,16 @@ class LearnOptions:
     )
     learning_rate: float | None = field(
         metadata=option(
-            "--learning-rate", type=LEARNING_RATE, help="With --learn, step of its optimizer; by default 0.0001."
+            "--learning-rate",
+            heading=Heading.ADAPTATION,
+            type=LEARNING_RATE,
+            help="With --learn, step of its optimizer; by default 0.0001.",
         )
     )
     save_draft: Path | None = field(
         metadata=option(
             "--save-draft",
+            heading=Heading.ADAPTATION,
             type=click.Path(path_type=Path),
             metavar="DIR",
             help="With --learn, folder to save the draft in, in Hugging Face layout.",
@@ -76,7 +81,7 @@ class LearnOptions:
             if saved is None or not learner.stats.updates:
                 raise
             raise InterruptionError(
-                f"interrupted. {saved.path} holds the draft as it was last saved; --draft {saved.path} goes on from there."
+                f"interrupted. {saved.path} holds the draft as it was last saved; --draft {saved.path} --force goes on from there."
             ) from None
         if saved is not None:
             saved.save()

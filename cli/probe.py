@@ -33,7 +33,7 @@ def probe(asked: ProbeOptions) -> None:
     """Measure ENGINE from outside, and write its profile.
 
     The engine decodes the same prompts plainly and with drafts of several lengths, in turn.  From its own times and
-    counters come seconds of its steps and how often drafts are accepted: solve, export, compare and bench --engine plan
+    counters come seconds of its steps and how often drafts are accepted: solve, export, compare and bench engine plan
     with them as with any profile.  Every answer is kept in OUTPUT.partial at once; --resume goes on from there.
     """
     if asked.listed:

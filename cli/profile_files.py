@@ -8,7 +8,7 @@ import click
 from treeopt.cli.options.inputs import record_beside
 from treeopt.cli.outputs import Named, check_outputs, check_unnamed
 from treeopt.errors import TreeoptError
-from treeopt.files.whole_files import STANDARD_STREAM, is_stream
+from treeopt.files.whole_files import STANDARD_STREAM, is_stream, numbered_files
 
 CHECKPOINT_SUFFIX = ".partial"
 TEXTS_SUFFIX = ".record.partial"
@@ -45,7 +45,7 @@ def check_files(path: Path, record_name: str | None = None, *, resume: bool, for
 
 def check_checkpoint(paths: Iterable[Path], *, resume: bool, force: bool) -> None:
     """Raise TreeoptError for a checkpoint that would be lost: one that exists, unless `resume` or `force` is set."""
-    for path in paths:
+    for path in (each for first in paths for each in (first, *numbered_files(first))):
         if path.exists() and not (resume or force):
             raise TreeoptError(
                 f"{path}: exists, and holds what an interrupted run measured. Continue with --resume, or start over with "

@@ -45,7 +45,7 @@ class ReportOptions:
 def report(asked: ReportOptions) -> None:
     """Write one page that shows a profile, trees and benches.
 
-    FILEs are a profile, trees in any known format (treeopt import --list) and what treeopt bench --output wrote, in any order;
+    FILEs are a profile, trees in any known format (treeopt import --list) and what treeopt bench wrote with --output, in any order;
     without any it is profile.yaml.  The page asks for nothing: it can be opened, sent and printed as it is.
     """
     contents = _contents(asked.paths or (PROFILE,), asked.plan.request)

@@ -18,7 +18,7 @@ from treeopt.cli.options.drafter import PLANNED_DRAFTER, PLANNED_EAGLE_LAYERS
 from treeopt.cli.options.inputs import FORCE_ALL, file, read_any_tree
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import CHAT, prompt_tokens, uses_chat
-from treeopt.cli.options.record import argument, group, option, options
+from treeopt.cli.options.record import Heading, argument, group, option, options
 from treeopt.cli.options.rule import LOSSY, checked_rule, planned_rule
 from treeopt.cli.options.sampling import SamplingOptions
 from treeopt.cli.options.values import COUNT, RULE, SEED, TEXT
@@ -63,7 +63,10 @@ class RunOptions:
     )
     rule: str | None = field(
         metadata=option(
-            "--rule", type=RULE, help="Verification rule; by default the one that the tree was planned for."
+            "--rule",
+            heading=Heading.SAMPLING,
+            type=RULE,
+            help="Verification rule; by default the one that the tree was planned for.",
         )
     )
     lossy: bool = field(metadata=LOSSY)
@@ -80,6 +83,7 @@ class RunOptions:
     seed: int = field(
         metadata=option(
             "--seed",
+            heading=Heading.SAMPLING,
             type=SEED,
             default=0,
             show_default=True,
@@ -268,19 +272,19 @@ def _new_tokens(models: "ModelPair", prompt_tokens: int, asked: int | None) -> i
 
     Raises TreeoptError where a prompt leaves no room, or less than was asked for.
     """
-    from treeopt.runtime.decoding.limits import trained_tokens
+    from treeopt.runtime.models.model import length_limit
 
-    longest = trained_tokens(models.target, models.draft)
+    longest, reason = models.target.config.max_positions, length_limit(models.target)
     room = longest - prompt_tokens
     if room < 1:
         raise TreeoptError(
-            f"--prompt: expected at most {longest - 1} tokens, because the models were trained on texts of {longest}. "
+            f"--prompt: expected at most {longest - 1} tokens, because {reason}. "
             f"Got {prompt_tokens}: give a shorter one."
         )
     if asked is not None and asked > room:
         raise TreeoptError(
-            f"--max-new-tokens: expected at most {room} after a prompt of {prompt_tokens} tokens, because the models "
-            f"were trained on texts of {longest}. Got {asked}: ask for fewer, or give a shorter prompt."
+            f"--max-new-tokens: expected at most {room} after a prompt of {prompt_tokens} tokens, because "
+            f"{reason}. Got {asked}: ask for fewer, or give a shorter prompt."
         )
     return asked or min(NEW_TOKENS, room)
 

@@ -12,7 +12,7 @@ import click
 from treeopt.cli.command import in_options
 from treeopt.cli.options.inputs import file, output
 from treeopt.cli.options.prompts import prompt_tokens
-from treeopt.cli.options.record import given, option
+from treeopt.cli.options.record import Heading, given, option
 from treeopt.cli.options.values import Whole
 from treeopt.cli.outputs import Named, check_outputs
 from treeopt.cli.profile_files import check_checkpoint, journal_path
@@ -53,6 +53,7 @@ class SeveralOptions:
     batch_size: int = field(
         metadata=option(
             "--batch-size",
+            heading=Heading.PROMPTS,
             type=Whole(1, MOST_TEXTS),
             default=8,
             show_default=True,
@@ -64,13 +65,18 @@ class SeveralOptions:
             "-o",
             "--output",
             "path",
+            heading=Heading.OUTPUT,
             type=output,
             default=STANDARD_STREAM,
             show_default=True,
             help="With --prompts, file to write, one line of JSON a prompt; - is standard output.",
         )
     )
-    resume: bool = field(metadata=option("--resume", is_flag=True, help="With --prompts, continue an interrupted run."))
+    resume: bool = field(
+        metadata=option(
+            "--resume", heading=Heading.OUTPUT, is_flag=True, help="With --prompts, continue an interrupted run."
+        )
+    )
     batch_size_given: bool = field(metadata=given("batch_size"))
     path_given: bool = field(metadata=given("path"))
 
@@ -167,10 +173,9 @@ def run_prompts(asked: PromptsRequest) -> None:
 def _requests(asked: PromptsRequest, prompts: Sequence["PlacedPrompt"]) -> list["TextRequest"]:
     """Return what each prompt is continued by; a blank prompt has no tokens."""
     from treeopt.runtime.decoding.batch import TextRequest
-    from treeopt.runtime.decoding.limits import trained_tokens
     from treeopt.runtime.decoding.target_text import text_seed
 
-    longest, seed = trained_tokens(asked.models.target, asked.models.draft), asked.conditions["seed"]
+    longest, seed = asked.models.target.config.max_positions, asked.conditions["seed"]
     found = []
     for number, (_, text) in enumerate(prompts, start=1):  # the first has the seed of a text of its own
         tokens = prompt_tokens(asked.models.tokenizer, text, chat=asked.chat) if text.strip() else []
@@ -208,7 +213,7 @@ def _decode(asked: PromptsRequest, requests: Sequence["TextRequest"], journal: "
                 tokens[number] += step.tokens
                 steps[number] += bool(step.tokens)
                 if step.error is not None:
-                    errors[number] = in_options(str(step.error), NAMES)
+                    errors[number] = in_options(step.error, NAMES)
                 elif step.ended:
                     journal.append(KIND, number, (float(steps[number]), *map(float, tokens.pop(number))))
                 if step.ended:
@@ -225,10 +230,8 @@ def _decode(asked: PromptsRequest, requests: Sequence["TextRequest"], journal: "
 
 
 def _longest(asked: PromptsRequest, requests: Sequence["TextRequest"]) -> int:
-    """Return the tokens of the longest text: no more than the models were trained for."""
-    from treeopt.runtime.decoding.limits import trained_tokens
-
-    longest = trained_tokens(asked.models.target, asked.models.draft)
+    """Return the tokens of the longest text: no more than the target takes."""
+    longest = asked.models.target.config.max_positions
     return max(min(longest, len(each.token_ids) + each.max_new_tokens) for each in requests)
 
 

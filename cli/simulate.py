@@ -13,7 +13,7 @@ from treeopt.cli.command import Command
 from treeopt.cli.identity import identity_of
 from treeopt.cli.options.inputs import PROFILE_PATH, load_profile, output_file
 from treeopt.cli.options.plan import PROFILE_TEMPERATURE
-from treeopt.cli.options.record import option, options
+from treeopt.cli.options.record import Heading, option, options
 from treeopt.cli.options.rule import measured_rule
 from treeopt.cli.options.values import COUNT, DURATION, MOST, SEED, CommaList
 from treeopt.cli.terminal import warn
@@ -128,11 +128,20 @@ class SimulateOptions:
     )
     seed: int = field(metadata=option("--seed", type=SEED, default=0, show_default=True, help="Of all draws."))
     plot: Path | None = field(
-        metadata=option("--plot", type=output_file, help="Picture over rates to write too: .svg, .png or .pdf.")
+        metadata=option(
+            "--plot",
+            heading=Heading.OUTPUT,
+            type=output_file,
+            help="Picture over rates to write too: .svg, .png or .pdf.",
+        )
     )
     as_json: bool = field(
         metadata=option(
-            "--json", "as_json", is_flag=True, help="Print everything as one JSON object instead of the tables."
+            "--json",
+            "as_json",
+            heading=Heading.OUTPUT,
+            is_flag=True,
+            help="Print everything as one JSON object instead of the tables.",
         )
     )
 

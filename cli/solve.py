@@ -10,7 +10,7 @@ import click
 from treeopt.cli.command import Command
 from treeopt.cli.options.inputs import PROFILE_PATH, load_profile, output, output_file
 from treeopt.cli.options.plan import PlanOptions
-from treeopt.cli.options.record import given, group, option, options
+from treeopt.cli.options.record import Heading, given, group, option, options
 from treeopt.cli.options.sampling import sampling_text
 from treeopt.cli.options.values import COUNT
 from treeopt.cli.outputs import Named, check_outputs
@@ -50,6 +50,7 @@ class SolveOptions:
     new_tokens: int | None = field(
         metadata=option(
             "--new-tokens",
+            heading=Heading.PLANNED,
             type=COUNT,
             help="Plan for texts of so many new tokens; by default as long as those measured.",
         )
@@ -59,6 +60,7 @@ class SolveOptions:
             "-o",
             "--output",
             "path",
+            heading=Heading.OUTPUT,
             type=output,
             default=Path("tree.json"),
             show_default=True,
@@ -67,23 +69,36 @@ class SolveOptions:
     )
     save: Path | None = field(
         metadata=option(
-            "--save", type=output_file, help="Solution file to write too; treeopt show takes any tree out of it."
+            "--save",
+            heading=Heading.OUTPUT,
+            type=output_file,
+            help="Solution file to write too; treeopt show takes any tree out of it.",
         )
     )
     schedule: bool = field(
         metadata=option(
             "--schedule",
+            heading=Heading.OUTPUT,
             is_flag=True,
             help="Write a schedule in place of the tree: one for every number of texts that are decoded at a time.",
         )
     )
     path_given: bool = field(metadata=given("path"))
     plot: Path | None = field(
-        metadata=option("--plot", type=output_file, help="Picture of the plan to write too: .svg, .png or .pdf.")
+        metadata=option(
+            "--plot",
+            heading=Heading.OUTPUT,
+            type=output_file,
+            help="Picture of the plan to write too: .svg, .png or .pdf.",
+        )
     )
     as_json: bool = field(
         metadata=option(
-            "--json", "as_json", is_flag=True, help="Print everything as one JSON object instead of the table."
+            "--json",
+            "as_json",
+            heading=Heading.OUTPUT,
+            is_flag=True,
+            help="Print everything as one JSON object instead of the table.",
         )
     )
 
@@ -152,7 +167,7 @@ def solve(asked: SolveOptions) -> None:
     )
     written = _write(_writers(asked, found, profile, chosen))
     click.echo(report, err=asked.to_stdout)
-    for warning in [*warnings(plan), *context_warnings(plan, profile, found.schedule, found.drafters)]:
+    for warning in [*warnings(plan, found.drafters), *context_warnings(plan, profile, found.schedule, found.drafters)]:
         warn(warning)
     if asked.as_json:
         click.echo(f"Written to {written}", err=True)
@@ -184,7 +199,7 @@ def _next(asked: SolveOptions, plan: "Plan", profile: "Profile") -> str:
     """Return commands that go on with what was written, with its own pair, as it was measured and planned."""
     acceptance, file = plan.model.acceptance, quoted(asked.written_path)
     if profile.engine is not None:
-        command = f"treeopt bench --engine {profile.engine.name} --profile {quoted(asked.profile_path)}"
+        command = f"treeopt bench engine {profile.engine.name} --profile {quoted(asked.profile_path)}"
         served = [] if profile.pair.target_source is not None else profile.chain_latencies[0].chains
         return command + (" --url " + ",".join(f"{each.length}=URL" for each in served) if served else "")
     options = sampling_text(acceptance.sampling, acceptance.draft_sampling) + (" --lossy" if plan.lossy else "")

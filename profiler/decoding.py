@@ -32,7 +32,7 @@ class Decoding:
         seed: int = 0,
         on_step: Observer | None = None,
     ) -> Decoder:
-        """Return the decoder with a tree, for texts of so many tokens, by default as many as the models were trained for."""
+        """Return the decoder with a tree, for texts of so many tokens, by default as many as the target takes."""
         return Decoder(
             target,
             draft,

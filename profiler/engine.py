@@ -28,6 +28,8 @@ from treeopt.profiler.journal import Journal
 SEED = 0
 LEAST_TOKENS = 8
 """A text of fewer tokens tells hardly anything of steps."""
+SPECIAL_TOKENS = 8
+"""Room for what an engine puts at the start of a prompt."""
 PASS_SAMPLES = 9
 """Times that an engine is asked for its passes with each length, where it tells them."""
 
@@ -52,11 +54,22 @@ class ProbeSettings:
 
     def __post_init__(self) -> None:
         if not self.lengths or list(self.lengths) != sorted(set(self.lengths)):
-            raise InvalidValueError(f"lengths: expected numbers that rise, such as 0,1,3,7. Got {self.lengths}.")
+            raise InvalidValueError(
+                f"lengths: expected numbers that rise, such as 0,1,3,7. Got {self.lengths}.", field="lengths"
+            )
         if len(self.prompts) < 2:
-            raise InvalidValueError(f"prompts: expected at least 2. Got {len(self.prompts)}: give more.")
+            raise InvalidValueError(
+                f"prompts: expected at least 2. Got {len(self.prompts)}: give more.", field="prompts"
+            )
         if self.max_new_tokens < LEAST_TOKENS:
-            raise InvalidValueError(f"max_new_tokens: expected at least {LEAST_TOKENS}. Got {self.max_new_tokens}.")
+            raise InvalidValueError(
+                f"max_new_tokens: expected at least {LEAST_TOKENS}. Got {self.max_new_tokens}.", field="max_new_tokens"
+            )
+
+    @property
+    def longest_text_tokens(self) -> int:
+        """Upper bound of a text's tokens: a token of a prompt stands for at least one byte, special tokens are few."""
+        return max(len(prompt.encode()) for prompt in self.prompts) + SPECIAL_TOKENS + self.max_new_tokens
 
     @property
     def waves(self) -> int:
@@ -162,7 +175,8 @@ class Probe:
         with ExitStack() as stack:
             found = {}
             for length in self._settings.lengths:
-                launch = replace(self._launch, draft_tokens=length, slots=batch)
+                context = max(self._launch.context_tokens, self._settings.longest_text_tokens + length)
+                launch = replace(self._launch, draft_tokens=length, slots=batch, context_tokens=context)
                 running = self._client.start(launch)
                 stack.callback(running.close)
                 found[length] = running

@@ -5,11 +5,10 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from glob import escape
 from pathlib import Path
 
 from treeopt.errors import FormatError, TreeoptError
-from treeopt.files.whole_files import read_text
+from treeopt.files.whole_files import numbered_files, read_text
 from treeopt.profiler.processes.processes import OneProcess, Processes, what_is_kept
 
 MAX_BYTES = 64_000_000
@@ -88,7 +87,7 @@ class Journal:
     def remove(self) -> None:
         """Delete the files of all processes: what they held has been written elsewhere."""
         if self._shared is not None:
-            for file in [self._shared, *_files_beside(self._shared)]:
+            for file in [self._shared, *numbered_files(self._shared)]:
                 file.unlink(missing_ok=True)
 
     def _keep(self, entry: Entry) -> None:
@@ -115,19 +114,13 @@ def _own_file(path: Path, rank: int) -> Path:
     return path if rank == 0 else path.with_name(f"{path.name}.{rank}")
 
 
-def _files_beside(path: Path) -> list[Path]:
-    """Return the files that processes other than 0 left, however many there were."""
-    files = path.parent.glob(f"{escape(path.name)}.*")
-    return sorted(file for file in files if file.suffix[1:].isdecimal())
-
-
 def _begin(path: Path | None, heading: str, *, resume: bool) -> list[Entry]:
     """Return what all files hold where that is to be continued; otherwise remove what an earlier run left beside."""
     if path is None:
         return []
     if resume:
-        return [entry for file in (path, *_files_beside(path)) for entry in _read(file, heading)]
-    for file in _files_beside(path):
+        return [entry for file in (path, *numbered_files(path)) for entry in _read(file, heading)]
+    for file in numbered_files(path):
         file.unlink(missing_ok=True)
     return []
 

@@ -26,10 +26,10 @@ from treeopt.records.machine import Pair
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.profile import Profile
 from treeopt.records.step_latency import StepLatency
-from treeopt.runtime.decoding.limits import trained_tokens
+from treeopt.runtime.decoding.limits import shortest_model, trained_tokens
 from treeopt.runtime.drafters.loaded import LoadedDrafter
 from treeopt.runtime.models.finite import check_logits
-from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel, length_limit
 from treeopt.version import TOOL
 
 POSITIONS = "positions"
@@ -257,13 +257,15 @@ def check_measurable(
     target: LanguageModel, draft: LanguageModel | None, prompts: Sequence[Sequence[int]], settings: Settings
 ) -> None:
     """Raise InvalidValueError where prompts are missing, or a context or the positions do not fit the models."""
-    trained = trained_tokens(target, draft)
+    shortest = shortest_model(target, draft)
+    trained = shortest.config.max_positions
     if len(prompts) < 2 or min(map(len, prompts)) == 0:
-        raise InvalidValueError(f"prompts: expected at least two, none empty. Got {len(prompts)}.")
+        raise InvalidValueError(f"prompts: expected at least two, none empty. Got {len(prompts)}.", field="prompts")
     if max(settings.context_tokens) + ROOM_TOKENS > trained:
         raise InvalidValueError(
-            f"context_tokens: expected at most {trained - ROOM_TOKENS}, since the models were trained on "
-            f"{trained} tokens and the timed steps need {ROOM_TOKENS}. Got {max(settings.context_tokens)}."
+            f"context_tokens: expected at most {trained - ROOM_TOKENS}, because {length_limit(shortest)}, and the timed "
+            f"steps need {ROOM_TOKENS}. Got {max(settings.context_tokens)}.",
+            field="context_tokens",
         )
     longest, room = max(map(len, prompts)), _room_tokens(target, draft, prompts)
     least = LEAST_POSITIONS if settings.time_budget_s is not None else settings.text_positions(len(prompts))
@@ -272,6 +274,7 @@ def check_measurable(
     if least > room:
         raise InvalidValueError(
             f"positions: expected at most {max(0, room) * len(prompts)}, since {len(prompts)} prompts of up "
-            f"to {longest} tokens are continued and the models were trained on {trained}. "
-            f"Got {settings.positions}: ask for fewer, or give more prompts."
+            f"to {longest} tokens are continued and {length_limit(shortest)}. "
+            f"Got {settings.positions}: ask for fewer, or give more prompts.",
+            field="positions",
         )

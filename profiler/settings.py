@@ -74,26 +74,32 @@ class Settings:
         for rule in self.rules:
             check_rule(rule, lossy=self.lossy)
         if not self.rules or len(set(self.rules)) < len(self.rules):
-            raise InvalidValueError(f"rules: expected one or more, each once. Got {', '.join(self.rules) or 'none'}.")
+            raise InvalidValueError(
+                f"rules: expected one or more, each once. Got {', '.join(self.rules) or 'none'}.", field="rules"
+            )
         if not self.samplings or len({each.temperature for each in self.samplings}) < len(self.samplings):
-            raise InvalidValueError("temperature: expected one or more, each once.")
+            raise InvalidValueError("temperature: expected one or more, each once.", field="temperature")
         if all(each.greedy for each in self.samplings) and len(self.rules) > 1:
             raise InvalidValueError(
                 f"rules: expected one at temperature 0, where all accept the same. Got {', '.join(self.rules)}: "
-                "measure them at a temperature above 0."
+                "measure them at a temperature above 0.",
+                field="rules",
             )
         for sampling in [each for each in self.samplings if not each.greedy] or self.samplings:
             draft_sampling_of(sampling, self.draft_sampling)  # refuse now what cannot be sampled
         for name, value in {"max_tokens": 2, "rounds": 1, "positions": 1, "branching": 1, "depth": 1}.items():
             if getattr(self, name) < value:
-                raise InvalidValueError(f"{name}: expected at least {value}. Got {getattr(self, name)}.")
+                raise InvalidValueError(f"{name}: expected at least {value}. Got {getattr(self, name)}.", field=name)
         for name in ("context_tokens", "batch_sizes"):
             values = getattr(self, name)
             if not values or min(values) < 1 or len(set(values)) < len(values):
-                raise InvalidValueError(f"{name}: expected one or more, each once and at least 1. Got {values}.")
+                raise InvalidValueError(
+                    f"{name}: expected one or more, each once and at least 1. Got {values}.", field=name
+                )
         if 1 not in self.batch_sizes:
             raise InvalidValueError(
-                f"batch_sizes: expected 1 among them, what plans are for by default. Got {self.batch_sizes}."
+                f"batch_sizes: expected 1 among them, what plans are for by default. Got {self.batch_sizes}.",
+                field="batch_sizes",
             )
         if self.time_budget_s is not None and self.time_budget_s <= 0:
             raise InvalidValueError(f"time_budget: expected more than 0 seconds. Got {self.time_budget_s:g}.")

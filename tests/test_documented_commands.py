@@ -28,11 +28,19 @@ def shown() -> list[tuple[Path, str, str]]:
     return found
 
 
-def options_of(command: str) -> set[str]:
-    """Return the options of a subcommand of treeopt."""
-    return {"--help", "-h"} | {
-        flag for each in main.commands[command].params for flag in each.opts + each.secondary_opts
-    }
+def options_of(words: str) -> set[str] | None:
+    """Return the options of the command that words begin with; None where there is none.
+
+    Inline code may name `treeopt bench` alone, which stands for all of its subcommands.
+    """
+    command: click.Command = main
+    for word in words.split():
+        if not isinstance(command, click.Group) or word.startswith("-") or word.isupper():
+            break
+        if word not in command.commands:
+            return None
+        command = command.commands[word]
+    return {"--help", "-h"} | {flag for each in command.params for flag in each.opts + each.secondary_opts}
 
 
 def script_options(path: Path) -> set[str]:
@@ -49,7 +57,7 @@ PAIR = {flag for each in click.command("pair")(pair_options(print)).params for f
 def faults(page: Path, program: str, rest: str) -> list[str]:
     where, name = f"{page.relative_to(ROOT)}: {program} {rest}", rest.split()[0]
     if program == "treeopt" and re.fullmatch("[a-z]+", name):
-        known = options_of(name) if name in main.commands else None
+        known = options_of(rest)
     elif name.startswith(SCRIPTS) and "NAME" not in name:
         known = script_options(ROOT / name) if (ROOT / name).is_file() else None
     else:
@@ -68,9 +76,11 @@ def test_every_command_is_there_with_its_options():
 def test_a_command_that_is_not_there_is_found():
     """Negative control."""
     page = ROOT / "README.md"
-    assert faults(page, "treeopt", "bench --systems all --heat 3") == [
-        "README.md: treeopt bench --systems all --heat 3: --heat"
+    assert faults(page, "treeopt", "bench methods --methods all --heat 3") == [
+        "README.md: treeopt bench methods --methods all --heat 3: --heat"
     ]
+    assert faults(page, "treeopt", "bench tree.json") == ["README.md: treeopt bench tree.json: no such command"]
+    assert faults(page, "treeopt", "bench race") == ["README.md: treeopt bench race: no such command"]
     assert faults(page, "treeopt", "race tree.json") == ["README.md: treeopt race tree.json: no such command"]
     assert faults(page, "python", "benchmarks/none.py --tokens 3") == [
         "README.md: python benchmarks/none.py --tokens 3: no such command"

@@ -42,7 +42,7 @@ def load_file(path: Path | str, name: str | None = None) -> TreeFile:
         return parse_tree(path, data, name)
     if name is not None:
         raise InvalidValueError(
-            f"name: {path} is a solution file, whose trees have none. Got {name!r:.60}: leave it out."
+            f"name: {path} is a solution file, whose trees have none. Got {name!r:.60}: leave it out.", field="name"
         )
     return out_of_solution(path, data)
 
@@ -77,7 +77,7 @@ def out_of_solution(path: Path, data: bytes, nodes: int | None = None, depth: in
     for name, asked, most in (("max_nodes", nodes, solution.max_nodes), ("max_depth", depth, solution.max_depth)):
         if asked is not None and asked > most:
             raise InvalidValueError(
-                f"{name}: {path} was solved up to {most}. Got {asked}: ask for less, or solve more."
+                f"{name}: {path} was solved up to {most}. Got {asked}: ask for less, or solve more.", field=name
             )
     tree = solution.tree(solution.max_nodes if nodes is None else nodes, solution.max_depth if depth is None else depth)
     reach = solution.table.reach(tree)

@@ -38,7 +38,7 @@ def whole(name: str, value: object, least: int | None = None, most: int | None =
         raise InvalidValueError(f"{name}: expected a whole number. Got {shown(value)}: give an int.")
     if (least is not None and number < least) or (most is not None and number > most):
         bounds = f"at least {least}" if most is None else f"{least} to {most}"
-        raise InvalidValueError(f"{name}: expected {bounds}. Got {number}.")
+        raise InvalidValueError(f"{name}: expected {bounds}. Got {number}.", field=name)
     return number
 
 

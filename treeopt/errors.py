@@ -10,30 +10,31 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udff
 
 
 class TreeoptError(Exception):
-    """A known failure: the command line prints its text in one line and exits with 1."""
+    """A known failure: the command line prints its text in one line and exits with 1.
+
+    Args:
+        message: what was expected, what came and what to do.
+        field: the argument, or the field of a file's record, that is to blame; several with commas.
+    """
+
+    def __init__(self, message: str = "", *, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
 
 
 class FormatError(TreeoptError):
     """A file that does not hold what it should: names the file, the field and the reason."""
 
+    field: str
+
     def __init__(self, path: Path | str, field: str, reason: str) -> None:
-        super().__init__(f"{path}: {field}: {reason}")
+        super().__init__(f"{path}: {field}: {reason}", field=field)
         self.path = Path(path)
-        self.field = field
         self.reason = reason
 
 
 class InvalidValueError(TreeoptError, ValueError):
-    """A value outside its range, given by a caller or read from a file.
-
-    Args:
-        message: what was expected, what came and what to do.
-        field: the field of a file's record that is to blame, where a record says so of itself.
-    """
-
-    def __init__(self, message: str, *, field: str | None = None) -> None:
-        super().__init__(message)
-        self.field = field
+    """A value outside its range, given by a caller or read from a file."""
 
 
 class InfeasibleError(TreeoptError):

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from treeopt.cli.options.inputs import PROFILE, file, output_file
-from treeopt.cli.options.record import given, option
+from treeopt.cli.options.record import Heading, given, option
 from treeopt.cli.outputs import Named, check_outputs
 
 
@@ -17,6 +17,7 @@ class AdaptOptions:
     adapt: bool = field(
         metadata=option(
             "--adapt",
+            heading=Heading.ADAPTATION,
             is_flag=True,
             help="Count what is accepted and how long steps take, and change the tree where another, or "
             "prompt lookup where the profile has it, is faster. "
@@ -27,6 +28,7 @@ class AdaptOptions:
         metadata=option(
             "--profile",
             "profile_path",
+            heading=Heading.ADAPTATION,
             type=file,
             default=PROFILE,
             show_default=True,
@@ -37,6 +39,7 @@ class AdaptOptions:
         metadata=option(
             "--adapt-log",
             "log",
+            heading=Heading.ADAPTATION,
             type=output_file,
             metavar="FILE",
             help="With --adapt: a line of JSON for every change of what drafts: step, why, from, to, predicted gain.",
@@ -45,6 +48,7 @@ class AdaptOptions:
     save_profile: Path | None = field(
         metadata=option(
             "--save-profile",
+            heading=Heading.ADAPTATION,
             type=output_file,
             metavar="FILE",
             help="With --adapt: what was learnt, as a profile that treeopt solve reads.",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treeopt.cli.options.record import option
+from treeopt.cli.options.record import Heading, option
 from treeopt.cli.options.values import BOUNDARIES, TEXT
 from treeopt.trees.drafter_setting import DRAFTERS, FROM_FOLDER, DrafterSetting
 
@@ -65,6 +65,7 @@ PLANNED_DRAFTER = option(
 )
 EAGLE_LAYERS = option(
     "--eagle-layers",
+    heading=Heading.MODELS,
     type=BOUNDARIES,
     default=(),
     metavar="NUMBERS",
@@ -73,6 +74,7 @@ EAGLE_LAYERS = option(
 )
 PLANNED_EAGLE_LAYERS = option(
     "--eagle-layers",
+    heading=Heading.MODELS,
     type=BOUNDARIES,
     default=(),
     metavar="NUMBERS",

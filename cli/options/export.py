@@ -1,8 +1,12 @@
 """What `treeopt export` is asked: what is read, under which conditions, and what is written."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import click
+from click.core import ParameterSource
 
 from treeopt.cli.options.inputs import (
     FORCE_ALL,
@@ -18,7 +22,7 @@ from treeopt.cli.options.inputs import (
     tree_depth,
 )
 from treeopt.cli.options.plan import BATCH_SIZE, CONTEXT_TOKENS, PROFILE_TEMPERATURE
-from treeopt.cli.options.record import argument, given, option
+from treeopt.cli.options.record import Heading, argument, given, option
 from treeopt.cli.options.rule import measured_rule
 from treeopt.cli.options.values import COUNT, TEXT, Names
 from treeopt.files.whole_files import STANDARD_STREAM
@@ -30,6 +34,11 @@ if TYPE_CHECKING:
     from treeopt.trees import TreeFile
 
 SIZED = "a solution file or a profile"
+CONDITIONS = ("rule", "temperature", "context_tokens", "batch_size")
+ALWAYS = ("target", "written", "force")
+"""Options that every format and engine takes."""
+WRITE_OPTIONS = {"name": "list_name", "max_depth": "heads", "engine_version": "engine_version"}
+"""Options by the fields of `WriteOptions`."""
 
 
 def _names() -> list[str]:
@@ -65,6 +74,7 @@ class ExportOptions:
             "-o",
             "--output",
             "written",
+            heading=Heading.OUTPUT,
             type=output,
             metavar="FILE",
             default=Path(STANDARD_STREAM),
@@ -81,15 +91,25 @@ class ExportOptions:
     batch_size: int | None = field(metadata=BATCH_SIZE)
     record_named: Path | None = field(
         metadata=option(
-            "--record", "record_path", type=file, help="Draft record; by default the one beside the profile."
+            "--record",
+            "record_path",
+            heading=Heading.PLANNED,
+            type=file,
+            help="Draft record; by default the one beside the profile.",
         )
     )
     no_record: bool = field(
-        metadata=option("--no-record", is_flag=True, help="Plan chains only, even where a draft record is there.")
+        metadata=option(
+            "--no-record",
+            heading=Heading.PLANNED,
+            is_flag=True,
+            help="Plan chains only, even where a draft record is there.",
+        )
     )
     draft_model: str | None = field(
         metadata=option(
             "--draft-model",
+            heading=Heading.FORMAT,
             type=TEXT,
             metavar="MODEL",
             help="What the engine loads as draft model; by default as profiled.",
@@ -98,6 +118,7 @@ class ExportOptions:
     method: str | None = field(
         metadata=option(
             "--method",
+            heading=Heading.FORMAT,
             type=TEXT,
             metavar="NAME",
             help="The engine's name of the method; by default a separate draft model.",
@@ -106,6 +127,7 @@ class ExportOptions:
     engine_version: str | None = field(
         metadata=option(
             "--engine-version",
+            heading=Heading.FORMAT,
             type=TEXT,
             metavar="VERSION",
             help="Version that will read the file; by default the newest.",
@@ -114,13 +136,16 @@ class ExportOptions:
     list_name: str | None = field(
         metadata=option(
             "--list-name",
+            heading=Heading.FORMAT,
             type=TEXT,
             metavar="NAME",
             help="Name of the list in a Python module; by default treeopt_N.",
         )
     )
     heads: int | None = field(
-        metadata=option("--heads", type=COUNT, help="Medusa heads of the model, and so its deepest tree.")
+        metadata=option(
+            "--heads", heading=Heading.FORMAT, type=COUNT, help="Medusa heads of the model, and so its deepest tree."
+        )
     )
     name: str | None = field(metadata=TREE_NAME)
     budget: int | None = field(metadata=tree_budget(SIZED))
@@ -162,6 +187,38 @@ class ExportOptions:
             max_nodes=self.budget,
             max_depth=self.depth,
         )
+
+    def options_of_tree(self) -> set[str]:
+        """Return the options that choose the tree that FILE stands for."""
+        return {"budget", "depth", *(CONDITIONS if is_profile(self.path) else ("name",))}
+
+    def options_of_plan(self, *, records: bool, rule: bool) -> set[str]:
+        """Return the options that plan the setting of an engine.
+
+        Args:
+            records: whether it drafts dynamic trees, which draft records are for.
+            rule: whether it is told a rule even if nothing is planned.
+        """
+        taken = {"budget", "depth", *(() if is_profile(self.path) else ("name", "profile_path"))}
+        if self.profile_path is None:
+            return taken | ({"rule"} if rule else set())
+        return taken | {*CONDITIONS, "no_record"} | ({"record_path"} if records else set())
+
+    def refuse_others(self, taken: Collection[str]) -> None:
+        """Raise click.UsageError for an option that was given and that is not among those which have an effect."""
+        context = click.get_current_context()
+        listed = [each for each in context.command.params if isinstance(each, click.Option)]
+        flags = [each.opts[0] for each in listed if each.name in taken]
+        source = "a profile" if is_profile(self.path) else "a tree"
+        if source == "a tree" and self.profile_path is None:
+            source = "a tree without a profile"
+        for each in listed:
+            given = context.get_parameter_source(str(each.name)) is not ParameterSource.DEFAULT
+            if given and each.name not in {*taken, *ALWAYS}:
+                flag = each.opts[0]
+                raise click.UsageError(
+                    f"{flag}: {self.target} from {source} takes {', '.join(flags)}. Leave {flag} out."
+                )
 
     def tree(self) -> "TreeFile":
         """Return the tree to export: the file's own, or the fastest of a profile."""

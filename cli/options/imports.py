@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treeopt.cli.options.inputs import file
-from treeopt.cli.options.record import option
+from treeopt.cli.options.record import Heading, option
 
 if TYPE_CHECKING:
     from treeopt.engines.reports import ImportedLatency
@@ -20,17 +20,25 @@ class ImportOptions:
     latency: Path | None = field(
         metadata=option(
             "--latency",
+            heading=Heading.IMPORTS,
             type=file,
             metavar="FILE",
             help="Verify times measured elsewhere: CSV (tokens, seconds), SGLang's or TensorRT-LLM's cost table, llama-batched-bench's lines.",
         )
     )
     draft_latency: Path | None = field(
-        metadata=option("--draft-latency", type=file, metavar="FILE", help="Draft times measured elsewhere, as CSV.")
+        metadata=option(
+            "--draft-latency",
+            heading=Heading.IMPORTS,
+            type=file,
+            metavar="FILE",
+            help="Draft times measured elsewhere, as CSV.",
+        )
     )
     acceptance: Path | None = field(
         metadata=option(
             "--acceptance",
+            heading=Heading.IMPORTS,
             type=file,
             metavar="FILE",
             help="Acceptance measured elsewhere: rates or counts per position, /metrics of vLLM or llama.cpp, a speculation profile, requests of vLLM or AIPerf, Spec-Bench's answers, Sequoia's vector.",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.options.record import Metadata, option
+from treeopt.cli.options.record import Heading, Metadata, option
 from treeopt.cli.options.values import COUNT, LENGTH, TEXT
 from treeopt.cli.outputs import InputFile, OutputFile
 from treeopt.errors import TreeoptError
@@ -31,12 +31,16 @@ PROFILE_PATH = option(
     help="What was measured, written by treeopt profile.",
 )
 FORCE = option(
-    "--force", is_flag=True, help="Replace files that no option names: checkpoints, side files and folders that exist."
+    "--force",
+    heading=Heading.OUTPUT,
+    is_flag=True,
+    help="Replace files that no option names: checkpoints, side files and folders that exist.",
 )
 OTHER_MODELS = "Use other models than the file names, whose prediction then does not hold."
-FORCE_MODELS = option("--force", is_flag=True, help=OTHER_MODELS)
+FORCE_MODELS = option("--force", heading=Heading.MODELS, is_flag=True, help=OTHER_MODELS)
 FORCE_ALL = option(
     "--force",
+    heading=Heading.OUTPUT,
     is_flag=True,
     help=f"{OTHER_MODELS} Replace files that no option names: checkpoints, side files and folders that exist.",
 )

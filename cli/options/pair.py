@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treeopt.cli.options.inputs import file
-from treeopt.cli.options.record import option, options
+from treeopt.cli.options.record import Heading, option, options
 from treeopt.cli.options.values import DEVICE, THREADS
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class PairOptions:
     dtype: str = field(
         metadata=option(
             "--dtype",
+            heading=Heading.MODELS,
             type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
             default="auto",
             show_default=True,
@@ -82,12 +83,15 @@ class PairOptions:
         )
     )
     threads: int | None = field(
-        metadata=option("--threads", type=THREADS, help="CPU threads; by default torch's choice.")
+        metadata=option(
+            "--threads", heading=Heading.MODELS, type=THREADS, help="CPU threads; by default torch's choice."
+        )
     )
     offload: Path | None = field(
         default=None,
         metadata=option(
             "--offload",
+            heading=Heading.MODELS,
             type=click.Path(path_type=Path, file_okay=False),
             metavar="FOLDER",
             help="Where to lay weights of the target that no device holds.",
@@ -97,6 +101,7 @@ class PairOptions:
         default=(),
         metadata=option(
             "--max-memory",
+            heading=Heading.MODELS,
             type=MemoryLimits(),
             default=(),
             metavar="LIMITS",

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.options.record import option
+from treeopt.cli.options.record import Heading, option
 from treeopt.cli.options.rule import measured_rule
 from treeopt.cli.options.values import COUNT, LENGTH, TEMPERATURE
 from treeopt.records.rules import LOSSY_RULES
@@ -14,11 +14,26 @@ if TYPE_CHECKING:
     from treeopt.planner import PlanRequest
 
 PROFILE_TEMPERATURE = option(
-    "--temperature", type=TEMPERATURE, help="Temperature; by default the first in the profile."
+    "--temperature",
+    heading=Heading.SAMPLING,
+    type=TEMPERATURE,
+    help="Temperature; by default the first in the profile.",
 )
-CONTEXT_TOKENS = option("--context-tokens", type=COUNT, help="Tokens in the cache; by default the first measured.")
-BATCH_SIZE = option("--batch-size", type=COUNT, help="Sequences decoded together; by default the first measured.")
-RAW = option("--raw", is_flag=True, help="Use acceptance as measured, ranks that rise by noise included.")
+CONTEXT_TOKENS = option(
+    "--context-tokens", heading=Heading.PLANNED, type=COUNT, help="Tokens in the cache; by default the first measured."
+)
+BATCH_SIZE = option(
+    "--batch-size",
+    heading=Heading.PLANNED,
+    type=COUNT,
+    help="Sequences decoded together; by default the first measured.",
+)
+RAW = option(
+    "--raw",
+    heading=Heading.PLANNED,
+    is_flag=True,
+    help="Use acceptance as measured, ranks that rise by noise included.",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +47,7 @@ class PlanOptions:
     context_tokens: int | None = field(
         metadata=option(
             "--context-tokens",
+            heading=Heading.PLANNED,
             type=COUNT,
             help="Tokens in the cache; by default the first measured. Between measured lengths times and acceptance are interpolated.",
         )
@@ -39,12 +55,18 @@ class PlanOptions:
     batch_size: int | None = field(
         metadata=option(
             "--batch-size",
+            heading=Heading.PLANNED,
             type=COUNT,
             help="Sequences decoded together; by default the first measured. Interpolated likewise.",
         )
     )
     extrapolate: bool = field(
-        metadata=option("--extrapolate", is_flag=True, help="Go on, with a warning, beyond what was measured.")
+        metadata=option(
+            "--extrapolate",
+            heading=Heading.PLANNED,
+            is_flag=True,
+            help="Go on, with a warning, beyond what was measured.",
+        )
     )
     budget: int | None = field(
         metadata=option("--budget", type=COUNT, help="Most nodes, root included; by default all that was measured.")
@@ -53,11 +75,14 @@ class PlanOptions:
         metadata=option("--depth", type=LENGTH, help="Most levels below the root; by default all that was measured.")
     )
     level_width: int | None = field(
-        metadata=option("--level-width", type=COUNT, help="Most nodes of any level; by default any number.")
+        metadata=option(
+            "--level-width", heading=Heading.PLANNED, type=COUNT, help="Most nodes of any level; by default any number."
+        )
     )
     objective: str = field(
         metadata=option(
             "--objective",
+            heading=Heading.PLANNED,
             type=click.Choice(["speed", "tokens"]),
             default="speed",
             show_default=True,
@@ -67,7 +92,10 @@ class PlanOptions:
     raw: bool = field(metadata=RAW)
     lossy: bool = field(
         metadata=option(
-            "--lossy", is_flag=True, help="Consider lossy rules too, under which the text's distribution changes."
+            "--lossy",
+            heading=Heading.SAMPLING,
+            is_flag=True,
+            help="Consider lossy rules too, under which the text's distribution changes.",
         )
     )
 

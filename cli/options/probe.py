@@ -1,4 +1,4 @@
-"""What `treeopt probe` and `treeopt bench --engine` are asked: which engine, with which models, under which settings."""
+"""Options of `treeopt probe`, and those that `treeopt bench engine` shares."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from treeopt.cli.options.inputs import FORCE, PROFILE, file, output
-from treeopt.cli.options.record import argument, group, option
+from treeopt.cli.options.record import Heading, Metadata, argument, group, option
 from treeopt.cli.options.values import (
     COUNT,
     COUNTS,
@@ -28,6 +28,49 @@ if TYPE_CHECKING:
     from treeopt.engines.probes.client import EngineClient, Launch
 
 LEAST_PROMPTS, MOST_PROMPTS = 3, 4096
+PROGRAM = option(
+    "--program",
+    heading=Heading.MODELS,
+    type=FILE_TEXT,
+    metavar="PATH",
+    help="llama-server to start; by default the package xllamacpp's, or else the one on PATH.",
+)
+TIMEOUT = option(
+    "--timeout",
+    "timeout_s",
+    heading=Heading.MODELS,
+    type=DURATION,
+    default="60s",
+    show_default=True,
+    help="Longest wait for a start or an answer.",
+)
+ENGINE_PROMPTS = option(
+    "--prompts", type=file, metavar="PATH", help="Prompts, as for treeopt profile; by default treeopt's own."
+)
+
+
+def max_prompts(default: int) -> Metadata:
+    """Return the option of how many prompts are taken."""
+    return option(
+        "--max-prompts",
+        "most_prompts",
+        heading=Heading.PROMPTS,
+        type=Whole(LEAST_PROMPTS, MOST_PROMPTS),
+        default=default,
+        show_default=True,
+        help="Most prompts to take, evenly over the file and its categories; every 4th is held out for benchmarks.",
+    )
+
+
+def check_engine(name: str | None) -> str:
+    """Return the name of an engine that can be probed; click.UsageError for any other."""
+    from treeopt.engines.probes.named import NAMES
+
+    if name not in NAMES:
+        raise click.UsageError(
+            f"ENGINE: expected one of {', '.join(NAMES)}. Got {name!r:.40}: treeopt probe --list tells of each."
+        )
+    return name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,14 +96,7 @@ class EngineOptions:
             "in --lengths. Nothing else is contacted.",
         )
     )
-    program: str | None = field(
-        metadata=option(
-            "--program",
-            type=FILE_TEXT,
-            metavar="PATH",
-            help="llama-server to start; by default the package xllamacpp's, or else the one on PATH.",
-        )
-    )
+    program: str | None = field(metadata=PROGRAM)
     method: str | None = field(
         metadata=option(
             "--method",
@@ -72,23 +108,17 @@ class EngineOptions:
     ngram_tokens: int | None = field(
         metadata=option(
             "--ngram-tokens",
+            heading=Heading.MODELS,
             type=COUNT,
             help="With --method ngram: tokens that have to match; by default the engine's.",
         )
     )
     threads: int | None = field(
-        metadata=option("--threads", type=THREADS, help="CPU threads; by default the engine's choice.")
-    )
-    timeout_s: float = field(
         metadata=option(
-            "--timeout",
-            "timeout_s",
-            type=DURATION,
-            default="60s",
-            show_default=True,
-            help="Longest wait for a start or an answer.",
+            "--threads", heading=Heading.MODELS, type=THREADS, help="CPU threads; by default the engine's choice."
         )
     )
+    timeout_s: float = field(metadata=TIMEOUT)
 
     def check(self) -> None:
         """Raise click.UsageError unless models are named, or the address of an engine that has them."""
@@ -145,6 +175,7 @@ class ProbeOptions:
     lengths: tuple[int, ...] = field(
         metadata=option(
             "--lengths",
+            heading=Heading.MEASURED,
             type=LENGTHS,
             metavar="NUMBERS",
             default="0,1,3,7",
@@ -155,6 +186,7 @@ class ProbeOptions:
     batch_sizes: tuple[int, ...] = field(
         metadata=option(
             "--batch-sizes",
+            heading=Heading.MEASURED,
             type=COUNTS,
             metavar="NUMBERS",
             default="1",
@@ -162,44 +194,57 @@ class ProbeOptions:
             help="Texts decoded at the same time.",
         )
     )
-    prompts: Path | None = field(
-        metadata=option(
-            "--prompts", type=file, metavar="PATH", help="Prompts, as for treeopt profile; by default treeopt's own."
-        )
-    )
-    most_prompts: int = field(
-        metadata=option(
-            "--max-prompts",
-            "most_prompts",
-            type=Whole(LEAST_PROMPTS, MOST_PROMPTS),
-            default=24,
-            show_default=True,
-            help="Most prompts to take, evenly over the file and its categories; every 4th is held out for benchmarks.",
-        )
-    )
+    prompts: Path | None = field(metadata=ENGINE_PROMPTS)
+    most_prompts: int = field(metadata=max_prompts(24))
     temperature: float = field(
-        metadata=option("--temperature", type=TEMPERATURE, default=0.0, show_default=True, help="0 is greedy.")
+        metadata=option(
+            "--temperature",
+            heading=Heading.MEASURED,
+            type=TEMPERATURE,
+            default=0.0,
+            show_default=True,
+            help="0 is greedy.",
+        )
     )
     rounds: int = field(
-        metadata=option("--rounds", type=COUNT, default=3, show_default=True, help="Times each prompt is decoded.")
+        metadata=option(
+            "--rounds",
+            heading=Heading.MEASURED,
+            type=COUNT,
+            default=3,
+            show_default=True,
+            help="Times each prompt is decoded.",
+        )
     )
     max_new_tokens: int = field(
         metadata=option(
-            "--max-new-tokens", type=Whole(8, 100_000), default=96, show_default=True, help="Tokens of each text."
+            "--max-new-tokens",
+            heading=Heading.MEASURED,
+            type=Whole(8, 100_000),
+            default=96,
+            show_default=True,
+            help="Tokens of each text.",
         )
     )
     time_budget_s: float | None = field(
         metadata=option(
-            "--time-budget", "time_budget_s", type=DURATION, help="Measure for so long, in place of --rounds."
+            "--time-budget",
+            "time_budget_s",
+            heading=Heading.MEASURED,
+            type=DURATION,
+            help="Measure for so long, in place of --rounds.",
         )
     )
-    resume: bool = field(metadata=option("--resume", is_flag=True, help="Continue an interrupted probe."))
+    resume: bool = field(
+        metadata=option("--resume", heading=Heading.OUTPUT, is_flag=True, help="Continue an interrupted probe.")
+    )
     force: bool = field(metadata=FORCE)
     path: Path = field(
         metadata=option(
             "-o",
             "--output",
             "path",
+            heading=Heading.OUTPUT,
             type=output,
             default=PROFILE,
             show_default=True,
@@ -209,23 +254,18 @@ class ProbeOptions:
 
     def check(self) -> str:
         """Return the engine's name; click.UsageError where none is named that there is, or models or lengths are missing."""
-        from treeopt.engines.probes.named import NAMES
-
-        if self.engine not in NAMES:
-            raise click.UsageError(
-                f"ENGINE: expected one of {', '.join(NAMES)}. Got {self.engine!r:.40}: treeopt probe --list tells of each."
-            )
+        engine = check_engine(self.engine)
         if self.one_length:
             self._check_one_length()
             self.served.check()
-            return self.engine
+            return engine
         self.models.check()
         self._check_method()
         if self.lengths[0] != 0 or len(self.lengths) < 2 or list(self.lengths) != sorted(self.lengths):
             raise click.UsageError(
                 f"--lengths: expected 0, plain decoding, and others that rise, such as 0,1,3,7. Got {','.join(map(str, self.lengths))}."
             )
-        return self.engine
+        return engine
 
     def _check_method(self) -> None:
         """Raise click.UsageError for a method that the engine cannot be started with."""

@@ -11,7 +11,7 @@ from treeopt.cli.options.imports import ImportOptions
 from treeopt.cli.options.inputs import FORCE, PROFILE, output
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
-from treeopt.cli.options.record import given, group, option
+from treeopt.cli.options.record import Heading, given, group, option
 from treeopt.cli.options.rule import LOSSY, checked_rule
 from treeopt.cli.options.sampling import SamplingsOptions
 from treeopt.cli.options.values import COUNT, COUNTS, DURATION, FILE_TEXT, MOST, RULE_LIST, Whole
@@ -32,11 +32,13 @@ WITHOUT_MODELS = ("prompt-lookup", "lookahead")
 class ProfileOptions:
     """What is measured of which pair, how much of it, and where it is written."""
 
+    pair: PairOptions = field(metadata=group(PairOptions))
     path: Path = field(
         metadata=option(
             "-o",
             "--output",
             "path",
+            heading=Heading.OUTPUT,
             type=output,
             default=PROFILE,
             show_default=True,
@@ -46,6 +48,7 @@ class ProfileOptions:
     rules: str = field(
         metadata=option(
             "--rules",
+            heading=Heading.SAMPLING,
             type=RULE_LIST,
             metavar="NAMES",
             default="sequoia",
@@ -59,6 +62,7 @@ class ProfileOptions:
     context_tokens: tuple[int, ...] = field(
         metadata=option(
             "--context-tokens",
+            heading=Heading.MEASURED,
             type=COUNTS,
             metavar="NUMBERS",
             default="256",
@@ -69,6 +73,7 @@ class ProfileOptions:
     batch_sizes: tuple[int, ...] = field(
         metadata=option(
             "--batch-sizes",
+            heading=Heading.MEASURED,
             type=COUNTS,
             metavar="NUMBERS",
             default="1",
@@ -79,6 +84,7 @@ class ProfileOptions:
     max_tokens: int = field(
         metadata=option(
             "--max-tokens",
+            heading=Heading.MEASURED,
             type=Whole(2, MOST),
             default=512,
             show_default=True,
@@ -86,12 +92,20 @@ class ProfileOptions:
         )
     )
     rounds: int = field(
-        metadata=option("--rounds", type=COUNT, default=25, show_default=True, help="Samples of every time.")
+        metadata=option(
+            "--rounds",
+            heading=Heading.MEASURED,
+            type=COUNT,
+            default=25,
+            show_default=True,
+            help="Samples of every time.",
+        )
     )
     time_budget_s: float | None = field(
         metadata=option(
             "--time-budget",
             "time_budget_s",
+            heading=Heading.MEASURED,
             type=DURATION,
             help="Measure for so long, such as 90s or 3m, in place of --rounds and --positions: half for times, placed where "
             "they are least known, half for acceptance.",
@@ -100,6 +114,7 @@ class ProfileOptions:
     cuda_graphs: bool | None = field(
         metadata=option(
             "--cuda-graphs/--no-cuda-graphs",
+            heading=Heading.MODELS,
             default=None,
             help="Whether passes are timed as CUDA graphs; by default on a CUDA device, as decoding runs them.",
         )
@@ -107,6 +122,7 @@ class ProfileOptions:
     positions: int = field(
         metadata=option(
             "--positions",
+            heading=Heading.MEASURED,
             type=COUNT,
             default=4096,
             show_default=True,
@@ -119,6 +135,7 @@ class ProfileOptions:
         metadata=option(
             "--record",
             "record_name",
+            heading=Heading.MEASURED,
             type=FILE_TEXT,
             metavar="[FILE]",
             is_flag=False,
@@ -131,15 +148,21 @@ class ProfileOptions:
         metadata=option(
             "--wait",
             "wait_s",
+            heading=Heading.MEASURED,
             type=DURATION,
             help="Wait so long at most, such as 60s or 10m, until no other program uses the processors.",
         )
     )
-    resume: bool = field(metadata=option("--resume", is_flag=True, help="Continue an interrupted profile."))
+    resume: bool = field(
+        metadata=option("--resume", heading=Heading.OUTPUT, is_flag=True, help="Continue an interrupted profile.")
+    )
     force: bool = field(metadata=FORCE)
     tensor_parallel: bool = field(
         metadata=option(
-            "--tensor-parallel", is_flag=True, help="Split the target over the processes that torchrun started."
+            "--tensor-parallel",
+            heading=Heading.MODELS,
+            is_flag=True,
+            help="Split the target over the processes that torchrun started.",
         )
     )
     drafters: tuple[DrafterSetting, ...] = field(
@@ -155,7 +178,6 @@ class ProfileOptions:
         )
     )
     eagle_layers: tuple[int, ...] = field(metadata=EAGLE_LAYERS)
-    pair: PairOptions = field(metadata=group(PairOptions))
 
     @property
     def has_draft_model(self) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from treeopt.cli.options.inputs import file
-from treeopt.cli.options.record import option
+from treeopt.cli.options.record import Heading, option
 from treeopt.cli.options.values import Whole
 from treeopt.report.text import counted
 
@@ -23,6 +23,7 @@ MAX_NAMED = 12
 CHAT = option(
     "--chat/--no-chat",
     "chat",
+    heading=Heading.PROMPTS,
     default=None,
     help="Put prompts into the model's chat template as a user's messages, or use them as they are; by default, use the "
     "template if there is one.",
@@ -48,6 +49,7 @@ class PromptOptions:
         metadata=option(
             "--max-prompts",
             "max_prompts",
+            heading=Heading.PROMPTS,
             type=Whole(3, 4096),
             default=64,
             show_default=True,

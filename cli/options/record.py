@@ -9,12 +9,13 @@
     @options(ShowOptions)
     def show(asked: ShowOptions) -> None: ...
 
-A field may hold a record with options of its own.  In `--help` options stand in the order of fields.
+A field may hold a record with options of its own.  `--help` lists options under their headings, in the order of fields.
 """
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
+from enum import StrEnum
 from typing import Any, TypeVar
 
 import click
@@ -22,15 +23,47 @@ from click.core import ParameterSource
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Metadata = Mapping[str, Any]
-_PARAMETER, _RECORD, _GIVEN = "parameter", "record", "given"
+_PARAMETER, _RECORD, _GIVEN, _HEADING = "parameter", "record", "given", "heading"
 
 
-def option(*flags: str, **attributes: Any) -> Metadata:
-    """Return the metadata of a field that an option fills; arguments are those of `click.option`.
+class Heading(StrEnum):
+    """Headings of `--help`, in its order."""
+
+    MAIN = "Options"
+    MODELS = "Models and device"
+    MEASURED = "What is measured"
+    PLANNED = "What is planned"
+    SAMPLING = "Sampling and verification"
+    PROMPTS = "Prompts"
+    ADAPTATION = "Adaptation and learning"
+    FORMAT = "Settings of formats and engines"
+    IMPORTS = "Measured elsewhere"
+    OUTPUT = "Output"
+
+
+class HeadedOption(click.Option):
+    """An option that `--help` lists under a heading.
+
+    Args:
+        heading: as `Heading` has them.
+    """
+
+    def __init__(self, *flags: Any, heading: Heading, **attributes: Any) -> None:
+        super().__init__(*flags, **attributes)
+        self.heading = heading
+
+
+def option(*flags: str, heading: Heading | None = None, **attributes: Any) -> Metadata:
+    """Return the metadata of a field that an option fills; other arguments are those of `click.option`.
 
     click knows the option by the field's name, unless `flags` end in a name without dashes.
+
+    Args:
+        flags: such as `--rows`.
+        heading: where `--help` lists it; by default that of the group it is in, or the first.
+        attributes: for click.
     """
-    return {_PARAMETER: (click.option, flags, attributes)}
+    return {_PARAMETER: (click.option, flags, attributes), _HEADING: heading}
 
 
 def argument(*name: str, **attributes: Any) -> Metadata:
@@ -38,9 +71,9 @@ def argument(*name: str, **attributes: Any) -> Metadata:
     return {_PARAMETER: (click.argument, name, attributes)}
 
 
-def group(record: type) -> Metadata:
-    """Return the metadata of a field with a record whose fields have options."""
-    return {_RECORD: record}
+def group(record: type, heading: Heading | None = None) -> Metadata:
+    """Return the metadata of a field with a record whose fields have options, under a heading unless they name another."""
+    return {_RECORD: record, _HEADING: heading}
 
 
 def given(name: str) -> Metadata:
@@ -63,15 +96,17 @@ def options(record: type, name: str = "asked") -> Callable[[Function], Function]
     return decorated
 
 
-def _adders(record: type) -> Iterator[Callable[[Any], Any]]:
+def _adders(record: type, outer: Heading = Heading.MAIN) -> Iterator[Callable[[Any], Any]]:
     """Yield click's decorator for every option, those of records within at their places."""
     for each in fields(record):
+        heading = each.metadata.get(_HEADING) or outer
         if _RECORD in each.metadata:
-            yield from _adders(each.metadata[_RECORD])
+            yield from _adders(each.metadata[_RECORD], heading)
         elif _PARAMETER in each.metadata:
             kind, names, attributes = each.metadata[_PARAMETER]
             known = names if any(name.isidentifier() for name in names) else (*names, each.name)
-            yield kind(*known, **attributes)
+            headed = {"cls": HeadedOption, "heading": heading} if kind is click.option else {}
+            yield kind(*known, **headed, **attributes)
 
 
 def _made(record: type, values: dict[str, Any]) -> Any:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.options.record import Metadata, option
+from treeopt.cli.options.record import Heading, Metadata, option
 from treeopt.cli.options.values import MEASURED_RULE
 from treeopt.errors import InvalidValueError
 from treeopt.records.rules import check_rule
@@ -12,12 +12,14 @@ from treeopt.records.rules import check_rule
 if TYPE_CHECKING:
     from treeopt.trees import TreeFile
 
-LOSSY = option("--lossy", is_flag=True, help="Allow rules that change the text's distribution.")
+LOSSY = option(
+    "--lossy", heading=Heading.SAMPLING, is_flag=True, help="Allow rules that change the text's distribution."
+)
 
 
 def measured_rule(help_text: str) -> Metadata:
     """Return the option of a rule that a profile may hold; the text says what it is taken for, and its default."""
-    return option("--rule", type=MEASURED_RULE, help=help_text)
+    return option("--rule", heading=Heading.SAMPLING, type=MEASURED_RULE, help=help_text)
 
 
 def checked_rule(rule: str, *, lossy: bool, option: str = "--rule") -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import click
 
-from treeopt.cli.options.record import group, option
+from treeopt.cli.options.record import Heading, group, option
 from treeopt.cli.options.values import DRAFT_TEMPERATURE, LENGTH, SHARE, TEMPERATURE, TEMPERATURES
 from treeopt.records.sampling import Sampling
 
@@ -17,6 +17,7 @@ class TokenOptions:
     top_p: float = field(
         metadata=option(
             "--top-p",
+            heading=Heading.SAMPLING,
             type=SHARE,
             default=1.0,
             show_default=True,
@@ -26,6 +27,7 @@ class TokenOptions:
     top_k: int = field(
         metadata=option(
             "--top-k",
+            heading=Heading.SAMPLING,
             type=LENGTH,
             default=0,
             show_default=True,
@@ -35,15 +37,30 @@ class TokenOptions:
     draft_temperature: float | None = field(
         metadata=option(
             "--draft-temperature",
+            heading=Heading.SAMPLING,
             type=DRAFT_TEMPERATURE,
             help="Temperature of the draft; by default the target's. It changes the speed, never the text's distribution.",
         )
     )
     draft_top_p: float = field(
-        metadata=option("--draft-top-p", type=SHARE, default=1.0, show_default=True, help="As --top-p, for the draft.")
+        metadata=option(
+            "--draft-top-p",
+            heading=Heading.SAMPLING,
+            type=SHARE,
+            default=1.0,
+            show_default=True,
+            help="As --top-p, for the draft.",
+        )
     )
     draft_top_k: int = field(
-        metadata=option("--draft-top-k", type=LENGTH, default=0, show_default=True, help="As --top-k, for the draft.")
+        metadata=option(
+            "--draft-top-k",
+            heading=Heading.SAMPLING,
+            type=LENGTH,
+            default=0,
+            show_default=True,
+            help="As --top-k, for the draft.",
+        )
     )
 
     def draft_sampling(self, temperatures: Iterable[float]) -> Sampling | None:
@@ -67,7 +84,12 @@ class SamplingOptions:
 
     temperature: float = field(
         metadata=option(
-            "--temperature", type=TEMPERATURE, default="0", show_default=True, help="Sampling temperature; 0 is greedy."
+            "--temperature",
+            heading=Heading.SAMPLING,
+            type=TEMPERATURE,
+            default="0",
+            show_default=True,
+            help="Sampling temperature; 0 is greedy.",
         )
     )
     tokens: TokenOptions = field(metadata=group(TokenOptions))
@@ -94,6 +116,7 @@ class SamplingsOptions:
         metadata=option(
             "--temperature",
             "temperature",
+            heading=Heading.SAMPLING,
             type=TEMPERATURES,
             metavar="NUMBERS",
             default="0",

@@ -56,11 +56,14 @@ class TextFiles:
         record.save(self._file(self._folder, number))
 
     def remove(self) -> None:
-        """Delete the folder: what it held has been written elsewhere, or is not wanted."""
+        """Delete the folder, or a file in its place: what it held has been written elsewhere, or is not wanted."""
         if self._folder is None or not self._folder.exists():
             return
         try:
-            shutil.rmtree(self._folder)
+            if self._folder.is_dir() and not self._folder.is_symlink():
+                shutil.rmtree(self._folder)
+            else:
+                self._folder.unlink()
         except OSError as error:
             raise _unwritable(self._folder, error) from None
 

@@ -22,7 +22,6 @@ from treeopt.records.batch_bench import BatchBench, BatchMeasured, BatchRow, Bat
 from treeopt.records.results import Divergence
 from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import TextRequest
-from treeopt.runtime.decoding.limits import trained_tokens
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees import TokenTree
 
@@ -82,7 +81,8 @@ class BatchRace:
         if most < 1 or min(self.ways) < 1 or prompts < most:
             raise InvalidValueError(
                 f"batch_size: expected 1 to {prompts}, the prompts that are kept for benchmarks. Got {most}: take fewer "
-                "at a time, or more prompts."
+                "at a time, or more prompts.",
+                field="batch_size",
             )
 
     def measure(self, *, show_progress: bool = True) -> BatchMeasured:
@@ -133,7 +133,7 @@ class BatchRace:
             sampling=self.decoding.sampling,
             draft_sampling=self.decoding.draft_sampling,
             lossy=self.decoding.lossy,
-            max_text_tokens=min(longest, trained_tokens(self.target, self.draft)),
+            max_text_tokens=min(longest, self.target.config.max_positions),
             cuda_graphs=False,
         )
 
@@ -187,7 +187,8 @@ class BatchRace:
         if run.steps == 0:
             raise InvalidValueError(
                 f"max_new_tokens: expected texts long enough that {size} run together for a step after the last has joined. "
-                f"Got {self.workload.max_new_tokens}: ask for more."
+                f"Got {self.workload.max_new_tokens}: ask for more.",
+                field="max_new_tokens",
             )
         return run
 

@@ -17,7 +17,6 @@ from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.results import Divergence, Measured
 from treeopt.records.sampling import Sampling
 from treeopt.runtime import Decoder
-from treeopt.runtime.decoding.limits import trained_tokens
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.pair import ModelPair
 from treeopt.trees import TokenTree, chain
@@ -100,9 +99,9 @@ def bench_trees(
     if not trees:
         raise InvalidValueError("trees: expected at least one. Got none: name one.")
     _check(workload)
-    prompts, trained = workload.prompts, trained_tokens(target, draft)
+    prompts, most = workload.prompts, target.config.max_positions
     max_depth = max(tree.max_depth for tree in trees)
-    longest = min(trained, max(map(len, prompts)) + workload.max_new_tokens + max_depth)
+    longest = min(most, max(map(len, prompts)) + workload.max_new_tokens + max_depth)
     plain, drafting = (
         decoding.decoder(target, draft, max(shapes, key=lambda tree: tree.nodes), longest)
         for shapes in ([chain(0)], trees)
@@ -150,7 +149,8 @@ def _check(workload: Workload) -> None:
     if not prompts or max_new_tokens < 1 or repeats < 1:
         raise InvalidValueError(
             "prompts, max_new_tokens, repeats: expected at least one of each. "
-            f"Got {len(prompts)}, {max_new_tokens}, {repeats}."
+            f"Got {len(prompts)}, {max_new_tokens}, {repeats}.",
+            field="prompts, max_new_tokens, repeats",
         )
 
 

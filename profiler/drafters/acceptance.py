@@ -87,7 +87,7 @@ def counted_acceptance(
         texts=sums,
     )
     depths = sums.reached.shape[1]
-    return CountedAcceptance(acceptance, RootRanks([_cut(each.ranks[:, :depths]) for each in found], depths))
+    return CountedAcceptance(acceptance, RootRanks([each.ranks[:, :depths].tolist() for each in found]))
 
 
 def counter(
@@ -142,9 +142,3 @@ def _all_texts(found: Sequence[CountedRoots | None]) -> list[CountedRoots]:
     reached, accepted = (np.zeros_like(each) for each in (counted.counts.reached, counted.counts.accepted))
     nothing = CountedRoots(AcceptanceCounts(reached, accepted), counted.ranks[:0])
     return [nothing if each is None else each for each in found]
-
-
-def _cut(ranks: Int64) -> list[list[int]]:
-    """Return the rows up to where the text left the drafted children."""
-    left = np.where((ranks == REJECTED).any(axis=1), (ranks == REJECTED).argmax(axis=1), ranks.shape[1])
-    return [row[:length].tolist() for row, length in zip(ranks, left, strict=True)]

@@ -41,7 +41,10 @@ def processes_for(environ: Mapping[str, str], *, tensor_parallel: bool, device: 
     count = int(environ.get("WORLD_SIZE", "1"))
     if count == 1:
         if tensor_parallel:
-            raise InvalidValueError("tensor_parallel: expected several processes. Got one: start them with torchrun.")
+            raise InvalidValueError(
+                "tensor_parallel: expected several processes. Got one: start them with torchrun.",
+                field="tensor_parallel",
+            )
         return OneProcess()
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -72,11 +75,15 @@ def local_device(name: str, environ: Mapping[str, str]) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise InvalidValueError(f"device: expected one that is there, such as cpu. Got {name!r}.") from None
+        raise InvalidValueError(
+            f"device: expected one that is there, such as cpu. Got {name!r}.", field="device"
+        ) from None
     if device.type != "cuda" or int(environ.get("WORLD_SIZE", "1")) == 1:
         return device
     if device.index is not None:
-        raise InvalidValueError(f"device: expected cuda, since each process takes a GPU of its own. Got {name}.")
+        raise InvalidValueError(
+            f"device: expected cuda, since each process takes a GPU of its own. Got {name}.", field="device"
+        )
     return torch.device("cuda", int(environ["LOCAL_RANK"]))
 
 

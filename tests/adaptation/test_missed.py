@@ -62,6 +62,13 @@ def test_a_draft_that_is_not_finite_says_nothing():
     assert missed_steps(broken, 10, temperature=0.0)[0].outcomes(1, 2).tried.sum() == 0
 
 
+def test_tokens_that_are_ruled_out_do_not_make_a_draft_useless():
+    logits = TARGET.logits.clone()
+    logits[:, logits.argmax(-1).bincount(minlength=23) == 0] = -torch.inf  # never the target's likeliest
+    found = missed_steps(Table(logits, "limited"), 30, temperature=0.0)[0].outcomes(1, 2)
+    assert (found.tried[0, 0], found.accepted[0, 0]) == (30, 30)
+
+
 def test_another_text_begins_anew():
     missed, _ = missed_steps(DRAFT, 10, temperature=0.0)
     missed.note(2, [3], 4, torch.zeros(1, 23))

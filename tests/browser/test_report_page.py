@@ -94,7 +94,7 @@ def _named(names: tuple[str, ...]) -> Contents:
     benches = (
         bench_of(found, 1.5, rule=names[3], drafter=names[2]),
         replace(GRID, rule=names[1]),
-        (replace(ROW, system=names[0], rule=names[2], setting=names[2], evidence=names[4]),),
+        (replace(ROW, method=names[0], rule=names[2], setting=names[2], evidence=names[4]),),
         replace(ENGINE, engine=names[2], version=names[0]),
         replace(BATCHES, rule=names[2]),
     )

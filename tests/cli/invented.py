@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 from click.testing import CliRunner, Result
 
@@ -39,6 +40,17 @@ STEEP = AcceptanceTable([[0.84, 0.05]] * 4)
 """Accepts less beside the first child and more below it than TABLE does."""
 FOUR_CONDITIONS = [(context, batch) for batch in (1, 16) for context in (256, 4096)]
 SAMPLES = 15
+
+
+def leaf_commands(commands: Mapping[str, click.Command] = main.commands) -> dict[str, click.Command]:
+    """Return every command that does something, by its words: `solve`, `bench tree`, ..."""
+    found: dict[str, click.Command] = {}
+    for name, command in commands.items():
+        if isinstance(command, click.Group):
+            found |= {f"{name} {within}": each for within, each in leaf_commands(command.commands).items()}
+        else:
+            found[name] = command
+    return found
 
 
 def call(*arguments: object) -> Result:

@@ -1,4 +1,4 @@
-"""`treeopt bench --batch-size`: a tree, a schedule, or what is planned for each size, and what is refused."""
+"""`treeopt bench batches`: a tree, a schedule, or what is planned for each size, and what is refused."""
 
 import json
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ def parents(tree: TokenTree) -> tuple[int, ...]:
 
 
 def test_a_tree_is_raced_with_plain_decoding_at_every_size(files: Path) -> None:
-    result = call("bench", "tree.json", "--batch-size", "1,3", *SHORT, "--max-new-tokens", 5)
+    result = call("bench", "batches", "tree.json", "--batch-sizes", "1,3", *SHORT, "--max-new-tokens", 5)
     assert result.exit_code == 0, result.output
     assert "Every text is, token by token, the one decoded alone." in result.stdout
     content, here = json.loads(Path("found.json").read_text()), written_record(describe_machine(torch.device("cpu")))
@@ -85,7 +85,7 @@ def test_a_tree_is_raced_with_plain_decoding_at_every_size(files: Path) -> None:
 
 
 def test_prompts_are_taken_again_where_a_batch_has_more_texts(files: Path) -> None:
-    result = call("bench", "tree.json", "--batch-size", "4", *SHORT, "--max-new-tokens", 5)
+    result = call("bench", "batches", "tree.json", "--batch-sizes", "4", *SHORT, "--max-new-tokens", 5)
     assert result.exit_code == 0, result.output
     assert {each["texts"] for each in settings(4).values()} == {4}  # of 3 prompts
     assert files.exists()
@@ -93,7 +93,7 @@ def test_prompts_are_taken_again_where_a_batch_has_more_texts(files: Path) -> No
 
 @pytest.mark.slow
 def test_a_schedule_names_its_tree_for_each_size(files: Path) -> None:
-    assert call("bench", "schedule.json", "--batch-size", "1,2", *SHORT).exit_code == 0
+    assert call("bench", "batches", "schedule.json", "--batch-sizes", "1,2", *SHORT).exit_code == 0
     chosen = {size: [tree for tree, each in settings(size).items() if each["chosen"]] for size in (1, 2)}
     assert chosen == {1: [parents(TREE)], 2: [parents(chain(2))]}
     assert settings(1).keys() == settings(2).keys() == {(-1,), parents(TREE), parents(chain(2))}
@@ -102,7 +102,7 @@ def test_a_schedule_names_its_tree_for_each_size(files: Path) -> None:
 
 @pytest.mark.slow
 def test_without_a_tree_the_plan_of_each_size_is_raced(files: Path) -> None:
-    result = call("bench", "--batch-size", "2", *SHORT)
+    result = call("bench", "batches", "--batch-sizes", "2", *SHORT)
     assert result.exit_code == 0, result.output
     assert call("solve", "--batch-size", "2", "-o", "planned.json").exit_code == 0
     planned = tuple(json.loads((files / "planned.json").read_text())["parents"])
@@ -113,25 +113,24 @@ def test_without_a_tree_the_plan_of_each_size_is_raced(files: Path) -> None:
     ("words", "code", "said"),
     [
         (
-            ("tree.json", "--batch-size", "0"),
+            ("tree.json", "--batch-sizes", "0"),
             2,
             "expected whole numbers of at least 1, each once, such as 256,1024. Got '0'",
         ),
-        (("tree.json", "--batch-size", "2,2"), 2, "each once"),
-        (("--batch-size", "2", "--grid"), 2, "expected one of them"),
-        (("schedule.json",), 2, "schedule.json is a schedule. Name numbers of texts with --batch-size 1,2,4,8."),
+        (("tree.json", "--batch-sizes", "2,2"), 2, "each once"),
+        (("schedule.json",), 2, "Missing option '--batch-sizes'"),
         (
-            ("gaps.json", "--batch-size", "2", *SHORT),
+            ("gaps.json", "--batch-sizes", "2", *SHORT),
             1,
             "gaps.json: trees: expected trees for 1, 2, … texts without gaps",
         ),
         (
-            ("medusa.json", "--batch-size", "2", *SHORT),
-            1,
+            ("medusa.json", "--batch-sizes", "2", *SHORT),
+            2,
             "expected a tree that the draft model fills. Got one for medusa",
         ),
-        (("--batch-size", "1,16", *SHORT), 1, "batch 16 was not measured"),
-        (("none.json", "--batch-size", "1"), 1, "none.json: no such file"),
+        (("--batch-sizes", "1,16", *SHORT), 1, "batch 16 was not measured"),
+        (("none.json", "--batch-sizes", "1"), 1, "none.json: no such file"),
     ],
     ids=str,
 )
@@ -142,7 +141,7 @@ def test_bad_input_is_one_line(files: Path, words: tuple[object, ...], code: int
         '{"format": "treeopt-schedule", ' + json.dumps(gaps)[1:].replace('"format": "treeopt-schedule", ', "", 1)
     )
     TreeFile(tree=TREE, drafter=DrafterSetting(name="medusa")).save("medusa.json")
-    result = call("bench", *words)
+    result = call("bench", "batches", *words)
     assert result.exit_code == code, result.output
     assert said in result.stderr
     assert result.stdout == ""
@@ -175,7 +174,7 @@ def test_what_the_profile_does_not_have_is_warned_of(
 
     monkeypatch.setattr("treeopt.cli.options.prompts.PromptOptions.load", reached)
     measured.save(files / "profile.yaml")
-    result = call("bench", "tree.json", "--batch-size", "3", *SHORT)
+    result = call("bench", "batches", "tree.json", "--batch-sizes", "3", *SHORT)
     assert isinstance(result.exception, ReachedError), result.output
     assert said in result.stderr
     assert ("predict" in result.stderr) == bool(said)

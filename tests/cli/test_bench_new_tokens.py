@@ -1,4 +1,4 @@
-"""`treeopt bench --max-new-tokens`: what is promised is of texts as long as those that are decoded."""
+"""`--max-new-tokens` of `treeopt bench`: what is promised is of texts as long as those that are decoded."""
 
 import json
 from dataclasses import replace
@@ -33,9 +33,11 @@ def promised() -> list[tuple[TokenTree, float]]:
     return [(tree, each["predicted_tokens_per_step"]) for tree, each in raced if tree.max_depth > 1]
 
 
-@pytest.mark.parametrize("mode", [("tree.json",), ("tree.json", "--batch-size", 1), ("--grid",)], ids=str)
-def test_it_is_of_so_many_tokens(easier_later: Profile, mode: tuple[object, ...]) -> None:
-    result = call("bench", *mode, *LITTLE, "--max-new-tokens", 12)
+@pytest.mark.parametrize(
+    "command", [("tree", "tree.json"), ("batches", "tree.json", "--batch-sizes", 1), ("grid",)], ids=str
+)
+def test_it_is_of_so_many_tokens(easier_later: Profile, command: tuple[object, ...]) -> None:
+    result = call("bench", *command, *LITTLE, "--max-new-tokens", 12)
     short, whole = (step_model(each) for each in (for_new_tokens(easier_later, 12), easier_later))
 
     assert result.exit_code == 0, result.output

@@ -1,106 +1,80 @@
-"""`treeopt bench`: in each of its modes every option does what it says, or is refused by name."""
+"""`treeopt bench`: subcommands take their own options and no others, and check the profile against the pair."""
 
+import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.cli.invented import call, invented
-from treeopt.cli import bench as bench_module
-from treeopt.cli.bench import bench
+from treeopt.bundled import DRAFT, TARGET
 from treeopt.records.machine import Pair
 from treeopt.trees import Provenance, TreeFile, k_ary
+from treeopt.trees.tree_schedule import ScheduledTree, TreeSchedule
 
-MODES = {
-    "TREE": ("tree.json",),
-    "--batch-size": ("--batch-size", "1"),
-    "--grid": ("--grid",),
-    "--systems": ("--systems", "chain"),
-    "--engine": ("--engine", "llama-server"),
+COMMANDS = {
+    "tree": ("tree", "tree.json"),
+    "batches": ("batches", "--batch-sizes", "1"),
+    "grid": ("grid",),
+    "methods": ("methods", "--methods", "chain"),
+    "engine": ("engine", "llama-server"),
 }
-OWN = ("TREE", "--batch-size", "--grid", "--systems")
-"""Modes that run treeopt's own decoder."""
-MODE_NAMES = ("tree", "batch_sizes", "grid", "systems", "engine")
-VALUES = {
-    "prompts": "mine.txt",
-    "chat": None,
-    "max_prompts": "9",
-    "profile_path": "other.yaml",
-    "rule": "target",
-    "temperatures": "0.5",
-    "lossy": None,
-    "drafter": "medusa",
-    "eagle_layers": "2,6,9",
-    "max_new_tokens": "7",
-    "repeats": "5",
-    "plot": "picture.svg",
-    "path": "results.json",
-    "same_prompts": None,
-    "target": "t",
-    "draft": "d",
-    "device": "cuda:3",
-    "dtype": "bfloat16",
-    "threads": "1",
-    "offload": "weights",
-    "max_memory": "cpu=4GB",
-    "url": "0=http://a:1",
-    "program": "llama-server",
-    "lengths": "2",
-    "timeout_s": "9s",
-}
-"""Something else than the default of every option; None where it is a flag."""
-REFUSED = {
-    ("TREE", "plot"),
-    ("TREE", "same_prompts"),
-    ("--batch-size", "same_prompts"),
-    ("--systems", "same_prompts"),
-    ("--systems", "rule"),
-    ("--systems", "lossy"),
-    *(
-        (mode, name)
-        for mode in ("--batch-size", "--grid", "--systems", "--engine")
-        for name in ("drafter", "eagle_layers")
-    ),
-    *((mode, name) for mode in OWN for name in ("url", "program", "lengths", "timeout_s")),
-    *(
-        ("--engine", name)
-        for name in ("same_prompts", "rule", "lossy", "chat", "device", "dtype", "offload", "max_memory")
-    ),
-}
+OWN = ("tree", "batches", "grid", "methods")
+"""Benchmarks that run treeopt's own decoder."""
 
 
-@pytest.fixture
-def asked(monkeypatch, folder):  # noqa: ARG001 - files are named relative to it
-    """Replace the modes; return what the last of them was called with."""
-    found = []
-    for name in ("bench_tree", "bench_batches", "bench_grid", "bench_systems", "bench_engine"):
-        monkeypatch.setattr(bench_module, name, lambda *a, n=name, **k: found.append((n, a, k)))
-    return found
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("tree", ("--plot", "--same-prompts", "--batch-sizes", "--url", "--lengths")),
+        ("batches", ("--batch-size", "--drafter", "--eagle-layers", "--same-prompts", "--grid")),
+        ("grid", ("--drafter", "--eagle-layers", "--lengths", "--timeout", "--program")),
+        ("methods", ("--rule", "--lossy", "--drafter", "--eagle-layers", "--same-prompts", "--systems")),
+        ("engine", ("--rule", "--lossy", "--chat", "--device", "--dtype", "--offload", "--max-memory", "--drafter")),
+    ],
+)
+def test_an_option_without_a_use_does_not_exist(folder, command, options):
+    for option in options:
+        result = call("bench", *COMMANDS[command], option, "1")
+        assert (result.exit_code, result.stdout) == (2, ""), option
+        assert f"No such option '{option}'." in result.stderr
+    assert list(folder.iterdir()) == []
 
 
-def test_every_option_of_every_mode_reaches_it_or_is_refused_by_name(asked):
-    flags = {each.name: each.opts[0] for each in bench.params if each.name not in MODE_NAMES}
-    assert flags.keys() == VALUES.keys(), "an option that this test does not know"
-    for mode, words in MODES.items():
-        assert call("bench", *words).exit_code == 0
-        for name, flag in flags.items():
-            result = call("bench", *words, flag, *([] if VALUES[name] is None else [VALUES[name]]))
-            if (mode, name) in REFUSED:
-                assert (result.exit_code, result.stdout) == (2, ""), (mode, flag)
-                assert f"{flag} with {mode}: " in result.stderr
-            else:
-                assert result.exit_code == 0, (mode, flag, result.output)
-                plain = next(each for each in asked if each[0] == asked[-1][0])
-                assert asked[-1] != plain, f"{flag} does nothing with {mode}"
+@pytest.mark.usefixtures("folder")
+def test_one_temperature_but_for_methods():
+    for name in ("tree", "batches", "grid", "engine"):
+        result = call("bench", *COMMANDS[name], "--temperature", "0,0.4")
+        assert result.exit_code == 2
+        assert "'--temperature': expected 0, which is greedy, or a number" in result.stderr
 
 
-def test_several_temperatures_are_for_systems(asked):
-    for mode, words in MODES.items():
-        result = call("bench", *words, "--temperature", "0,0.4")
-        if mode == "--systems":
-            assert asked[-1][1][-1].temperatures == (0.0, 0.4)
-        else:
-            assert result.exit_code == 2
-            assert f"--temperature with {mode}: expected one. Got 2" in result.stderr
+@pytest.mark.usefixtures("folder")
+def test_a_word_that_is_no_subcommand_is_a_usage_error():
+    result = call("bench", "bananas")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "bench [OPTIONS] tree|grid|batches|methods|engine" in result.stderr
+    assert "Error: expected one of tree, grid, batches, methods, engine. Got 'bananas'." in result.stderr
+
+
+@pytest.mark.usefixtures("folder")
+def test_of_a_tree_file_the_command_is_printed_and_runs():
+    TREE_FILE.save("my tree.json")
+    result = call("bench", "my tree.json", "--profile", "none.yaml")
+    assert (result.exit_code, result.stdout) == (2, "")
+    program, *command = shlex.split(result.stderr.partition("Got 'my tree.json': ")[2].strip()[:-1])
+    assert (program, command) == ("treeopt", ["bench", "tree", "my tree.json", "--profile", "none.yaml"])
+    assert "none.yaml: no such file" in call(*command).stderr
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_schedule_is_for_batches_and_the_command_is_printed():
+    TreeSchedule(trees=(ScheduledTree(first_texts=1, last_texts=8, tree=k_ary(2, 2)),)).save("schedule.json")
+    result = call("bench", "tree", "schedule.json")
+    assert (result.exit_code, result.stdout) == (2, "")
+    command = shlex.split(result.stderr.partition("Got a schedule: ")[2].strip()[:-1])
+    assert command == shlex.split("treeopt bench batches schedule.json --batch-sizes 1,2,4,8")
+    assert "profile.yaml: no such file" in call(*command[1:]).stderr
 
 
 TREE_FILE = TreeFile(tree=k_ary(2, 2), provenance=Provenance(rule="sequoia"))
@@ -113,7 +87,7 @@ def profile_of(**fields):
 
 @pytest.fixture
 def refused(monkeypatch, folder):  # noqa: ARG001 - files are named relative to it
-    """Return a function that runs a mode up to where prompts are loaded, with a profile of some pair."""
+    """Return a function that runs a benchmark up to where prompts are loaded, with a profile of some pair."""
     TREE_FILE.save("tree.json")
 
     class ReachedError(Exception):
@@ -124,34 +98,49 @@ def refused(monkeypatch, folder):  # noqa: ARG001 - files are named relative to 
 
     monkeypatch.setattr("treeopt.cli.options.prompts.PromptOptions.load", reached)
 
-    def run(mode, profile, *more):
+    def run(name, profile, *more):
         profile.save("profile.yaml")
-        result = call("bench", *MODES[mode], "--profile", "profile.yaml", *more)
+        result = call("bench", *COMMANDS[name], "--profile", "profile.yaml", *more)
         return None if isinstance(result.exception, ReachedError) else result, result.stderr
 
     return run
 
 
-def test_a_profile_of_another_pair_is_refused_in_every_mode(refused):
-    for mode in OWN:
-        result, said = refused(mode, profile_of(target="large", draft="small"))
-        assert (result.exit_code, result.stdout) == (1, ""), mode
-        assert "that is decoded with, bundled target + bundled draft. Got one of large + small" in said
+def test_a_profile_of_another_pair_is_refused_by_every_benchmark(refused):
+    for name in OWN:
+        result, said = refused(name, profile_of(target="large", draft="small"))
+        assert (result.exit_code, result.stdout) == (1, ""), name
+        assert "profile.yaml: expected the folders or hub names of its models, large + small. It has none" in said
+        _, said = refused(name, profile_of(target="large", draft="small"), "--target", TARGET, "--draft", DRAFT)
+        assert "profile.yaml: expected its own models, large + small. Got target + draft" in said
+
+
+def test_a_profile_of_an_engine_is_for_bench_engine(folder):
+    measured = Path(__file__).parents[1] / "data" / "profile-engine.yaml"
+    TREE_FILE.save("tree.json")
+    for name in OWN:
+        result = call("bench", *COMMANDS[name], "--profile", measured)
+        assert (result.exit_code, result.stdout) == (2, ""), name
+        assert "expected a profile of treeopt's own decoder. Got one of llama-server" in result.stderr
+        command = shlex.split(result.stderr.partition("Got one of llama-server: ")[2].strip()[:-1])
+        assert command == ["treeopt", "bench", "engine", "llama-server", "--profile", str(measured)]
+    assert [each.name for each in folder.iterdir()] == ["tree.json"]
 
 
 def test_a_profile_of_this_pair_is_taken_and_what_else_differs_is_told(refused):
-    for mode in OWN:
-        result, said = refused(mode, profile_of())
-        assert result is None, (mode, result.output)
-        assert "Warning: profile.yaml was measured with" in said  # an invented processor
-        _, said = refused(mode, profile_of(dtype="bfloat16"))
+    for name in OWN:
+        result, said = refused(name, profile_of())
+        assert result is None, (name, result.output)
+        assert "Warning: profile.yaml was made for" in said  # an invented processor
+        _, said = refused(name, profile_of(dtype="bfloat16"), "--dtype", "float32")
         assert "bfloat16, not float32" in said
         assert "or profile again" in said
 
 
-def test_a_tree_that_was_planned_for_others_is_told(refused):
+def test_a_tree_that_was_planned_for_others_is_refused_unless_forced(refused):
     replace(TREE_FILE, provenance=Provenance(pair="large + small", target="l", draft="s")).save("tree.json")
-    result, said = refused("TREE", profile_of())
-    assert result is None
-    assert "planned for large + small, and this is bundled target + bundled draft" in said
+    result, said = refused("tree", profile_of())
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "tree.json: expected its own models, large + small. Got bundled target + bundled draft" in said
     assert "--target l --draft s" in said
+    assert refused("tree", profile_of(), "--force")[0] is None

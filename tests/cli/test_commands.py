@@ -168,7 +168,7 @@ class TestRun:
         whole = call(*command).stdout
         first_line = whole[: whole.index("\n")]
 
-        ended = call(*command, "--target", model, "--draft", bundled.DRAFT)
+        ended = call(*command, "--target", model, "--draft", bundled.DRAFT, "--force")
 
         assert ended.stdout == first_line + "\n"  # that of the terminal
         assert ended.stderr.splitlines()[-1].startswith(f"{len(first_line) - len('import') + 1} tokens in ")
@@ -190,7 +190,7 @@ class TestRun:
 class TestBench:
     def test_prediction_stands_beside_measurement(self, tree: Path, profile: Path, tmp_path: Path) -> None:
         path = tmp_path / "bench.json"
-        result = call("bench", tree, "--profile", profile, *BENCHED, "--output", path)
+        result = call("bench", "tree", tree, "--profile", profile, *BENCHED, "--output", path)
         report = json.loads(path.read_text())
 
         assert result.exit_code == 0, result.output
@@ -215,10 +215,11 @@ class TestBadInput:
             (("solve", "--profile", "missing.yaml"), 1, "treeopt profile"),
             (("show", "missing.json"), 1, "missing.json"),
             (("run", "missing.json", "--prompt", "x"), 1, "missing.json"),
-            (("bench", "missing.json"), 1, "missing.json"),
+            (("bench", "tree", "missing.json"), 1, "missing.json"),
             (("profile", "--output", "missing/profile.yaml"), 1, "missing"),
             (("profile", "--device", "cuda:99"), 1, "cuda:99"),
-            (("profile", "--target", "missing"), 1, "both"),
+            (("profile", "--target", "missing"), 1, "tokenizer.json"),
+            (("profile", "--draft", "missing"), 1, "--target"),
             (("profile", "--target", "missing", "--draft", "missing"), 1, "tokenizer.json"),
             (("profile", "--temperature", "nan"), 2, "--temperature"),
         ],
@@ -246,14 +247,14 @@ class TestBadInput:
         assert not (tmp_path / "tree.json").exists()
 
     def test_bench_without_a_profile_says_how_to_make_one(self, tree: Path, tmp_path: Path) -> None:
-        result = call("bench", tree, "--profile", tmp_path / "missing.yaml")
+        result = call("bench", "tree", tree, "--profile", tmp_path / "missing.yaml")
 
         assert result.exit_code == 1
         assert "treeopt profile" in result.stderr
 
     def test_output_is_checked_before_any_long_work(self, tree: Path, tmp_path: Path) -> None:
         start_s = time.perf_counter()
-        result = call("bench", tree, "--output", tmp_path / "missing" / "bench.json")
+        result = call("bench", "tree", tree, "--output", tmp_path / "missing" / "bench.json")
 
         assert result.exit_code == 1
         assert "missing" in result.stderr
@@ -273,7 +274,7 @@ class TestBadInput:
         result = call("profile", "--target", bundled.TARGET, "--draft", draft, "--output", tmp_path / "p.yaml")
 
         assert result.exit_code == 1
-        assert "vocabulary" in result.stderr
+        assert "expected the target's tokenizer" in result.stderr
 
     def test_debug_shows_the_traceback(self) -> None:
         result = call("--debug", "show", "missing.json")

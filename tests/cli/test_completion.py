@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from tests.cli.invented import leaf_commands
 from treeopt.cli.main import main
 from treeopt.engines import ENGINES
 from treeopt.engines.probes.named import NAMES
@@ -38,19 +39,22 @@ def plain(*names: str) -> set[tuple[str, str]]:
         ("treeopt export tree.json --to se", plain("sequoia")),
         ("treeopt probe ", plain(*NAMES)),
         ("treeopt probe llama", plain("llama-server")),
-        ("treeopt bench --engine op", plain("openvino", "openai")),
-        ("treeopt bench --rule t", plain("target", "traversal", "typical")),
+        ("treeopt bench ", plain("tree", "grid", "batches", "methods", "engine")),
+        ("treeopt bench m", plain("methods")),
+        ("treeopt bench batches --batch", plain("--batch-sizes")),
+        ("treeopt bench engine op", plain("openvino", "openai")),
+        ("treeopt bench grid --rule t", plain("target", "traversal", "typical")),
         ("treeopt profile --rules sp", plain("specinfer")),
         ("treeopt profile --rules sequoia,s", plain("sequoia,specinfer")),
         ("treeopt profile --rules sequoia,", plain(*(f"sequoia,{each}" for each in RULES if each != "sequoia"))),
-        ("treeopt bench --systems all", plain("all")),
-        ("treeopt bench --systems se", plain("sequoia")),
-        ("treeopt bench --systems med", plain("medusa")),
-        ("treeopt bench --systems medusa,o", plain("medusa,osd")),
-        ("treeopt bench --systems sequoia,top-k-tree,se", set()),
-        ("treeopt bench --systems=red", plain("redrafter")),
+        ("treeopt bench methods --methods all", plain("all")),
+        ("treeopt bench methods --methods se", plain("sequoia")),
+        ("treeopt bench methods --methods med", plain("medusa")),
+        ("treeopt bench methods --methods medusa,o", plain("medusa,osd")),
+        ("treeopt bench methods --methods sequoia,top-k-tree,se", set()),
+        ("treeopt bench methods --methods=red", plain("redrafter")),
         ("treeopt solve --drafter med", plain("medusa")),
-        ("treeopt bench t.json --drafter r", plain("redrafter")),
+        ("treeopt bench tree t.json --drafter r", plain("redrafter")),
         ("treeopt run tree.json --device cu", plain("cuda")),
         ("treeopt solve --profile ", FILE),
         ("treeopt solve --profile gallery/", {("file", "gallery/")}),
@@ -76,8 +80,8 @@ def test_every_option_of_a_file_completes_files() -> None:
     """Whatever is called a file, a folder or a path in its help."""
     missing = []
     with main.make_context("treeopt", [], resilient_parsing=True) as context:
-        for name in main.list_commands(context):
-            for param in main.commands[name].params:
+        for name, command in leaf_commands().items():
+            for param in command.params:
                 if param.make_metavar(context).strip("[]") in {"FILE", "PATH", "DIR", "MODEL"}:
                     offered = {each.type for each in param.type.shell_complete(context, param, "")}
                     missing += [(name, param.opts)] if not offered & {"file", "dir"} else []
@@ -85,8 +89,8 @@ def test_every_option_of_a_file_completes_files() -> None:
 
 
 def test_every_way_of_speculating_is_offered_and_none_twice() -> None:
-    assert completed("treeopt bench --systems ") == plain("all", *METHODS)
-    assert completed("treeopt bench --systems chain,") == plain(
+    assert completed("treeopt bench methods --methods ") == plain("all", *METHODS)
+    assert completed("treeopt bench methods --methods chain,") == plain(
         *(f"chain,{each}" for each in ("all", *METHODS) if each != "chain")
     )
 
@@ -128,9 +132,9 @@ def test_the_folder_of_heads_is_completed_behind_the_name(typed: str, folders: l
 
 
 def test_words_that_bash_takes_apart_are_one() -> None:
-    assert completed("treeopt bench --systems = medusa,o") == plain("medusa,osd")
-    assert completed("treeopt bench --rule =") == plain(*RULES)
-    assert completed("treeopt bench --drafter medusa = x --rule t") == plain("target", "traversal", "typical")
+    assert completed("treeopt bench methods --methods = medusa,o") == plain("medusa,osd")
+    assert completed("treeopt bench grid --rule =") == plain(*RULES)
+    assert completed("treeopt bench tree --drafter medusa = x --rule t") == plain("target", "traversal", "typical")
     assert completed("treeopt solve --drafter medusa = x --profile ") == FILE
 
 
@@ -172,7 +176,7 @@ def test_in_bash_which_takes_words_apart(tmp_path: Path) -> None:
     (tmp_path / "heads").mkdir()
     script = """
         offered treeopt profile --drafter medusa = he
-        offered treeopt bench --systems = medusa,o
+        offered treeopt bench methods --methods = medusa,o
         echo "${COMPREPLY[@]}"
     """
     assert in_bash(tmp_path, script) == ["compopt -o dirnames", "medusa,osd"]

@@ -70,7 +70,7 @@ def test_run_takes_the_drafter_of_the_file():
 @pytest.mark.usefixtures("trees")
 def test_bench_prints_what_the_file_promised_beside_what_was_measured(greedy_profile: Path):
     for name, predicted in (("medusa", {"tokens_per_step": 2.5, "step_s": 0.004, "speedup": 1.75}), ("lookup", None)):
-        result = call("bench", f"{name}.json", "--profile", greedy_profile, *LITTLE, "-o", f"{name}.out.json")
+        result = call("bench", "tree", f"{name}.json", "--profile", greedy_profile, *LITTLE, "-o", f"{name}.out.json")
         assert result.exit_code == 0, result.output
         report = json.loads(Path(f"{name}.out.json").read_text("utf-8"))
         for each in ("tokens_per_step", "step_s", "speedup"):
@@ -87,7 +87,7 @@ def test_bench_prints_what_the_file_promised_beside_what_was_measured(greedy_pro
 @pytest.mark.usefixtures("trees")
 def test_a_promise_of_another_temperature_is_not_printed(rules_profile: Path):
     options = ("--profile", rules_profile, "--temperature", "0.6", *LITTLE)
-    result = call("bench", "medusa.json", *options, "-o", "out.json")
+    result = call("bench", "tree", "medusa.json", *options, "-o", "out.json")
     assert result.exit_code == 0, result.output
     report = json.loads(Path("out.json").read_text("utf-8"))
     assert (report["temperature"], report["predicted_speedup"]) == (0.6, None)
@@ -158,7 +158,7 @@ def test_other_heads_than_those_planned_for_are_warned_of_with_an_action():
         ),
         (("run", "tree.json", "--drafter", "prompt-lookup", *PROMPT), 2, "plan for it with treeopt profile --drafter"),
         (
-            ("bench", "tree.json", "--drafter", "medusa"),
+            ("bench", "tree", "tree.json", "--drafter", "medusa"),
             2,
             "expected model, which tree.json was planned for. Got medusa",
         ),
@@ -178,10 +178,8 @@ def test_other_heads_than_those_planned_for_are_warned_of_with_an_action():
             "expected eagle2 without a folder, because expanded.json was planned for the draft model's trees",
         ),
         (("run", "tree.json", "--eagle-layers", "2,4,5", *PROMPT), 2, "tree.json was planned for model: leave it out"),
-        (("bench", "medusa.json", "--eagle-layers", "2"), 2, "expected a plan for an EAGLE head. medusa.json"),
+        (("bench", "tree", "medusa.json", "--eagle-layers", "2"), 2, "expected a plan for an EAGLE head. medusa.json"),
         (("run", "shipped.json", "--eagle-layers", "2,4,9", *PROMPT), 1, "layers: expected 3 boundaries from 0 to 8"),
-        (("bench", "--grid", "--eagle-layers", "2"), 2, "the draft model fills all trees. Leave it out"),
-        (("bench", "--systems", "all", "--eagle-layers", "2"), 2, "methods bring their own heads. Leave it out"),
         (("compare", "medusa.json", "--profile", "profile.yaml"), 1, "compare drafters with treeopt solve"),
         (("export", "lookup.json", "--to", "medusa"), 1, "brings trees of its own"),
         (("export", "medusa.json", "--to", "vllm"), 1, "run it with treeopt run, or choose another engine"),

@@ -18,7 +18,8 @@ from treeopt.planner.chains import chain_schedule, fastest_length
 from treeopt.planner.dynamic import fastest_dynamic_tree
 from treeopt.planner.replay import Replay
 from treeopt.records.acceptance import AcceptanceTable
-from treeopt.trees import TokenTree, chain, load
+from treeopt.trees import TokenTree, TreeFile, chain, load
+from treeopt.trees.drafter_setting import drafter_setting
 from treeopt.trees.formats import FORMATS, read_trees
 
 NAMES = [
@@ -206,7 +207,7 @@ def test_the_fastest_tree_of_a_profile(folder: Path):
         (("tree.json", "--to", "vllm", "-o", "profile.yaml"), 2, "would be overwritten"),
         (("tree.json", "--to", "nxdi", "-o", "no/such/folder"), 1, "folder does not exist"),
         (("tree.json", "--to", "vllm", "--profile", "nothing.yaml"), 1, "Run treeopt profile first"),
-        (("tree.json", "--to", "vllm", "--record", "nothing.npz"), 1, "no such file"),
+        (("tree.json", "--to", "sglang", "--record", "nothing.npz"), 1, "no such file"),
         (("tree.json", "--to", "vllm", "--method", "medusa"), 1, "--method: expected"),
         (("tree.json", "--to", "vllm", "--engine-version", "new"), 1, "--engine-version: expected"),
         (("tree.json", "--to", "vllm-tree", "--engine-version", "0.33.0"), 1, "0.21.0"),
@@ -369,3 +370,84 @@ class TestAcceptance:
             assert reason in result.stderr
             assert result.stderr.count("\n") == 1
             assert not Path("rates.json").exists()
+
+
+@pytest.mark.usefixtures("files")
+class TestOptionsWithoutEffect:
+    @pytest.mark.parametrize(
+        ("arguments", "option"),
+        [
+            (("tree.json", "--to", "vllm", "--heads", 3), "--heads"),
+            (("tree.json", "--to", "vllm", "--list-name", "z"), "--list-name"),
+            (("tree.json", "--to", "sequoia", "--list-name", "z"), "--list-name"),
+            (("tree.json", "--to", "sequoia", "--engine-version", "3"), "--engine-version"),
+            (("tree.json", "--to", "medusa", "--draft-model", "d"), "--draft-model"),
+            (("tree.json", "--to", "medusa", "--method", "m"), "--method"),
+            (("tree.json", "--to", "nxdi", "--profile", "profile.yaml"), "--profile"),
+            (("tree.json", "--to", "nxdi", "--rule", "target"), "--rule"),
+            (("tree.json", "--to", "nxdi", "--batch-size", 1), "--batch-size"),
+            (("profile.yaml", "--to", "medusa", "--name", "mytree"), "--name"),
+            (("profile.yaml", "--to", "vllm", "--name", "mytree"), "--name"),
+            (("profile.yaml", "--to", "vllm", "--profile", "other.yaml"), "--profile"),
+            (("profile.yaml", "--to", "medusa", "--record", "r.npz"), "--record"),
+            (("profile.yaml", "--to", "medusa", "--no-record"), "--no-record"),
+            (("profile.yaml", "--to", "vllm", "--record", "r.npz"), "--record"),
+            (("profile.yaml", "--to", "exllamav3", "--draft-model", "d"), "--draft-model"),
+            (("profile.yaml", "--to", "mlx-lm", "--method", "eagle3"), "--method"),
+            *(
+                (("profile.yaml", "--to", "speculation-profile", *words), words[0])
+                for words in (
+                    ("--engine-version", "3"),
+                    ("--budget", 4),
+                    ("--draft-model", "d"),
+                    ("--batch-size", 1),
+                    ("--profile", "profile.yaml"),
+                    ("--name", "n"),
+                    ("--heads", 3),
+                    ("--no-record",),
+                )
+            ),
+        ],
+        ids=lambda each: " ".join(map(str, each)) if isinstance(each, tuple) else None,
+    )
+    def test_they_are_refused_by_name_with_what_the_format_takes(self, arguments, option):
+        before = sorted(Path().iterdir())
+        result = call("export", *arguments, "-o", "out.json")
+        assert (result.exit_code, result.stdout) == (2, "")
+        (line,) = (line for line in result.stderr.splitlines() if line.startswith("Error: "))
+        taken = line.partition("takes ")[2]
+        assert line.startswith(f"Error: {option}: {arguments[2]} ")
+        assert "--" in taken
+        assert option not in taken.partition(". ")[0].split(", ")
+        assert sorted(Path().iterdir()) == before
+
+    @pytest.mark.parametrize("option", [("--rule", "target"), ("--temperature", 0.5), ("--batch-size", 4)])
+    def test_conditions_of_a_plan_need_a_profile(self, option):
+        Path("profile.yaml").unlink()
+        result = call("export", "chain.json", "--to", "vllm", *option)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"{option[0]}: vllm from a tree without a profile takes --profile, " in result.stderr
+
+    def test_a_tree_of_another_drafter_is_not_planned(self):
+        TreeFile(tree=chain(0), drafter=drafter_setting("prompt-lookup", length=5, ngram=2)).save("lookup.json")
+        result = call("export", "lookup.json", "--to", "vllm", "--batch-size", 4)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "--batch-size: vllm from a tree takes" in result.stderr
+        ran("export", "lookup.json", "--to", "vllm", "--method", "ngram")  # negative control
+
+    @pytest.mark.parametrize(("name", "method"), [("vllm", "ngram"), ("sglang", "NEXTN"), ("lmdeploy", None)])
+    def test_a_draft_model_that_the_method_does_not_load_is_refused(self, name, method):
+        options = () if method is None else ("--method", method)
+        result = call("export", "chain.json", "--to", name, "--draft-model", "d", *options)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"--draft-model: {name} loads none by this method" in result.stderr
+        ran("export", "chain.json", "--to", name, *options)  # negative control
+
+    def test_the_list_is_named_by_list_name(self):
+        ran("export", "profile.yaml", "--to", "medusa", "--list-name", "mytree", "--heads", 4, "-o", "choices.py")
+        assert Path("choices.py").read_text().startswith("mytree = [")
+
+    def test_an_engine_that_loads_no_draft_by_itself_is_not_told_to_name_one(self):
+        """`--draft-model` is offered only where it is taken."""
+        for name, offered in (("vllm", True), ("exllamav3", False), ("openvino", False), ("hf", False)):
+            assert ("--draft-model" in call("export", "profile.yaml", "--to", name).stderr) == offered, name

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from tests.cli.invented import COMMANDS, call, invented, saved
+from tests.cli.invented import COMMANDS, call, invented, leaf_commands, saved
 from treeopt.cli.main import main
 from treeopt.files import pipes
 from treeopt.records.profile import Profile
@@ -43,23 +43,36 @@ class TestHelp:
         assert all(line.endswith(".") for line in listed.strip().splitlines())
 
     def test_every_option_is_explained(self) -> None:
-        for command in COMMANDS:
-            for param in main.commands[command].params:
+        for name, command in leaf_commands().items():
+            for param in command.params:
                 if param.param_type_name == "option":
-                    assert getattr(param, "help", None), (command, param.name)
+                    assert getattr(param, "help", None), (name, param.name)
                     assert "LEAST" not in param.make_metavar(main.make_context("treeopt", [], resilient_parsing=True))
+
+    def test_every_option_is_listed_once(self) -> None:
+        for name, command in leaf_commands().items():
+            lines = call(*name.split(), "--help").stdout.splitlines()
+            flags = [line.split()[0].rstrip(",") for line in lines if line.startswith("  -")]
+            assert sorted(flags) == sorted(
+                [param.opts[0] for param in command.params if param.param_type_name == "option"] + ["-h"]
+            ), name
+
+    def test_a_profile_begins_with_what_is_measured_of_what(self) -> None:
+        lines = call("profile", "--help").stdout.partition("Options:")[2].splitlines()
+        first = [line.split()[0] for line in lines if line.startswith("  -")][:5]
+        assert set(first) == {"--target", "--draft", "--drafter", "--device", "--prompts"}
 
     def test_a_rule_is_explained_as_the_command_takes_it(self) -> None:
         said = {}
-        for command in ("solve", "compare", "export", "run", "bench"):
-            (option,) = (param for param in main.commands[command].params if "--rule" in param.opts)
+        for command in ("solve", "compare", "export", "run", "bench tree", "bench grid"):
+            (option,) = (param for param in leaf_commands()[command].params if "--rule" in param.opts)
             said[command] = option.help
         assert len(set(said.values())) >= 4
         assert not any("(solve)" in text or "(bench)" in text for text in said.values())
 
     def test_a_budget_is_of_what_the_command_reads(self) -> None:
         for command, profiles in (("show", False), ("import", False), ("export", True)):
-            (option,) = (param for param in main.commands[command].params if "--budget" in param.opts)
+            (option,) = (param for param in leaf_commands()[command].params if "--budget" in param.opts)
             assert ("profile" in option.help) == profiles
 
     def test_the_version_names_the_program(self) -> None:
@@ -101,6 +114,12 @@ class TestRefusals:
             (("export", "tree.json", "--to", "vllm", "--engine-version", "new"), "--engine-version: expected numbers"),
         ):
             assert said in refused(*command), command
+
+    def test_a_file_that_is_called_as_an_argument_is_no_option(self) -> None:
+        assert refused("solve", "--plot", "budget").startswith("Error: budget: expected a file name ending in .svg")
+        assert refused("solve", "--plot", "max_depth").startswith(
+            "Error: max_depth: expected a file name ending in .svg"
+        )
 
     def test_they_tell_what_was_asked_and_leave_out_what_was_not(self) -> None:
         assert "temperature 0.7 was not measured. Measured: sequoia at 0." in refused("solve", "--temperature", 0.7)
@@ -245,7 +264,7 @@ class TestInputsThatAreNoFiles:
     def test_devices_in_the_place_of_other_files(self) -> None:
         for command in (
             ("solve", "--profile", "/dev/zero"),
-            ("export", "tree.json", "--to", "vllm", "--record", "/dev/zero"),
+            ("export", "tree.json", "--to", "sglang", "--record", "/dev/zero"),
             ("export", "/dev/zero", "--to", "vllm"),
         ):
             assert "/dev/zero: " in refused(*command)

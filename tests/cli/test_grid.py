@@ -1,4 +1,4 @@
-"""`treeopt bench --grid`, as a user types it, on the bundled pair with few tokens."""
+"""`treeopt bench grid`, as a user types it, on the bundled pair with few tokens."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ FEW = ("--max-new-tokens", "4", "--repeats", "1", "--max-prompts", "4")
 
 def test_a_row_a_tree_json_and_a_picture(greedy_profile: Path, tmp_path: Path) -> None:
     path, plot = tmp_path / "grid.json", tmp_path / "grid.svg"
-    result = call("bench", "--grid", "--profile", greedy_profile, "--output", path, "--plot", plot, *FEW)
+    result = call("bench", "grid", "--profile", greedy_profile, "--output", path, "--plot", plot, *FEW)
     assert result.exit_code == 0, result.output
     report = json.loads(path.read_text())
     trees = [TokenTree(each["parents"]) for each in report["trees"]]
@@ -37,7 +37,7 @@ def test_a_row_a_tree_json_and_a_picture(greedy_profile: Path, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_json_alone_on_standard_output_above_temperature_0(rules_profile: Path) -> None:
-    result = call("bench", "--grid", "--profile", rules_profile, "--temperature", "0.6", "-o", "-", *FEW)
+    result = call("bench", "grid", "--profile", rules_profile, "--temperature", "0.6", "-o", "-", *FEW)
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
     assert report["temperature"] == 0.6
@@ -49,16 +49,14 @@ def test_json_alone_on_standard_output_above_temperature_0(rules_profile: Path) 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("tree.json", "--grid"), 2, "TREE, --systems, --grid, --engine: expected one of them"),
-        (("--grid", "--systems", "plain"), 2, "TREE, --systems, --grid, --engine: expected one of them"),
-        ((), 2, "TREE, --systems, --grid, --engine: expected one of them"),
-        (("--grid", "--plot", "grid.txt"), 1, ".svg"),
-        (("--grid", "--output", "missing/grid.json"), 1, "missing"),
-        (("--grid", "--profile", "missing.yaml"), 1, "treeopt profile"),
+        (("tree.json",), 2, "unexpected extra argument"),
+        (("--plot", "grid.txt"), 1, ".svg"),
+        (("--output", "missing/grid.json"), 1, "missing"),
+        (("--profile", "missing.yaml"), 1, "treeopt profile"),
     ],
 )
 def test_bad_input_is_one_clear_line(folder: Path, arguments: tuple[str, ...], code: int, said: str) -> None:
-    result = call("bench", *arguments)
+    result = call("bench", "grid", *arguments)
     assert result.exit_code == code
     (line,) = [line for line in result.stderr.splitlines() if line.startswith("Error")]
     assert said in line

@@ -86,7 +86,7 @@ def test_an_interrupted_run_says_what_is_kept(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(learner.Learner, "__call__", interrupted)
     found = run("--learn", "--save-draft", "learnt", tokens=80)
     assert found.exit_code == 130
-    assert "learnt holds the draft as it was last saved; --draft learnt goes on from there" in found.stderr
+    assert "learnt holds the draft as it was last saved; --draft learnt --force goes on from there" in found.stderr
     assert named_tensors(load_model("learnt"))
 
 

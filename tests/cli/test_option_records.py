@@ -1,12 +1,13 @@
 """Options made from records: a command receives one frozen record, whatever records lie within."""
 
-from dataclasses import FrozenInstanceError, dataclass, field
+from dataclasses import FrozenInstanceError, dataclass, field, make_dataclass
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from treeopt.cli.options.record import argument, given, group, option, options
+from treeopt.cli.command import LEAST_HEADED, Command
+from treeopt.cli.options.record import Heading, argument, given, group, option, options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,3 +65,45 @@ def test_what_a_record_refuses_is_a_usage_error() -> None:
     found, result = received("tree.json", "--flag")
     assert (found, result.exit_code) == (None, 2)
     assert "--flag: expected another count. Give --count." in result.output
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouped:
+    first: int = field(metadata=option("--first", type=int, heading=Heading.OUTPUT))
+    second: int = field(metadata=option("--second", type=int))
+
+
+Many = make_dataclass(
+    "Many",
+    [
+        ("written", str, field(metadata=option("--written", heading=Heading.OUTPUT))),
+        ("grouped", Grouped, field(metadata=group(Grouped, Heading.PROMPTS))),
+        *((f"more{n}", int, field(metadata=option(f"--more{n}", type=int))) for n in range(LEAST_HEADED - 3)),
+    ],
+    frozen=True,
+    kw_only=True,
+)
+
+
+def listed(record: type) -> dict[str, list[str]]:
+    """Return the options that `--help` lists under each heading."""
+    command = click.command(cls=Command)(options(record)(lambda asked: asked))
+    found: dict[str, list[str]] = {}
+    for line in CliRunner().invoke(command, ["--help"]).output.splitlines():
+        if line.endswith(":") and not line.startswith(" "):
+            found[line[:-1]] = []
+        elif line.startswith("  -"):
+            found[list(found)[-1]].append(line.split()[0])
+    return found
+
+
+def test_help_has_headings_in_their_order_and_those_of_groups() -> None:
+    assert listed(Many) == {
+        "Options": [*(f"--more{n}" for n in range(LEAST_HEADED - 3)), "--help"],
+        "Prompts": ["--second"],
+        "Output": ["--written", "--first"],
+    }
+
+
+def test_few_options_have_one_heading() -> None:
+    assert listed(Grouped) == {"Options": ["--first", "--second", "--help"]}

@@ -54,13 +54,15 @@ def test_default_outputs_are_replaced() -> None:
 
 
 @pytest.mark.usefixtures("files")
-@pytest.mark.parametrize("name", ["other.yaml.partial", "other.yaml.record.partial", "other.record.npz"])
+@pytest.mark.parametrize(
+    "name", ["other.yaml.partial", "other.yaml.partial.1", "other.yaml.record.partial", "other.record.npz"]
+)
 def test_files_beside_a_profile_are_replaced_with_force_only(name: str) -> None:
     Path(name).write_text(FOREIGN)
     before = contents()
     result = call("profile", "-o", "other.yaml", "--record")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == f"Error: {name}: {CHECKPOINT if name.endswith('.partial') else REFUSAL}\n"
+    assert result.stderr == f"Error: {name}: {CHECKPOINT if '.partial' in name else REFUSAL}\n"
     assert contents() == before
     with_force = call("profile", "-o", "other.yaml", "--record", "--force", "--lossy", "--rules", "none")
     assert "exists" not in with_force.stderr  # the next check speaks
@@ -83,8 +85,8 @@ def test_what_is_read_is_never_written_over() -> None:
         ("export", "tree.json", "--to", "vllm", "-o", "profile.yaml"),
         ("profile", "-o", "prompts.txt", "--prompts", "prompts.txt"),
         ("profile", "-o", "curve.csv", "--latency", "curve.csv"),
-        ("bench", "tree.json", "-o", "tree.json"),
-        ("bench", "tree.json", "-o", "profile.yaml"),
+        ("bench", "tree", "tree.json", "-o", "tree.json"),
+        ("bench", "tree", "tree.json", "-o", "profile.yaml"),
     ]
     before = contents()
     for command in commands:
@@ -100,7 +102,7 @@ def test_two_outputs_are_two_files() -> None:
         ("solve", "-o", "a.json", "--save", "./a.json"),
         ("solve", "--save", "a.svg", "--plot", "a.svg"),
         ("profile", "-o", "a.yaml", "--record", "a.yaml.partial"),
-        ("bench", "--grid", "-o", "a.svg", "--plot", "a.svg"),
+        ("bench", "grid", "-o", "a.svg", "--plot", "a.svg"),
     ]
     before = contents()
     for command in commands:
@@ -108,7 +110,7 @@ def test_two_outputs_are_two_files() -> None:
         assert (result.exit_code, result.stdout) == (2, ""), command
         assert "expected a different file for each. Got" in result.stderr, command
         assert contents() == before, command
-    for command in (("solve", "--save", "-"), ("solve", "--plot", "-"), ("bench", "--grid", "--plot", "-")):
+    for command in (("solve", "--save", "-"), ("solve", "--plot", "-"), ("bench", "grid", "--plot", "-")):
         result = call(*command)
         assert (result.exit_code, result.stdout) == (2, "")
         assert "expected a file. Got -, standard output." in result.stderr

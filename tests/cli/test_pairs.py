@@ -53,25 +53,36 @@ class TestOwnPair:
         profile_of_own().save(own_pair / "my profile.yaml")
         solved = call("solve", "--profile", "my profile.yaml", "-o", "my tree.json")
         show, run = commands(solved.stdout)
-        assert run[1:7] == ["run", "my tree.json", *OWN]
+        assert run[1:] == ["run", "my tree.json", "--prompt", "TEXT"]
         assert call(*show[1:]).exit_code == 0
         done = call(*run[1:], "--max-new-tokens", "2")
         assert (done.exit_code, warnings(done.stderr)) == (0, [])
+        assert done.stderr.startswith("t + d: cpu, float32\n")
 
-    def test_another_pair_is_told_by_run_and_refused_by_bench(self, own_pair: Path) -> None:
+    @pytest.mark.parametrize(
+        "command", [("run", "tree.json", "--prompt", "a"), ("bench", "tree", "tree.json", "--repeats", 1)]
+    )
+    def test_other_models_are_refused_unless_forced(self, own_pair: Path, command: tuple[str, ...]) -> None:
         profile_of_own().save(own_pair / "profile.yaml")
         assert call("solve").exit_code == 0
-        done = call("run", "tree.json", "--prompt", "a", "--max-new-tokens", "2")
-        assert done.exit_code == 0  # the text is right all the same
-        (warning,) = warnings(done.stderr)
-        assert warning.startswith(
-            "Warning: tree.json was planned for t + d, and this is bundled target + bundled draft"
-        )
-        assert warning.endswith(f"add {shlex.join(OWN)}.")
-        done = call("bench", "tree.json")
+        other = (*command, "--max-new-tokens", "2", "--target", bundle.TARGET, "--draft", bundle.DRAFT)
+        done = call(*other)
         assert (done.exit_code, done.stdout) == (1, "")
-        assert "profile.yaml: expected a profile of the pair that is decoded with, bundled target" in done.stderr
-        assert f"Got one of t + d: add {shlex.join(OWN)}" in done.stderr
+        assert f"expected its own models, t + d. Got target + draft: add {shlex.join(OWN)}, or" in done.stderr
+        done = call(*other, "--force")
+        assert done.exit_code == 0, done.output
+        (*_, warning) = warnings(done.stderr)
+        assert "was made for t + d, and this is target + draft: the prediction does not hold." in warning
+
+    def test_a_folder_that_is_gone_is_named_with_what_to_do(self, own_pair: Path) -> None:
+        profile_of_own().save(own_pair / "profile.yaml")
+        assert call("solve").exit_code == 0
+        (own_pair / "my models" / "t").rename(own_pair / "moved")
+        done = call("run", "tree.json", "--prompt", "a", "--max-new-tokens", "2")
+        assert done.exit_code == 1
+        assert "tree.json names my models/t; where it is elsewhere now, add --target DIR." in done.stderr
+        done = call("run", "tree.json", "--prompt", "a", "--max-new-tokens", "2", "--target", "moved")
+        assert (done.exit_code, warnings(done.stderr)) == (0, [])
 
     def test_the_same_models_elsewhere_are_the_same(self, own_pair: Path) -> None:
         profile_of_own().save(own_pair / "profile.yaml")
@@ -89,7 +100,8 @@ class TestOwnPair:
         assert call("solve").exit_code == 0
         shutil.copy(bundle.DRAFT / "model.safetensors", own_pair / "my models" / "d" / "model.safetensors")
         done = call("run", "tree.json", *OWN, "--prompt", "a", "--max-new-tokens", "2")
-        assert len(warnings(done.stderr)) == 1
+        assert done.exit_code == 1
+        assert "Got t + d by their names, with other weights" in done.stderr
 
     def test_settings_name_what_an_engine_can_load(self, own_pair: Path) -> None:
         profile_of_own().save(own_pair / "profile.yaml")
@@ -105,10 +117,10 @@ class TestOwnPair:
         assert measured.exit_code == 0, measured.output
         (solve,) = commands(measured.stdout)
         _, run = commands(call(*solve[1:]).stdout)
-        options = [*OWN, "--temperature", "0.7", "--top-k", "50"]
+        options = ["--temperature", "0.7", "--top-k", "50"]
         assert [word for word in run[3:] if word in options] == options
         assert warnings(call(*run[1:], "--max-new-tokens", "2").stderr) == []
-        done = call("bench", "tree.json", *OWN, "--max-new-tokens", "8", "--repeats", "1", "-o", "bench.json")
+        done = call("bench", "tree", "tree.json", "--max-new-tokens", "8", "--repeats", "1", "-o", "bench.json")
         assert done.exit_code == 0, done.output
         assert '"temperature": 0.7' in (own_pair / "bench.json").read_text()
 
@@ -123,14 +135,22 @@ class TestTreesOfOthers:
         TreeFile(tree=chain(2), provenance=Provenance(pair=OTHER, threads=8)).save(folder / "threads.json")
         TreeFile(tree=chain(2)).save(folder / "silent.json")
 
-    @pytest.mark.parametrize("command", [("compare",), ("export", "--to", "vllm", "--draft-model", "d")])
+    def test_export_refuses_a_tree_of_other_models_unless_forced(self) -> None:
+        options = ("--to", "vllm", "--draft-model", "d")
+        refused = call("export", "other.json", *options)
+        assert (refused.exit_code, refused.stdout) == (1, "")
+        assert "other.json: expected its own models, large + tiny. Got big + small" in refused.stderr
+        forced = call("export", "other.json", *options, "--force")
+        assert (forced.exit_code, len(warnings(forced.stderr))) == (0, 1)
+
+    @pytest.mark.parametrize("command", [("compare",), ("export", "--force", "--to", "vllm", "--draft-model", "d")])
     def test_compare_and_export_tell_whose_a_tree_is(self, command: tuple[str, ...]) -> None:
         name, *options = command
         (other,) = warnings(call(name, "other.json", *options).stderr)
-        assert f"other.json was planned for large + tiny, and this is {OTHER}" in other
+        assert f"for large + tiny, and this is {OTHER}" in other
         assert other.endswith("add --target l --draft t.")
         (threads,) = warnings(call(name, "threads.json", *options).stderr)
-        assert "threads.json was planned for 8 threads, not 2 threads: times differ." in threads
+        assert "for 8 threads, not 2 threads: times differ." in threads
         assert warnings(call(name, "silent.json", *options).stderr) == []
 
     def test_a_name_alone_is_no_model_for_an_engine(self) -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.cli.invented import call, invented, saved
-from treeopt.cli import bench_pair, run
+from treeopt.cli import bench_pair, identity
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
 from treeopt.errors import TreeoptError
@@ -40,14 +40,15 @@ class Tokenizer:
 def given(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
     """Return what the library is given by the next command, which goes no further; there is a tree and a profile."""
     profile = invented()
-    saved(folder, replace(profile, acceptances=(replace(profile.acceptances[0], **MEASURED),)))
+    pair = replace(profile.pair, target="bundled big", draft="bundled small")  # whose folders need no name
+    saved(folder, replace(profile, pair=pair, acceptances=(replace(profile.acceptances[0], **MEASURED),)))
     TokenTree([-1, 0, 0, 1]).save("tree.json")
     model = SimpleNamespace(name="m", device="cpu", config=SimpleNamespace(max_positions=1000))
     described = Pair(target="m", draft="m", dtype="float32")
-    pair = SimpleNamespace(target=model, draft=model, draft_model=model, tokenizer=Tokenizer(), described=described)
-    monkeypatch.setattr(PairOptions, "load", lambda _: pair)
+    models = SimpleNamespace(target=model, draft=model, draft_model=model, tokenizer=Tokenizer(), described=described)
+    monkeypatch.setattr(PairOptions, "load", lambda _, **__: models)
     monkeypatch.setattr(PromptOptions, "load", lambda *_: PROMPTS)
-    for module in (bench_pair, run):  # such models are of no folder and no device
+    for module in (bench_pair, identity):  # such models are of no folder and no device
         monkeypatch.setattr(module, "identity_here", lambda _: Identity())
     monkeypatch.setattr(bench_pair, "warn_of_other_programs", lambda _: None)
     seen: dict = {}
@@ -74,7 +75,7 @@ def ends(*command: object) -> None:
 
 
 def test_bench_decodes_held_out_prompts_as_the_profile_was_measured(given: dict):
-    ends("bench", "tree.json", "--repeats", 2)
+    ends("bench", "tree", "tree.json", "--repeats", 2)
     *_, workload, decoding = given["arguments"]
     assert decoding == Decoding(rule="specinfer", sampling=HOW, draft_sampling=MEASURED["draft_sampling"])
     assert (workload.repeats, workload.max_new_tokens) == (2, 999 // 9)  # positions and prompts of the profile
@@ -83,7 +84,7 @@ def test_bench_decodes_held_out_prompts_as_the_profile_was_measured(given: dict)
 
 @pytest.mark.parametrize(("options", "expected"), [((), PROMPTS[::4]), (("--same-prompts",), None)])
 def test_so_does_bench_with_a_grid(given: dict, options: tuple[str, ...], expected: list | None):
-    ends("bench", "--grid", *options)
+    ends("bench", "grid", *options)
     *_, workload, decoding = given["arguments"]
     assert decoding == Decoding(rule="specinfer", sampling=HOW, draft_sampling=MEASURED["draft_sampling"])
     held_out = PROMPTS[::4]

@@ -1,4 +1,4 @@
-"""`treeopt probe` and `bench --engine` with a fake engine: files, tables, warnings, refusals."""
+"""`treeopt probe` and `bench engine` with a fake engine: files, tables, warnings, refusals."""
 
 import json
 import re
@@ -44,7 +44,7 @@ class TestProbe:
         solved = call("solve")
         assert "Fastest: the chain of 4 nodes and depth 3" in solved.stdout, solved.output
         assert solved.stdout.startswith("t.gguf + d.gguf in llama-server on ")
-        assert "Next: treeopt bench --engine llama-server --profile profile.yaml" in solved.stdout
+        assert "Next: treeopt bench engine llama-server --profile profile.yaml" in solved.stdout
         exported = call("export", "profile.yaml", "--to", "llama-cpp", "-o", "flags.txt")
         assert exported.exit_code == 0, exported.output
         assert "--spec-draft-n-max 3" in Path("flags.txt").read_text()
@@ -70,7 +70,7 @@ class TestProbe:
         settings = {each.name: each.value for each in Profile.load("profile.yaml").engine.settings}
         assert (settings["method"], settings["ngram-tokens"]) == ("ngram", "3")
         assert Profile.load("profile.yaml").pair.draft == "ngram"
-        raced = call("bench", "--engine", "llama-server", "--max-prompts", "12", "--repeats", "1")
+        raced = call("bench", "engine", "llama-server", "--max-prompts", "12", "--repeats", "1")
         assert raced.exit_code == 0, raced.output
         assert {(each.method, each.ngram_tokens, each.draft) for each in started} == {("ngram", 3, None)}
 
@@ -148,7 +148,7 @@ class TestProbe:
         assert [each.length for each in Profile.load("p.yaml").chain_latencies[0].chains] == [0, 3]
         assert "Answers stay in p.yaml.partial" in done.stdout
         assert (
-            "bench --engine llama-server --profile p.yaml --url 0=URL,3=URL"
+            "bench engine llama-server --profile p.yaml --url 0=URL,3=URL"
             in call("solve", "--profile", "p.yaml").stdout
         )
         more = call(*start, "--url", "http://b:2", "--lengths", "1", "--resume")
@@ -232,7 +232,7 @@ class TestBench:
     def bench(self, *more):
         return call(
             "bench",
-            "--engine",
+            "engine",
             "llama-server",
             "--max-prompts",
             "12",
@@ -323,19 +323,11 @@ class TestBench:
         assert "Let it compute in 32-bit floats, and report it to its developers" in result.stderr
 
     def test_another_profile_is_refused(self):
-        result = call("bench", "--engine", "transformers")
-        assert result.exit_code == 1
+        result = call("bench", "engine", "transformers")
+        assert (result.exit_code, result.stdout) == (2, "")
         assert "expected a profile of transformers. Got one of llama-server" in result.stderr
 
-    @pytest.mark.parametrize(
-        ("option", "reason"), [(("--rule", "sequoia"), "by its own rule"), (("--grid",), "expected one of them")]
-    )
-    def test_options_without_a_use_are_refused(self, option, reason):
-        result = self.bench(*option)
-        assert result.exit_code == 2
-        assert reason in " ".join(result.stderr.split())
-
-    def test_its_own_options_are_refused_elsewhere(self):
-        result = call("bench", "--grid", "--lengths", "3")
-        assert result.exit_code == 2
-        assert "it is for --engine" in result.stderr
+    def test_an_unknown_engine_is_refused(self):
+        result = call("bench", "engine", "nothing")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "ENGINE: expected one of llama-server" in result.stderr

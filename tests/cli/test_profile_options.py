@@ -43,7 +43,7 @@ class TestBadValues:
             (("--temperature", "0", "--draft-temperature", "0.6"), 2, "at temperature 0 the draft takes its likeliest"),
             (("--latency", "v.csv"), 2, "--latency: expected --draft-latency too"),
             ((*IMPORTS, "--record"), 2, "--record: expected a draft model"),
-            (("--context-tokens", "64,999999"), 1, "trained on 1024"),
+            (("--context-tokens", "64,999999"), 1, "takes 1024 tokens, its trained length"),
         ],
     )
     def test_are_one_clear_line(self, curves: Path, arguments: tuple[str, ...], code: int, said: str) -> None:

@@ -73,7 +73,7 @@ def test_what_was_asked_for_is_planned(files: Path) -> None:
             "expected what treeopt bench --output writes. Is it of another command",
         ),
         ('{"tool": "treeopt 1", "rows": [', 1, "expected JSON"),
-        ('{"tool": "treeopt 1", "rows": [{"system": 1}]}', 1, r"rows[0]"),
+        ('{"tool": "treeopt 1", "rows": [{"method": 1}]}', 1, r"rows[0]"),
         ("format: treeopt-profile\nversion: 1\nmachine: 3\n", 2, "expected one profile"),
         ("hello", 1, "x: "),
     ],

@@ -39,7 +39,7 @@ def run(*arguments: object, tokens: int = 40) -> Result:
 
 
 def bench(*arguments: object) -> Result:
-    return call("bench", *arguments, "--max-new-tokens", BENCHED_TOKENS, "--repeats", 1, "--max-prompts", 12)
+    return call("bench", "tree", *arguments, "--max-new-tokens", BENCHED_TOKENS, "--repeats", 1, "--max-prompts", 12)
 
 
 class TestProfile:

@@ -82,7 +82,9 @@ def test_prompts_that_cannot_be_continued_are_named_and_the_others_go_on() -> No
     assert found.exit_code == 1
     *_, empty, long, full, last = found.stderr.splitlines()
     assert empty == "prompts.jsonl: line 3: prompt: expected at least one token. Got an empty prompt."
-    assert long.startswith("prompts.jsonl: line 4: prompt: expected at most 1024 tokens, the longest text. Got 1100")
+    assert long.startswith(
+        "prompts.jsonl: line 4: prompt: expected at most 1024 tokens, because bundled target takes 1024 tokens, its trained length. Got 1100"
+    )
     assert full.startswith("prompts.jsonl: line 6: --max-new-tokens: expected 0 to 4 after a prompt of 1020")
     assert last == "Error: prompts.jsonl: 3 of 5 prompts could not be continued."
     texts = lines()

@@ -136,6 +136,20 @@ class TestWrite:
         assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o666 & ~umask
         assert after == umask
 
+    @pytest.mark.skipif(os.name != "posix", reason="permission bits are those of POSIX")
+    @pytest.mark.parametrize("mode", [0o600, 0o640, 0o444, 0o666])
+    def test_an_overwritten_file_keeps_its_permissions(self, tmp_path, mode):
+        (tmp_path / "a").write_text("old")
+        (tmp_path / "a").chmod(mode)
+        write_text(tmp_path / "a", "new")
+        assert (tmp_path / "a").read_text() == "new"
+        assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == mode
+
+    def test_other_threads_never_see_another_umask(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(os, "umask", refuse)
+        write_text(tmp_path / "a", "text")
+        assert (tmp_path / "a").read_text() == "text"
+
     @pytest.mark.parametrize("exists", [True, False])
     def test_a_link_is_followed(self, tmp_path, exists):
         """A rename onto the link would leave the file it points to as it was, and no link."""

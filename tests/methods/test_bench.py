@@ -95,7 +95,7 @@ def test_rows_are_sums_of_these_times(pair, prompts):
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM])
-def test_lossless_systems_are_told_so(pair, prompts, sampling):
+def test_lossless_methods_are_told_so(pair, prompts, sampling):
     found = rows(pair, prompts, methods(pair, sampling=sampling), sampling)
     assert [row.lossless for row in found] == [True, True]
 

@@ -33,7 +33,7 @@ def test_it_learns_in_a_copy_and_its_texts_are_lossless(target, draft, prompts, 
 
     monkeypatch.setattr(static_tree, "learning_copy", eager_copy)
     rows = osd_rows(target, draft, prompts)
-    assert [(row.system, row.temperature) for row in rows] == [
+    assert [(row.method, row.temperature) for row in rows] == [
         (name, temperature) for temperature in (0.0, 0.2) for name in ("plain", "osd")
     ]
     assert all(isinstance(row, Row) and row.lossless for row in rows)

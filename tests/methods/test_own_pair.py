@@ -34,9 +34,9 @@ def rows(target, draft, prompts):
     )
 
 
-def test_every_system_has_a_row_in_the_order_of_the_table(rows):
-    assert [row.system for row in rows] == list(NAMES)
-    assert [row.system for row in rows if isinstance(row, NotRun)] == ["medusa", "redrafter", "eagle"]
+def test_every_method_has_a_row_in_the_order_of_the_table(rows):
+    assert [row.method for row in rows] == list(NAMES)
+    assert [row.method for row in rows if isinstance(row, NotRun)] == ["medusa", "redrafter", "eagle"]
 
 
 def test_heads_of_another_target_are_refused_with_their_reason(rows):
@@ -50,7 +50,7 @@ def test_heads_of_another_target_are_refused_with_their_reason(rows):
 def test_the_others_ran(rows):
     ran = [row for row in rows if isinstance(row, Row)]
     assert len(ran) == len(NAMES) - 3
-    assert [row.system for row in ran if not row.lossless] == []
+    assert [row.method for row in ran if not row.lossless] == []
 
 
 def test_no_time_is_shorter_than_a_clock_can_tell(rows):
@@ -60,7 +60,7 @@ def test_no_time_is_shorter_than_a_clock_can_tell(rows):
 
 
 def test_nothing_is_assumed_of_drafters_that_were_decoded_with_but_what_learning_changes(rows):
-    assert [row.system for row in rows if isinstance(row, Row) and row.assumed] == ["osd"]
+    assert [row.method for row in rows if isinstance(row, Row) and row.assumed] == ["osd"]
 
 
 @pytest.mark.slow
@@ -83,12 +83,12 @@ def test_a_target_that_transformers_run_has_rows_too(tmp_path):
         ContestRequest(names=["all"], temperatures=[0.7], effort=LITTLE),
         show_progress=False,
     )
-    assert [row.system for row in found] == list(NAMES)
-    assert [row.system for row in found if isinstance(row, NotRun)] == ["osd", "medusa", "redrafter", "eagle"]
+    assert [row.method for row in found] == list(NAMES)
+    assert [row.method for row in found if isinstance(row, NotRun)] == ["osd", "medusa", "redrafter", "eagle"]
     assert all(row.lossless for row in found if isinstance(row, Row))
 
 
-def test_a_system_that_refuses_a_prompt_while_it_decodes_is_a_row_and_the_others_go_on(target, prompts):
+def test_a_method_that_refuses_a_prompt_while_it_decodes_is_a_row_and_the_others_go_on(target, prompts):
     def make(seed, fault_after=0):
         decoder = Decoder(target, None, chain(0), temperature=0.0, seed=seed)
         start, texts = decoder.start, []
@@ -110,8 +110,8 @@ def test_a_system_that_refuses_a_prompt_while_it_decodes_is_a_row_and_the_others
     found = bench_methods(
         made, target, Workload(prompts=prompts[:3], max_new_tokens=4, repeats=1), Sampling(0.0), show_progress=False
     )
-    assert [row.system for row in found] == ["plain", "late", "early", "other"]
-    assert found[1] == NotRun(system="late", temperature=0.0, reason="cache: no room for this prompt")
+    assert [row.method for row in found] == ["plain", "late", "early", "other"]
+    assert found[1] == NotRun(method="late", temperature=0.0, reason="cache: no room for this prompt")
     assert [isinstance(row, Row) for row in found] == [True, False, True, True]
     with pytest.raises(InfeasibleError, match="no room"):
         bench_methods(
@@ -135,7 +135,7 @@ def test_a_profile_that_is_given_is_planned_from_and_none_is_measured(target, dr
         ContestRequest(names=["chain", "k-sequences"], temperatures=[0.0, 0.2], effort=LITTLE, profile=profile),
         show_progress=False,
     )
-    assert [(row.temperature, row.system) for row in rows] == [
+    assert [(row.temperature, row.method) for row in rows] == [
         (t, name) for t in (0.0, 0.2) for name in ("plain", "chain", "k-sequences")
     ]
     assert rows[1].predicted_speedup == pytest.approx(fastest_chain(step_model(profile)).speedup.value)

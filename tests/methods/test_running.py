@@ -42,13 +42,13 @@ def rows(pair):
     return contest(pair, ["all"], [0.0, 0.6])
 
 
-def test_every_system_has_a_row_at_every_temperature(rows):
-    assert [(row.temperature, row.system) for row in rows] == [(t, name) for t in (0.0, 0.6) for name in NAMES]
+def test_every_method_has_a_row_at_every_temperature(rows):
+    assert [(row.temperature, row.method) for row in rows] == [(t, name) for t in (0.0, 0.6) for name in NAMES]
     assert [row for row in rows if isinstance(row, NotRun)] == []
 
 
-def test_every_system_is_lossless(rows):
-    assert [(row.system, row.evidence) for row in rows if not row.lossless] == []
+def test_every_method_is_lossless(rows):
+    assert [(row.method, row.evidence) for row in rows if not row.lossless] == []
 
 
 def test_every_number_is_one(rows):
@@ -57,9 +57,9 @@ def test_every_number_is_one(rows):
         assert row.step_s == pytest.approx(row.draft_s + row.verify_s + row.rest_s)
         assert row.tokens_per_s == pytest.approx(row.tokens_per_step / row.step_s)
         assert row.predicted_speedup > 0
-    assert [row.speedup for row in rows if row.system == "plain"] == [1.0, 1.0]
+    assert [row.speedup for row in rows if row.method == "plain"] == [1.0, 1.0]
 
 
 def test_drafts_are_of_use(rows):
     """At temperature 0 every drafter gets more than one token a step out of the bundled pair."""
-    assert [row.system for row in rows if row.temperature == 0 and row.tokens_per_step < 1.1] == ["plain"]
+    assert [row.method for row in rows if row.temperature == 0 and row.tokens_per_step < 1.1] == ["plain"]

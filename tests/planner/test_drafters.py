@@ -8,9 +8,17 @@ import pytest
 
 from tests.cli.invented import TABLE, draft_s, invented, verify_s
 from treeopt.errors import InvalidValueError
-from treeopt.planner import PlanRequest, Where, best_drafter, drafter_choices, requested_plan, tree_file
+from treeopt.planner import (
+    PlanRequest,
+    Where,
+    best_drafter,
+    choice_confidence,
+    drafter_choices,
+    requested_plan,
+    tree_file,
+)
 from treeopt.records.acceptance import AcceptanceTable
-from treeopt.records.latency import Timing
+from treeopt.records.latency import Estimate, Timing
 from treeopt.records.measured_acceptance import MeasuredAcceptance
 from treeopt.records.measured_drafter import (
     CountedDecodes,
@@ -357,3 +365,32 @@ def test_every_context_has_its_own_tree_and_drafter():
     assert found[0][0] == "medusa"
     assert found[-1][0] == "prompt-lookup"
     assert found[0][1] != found[-1][1]
+
+
+class TestConfidence:
+    """How sure the choice among drafters is."""
+
+    def test_it_is_the_share_of_draws_in_which_the_choice_is_nearly_the_fastest(self):
+        profile = replace(invented(), drafters=(heads(invented()),))
+        first, second = drafter_choices(profile, PlanRequest(temperature=0.0))
+        draws = np.full(4, 9.0)
+        chosen = replace(first, speedup=Estimate(9.0, 9.0, 9.0), draws=draws, fastest_draws=draws)
+        rival = replace(second, speedup=Estimate(1.0, 1.0, 9.0), fastest_draws=np.array([1.0, 9.08, 9.1, 20.0]))
+        assert choice_confidence([chosen, rival]) == 0.5  # 9.08 is within 1 %
+        assert choice_confidence([chosen]) == 1.0
+
+    @pytest.mark.parametrize("beside_s", [10.0, -1e-2])
+    def test_a_clear_loser_and_a_clear_winner_change_nothing(self, beside_s):
+        rows = [({"length": 3, "ngram": 2}, 4, 3.0, max(beside_s, 1e-5 - verify_s(4, 256, 1)))]
+        profile = replace(invented(), drafters=(lookup(invented(), rows),))
+        choices = drafter_choices(profile, PlanRequest(temperature=0.0))
+        assert (best_drafter(choices) is choices[1]) == (beside_s < 0)
+        alone = choices[1:] if beside_s < 0 else choices[:1]
+        assert choice_confidence(choices) == choice_confidence(alone)
+
+    def test_settings_that_nothing_tells_apart_share_it(self):
+        rows = [({"length": 3, "ngram": ngram}, 4, 2.0, 0.0) for ngram in (1, 2)]
+        choices = drafter_choices(
+            replace(invented(), drafters=(lookup(invented(), rows),)), PlanRequest(temperature=0.0)
+        )
+        assert choice_confidence(choices[1:]) == 1.0  # both are the same, so either is the fastest

@@ -1,5 +1,7 @@
 """Draws of what the measurements leave open: their distributions, worked out on other ways, and what follows for a choice."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -15,6 +17,7 @@ from tests.support.invented_machines import (
     profile,
     profile_of,
     seconds,
+    timing,
 )
 from tests.support.planner_oracles import tokens
 from treeopt.planner import Confidence, StepModel, step_model
@@ -22,6 +25,7 @@ from treeopt.planner import draws as uncertainty
 from treeopt.planner.draws import TokenDraws, confidence, draw_acceptance, draw_medians, draw_text_noise, estimate
 from treeopt.records.acceptance import TextSums
 from treeopt.records.latency import Timing
+from treeopt.records.step_latency import RuleSteps, TimedTree
 from treeopt.trees import TokenTree, chain, chains, k_ary, level_widths
 
 TREES = [
@@ -272,3 +276,40 @@ class TestConfidence:
         assert found.weakest == source
         assert found.probability < 0.97
         assert found.without_weakest == 1
+
+    @pytest.mark.parametrize("steps_of", ["levels", "nodes", "branching"])
+    def test_were_overhead_known_so_would_be_all_that_grows_with_the_tree(self, steps_of):
+        """Passes and acceptance are certain, whole steps are not: chains and trees differ by what was fitted to those."""
+        made = profile([latency(SPEED)], [acceptance([[0.4, 0.2], [0.4, 0.2]])])
+        probes = [chain(1), chain(2), chain(4), k_ary(2, 2), level_widths([3, 2]), TokenTree([-1, 0, 0])]
+        rng = np.random.default_rng(1)
+        trees = tuple(
+            TimedTree(tree=tree, steps=timing(step_model(made).step_s(tree) + 0.1, 0.5, rng)) for tree in probes
+        )
+        (one,) = made.latencies
+        model = step_model(replace(made, latencies=(replace(one, steps=(RuleSteps(rule="sequoia", trees=trees),)),)))
+        rivals = {
+            "levels": [chain(1), chain(2)],
+            "nodes": [TokenTree([-1, 0, 0]), TokenTree([-1, 0, 0, 1, 1])],
+            "branching": [chain(1), TokenTree([-1, 0, 0])],
+        }[steps_of]
+        found = sure_of(model, *sorted(rivals, key=model.speedup, reverse=True))
+
+        assert found.probability < 0.9
+        assert (found.weakest, found.without_weakest) == ("overhead", 1)
+
+    def test_parts_of_the_overhead_are_not_taken_for_passes(self):
+        """Were verification known, what a node takes more within a step would not be."""
+        made = profile([latency(SPEED)], [acceptance([[0.4, 0.2], [0.4, 0.2]])])
+        model = step_model(made)
+        spread = np.linspace(-0.5, 0.5, uncertainty.DRAWS)
+        drawn = replace(
+            model.draws,
+            costs=replace(model.draws.costs, verify=replace(model.draws.costs.verify, more_s=spread)),
+        )
+        trees = sorted((chain(1), chain(2)), key=model.speedup, reverse=True)
+        known = np.array([model.tokens_per_step(tree) for tree in trees])
+        found = confidence(drawn, known, model.costs, trees)
+
+        assert found.weakest == "overhead"
+        assert found.probability < found.without_weakest == 1

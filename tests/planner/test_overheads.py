@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.optimize import nnls
 
 from tests.support.invented_machines import MACHINES, profile_of
 from treeopt.planner import step_model
@@ -59,6 +60,48 @@ def test_draws_are_fitted_one_by_one():
     np.testing.assert_allclose(np.array(found).T, [TRUE, other], atol=1e-9)
 
 
+def nearest(features, values):
+    """Return the coefficients by scipy: that of a level may be negative, as the difference of two that are not."""
+    step, level, less, node, branching = nnls(np.insert(features, 2, -features[:, 1], axis=1), values)[0]
+    return step, level - less, node, branching
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_it_is_the_least_squares_fit_of_which_only_levels_may_be_negative(seed):
+    rng = np.random.default_rng(seed)
+    trees = timed()
+    times_s = medians(trees)
+    steps_s = times_s + rng.normal(0, 0.03, (30, len(trees)))
+    features = np.array([[1, tree.max_depth, tree.nodes, branches(tree)] for tree in PROBES], float)
+    passes_s = times_s - [overhead_s(tree) for tree in PROBES]
+
+    found = np.array(fitted(trees, steps_s, VERIFY_S, DRAFT_S)).T
+    expected = [nearest(features / times_s[:, None], (each - passes_s) / times_s) for each in steps_s]
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+    assert found[:, [0, 2, 3]].min() == 0  # otherwise this would be plain least squares
+    assert found[:, 1].min() < 0
+
+
+@pytest.mark.parametrize("length", [1, 2, 5])
+@pytest.mark.parametrize("overhead", [(0.001, 0, 0, 0), (0.002, 0.001, 0, 0), (0.002, -0.0002, 0, 0)])
+def test_what_chains_cannot_tell_apart_is_of_the_step_and_its_levels(length, overhead):
+    """A chain has a node for every level, and none branches: with so few tokens no other tree is timed."""
+    if length == 1:
+        overhead = (overhead[0], 0, 0, 0)  # one chain tells of no levels either
+    trees = timed(overhead, [chain(depth) for depth in range(1, length + 1)])
+    found = fitted(trees, medians(trees), VERIFY_S, DRAFT_S)
+
+    assert np.array(found) == pytest.approx(np.array(overhead), abs=1e-9)
+    drawn = fitted(trees, np.stack([medians(trees)] * 3), VERIFY_S, DRAFT_S)
+    np.testing.assert_allclose(np.array(drawn).T, [overhead] * 3, atol=1e-9)
+
+
+def test_trees_of_one_depth_are_told_apart_by_their_nodes():
+    overhead = (0.03, 0, 0.002, 0)
+    trees = timed(overhead, [TokenTree([-1, *[0] * children]) for children in (2, 4, 8)])
+    assert np.array(fitted(trees, medians(trees), VERIFY_S, DRAFT_S)) == pytest.approx(np.array(overhead), abs=1e-9)
+
+
 def test_few_trees_are_explained_all_the_same():
     trees = timed(probes=PROBES[:2])
     step, level, node, branching = fitted(trees, medians(trees), VERIFY_S, DRAFT_S)
@@ -92,3 +135,10 @@ def test_negative_costs_of_nodes_and_branching_are_noise():
     model = step_model(with_steps((0.05, 0.0, -0.01, -0.02)))
     assert model.costs.branching_s == 0
     assert np.all(np.diff(model.costs.verify_s[1:]) >= 0)
+    features = np.array([[1, tree.max_depth, tree.nodes, branches(tree)] for tree in PROBES], float)
+    weight = 1 / np.array([step_s(tree, (0.05, 0.0, -0.01, -0.02)) for tree in PROBES])
+    values = [overhead_s(tree, (0.05, 0.0, -0.01, -0.02)) for tree in PROBES]
+    step, level, node, branching = nearest(features * weight[:, None], values * weight)
+    assert model.costs.overhead_s == pytest.approx(step)  # the step does not go on making up for the others
+    assert model.costs.draft.more_s == pytest.approx(level)
+    assert (node, branching) == (0, 0)

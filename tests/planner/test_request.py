@@ -3,7 +3,8 @@
 import pytest
 
 from tests.cli.invented import FOUR_CONDITIONS, invented
-from treeopt.errors import InvalidValueError
+from tests.scripts import ROOT
+from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.planner import (
     PlanRequest,
     Where,
@@ -16,7 +17,9 @@ from treeopt.planner import (
     step_model,
 )
 from treeopt.planner.scheduling import several_conditions
+from treeopt.records.profile import Profile
 
+SHIPPED = sorted((ROOT / "docs" / "profiles").glob("*.yaml"))
 PROFILE = invented(conditions=FOUR_CONDITIONS)
 ASKED = {"context_tokens": PROFILE.latencies[-1].context_tokens, "batch_size": PROFILE.latencies[-1].batch_size}
 
@@ -32,6 +35,24 @@ def test_a_plan_by_record_is_that_by_keywords():
 def test_without_a_budget_all_nodes_that_were_timed_there_are_planned():
     found = requested_plan(PROFILE, PlanRequest(where=Where(**ASKED)))
     assert found.solution.max_nodes == largest_pass(PROFILE, **ASKED)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_plan_of_a_shipped_profile_goes_up_to_the_largest_timed_pass(path):
+    profile = Profile.load(path)
+    most = largest_pass(profile)
+
+    assert plan(profile).solution.max_nodes == most
+    with pytest.raises(InfeasibleError, match=f"{most} tokens. Got {most + 1}"):
+        plan(profile, most + 1)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_schedule_of_a_shipped_profile_goes_up_to_the_pass_timed_everywhere(path):
+    profile = Profile.load(path)
+    most = min(latency.verify.max_tokens for latency in profile.step_latencies)
+
+    assert {each.solution.max_nodes for each in schedule(profile, max_depth=2).plans} == {most}
 
 
 def test_so_are_schedules_and_models():

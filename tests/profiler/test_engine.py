@@ -192,6 +192,16 @@ class TestAsking:
             factors = each.steps.samples_s / (0.001 * (1 + each.length))
             np.testing.assert_allclose(np.unique(factors.round(6)), [1, 2])
 
+    @pytest.mark.parametrize(
+        ("prompt", "new_tokens", "least"), [("é" * 900, 40, 1840), ("a", 3000, 3001), ("a", 8, 1024)]
+    )
+    def test_the_engine_gets_room_for_the_longest_text(self, prompt, new_tokens, least):
+        """A token stands for at least one byte of UTF-8, so a prompt of n bytes has at most n."""
+        engine, settings = FakeEngine(), replace(SETTINGS, prompts=("b", prompt), max_new_tokens=new_tokens, rounds=1)
+        probed(engine, settings)
+        assert {launch.draft_tokens for launch in engine.started} == set(settings.lengths)
+        assert all(launch.context_tokens >= least + launch.draft_tokens * (least > 1024) for launch in engine.started)
+
     def test_an_engine_that_dies_loses_nothing(self, tmp_path):
         whole = probed(FakeEngine())
         path = tmp_path / "j.partial"

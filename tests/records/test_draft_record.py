@@ -45,6 +45,11 @@ def changed(name, index, value):
     return {name: array}
 
 
+def wrapped(name):
+    """Return an array whose 64-bit numbers are those of the record only in their lowest 32 bits."""
+    return {name: getattr(RECORD, name).astype(np.int64) + 2**32}
+
+
 class TestFile:
     def test_what_is_saved_comes_back(self, path):
         RECORD.save(path)
@@ -137,7 +142,12 @@ class TestMalformedFiles:
             ),
             (changed("log_probs", (0, 0), 0.1), "log_probs: expected numbers of at most 0"),
             (changed("log_probs", (1, 1), 0.0), "log_probs: .*do not rise"),
-            (changed("log_probs", (0, 1), -np.inf), "log_probs: expected finite numbers"),
+            (changed("log_probs", (0, 1), np.nan), "log_probs: expected numbers of at most 0"),
+            (wrapped("text_starts"), "text_starts: expected to rise"),
+            (wrapped("node_starts"), "node_starts: expected to rise"),
+            (wrapped("parent"), "parent: expected -1"),
+            (wrapped("rank"), "rank: expected 0 to 1"),
+            (wrapped("outcome"), "outcome: expected -1 to 1"),
         ],
     )
     def test_what_does_not_fit_is_refused_by_name(self, path, changes, reason):
@@ -169,6 +179,42 @@ class TestMalformedFiles:
             DraftRecord.load(path)
 
 
-def test_a_record_in_memory_is_checked_like_a_file():
-    with pytest.raises(InvalidValueError, match="log_probs: expected numbers of at most 0"):
-        replace(RECORD, **changed("log_probs", (0, 0), np.nan))
+@pytest.mark.parametrize(
+    "changes",
+    [
+        changed("log_probs", (0, 1), -np.inf),  # a token that the draft never takes
+        {"temperature": 0, "top_p": 1, "target_top_k": np.int32(0), "depth": np.int64(3)},
+        {name: getattr(RECORD, name).astype(np.int64) for name in ("parent", "rank", "outcome")},
+        {name: getattr(RECORD, name).astype(np.int32) for name in ("text_starts", "node_starts")},
+        {"log_probs": RECORD.log_probs.astype(np.float64)},
+        {"parent": RECORD.parent.tolist()},
+    ],
+    ids=str,
+)
+def test_a_record_that_can_be_built_can_be_saved_and_loaded(path, changes):
+    record = replace(RECORD, **changes)
+    record.save(path)
+    assert DraftRecord.load(path) == record
+    for name in ARRAYS:
+        assert np.asarray(getattr(record, name)).dtype == np.asarray(getattr(RECORD, name)).dtype
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (changed("log_probs", (0, 0), np.nan), "log_probs: expected numbers of at most 0"),
+        *((wrapped(name), f"{name}: expected") for name in ("text_starts", "node_starts", "parent", "rank", "outcome")),
+        ({"parent": RECORD.parent.astype(np.float32)}, "parent: expected signed integers"),
+        ({"rank": RECORD.rank.astype(np.uint32)}, "rank: expected signed integers"),
+        ({"outcome": RECORD.outcome[0]}, "outcome: expected .* 2 dimensions"),
+        ({"log_probs": RECORD.log_probs.astype("U8")}, "log_probs: expected floating-point numbers"),
+        ({"pair": None}, "pair: expected text"),
+        ({"created": 3}, "created: expected text"),
+        ({"temperature": np.nan}, "temperature: expected"),
+        ({"target_top_k": 1.5}, "top_k: expected a whole number"),
+    ],
+    ids=str,
+)
+def test_a_record_in_memory_is_checked_like_a_file(changes, reason):
+    with pytest.raises(InvalidValueError, match=reason):
+        replace(RECORD, **changes)

@@ -54,14 +54,25 @@ class TestDifferences:
         assert HERE.differences(replace(HERE, pair="others", target_digest="x")) == ()
 
 
-class TestOptions:
-    def test_what_holds_without_options_is_left_out(self):
-        assert HERE.options(threads=2) == " --target models/target --draft models/draft"
-        assert Identity(device="cpu", dtype="float32").options() == ""
+class TestModels:
+    @pytest.mark.parametrize(
+        ("identity", "options", "bundled"),
+        [
+            (HERE, " --target models/target --draft models/draft", False),
+            (Identity(pair="a b", target="a b"), " --target 'a b'", False),
+            (Identity(pair="large + small"), "", False),
+            (Identity(pair="bundled target + bundled draft"), "", True),
+            (Identity(), "", False),
+        ],
+    )
+    def test_options_load_them_where_it_is_known_where_they_are(self, identity, options, bundled):
+        assert (identity.models, identity.bundled) == (options, bundled)
 
-    def test_the_rest_is_there(self):
-        other = Identity(target="a b", draft="org/d", device="cuda", dtype="float16", threads=3)
-        assert other.options(threads=2) == " --target 'a b' --draft org/d --device cuda --dtype float16 --threads 3"
+    def test_a_draft_model_that_only_one_has_is_no_difference(self):
+        alone = replace(HERE, draft=None, draft_digest=None, pair="target")
+        assert alone.same_pair(HERE)
+        assert HERE.same_pair(alone)
+        assert not replace(alone, target_digest="another").same_pair(HERE)
 
 
 def test_a_tree_keeps_what_it_was_planned_for():

@@ -590,7 +590,7 @@ WRONG_SHAPE = {
     "disturbed true": (spoiled("latency", 0, "disturbed", value=True), "latency[0].disturbed", "fields with names"),
     "imported empty": (spoiled("latency", 0, "imported", value=[]), "latency[0].imported", "at least one. Got 0 items"),
     "imported text": (spoiled(*FIRST, "imported", value="f"), "acceptance[0].imported", "at least one. Got 'f'"),
-    "prompts without a draft model": (spoiled("prefill", "draft"), "prefill.draft", "is missing"),
+    "prompts without a draft model": (spoiled("prefill", "draft"), "prefill", "expected times of the draft model"),
     "prompts by another name": (spoiled("prefill", "prompt", value=1), "prefill.prompt", "unknown field"),
     "imported from nowhere": (
         spoiled("latency", 0, "imported", 0, "source"),
@@ -612,7 +612,7 @@ WRONG_SHAPE = {
         "acceptance[0].imported",
         "expected acceptance, each at most once. Got 'verify'",
     ),
-    "no overhead": (spoiled("latency", 0, "overhead"), "latency[0].overhead", "is missing"),
+    "no overhead": (spoiled("latency", 0, "overhead"), "latency[0].overhead", "expected with draft, and only there"),
     "overhead empty": (
         spoiled("latency", 0, "overhead", "samples_s", value=[]),
         "latency[0].overhead.samples_s",
@@ -1067,6 +1067,39 @@ def test_mutated_files_load_as_valid_profiles_or_raise_a_known_error(tmp_path):
     assert refused > 250
 
 
+class TestTargetAlone:
+    """A profile without a draft model."""
+
+    @pytest.fixture
+    def alone(self):
+        pair = dataclasses.replace(GOLDEN.pair, draft=None, draft_parameters=None, draft_source=None, draft_digest=None)
+        none = {"draft": None, "overhead": None, "rule_overheads": (), "steps": (), "imported": ()}
+        latencies = tuple(dataclasses.replace(each, **none) for each in GOLDEN.latencies)
+        prefill = PrefillLatency(target=GOLDEN.prefill.target)
+        return dataclasses.replace(GOLDEN, pair=pair, latencies=latencies, prefill=prefill, acceptances=())
+
+    def test_its_file_is_valid_and_gives_it_back(self, alone, tmp_path):
+        alone.save(tmp_path / "alone.yaml")
+        content = yaml.safe_load((tmp_path / "alone.yaml").read_text("utf-8"))
+        assert VALIDATOR.is_valid(content)
+        assert Profile.load(tmp_path / "alone.yaml") == alone
+        assert (alone.has_draft_model, GOLDEN.has_draft_model) == (False, True)
+
+    @pytest.mark.parametrize("part", ["draft", "overhead", "rule_overheads", "steps"])
+    def test_no_part_of_a_draft_model_may_be_in_it(self, alone, part, tmp_path):
+        alone.save(tmp_path / "alone.yaml")
+        content = yaml.safe_load((tmp_path / "alone.yaml").read_text("utf-8"))
+        GOLDEN.save(tmp_path / "golden.yaml")
+        golden = yaml.safe_load((tmp_path / "golden.yaml").read_text("utf-8"))["latency"][0]
+        content["latency"][0][part] = golden.get(
+            part, [{"rule": "sequoia", "trees": [{"parents": [-1], "samples_s": [1.0]}]}]
+        )
+        assert not VALIDATOR.is_valid(content)
+        (tmp_path / "alone.yaml").write_text(yaml.safe_dump(content), "utf-8")
+        with pytest.raises(FormatError):
+            Profile.load(tmp_path / "alone.yaml")
+
+
 class TestRecord:
     def test_conditions_are_found_by_their_values(self):
         assert GOLDEN.latency() is GOLDEN.latency(context_tokens=256) is GOLDEN.latencies[0]
@@ -1113,7 +1146,18 @@ class TestRecord:
         with pytest.raises(InfeasibleError, match=r"rule typical at temperature 1 .*sequoia at 0\.6, typical at 0"):
             GOLDEN.acceptance(rule="typical", temperature=1)
 
-    @pytest.mark.parametrize("nothing", [{"latencies": ()}, {"acceptances": ()}], ids=str)
-    def test_a_profile_of_nothing(self, nothing):
-        with pytest.raises(InvalidValueError, match="at least one latency and one acceptance"):
-            dataclasses.replace(GOLDEN, **nothing)
+    @pytest.mark.parametrize(
+        ("changes", "reason"),
+        [
+            ({"latencies": ()}, "at least one latency"),
+            (
+                {"acceptances": ()},
+                "a draft model in pair, its times in every latency and its acceptance, or none of them",
+            ),
+            ({"pair": dataclasses.replace(GOLDEN.pair, draft=None)}, "a draft model in pair"),
+            ({"prefill": PrefillLatency(target=GOLDEN.prefill.target)}, "prefill: expected times of the draft model"),
+        ],
+    )
+    def test_a_profile_without_one_of_its_parts(self, changes, reason):
+        with pytest.raises(InvalidValueError, match=reason):
+            dataclasses.replace(GOLDEN, **changes)

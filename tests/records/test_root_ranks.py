@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from treeopt.errors import InvalidValueError
+from treeopt.files.fields import Fields
 from treeopt.records.acceptance_counts import REJECTED
-from treeopt.records.root_ranks import RootRanks
+from treeopt.records.root_ranks import RootRanks, read_root_ranks, written_root_ranks
 from treeopt.trees import TokenTree, chain, k_ary, level_widths
 
 DEPTHS = 3
@@ -39,7 +40,7 @@ def walked(rows, tree):
 
 def test_a_replay_walks_every_text_as_a_decoder_does():
     texts = [drawn(seed, 20 + seed) for seed in range(4)]
-    ranks = RootRanks(texts, DEPTHS)
+    ranks = RootRanks(texts)
     for tree in TREES:
         found = ranks.replay(tree)
         assert list(zip(found.tokens.tolist(), found.steps.tolist(), strict=True)) == [walked(t, tree) for t in texts]
@@ -49,28 +50,46 @@ def test_ranks_by_the_places_of_a_text_would_be_another_walk():
     """The negative control: what a step that began elsewhere saw there is not what this one sees."""
     rows = [[0, 0], [], [], [0, 0], [], [], []]
     shifted = [[0, 0], [0], [], [], [], [], []]
-    assert (
-        RootRanks([rows], 2).replay(chain(2)).tokens.tolist()
-        != RootRanks([shifted], 2).replay(chain(2)).tokens.tolist()
-    )
+    assert RootRanks([rows]).replay(chain(2)).tokens.tolist() != RootRanks([shifted]).replay(chain(2)).tokens.tolist()
 
 
 def test_rows_come_back_and_a_tree_deeper_than_they_tell_goes_no_further():
     texts = [[[0, 1], [], [2]], [[1], [0, 0]]]
-    ranks = RootRanks(texts, 2)
+    ranks = RootRanks(texts)
     assert ranks.rows == texts
-    assert ranks == RootRanks(texts, 2)
-    assert RootRanks([[[0, 0]] * 9], 2).replay(chain(4)).tokens.tolist() == [6]
+    assert ranks == RootRanks(texts)
+    assert RootRanks([[[0, 0]] * 9]).replay(chain(4)).tokens.tolist() == [6]
 
 
 def test_the_table_is_what_each_root_reached():
-    ranks = RootRanks([[[0, 0], [1], [0, 1], []]], 2)
+    ranks = RootRanks([[[0, 0], [1], [0, 1], []]])
     table = ranks.table(2, 2)
     assert table.p[0].tolist() == [2 / 4, 1 / 4]  # all four roots
     assert table.p[1].tolist() == [1 / 3, 1 / 3]  # three of them have a second depth within the text, none was missed
 
 
-@pytest.mark.parametrize("wrong", [([], 2), ([[[0, 0, 0]]], 2), ([[[-2]]], 2)])
+ALL_REJECTED = [[[], [], []], [[]]]
+SHALLOW = [[[0], [0], [0], []], [[0], [1], []]]
+"""Nothing is accepted at depth 2 or below, where a drafter of three levels was measured."""
+PADDED = [[[0, REJECTED, 1], [1, 0, REJECTED], [REJECTED, REJECTED, REJECTED]], []]
+
+
+@pytest.mark.parametrize("texts", [ALL_REJECTED, SHALLOW, PADDED, [drawn(1, 9), drawn(2, 5)]], ids=str)
+def test_a_record_that_was_saved_and_loaded_is_the_same(texts):
+    ranks = RootRanks(texts)
+    loaded = read_root_ranks(Fields("file", {"outcomes": written_root_ranks(ranks)}), "outcomes")
+    assert loaded == ranks
+    for tree in TREES:
+        assert [each.tolist() for each in loaded.replay(tree)] == [each.tolist() for each in ranks.replay(tree)]
+    np.testing.assert_array_equal(loaded.table(DEPTHS, 2).p, ranks.table(DEPTHS, 2).p)
+
+
+def test_below_the_deepest_accepted_level_nothing_is_accepted():
+    table = RootRanks([[[0], [1], [0], []]]).table(DEPTHS, 2)
+    assert table.p.tolist() == [[2 / 4, 1 / 4], [0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize("wrong", [[], [[[-2]]]])
 def test_what_are_no_ranks_is_refused(wrong):
     with pytest.raises(InvalidValueError, match="ranks: expected rows"):
-        RootRanks(*wrong)
+        RootRanks(wrong)

@@ -74,7 +74,7 @@ def test_other_files_are_told_apart() -> None:
         ({"machine": {"device": "cpu"}}, "machine.processor: is missing"),
         ({"pair": {"target": "a", "draft": "b", "dtype": "c", "more": 1}}, "pair.more: unknown field"),
         ({"trees": []}, "trees: expected a list of at least one"),
-        ({"rows": [{"system": "a", "temperature": -1, "reason": "x"}]}, r"rows\[0\].temperature"),
+        ({"rows": [{"method": "a", "temperature": -1, "reason": "x"}]}, r"rows\[0\].temperature"),
         ({"engine": "e", "version": "1", "rows": 3}, "rows: expected a list"),
     ],
 )

@@ -15,9 +15,9 @@ TITLE = "a-target-with-a-long-name-instruct-v0.3 + a-draft-with-a-long-name on N
 REASON = "its heads are of another target. Train some for this one, or leave it out. " * 4
 
 
-def row(system: str, temperature: float, speedup: float, predicted: float, rule: str = "sequoia") -> Row:
+def row(method: str, temperature: float, speedup: float, predicted: float, rule: str = "sequoia") -> Row:
     return Row(
-        system=system,
+        method=method,
         rule=rule,
         temperature=temperature,
         setting="a setting",
@@ -36,10 +36,10 @@ def row(system: str, temperature: float, speedup: float, predicted: float, rule:
 
 ROWS = [
     row("plain", 0.0, 1.0, 1.0),
-    row("a-system-with-a-long-name", 0.0, 2.0, 2.05, "traversal"),
-    NotRun(system="heads", temperature=0.0, reason=REASON),
+    row("a-method-with-a-long-name", 0.0, 2.0, 2.05, "traversal"),
+    NotRun(method="heads", temperature=0.0, reason=REASON),
     row("plain", 0.6, 1.0, 1.0),
-    row("a-system-with-a-long-name", 0.6, 1.5, 1.9, "specinfer"),
+    row("a-method-with-a-long-name", 0.6, 1.5, 1.9, "specinfer"),
     row("heads", 0.6, 1.2, 1.1),
 ]
 
@@ -49,7 +49,7 @@ def picture(rows: list[Row | NotRun], path: Path) -> Picture:
 
 
 def test_every_row_is_told_and_nothing_is_covered_or_cut(tmp_path: Path) -> None:
-    found = picture(ROWS, tmp_path / "systems.png")
+    found = picture(ROWS, tmp_path / "methods.png")
 
     assert TITLE.replace(" ", "") in "".join(found.words).replace(" ", "")
     for text in ("2.00", "1.50", "1.20", "temperature 0", "temperature 0.6", "predicted", "traversal, specinfer"):
@@ -63,7 +63,7 @@ def test_every_row_is_told_and_nothing_is_covered_or_cut(tmp_path: Path) -> None
 
 
 def test_bars_end_at_what_was_measured_and_marks_stand_at_what_was_predicted(tmp_path: Path) -> None:
-    axes = picture(ROWS, tmp_path / "systems.png").figure.axes[0]
+    axes = picture(ROWS, tmp_path / "methods.png").figure.axes[0]
 
     bars = [(to_hex(bar.get_facecolor()), bar.get_width()) for bar in axes.patches]
     assert bars == [(SERIES[0], 1.0), (SERIES[0], 2.0), (SERIES[1], 1.0), (SERIES[1], 1.5), (SERIES[1], 1.2)]
@@ -74,7 +74,7 @@ def test_bars_end_at_what_was_measured_and_marks_stand_at_what_was_predicted(tmp
 
 
 def test_numbers_stand_beside_their_bars_and_clear_of_the_marks(tmp_path: Path) -> None:
-    found = picture(ROWS, tmp_path / "systems.png")
+    found = picture(ROWS, tmp_path / "methods.png")
     axes = found.figure.axes[0]
     numbers = [
         text for text in found.texts if isinstance(text, Annotation) and text.get_text() in ("2.00", "1.50", "1.20")
@@ -88,14 +88,14 @@ def test_numbers_stand_beside_their_bars_and_clear_of_the_marks(tmp_path: Path) 
 
 
 def test_nothing_that_ran_is_a_picture_too(tmp_path: Path) -> None:
-    found = picture([NotRun(system="heads", temperature=0.0, reason=REASON)], tmp_path / "systems.png")
+    found = picture([NotRun(method="heads", temperature=0.0, reason=REASON)], tmp_path / "methods.png")
     assert found.cut_off() == []
 
 
 def test_equal_rows_give_equal_bytes_and_control_characters_a_readable_file(tmp_path: Path) -> None:
     from xml.dom import minidom
 
-    rows = [row("pl\x1bain", 0.0, 1.0, 1.0, rule="\x00"), NotRun(system="heads", temperature=0.0, reason="no\x07pe")]
+    rows = [row("pl\x1bain", 0.0, 1.0, 1.0, rule="\x00"), NotRun(method="heads", temperature=0.0, reason="no\x07pe")]
     for name in ("a.svg", "b.svg"):
         save_methods_figure(rows, tmp_path / name, title="\x1b[2J")
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()

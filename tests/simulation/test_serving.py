@@ -17,8 +17,9 @@ from treeopt.records.accepted_ranks import AcceptedRanks
 from treeopt.records.engine import ChainCounts, ChainLatency, EngineRun, TimedChain
 from treeopt.records.latency import LatencyTable, PrefillLatency, Timing
 from treeopt.records.profile import Profile
+from treeopt.report.simulation import fastest
 from treeopt.simulation.arrivals import Arrival, Load, arrivals
-from treeopt.simulation.outcome import outcome
+from treeopt.simulation.outcome import Outcome, outcome
 from treeopt.simulation.served import ServedText
 from treeopt.simulation.serving import Server, serve
 from treeopt.simulation.settings import ServedSetting, served_settings
@@ -106,6 +107,27 @@ class TestRounds:
 
         assert done.steps == 2  # 5 tokens, and 2 of 5
         assert outcome("", 1.0, [done]).tokens_per_s == pytest.approx(7 / done.finished_s)
+
+
+class TestTimePerToken:
+    """Steps take 1 s, so two thirds of these sequences have a token a second after the first, and a third has none."""
+
+    def served(self, lengths: list[int]) -> Outcome:
+        texts = [Arrival(20.0 * number, 8, length) for number, length in enumerate(lengths)]
+        return outcome("", 1.0, served_by(seconds_of(machine(), prompt_s=0.5), texts, chain(0), 1))
+
+    def test_sequences_of_one_token_are_left_out(self) -> None:
+        found = self.served([1, 1, 1, 5, 5])
+
+        assert found.time_per_token is not None
+        assert (found.time_per_token.median_s, found.time_per_token.p99_s) == pytest.approx((1.0, 1.0))
+
+    def test_of_such_alone_it_is_not_known_and_any_limit_is_kept(self) -> None:
+        found = self.served([1, 1, 1])
+
+        assert found.time_per_token is None
+        assert Limits(token_s=1e-9).kept(found)
+        assert fastest([found, self.served([1])]) is found
 
 
 class TestEngines:
@@ -218,18 +240,50 @@ class TestQueueingTheory:
         waited = np.mean([each.finished_s - each.asked.arrival_s for each in done]) - self.SERVICE_S
         assert waited == pytest.approx(rho * self.SERVICE_S / (2 * (1 - rho)), rel=0.12)
 
-    def test_more_than_it_can_do_does_not_keep_up(self) -> None:
-        found = seconds_of(machine(), prompt_s=0.5)
-        load = Load(rate_per_s=1.5 / self.SERVICE_S, prompt_tokens=(8, 8), new_tokens=(2, 2), duration_s=2000)
-        (over,) = simulate([ServedSetting.fixed("plain", chain(0), 1)], found, load)
-        (below,) = simulate(
-            [ServedSetting.fixed("plain", chain(0), 1)],
-            found,
-            dataclasses.replace(load, rate_per_s=0.5 / self.SERVICE_S),
+    def outcome_at(self, share: float, texts: float, seed: int = 0) -> Outcome:
+        """Return what a server comes to where `texts` sequences arrive at a share of its capacity, one decoded at a time."""
+        rate = share / self.SERVICE_S
+        load = Load(rate_per_s=rate, prompt_tokens=(8, 8), new_tokens=(2, 2), duration_s=texts / rate, seed=seed)
+        (found,) = simulate([ServedSetting.fixed("plain", chain(0), 1)], seconds_of(machine(), prompt_s=0.5), load)
+        return found
+
+    @pytest.mark.parametrize("share", [1.05, 1.2, 1.5, 3.0, 20.0])
+    def test_an_overloaded_server_does_not_keep_up(self, share: float) -> None:
+        found = self.outcome_at(share, 4000)
+
+        assert not found.keeps_up
+        assert found.tokens_per_s == pytest.approx(2 / self.SERVICE_S, rel=0.01)
+
+    @pytest.mark.parametrize("share", [0.5, 0.7, 0.9])
+    def test_a_stable_server_keeps_up(self, share: float) -> None:
+        assert all(self.outcome_at(share, 1500, seed).keeps_up for seed in range(4))
+
+    @pytest.mark.parametrize(("share", "keeps_up"), [(0.5, True), (2.0, False), (20.0, False)])
+    def test_so_it_is_judged_over_short_times(self, share: float, keeps_up: bool) -> None:
+        assert all(self.outcome_at(share, 60, seed).keeps_up is keeps_up for seed in range(6))
+
+    def test_a_single_sequence_is_kept_up_with(self) -> None:
+        assert self.outcome_at(0.1, 0.01).keeps_up
+
+    @pytest.mark.parametrize(("share", "keeps_up"), [(0.8, True), (1.1, False), (4.0, False)])
+    def test_a_server_of_many_sequences_is_judged_alike(self, share: float, keeps_up: bool) -> None:
+        """Steps of eight take 1.7 s, and each sequence 8 of them: 0.588 sequences a second."""
+        found = seconds_of(machine(batches=(1, 8)), prompt_s=0.0)
+        load = Load(rate_per_s=share / 1.7, prompt_tokens=(8, 8), new_tokens=(8, 8), duration_s=3000)
+        (served,) = simulate([ServedSetting.fixed("plain", chain(0), 8)], found, load)
+
+        assert served.keeps_up is keeps_up
+
+    @pytest.mark.parametrize("start", [0.02, 0.6, 1.3, 20.0])
+    def test_the_largest_rate_is_the_same_from_any_start(self, start: float) -> None:
+        """A limit of tokens alone, which this server always keeps: it has to keep up, no more."""
+        load = Load(rate_per_s=start / self.SERVICE_S, prompt_tokens=(8, 8), new_tokens=(2, 2), duration_s=5000)
+        rate = largest_rate(
+            ServedSetting.fixed("plain", chain(0), 1), seconds_of(machine(), prompt_s=0.5), load, Limits(token_s=2.0)
         )
 
-        assert (over.keeps_up, below.keeps_up) == (False, True)
-        assert over.tokens_per_s == pytest.approx(2 / self.SERVICE_S, rel=0.01)
+        assert rate is not None
+        assert rate * self.SERVICE_S == pytest.approx(1.0, abs=0.06)
 
     def test_the_largest_rate_is_the_largest(self) -> None:
         found = seconds_of(machine(), prompt_s=0.5)
@@ -292,6 +346,21 @@ class TestTokens:
             found.add(tuple(came))
 
         assert found == {(4,) * 10, (1,) * 10}
+
+    @pytest.mark.parametrize("lengths", [[9, 4] + [6] * 30, [9] + [5] * 2000])
+    def test_a_tree_may_be_deeper_than_most_measured_texts_are_long(self, lengths: list[int]) -> None:
+        source = ReplayedTokens(AcceptedRanks([np.zeros(length, np.int64) for length in lengths]))
+        noise = np.random.default_rng(0)
+        place = source.start(noise)
+        for _ in range(20):
+            tokens, place = source.step(chain(7), place, noise)
+            assert tokens == 8
+
+    def test_a_tree_deeper_than_every_measured_text_is_long_is_refused(self) -> None:
+        source, noise = ReplayedTokens(AcceptedRanks([np.zeros(5, np.int64)] * 3)), np.random.default_rng(0)
+        assert source.step(chain(4), source.start(noise), noise)[0] == 5
+        with pytest.raises(InfeasibleError, match=r"depth: expected at most 4, .* Got 5"):
+            source.step(chain(5), source.start(noise), noise)
 
     def test_it_is_as_hard_at_every_context_length(self) -> None:
         short = [np.full(200, -1), np.zeros(200, np.int64), np.zeros(50, np.int64), np.zeros(200, np.int64)]

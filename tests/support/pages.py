@@ -135,7 +135,7 @@ GRID = GridReport(
     ),
 )
 ROW = Row(
-    system="medusa",
+    method="medusa",
     rule="target",
     temperature=0.0,
     setting="tree of 8 nodes",
@@ -151,7 +151,7 @@ ROW = Row(
     evidence="token by token",
     assumed=("drafting costs nothing",),
 )
-METHODS = (ROW, NotRun(system="lookahead", temperature=0.0, reason="no room"))
+METHODS = (ROW, NotRun(method="lookahead", temperature=0.0, reason="no room"))
 ENGINE = EngineBench(
     engine="llama-server",
     version="b1",
@@ -244,7 +244,7 @@ def everything() -> Contents:
         benches=(
             LabelledBench("bench.json", bench_of(several, 1.9), HEADING),
             LabelledBench("grid.json", GRID, HEADING),
-            LabelledBench("systems.json", METHODS, HEADING),
+            LabelledBench("methods.json", METHODS, HEADING),
             LabelledBench("engines.json", ENGINE, HEADING),
             LabelledBench("batches.json", BATCHES, HEADING),
         ),

@@ -56,7 +56,7 @@ def rules() -> None:
             verify(rule, TREE, tokens, probs, probs, generator, lossy=rule in LOSSY_RULES)
     sampling = Sampling(temperature=1.0)
     for texts in (1, 2):  # the noise of one text lies side by side, that of several does not
-        buffers = DraftBuffers(texts, 4, rule=RULES["sequoia"], sampling=sampling, vocabulary=5, device=probs.device)
+        buffers = DraftBuffers(texts, 4, 4, rule=RULES["sequoia"], sampling=sampling, vocabulary=5, device=probs.device)
         TreeDrafts(TREE, texts, buffers)
 
 

@@ -14,6 +14,7 @@ from tokenizers.processors import TemplateProcessing
 
 from treeopt import bundled
 from treeopt.errors import FormatError, TreeoptError
+from treeopt.texts.chat_template import render_message, special_tokens
 from treeopt.texts.tokenizer import Tokenizer
 
 WORDS = ["<s>", "</s>", "[user]", "[answer]", "hello", "world", "<unk>"]
@@ -127,12 +128,10 @@ class TestThroughTransformers:
 
 class TestChat:
     def test_a_message_in_the_template_begins_once(self, tmp_path):
-        pytest.importorskip("transformers", reason="needs the hf extra")
         folder = save_words(tmp_path, chat_template=TEMPLATE)
         assert Tokenizer(folder).chat("hello world") == [0, 2, 4, 5, 3]
 
     def test_a_template_in_a_file_of_its_own(self, tmp_path):
-        pytest.importorskip("transformers", reason="needs the hf extra")
         (save_words(tmp_path) / "chat_template.jinja").write_text(TEMPLATE, "utf-8")
         assert Tokenizer(tmp_path).chat("hello") == [0, 2, 4, 3]
 
@@ -150,25 +149,59 @@ class TestChat:
             _ = Tokenizer(folders[1]).has_chat_template
 
     def test_no_template(self, tmp_path):
-        pytest.importorskip("transformers", reason="needs the hf extra")
         with pytest.raises(TreeoptError, match=r"no chat template. Is it a base model"):
             Tokenizer(save_words(tmp_path)).chat("hello")
 
     @pytest.mark.parametrize("template", ["{{ raise_exception('no') }}", "{% if %}", "{{ messages.__class__.mro() }}"])
     def test_a_template_that_refuses(self, tmp_path, template):
-        pytest.importorskip("transformers", reason="needs the hf extra")
         with pytest.raises(FormatError, match=r"chat_template: cannot be rendered .*--no-chat"):
             Tokenizer(save_words(tmp_path, chat_template=template)).chat("hello")
 
     @pytest.mark.usefixtures("without_transformers")
-    def test_without_transformers(self, tmp_path):
-        with pytest.raises(
-            TreeoptError, match=r"its chat template needs transformers. Install treeopt\[hf\]. Or use --no-chat"
-        ):
-            Tokenizer(save_words(tmp_path, chat_template=TEMPLATE)).chat("hello")
+    def test_no_transformers_are_needed(self, tmp_path):
+        assert Tokenizer(save_words(tmp_path, chat_template=TEMPLATE)).chat("hello") == [0, 2, 4, 3]
+
+    @pytest.mark.parametrize("template", [TEMPLATE, 4, [], [{"name": "tool_use", "template": "x"}]], ids=str)
+    def test_of_several_templates_the_default_is_taken(self, tmp_path, template):
+        several = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": TEMPLATE}]
+        given = several if template == TEMPLATE else template
+        tokenizer = Tokenizer(save_words(tmp_path, chat_template=given))
+        if template == 4:
+            with pytest.raises(FormatError, match="chat_template: expected a text, or a list with one named default"):
+                tokenizer.chat("hello")
+        else:
+            assert tokenizer.has_chat_template is (template == TEMPLATE)
+
+    @pytest.mark.parametrize(
+        "template",
+        [
+            (
+                "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}"
+                "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+            ),
+            (
+                "{{ bos_token }}{% for m in messages %}\n  {%- if m.role == 'user' %}\n[INST] {{ m.content | trim }} [/INST]"
+                "{{ eos_token }}\n  {% endif %}\n{% endfor %}"
+            ),
+            "{% if messages[0].role != 'user' %}{{ raise_exception('no') }}{% endif %}{{ messages | tojson }}",
+            "{{ messages | tojson(indent=2) }}{% if tools is not none %}tools{% endif %}{{ documents is defined }}",
+            "{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}x{% endfor %}{{ strftime_now('%Y') }}",
+            "{% generation %}{{ messages[0].content }}{% endgeneration %}",
+            "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
+        ],
+    )
+    def test_templates_are_rendered_as_transformers_render_them(self, tmp_path, template):
+        transformers = pytest.importorskip("transformers", reason="needs the hf extra")
+        folder = save_words(
+            tmp_path, chat_template=template, bos_token="<s>", eos_token={"__type": "AddedToken", "content": "</s>"}
+        )
+        for text in ("hello", 'a <b> & "é" 漢\n  c '):
+            messages = [{"role": "user", "content": text}]
+            theirs = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
+            expected = theirs.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            assert render_message(template, text, special_tokens(folder)) == expected
 
     def test_the_bundled_pair_has_none(self, tmp_path):
-        pytest.importorskip("transformers", reason="needs the hf extra")
         folder = shutil.copytree(bundled.TARGET, tmp_path / "target")
         with pytest.raises(TreeoptError, match="no chat template"):
             Tokenizer(folder).chat("hello")

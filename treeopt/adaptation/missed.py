@@ -66,7 +66,7 @@ class MissedSteps:
         found = Outcomes.none(depths, ranks)
         tokens, count = self._tokens, self._count
         logits = self._decoder.draft_logits(tokens[:-1]) if count else None
-        if logits is not None and bool(torch.isfinite(logits[-count:]).all()):
+        if logits is not None and bool(logits[-count:].amax(-1).isfinite().all()):  # -inf is an ordinary logit
             if self._sampled:
                 found.tried[0, 0] = count
                 found.accepted[0, 0] = self._overlap(logits[-count:], self._logits[-count:])

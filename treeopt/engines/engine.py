@@ -95,6 +95,8 @@ class Engine:
     """What makes it decode plainly, without a draft."""
     static: bool = False
     """Whether it can be handed treeopt's own decoder, and so any static tree."""
+    takes: tuple[str, ...] = ("draft_model", "method", "engine_version")
+    """Fields of a request beside the plan that change its files."""
     methods: Mapping[str, str | None] = field(default_factory=dict)
     """Drafters beside the draft model that it has, by treeopt's names, each with its own name of the method, None where
     that is the default: `eagle`, a head; `eagle2`, dynamic trees of the draft model; `prompt-lookup`."""

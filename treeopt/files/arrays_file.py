@@ -61,8 +61,15 @@ class Arrays:
         """The names of all arrays."""
         return tuple(self._arrays)
 
-    def take(self, name: str, kind: str, dimensions: int | None = None) -> Array:
-        """Return an array of one kind, `f`, `i`, `u`, `b` or `U`, with so many dimensions."""
+    def take(self, name: str, kind: str, dimensions: int | None = None, *, finite: bool = True) -> Array:
+        """Return an array of one kind, `f`, `i`, `u`, `b` or `U`, with `dimensions` dimensions.
+
+        Args:
+            name: of the array.
+            kind: as in `numpy.dtype.kind`.
+            dimensions: None for any number.
+            finite: refuse NaN and infinities.
+        """
         if name not in self._arrays:
             raise self.error(name, "is missing.")
         array = self._arrays[name]
@@ -70,7 +77,7 @@ class Arrays:
             raise self.error(
                 name, f"expected kind {kind!r}, {dimensions} dimensions. Got {array.dtype}, shape {array.shape}."
             )
-        if kind == "f" and not np.all(np.isfinite(array)):
+        if finite and kind == "f" and not np.all(np.isfinite(array)):
             raise self.error(name, "expected finite numbers.")
         return array
 

@@ -1,9 +1,11 @@
 """Reading and writing files so that nobody ever finds half of one."""
 
 import os
+import secrets
 import stat
 import sys
 import tempfile
+from glob import escape
 from pathlib import Path
 
 from treeopt.errors import InvalidValueError, TreeoptError
@@ -87,8 +89,9 @@ def check_writable(path: Path | str) -> None:
 def write_bytes(path: Path | str, data: bytes) -> None:
     """Write a whole file or nothing: temporary file in the same folder, flush, rename; '-' is standard output.
 
-    Raises TreeoptError naming the file and the reason, and OSError for standard output, as `print` does. A link is
-    followed; a device or a pipe is written in place.
+    An existing file keeps its permissions. A link is followed; a device or a pipe is written in place.
+
+    Raises TreeoptError naming the file and the reason, and OSError for standard output, as `print` does.
     """
     if str(path) == STANDARD_STREAM:
         _write_to_stdout(data)
@@ -123,13 +126,17 @@ def _write_to_stdout(data: bytes) -> None:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0)
+    handle = os.open(temporary, flags, 0o666 if mode is None else 0o600)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
+        if mode is not None:
+            os.chmod(temporary, mode)  # the umask has already set those of a new file
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
@@ -140,7 +147,7 @@ def _final(path: Path) -> Path:
     return Path(os.path.realpath(path))  # what a link points to; a rename would replace the link itself
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def numbered_files(path: Path) -> list[Path]:
+    """Return the files next to a file that have its name and a number: `profile.yaml.partial.1`, sorted."""
+    files = path.parent.glob(f"{escape(path.name)}.*")
+    return sorted(file for file in files if file.suffix[1:].isdecimal())

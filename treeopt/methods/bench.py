@@ -79,7 +79,7 @@ def _attempt(work: Callable[[], _Runner], method: Method, sampling: Sampling) ->
     except TreeoptError as error:
         if method.name == "plain":
             raise
-        return NotRun(system=method.name, temperature=sampling.temperature, reason=str(error))
+        return NotRun(method=method.name, temperature=sampling.temperature, reason=str(error))
 
 
 def _runner(method: Method, prompt: Sequence[int], now_s: Callable[[], float]) -> _Runner:
@@ -117,7 +117,7 @@ def _row(runner: _Runner, plain_rate: float, tested: Losslessness, sampling: Sam
     draft_s, verify_s, rest_s = (float(np.sum(each)) / count for each in (steps.draft_s, steps.verify_s, steps.rest_s))
     rate = _rate(runner)
     return Row(
-        system=runner.method.name,
+        method=runner.method.name,
         rule=runner.method.rule,
         temperature=sampling.temperature,
         setting=runner.method.setting,

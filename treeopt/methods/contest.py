@@ -37,7 +37,7 @@ def planned_methods(inputs: Inputs, names: Sequence[str], *, show_progress: bool
         except TreeoptError as error:
             if name == "plain":  # without it there is nothing to compare with
                 raise
-            found.append(NotRun(system=name, temperature=inputs.sampling.temperature, reason=str(error)))
+            found.append(NotRun(method=name, temperature=inputs.sampling.temperature, reason=str(error)))
     if "treeopt" in names:
         able = [each for each in found if isinstance(each, Method)]
         best = max([static_tree.best_rule(inputs, plan()), *able], key=lambda method: method.predicted.value)

@@ -6,7 +6,6 @@ from treeopt.profiler.bench.compare import Workload, bench_decoder, bench_trees
 from treeopt.profiler.decoding import Decoding
 from treeopt.records.results import Measured
 from treeopt.runtime import Decoder
-from treeopt.runtime.decoding.limits import trained_tokens
 from treeopt.runtime.decoding.observer import Observer, Steering
 from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.loaded import LoadedDrafter, load_drafter
@@ -31,7 +30,7 @@ def load_named(
         models: the pair that decodes.
         source: the folder of its heads; None for those that ship, and where it has none.
         layers: boundaries that an EAGLE head reads; by default those of its configuration.
-        capacity: longest text; by default as long as both were trained for.
+        capacity: longest text; by default as long as the target takes.
 
     Raises InfeasibleError for heads of another target, TreeoptError for a folder that holds none.
     """
@@ -42,7 +41,7 @@ def load_named(
         models.draft,
         layers=layers,
         target_digest=models.described.target_digest,
-        capacity=trained_tokens(models.target, models.draft) if capacity is None else capacity,
+        capacity=models.target.config.max_positions if capacity is None else capacity,
     )
 
 
@@ -52,7 +51,9 @@ def load_planned(setting: DrafterSetting, models: ModelPair, *, capacity: int | 
     Raises InvalidValueError for the draft model and for numbers that are not the drafter's, and as `load_named` does.
     """
     if checked_setting(setting).name == "model":
-        raise InvalidValueError("drafter: expected one beside the draft model. Got model: give the draft model itself.")
+        raise InvalidValueError(
+            "drafter: expected one beside the draft model. Got model: give the draft model itself.", field="drafter"
+        )
     return load_named(setting.name, models, source=setting.source, layers=setting.layers, capacity=capacity)
 
 
@@ -82,7 +83,7 @@ def planned_decoder(
         decoding: the rule, and how target and draft sample.
         loaded: the drafter, where it is loaded already.
         seed: of all randomness.
-        text_tokens: longest text, prompt included; by default as long as both models were trained for.
+        text_tokens: longest text, prompt included; by default as long as the target takes.
         on_step: told of every step; what steers brings prompt lookup itself.
 
     Raises InvalidValueError for a draft sampled by a distribution of its own where the drafter's tokens are not sampled,
@@ -101,7 +102,8 @@ def planned_decoder(
     if decoding.draft_sampling is not None and not drafter.sampled:
         raise InvalidValueError(
             f"draft_sampling: expected none, because {setting.name} does not sample what it drafts. "
-            "Got one: leave it out."
+            "Got one: leave it out.",
+            field="draft_sampling",
         )
     return Decoder(
         models.target,

@@ -18,5 +18,7 @@ def checked_names(names: Sequence[str]) -> tuple[str, ...]:
     """
     for name in names:
         if name not in NAMES and name != "all":
-            raise InvalidValueError(f"systems: expected all, or some of {', '.join(NAMES)}. Got {name!r}.")
+            raise InvalidValueError(
+                f"methods: expected all, or some of {', '.join(NAMES)}. Got {name!r}.", field="methods"
+            )
     return tuple(name for name in NAMES if name == "plain" or name in names or "all" in names)

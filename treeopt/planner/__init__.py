@@ -1,7 +1,14 @@
 """Profile to plan: which rule and tree are fastest, where, by how much, and how sure that is."""
 
 from treeopt.planner.contexts import requested_model, step_model
-from treeopt.planner.drafters import DrafterChoice, best_drafter, chosen_drafter, drafter_choices, tree_file
+from treeopt.planner.drafters import (
+    DrafterChoice,
+    best_drafter,
+    choice_confidence,
+    chosen_drafter,
+    drafter_choices,
+    tree_file,
+)
 from treeopt.planner.draws import Confidence
 from treeopt.planner.fastest import Fastest, fastest_tree
 from treeopt.planner.model import Candidate, StepModel, kind_of
@@ -28,6 +35,7 @@ __all__ = [
     "StepModel",
     "Where",
     "best_drafter",
+    "choice_confidence",
     "chosen_drafter",
     "drafter_choices",
     "fastest_drafted_tree",

@@ -180,6 +180,7 @@ def step_costs(
     shares = np.array([share for share, _ in condition.parts])
     rest = Overheads(*(np.tensordot(shares, np.stack(each), axes=1) for each in zip(*parts, strict=True)))
     nodes = np.arange(verify.max_tokens + 1)
+    # a mean overhead may be negative, and so may the share of a part in what is extrapolated
     return StepCosts(
         verify=replace(verify, more_s=np.maximum(0.0, rest.per_node_s), times=np.where(nodes > 1, nodes, 0)),
         draft=replace(draft, more_s=rest.per_level_s, times=np.ones_like(draft.padded)),

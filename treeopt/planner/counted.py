@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from treeopt.array_record import ShortRepr
+from treeopt.array_record import ArrayRecord, ShortRepr
 from treeopt.arrays import Float64, Int64
 from treeopt.errors import InfeasibleError
 from treeopt.planner.condition import Condition
@@ -48,14 +48,16 @@ Part = tuple[float, DecodedSettings]
 """A share of what is mixed."""
 
 
-@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class CountedPrediction(ShortRepr):
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class CountedPrediction(ArrayRecord):
     """One setting, and what decoding with it says of a condition."""
 
     setting: CountedSetting
     tokens_per_step: Estimate
     step_s: Estimate
     speedup: Estimate
+    draws: Float64
+    """(draws,): what the speedup may be."""
 
 
 def counted_predictions(parts: Sequence[Part], where: Condition, *, max_nodes: int) -> tuple[CountedPrediction, ...]:
@@ -81,12 +83,14 @@ def counted_predictions(parts: Sequence[Part], where: Condition, *, max_nodes: i
         if step_s[0] <= 0:
             raise InfeasibleError(EXTRAPOLATED)
         tokens_drawn, drawn_s = drawn.tokens(each.values), np.maximum(drawn.step_s(each.values), LEAST_S)
+        speedups = tokens_drawn / drawn_s * drawn.plain_s
         found.append(
             CountedPrediction(
                 setting=each,
+                draws=speedups,
                 tokens_per_step=estimate(float(tokens[0]), tokens_drawn),
                 step_s=estimate(float(step_s[0]), drawn_s),
-                speedup=estimate(float(tokens[0] / step_s[0] * known.plain_s), tokens_drawn / drawn_s * drawn.plain_s),
+                speedup=estimate(float(tokens[0] / step_s[0] * known.plain_s), speedups),
             )
         )
     return tuple(found)

@@ -8,7 +8,7 @@ explain is fitted to its levels and nodes, so that it is known of every tree; no
     rest_s(T) = per_step_s + per_level_s * levels + per_drafted_s * internal nodes + per_node_s * nodes
                 + branching_s where T branches
 
-none of them below 0, least squares relative to the steps' times (Lawson and Hanson, 1974).  A pass that drafts all
+none of them below 0, by `treeopt.planner.overheads.least_squares` relative to the steps' times.  A pass that drafts all
 levels at once, and the refill of a head's cache, are part of per_step_s; a pass for every level is per_level_s.
 Between context lengths at which trees were decoded, these five lie on straight lines.
 """
@@ -23,7 +23,7 @@ from treeopt.arrays import Float64, Int64
 from treeopt.planner.condition import Condition, condition
 from treeopt.planner.costs import Reading, StepCosts, step_costs
 from treeopt.planner.curves import Curve, Knots
-from treeopt.planner.overheads import branches
+from treeopt.planner.overheads import branches, least_squares
 from treeopt.planner.request import Where
 from treeopt.records.measured_drafter import DecodedTexts, MeasuredTrees
 from treeopt.records.profile import Profile
@@ -47,7 +47,7 @@ class DecodedTrees(ShortRepr):
         relative = relative_steps(self.measured.plain, [each.decoded for each in self.measured.trees], weights)
         rest_s = there.plain_s * relative - there.verify.at(np.array([tree.nodes for tree in trees]))
         weight = 1 / (np.array([each.decoded.step_s for each in self.measured.trees]))
-        return _fitted(trees, rest_s, weight)
+        return least_squares(_features(trees) * weight[:, None], rest_s * weight)
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -114,15 +114,11 @@ def relative_steps(plain: DecodedTexts, others: Sequence[DecodedTexts], weights:
     return np.asarray(seconds / steps / plain_s[..., None])
 
 
-def _fitted(trees: Sequence[TokenTree], rest_s: Float64, weight: Float64) -> Float64:
-    """Return (…, 5): the seconds, none below 0, that explain best what steps take beside the target's pass."""
-    from scipy.optimize import nnls
-
-    features = np.array(
+def _features(trees: Sequence[TokenTree]) -> Float64:
+    """Return (trees, 5): how often each of the five terms counts in a step with a tree."""
+    return np.array(
         [[1.0, tree.max_depth, tree.draft_widths.sum(), tree.nodes, float(branches(tree))] for tree in trees]
     )
-    weighted = features * weight[:, None]
-    return np.apply_along_axis(lambda each: nnls(weighted, each * weight)[0], -1, rest_s)
 
 
 def _levels(per_level_s: Float64, per_drafted_s: Float64, most: int) -> Curve:

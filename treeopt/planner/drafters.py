@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+import numpy as np
+
 from treeopt.array_record import ArrayRecord
 from treeopt.arrays import Float64
 from treeopt.errors import InfeasibleError
 from treeopt.planner.drafter_models import setting_predictions, tree_models
+from treeopt.planner.draws import near_best
 from treeopt.planner.model import Candidate, StepModel
 from treeopt.planner.plan_record import Plan
 from treeopt.planner.planning import requested_plan, rule_plan
@@ -41,6 +44,10 @@ class DrafterChoice(ArrayRecord):
     """Tokens per second over those of plain decoding."""
     reach: Float64 | None = None
     """float64 (n,): predicted probability that a step accepts each node of the tree."""
+    draws: Float64
+    """(draws,): what the speedup may be."""
+    fastest_draws: Float64
+    """(draws,): what that of the drafter's fastest tree or setting may be."""
     bound: float | None = None
     """By the acceptance table, no tree of the drafter has a larger speedup; None where settings were decoded with."""
 
@@ -70,6 +77,12 @@ def drafter_choices(profile: Profile, request: PlanRequest, *, plan: Plan | None
 def best_drafter(choices: Sequence[DrafterChoice], objective: str = "speed") -> DrafterChoice:
     """Return the choice with most of what the objective asks for, in a tie the first."""
     return max(choices, key=OBJECTIVES[objective])
+
+
+def choice_confidence(choices: Sequence[DrafterChoice]) -> float:
+    """Return the probability that the fastest choice is within 1 % of the fastest tree or setting of all drafters."""
+    fastest = np.max([each.fastest_draws for each in choices], axis=0)
+    return near_best(best_drafter(choices).draws, fastest)
 
 
 def chosen_drafter(choices: Sequence[DrafterChoice], name: str) -> DrafterChoice:
@@ -119,6 +132,8 @@ def _of_the_plan(plan: Plan) -> DrafterChoice:
 
 
 def _of_a_tree(setting: DrafterSetting, plan: Plan, choice: Candidate) -> DrafterChoice:
+    draws = plan.model.draws
+    rivals = {each.tree for each in (choice, plan.chain, plan.tree, *plan.budgets)}
     return DrafterChoice(
         setting=setting,
         tree=choice.tree,
@@ -129,6 +144,8 @@ def _of_a_tree(setting: DrafterSetting, plan: Plan, choice: Candidate) -> Drafte
         step_s=choice.step_s,
         speedup=choice.speedup,
         reach=plan.solution.table.reach(choice.tree),
+        draws=draws.speedup(choice.tree),
+        fastest_draws=np.max([draws.speedup(tree) for tree in rivals], axis=0),
         bound=plan.fastest.bound if plan.objective == "speed" else None,
     )
 
@@ -192,4 +209,6 @@ def _best_setting(
         tokens_per_step=best.tokens_per_step,
         step_s=best.step_s,
         speedup=best.speedup,
+        draws=best.draws,
+        fastest_draws=np.max([each.draws for each in found], axis=0),
     )

@@ -53,7 +53,11 @@ def drafters_over_contexts(
         for each in drafter_choices(profile, _at(request, plan), plan=plan)
         if name in (None, each.setting.name)
     ]
-    rivals = list({(each.setting, each.rule, each.tree): each for each in chosen}.values())
+    order = ["model", *(each.name for each in profile.drafters)]
+    rivals = sorted(
+        {(each.setting, each.rule, each.tree): each for each in chosen}.values(),
+        key=lambda each: order.index(each.setting.name),
+    )
     if len(plans) < 2 or not rivals:
         return ()
     speeds = _speedups(profile, request, plans[0].temperature, rivals)
@@ -83,11 +87,10 @@ def _at(request: PlanRequest, plan: Plan) -> PlanRequest:
 
 
 def _speedups(
-    profile: Profile, request: PlanRequest, temperature: float, rivals: list[DrafterChoice]
+    profile: Profile, request: PlanRequest, temperature: float, rivals: Sequence[DrafterChoice]
 ) -> list[Speedups]:
-    """Return what tells the speedups of each drafter's choices, and sort these by drafter."""
+    """Return functions of the speedups of `rivals`, which together follow their order if it is by drafter."""
     drafters = {each.name: each for each in profile.drafters}
-    rivals.sort(key=lambda each: ["model", *drafters].index(each.setting.name))
     found: list[Speedups] = []
     for name in dict.fromkeys(each.setting.name for each in rivals):
         own = [each for each in rivals if each.setting.name == name]

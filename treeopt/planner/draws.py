@@ -110,6 +110,11 @@ class Draws:
         return self.costs.speedup(self.tokens(tree)[:, None], self.step_s(tree)[:, None])[:, 0]
 
 
+def near_best(chosen: Float64, fastest: Float64) -> float:
+    """Return the share of draws in which the chosen speed is nearly that of the fastest; both (draws,)."""
+    return float((chosen >= NEAR * fastest).mean())
+
+
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Confidence(ShortRepr):
     """How sure the choice of a tree is."""
@@ -164,18 +169,30 @@ def confidence(draws: Draws, known: Float64, costs: StepCosts, trees: Sequence[T
     """
     tokens = np.stack([draws.tokens(tree) for tree in trees], axis=-1)
     nodes, widths = sizes(trees)
-    drawn, estimated = draws.costs.parts(nodes, widths), costs.parts(nodes, widths)
-    rest_s = replace(draws.costs, overhead_s=costs.overhead_s[None]).parts(nodes, widths).overhead
-    plain_s = draws.costs.plain_s
-    without = {
-        "acceptance": _near_best(known, drawn, plain_s),
-        "verify": _near_best(tokens, drawn._replace(verify=estimated.verify), costs.plain_s),
-        "draft": _near_best(tokens, drawn._replace(draft=estimated.draft), plain_s),
-        "overhead": _near_best(tokens, drawn._replace(overhead=rest_s), plain_s),
-    }
+    drawn, plain_s = draws.costs.parts(nodes, widths), draws.costs.plain_s
+    without = {"acceptance": _near_best(known, drawn, plain_s)}
+    for source, mixed in _each_known(draws.costs, costs).items():
+        without[source] = _near_best(tokens, mixed.parts(nodes, widths), mixed.plain_s)
     weakest = max(without, key=lambda source: without[source])
     probability = _near_best(tokens, drawn, plain_s)
     return Confidence(probability=probability, weakest=weakest, without_weakest=without[weakest])
+
+
+def _each_known(drawn: StepCosts, estimated: StepCosts) -> dict[str, StepCosts]:
+    """Return drawn curves of which the passes of one kind, or the overhead, are as estimated.
+
+    What a step's overhead grows by with levels and nodes is part of both curves, but not of their passes.
+    """
+    verify, draft = drawn.verify, drawn.draft
+    return {
+        "verify": replace(drawn, verify=replace(estimated.verify, more_s=verify.more_s)),
+        "draft": replace(drawn, draft=replace(estimated.draft, more_s=draft.more_s)),
+        "overhead": replace(
+            estimated,
+            verify=replace(verify, more_s=estimated.verify.more_s),
+            draft=replace(draft, more_s=estimated.draft.more_s),
+        ),
+    }
 
 
 def estimate(value: float, draws: Float64) -> Estimate:
@@ -279,4 +296,4 @@ def _rows(acceptance: MeasuredAcceptance) -> Float64:
 def _near_best(tokens: Float64, parts: StepParts, plain_s: Float64) -> float:
     """Return the share of draws in which the first tree's speed is nearly the best; tokens (draws or 1, trees)."""
     speedups = tokens * (plain_s / parts.step_s)
-    return float((speedups[:, 0] >= NEAR * speedups.max(axis=1)).mean())
+    return near_best(speedups[:, 0], speedups.max(axis=1))

@@ -32,7 +32,7 @@ __all__ = [
 
 def plan(
     profile: Profile,
-    max_nodes: int = 512,
+    max_nodes: int | None = None,
     *,
     max_depth: int | None = None,
     level_widths: int | Sequence[int] | None = None,
@@ -51,7 +51,7 @@ def plan(
 
     Args:
         profile: what was measured.
-        max_nodes: largest number of nodes, root included.
+        max_nodes: largest number of nodes, root included; by default that of the largest pass that was timed there.
         max_depth: most levels below the root; by default all that the acceptance was measured for.
         level_widths: most nodes at each depth, as for `treeopt.solve`.
         objective: `speed`, or `tokens` to ignore what a step costs.

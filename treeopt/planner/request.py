@@ -69,6 +69,8 @@ class PlanRequest:
         if self.max_nodes is not None:
             object.__setattr__(self, "max_nodes", whole("max_nodes", self.max_nodes, 1))
         if self.objective not in OBJECTIVES:
-            raise InvalidValueError(f"objective: expected {' or '.join(OBJECTIVES)}. Got {self.objective!r}.")
+            raise InvalidValueError(
+                f"objective: expected {' or '.join(OBJECTIVES)}. Got {self.objective!r}.", field="objective"
+            )
         for name in ("raw", "lossy"):
             flag(name, getattr(self, name))

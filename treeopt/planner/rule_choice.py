@@ -39,6 +39,7 @@ def planned_acceptances(profile: Profile, request: PlanRequest) -> tuple[Measure
         at = "" if temperature is None else f" at temperature {temperature:g}"
         raise InfeasibleError(
             f"rule: only lossy ones were measured{at}, which change the text's distribution: {refused}. "
-            "Profile a lossless one, or allow these with lossy=True, or --lossy on the command line."
+            "Profile a lossless one, or allow these with lossy=True, or --lossy on the command line.",
+            field="rule",
         )
     return allowed

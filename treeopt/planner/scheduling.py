@@ -104,7 +104,7 @@ class Schedule(ShortRepr, Tabular):
 
 def schedule(
     profile: Profile,
-    max_nodes: int = 512,
+    max_nodes: int | None = None,
     *,
     max_depth: int | None = None,
     level_widths: int | Sequence[int] | None = None,
@@ -118,7 +118,7 @@ def schedule(
 
     Args:
         profile: what was measured.
-        max_nodes: largest number of nodes, root included.
+        max_nodes: largest number of nodes, root included; by default that of the largest pass timed at every condition.
         max_depth: most levels below the root.
         level_widths: most nodes at each depth.
         rule: only this one; by default the fastest, at each condition, of all that were measured.
@@ -218,7 +218,8 @@ def tree_schedule(schedule: Schedule | None, *, rule: str, temperature: float, c
     if not at:
         raise InfeasibleError(
             f"schedule: expected several batch sizes at {context_tokens} tokens of context. One was measured: profile with "
-            "--batch-sizes 1,2,4,8."
+            "--batch-sizes 1,2,4,8.",
+            field="schedule",
         )
     return TreeSchedule(
         trees=tuple(

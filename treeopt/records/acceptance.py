@@ -105,7 +105,8 @@ class AcceptanceTable(ArrayRecord, Tabular):
         if depth > len(self.p):
             raise InfeasibleError(
                 f"max_depth: the acceptance table was measured to depth {len(self.p)}. Got {depth}: "
-                f"ask for at most {len(self.p)}, or measure deeper."
+                f"ask for at most {len(self.p)}, or measure deeper.",
+                field="max_depth",
             )
         return self.p.reshape(len(self.p), self.parent_ranks, self.branching)[:depth]
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from treeopt.arguments import text, whole
 from treeopt.array_record import ArrayRecord, freeze
 from treeopt.arrays import Float32, Int32, Int64
 from treeopt.errors import InvalidValueError
@@ -21,6 +22,16 @@ from treeopt.records.sampling import Sampling
 FORMAT = "treeopt-draft-record"
 VERSION = 1
 MAX_BYTES = 1_000_000_000
+_KINDS = {"i": "signed integers", "f": "floating-point numbers"}
+_ARRAYS = (
+    ("text_starts", np.int64, 1),
+    ("node_starts", np.int64, 1),
+    ("parent", np.int32, 1),
+    ("rank", np.int32, 1),
+    ("log_probs", np.float32, 2),
+    ("outcome", np.int32, 2),
+)
+"""Name, type and dimensions."""
 NOT_DRAFTED = -1
 """Stands for the rank of a token that the draft did not have among its likeliest."""
 
@@ -32,7 +43,9 @@ class DraftRecord(ArrayRecord):
     Below each root a tree of draft nodes was expanded: all that a dynamic tree of any top-k up to `top_k` (K) and depth
     up to `depth` (D) expands.  Nodes of one root are contiguous, the root's own first, parents before children.
 
-    Raises InvalidValueError naming the first array that does not fit the others.
+    Arrays of other widths are converted to the types below.
+
+    Raises InvalidValueError naming the first array of another kind, or that does not fit the others.
     """
 
     _shown: ClassVar[tuple[str, ...]] = ("pair", "temperature", "texts", "roots", "depth", "top_k", "log_probs")
@@ -57,7 +70,8 @@ class DraftRecord(ArrayRecord):
     rank: Int32
     """int32 (E,): rank among the children of the parent; 0 for the root's own."""
     log_probs: Float32
-    """float32 (E, K): the draft's log-probabilities, at temperature 1, of the K likeliest tokens after each, falling."""
+    """float32 (E, K): the draft's log-probabilities, at temperature 1, of the K likeliest tokens after each, falling;
+    -inf for tokens that the draft excludes."""
     outcome: Int32
     """int32 (R, D): rank, at each depth, of the token that the text went on with, among the children of the node that
     the text went through before; -1 from the first depth where it is not among K or that node was not expanded."""
@@ -78,21 +92,42 @@ class DraftRecord(ArrayRecord):
         return len(self.text_starts) - 1
 
     def __post_init__(self) -> None:
-        freeze(self)
+        self._check_kinds()
         _check_starts("text_starts", self.text_starts, self.roots)
         _check_starts("node_starts", self.node_starts, len(self.parent))
         if self.top_k < 1 or self.depth < 1 or self.outcome.shape != (self.roots, self.depth):
             raise InvalidValueError(f"outcome: expected shape {(self.roots, self.depth)}. Got {self.outcome.shape}.")
         if len(self.rank) != len(self.parent) or len(self.log_probs) != len(self.parent):
             raise InvalidValueError(f"rank, log_probs: expected {len(self.parent)} rows, one per node.")
-        Sampling(self.temperature, self.top_p, self.target_top_k)  # refuse what no text was sampled with
         self._check_nodes()
         if np.any((self.outcome < NOT_DRAFTED) | (self.outcome >= self.top_k)):
             raise InvalidValueError(f"outcome: expected -1 to {self.top_k - 1}.")
         if np.any((self.outcome[:, :-1] == NOT_DRAFTED) & (self.outcome[:, 1:] != NOT_DRAFTED)):
             raise InvalidValueError("outcome: expected -1 at every depth behind the first -1.")
-        if not np.all(self.log_probs <= 0) or np.any(np.diff(self.log_probs, axis=1) > 0):
+        if not np.all(self.log_probs <= 0) or np.any(self.log_probs[:, 1:] > self.log_probs[:, :-1]):
             raise InvalidValueError("log_probs: expected numbers of at most 0 that do not rise with the rank.")
+        with np.errstate(over="ignore"):  # what float32 cannot tell from a probability of 0 is one
+            for name, dtype, _ in _ARRAYS:
+                object.__setattr__(self, name, getattr(self, name).astype(dtype, copy=False))
+        freeze(self)
+
+    def _check_kinds(self) -> None:
+        """Refuse values that a file cannot hold; types of other widths are left as they are, so that checks see them."""
+        for name in ("pair", "created"):
+            text(name, getattr(self, name))
+        sampling = Sampling(self.temperature, self.top_p, self.target_top_k)
+        object.__setattr__(self, "temperature", float(sampling.temperature))
+        object.__setattr__(self, "top_p", float(sampling.top_p))
+        object.__setattr__(self, "target_top_k", int(sampling.top_k))
+        object.__setattr__(self, "depth", whole("depth", self.depth))
+        for name, dtype, dimensions in _ARRAYS:
+            array = np.asarray(getattr(self, name))
+            kind = np.dtype(dtype).kind
+            if array.dtype.kind != kind or array.ndim != dimensions:
+                raise InvalidValueError(
+                    f"{name}: expected {_KINDS[kind]}, {dimensions} dimensions. Got {array.dtype}, shape {array.shape}."
+                )
+            object.__setattr__(self, name, array)
 
     def _check_nodes(self) -> None:
         start = np.repeat(self.node_starts[:-1], np.diff(self.node_starts))
@@ -133,12 +168,10 @@ class DraftRecord(ArrayRecord):
             top_p=float(arrays.take("top_p", "f", 0)),
             target_top_k=arrays.integer("target_top_k"),
             depth=arrays.integer("depth"),
-            text_starts=arrays.take("text_starts", "i", 1).astype(np.int64),
-            node_starts=arrays.take("node_starts", "i", 1).astype(np.int64),
-            parent=arrays.take("parent", "i", 1).astype(np.int32),
-            rank=arrays.take("rank", "i", 1).astype(np.int32),
-            log_probs=arrays.take("log_probs", "f", 2).astype(np.float32),
-            outcome=arrays.take("outcome", "i", 2).astype(np.int32),
+            **{
+                name: arrays.take(name, np.dtype(dtype).kind, dimensions, finite=False)
+                for name, dtype, dimensions in _ARRAYS
+            },
         )
 
 

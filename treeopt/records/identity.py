@@ -6,7 +6,7 @@ both side by side has to be told.
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from treeopt.errors import Warning
 from treeopt.records.machine import Machine, Pair
@@ -66,6 +66,12 @@ class Identity:
             drafts = (self.draft_digest, other.draft_digest)
             return self.target_digest == other.target_digest and (None in drafts or drafts[0] == drafts[1])
         return None in (self.pair, other.pair) or self.pair == other.pair
+
+    @property
+    def target_alone(self) -> "Identity":
+        """The same without the draft model."""
+        pair = None if self.pair is None else self.pair.partition(" + ")[0]
+        return replace(self, pair=pair, draft=None, draft_digest=None)
 
     @property
     def bundled(self) -> bool:

@@ -34,7 +34,7 @@ class Pair(ShortRepr):
     dtype: str
     """Number format that both ran in, such as `float32`."""
     vocabulary: int | None = None
-    """Tokens in the shared vocabulary; this and the next two are None where no model was looked at."""
+    """Logits of the target; this and the next two are None where no model was looked at."""
     target_parameters: int | None = None
     draft_parameters: int | None = None
     target_source: str | None = None

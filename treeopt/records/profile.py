@@ -74,9 +74,11 @@ class Profile(ShortRepr, Tabular):
         if bool(self.latencies) == bool(self.chain_latencies):
             raise InvalidValueError("profile: expected at least one latency.", field="latency")
         drafting = [bool(self.acceptances), *(each.draft is not None for each in self.step_latencies)]
+        if self.engine is None:
+            drafting.append(self.pair.draft is not None)
         if any(drafting) != all(drafting):
             raise InvalidValueError(
-                "expected draft times in every latency, and acceptance, of a draft model; or none of them.",
+                "expected a draft model in pair, its times in every latency and its acceptance, or none of them.",
                 field="acceptance",
             )
         if (self.engine is None) != (not self.chain_latencies):
@@ -87,6 +89,8 @@ class Profile(ShortRepr, Tabular):
             raise InvalidValueError("drafters: expected beside latency. Got an engine's.", field="drafters")
         if self.engine is not None and self.by_context:
             raise InvalidValueError("expected no context_tokens of an engine's: leave it out.", field="acceptance")
+        if self.prefill is not None and (self.prefill.draft is not None) != self.has_draft_model:
+            raise InvalidValueError("prefill: expected times of the draft model where there is one.", field="prefill")
         check_drafters(self.drafters)
         check_conditions(self.step_latencies)
         check_rules(self.acceptances)

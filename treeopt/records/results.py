@@ -46,7 +46,7 @@ class Measured:
 class Row:
     """What one method came to, beside what was predicted."""
 
-    system: str
+    method: str
     rule: str
     temperature: float
     setting: str
@@ -71,7 +71,7 @@ class Row:
 class NotRun:
     """A method that cannot run on a pair or a profile, which is no reason not to run the others."""
 
-    system: str
+    method: str
     """Its name."""
     temperature: float
     reason: str

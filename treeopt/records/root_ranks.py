@@ -31,28 +31,28 @@ class RootRanks(ArrayRecord):
     none of them nothing is known.
 
     Args:
-        ranks: of each text a row for each root, cut where the text left the drafted children.
-        depths: D, at least as long as every row.
+        ranks: of each text a row for each root, which ends at the first `REJECTED`.
 
-    Raises InvalidValueError without texts, for ranks that are no ranks, and rows longer than `depths`.
+    Raises InvalidValueError without texts and for ranks below `REJECTED`.
     """
 
     ranks: tuple[Int64, ...]
-    """int64 (roots, D) of each text, `REJECTED` behind a row's end."""
+    """int64 (roots, D) of each text, `REJECTED` after a row's end; D is the length of the longest row of all texts."""
     _replays: dict[bytes, Replayed] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def __init__(self, ranks: Ranks, depths: int) -> None:
-        rows = [[[int(rank) for rank in row] for row in text] for text in ranks]
-        longest = max((len(row) for text in rows for row in text), default=0)
-        if not rows or longest > depths or any(rank < REJECTED for text in rows for row in text for rank in row):
-            raise InvalidValueError(f"ranks: expected rows of at most {depths} ranks of at least 0 for every text.")
+    def __init__(self, ranks: Ranks) -> None:
+        texts = [[[int(rank) for rank in row] for row in text] for text in ranks]
+        if not texts or any(rank < REJECTED for text in texts for row in text for rank in row):
+            raise InvalidValueError("ranks: expected rows of ranks of at least 0 for every text.")
+        rows = [[_accepted(row) for row in text] for text in texts]
+        depths = max((len(row) for text in rows for row in text), default=0)
         object.__setattr__(self, "ranks", tuple(_array(text, depths) for text in rows))
         object.__setattr__(self, "_replays", {})
 
     @property
     def rows(self) -> list[list[list[int]]]:
         """The ranks of every text and root up to where the text left the drafted children, as files hold them."""
-        return [[row[: _length(row)].tolist() for row in text] for text in self.ranks]
+        return [[_accepted(row) for row in text.tolist()] for text in self.ranks]
 
     def replay(self, tree: TokenTree) -> Replayed:
         """Return what steps with a tree come to, each text begun with a step and ended before a step may be cut off."""
@@ -69,7 +69,7 @@ class RootRanks(ArrayRecord):
         reached, accepted = np.zeros(depths), np.zeros((depths, branching))
         for text in self.ranks:
             going = np.ones(len(text), np.bool_)
-            for depth in range(min(depths, len(text))):
+            for depth in range(min(depths, *text.shape)):
                 going = going[: len(text) - depth]  # below the last roots the text ends
                 rank = text[: len(going), depth]
                 reached[depth] += going.sum()
@@ -84,7 +84,7 @@ def read_root_ranks(fields: Fields, name: str) -> RootRanks:
     for text in fields.mappings(name):
         texts.append(text.integer_rows("roots"))
         text.end()
-    return fields.build(name, RootRanks, texts, max((len(row) for text in texts for row in text), default=0))
+    return fields.build(name, RootRanks, texts)
 
 
 def written_root_ranks(ranks: RootRanks) -> list[dict[str, Any]]:
@@ -100,7 +100,6 @@ def _array(rows: list[list[int]], depths: int) -> Int64:
     return array
 
 
-def _length(row: Int64) -> int:
-    """Return the depths before the first at which no child is the text's token."""
-    left = np.flatnonzero(row == REJECTED)
-    return int(left[0]) if len(left) else len(row)
+def _accepted(row: list[int]) -> list[int]:
+    """Return the ranks before the first depth at which no child is the text's token."""
+    return row[: row.index(REJECTED)] if REJECTED in row else row

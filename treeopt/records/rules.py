@@ -16,11 +16,12 @@ LOSSY_RULES = frozenset({"typical"})
 def check_rule(rule: str, *, lossy: bool = False) -> None:
     """Raise InvalidValueError for an unknown rule, and for a lossy one unless that is allowed."""
     if rule not in RULES:
-        raise InvalidValueError(f"rule: expected one of {', '.join(RULES)}. Got {rule!r}.")
+        raise InvalidValueError(f"rule: expected one of {', '.join(RULES)}. Got {rule!r}.", field="rule")
     if rule in LOSSY_RULES and not lossy:
         raise InvalidValueError(
             f"rule: expected a lossless one. Got {rule!r}, which changes the text's distribution: "
-            "allow it with lossy=True, or --lossy on the command line."
+            "allow it with lossy=True, or --lossy on the command line.",
+            field="rule",
         )
 
 

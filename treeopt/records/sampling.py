@@ -30,12 +30,15 @@ class Sampling:
         if self.temperature != 0 and not LEAST_TEMPERATURE <= self.temperature < float("inf"):
             raise InvalidValueError(
                 f"temperature: expected 0, which is greedy, or a finite number of at least {LEAST_TEMPERATURE:g}. "
-                f"Got {self.temperature}."
+                f"Got {self.temperature}.",
+                field="temperature",
             )
         if not 0 < self.top_p <= 1:
-            raise InvalidValueError(f"top_p: expected a number above 0 and at most 1. Got {self.top_p}.")
+            raise InvalidValueError(f"top_p: expected a number above 0 and at most 1. Got {self.top_p}.", field="top_p")
         if whole("top_k", self.top_k) < 0:
-            raise InvalidValueError(f"top_k: expected 0, which keeps all tokens, or more. Got {self.top_k}.")
+            raise InvalidValueError(
+                f"top_k: expected 0, which keeps all tokens, or more. Got {self.top_k}.", field="top_k"
+            )
 
     @property
     def greedy(self) -> bool:
@@ -56,6 +59,7 @@ def draft_sampling_of(sampling: Sampling, own: Sampling | None) -> Sampling:
     if own.greedy != sampling.greedy:
         raise InvalidValueError(
             f"draft_sampling: expected a temperature {'of 0, as the target has' if sampling.greedy else 'above 0'}. "
-            f"Got {own.temperature}."
+            f"Got {own.temperature}.",
+            field="draft_sampling",
         )
     return own

@@ -1,4 +1,4 @@
-"""Reading what `treeopt bench --batch-size --output` wrote."""
+"""Reading what `treeopt bench batches --output` wrote."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Reading what `treeopt bench --output` wrote, in each of its modes."""
+"""Reading what `treeopt bench --output` wrote, of each subcommand."""
 
 import re
 from dataclasses import dataclass
@@ -132,11 +132,11 @@ def _method(fields: Fields) -> Row | NotRun:
     row: Row | NotRun
     if "reason" in fields:
         row = NotRun(
-            system=fields.text("system"), temperature=fields.number("temperature"), reason=fields.text("reason")
+            method=fields.text("method"), temperature=fields.number("temperature"), reason=fields.text("reason")
         )
     else:
         row = Row(
-            system=fields.text("system"),
+            method=fields.text("method"),
             rule=fields.text("rule"),
             temperature=fields.number("temperature"),
             setting=fields.text("setting"),

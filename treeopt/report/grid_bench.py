@@ -137,5 +137,5 @@ def _texts(rows: Sequence[GridRow]) -> Iterator[str]:
 def outputs_warning(trees: int) -> Warning:
     """Return the warning that greedy outputs are not those of plain decoding, which is a fault of treeopt."""
     return Warning(
-        f"the outputs of {trees} trees DIFFER from plain decoding's.", "Look at each with treeopt bench TREE."
+        f"the outputs of {trees} trees DIFFER from plain decoding's.", "Look at each with treeopt bench tree TREE."
     )

@@ -23,7 +23,7 @@ def methods_table(rows: Sequence[Row | NotRun]) -> str:
     for temperature in dict.fromkeys(row.temperature for row in rows):
         chosen = [row for row in rows if row.temperature == temperature]
         ran = [row for row in chosen if isinstance(row, Row)]
-        width = max(len(row.setting) for row in ran)
+        width = max((len(row.setting) for row in ran), default=0)
         lines = [
             f"temperature {temperature:g}",
             "",
@@ -34,7 +34,7 @@ def methods_table(rows: Sequence[Row | NotRun]) -> str:
             f"{'':<24}{'':<{width}}{'/step':>8}{'ms':>8}{'ms':>8}{'ms':>8}{'ms':>7}{'/s':>8}",
         ]
         lines += [
-            _line(row, width) if isinstance(row, Row) else f"{row.system:<14}not run: {row.reason}" for row in chosen
+            _line(row, width) if isinstance(row, Row) else f"{row.method:<14}not run: {row.reason}" for row in chosen
         ]
         blocks.append("\n".join(line.rstrip() for line in lines))
         blocks += _assumptions(ran)
@@ -44,7 +44,7 @@ def methods_table(rows: Sequence[Row | NotRun]) -> str:
 def _assumptions(rows: Sequence[Row]) -> list[str]:
     """Return in one paragraph what predictions rest on beside measurements, none where there is nothing."""
     said = dict.fromkeys(each for row in rows for each in row.assumed)
-    lines = [f"  {', '.join(row.system for row in rows if each in row.assumed)}: {each}" for each in said]
+    lines = [f"  {', '.join(row.method for row in rows if each in row.assumed)}: {each}" for each in said]
     return ["\n".join(["assumed, not measured, in what is predicted:", *lines])] if lines else []
 
 
@@ -52,7 +52,7 @@ def _line(row: Row, width: int) -> str:
     times = [milliseconds(each) if each > 0 else "0" for each in (row.step_s, row.draft_s, row.verify_s, row.rest_s)]
     step, draft, verify, rest = times
     return (
-        f"{row.system:<14}{row.rule:<10}{row.setting:<{width}}{row.tokens_per_step:>8.2f}{step:>8}{draft:>8}{verify:>8}"
+        f"{row.method:<14}{row.rule:<10}{row.setting:<{width}}{row.tokens_per_step:>8.2f}{step:>8}{draft:>8}{verify:>8}"
         f"{rest:>7}{row.tokens_per_s:>8.0f}{row.speedup:>9.2f}{row.predicted_speedup:>10.2f}"
         f"  {'yes' if row.lossless else 'NO'} ({row.evidence})"
     )

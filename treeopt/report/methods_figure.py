@@ -49,7 +49,7 @@ def _draw(rows: Sequence[Row | NotRun], *, title: str, subtitle: str = "") -> "F
     """Return the picture; arguments as for `save_methods_figure`."""
     from matplotlib.figure import Figure
 
-    names = list(dict.fromkeys(row.system for row in rows))
+    names = list(dict.fromkeys(row.method for row in rows))
     temperatures = list(dict.fromkeys(row.temperature for row in rows))
     ran = [row for row in rows if isinstance(row, Row)]
     heading = Heading.fitting(title, subtitle, width=_WIDTH)
@@ -66,7 +66,7 @@ def _draw(rows: Sequence[Row | NotRun], *, title: str, subtitle: str = "") -> "F
     thickness = _BAR / row_height
     for number, temperature in enumerate(temperatures):
         shift = (number - (len(temperatures) - 1) / 2) * thickness
-        chosen = [(names.index(row.system) + shift, row) for row in rows if row.temperature == temperature]
+        chosen = [(names.index(row.method) + shift, row) for row in rows if row.temperature == temperature]
         _draw_bars(axes, chosen, temperature, 0.84 * thickness, SERIES[number % len(SERIES)])
     _name_rows(axes, names, ran)
     name_axes(axes, "", "tokens per second over plain decoding, measured", "")
@@ -120,7 +120,7 @@ def _write_reason(axes: "Axes", place: float, row: NotRun, style: dict[str, Any]
 
 
 def _name_rows(axes: "Axes", names: Sequence[str], ran: Sequence[Row]) -> None:
-    """Write each system's name, and below it the rules that it verified by."""
+    """Write each method's name, and below it the rules that it verified by."""
     axes.set_yticks([])
     for number, name in enumerate(names):
         rules = _rules(name, ran)
@@ -138,4 +138,4 @@ def _name_rows(axes: "Axes", names: Sequence[str], ran: Sequence[Row]) -> None:
 
 def _rules(name: str, ran: Sequence[Row]) -> str:
     """Return the rules of a method, each once."""
-    return shown(", ".join(dict.fromkeys(row.rule for row in ran if row.system == name)))
+    return shown(", ".join(dict.fromkeys(row.rule for row in ran if row.method == name)))

@@ -215,7 +215,7 @@ class PlanReport:
             plan=plan.content,
             drafters=tuple(DrafterReport.of(each, chosen=each is best) for each in drafters),
             drafters_over_contexts=tuple(map(DrafterSegmentReport.of, over_contexts)),
-            warnings=tuple(map(str, [*warnings(plan), *context_warnings(plan, profile, schedule, drafters)])),
+            warnings=tuple(map(str, [*warnings(plan, drafters), *context_warnings(plan, profile, schedule, drafters)])),
             schedule=None if schedule is None else ScheduleReport.of(schedule),
         )
 

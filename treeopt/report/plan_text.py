@@ -125,7 +125,7 @@ def rules_table(plan: "Plan") -> str:
 
 def drafters_table(drafters: "Sequence[DrafterChoice]", objective: str) -> str:
     """Return the best of every drafter as lines, that of all marked, and in words where there are several."""
-    from treeopt.planner import best_drafter
+    from treeopt.planner import best_drafter, choice_confidence
 
     best = best_drafter(drafters, objective)
     rows = [
@@ -134,7 +134,12 @@ def drafters_table(drafters: "Sequence[DrafterChoice]", objective: str) -> str:
     ]
     columns = (Column(least=9), Column(least=9, gap=3), *PREDICTED_COLUMNS)
     lines = aligned([("  drafter", "setting", *PREDICTED), *rows], columns)
-    return "\n".join([*lines, "", _best_of_all(best, objective)] if len(drafters) > 1 else lines)
+    if len(drafters) == 1:
+        return "\n".join(lines)
+    sure = [
+        f"{percent_floor(choice_confidence(drafters))} chance that this is within 1 % of the fastest of all drafters."
+    ]
+    return "\n".join([*lines, "", _best_of_all(best, objective), *(sure if objective == "speed" else [])])
 
 
 def _drafter_name(choice: "DrafterChoice") -> str:
@@ -178,9 +183,9 @@ def remarks(plan: "Plan", level_width: int | None = None) -> list[str]:
     return remarks + _smoothing(plan)
 
 
-def warnings(plan: "Plan") -> list[Warning]:
+def warnings(plan: "Plan", drafters: "Sequence[DrafterChoice]" = ()) -> list[Warning]:
     """Return what to be careful with."""
-    return _extrapolated(plan) + _without_errors(plan) + _unsure(plan)
+    return _extrapolated(plan) + _without_errors(plan) + _unsure(plan, drafters)
 
 
 def _header(name: str) -> tuple[str, ...]:
@@ -302,7 +307,9 @@ def _without_errors(plan: "Plan") -> list[Warning]:
     ]
 
 
-def _unsure(plan: "Plan") -> list[Warning]:
+def _unsure(plan: "Plan", drafters: "Sequence[DrafterChoice]") -> list[Warning]:
+    if len(drafters) > 1:
+        return _unsure_of_drafters(plan, drafters)
     confidence = plan.confidence
     if plan.objective != "speed" or confidence.probability >= SURE:
         return []
@@ -313,6 +320,20 @@ def _unsure(plan: "Plan") -> list[Warning]:
             f"the chance that this is within 1 % of the fastest{under} is only {percent_floor(confidence.probability)}. It would "
             f"be {percent_floor(confidence.without_weakest)} if {SOURCES[confidence.weakest]} were known exactly.",
             f"Profile with more {REMEDIES[confidence.weakest]}." if measured else "Import more samples of it.",
+        )
+    ]
+
+
+def _unsure_of_drafters(plan: "Plan", drafters: "Sequence[DrafterChoice]") -> list[Warning]:
+    from treeopt.planner import choice_confidence
+
+    probability = choice_confidence(drafters)
+    if plan.objective != "speed" or probability >= SURE:
+        return []
+    return [
+        Warning(
+            f"the chance that this is within 1 % of the fastest of all drafters is only {percent_floor(probability)}.",
+            "Profile with a longer --time-budget.",
         )
     ]
 

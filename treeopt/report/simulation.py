@@ -66,7 +66,7 @@ def fastest(outcomes: Sequence[Outcome]) -> Outcome:
     keeping = [each for each in outcomes if each.keeps_up]
     if not keeping:
         return max(outcomes, key=lambda each: each.tokens_per_s)
-    return min(keeping, key=lambda each: each.time_per_token.median_s)
+    return min(keeping, key=lambda each: each.token_s)
 
 
 def _served(found: Simulation) -> str:
@@ -90,8 +90,8 @@ def _row(each: Outcome, best: Outcome) -> tuple[str, ...]:
         f"{each.tokens_per_s:.0f}",
         milliseconds(first.median_s),
         milliseconds(first.p99_s),
-        milliseconds(token.median_s),
-        milliseconds(token.p99_s),
+        "" if token is None else milliseconds(token.median_s),
+        "" if token is None else milliseconds(token.p99_s),
         f"{each.tokens_per_step:.2f}",
         "" if each.keeps_up else "does not keep up",
     )

@@ -66,9 +66,9 @@ def drawn_settings(outcomes: Sequence[Outcome]) -> list[str]:
     best: dict[str, float] = {}
     for rate in {each.rate_per_s for each in outcomes}:
         at_rate = [each for each in outcomes if each.rate_per_s == rate]
-        least_s = min(each.time_per_token.median_s for each in at_rate)
+        least_s = min(each.token_s for each in at_rate)
         for each in at_rate:
-            best[each.name] = max(best.get(each.name, 0.0), least_s / each.time_per_token.median_s)
+            best[each.name] = max(best.get(each.name, 0.0), least_s / each.token_s)
     fixed = sorted((name for name in best if name not in (PLAIN, SCHEDULE)), key=lambda name: -best[name])[:MOST_LINES]
     order = list(dict.fromkeys(each.name for each in outcomes))
     return [name for name in order if name in (PLAIN, SCHEDULE, *fixed)]
@@ -80,7 +80,7 @@ def _draw_panel(axes: "Axes", outcomes: Sequence[Outcome], names: Sequence[str],
         own = sorted((each for each in outcomes if each.name == name), key=lambda each: each.rate_per_s)
         colour = {PLAIN: MUTED, SCHEDULE: INK}.get(name) or next(colours)
         rates = [each.rate_per_s for each in own]
-        values = [1000 * each.time_per_token.median_s if latency else each.tokens_per_s for each in own]
+        values = [1000 * each.token_s if latency else each.tokens_per_s for each in own]
         axes.plot(
             rates,
             values,

@@ -44,11 +44,13 @@ class Load(ShortRepr):
     def __post_init__(self) -> None:
         for name in ("rate_per_s", "duration_s"):
             if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
-                raise InvalidValueError(f"{name}: expected a number above 0. Got {getattr(self, name)}.")
+                raise InvalidValueError(f"{name}: expected a number above 0. Got {getattr(self, name)}.", field=name)
         for name in ("prompt_tokens", "new_tokens"):
             shortest, longest = getattr(self, name)
             if not 1 <= shortest <= longest:
-                raise InvalidValueError(f"{name}: expected lengths from 1 that rise. Got {shortest} to {longest}.")
+                raise InvalidValueError(
+                    f"{name}: expected lengths from 1 that rise. Got {shortest} to {longest}.", field=name
+                )
         if self.rate_per_s * self.duration_s > MOST_TEXTS:
             raise InvalidValueError(
                 f"rate_per_s: expected at most {MOST_TEXTS} texts in all. Got {self.rate_per_s:g} a second for "

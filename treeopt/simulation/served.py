@@ -26,7 +26,7 @@ class ServedText(NamedTuple):
         return self.finished_s - self.asked.arrival_s
 
     @property
-    def time_per_token_s(self) -> float:
-        """Of the tokens after the first; 0 where there is none."""
+    def time_per_token_s(self) -> float | None:
+        """Of the tokens after the first; None if there is none."""
         after = self.asked.new_tokens - 1
-        return (self.finished_s - self.first_token_s) / after if after else 0.0
+        return (self.finished_s - self.first_token_s) / after if after else None

@@ -32,11 +32,10 @@ class Limits(ShortRepr):
 
     def kept(self, found: Outcome) -> bool:
         """Return whether a setting keeps them, and keeps up with its texts."""
-        asked = [
-            (self.first_token_s, found.time_to_first_token.p99_s),
-            (self.token_s, found.time_per_token.p99_s),
-        ]
-        return found.keeps_up and all(limit is None or seconds <= limit for limit, seconds in asked)
+        asked = [(self.first_token_s, found.time_to_first_token), (self.token_s, found.time_per_token)]
+        return found.keeps_up and all(
+            limit is None or seconds is None or seconds.p99_s <= limit for limit, seconds in asked
+        )
 
 
 def simulate(
@@ -64,7 +63,7 @@ def simulate(
     at_a_time = seconds.most_texts if most_texts is None else most_texts
     for name, count in (("replicas", replicas), ("most_texts", at_a_time)):
         if count < 1:
-            raise InvalidValueError(f"{name}: expected at least 1. Got {count}.")
+            raise InvalidValueError(f"{name}: expected at least 1. Got {count}.", field=name)
     seconds.step_s(settings[0].trees[0], at_a_time, seconds.contexts[0])
     found = []
     for setting in settings:

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from treeopt.arrays import Float64
+from treeopt.errors import InfeasibleError
 from treeopt.planner.contexts import ContextModels
 from treeopt.planner.model import TokenModel
 from treeopt.records.accepted_ranks import AcceptedRanks
@@ -67,14 +68,29 @@ class ReplayedTokens:
     def step(
         self, tree: TokenTree, place: Place, noise: np.random.Generator, context_tokens: float = 0.0
     ) -> tuple[int, Place]:
-        """Return what a step that begins at this position commits, however long the text is."""
+        """Return what a step that begins at this position commits, however long the text is.
+
+        Raises InfeasibleError for a tree that is as deep as the longest measured text is long.
+        """
+        del context_tokens
         if tree not in self._tokens:
             self._tokens[tree] = tuple(each.tolist() for each in self.ranks.step_tokens(tree))
-        known = self._tokens[tree][place.text]
-        if place.position >= len(known) - tree.max_depth:  # the text ends before the step might
-            return self.step(tree, self.start(noise), noise, context_tokens)
-        tokens = known[place.position]
-        return tokens, Place(place.text, place.position + tokens)
+        text, position = place.text, place.position
+        if position >= len(self._tokens[tree][text]) - tree.max_depth:  # the text ends before the step might
+            text, position = int(noise.choice(self._with_a_step(tree.max_depth))), 0
+        tokens = self._tokens[tree][text][position]
+        return tokens, Place(text, position + tokens)
+
+    def _with_a_step(self, depth: int) -> list[int]:
+        """Return the texts to go on with in which a step of so many levels fits."""
+        fitting = [number for number in self._long_enough if len(self.ranks.ranks[number]) > depth]
+        if not fitting:
+            most = max(len(each) for each in self.ranks.ranks) - 1
+            raise InfeasibleError(
+                f"depth: expected at most {most}, which measured texts are long enough for. Got {depth}: "
+                "profile with a larger --positions."
+            )
+        return fitting
 
     @cached_property
     def _long_enough(self) -> list[int]:

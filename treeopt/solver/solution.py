@@ -244,7 +244,8 @@ def _limits(name: str, limits: int | Sequence[int] | None, max_depth: int, max_n
         asked = None
     if asked is None or asked.shape != (max_depth,) or np.any(asked < 1):
         raise InvalidValueError(
-            f"{name}: expected a whole number of at least 1, or {max_depth} of them, one per depth. Got {shown(limits)}."
+            f"{name}: expected a whole number of at least 1, or {max_depth} of them, one per depth. Got {shown(limits)}.",
+            field=name,
         )
     return np.asarray(np.minimum(asked, max_nodes), np.int32)
 
@@ -252,5 +253,6 @@ def _limits(name: str, limits: int | Sequence[int] | None, max_depth: int, max_n
 def _affordable(max_nodes: int, max_depth: int, cells: int) -> None:
     if cells > MAX_CELLS:
         raise InvalidValueError(
-            f"max_nodes, max_depth: {max_nodes} x {max_depth} needs more than {MAX_CELLS} values. Ask for fewer."
+            f"max_nodes, max_depth: {max_nodes} x {max_depth} needs more than {MAX_CELLS} values. Ask for fewer.",
+            field="max_nodes, max_depth",
         )

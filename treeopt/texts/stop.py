@@ -19,7 +19,8 @@ class Stopping:
         for sequence in self._sequences:
             if not sequence or not all(0 <= token < vocabulary for token in sequence):
                 raise InvalidValueError(
-                    f"stop: expected sequences of one or more tokens from 0 to {vocabulary - 1}. Got {sequence}."
+                    f"stop: expected sequences of one or more tokens from 0 to {vocabulary - 1}. Got {sequence}.",
+                    field="stop",
                 )
         self._lasts = {sequence[-1] for sequence in self._sequences}
         self._longest = max(map(len, self._sequences), default=0)

@@ -8,14 +8,11 @@ from typing import Any, Protocol
 from tokenizers import Tokenizer as FastTokenizer
 
 from treeopt.errors import FormatError, TreeoptError
-from treeopt.files.json_file import read_object
+from treeopt.texts.chat_template import chat_template, render_message, special_tokens
 
 UNFINISHED = "\ufffd"
 """What a decoder writes for a character whose last bytes are still to come."""
 FAST_FILE = "tokenizer.json"
-SETTINGS_FILE = "tokenizer_config.json"
-SETTINGS_MAX_BYTES = 64_000_000
-TEMPLATE_FILE = "chat_template.jinja"
 WITHOUT_CHAT = "Or use --no-chat, which leaves prompts as they are."
 SLOW_FILES = ("tokenizer.model", "vocab.json", "vocab.txt", "tiktoken.model", "qwen.tiktoken", "spiece.model")
 """Vocabularies that only transformers can read."""
@@ -39,6 +36,11 @@ class Tokenizer:
         """Token ids by token, added ones included."""
         return self._backend.vocabulary()
 
+    @cached_property
+    def added_ids(self) -> frozenset[int]:
+        """Ids of special and added tokens."""
+        return frozenset(self._backend.added_ids())
+
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text, after what the model expects at the start of one."""
         return self._backend.encode(text, special=True)
@@ -50,25 +52,17 @@ class Tokenizer:
     @property
     def has_chat_template(self) -> bool:
         """Whether the folder has a chat template; raises FormatError if its `tokenizer_config.json` cannot be read."""
-        if isinstance(self._backend, _Slow):
-            return bool(self._backend.tokenizer.chat_template)
-        if (self._folder / TEMPLATE_FILE).is_file():
-            return True
-        settings = self._folder / SETTINGS_FILE
-        return settings.is_file() and bool(read_object(settings, limit_bytes=SETTINGS_MAX_BYTES).get("chat_template"))
+        return self._template is not None
 
     def chat(self, text: str) -> list[int]:
         """Return the token ids of a user's message in the folder's chat template, up to where the answer begins.
 
-        Raises TreeoptError where the folder has no chat template, where it refuses the message, or where transformers,
-        which render it, are not installed.
+        Raises TreeoptError where the folder has no chat template, FormatError where it cannot be rendered.
         """
-        renderer = self._renderer
-        if not renderer.chat_template:
+        if self._template is None:
             raise TreeoptError(f"{self._folder}: no chat template. Is it a base model? Then use --no-chat.")
-        messages = [{"role": "user", "content": text}]
         try:
-            rendered: str = renderer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            rendered = render_message(self._template, text, special_tokens(self._folder))
         except Exception as error:  # noqa: BLE001, jinja's errors, and whatever a template raises
             raise FormatError(self._folder, "chat_template", f"cannot be rendered ({error}). {WITHOUT_CHAT}") from None
         return self.encode_inner(rendered)  # the template writes what belongs at the start
@@ -95,15 +89,13 @@ class Tokenizer:
             yield self.decode([*shown, *waiting])[len(self.decode(shown)) :]
 
     @cached_property
-    def _renderer(self) -> Any:
-        """The folder's tokenizer as transformers load it, for its chat template."""
-        if isinstance(self._backend, _Slow):
-            return self._backend.tokenizer
-        return _from_transformers(self._folder, "PreTrainedTokenizerFast", "its chat template", WITHOUT_CHAT)
+    def _template(self) -> str | None:
+        return chat_template(self._folder)
 
 
 class _Backend(Protocol):
     def vocabulary(self) -> dict[str, int]: ...
+    def added_ids(self) -> Iterable[int]: ...
     def encode(self, text: str, *, special: bool) -> list[int]: ...
     def decode(self, tokens: list[int]) -> str: ...
 
@@ -122,6 +114,10 @@ class _Fast:
     def vocabulary(self) -> dict[str, int]:
         tokens: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
         return tokens
+
+    def added_ids(self) -> Iterable[int]:
+        ids: dict[int, Any] = self._tokenizer.get_added_tokens_decoder()
+        return ids
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special).ids
@@ -142,6 +138,9 @@ class _Slow:
         tokens: dict[str, int] = self.tokenizer.get_vocab()
         return tokens
 
+    def added_ids(self) -> Iterable[int]:
+        return {*self.tokenizer.added_tokens_decoder, *self.tokenizer.all_special_ids}
+
     def encode(self, text: str, *, special: bool) -> list[int]:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=special)
         return ids
@@ -159,13 +158,11 @@ def _backend(folder: Path) -> _Backend:
     raise TreeoptError(f"{folder / FAST_FILE}: no such file. Expected the model's tokenizer beside its weights.")
 
 
-def _from_transformers(folder: Path, kind: str, purpose: str, otherwise: str = "") -> Any:
+def _from_transformers(folder: Path, kind: str, purpose: str) -> Any:
     try:
         import transformers
     except ImportError:
-        raise TreeoptError(
-            f"{folder}: {purpose} needs transformers. Install treeopt[hf]. {otherwise}".rstrip()
-        ) from None
+        raise TreeoptError(f"{folder}: {purpose} needs transformers. Install treeopt[hf].") from None
     try:
         return getattr(transformers, kind).from_pretrained(folder, local_files_only=True)
     except Exception as error:  # noqa: BLE001, missing packages, unknown classes, broken files: all kinds

@@ -33,7 +33,7 @@ def write(tree: TokenTree, options: WriteOptions, suffix: str) -> Written:
         return Written(data=f"{json.dumps(paths)}\n".encode(), warnings=warnings)
     name = options.name or f"treeopt_{len(paths)}"
     if not name.isidentifier() or keyword.iskeyword(name):
-        raise InvalidValueError(f"name: expected a Python name such as treeopt_63. Got {name!r}.")
+        raise InvalidValueError(f"name: expected a Python name such as treeopt_63. Got {name!r}.", field="name")
     lines = textwrap.fill(f"{json.dumps(paths)[1:-1]},", 100, initial_indent="    ", subsequent_indent="    ")
     text = f"{name} = [\n{lines}\n]\n"
     if len(text) > MAX_CHARS:
@@ -117,4 +117,5 @@ FORMAT = TopologyFormat(
     needs=f"at most {TOP_K} children of a node, no more levels than the model has heads",
     text=True,
     write=write,
+    takes=("name", "max_depth"),
 )

@@ -32,7 +32,7 @@ def read(path: Path, data: bytes) -> tuple[NamedTree, ...]:
 
     Raises FormatError naming the file, the key and the reason.
     """
-    check_torch_file(path, data)
+    check_torch_file(path, io.BytesIO(data))
     content = _load(path, data)
     if not isinstance(content, dict):
         what = f"{_kind(content)}: is it an acceptance vector, or weights?"

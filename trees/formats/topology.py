@@ -57,3 +57,5 @@ class TopologyFormat:
     """Whether its files are text."""
     write: Callable[[TokenTree, WriteOptions, str], Written]
     """From a tree, options and the suffix of the file to be written; raises InfeasibleError for trees it cannot hold."""
+    takes: tuple[str, ...] = ()
+    """Fields of the options that it heeds."""

@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from treeopt.errors import FormatError
 from treeopt.trees.formats.checks import short
@@ -30,41 +30,48 @@ _BUILD = {"STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", 
 _UNREADABLE = (ValueError, TypeError, KeyError, IndexError, OSError, EOFError, RuntimeError, zipfile.BadZipFile)
 
 
-def check_torch_file(path: Path, data: bytes) -> None:
-    """Raise FormatError where a file is torn, unpacks to more than it is, or holds more than numbers and tensors."""
+def check_torch_file(path: Path, file: BinaryIO) -> None:
+    """Raise FormatError where a file is torn, unpacks to more than it is, or holds more than numbers and tensors.
+
+    Args:
+        path: for the error.
+        file: the open file, which is read from its start and left anywhere.
+    """
+    start = file.read(len(LEGACY_START))
+    file.seek(0)
     try:
-        if data[:2] == b"PK":
-            _check_pickles(path, _pickle_in_archive(path, data), 1)
-        elif data.startswith(LEGACY_START):
-            _check_pickles(path, data, LEGACY_PICKLES)
+        if start[:2] == b"PK":
+            _check_pickles(path, _pickle_in_archive(path, file), 1)
+        elif start == LEGACY_START:
+            _check_pickles(path, file, LEGACY_PICKLES)
         else:
             raise _fault(path, "a bare pickle, which may hold code and was not opened")
     except _UNREADABLE as error:
         raise _fault(path, f"a torn one ({short(str(error))})") from None
 
 
-def _pickle_in_archive(path: Path, data: bytes) -> bytes:
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+def _pickle_in_archive(path: Path, file: BinaryIO) -> BinaryIO:
+    file_bytes = file.seek(0, io.SEEK_END)
+    with zipfile.ZipFile(file) as archive:
         items = archive.infolist()
         packed = any(item.compress_type != zipfile.ZIP_STORED for item in items)
-        if packed or sum(item.file_size for item in items) > len(data):
+        if packed or sum(item.file_size for item in items) > file_bytes:
             raise _fault(path, "an archive that is compressed, which torch's never are")
         pickles = [item for item in items if item.filename.endswith("data.pkl")]
         if len(pickles) != 1:
             raise _fault(path, f"an archive with {len(pickles)} files named data.pkl")
-        return archive.read(pickles[0])
+        return io.BytesIO(archive.read(pickles[0]))
 
 
-def _check_pickles(path: Path, data: bytes, count: int) -> None:
-    """Look at every operation of so many pickles, one behind the other."""
-    stream = io.BytesIO(data)
+def _check_pickles(path: Path, stream: BinaryIO, count: int) -> None:
+    """Check every operation of `count` pickles, which follow one another."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # for a wrong escape in text that is not ours
         operations = chain.from_iterable(pickletools.genops(stream) for _ in range(count))
         _check_operations(path, operations, stream)
 
 
-def _check_operations(path: Path, operations: Iterable[tuple[Any, Any, Any]], stream: io.BytesIO) -> None:
+def _check_operations(path: Path, operations: Iterable[tuple[Any, Any, Any]], stream: BinaryIO) -> None:
     for code, argument, _ in operations:
         if stream.tell() > MAX_PICKLE_BYTES:
             raise _fault(path, f"a pickle of more than {MAX_PICKLE_BYTES} bytes, as models have")

@@ -92,4 +92,5 @@ FORMAT = TopologyFormat(
     needs="equally many children of all nodes of a level",
     text=True,
     write=write,
+    takes=("engine_version",),
 )

@@ -1,6 +1,8 @@
 """Asking over HTTP: what servers say is read, whatever else they say is one line, and nothing is written down."""
 
+import contextlib
 import json
+import socket
 import threading
 import time
 from dataclasses import replace
@@ -8,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from treeopt.engines.probes import running_llama
+from treeopt.engines.probes import http, running_llama
 from treeopt.engines.probes.client import Counters, Launch, Question, addresses
 from treeopt.engines.probes.http import KEY_VARIABLE, HttpEngine, counters_of
 from treeopt.engines.probes.llama_server import LlamaAtUrl
@@ -111,6 +113,40 @@ def test_other_answers_are_one_line(serve, answer, reason):
     url, _ = serve({"/x": answer})
     with pytest.raises(EngineError, match=reason):
         HttpEngine("e", url, timeout_s=0.3).get("/x")
+
+
+@pytest.mark.parametrize(("read", "status"), [("get", 200), ("get", 500), ("lines", 500)])
+def test_an_answer_that_does_not_end_is_refused_before_all_of_it_is_in_memory(monkeypatch, status, read):
+    """The server goes on until the connection is closed: whoever waits for the whole body waits for ever."""
+    monkeypatch.setattr(http, "MAX_BYTES", 100_000)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def send():
+        connection, _ = listener.accept()
+        connection.recv(4096)
+        with contextlib.suppress(OSError):
+            connection.sendall(f"HTTP/1.1 {status} X\r\n\r\n".encode())
+            until_s = time.monotonic() + 5
+            while time.monotonic() < until_s:
+                connection.sendall(b"x" * 1000)
+        connection.close()
+
+    server = threading.Thread(target=send, daemon=True)
+    server.start()
+    engine = HttpEngine("e", f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=10)
+    with pytest.raises(EngineError, match=r"^e: expected an answer of at most 100000 bytes"):
+        engine.get("/x") if read == "get" else list(engine.lines("/x", {}))
+    engine.close()
+    listener.close()
+    server.join(4)
+    assert not server.is_alive()
+
+
+@pytest.mark.parametrize("position", ["3000000", "10000", "-1", "1e3", "9" * 30, "\u0663"])
+def test_a_position_that_no_draft_has_is_refused(position):
+    """A counter for each position is kept: one label must not decide how much memory that takes."""
+    with pytest.raises(EngineError, match=r"^e: expected metrics as Prometheus text\. Got .*position"):
+        counters_of(VLLM.replace('position="1"', f'position="{position}"'), "e")
 
 
 def test_when_a_counter_began_is_no_count():
@@ -270,7 +306,24 @@ class TestOpenAI:
     def test_no_metrics_are_no_counters(self, serve):
         assert self.running(serve, chunks(1, 2)).counters() is None
 
-    @pytest.mark.parametrize("answer", [(200, "data: {oops\n\n"), (200, "data: [1]\n\n"), (200, ""), (500, "broken")])
+    def test_prompt_tokens_may_be_null(self, serve):
+        status, text = chunks(1, 2)
+        (answer,) = self.running(
+            serve, (status, text.replace('"prompt_tokens": 3', '"prompt_tokens": null', 1))
+        ).answers([QUESTION])
+        assert answer.prompt_tokens == 3
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            (200, "data: {oops\n\n"),
+            (200, "data: [1]\n\n"),
+            (200, ""),
+            (500, "broken"),
+            (200, chunks(1, 2)[1].replace('"prompt_tokens": 3', '"prompt_tokens": "many"')),
+            (200, chunks(1, 2)[1].replace('"prompt_tokens": 3', '"prompt_tokens": [3]')),
+        ],
+    )
     def test_garbage_is_one_line(self, serve, answer):
         with pytest.raises(EngineError, match="vllm: expected"):
             self.running(serve, answer).answers([QUESTION])

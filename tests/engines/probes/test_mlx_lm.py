@@ -34,6 +34,7 @@ class FakeMlx:
         self.loaded, self.seeds, self.temperatures, self.asked = [], [], [], []
         self.load_error = self.stream_error = None
         self.vocabularies = {str(TARGET): 256, str(DRAFT): 256}
+        self.end_token_at = None
         self.own_length = None
         """Drafts so many whatever it is asked for."""
 
@@ -44,7 +45,7 @@ class FakeMlx:
         if self.load_error:
             raise self.load_error
         self.loaded.append(folder)
-        return f"model {folder}", SimpleNamespace(vocab_size=self.vocabularies[folder])
+        return f"model {folder}", SimpleNamespace(vocab_size=self.vocabularies[folder], eos_token_ids={0})
 
     def make_sampler(self, temp):
         self.temperatures.append(temp)
@@ -65,6 +66,8 @@ class FakeMlx:
                 done += 1
                 self.now_s += TOKEN_S
                 yield SimpleNamespace(text="x", from_draft=from_draft, prompt_tokens=len(prompt))
+                if done == self.end_token_at and tokenizer.eos_token_ids:
+                    return
 
 
 @pytest.fixture
@@ -119,6 +122,10 @@ class TestAnswers:
     )
     def test_steps_end_with_the_targets_own_tokens(self, drafted, steps):
         assert probe.steps_of(drafted) == steps
+
+    def test_an_end_token_does_not_shorten_the_text(self, mlx):
+        mlx.end_token_at = 1
+        assert answer().tokens == 10
 
     def test_it_is_sampled_as_asked(self, mlx):
         answer(question=Question("abc", 12, 0.7, 5))

@@ -42,7 +42,7 @@ def test_a_plan_from_a_probe_is_raced_in_the_server(models, tmp_path, monkeypatc
     counted = [each.tokens_per_step for each in profile.acceptances[0].chains]
     assert 1.3 < counted[0] < counted[1] < counted[2] < 8
     assert call("solve").exit_code == 0
-    raced = call("bench", "--engine", "llama-server", *quick, "--repeats", "1", "-o", "bench.json")
+    raced = call("bench", "engine", "llama-server", *quick, "--repeats", "1", "-o", "bench.json")
     assert raced.exit_code == 0, raced.output
     rows = json.loads(Path("bench.json").read_text())["rows"]
     assert [row["length"] for row in rows] == [0, 1, 3, 7]

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.cli.invented import COUNTS, TABLE, invented, verify_s
+from tests.engines.settings.named import engine_named
 from tests.support.invented_drafts import InventedDraft, invented_text, recorded
 from treeopt.engines.engine import Engine, EngineFile, SettingFiles, SettingRequest
 from treeopt.engines.settings.setting import setting
@@ -83,3 +84,21 @@ def test_a_record_of_another_target_or_another_draft_is_refused(pair):
     assert source.for_engine(TREES).record is record
     with pytest.raises(InfeasibleError, match=r"record: expected one of the profile's pair, big \+ small"):
         replace(source, record=replace(record, pair=pair)).for_engine(TREES)
+
+
+def test_a_reason_against_every_tree_is_told():
+    draft = InventedDraft(4)
+    record = recorded(draft, [invented_text(draft, seed, 20) for seed in range(2)], 12, 2, 2)
+    source = Source(profile=invented(), record=record, method="Eagle3", engine_version="1.2")
+    with pytest.raises(InfeasibleError, match=r"expected Draft_Target before 1\.3\. Got Eagle3"):
+        setting(engine_named("tensorrt-llm"), source)
+
+
+def test_reasons_that_differ_from_tree_to_tree_are_summed_up():
+    def refuse(request):
+        raise InfeasibleError(f"depth: expected another. Got {request.tree}.")
+
+    draft = InventedDraft(4)
+    record = recorded(draft, [invented_text(draft, seed, 20) for seed in range(2)], 12, 2, 2)
+    with pytest.raises(InfeasibleError, match="none is both measured and allowed"):
+        setting(replace(TREES, emit=refuse), Source(profile=invented(), record=record))

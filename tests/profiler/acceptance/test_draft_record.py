@@ -289,10 +289,16 @@ class TestResuming:
 
     def test_a_file_where_the_folder_should_be(self, target, draft, prompts, tmp_path):
         (tmp_path / "texts").touch()
-        with pytest.raises(TreeoptError, match="texts: cannot be written"):
-            TextFiles(tmp_path / "texts")
         with pytest.raises(TreeoptError, match="texts"):
             recorded(target, draft, prompts, folder=tmp_path / "texts", resume=True)
+        TextFiles(tmp_path / "texts")  # starts over
+        assert list(tmp_path.iterdir()) == []
+
+    def test_starting_over_spares_the_folder_that_a_link_leads_to(self, tmp_path):
+        (tmp_path / "mine").mkdir()
+        (tmp_path / "texts").symlink_to("mine")
+        TextFiles(tmp_path / "texts")
+        assert list(tmp_path.iterdir()) == [tmp_path / "mine"]
 
     def test_what_is_recorded_is_a_condition_only_where_something_is(self, target, draft, tmp_path):
         conditions = {

@@ -350,7 +350,7 @@ def test_warnings_say_what_to_do() -> None:
     assert "Race the choice" not in texts
     alone = Page(page(Contents(planned=planned())))
     assert any(
-        "Race the choice with treeopt bench tree.json --output bench.json" in each for each in alone.texts("bdi")
+        "Race the choice with treeopt bench tree tree.json --output bench.json" in each for each in alone.texts("bdi")
     )
 
 

@@ -103,6 +103,16 @@ def test_drafts_at_once_are_accepted_as_one_by_one(accept):
         assert all(one == other for one, other in zip(found, single, strict=True) if one.finite)
 
 
+def test_no_token_of_probability_0_is_sampled(monkeypatch):
+    """Rounding may leave no token for the largest number, and padding has no probability."""
+    largest = 1 - 2**-53
+    monkeypatch.setattr(torch, "rand", lambda shape, **options: torch.full(shape, largest, dtype=options["dtype"]))
+    rows = torch.randn((300, 50), generator=torch.Generator().manual_seed(1)).softmax(-1)
+    rows[:, 40:] = 0.0
+    tokens = sampled(rows, None)
+    assert (rows.gather(1, tokens[:, None]) > 0).all()
+
+
 def test_tokens_are_sampled_by_their_probabilities(chi_squared):
     rows = torch.tensor([[0.0, 0.25, 0.5, 0.0, 0.25, 0.0], [1.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
     tokens = sampled(rows.repeat(4000, 1), torch.Generator().manual_seed(3)).reshape(-1, 2)

@@ -15,7 +15,7 @@ from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.runtime.models import memory, ragged_attention
 from treeopt.runtime.models.model import TextRows, Wants
 from treeopt.runtime.models.ragged_attention import AtOnce, InTurn, ragged_place
-from treeopt.runtime.models.vocabulary import trimmed
+from treeopt.runtime.models.vocabulary import limit_draft
 from treeopt.trees import chain, level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
 from treeopt.trees.tree_schedule import ScheduledTree, TreeSchedule
@@ -162,12 +162,15 @@ class TestRaggedPasses:
         monkeypatch.setattr(ragged_attention, "CALL_BYTES", most - 1)
         assert type(ragged_place(parts, 2)) is InTurn
 
-    def test_a_trimmed_model_shows_fewer_logits(self, pair):
-        model = trimmed(pair[0], 20)
+    def test_a_limited_draft_rules_out_other_tokens(self, pair):
+        model = limit_draft(pair[0], [*range(5), *range(6, 20)], 23)
         parts = list(self.parts(pair[0], model.new_caches(40, 5)))
         for shown, whole in zip(model.forward_ragged(parts), pair[0].forward_ragged(parts), strict=True):
             assert shown.states is None
-            assert torch.equal(shown.logits, whole.logits[:, :20])
+            ruled_out = [5, 20, 21, 22]
+            assert (shown.logits[:, ruled_out] == -torch.inf).all()
+            rest = [*range(5), *range(6, 20)]
+            assert torch.equal(shown.logits[:, rest], whole.logits[:, rest])
 
 
 def test_attention_may_be_returned_in_the_layout_that_kernels_on_a_gpu_use(pair, monkeypatch):

@@ -280,7 +280,7 @@ REFUSED = [
     ({"stop_strings": "x"}, "tokenizer: expected the models' tokenizer"),
     ({"return_dict_in_generate": True}, "return_dict_in_generate: expected false"),
     ({"assistant_model": None}, "assistant_model: expected a draft model for a tree of 13 nodes"),
-    ({"max_new_tokens": 2000}, "max_new_tokens: .* trained on texts of 1024"),
+    ({"max_new_tokens": 2000}, "max_new_tokens: .* takes 1024 tokens, its trained length"),
     ({"attention_mask": torch.tensor([[0, 0, *[1] * 148]])}, "attention_mask: expected ones only"),
     ({"position_ids": torch.arange(3, 153)[None]}, "position_ids: expected 0, 1, 2"),
     ({"rule": "best"}, "rule: expected one of"),

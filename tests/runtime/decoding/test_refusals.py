@@ -1,9 +1,12 @@
 """What a decoder refuses, by one clear error before any model runs."""
 
+import json
+
 import pytest
+import torch
 
 from tests.support.decoded import PROMPT
-from treeopt.errors import InvalidValueError
+from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.runtime import Decoder, Sampling, load_model
 from treeopt.trees import chain, level_widths
 
@@ -28,9 +31,21 @@ class TestTexts:
             ([], 5, r"token_ids: expected at least one token. Got an empty prompt"),
             ([1, 23], 5, r"token_ids: expected tokens from 0 to 22"),
             ([-1, 2], 5, r"token_ids: expected tokens from 0 to 22"),
-            ([1] * 100, 29, r"max_new_tokens: expected 0 to 28 after a prompt of 100.*texts of 128 tokens. Got 29"),
-            ([1] * 129, 0, r"token_ids: expected at most 128 tokens, the longest text. Got 129: give a shorter prompt"),
-            ([1] * 500, 5, r"token_ids: expected at most 128 tokens, the longest text. Got 500: give a shorter prompt"),
+            (
+                [1] * 100,
+                29,
+                r"max_new_tokens: expected 0 to 28 after a prompt of 100, because .* takes 128 tokens, its trained length. Got 29",
+            ),
+            (
+                [1] * 129,
+                0,
+                r"token_ids: expected at most 128 tokens, because .* takes 128 tokens, its trained length. Got 129: give a shorter prompt",
+            ),
+            (
+                [1] * 500,
+                5,
+                r"token_ids: expected at most 128 tokens, because .* takes 128 tokens, its trained length. Got 500: give a shorter prompt",
+            ),
             ([1], -1, r"max_new_tokens: expected 0 to 127.*Got -1"),
         ],
     )
@@ -48,6 +63,15 @@ class TestTexts:
             with pytest.raises(InvalidValueError):
                 decoder.generate(**refused, max_new_tokens=3)
         assert [*begun, *text] == expected
+
+
+@pytest.mark.parametrize("call", ["step", "draft", "verify"])
+def test_a_step_before_a_text_was_begun(target, draft, call):
+    decoder, started = (Decoder(target, draft, chain(2)) for _ in range(2))
+    started.start(PROMPT)
+    arguments = [started.draft()] if call == "verify" else []
+    with pytest.raises(TreeoptError, match=r"expected a text that was begun. Got none: call start\(token_ids\) first"):
+        getattr(decoder, call)(*arguments)
 
 
 class TestDecoders:
@@ -73,11 +97,23 @@ class TestDecoders:
                 {"temperature": 0.0, "draft_sampling": Sampling(0.5)},
                 r"draft_sampling: expected a temperature of 0, as the target has. Got 0.5",
             ),
-            ({"max_text_tokens": 129}, r"max_text_tokens: expected 1 to 128, the trained length. Got 129"),
-            ({"max_text_tokens": 0}, r"max_text_tokens: expected 1 to 128, the trained length. Got 0"),
-            ({"max_text_tokens": -5}, r"max_text_tokens: expected 1 to 128, the trained length. Got -5"),
+            (
+                {"max_text_tokens": 129},
+                r"max_text_tokens: expected 1 to 128, because model\d+ takes 128 tokens, its trained length. Got 129",
+            ),
+            (
+                {"max_text_tokens": 0},
+                r"max_text_tokens: expected 1 to 128, because model\d+ takes 128 tokens, its trained length. Got 0",
+            ),
+            (
+                {"max_text_tokens": -5},
+                r"max_text_tokens: expected 1 to 128, because model\d+ takes 128 tokens, its trained length. Got -5",
+            ),
             ({"tree": level_widths([24])}, r"tree: expected at most 23 children per node, the vocabulary. Got 24"),
-            ({"tree": chain(129)}, r"tree: expected a depth of at most 128, the trained length. Got 129"),
+            (
+                {"tree": chain(129)},
+                r"tree: expected a depth of at most 128, because model\d+ takes 128 tokens, its trained length. Got 129",
+            ),
             ({"drafter": None}, r"drafter: expected a draft model for a tree of 3 nodes. Got None"),
         ],
     )
@@ -91,11 +127,43 @@ class TestDecoders:
         with pytest.raises(InvalidValueError, match=r"drafter: expected the target's vocabulary of 23 tokens. Got 24"):
             Decoder(target, other, chain(1))
 
-    def test_the_model_trained_on_shorter_texts_sets_the_limit(self, target, make_checkpoint):
-        short = load_model(make_checkpoint(seed=9, max_position_embeddings=32))
-        assert Decoder(target, short, chain(1)).max_text_tokens == 32
-        with pytest.raises(InvalidValueError, match=r"max_text_tokens: expected 1 to 32"):
-            Decoder(target, short, chain(1), max_text_tokens=33)
+    @pytest.mark.parametrize(
+        ("changes", "limit"),
+        [({"max_position_embeddings": 32}, "trained length"), ({"sliding_window": 32}, "sliding window")],
+    )
+    def test_errors_name_the_model_and_what_limits_it(self, draft, make_checkpoint, changes, limit):
+        folder = make_checkpoint(seed=9, **changes)
+        if "sliding_window" in changes:
+            config = json.loads((folder / "config.json").read_text())
+            changed = config | {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+            (folder / "config.json").write_text(json.dumps(changed))
+        short = load_model(folder)
+        reason = f"because {short.name} takes 32 tokens, its {limit}"
+        with pytest.raises(InvalidValueError, match=rf"max_text_tokens: expected 1 to 32, {reason}. Got 33"):
+            Decoder(short, draft, chain(1), max_text_tokens=33)
+        with pytest.raises(
+            InvalidValueError, match=rf"max_new_tokens: expected 0 to 22 after a prompt of 10, {reason}"
+        ):
+            Decoder(short, draft, chain(1)).generate([1] * 10, 23)
+        with pytest.raises(InvalidValueError, match=rf"tree: expected a depth of at most 32, {reason}. Got 33"):
+            Decoder(draft, short, chain(33))
+
+    def test_a_limit_that_was_asked_for_is_named_as_such(self, target, draft):
+        decoder = Decoder(target, draft, chain(1), max_text_tokens=20)
+        with pytest.raises(InvalidValueError, match="because the decoder was made with max_text_tokens 20"):
+            decoder.generate([1] * 10, 11)
+
+    @pytest.mark.parametrize("which", ["target", "draft"])
+    def test_models_on_different_devices(self, target, draft, which):
+        models = {"target": Untouchable(target), "draft": Untouchable(draft)}
+        models[which].device = torch.device("meta")
+        where = {"target": "cpu", "draft": "cpu", which: "meta"}
+        with pytest.raises(
+            InvalidValueError,
+            match=rf"^drafter: expected a draft model on {where['target']}, as the target {target.name}. "
+            rf"Got {draft.name} on {where['draft']}: load both on one device.$",
+        ):
+            Decoder(models["target"], models["draft"], chain(2))
 
     def test_as_many_children_as_tokens_are_allowed(self, target, draft):
         steps = list(Decoder(target, draft, level_widths([23]), temperature=1.0).steps(PROMPT, 10))

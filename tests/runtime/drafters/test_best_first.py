@@ -11,7 +11,7 @@ from tests.support.decoded import PROMPT, accepted, begun, joined, proposed
 from tests.support.slow import slow
 from tests.support.slow_beam_expansion import children_of, own, paths_of
 from tests.support.slow_best_first import best_paths, enumerated, slow_tree
-from treeopt.errors import InvalidValueError
+from treeopt.errors import InvalidValueError, OutOfMemoryError
 from treeopt.runtime import Decoder, Sampling, load_model
 from treeopt.runtime.drafters.best_first import SpecExecDrafter
 from treeopt.runtime.drafters.best_first_expansion import BestFirstExpansion
@@ -295,3 +295,9 @@ class TestRefusals:
     def test_a_setting_that_does_not_fit_the_model(self, draft, setting, reason):
         with pytest.raises(InvalidValueError, match=reason):
             SpecExecDrafter(draft, setting, capacity=128)
+
+    def test_more_sequences_than_memory_has_room_for_are_not_the_budgets_fault(self, draft, monkeypatch):
+        drafter = SpecExecDrafter(draft, specexec(8, 2, 2), capacity=64)
+        monkeypatch.setattr("treeopt.runtime.models.memory.free_bytes", lambda _: 10_000)
+        with pytest.raises(OutOfMemoryError, match="for each of 64 texts"):
+            drafter.reserve(64)

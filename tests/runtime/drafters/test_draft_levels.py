@@ -19,7 +19,7 @@ random_drafts = pytest.mark.parametrize("rule", [name for name, rule in RULES.it
 def drafted(tree, rule, logits, seeds):
     """Return the tokens (texts, n) that are drafted where every distribution is that of the logits."""
     buffers = DraftBuffers(
-        len(seeds), tree.nodes, rule=RULES[rule], sampling=SAMPLING, vocabulary=len(logits), device=CPU
+        len(seeds), tree.nodes, tree.nodes, rule=RULES[rule], sampling=SAMPLING, vocabulary=len(logits), device=CPU
     )
     drafts, noise = TreeDrafts(tree, len(seeds), buffers), [torch.Generator().manual_seed(seed) for seed in seeds]
     drafts.begin([0] * len(seeds), noise)
@@ -88,5 +88,5 @@ def test_no_token_of_the_vocabulary_takes_noise_where_no_siblings_race(monkeypat
 
 
 def test_noise_has_53_bits():
-    buffers = DraftBuffers(1, 2, rule=RULES["sequoia"], sampling=SAMPLING, vocabulary=5, device=CPU)
+    buffers = DraftBuffers(1, 2, 2, rule=RULES["sequoia"], sampling=SAMPLING, vocabulary=5, device=CPU)
     assert buffers.shares.dtype == buffers.speeds.dtype == torch.float64

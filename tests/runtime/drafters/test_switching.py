@@ -113,6 +113,43 @@ def test_the_other_drafter_knows_the_text_before_it(target, draft):
         text += next(steps)
 
 
+def test_a_drafter_that_is_put_aside_ends_every_sequence(target, draft):
+    decoder, other = Decoder(target, draft, TREE, temperature=0.0, max_nodes=ROOM), Begun()
+    for seed in range(6):
+        steps = decoder.steps(PROMPT, 20, seed=seed)
+        next(steps)
+        decoder.change_drafter(other)
+        next(steps)
+        decoder.change_tree(TREE)
+    assert other.texts == set()
+
+
+def test_a_drafter_that_takes_its_own_place_keeps_its_sequences(target, draft, greedy_text):
+    decoder, other = Decoder(target, draft, TREE, temperature=0.0, max_nodes=ROOM), Begun()
+    steps, text = decoder.steps(PROMPT, 20), []
+    for _ in range(3):
+        decoder.change_drafter(other)
+        text += next(steps)
+    assert len(other.texts) == 1
+    assert text == greedy_text(target, PROMPT, len(text))
+
+
+class Begun(PromptLookupDrafter):
+    """Keeps the numbers of the sequences that were begun and not ended."""
+
+    def __init__(self):
+        super().__init__(2, 3)
+        self.texts = set()
+
+    def begin(self, text, *args):
+        super().begin(text, *args)
+        self.texts.add(text)
+
+    def end(self, text):
+        super().end(text)
+        self.texts.discard(text)
+
+
 class InTurnByText:
     """Changes what drafts by the newest token, so that what is drafted hangs on what was committed."""
 

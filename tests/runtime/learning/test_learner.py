@@ -13,10 +13,10 @@ from tests.support.decoded import PROMPT, joined
 from tests.support.perturbed import perturbed_model
 from treeopt.errors import InfeasibleError, InvalidValueError, TreeoptWarning
 from treeopt.runtime import Decoder, load_model
-from treeopt.runtime.learning.learner import Learner, LearningSettings, built_in
+from treeopt.runtime.learning.learner import Learner, LearningSettings, built_in, learning_copy
 from treeopt.runtime.learning.lessons import Lessons
 from treeopt.runtime.models.checkpoint import named_tensors
-from treeopt.runtime.models.vocabulary import trimmed
+from treeopt.runtime.models.vocabulary import limit_draft
 from treeopt.trees import chain, level_widths
 
 ARCHITECTURES = {
@@ -151,14 +151,26 @@ def test_texts_in_a_batch_teach_too(target, target_folder):
     assert learner.stats.updates > 1
 
 
-def test_a_draft_of_more_logits_learns_those_that_are_shown(make_checkpoint, target):
-    draft = trimmed(load_model(make_checkpoint(seed=3, vocab_size=32)), target.config.vocabulary)
+@pytest.mark.parametrize("sizes", [(32, 23), (19, 19)], ids=["more logits", "fewer tokens"])
+def test_a_limited_draft_learns_the_tokens_that_it_may_propose(make_checkpoint, target, sizes):
+    logits, tokens = sizes
+    whole = load_model(make_checkpoint(seed=3, vocab_size=logits))
+    draft = limit_draft(whole, [*range(3), *range(4, tokens)], target.config.vocabulary)
     learner = Learner(draft, FAST)
     before = weights(learner.model)
     list(Decoder(target, draft, chain(2), temperature=0.0, on_step=learner).generate(PROMPT, 60))
-    assert learner.stats.updates
-    assert learner.model is built_in(draft)
+    assert learner.stats.updates > 0
+    assert learner.stats.dropped == 0
+    assert learner.model is whole is built_in(draft)
     assert not torch.equal(named_tensors(learner.model)["model.norm.weight"], before["model.norm.weight"])
+
+
+def test_a_copy_that_learns_proposes_the_same_tokens(make_checkpoint, target):
+    draft = limit_draft(load_model(make_checkpoint(seed=3, vocab_size=32)), range(19), target.config.vocabulary)
+    copy, _ = learning_copy(draft)
+    assert copy.ids == draft.ids
+    assert copy.config == draft.config
+    assert copy.whole is not draft.whole
 
 
 def test_in_half_precision_it_learns_in_single(make_checkpoint, target):

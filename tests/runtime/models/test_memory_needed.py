@@ -14,7 +14,7 @@ from treeopt.profiler.latency.memory import out_of_memory
 from treeopt.runtime import Decoder, DynamicDrafter, Sampling, load_model
 from treeopt.runtime.models import memory
 from treeopt.runtime.models.hf import load_adapter
-from treeopt.runtime.models.vocabulary import trimmed
+from treeopt.runtime.models.vocabulary import limit_draft
 from treeopt.trees import chain, k_ary, level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
 
@@ -71,6 +71,29 @@ def test_what_is_worked_out_is_near_to_what_is_taken(needed_and_taken, case):
     needed, found = needed_and_taken(*CASES[case])
     assert found > 2_000_000
     assert 0.8 < needed / found < 1.25
+
+
+def test_what_a_draft_allocates_is_what_is_worked_out(target, draft):
+    """A device has no pages that are allocated and never touched: noise of leaves, which sample nothing, would count."""
+    tree = level_widths([12, 4])
+
+    def of_draft(temperature):
+        size = {"text_tokens": 128, "max_nodes": tree.nodes, "sampling": Sampling(temperature)}
+        with_draft, without = (
+            memory.decoder_bytes(target, each, tree, **size)[target.device] for each in (draft, None)
+        )
+        return with_draft - without
+
+    buffers = Decoder(target, draft, tree, temperature=0.8)._static._buffers
+    assert of_draft(0.8) - of_draft(0.0) == buffers.probs.nbytes + buffers.speeds.nbytes
+
+
+def test_a_tree_with_more_internal_nodes_takes_the_place_of_one_with_fewer(target, greedy_text):
+    decoder = Decoder(target, target, level_widths([3]), temperature=0.0)
+    steps = decoder.steps(PROMPT, 40)
+    text = [*next(steps)]
+    decoder.change_tree(chain(3))
+    assert text + [token for step in steps for token in step] == greedy_text(target, PROMPT, 40)
 
 
 class TestRefusal:
@@ -141,6 +164,14 @@ class TestFree:
             (tmp_path / "memory.current").write_text("700\n")
             assert memory.free_bytes(CPU) == free
 
+    def test_page_cache_of_a_container_counts_as_free(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(memory, "CGROUP", tmp_path)
+        monkeypatch.setattr(memory.psutil, "virtual_memory", lambda: SimpleNamespace(available=10**12))
+        (tmp_path / "memory.max").write_text("17200000000\n")
+        (tmp_path / "memory.current").write_text("17000000000\n")
+        (tmp_path / "memory.stat").write_text("anon 2900000000\nfile 14100000000\ninactive_file 14000000000\n")
+        assert memory.free_bytes(CPU) == 14_200_000_000
+
     def test_a_device_that_does_not_say_is_not_asked(self):
         assert memory.free_bytes(torch.device("meta")) is None
         memory.check_room(torch.device("meta"), 10**15, "anything")
@@ -148,7 +179,7 @@ class TestFree:
 
 class TestModels:
     def test_a_cache_is_as_large_as_its_model_says(self, target):
-        for each in (target, trimmed(target, 20)):
+        for each in (target, limit_draft(target, range(20), 23)):
             assert each.cache_bytes(50, 3) == sum(part.nbytes for pair in each.new_cache(50, 3).layers for part in pair)
 
     def test_so_it_is_through_transformers(self, make_checkpoint):

@@ -1,7 +1,9 @@
 """The bundled pair is what it says, any other pair runs as well, and one that cannot is refused before it is loaded."""
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -121,12 +123,15 @@ def change(path: Path, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | changes), "utf-8")
 
 
-def pad(folder: Path, columns: int) -> None:
-    """Add so many logit columns, larger than all others, behind the tokens."""
+ONLY_PADDING = "Vocabularies: 256 shared ids, 0 that differ, 0 in the target only, 0 in the draft only"
+
+
+def pad(folder: Path, columns: int, *, scale: float = 30) -> None:
+    """Add `columns` logits after those of tokens, by default larger than all others."""
     change(folder / "config.json", vocab_size=256 + columns)
     tensors = load_file(folder / "model.safetensors")
     for name in {"model.embed_tokens.weight", "lm_head.weight"} & tensors.keys():
-        more = 30 * torch.randn((columns, tensors[name].shape[1]), generator=torch.Generator().manual_seed(0))
+        more = scale * torch.randn((columns, tensors[name].shape[1]), generator=torch.Generator().manual_seed(0))
         tensors[name] = torch.cat([tensors[name], more.to(tensors[name].dtype)])
     save_file(tensors, folder / "model.safetensors")
 
@@ -135,6 +140,14 @@ def swap_tokens(folder: Path) -> None:
     content = json.loads((folder / "tokenizer.json").read_text("utf-8"))
     vocabulary = content["model"]["vocab"]
     vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    (folder / "tokenizer.json").write_text(json.dumps(content), "utf-8")
+
+
+def add_token(folder: Path, index: int, token: str) -> None:
+    """Add a special token to a tokenizer."""
+    content = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+    options = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    content["added_tokens"].append({"id": index, "content": token, "special": True, **options})
     (folder / "tokenizer.json").write_text(json.dumps(content), "utf-8")
 
 
@@ -151,6 +164,12 @@ def decoded(models: object, count: int = 40) -> list[int]:
     return list(decoder.generate(models.tokenizer.encode("import os\n"), count))
 
 
+def steps_of(models: ModelPair) -> int:
+    """Return the steps that 40 tokens take."""
+    decoder = Decoder(models.target, models.draft, chain(4), temperature=0, max_text_tokens=100)
+    return len(list(decoder.steps(models.tokenizer.encode("import os\n"), 40)))
+
+
 class TestFolders:
     def test_a_pair_of_ones_own(self, target: Path, draft: Path) -> None:
         models = load_pair(str(target), draft)
@@ -158,34 +177,107 @@ class TestFolders:
         assert (models.target.name, models.draft.name, models.notes) == ("target", "draft", ())
         assert decoded(models) == decoded(load_pair())
 
-    def test_padded_columns_are_left_out_and_told(self, target: Path, draft: Path) -> None:
-        pad(target, 24)
-        pad(draft, 8)
+    @pytest.mark.parametrize(
+        ("columns", "note"),
+        [
+            ((24, 8), "280 logits in the target, 264 in the draft."),
+            ((0, 24), "256 logits in the target, 280 in the draft."),
+            ((24, 24), None),
+        ],
+    )
+    def test_padding_of_both_models_is_never_drafted(
+        self, target: Path, draft: Path, columns: tuple[int, int], note: str | None
+    ) -> None:
+        pad(target, columns[0], scale=0)
+        pad(draft, columns[1])
 
         models = load_pair(target, draft)
 
-        assert models.notes == (
-            "The target has 280 logits and the draft 264: the first 264 are used, which are those of all tokens.",
-        )
-        assert models.target.config.vocabulary == models.draft.config.vocabulary == 264
+        assert models.notes == (() if note is None else (f"{ONLY_PADDING}; {note} Only shared ids are drafted.",))
+        assert models.target.config.vocabulary == models.draft.config.vocabulary == 256 + columns[0]
+        assert decoded(models) == decoded(load_pair())
+        assert steps_of(models) == steps_of(load_pair())
+
+    def test_the_text_is_that_of_all_logits_of_the_target(self, target: Path, draft: Path) -> None:
+        """Large padding is no use, but transformers' `generate` samples it too."""
+        transformers = pytest.importorskip("transformers", reason="needs the hf extra")
+        pad(target, 24)
+        reference = transformers.AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
+        prompt = torch.tensor([list(b"import os\n")])
+        expected = reference.generate(prompt, max_new_tokens=12, do_sample=False, eos_token_id=-1)[0, prompt.shape[1] :]
+        assert int(expected.max()) >= 256  # so the draft reads ids that it has no embedding for
+
+        models = load_pair(target, draft)
+
+        assert decoded(models, 12) == expected.tolist()
+        assert isinstance(models.tokenizer.decode(expected.tolist()), str)
 
     @pytest.mark.parametrize("which", ["target", "draft"])
-    def test_a_pair_of_which_one_is_padded_writes_the_same_text(self, target: Path, draft: Path, which: str) -> None:
-        pad({"target": target, "draft": draft}[which], 24)
+    @pytest.mark.parametrize("temperature", [0.0, 0.8])
+    def test_one_more_special_token_in_one_tokenizer(
+        self, target: Path, draft: Path, which: str, temperature: float
+    ) -> None:
+        folder = {"target": target, "draft": draft}[which]
+        add_token(folder, 256, "<one-more>")
+        pad(folder, 64, scale=0)
 
-        assert decoded(load_pair(target, draft)) == decoded(load_pair())
+        models = load_pair(target, draft)
+
+        counts = "1 in the target only, 0" if which == "target" else "0 in the target only, 1"
+        assert models.notes[0].startswith(f"Vocabularies: 256 shared ids, 0 that differ, {counts} in the draft only;")
+        prompt = [*models.tokenizer.encode("import os\n"), *([256] if which == "target" else [])]
+        decoder = Decoder(
+            models.target, models.draft, level_widths([2, 1]), temperature=temperature, max_text_tokens=100
+        )
+        plain = Decoder(models.target, None, temperature=temperature, max_text_tokens=100)
+        text = list(decoder.generate(prompt, 40))
+        assert len(text) == 40
+        if temperature == 0:
+            assert text == list(plain.generate(prompt, 40))
+
+    def test_special_tokens_that_differ_are_not_drafted(self, target: Path, draft: Path) -> None:
+        for folder, names in ((target, ("<a>", "<b>")), (draft, ("<b>", "<a>"))):
+            pad(folder, 8, scale=0)
+            for index, name in enumerate(names, start=256):
+                add_token(folder, index, name)
+
+        models = load_pair(target, draft)
+
+        assert models.notes[0].startswith("Vocabularies: 256 shared ids, 2 that differ, 0 in the target only, 0 in")
+        cache = models.draft.new_cache(1)
+        logits = models.draft.forward(torch.tensor([65]), torch.tensor([0]), cache, None).logits[0]
+        assert (logits[256:] == -torch.inf).all()
+        assert logits[:256].isfinite().all()
+
+    @pytest.mark.usefixtures("nothing_is_loaded")
+    def test_another_tokenizer(self, target: Path, draft: Path) -> None:
+        content = json.loads((draft / "tokenizer.json").read_text("utf-8"))
+        vocabulary = content["model"]["vocab"]
+        content["model"]["vocab"] = {token: 255 - index for token, index in vocabulary.items()}
+        (draft / "tokenizer.json").write_text(json.dumps(content), "utf-8")
+
+        assert "256 ids stand for other tokens" in refusal(target, draft)
 
     @pytest.mark.usefixtures("nothing_is_loaded")
     def test_a_draft_with_two_tokens_swapped(self, target: Path, draft: Path) -> None:
         swap_tokens(draft)
 
-        assert "4 entries differ, the first is 'a' as token 97: choose a draft" in refusal(target, draft)
+        assert refusal(target, draft) == (
+            "draft: expected the target's tokenizer. 2 ids stand for other tokens, the first is 97: 'a' in the target, "
+            "'b' in the draft. Choose a draft of the same family."
+        )
 
-    @pytest.mark.usefixtures("nothing_is_loaded")
-    def test_a_draft_without_a_column_for_every_token(self, target: Path, draft: Path) -> None:
-        change(draft / "config.json", vocab_size=250)
+    def test_a_draft_without_a_column_for_every_token_drafts_the_others(self, target: Path, draft: Path) -> None:
+        change(draft / "config.json", vocab_size=100)
+        tensors = load_file(draft / "model.safetensors")
+        for name in {"model.embed_tokens.weight", "lm_head.weight"} & tensors.keys():
+            tensors[name] = tensors[name][:100].clone()
+        save_file(tensors, draft / "model.safetensors")
 
-        assert refusal(target, draft).startswith("draft: expected logits for every token, up to 255. Got 250, and")
+        models = load_pair(target, draft)
+
+        assert models.notes[0].endswith("256 logits in the target, 100 in the draft. Only shared ids are drafted.")
+        assert decoded(models) == decoded(load_pair())
 
     @pytest.mark.usefixtures("nothing_is_loaded")
     @pytest.mark.parametrize(
@@ -230,8 +322,8 @@ class TestFolders:
             load_pair(target, draft)
 
     def test_only_one_model(self, target: Path) -> None:
-        with pytest.raises(InvalidValueError, match="expected both models, or neither"):
-            load_pair(target)
+        with pytest.raises(InvalidValueError, match="target: expected a model with the draft model"):
+            load_pair(None, target)
 
     @pytest.mark.parametrize("device", ["cuda:77", "nowhere"])
     def test_no_such_device(self, device: str) -> None:
@@ -254,9 +346,56 @@ class TestThroughTransformers:
 
         assert [note.partition(":")[0] for note in models.notes] == [
             "The draft runs through transformers",
-            "The target has 256 logits and the draft 260",
+            "Vocabularies",
         ]
         assert decoded(models) == decoded(load_pair())
+
+    def test_slower_ways_to_run_are_noted(self, target: Path, other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        from transformers import AutoModelForCausalLM
+
+        from treeopt.runtime.models.hf import loading
+
+        from_pretrained = AutoModelForCausalLM.from_pretrained
+
+        def without_sdpa(*args: object, **options: object) -> object:
+            if options["attn_implementation"] == "sdpa":
+                raise ValueError("GPT2 does not support sdpa")
+            return from_pretrained(*args, **options)
+
+        monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", without_sdpa)
+        monkeypatch.setattr(loading, "why_separate_passes", lambda *_, **__: "its batched pass ended with KeyError: x")
+        monkeypatch.setattr("treeopt.runtime.models.linear.reordered", lambda _: None)
+
+        notes = load_pair(target, other).notes
+
+        assert "The draft runs with eager attention, which is slower: GPT2 does not support sdpa" in notes
+        assert (
+            "The draft decodes the sequences of a batch one after the other: its batched pass ended with KeyError: x."
+        ) in notes
+        assert any(note.startswith("Matrix products are slower than usual") for note in notes)
+
+    def test_the_draft_follows_a_placed_target_to_its_device(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from treeopt.runtime.models import pair
+        from treeopt.runtime.models.hf import Placement
+
+        load, devices = pair.load_language_model, []
+
+        def load_language_model(
+            folder: object, *, device: torch.device, placement: object = None, **_: object
+        ) -> object:
+            devices.append(device.type)
+            model = load(folder)  # type: ignore[arg-type]
+            model.device = torch.device("meta") if placement is not None else device
+            return model
+
+        monkeypatch.setattr(pair, "load_language_model", load_language_model)
+
+        placed = load_pair(placement=Placement(max_memory=(("0", "20GiB"),), offload_folder=tmp_path), device="cpu")
+
+        assert devices == ["cpu", "meta"]
+        assert placed.target.device == placed.draft_model.device
 
     def test_a_placement_is_for_the_target(
         self, target: Path, draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -340,7 +479,7 @@ class TestHub:
     def test_a_pair_that_does_not_fit_is_refused_without_its_weights(self, hub: SimpleNamespace, draft: Path) -> None:
         swap_tokens(draft)
 
-        assert "4 entries differ" in refusal("org/target", draft)
+        assert "2 ids stand for other tokens" in refusal("org/target", draft)
         assert all(kind == "settings" for _, kind, _ in hub.calls)
 
     def test_no_network(self, hub: SimpleNamespace) -> None:
@@ -351,11 +490,49 @@ class TestHub:
             "Check the name, the network and the access rights."
         )
 
+    @pytest.mark.parametrize("online", [False, True])
+    def test_a_cached_copy_that_is_wrong_is_refused_for_what_is_wrong(self, hub: SimpleNamespace, online: bool) -> None:
+        load_pair("org/target", "org/draft")
+        (snapshot,) = Path("hub/org/target/snapshots").iterdir()
+        (snapshot / "config.json").write_text("{", "utf-8")
+        hub.online = online
+
+        if not online:
+            assert "config.json: content: expected" in refusal("org/target", "org/draft")
+        else:
+            assert load_pair("org/target", "org/draft").target.name == "org/target"
+
+    def test_an_incomplete_copy_without_network(self, hub: SimpleNamespace) -> None:
+        load_pair("org/target", "org/draft")
+        (snapshot,) = Path("hub/org/target/snapshots").iterdir()
+        (snapshot / "model.safetensors").unlink()
+        hub.online = False
+
+        assert "cannot be had from the Hugging Face hub (the network is away)" in refusal("org/target", "org/draft")
+
+    def test_built_in_architectures_need_no_transformers(self, tmp_path: Path) -> None:
+        for name, folder in (("target", bundled.TARGET), ("draft", bundled.DRAFT)):
+            copy = tmp_path / "hub" / f"models--org--{name}"
+            shutil.copytree(folder, copy / "snapshots" / "0f1e2d")
+            (copy / "refs").mkdir()
+            (copy / "refs" / "main").write_text("0f1e2d")
+        script = (
+            "import sys; sys.modules.update(transformers=None, accelerate=None)\n"
+            "from treeopt.runtime.models.pair import load_pair\n"
+            "print(load_pair('org/target', 'org/draft').target.name)"
+        )
+        offline = os.environ | {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
+
+        command = [sys.executable, "-c", script]
+        done = subprocess.run(command, env=offline, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+        assert (done.stdout, done.returncode) == ("org/target\n", 0), done.stderr
+
     def test_no_hub(self, hub: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "huggingface_hub", None)
 
         assert refusal("org/target", "org/draft") == (
-            "org/target: no such folder. To take it from the Hugging Face hub, install treeopt[hf]."
+            "org/target: no such folder. To take it from the Hugging Face hub, pip install huggingface_hub."
         )
         assert hub.calls == []
 
@@ -367,14 +544,14 @@ class TestHub:
 
 class TestCommands:
     def test_notes_are_told_on_standard_error(self, target: Path, draft: Path, tmp_path: Path) -> None:
-        pad(target, 24)
+        pad(draft, 24)
         chain(2).save(tmp_path / "tree.json")
         command = ["run", str(tmp_path / "tree.json"), "--prompt", "def f", "--max-new-tokens", "30"]
 
         padded = CliRunner().invoke(main, [*command, "--target", str(target), "--draft", str(draft)])
 
         assert padded.stdout == CliRunner().invoke(main, command).stdout
-        assert padded.stderr.startswith("The target has 280 logits and the draft 256: the first 256 are used")
+        assert f"{ONLY_PADDING}; 256 logits in the target, 280 in the draft." in padded.stderr
 
     def test_a_text_longer_than_the_models_know(self, tmp_path: Path) -> None:
         chain(2).save(tmp_path / "tree.json")

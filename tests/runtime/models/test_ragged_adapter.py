@@ -17,7 +17,7 @@ from treeopt.runtime.decoding.batch import TextRequest
 from treeopt.runtime.models.hf import load_adapter
 from treeopt.runtime.models.hf.model import AdapterModel
 from treeopt.runtime.models.hf.ragged import RaggedAdapter
-from treeopt.runtime.models.hf.ragged_check import shares_passes
+from treeopt.runtime.models.hf.ragged_check import why_separate_passes
 from treeopt.runtime.models.hf.tree_check import EXACT, ROUNDED
 from treeopt.runtime.models.model import TextRows, Wants
 from treeopt.runtime.models.passes import PassNodes, TreePass
@@ -191,11 +191,11 @@ class TestCheck:
     @pytest.mark.parametrize("wrong", [OfTheFirstText, WithoutMask, Swapped, Raising, NotFinite])
     def test_a_model_that_mixes_texts_shares_no_pass(self, name, dtype, wrong):
         model = wrong(random_model(name).to(dtype), name="wrong")
-        assert not shares_passes(model, tolerance=EXACT if dtype == torch.float32 else ROUNDED)
+        assert why_separate_passes(model, tolerance=EXACT if dtype == torch.float32 else ROUNDED) is not None
 
     def test_one_that_does_not_is_found(self, name, dtype):
         model = RaggedAdapter(random_model(name).to(dtype), name="right")
-        assert shares_passes(model, tolerance=EXACT if dtype == torch.float32 else ROUNDED)
+        assert why_separate_passes(model, tolerance=EXACT if dtype == torch.float32 else ROUNDED) is None
 
 
 def test_a_model_that_fails_the_check_is_run_in_turn(tmp_path, monkeypatch):

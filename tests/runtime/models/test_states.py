@@ -12,7 +12,7 @@ from treeopt.runtime.models.hf.model import AdapterModel
 from treeopt.runtime.models.mask import TreeMask
 from treeopt.runtime.models.model import NOTHING, Wants
 from treeopt.runtime.models.passes import PassNodes
-from treeopt.runtime.models.vocabulary import trimmed
+from treeopt.runtime.models.vocabulary import limit_draft
 from treeopt.trees import level_widths
 
 TREE = level_widths([2, 3])
@@ -26,9 +26,13 @@ def reference(target_folder):
     return AutoModelForCausalLM.from_pretrained(target_folder, dtype=torch.float32).eval()
 
 
-@pytest.fixture(scope="module", params=["built in", "trimmed", "transformers"])
+@pytest.fixture(scope="module", params=["built in", "limited", "transformers"])
 def model(request, target, reference):
-    models = {"built in": target, "trimmed": trimmed(target, 20), "transformers": AdapterModel(reference, name="hf")}
+    models = {
+        "built in": target,
+        "limited": limit_draft(target, range(20), 23),
+        "transformers": AdapterModel(reference, name="hf"),
+    }
     return models[request.param]
 
 

@@ -1,109 +1,148 @@
-"""Pairs with other tokens are refused; columns of padding behind the tokens are never sampled."""
+"""Drafts are limited to tokens that both tokenizers have; the target's text does not depend on the draft's vocabulary."""
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from treeopt.errors import InvalidValueError
-from treeopt.runtime import Decoder, load_model
+from treeopt.runtime import Decoder, DynamicDrafter, load_model
 from treeopt.runtime.models.model import StaticModel
-from treeopt.runtime.models.vocabulary import TrimmedModel, check_same_tokens, shared_columns, trimmed
+from treeopt.runtime.models.vocabulary import LimitedDraft, compare_tokens, limit_draft
 from treeopt.trees import level_widths
+from treeopt.trees.dynamic_tree import DynamicTree
 
-TOKENS = {"a": 0, "b": 1, "c": 2}
 PROMPT = [3, 1, 4, 1, 5]
 
 
-@pytest.fixture(scope="module")
-def padded(target_folder, tmp_path_factory):
-    """Return the target with 9 more columns, whose logits are larger than all others."""
-    folder = shutil.copytree(target_folder, tmp_path_factory.mktemp("padded") / "model")
+def resized(folder, tmp_path_factory, columns):
+    """Return a model with another number of logits: more ones are larger than all others."""
+    folder = shutil.copytree(folder, tmp_path_factory.mktemp("resized") / "model")
     config = json.loads((folder / "config.json").read_text("utf-8"))
-    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 32, "eos_token_id": [22, 30]}), "utf-8")
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": columns, "eos_token_id": [17, 30]}), "utf-8")
     tensors = load_file(folder / "model.safetensors")
-    for name in ("model.embed_tokens.weight", "lm_head.weight"):
-        more = 50 * torch.randn((9, 32), generator=torch.Generator().manual_seed(3))
-        tensors[name] = torch.cat([tensors[name], more])
+    for name in {"model.embed_tokens.weight", "lm_head.weight"} & tensors.keys():
+        more = 50 * torch.randn((max(0, columns - 23), 32), generator=torch.Generator().manual_seed(3))
+        tensors[name] = torch.cat([tensors[name], more])[:columns].clone()
     save_file(tensors, folder / "model.safetensors")
     return load_model(folder)
 
 
-class TestTokens:
-    def test_the_same(self):
-        check_same_tokens(TOKENS, dict(reversed(TOKENS.items())))
+@pytest.fixture(scope="module")
+def padded(target_folder, tmp_path_factory):
+    return resized(target_folder, tmp_path_factory, 32)
+
+
+@pytest.fixture(scope="module")
+def cut(target_folder, tmp_path_factory):
+    return resized(target_folder, tmp_path_factory, 19)
+
+
+def tokenizer(tokens, added=()):
+    return SimpleNamespace(vocabulary={token: index for index, token in enumerate(tokens)}, added_ids=frozenset(added))
+
+
+class TestTokenizers:
+    @pytest.mark.parametrize(
+        ("target", "draft", "shared", "counts"),
+        [
+            ("abcd", "abcd", 4, (0, 0, 0)),
+            ("abcde", "abcd", 4, (0, 1, 0)),
+            ("abc", "abcdefgh", 3, (0, 0, 5)),
+            (("a", "b", "<x>"), ("a", "b", "<y>", "c"), 2, (1, 0, 1)),
+        ],
+        ids=["the same", "target has more", "draft has more", "a special token differs"],
+    )
+    def test_those_that_nearly_match(self, target, draft, shared, counts):
+        found = compare_tokens(tokenizer(target, added=[2]), tokenizer(draft))
+        assert found.ids == tuple(range(shared))
+        assert (found.differing, found.target_only, found.draft_only) == counts
+        assert found.identical is (counts == (0, 0, 0))
 
     @pytest.mark.parametrize(
-        ("draft", "count", "first"),
+        ("target", "draft", "reason"),
         [
-            ({"a": 0, "b": 2, "c": 1}, 4, "'b' as token 1"),
-            ({"a": 0, "b": 1}, 1, "'c' as token 2"),
-            (TOKENS | {"<reserved>": 3}, 1, "'<reserved>' as token 3"),
+            ("abcd", "acbd", r"2 ids stand for other tokens, the first is 1: 'b' in the target, 'c' in the draft"),
+            ("abcd", "dcba", r"4 ids stand for other tokens"),
+            ("abcde", "ab", r"2 of the target's 5 tokens have the same id in the draft"),
         ],
-        ids=["two swapped", "one less", "one more"],
+        ids=["two swapped", "all differ", "too few shared"],
     )
-    def test_a_difference(self, draft, count, first):
-        with pytest.raises(InvalidValueError, match=f"{count} entries differ, the first is {first}: choose"):
-            check_same_tokens(TOKENS, draft)
+    def test_another_one(self, target, draft, reason):
+        with pytest.raises(InvalidValueError, match=f"^draft: expected the target's tokenizer. {reason}"):
+            compare_tokens(tokenizer(target), tokenizer(draft))
 
 
-class TestColumns:
-    @pytest.mark.parametrize(("target", "draft", "shared"), [(3, 3, 3), (8, 4, 4), (3, 8, 3), (2, 2, 2)])
-    def test_padding_may_differ(self, target, draft, shared):
-        assert shared_columns(TOKENS, target=target, draft=draft) == shared
+class TestLimitedDraft:
+    def test_a_draft_with_the_targets_logits_stays_as_it_is(self, target):
+        assert limit_draft(target, range(23), 23) is target
 
-    @pytest.mark.parametrize(("target", "draft", "name"), [(3, 2, "draft"), (2, 3, "target")])
-    def test_a_token_without_a_column(self, target, draft, name):
-        with pytest.raises(InvalidValueError, match=f"{name}: expected logits for every token, up to 2. Got 2, and"):
-            shared_columns(TOKENS, target=target, draft=draft)
-
-
-class TestTrimmedModel:
-    def test_no_more_columns_than_shown(self, target):
-        assert trimmed(target, 23) is target
+    def test_no_shared_logits(self, target):
+        with pytest.raises(InvalidValueError, match="expected logits of tokens that the target shares"):
+            limit_draft(target, [23, 24], 32)
 
     def test_its_sizes(self, padded):
-        model = trimmed(padded, 23)
-        assert (model.config.vocabulary, model.config.max_positions, model.config.end_tokens) == (23, 128, (22,))
+        model = limit_draft(padded, range(20), 23)
+        assert (model.config.vocabulary, model.config.max_positions, model.config.end_tokens) == (23, 128, (17,))
         assert (model.name, model.parameters) == (padded.name, padded.parameters)
         assert (model.dtype, model.device) == (padded.dtype, padded.device)
 
     def test_a_graph_is_captured_where_the_model_has_a_static_pass(self, padded):
-        assert isinstance(trimmed(padded, 23), StaticModel)
-        assert not isinstance(TrimmedModel(padded, 23), StaticModel)
+        assert isinstance(limit_draft(padded, range(23), 23), StaticModel)
+        assert not isinstance(LimitedDraft(padded, range(23), 23), StaticModel)
 
-    def test_logits_are_the_first_of_the_model(self, padded, target, logits_after):
+    def test_logits_of_other_tokens_are_ruled_out(self, padded, target, logits_after):
         assert logits_after(padded, PROMPT).argmax() >= 23
-        torch.testing.assert_close(logits_after(trimmed(padded, 23), PROMPT), logits_after(target, PROMPT))
+        found = logits_after(limit_draft(padded, [*range(7), *range(8, 23)], 40), PROMPT)
+        expected = torch.full((40,), -torch.inf)
+        expected[:23] = logits_after(target, PROMPT)
+        expected[7] = -torch.inf
+        torch.testing.assert_close(found, expected)
+
+    def test_a_token_without_an_embedding_is_read_as_the_end_token(self, cut, logits_after):
+        model = limit_draft(cut, range(19), 23)
+        assert torch.equal(logits_after(model, [3, 21, 4]), logits_after(model, [3, 17, 4]))
+
+
+class TestTexts:
+    """A draft of other logits changes no text."""
 
     @pytest.mark.parametrize("cuda_graphs", [False, True])
     @pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 0.8}, {"temperature": 0.8, "top_p": 0.7}])
     @pytest.mark.parametrize("rule", ["sequoia", "traversal"])
-    def test_the_text_is_that_of_the_target_without_padding(self, padded, target, draft, cuda_graphs, options, rule):
-        tree = level_widths([2, 2, 1])
-        texts = [
-            list(
-                Decoder(
-                    model, drafter, tree, rule=rule, seed=5, max_text_tokens=60, cuda_graphs=cuda_graphs, **options
-                ).generate(PROMPT, 40)
-            )
-            for model, drafter in [(target, draft), (trimmed_without_ends(padded), draft)]
-        ]
-        assert texts[0] == texts[1]
+    def test_padding_leaves_the_drafts_as_they_are(self, padded, target, cuda_graphs, options, rule):
+        def text(draft):
+            options_of_all = {"rule": rule, "seed": 5, "max_text_tokens": 60, "cuda_graphs": cuda_graphs, **options}
+            return list(Decoder(target, draft, level_widths([2, 2, 1]), **options_of_all).steps(PROMPT, 40))
 
-    def test_without_trimming_padding_is_drawn(self, padded, greedy_text):
+        assert text(limit_draft(padded, range(23), 23)) == text(target)
+
+    def test_without_a_limit_padding_is_drafted(self, padded, greedy_text):
         assert max(greedy_text(padded, PROMPT, 5)) >= 23
 
-    def test_the_draft_may_be_the_padded_one(self, padded, target, greedy_text):
-        decoder = Decoder(target, trimmed(padded, 23), level_widths([1, 1, 1]), temperature=0, max_text_tokens=40)
-        steps = list(decoder.steps(PROMPT, 24))
-        assert [token for step in steps for token in step] == greedy_text(target, PROMPT, 24)
-        assert max(map(len, steps)) == 4  # drafted by the same weights
+    @pytest.mark.parametrize("ids", [range(19), [*range(3), *range(6, 19)]], ids=["cut", "with a gap"])
+    def test_a_draft_that_lacks_tokens(self, target, cut, ids, greedy_text):
+        draft = limit_draft(cut, ids, 23)
+        expected = greedy_text(target, PROMPT, 60)
+        assert set(expected) - set(ids)  # the draft reads what it cannot propose
+        prompts = [PROMPT, [22, 21], [20]]
+        for drafter, tree in (
+            (draft, level_widths([2, 2, 1])),
+            (DynamicDrafter(draft, DynamicTree(top_k=3, depth=3, nodes=8), capacity=128), None),
+        ):
+            decoder = Decoder(target, drafter, tree, temperature=0.0)
+            assert list(decoder.generate(PROMPT, 60)) == expected
+            texts = [[], [], []]
+            for number, tokens in decoder.generate_all(prompts, 30, batch_size=3):
+                texts[number] += tokens
+            assert texts == [greedy_text(target, prompt, 30) for prompt in prompts]
 
-
-def trimmed_without_ends(model):
-    shown = trimmed(model, 23)
-    shown.config = type(shown.config)(23, 128, ())
-    return shown
+    def test_sampled_texts_follow_the_target(self, target, cut, logits_after, chi_squared):
+        decoder = Decoder(target, limit_draft(cut, range(3, 19), 23), level_widths([2]), temperature=1.0, seed=1)
+        counts = torch.zeros(23)
+        for _ in range(1500):
+            counts[next(decoder.generate(PROMPT, 1))] += 1
+        assert chi_squared(counts, logits_after(target, PROMPT).double().softmax(0)) > 1e-3

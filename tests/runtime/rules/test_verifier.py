@@ -31,6 +31,15 @@ class TestQuantile:
             for share in np.arange(0, 1, 1 / 16):  # exact in binary, so that borders are met
                 assert distribution[testing.quantile(torch.from_numpy(distribution), float(share))] > 0
 
+    def test_the_largest_share_takes_no_token_of_probability_0(self, testing):
+        """Rounding may leave no token, and the last ones of a padded vocabulary have no probability."""
+        for seed in range(40):
+            logits = 3 * torch.randn(5000, generator=torch.Generator().manual_seed(seed))
+            distribution = np.append(logits.softmax(0).double().numpy(), np.zeros(9))
+            token = testing.quantile(torch.from_numpy(distribution), 1 - 2**-53)
+            assert token < len(distribution)
+            assert distribution[token] > 0
+
     def test_where_nothing_is_left_it_is_the_number_of_tokens(self, testing):
         assert testing.quantile(torch.zeros(4, dtype=torch.float64), 0.5) == 4
 

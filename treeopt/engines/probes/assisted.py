@@ -62,7 +62,7 @@ class Assisted:
 
     def _loaded(self, target_folder: str, draft_folder: str | None) -> tuple[Any, Any, Any]:
         import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
         if self._threads is not None:
             torch.set_num_threads(self._threads)
@@ -76,6 +76,11 @@ class Assisted:
             raise EngineError(
                 f"{NAME}: expected models that it can load. Got: {' '.join(str(error).split())[:200]}"
             ) from None
+        for model in (target, draft):
+            if (
+                model is not None
+            ):  # no penalties or top_p of the folder, no end token: fixed-length samples of the model
+                model.generation_config = GenerationConfig()
         return tokenizer, target, draft
 
 

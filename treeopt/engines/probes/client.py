@@ -29,7 +29,7 @@ class Launch:
     slots: int = 1
     """Texts decoded at the same time, at most."""
     context_tokens: int = 1024
-    """Room for each text, prompt included."""
+    """Room for each text, prompt included; probes ask for more where a text may be longer."""
     threads: int | None = None
     """CPU threads; None leaves them to the engine."""
     timeout_s: float = 60.0

@@ -14,6 +14,8 @@ from treeopt.errors import EngineError, printable
 KEY_VARIABLE = "TREEOPT_API_KEY"
 """Environment variable with the key of a server that asks for one; it is written nowhere."""
 MAX_BYTES = 64_000_000
+MAX_POSITIONS = 10_000
+"""Draft tokens of a step that counters tell apart, at most."""
 COUNTED = "spec_decode_num_"
 CREATED = "_created"
 """When each counter began, which Prometheus' libraries add."""
@@ -74,20 +76,29 @@ class HttpEngine:
     def lines(self, path: str, content: Mapping[str, Any]) -> Iterator[str]:
         """Yield the lines that answer a JSON object as they arrive; raises EngineError where they cease."""
         with self._failures("POST", path), self._client.stream("POST", f"{self.url}{path}", json=content) as response:
-            if response.is_error:
-                response.read()
-            response.raise_for_status()
+            if not response.is_success:
+                self._read(response).raise_for_status()
             yield from response.iter_lines()
 
     def _send(self, method: str, path: str, **more: Any) -> httpx.Response:
-        with self._failures(method, path):
-            response = self._client.request(method, f"{self.url}{path}", **more)
+        with self._failures(method, path), self._client.stream(method, f"{self.url}{path}", **more) as streamed:
+            response = self._read(streamed)
             response.raise_for_status()
-        if len(response.content) > MAX_BYTES:
-            raise EngineError(
-                f"{self.title}: expected an answer of at most {MAX_BYTES} bytes. Got {len(response.content)}: ask for less."
-            )
         return response
+
+    def _read(self, streamed: httpx.Response) -> httpx.Response:
+        """Return a response with its body; raises EngineError as soon as that is longer than `MAX_BYTES`."""
+        body = bytearray()
+        for part in streamed.iter_bytes():
+            body += part
+            if len(body) > MAX_BYTES:
+                raise EngineError(
+                    f"{self.title}: expected an answer of at most {MAX_BYTES} bytes. Got more: ask for less."
+                )
+        kind = streamed.headers.get("content-type", "application/json")
+        return httpx.Response(
+            streamed.status_code, headers={"content-type": kind}, content=bytes(body), request=streamed.request
+        )
 
     @contextmanager
     def _failures(self, method: str, path: str) -> Iterator[None]:
@@ -135,7 +146,7 @@ def counters_of(text: str, title: str) -> Counters | None:
             counts = name.startswith(COUNTED) and not name.endswith(CREATED)
             for sample in family.samples if counts else ():
                 if "position" in sample.labels:
-                    place = int(sample.labels["position"])
+                    place = _position(sample.labels["position"])
                     positions[place] = positions.get(place, 0.0) + sample.value
                 else:
                     found[name] = found.get(name, 0.0) + sample.value
@@ -152,6 +163,12 @@ def counters_of(text: str, title: str) -> Counters | None:
         int(found.get(f"{COUNTED}accepted_tokens", 0)),
         accepted,
     )
+
+
+def _position(label: str) -> int:
+    if not (label.isascii() and label.isdecimal() and len(label) < 9 and int(label) < MAX_POSITIONS):
+        raise ValueError(f"position {label:.20}")
+    return int(label)
 
 
 def number(title: str, content: Mapping[str, Any], name: str) -> float:

@@ -96,6 +96,7 @@ def _loaded(target_folder: str, draft_folder: str) -> _Models:
             f"{NAME}: expected a draft model with the target's vocabulary of {tokenizer.vocab_size}. "
             f"Got {draft_tokenizer.vocab_size}: give another --draft."
         )
+    tokenizer.eos_token_ids = set()  # like other engines, decode as many tokens as requested
     return _Models(tokenizer, target, draft)
 
 

@@ -147,11 +147,11 @@ class RunningServer:
                 text, tokens, prompt = (
                     choices[0].get("text") or "",
                     usage.get("completion_tokens"),
-                    usage.get("prompt_tokens", 0),
+                    int(usage.get("prompt_tokens") or 0),
                 )
             except (ValueError, AttributeError, IndexError, TypeError):
                 raise EngineError(f"{self._name}: expected chunks of completions. Got {line[:80]!r}.") from None
-            yield _Chunk(str(text), tokens if isinstance(tokens, int) else None, int(prompt), arrived_s)
+            yield _Chunk(str(text), tokens if isinstance(tokens, int) else None, prompt, arrived_s)
 
 
 def _growth(chunks: Sequence[_Chunk]) -> tuple[list[int], list[float]]:

@@ -39,6 +39,8 @@ class AcceptanceFormat:
     needs: str
     write: Callable[..., str]
     """As `speculation_profile`: from an acceptance and its pair, with `max_depth` and `method`."""
+    takes: tuple[str, ...]
+    """Options of `treeopt export` that change its file."""
 
 
 def speculation_profile(
@@ -57,17 +59,21 @@ def speculation_profile(
     """
     if acceptance.rule == TRAVERSAL:
         raise InfeasibleError(
-            "rule: expected one that accepts a token after all before it. Got traversal: choose another with --rule."
+            "rule: expected one that accepts a token after all before it. Got traversal: choose another with --rule.",
+            field="rule",
         )
     table = acceptance.table
     depth = table.max_depth if max_depth is None else max_depth
     if depth is None:
         raise InfeasibleError(
             "max_depth: expected how many draft tokens, because the acceptance is the same at every depth. Got none: "
-            "say it with --depth."
+            "say it with --depth.",
+            field="max_depth",
         )
     if depth < 1:
-        raise InfeasibleError(f"max_depth: expected at least 1 draft token. Got {depth}: ask for more.")
+        raise InfeasibleError(
+            f"max_depth: expected at least 1 draft token. Got {depth}: ask for more.", field="max_depth"
+        )
     conditional = [float(rate) for rate in table.rows(depth)[:, 0, 0]]
     marginal = list(accumulate(conditional, mul))
     mean = 1 + sum(marginal)
@@ -123,5 +129,6 @@ SPECULATION_PROFILE = AcceptanceFormat(
     needs="a profile, of whose acceptance the first children are written; Dynamo's mocker and vLLM's synthetic "
     "acceptance take its rates",
     write=speculation_profile,
+    takes=("rule", "temperature", "context_tokens", "depth", "method"),
 )
 ACCEPTANCE_FORMATS = (SPECULATION_PROFILE,)

@@ -21,7 +21,7 @@ def read_torch_vector(path: Path | str, data: bytes) -> list[float]:
 
     Raises FormatError for anything but one row of finite numbers.
     """
-    check_torch_file(Path(path), data)
+    check_torch_file(Path(path), io.BytesIO(data))
     import torch
 
     try:

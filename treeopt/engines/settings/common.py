@@ -96,14 +96,18 @@ def chosen_method(asked: SettingRequest, engine: str, default: str, methods: Seq
     """Return the method asked for or the default; raise InvalidValueError for one that the engine does not know."""
     method = asked.method or default
     if method not in methods:
-        raise InvalidValueError(f"method: expected one of {engine}'s: {', '.join(methods)}. Got {method!r}.")
+        raise InvalidValueError(
+            f"method: expected one of {engine}'s: {', '.join(methods)}. Got {method!r}.", field="method"
+        )
     return method
 
 
 def refuse_method(asked: SettingRequest, engine: str) -> None:
     """Raise InvalidValueError where a method is asked of an engine that has no choice of them."""
     if asked.method is not None:
-        raise InvalidValueError(f"method: expected none, {engine} has no choice. Got {asked.method!r}: leave it out.")
+        raise InvalidValueError(
+            f"method: expected none, {engine} has no choice. Got {asked.method!r}: leave it out.", field="method"
+        )
 
 
 def varying_schedule(asked: SettingRequest) -> tuple[BatchLength, ...]:
@@ -116,9 +120,13 @@ def varying_schedule(asked: SettingRequest) -> tuple[BatchLength, ...]:
     for part in asked.schedule:
         if part.first_batch != next_batch or part.last_batch < part.first_batch:
             came = f"{part.first_batch} to {part.last_batch}"
-            raise InvalidValueError(f"schedule: expected a range from batch size {next_batch} on. Got {came}.")
+            raise InvalidValueError(
+                f"schedule: expected a range from batch size {next_batch} on. Got {came}.", field="schedule"
+            )
         if not 0 <= part.length <= asked.tree.depth:
-            raise InvalidValueError(f"schedule: expected lengths from 0 to {asked.tree.depth}. Got {part.length}.")
+            raise InvalidValueError(
+                f"schedule: expected lengths from 0 to {asked.tree.depth}. Got {part.length}.", field="schedule"
+            )
         next_batch = part.last_batch + 1
         first = joined.pop().first_batch if joined and joined[-1].length == part.length else part.first_batch
         joined.append(BatchLength(first_batch=first, last_batch=part.last_batch, length=part.length))
@@ -162,7 +170,9 @@ def version_numbers(version: str) -> tuple[int, ...]:
     """
     found = re.fullmatch(r"v?(\d+(?:\.\d+)*)(?:[-_.+]?[a-zA-Z].*|[-+].*)?", version.strip())
     if found is None:
-        raise InvalidValueError(f"engine_version: expected numbers with dots, such as 1.4.0. Got {version!r}.")
+        raise InvalidValueError(
+            f"engine_version: expected numbers with dots, such as 1.4.0. Got {version!r}.", field="engine_version"
+        )
     numbers = tuple(int(number) for number in found[1].split("."))
     return numbers + (0,) * (3 - len(numbers))
 

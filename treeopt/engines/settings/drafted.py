@@ -87,7 +87,9 @@ def _method(engine: Engine, kind: str, asked: str | None) -> str | None:
     """Return the engine's own name of the method; that of a head may be another one, such as EAGLE-1's."""
     planned, lookup = engine.methods[kind], engine.methods.get("prompt-lookup")
     if asked is not None and asked != planned and lookup in (asked, planned):
-        raise InvalidValueError(f"method: expected {planned} for {kind}. Got {asked!r:.60}: leave it out.")
+        raise InvalidValueError(
+            f"method: expected {planned} for {kind}. Got {asked!r:.60}: leave it out.", field="method"
+        )
     return asked or planned
 
 

@@ -75,6 +75,7 @@ ENGINE = Engine(
     dynamic=True,
     default=DynamicTree(top_k=10, depth=8, nodes=60),
     emit=emit,
+    takes=("draft_model", "engine_version"),
     off=speculation_off(NO_FLAGS, "model.naivegenerate(input_ids) in place of model.eagenerate(input_ids)"),
     methods={"eagle": None},
 )

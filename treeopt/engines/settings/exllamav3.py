@@ -63,6 +63,7 @@ ENGINE = Engine(
     dynamic=False,
     default=DynamicTree.chain(4),
     emit=emit,
+    takes=("engine_version",),
     off=speculation_off(
         NO_FIELDS, 'Generator(model, cache, tokenizer, **json.load(open("FILE"))), without draft_model'
     ),

@@ -90,6 +90,7 @@ ENGINE = Engine(
     dynamic=False,
     default=DynamicTree.chain(20),
     emit=emit,
+    takes=("method", "engine_version"),
     off=speculation_off(NO_FIELDS, "target.generate(**inputs), without assistant_model"),
     static=True,
     methods={"prompt-lookup": "prompt_lookup"},

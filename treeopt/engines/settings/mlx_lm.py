@@ -51,5 +51,6 @@ ENGINE = Engine(
     dynamic=False,
     default=DynamicTree.chain(3),
     emit=emit,
+    takes=("draft_model", "engine_version"),
     off=speculation_off(NO_FLAGS, "mlx_lm.server --model TARGET $(cat FILE)"),
 )

@@ -86,6 +86,7 @@ ENGINE = Engine(
     dynamic=True,
     default=DynamicTree.chain(5),
     emit=emit,
+    takes=("method", "engine_version"),
     off=speculation_off(
         NO_FIELDS,
         'generation_config.update_generation_config(**json.load(open("FILE"))), in a pipeline without draft_model',

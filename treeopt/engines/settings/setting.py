@@ -47,6 +47,8 @@ class _Chooser:
         self._replay = None if source.record is None else Replay(source.record)
         self._best_draft: DynamicTree | None = None
         self._remarks: list[str] = []
+        self._refusals: set[str] = set()
+        """Reasons why the engine cannot be set to some trees."""
         caution = elsewhere(profile, model.acceptance, [model.condition.context_tokens])
         self._warnings: list[Warning] = [] if caution is None else [caution]
 
@@ -69,6 +71,8 @@ class _Chooser:
     def _check_draft_model(self) -> None:
         """Warn of a draft model of which only a name is known, which no engine can load."""
         pair = self._profile.pair
+        if "draft_model" not in self._engine.takes:
+            return
         if self._source.draft_model is None and pair.draft_source is None and self._source.method is None:
             self._warnings.append(
                 Warning(
@@ -93,7 +97,11 @@ class _Chooser:
     def _dynamic(self, replay: Replay) -> SettingRequest | None:
         """Return the fastest dynamic tree; None where plain decoding is faster."""
         most = self._source.request.max_nodes or self._model.costs.max_nodes
-        best = fastest_dynamic_tree(replay, self._model, max_nodes=most, allowed=self._allowed)
+        try:
+            best = fastest_dynamic_tree(replay, self._model, max_nodes=most, allowed=self._allowed)
+        except InfeasibleError as error:
+            (refusal,) = self._refusals if len(self._refusals) == 1 else [str(error)]  # the same for all trees
+            raise InfeasibleError(refusal) from None
         if best.speedup.value <= 1:
             self._off(best.tree)
             return None
@@ -199,7 +207,8 @@ class _Chooser:
             return False
         try:
             self._engine.emit(self._asked(tree))
-        except InfeasibleError:
+        except InfeasibleError as error:
+            self._refusals.add(str(error))
             return False
         return True
 

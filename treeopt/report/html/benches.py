@@ -105,7 +105,7 @@ def methods(name: str, label: str, rows: tuple[Row | NotRun, ...]) -> tuple[Figu
     ran = [row for row in rows if isinstance(row, Row)]
     found: list[Pair] = [
         (
-            f"{row.system}, {row.setting}, rule {row.rule} at temperature {row.temperature:g}",
+            f"{row.method}, {row.setting}, rule {row.rule} at temperature {row.temperature:g}",
             row.predicted_speedup,
             row.speedup,
         )
@@ -236,9 +236,9 @@ def _tree_row(label: str, each: TreeBenchReport) -> tuple[Value, ...]:
 
 def _method_row(row: Row | NotRun) -> tuple[Value, ...]:
     if isinstance(row, NotRun):
-        return (row.system, None, row.temperature, f"not run: {row.reason}", None, None, None, None, None)
+        return (row.method, None, row.temperature, f"not run: {row.reason}", None, None, None, None, None)
     return (
-        *(row.system, row.rule, row.temperature, row.setting, row.tokens_per_step, 1000 * row.step_s),
+        *(row.method, row.rule, row.temperature, row.setting, row.tokens_per_step, 1000 * row.step_s),
         *(row.predicted_speedup, row.speedup, f"{'yes' if row.lossless else 'NO'} ({row.evidence})"),
     )
 

@@ -94,4 +94,4 @@ def _of_benches(contents: Contents) -> Iterator[tuple[str, Warning]]:
 
 
 def _bench_command(profile: Profile) -> str:
-    return "treeopt bench tree.json" if profile.engine is None else f"treeopt bench --engine {profile.engine.name}"
+    return "treeopt bench tree tree.json" if profile.engine is None else f"treeopt bench engine {profile.engine.name}"

@@ -208,8 +208,10 @@ def sampled(probs: Tensor, generator: torch.Generator | None) -> Tensor:
     """Return int64 (n,): a token of each distribution, float (n, V), by noise of 53 bits."""
     cumulative = probs.double().cumsum(-1)
     uniform = torch.rand((len(probs), 1), dtype=torch.float64, device=probs.device, generator=generator)
-    tokens = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
-    return tokens.squeeze(1).clamp_(max=probs.shape[1] - 1)
+    whole = cumulative[:, -1:].contiguous()
+    tokens = torch.searchsorted(cumulative, uniform * whole, right=True)
+    last = torch.searchsorted(cumulative, whole)  # rounding may leave no token, and padding has no probability
+    return torch.minimum(tokens, last).squeeze(1).clamp_(max=probs.shape[1] - 1)
 
 
 def _uniform(count: int, generator: torch.Generator) -> list[float]:

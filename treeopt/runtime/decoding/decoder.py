@@ -52,15 +52,16 @@ class Decoder:
             tokens.  It changes how many are accepted, never the text's distribution.
         seed: of all randomness: a text that is given none takes one made of this and the number of the text.
         lossy: allow a rule under which the text does not follow the target's distribution.
-        max_text_tokens: longest text, prompt included; at most and by default what the models were trained for.
+        max_text_tokens: longest text, prompt included; at most and by default as long as the target takes.  A draft
+            model that takes shorter texts stops drafting at its own limit.
         max_nodes: nodes of the largest tree that `change_tree` may bring; by default this tree's, or what `on_step` may
             change to.
         cuda_graphs: whether passes over trees that come again are captured as CUDA graphs, which takes a moment for
             every new size; by default on a CUDA device.  On a CPU, the same work is done without graphs.
         on_step: told of every step once it is committed; see `treeopt.runtime.decoding.observer`.
 
-    Raises InvalidValueError for values out of range, rules that do not fit the drafter, and models whose vocabularies
-    differ in size, OutOfMemoryError where caches, masks and probabilities need more memory than is free.
+    Raises InvalidValueError for values out of range, rules that do not fit the drafter, and models whose vocabulary
+    sizes or devices differ, OutOfMemoryError where caches, masks and probabilities need more memory than is free.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Decoder:
         self._acceptance = StepAcceptance(target.name, acceptance_by(self.rule, sampling, target))
         self._acceptance.prepare(self._static.tree)
         self._target_texts = Texts(partial(self._new_texts, pool))
-        self._at: TargetText  # the target at the text that `step` decodes, which the first `start` begins
+        self._started: TargetText | None = None  # the target at the text that `step` decodes
         self.sampling, self.draft_sampling = sampling, sampled_from  # of the target, and of a static tree's children
         self._on_step = on_step
         self._seed = seed
@@ -120,9 +121,14 @@ class Decoder:
         return isinstance(self._static, StaticTreeDrafter)
 
     def draft_logits(self, tokens: Sequence[int]) -> Tensor | None:
-        """Return the draft model's logits (n, V) after each of some tokens, read as a text of their own; None without one."""
+        """Return the draft model's logits (n, V) after each of some tokens, read as a text of their own.
+
+        None without a draft model, or for more tokens than it takes.
+        """
         static = self._static
-        return static.logits(tokens) if isinstance(static, StaticTreeDrafter) else None
+        if not isinstance(static, StaticTreeDrafter) or len(tokens) > static.model.config.max_positions:
+            return None
+        return static.logits(tokens)
 
     def change_tree(self, tree: TokenTree) -> None:
         """Draft and verify another tree from the next step on, between texts or within one.
@@ -166,7 +172,7 @@ class Decoder:
             seed: of this text, which then does not depend on how many were decoded before.
 
         Raises InvalidValueError, before anything runs, for an empty prompt, a token outside the vocabulary, or a text
-        longer than the models were trained for; TreeoptError where another text was begun meanwhile.
+        longer than the target takes; TreeoptError where another text was begun meanwhile.
         """
         return chain.from_iterable(self.steps(token_ids, max_new_tokens, stop=stop, seed=seed))
 
@@ -280,7 +286,7 @@ class Decoder:
         self._target_texts.end(self._text)
         self._texts += 1
         self._text = self._texts
-        self._at = self._begin(self._text, token_ids, seed)
+        self._started = self._begin(self._text, token_ids, seed)
 
     def step(self) -> Step:
         """Decode one step of the text."""
@@ -329,6 +335,13 @@ class Decoder:
         if self._on_step is not None:
             self._at.tell(self._on_step, self._text, proposal, step, seconds)
 
+    @property
+    def _at(self) -> TargetText:
+        """The target at the text that `step` decodes; raises TreeoptError before the first `start`."""
+        if self._started is None:
+            raise TreeoptError("step: expected a text that was begun. Got none: call start(token_ids) first.")
+        return self._started
+
     def _batch_text(self, number: int, request: TextRequest) -> BatchText:
         """Return the text of a request; raises InvalidValueError for stops that are none."""
         ending = self._ending(request.max_new_tokens, request.stop, ignore_end_tokens=request.ignore_end_tokens)
@@ -364,8 +377,13 @@ class Decoder:
         self._begin(text.key, text.request.token_ids, text.request.seed)
 
     def _check_text(self, token_ids: Sequence[int], max_new_tokens: int) -> None:
-        vocabulary = self.target.config.vocabulary
-        check_text(token_ids, max_new_tokens, vocabulary=vocabulary, max_text_tokens=self.max_text_tokens)
+        check_text(
+            token_ids,
+            max_new_tokens,
+            vocabulary=self.target.config.vocabulary,
+            max_text_tokens=self.max_text_tokens,
+            reason=self._setup.length_reason,
+        )
 
     def _new_texts(self, pool: GraphPool | None, texts: int) -> list[TargetText]:
         """Return the target ready for so many texts, and for the static tree."""

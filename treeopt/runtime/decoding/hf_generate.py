@@ -26,7 +26,6 @@ from transformers.generation.configuration_utils import GenerationMode
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.records.sampling import Sampling
 from treeopt.runtime.decoding.decoder import Decoder
-from treeopt.runtime.decoding.limits import trained_tokens
 from treeopt.runtime.models.config import parse_config
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.runtime.models.weights import build_model
@@ -83,7 +82,7 @@ def generate(
     Returns int64 (1, n + new tokens).
 
     Raises InvalidValueError for what cannot be honoured: more than one text, padding, beams, logits processors other
-    than temperature, top-k and top-p, results other than the tokens, texts longer than the models were trained for;
+    than temperature, top-k and top-p, results other than the tokens, texts longer than the target takes;
     FormatError for a model that this runtime cannot execute.
     """
     method = partial(decode, tree=tree, assistant_model=assistant_model, rule=rule, lossy=lossy, streamer=streamer)
@@ -205,7 +204,6 @@ class _Setting:
 
     def decoder(self) -> Decoder:
         """Return a decoder whose cache is no larger than needed."""
-        trained = trained_tokens(self.target, self.drafter)
         return Decoder(
             self.target,
             self.drafter,
@@ -215,7 +213,7 @@ class _Setting:
             top_p=self.sampling.top_p,
             top_k=self.sampling.top_k,
             lossy=self.lossy,
-            max_text_tokens=min(self.text_tokens, trained),
+            max_text_tokens=min(self.text_tokens, self.target.config.max_positions),
         )
 
 

@@ -97,7 +97,8 @@ class PreparedTrees:
         if deepest > self._trained:  # positions are prepared for twice the trained length
             raise InvalidValueError(
                 f"drafter: expected tokens at most {self._trained} places behind the root, the trained length. "
-                f"Got {deepest}: ask for a smaller window or depth."
+                f"Got {deepest}: ask for a smaller window or depth.",
+                field="drafter",
             )
         return nodes
 

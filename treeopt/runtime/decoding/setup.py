@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 from treeopt.errors import InvalidValueError
 from treeopt.records.sampling import Sampling
-from treeopt.runtime.decoding.limits import check_tree, check_vocabularies, text_limit, trained_tokens
+from treeopt.runtime.decoding.limits import check_draft, check_tree, shortest_model, text_limit
 from treeopt.runtime.drafters.drafter import Drafter
 from treeopt.runtime.drafters.plain import PlainDrafter
 from treeopt.runtime.drafters.recurring import ROOT_ALONE
 from treeopt.runtime.drafters.static_tree import StaticTreeDrafter
 from treeopt.runtime.models.graphs import GraphPool
 from treeopt.runtime.models.memory import check_decoder, check_texts, decoder_bytes
-from treeopt.runtime.models.model import NOTHING, LanguageModel
+from treeopt.runtime.models.model import NOTHING, LanguageModel, length_limit
 from treeopt.runtime.rules import Rule, rule_named
 from treeopt.trees import TokenTree
 
@@ -27,9 +27,8 @@ class Setup:
     """The static tree; None with a drafter of its own."""
     max_nodes: int
     """Most tokens that the target verifies in a step."""
-    trained_tokens: int
-    """Longest text that the models were trained for."""
     max_text_tokens: int
+    """Longest text; the draft model may stop drafting before."""
 
     @classmethod
     def of(
@@ -46,16 +45,21 @@ class Setup:
         draft = None if isinstance(drafter, Drafter) else drafter
         _check_kind(own=own, draft=draft, tree=tree)
         static = None if own else tree or ROOT_ALONE
-        check_vocabularies(target, draft)
-        trained = trained_tokens(target, draft)
+        check_draft(target, draft)
         return cls(
             target=target,
             draft=draft,
             tree=static,
             max_nodes=_max_nodes(drafter, static, max_nodes),
-            trained_tokens=trained,
-            max_text_tokens=text_limit(max_text_tokens, trained),
+            max_text_tokens=text_limit(max_text_tokens, target),
         )
+
+    @property
+    def length_reason(self) -> str:
+        """Why no text may be longer than `max_text_tokens`."""
+        if self.max_text_tokens < self.target.config.max_positions:
+            return f"the decoder was made with max_text_tokens {self.max_text_tokens}"
+        return length_limit(self.target)
 
     def check_memory(self, sampling: Sampling) -> None:
         """Raise OutOfMemoryError where caches, masks and probabilities need more memory than is free."""
@@ -80,7 +84,7 @@ class Setup:
         Raises InvalidValueError for no text at all, OutOfMemoryError naming the most that fit.
         """
         if batch_size < 1:
-            raise InvalidValueError(f"batch_size: expected at least 1. Got {batch_size}.")
+            raise InvalidValueError(f"batch_size: expected at least 1. Got {batch_size}.", field="batch_size")
         each = decoder_bytes(
             self.target,
             self.draft,
@@ -98,7 +102,7 @@ class Setup:
             drafts=self.draft is not None,
             max_nodes=self.max_nodes,
             vocabulary=self.target.config.vocabulary,
-            trained=self.trained_tokens,
+            shortest=shortest_model(self.target, self.draft),
         )
 
     def check_change(self, drafter: Drafter) -> None:
@@ -106,17 +110,20 @@ class Setup:
         if self.tree is None:
             raise InvalidValueError(
                 "drafter: expected none, because the decoder was made with one of its own. Got one: make it with a draft "
-                "model, or with None."
+                "model, or with None.",
+                field="drafter",
             )
         if drafter.sampled or drafter.wants != NOTHING:
             raise InvalidValueError(
                 "drafter: expected one whose tokens are given and that reads no hidden states, such as prompt lookup. "
-                f"Got {type(drafter).__name__}: make a decoder with it."
+                f"Got {type(drafter).__name__}: make a decoder with it.",
+                field="drafter",
             )
         if drafter.max_tokens > self.max_nodes:
             raise InvalidValueError(
                 f"drafter: expected drafts of at most {self.max_nodes} tokens, the decoder's max_nodes. "
-                f"Got {drafter.max_tokens}: make the decoder with a larger max_nodes."
+                f"Got {drafter.max_tokens}: make the decoder with a larger max_nodes.",
+                field="drafter",
             )
 
     def static_drafter(
@@ -152,7 +159,9 @@ def fitting_rule(name: str | None, drafter: object, *, lossy: bool) -> Rule:
     rule = rule_named(name or ("sequoia" if drafter.sampled else "target"), lossy=lossy)
     if rule.random_drafts != drafter.sampled:
         fitting, reason = ("sequoia, specinfer or traversal", "") if drafter.sampled else ("target or typical", "not ")
-        raise InvalidValueError(f"rule: expected {fitting}, because the drafts are {reason}sampled. Got {rule.name}.")
+        raise InvalidValueError(
+            f"rule: expected {fitting}, because the drafts are {reason}sampled. Got {rule.name}.", field="rule"
+        )
     return rule
 
 

@@ -36,7 +36,7 @@ class TargetText:
             pool=pool,
             wants=wants,
         )
-        self.prepared = PreparedTrees(self._passes, trained=setup.trained_tokens)
+        self.prepared = PreparedTrees(self._passes, trained=setup.target.config.max_positions)
         self.noise = torch.Generator(setup.target.device)
         self._tokens: list[int] = []
 

@@ -1,13 +1,12 @@
 """SpecExec: in every step the draft model grows the most probable paths that fit a budget (Svirschevski et al., 2024)."""
 
-from collections.abc import Sequence
 from functools import partial
 
 from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.best_first_expansion import BestFirstExpansion
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, draft_models
 from treeopt.runtime.models.memory import new_caches
-from treeopt.runtime.models.model import LanguageModel, TextCache
+from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees.specexec import SpecExecSetting
 
 __all__ = ["SpecExecDrafter", "SpecExecSetting"]
@@ -19,16 +18,24 @@ class SpecExecDrafter(ExpandingDrafter):
     Args:
         model: the draft model; its probabilities are those of temperature 1, whatever the target's.
         setting: how trees grow.
-        capacity: longest text, in tokens.
+        capacity: longest text, in tokens; nothing is drafted in one longer than the model takes.
 
     Raises InvalidValueError for more children than the vocabulary has, trees deeper than the longest text, and a cache
     that does not fit into memory.
     """
 
     def __init__(self, model: LanguageModel, setting: SpecExecSetting, *, capacity: int) -> None:
+        capacity = min(capacity, model.config.max_positions)
         _check(setting, model, capacity)
-        caches = partial(_caches, model, setting, capacity)
-        super().__init__(model, draft_models(model, caches, capacity), partial(BestFirstExpansion, setting))
+        caches = partial(new_caches, model, capacity + setting.max_fed)
+        try:
+            super().__init__(model, draft_models(model, caches, capacity), partial(BestFirstExpansion, setting))
+        except (RuntimeError, MemoryError) as error:  # of one sequence; more sequences are not the setting's fault
+            raise InvalidValueError(
+                f"budget: expected a cache of the draft model that fits into memory. Got {setting.max_fed} nodes fed in "
+                f"a step, of budget {setting.budget}, batch {setting.batch} and max_passes {setting.max_passes}: lower one.",
+                field="budget",
+            ) from error
         self.setting = setting
 
 
@@ -37,19 +44,8 @@ def _check(setting: SpecExecSetting, model: LanguageModel, capacity: int) -> Non
         raise InvalidValueError(
             f"branching: expected at most {model.config.vocabulary}, the vocabulary. Got {setting.branching}."
         )
-    longest = min(capacity, model.config.max_positions)
-    if setting.max_depth > longest:
+    if setting.max_depth > capacity:
         raise InvalidValueError(
-            f"max_passes: expected at most {longest}, the longest text, where the budget is larger. "
+            f"max_passes: expected at most {capacity}, the longest text, where the budget is larger. "
             f"Got {setting.max_depth} levels, of max_passes {setting.max_passes} and budget {setting.budget}."
         )
-
-
-def _caches(model: LanguageModel, setting: SpecExecSetting, capacity: int, texts: int) -> Sequence[TextCache]:
-    try:
-        return new_caches(model, capacity + setting.max_fed, texts)
-    except (RuntimeError, MemoryError):
-        raise InvalidValueError(
-            f"budget: expected a cache of the draft model that fits into memory. Got {setting.max_fed} nodes fed in a "
-            f"step, of budget {setting.budget}, batch {setting.batch} and max_passes {setting.max_passes}: lower one."
-        ) from None

@@ -47,6 +47,7 @@ class DraftBuffers:
     Args:
         texts: most texts.
         nodes: of the largest tree.
+        internal: most nodes with children, which need random numbers.
         rule: the verification rule, which says how children are sampled.
         sampling: what they are sampled from; greedy takes the likeliest, whatever the rule.
         vocabulary: V.
@@ -54,16 +55,24 @@ class DraftBuffers:
     """
 
     def __init__(
-        self, texts: int, nodes: int, *, rule: Rule, sampling: Sampling, vocabulary: int, device: torch.device
+        self,
+        texts: int,
+        nodes: int,
+        internal: int,
+        *,
+        rule: Rule,
+        sampling: Sampling,
+        vocabulary: int,
+        device: torch.device,
     ) -> None:
-        self.texts, self.rule, self.sampling = texts, rule, sampling
+        self.texts, self.internal, self.rule, self.sampling = texts, internal, rule, sampling
         self.random = rule.random_drafts and not sampling.greedy
         self.columns = vocabulary if self.random else 1
         self.tokens = torch.empty(texts * nodes, dtype=torch.int64, device=device)
         self.probs = torch.zeros((texts * nodes, self.columns), device=device)
-        self.speeds = torch.empty((texts * nodes, self.columns), dtype=torch.float64, device=device)
-        self.shares = torch.empty(texts * nodes, dtype=torch.float64, device=device)
-        self.largest = torch.zeros(texts * nodes, dtype=torch.float64, device=device)
+        self.speeds = torch.empty((texts * internal, self.columns), dtype=torch.float64, device=device)
+        self.shares = torch.empty(texts * internal, dtype=torch.float64, device=device)
+        self.largest = torch.zeros(texts * internal, dtype=torch.float64, device=device)
 
 
 class StepNoise:

@@ -44,7 +44,7 @@ class TextDraft(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Whether there is something to draft from: a head has nothing at a text that is its root alone."""
+        """Whether it can draft: a head cannot at a text that is its root alone, a model not at one too long for it."""
 
     @property
     def root(self) -> int:
@@ -78,6 +78,7 @@ class DraftModel:
     accepted leaf, which was never fed because it had no children.  Where steps draft nothing, what is pending grows, and
     all of it is fed when drafting begins again, `MOST_READ` tokens at a time.
     Behind the text stand the step's nodes, in the order of feeding.
+    A text that grows longer than the model takes is no longer read, and nothing is drafted there.
 
     Args:
         model: the model.
@@ -85,13 +86,12 @@ class DraftModel:
         passes: over this cache.
     """
 
-    ready = True
-
     def __init__(self, model: LanguageModel, cache: TextCache, passes: Passes) -> None:
         self.model = model
         self.cache = cache
         self.passes = passes
         self.pending: list[int] = []
+        self.ready = True
         self._runs = passes.make([PassNodes.whole(chain(0)), PassNodes.whole(chain(1))])
 
     @property
@@ -102,8 +102,10 @@ class DraftModel:
     def begin(self, tokens: Sequence[int], states: States | None) -> None:  # noqa: ARG002
         """Begin a text whose last token is the root."""
         self.cache.clear()
-        self.model.prefill(torch.tensor(tokens[:-1], dtype=torch.int64, device=self.model.device), self.cache)
         self.pending = [tokens[-1]]
+        self.ready = len(tokens) <= self.model.config.max_positions
+        if self.ready:
+            self.model.prefill(torch.tensor(tokens[:-1], dtype=torch.int64, device=self.model.device), self.cache)
 
     @property
     def behind(self) -> bool:
@@ -126,10 +128,14 @@ class DraftModel:
 
     def accept(self, step: Step, fed: Sequence[int]) -> None:
         """Move on to a new root: keep the fed nodes of the accepted path and remember what was not fed."""
+        if not self.ready:
+            self.pending = [step.tokens[-1]]
+            return
         kept = [fed[node] for node in step.path if fed[node] >= 0]
         if kept:
             self.cache.keep(0, kept)
         self.pending[-1:] = [self.root, *step.tokens][len(kept) :]
+        self.ready = self.cache.length + len(self.pending) <= self.model.config.max_positions
 
     def _over(self, tokens: Sequence[int], run: Pass) -> PassCall:
         return PassCall(run, torch.from_numpy(np.array(tokens)).to(self.model.device, non_blocking=True))

@@ -6,7 +6,7 @@ from treeopt.errors import InvalidValueError
 from treeopt.runtime.drafters.beam_expansion import BeamExpansion
 from treeopt.runtime.drafters.expanding_drafter import ExpandingDrafter, draft_models
 from treeopt.runtime.models.memory import new_caches
-from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel, length_limit
 from treeopt.trees.dynamic_tree import DynamicTree
 
 
@@ -16,7 +16,7 @@ class DynamicDrafter(ExpandingDrafter):
     Args:
         model: the draft model.
         tree: how trees grow.
-        capacity: longest text.
+        capacity: longest text; nothing is drafted in one longer than the model takes.
 
     Raises InvalidValueError for a tree that is wider than the vocabulary or deeper than the model was trained for.
     """
@@ -29,8 +29,9 @@ class DynamicDrafter(ExpandingDrafter):
             )
         if tree.depth > trained:
             raise InvalidValueError(
-                f"tree: expected a depth of at most {trained}, the trained length. Got {tree.depth}."
+                f"tree: expected a depth of at most {trained}, because {length_limit(model)}. Got {tree.depth}."
             )
+        capacity = min(capacity, trained)
         caches = partial(new_caches, model, capacity + sum(tree.draft_widths))
         super().__init__(model, draft_models(model, caches, capacity), partial(BeamExpansion, tree))
         self.tree = tree

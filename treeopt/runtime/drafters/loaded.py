@@ -57,7 +57,9 @@ class LoadedDrafter:
 
             filled: Drafter = EagleDrafter(self.heads, tree, capacity=self.capacity)
             return filled
-        raise InvalidValueError(f"drafter: expected one that fills a tree. Got {self.name}: it brings its own.")
+        raise InvalidValueError(
+            f"drafter: expected one that fills a tree. Got {self.name}: it brings its own.", field="drafter"
+        )
 
     def set_to(self, setting: DrafterSetting) -> Drafter:
         """Return the drafter with trees of its own as it is set; raises InvalidValueError for numbers out of range."""
@@ -76,7 +78,9 @@ class LoadedDrafter:
         if self.name == "eagle2":
             tree = DynamicTree(top_k=of("top_k"), depth=of("depth"), nodes=of("nodes"))
             return self._dynamic(tree)
-        raise InvalidValueError(f"drafter: expected one with trees of its own. Got {self.name}: it fills a tree.")
+        raise InvalidValueError(
+            f"drafter: expected one with trees of its own. Got {self.name}: it fills a tree.", field="drafter"
+        )
 
     def _dynamic(self, tree: DynamicTree) -> Drafter:
         if self.heads is None:
@@ -139,7 +143,8 @@ def bundled_heads(name: str, target: LanguageModel, target_digest: str | None) -
     if folder is None or target_digest != ModelFolder(bundle.TARGET).digest:
         raise InfeasibleError(
             f"heads: those that ship are the bundled target's. Got {target.name}: give heads of your own with "
-            f"--drafter {name}=DIR, or do without."
+            f"--drafter {name}=DIR, or do without.",
+            field="heads",
         )
     return Path(folder)
 
@@ -154,7 +159,8 @@ def _load(name: str, folder: Path, target: LanguageModel, layers: tuple[int, ...
     if not isinstance(target, Transformer):
         raise InfeasibleError(
             f"heads: expected a target that is built in, because they read its hidden states. Got {target.name}: "
-            "choose a drafter without heads."
+            "choose a drafter without heads.",
+            field="heads",
         )
     if name == "medusa":
         return load_medusa(folder, target)

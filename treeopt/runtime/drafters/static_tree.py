@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from functools import lru_cache, partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -61,7 +62,7 @@ class FilledTreeDrafter:
             vocabulary=model.config.vocabulary,
             device=model.device,
         )
-        self._buffers = self._new_buffers(1)
+        self._buffers = self._new_buffers(1, internal=_internal_nodes(tree))
         self._drafts_of = lru_cache(maxsize=KEPT)(TreeDrafts)
         self._last = tree, self._drafts_of(tree, 1, self._buffers)
         self._texts = Texts(lambda texts: [_FilledTree(draft, self.tree) for draft in new_drafts(texts)])
@@ -107,9 +108,12 @@ class FilledTreeDrafter:
         last_tree, last = self._last
         if last_tree is self.tree and last.texts == texts:
             return last  # most often, and then nothing is looked up
-        if texts > self._buffers.texts:
+        internal = _internal_nodes(self.tree)
+        if texts > self._buffers.texts or internal > self._buffers.internal:
             self._drafts_of.cache_clear()
-            self._buffers = self._new_buffers(texts)
+            self._buffers = self._new_buffers(
+                max(texts, self._buffers.texts), internal=max(internal, self._buffers.internal)
+            )
         found = self._drafts_of(self.tree, texts, self._buffers)
         found.clear()  # only now: a proposal of the tree before lasts until the next one
         self._last = self.tree, found
@@ -131,7 +135,7 @@ class StaticTreeDrafter(FilledTreeDrafter):
         tree: the tree.
         rule: the verification rule, which says how children are sampled.
         sampling: what they are sampled from; greedy takes the likeliest, whatever the rule.
-        capacity: longest text.
+        capacity: longest text; nothing is drafted in one longer than the model takes.
         max_nodes: nodes of the largest tree; by default this tree's.
         pool: where passes are captured as graphs, or None to run them operation by operation.
     """
@@ -148,6 +152,7 @@ class StaticTreeDrafter(FilledTreeDrafter):
         pool: GraphPool | None = None,
     ) -> None:
         most = tree.nodes if max_nodes is None else max_nodes
+        capacity = min(capacity, model.config.max_positions)
 
         def new_drafts(texts: int) -> list[DraftModel]:
             caches = caches_of_texts(model, capacity + most, texts)
@@ -174,6 +179,10 @@ class StaticTreeDrafter(FilledTreeDrafter):
     def miss(self, text: int, step: Step) -> None:
         """Move on to a new root in a text where something else drafted."""
         self._texts[text].miss(step)
+
+
+def _internal_nodes(tree: TokenTree) -> int:
+    return int(np.count_nonzero(tree.child_counts))
 
 
 class _FilledTree:

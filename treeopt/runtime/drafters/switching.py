@@ -42,6 +42,9 @@ class SwitchingDrafter:
     @torch.inference_mode()
     def take(self, other: Drafter | None) -> None:
         """Have another drafter draft from the next step on, in all texts; None is the static tree."""
+        if self._other is not None and self._other is not other:
+            for text in self._tokens:
+                self._other.end(text)
         if other is not None:
             for text, tokens in self._tokens.items():
                 other.begin(text, tokens, None)

@@ -22,7 +22,7 @@ from treeopt.runtime.learning.lessons import Excerpt, Lessons
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.trainable import TrainableCopy, copied
 from treeopt.runtime.models.transformer import Transformer
-from treeopt.runtime.models.vocabulary import TrimmedModel, trimmed
+from treeopt.runtime.models.vocabulary import LimitedDraft, limit_draft
 
 SAVE_EVERY_S = 60.0
 
@@ -45,10 +45,10 @@ class LearningSettings:
     def __post_init__(self) -> None:
         for name, least in (("positions", 1), ("window_tokens", 2)):
             if getattr(self, name) < least:
-                raise InvalidValueError(f"{name}: expected at least {least}. Got {getattr(self, name)}.")
+                raise InvalidValueError(f"{name}: expected at least {least}. Got {getattr(self, name)}.", field=name)
         for name in ("rate", "largest_norm", "most_share"):
             if not 0 < getattr(self, name) < math.inf:
-                raise InvalidValueError(f"{name}: expected a number above 0. Got {getattr(self, name)!r}.")
+                raise InvalidValueError(f"{name}: expected a number above 0. Got {getattr(self, name)!r}.", field=name)
 
 
 class Learner:
@@ -73,7 +73,7 @@ class Learner:
         now_s: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.settings = settings or LearningSettings()
-        self._columns = draft.config.vocabulary
+        self._limited = draft if isinstance(draft, LimitedDraft) else None
         self.model = built_in(draft)
         """Whose weights are changed."""
         self._copy = TrainableCopy(self.model)
@@ -143,10 +143,14 @@ class Learner:
         positions = sum(len(excerpt.rows) for excerpt in excerpts)
         device = self.model.device
         for excerpt in excerpts:  # one after the other, so that one window's activations are held at a time
-            logits = self._copy.logits(torch.tensor(excerpt.tokens, device=device))
-            given = logits[torch.tensor(excerpt.rows, device=device), : self._columns]
-            wanted = torch.stack(excerpt.logits).to(device).float().softmax(-1)
-            (cross_entropy(given, wanted, reduction="sum") / positions).backward()
+            tokens = torch.tensor(excerpt.tokens, device=device)
+            logits = self._copy.logits(tokens if self._limited is None else self._limited.readable(tokens))
+            given = logits[torch.tensor(excerpt.rows, device=device)]
+            wanted = torch.stack(excerpt.logits).to(device).float()
+            if self._limited is not None:  # it proposes nothing else
+                ids = torch.tensor(self._limited.ids, device=device)
+                given, wanted = given[:, ids], wanted[:, ids]
+            (cross_entropy(given, wanted.softmax(-1), reduction="sum") / positions).backward()
 
 
 def learning_copy(draft: LanguageModel, settings: LearningSettings | None = None) -> tuple[LanguageModel, Learner]:
@@ -154,16 +158,18 @@ def learning_copy(draft: LanguageModel, settings: LearningSettings | None = None
 
     Raises InfeasibleError for a model whose weights cannot be changed.
     """
-    own = trimmed(copied(built_in(draft)), draft.config.vocabulary)
+    own: LanguageModel = copied(built_in(draft))
+    if isinstance(draft, LimitedDraft):
+        own = limit_draft(own, draft.ids, draft.config.vocabulary)
     return own, Learner(own, settings)
 
 
 def built_in(draft: LanguageModel) -> Transformer:
-    """Return the built-in model that a draft model is, or shows some columns of.
+    """Return the built-in model that a draft model is, or that it limits.
 
     Raises InfeasibleError for one that another library runs.
     """
-    model = draft.whole if isinstance(draft, TrimmedModel) else draft
+    model = draft.whole if isinstance(draft, LimitedDraft) else draft
     if not isinstance(model, Transformer):
         raise InfeasibleError(
             f"{draft.name}: expected a draft model that is built in, because its weights are changed while it drafts. "

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from treeopt.errors import TreeoptError
+from treeopt.errors import FormatError, TreeoptError
 from treeopt.runtime.models.gguf.file import is_gguf
 
 SETTINGS = ("*.json", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt")
@@ -44,8 +44,14 @@ def model_folder(name: Path | str, read: Callable[[Path], T], files: Sequence[st
         return read(Path(name))
     try:
         return read(_snapshot(str(name), files, local_files_only=True))
-    except TreeoptError:
-        return read(_snapshot(str(name), files, local_files_only=False))
+    except TreeoptError as error:
+        try:
+            folder = _snapshot(str(name), files, local_files_only=False)
+        except TreeoptError:
+            if isinstance(error, FormatError):  # the copy is there: a download would not have changed what is wrong
+                raise error from None
+            raise
+        return read(folder)
 
 
 def _snapshot(name: str, files: Sequence[str], *, local_files_only: bool) -> Path:
@@ -53,7 +59,7 @@ def _snapshot(name: str, files: Sequence[str], *, local_files_only: bool) -> Pat
         hub = importlib.import_module("huggingface_hub")
     except ImportError:
         raise TreeoptError(
-            f"{name}: no such folder. To take it from the Hugging Face hub, install treeopt[hf]."
+            f"{name}: no such folder. To take it from the Hugging Face hub, pip install huggingface_hub."
         ) from None
     try:
         return Path(

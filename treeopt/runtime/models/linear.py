@@ -102,6 +102,15 @@ def padded_rows(rows: int, weights: int) -> int:
     return -(-rows // apart) * apart
 
 
+def slow_products_note(dtype: torch.dtype) -> str | None:
+    """Return a note if oneDNN has the dtype, but this torch lacks the reordered product; None if all is as usual."""
+    if not torch.backends.mkldnn.is_available() or dtype not in (torch.float32, torch.bfloat16):
+        return None
+    if reordered(torch.zeros((2, 2), dtype=dtype)) is not None:
+        return None
+    return f"Matrix products are slower than usual: torch {torch.__version__} has no reordered product of oneDNN here."
+
+
 def reordered(weight: Tensor) -> Tensor | None:
     """Return the weight in oneDNN's own order, or None where this torch or this processor has no such product."""
     if not torch.backends.mkldnn.is_available() or weight.dtype not in (torch.float32, torch.bfloat16):

@@ -66,15 +66,6 @@ def adapter_reason(folder: Source) -> str | None:
     return reason
 
 
-def logit_columns(folder: Source) -> int | None:
-    """Return how many logits a file, or the configuration of a folder, announces; None where it does not say."""
-    if isinstance(folder, GGUFFile):
-        return folder.sizes.vocabulary
-    inner = folder.content.get("text_config")
-    found = folder.content.get("vocab_size", inner.get("vocab_size") if isinstance(inner, dict) else None)
-    return found if type(found) is int else None
-
-
 def checkpoint_dtype(folder: ModelFolder) -> str | None:
     """Return the dtype that a folder's configuration names, such as `bfloat16`; None where it does not say."""
     inner = folder.content.get("text_config")

@@ -59,8 +59,9 @@ def decoder_bytes(
     needed = Counter({target.device: cache_bytes(target, text_tokens + n) + mask + residuals})
     if draft is not None and n > 1:
         moment = max(moment, n**2 + parents**2)
-        needed[draft.device] += cache_bytes(draft, text_tokens + n) + (4 * n + 8 * parents) * sampled_entries
-        needed[draft.device] += draft.dtype.itemsize * _level_mask_entries(tree, n, text_tokens)
+        read_tokens = min(text_tokens, draft.config.max_positions)
+        needed[draft.device] += cache_bytes(draft, read_tokens + n) + (4 * n + 8 * parents) * sampled_entries
+        needed[draft.device] += draft.dtype.itemsize * _level_mask_entries(tree, n, read_tokens)
     needed[target.device] += moment
     return needed
 
@@ -93,7 +94,8 @@ def check_texts(each: Counter[torch.device], texts: int, *, there: int) -> None:
         if free is not None and size * (texts - there) > free:
             raise OutOfMemoryError(
                 f"batch_size: expected at most {there + int(free // size)}, because each text takes "
-                f"{_gigabytes(size)} and {_gigabytes(free)} are free on {device}. Got {texts}: decode fewer at a time."
+                f"{_gigabytes(size)} and {_gigabytes(free)} are free on {device}. Got {texts}: decode fewer at a time.",
+                field="batch_size",
             )
 
 
@@ -145,12 +147,24 @@ def _level_mask_entries(tree: TokenTree | None, nodes: int, text_tokens: int) ->
 
 
 def _container_bytes() -> float:
-    """Return what is left of the limit that a container was given, infinity where there is none."""
+    """Return what is left of a container's memory limit, infinity without a limit.
+
+    `memory.current` counts page cache, which the kernel drops when memory is short.
+    """
     try:
-        limit, used = ((CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
-        return max(0, int(limit) - int(used))
+        limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
     except (OSError, ValueError):  # no Linux, no container, or "max"
         return float("inf")
+    return max(0, limit - used + _page_cache_bytes())
+
+
+def _page_cache_bytes() -> int:
+    """Return the page cache of a container that was not used lately, 0 where `memory.stat` does not contain it."""
+    try:
+        lines = (CGROUP / "memory.stat").read_text().splitlines()
+        return next((int(line.split()[1]) for line in lines if line.startswith("inactive_file ")), 0)
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _gigabytes(size: float) -> str:

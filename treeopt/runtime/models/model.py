@@ -249,6 +249,13 @@ class StaticModel(LanguageModel, Protocol):
         """
 
 
+def length_limit(model: LanguageModel) -> str:
+    """Return the longest text of a model in words: `llama takes 2048 tokens, its trained length`."""
+    longest = model.config.max_positions
+    window = getattr(model.config, "sliding_window", None)
+    return f"{model.name} takes {longest} tokens, its {'sliding window' if window == longest else 'trained length'}"
+
+
 def reads_ragged(model: LanguageModel) -> TypeGuard[RaggedModel]:
     """Return whether a model reads texts of unlike lengths in one pass; `isinstance` would cost a share of a step."""
     return hasattr(model, "forward_ragged")

@@ -13,18 +13,19 @@ from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.records.machine import Pair
 from treeopt.runtime.models.gguf.file import GGUFFile, is_gguf
 from treeopt.runtime.models.hub import SETTINGS, is_hub_name, model_folder
+from treeopt.runtime.models.linear import slow_products_note
 from treeopt.runtime.models.load import (
     Source,
     adapter_reason,
     checkpoint_dtype,
     load_language_model,
-    logit_columns,
     longest_text,
     number_format,
     source_of,
 )
 from treeopt.runtime.models.model import LanguageModel
-from treeopt.runtime.models.vocabulary import check_same_tokens, shared_columns, trimmed
+from treeopt.runtime.models.transformer import Transformer
+from treeopt.runtime.models.vocabulary import SharedTokens, compare_tokens, limit_draft
 from treeopt.texts.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -37,10 +38,11 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPair:
-    """A target, a draft model where there is one, and their tokenizer."""
+    """A target, a draft model where there is one, and the target's tokenizer."""
 
     target: LanguageModel
     draft: LanguageModel | None
+    """It proposes tokens that both tokenizers have."""
     tokenizer: Tokenizer
     notes: tuple[str, ...] = ()
     """What a user should know of how they run, a sentence each."""
@@ -58,7 +60,8 @@ class ModelPair:
         if self.draft is None:
             raise InfeasibleError(
                 f"draft: expected a draft model beside {self.target.name}. Got none: add --draft MODEL, or use a drafter "
-                "that needs none, such as prompt-lookup."
+                "that needs none, such as prompt-lookup.",
+                field="draft",
             )
         return self.draft
 
@@ -93,10 +96,10 @@ def load_pair(
     """
     if target is None and draft is not None:
         raise InvalidValueError(
-            "target: expected a model with the draft model, or neither for the bundled pair. Got none."
+            "target: expected a model with the draft model, or neither for the bundled pair. Got none.", field="target"
         )
     if dtype not in (AUTO, *DTYPES):
-        raise InvalidValueError(f"dtype: expected {AUTO}, {', '.join(DTYPES)}. Got {dtype!r}.")
+        raise InvalidValueError(f"dtype: expected {AUTO}, {', '.join(DTYPES)}. Got {dtype!r}.", field="dtype")
     names: list[Path | str] = [bundle.TARGET, bundle.DRAFT] if target is None else [target]
     names += [] if draft is None else [draft]
     _check_files(names, device, dtype, spread=placement is not None or tensor_parallel)
@@ -104,7 +107,7 @@ def load_pair(
     if threads is not None:
         torch.set_num_threads(threads)
     folders = [model_folder(name, _with_settings, SETTINGS) for name in names]
-    tokenizer, notes = _check_settings(folders)
+    shared, notes = _check_settings(folders)
     _check_length(text_tokens, folders)
     chosen_dtype = _chosen_dtype(folders[0], dtype, place)
     folders = [
@@ -113,28 +116,27 @@ def load_pair(
     models = [
         load_language_model(
             folders[0], dtype=chosen_dtype, device=place, placement=placement, tensor_parallel=tensor_parallel
-        ),
-        *(load_language_model(folder, dtype=chosen_dtype, device=place) for folder in folders[1:]),
+        )
     ]
+    if placement is not None or tensor_parallel:
+        place = models[0].device  # where its first layer is: the draft must be on the same device
+    models += [load_language_model(folder, dtype=chosen_dtype, device=place) for folder in folders[1:]]
+    notes += _run_notes(models)
     for model, name in zip(models, names, strict=True):
         if target is None:
             model.name = f"bundled {model.name}"
         elif is_hub_name(name):
             model.name = str(name)
     models[0].name += _spread(models[0], placed=placement is not None, split=tensor_parallel)
-    sizes = [model.config.vocabulary for model in models]
-    shared = shared_columns(tokenizer.vocabulary, target=sizes[0], draft=sizes[-1])
-    if sizes[0] != sizes[-1]:
-        notes.append(
-            f"The target has {sizes[0]} logits and the draft {sizes[-1]}: the first {shared} are used, which are those "
-            "of all tokens."
-        )
+    logits = [model.config.vocabulary for model in models]
+    if not shared.identical or logits[0] != logits[-1]:
+        notes.append(shared.note(logits[0], logits[-1]))
     drafts = models[1:]
     described = Pair(
         target=models[0].name,
         draft=drafts[0].name if drafts else None,
         dtype=number_format(folders[0], models[0]),
-        vocabulary=shared,
+        vocabulary=logits[0],
         target_parameters=models[0].parameters,
         draft_parameters=drafts[0].parameters if drafts else None,
         target_source=None if target is None else str(target),
@@ -143,9 +145,9 @@ def load_pair(
         draft_digest=folders[1].digest if drafts else None,
     )
     return ModelPair(
-        target=trimmed(models[0], shared),
-        draft=trimmed(drafts[0], shared) if drafts else None,
-        tokenizer=tokenizer,
+        target=models[0],
+        draft=limit_draft(drafts[0], shared.ids, logits[0]) if drafts else None,
+        tokenizer=folders[0].tokenizer,
         notes=tuple(notes),
         described=described,
     )
@@ -162,7 +164,9 @@ def _check_files(names: Sequence[Path | str], device: str, dtype: str, *, spread
     if files and (device not in (AUTO, "cpu") or spread):
         raise InvalidValueError(f"{files[0]}: expected to run on cpu, as GGUF models do. Got more: leave it out.")
     if len(files) == len(names) and dtype not in (AUTO, "float32"):
-        raise InvalidValueError(f"dtype: expected none, because GGUF files keep theirs. Got {dtype}: leave it out.")
+        raise InvalidValueError(
+            f"dtype: expected none, because GGUF files keep theirs. Got {dtype}: leave it out.", field="dtype"
+        )
 
 
 def _with_settings(path: Path) -> Source:
@@ -181,16 +185,20 @@ def _with_weights(path: Path, known: Source) -> Source:
     return source
 
 
-def _check_settings(folders: Sequence[Source]) -> tuple[Tokenizer, list[str]]:
-    """Return the shared tokenizer, and a note on each model that transformers run; refuse pairs that cannot work."""
+def _check_settings(folders: Sequence[Source]) -> tuple[SharedTokens, list[str]]:
+    """Return the shared tokens, and a note on each model that transformers run; refuse pairs that cannot work."""
     reasons = {name: adapter_reason(folder) for name, folder in zip(("target", "draft"), folders, strict=False)}
     notes = [f"The {name} runs through transformers: {why}" for name, why in reasons.items() if why is not None]
-    target, draft = folders[0], folders[-1]
-    tokenizer, columns = target.tokenizer, (logit_columns(target), logit_columns(draft))
-    check_same_tokens(tokenizer.vocabulary, draft.tokenizer.vocabulary)
-    if columns[0] is not None and columns[1] is not None:
-        shared_columns(tokenizer.vocabulary, target=columns[0], draft=columns[1])
-    return tokenizer, notes
+    return compare_tokens(folders[0].tokenizer, folders[-1].tokenizer), notes
+
+
+def _run_notes(models: Sequence[LanguageModel]) -> list[str]:
+    """Return what each model has to report of how it runs, and whether products are slower than usual."""
+    roles = zip(("target", "draft"), models, strict=False)
+    notes = [f"The {role} {note}" for role, model in roles for note in getattr(model, "notes", ())]
+    on_cpu = [model.dtype for model in models if isinstance(model, Transformer) and model.device.type == "cpu"]
+    slow = next(filter(None, map(slow_products_note, on_cpu)), None)
+    return notes if slow is None else [*notes, slow]
 
 
 def _check_length(text_tokens: int, folders: Sequence[Source]) -> None:
@@ -198,8 +206,9 @@ def _check_length(text_tokens: int, folders: Sequence[Source]) -> None:
     for folder in folders:
         if (most := longest_text(folder)) is not None and text_tokens > most:
             raise InvalidValueError(
-                f"context: expected room for {text_tokens} tokens, the context and what is timed behind it. "
-                f"{folder.path.name} was trained on {most}: use a shorter context."
+                f"context: expected room for {text_tokens} tokens, the context and the steps that are timed after it. "
+                f"{folder.path.name} takes {most} tokens, its trained length or sliding window: use a shorter context.",
+                field="context",
             )
 
 
@@ -224,7 +233,7 @@ def chosen_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         reason = str(error).split("\n")[0]
         raise InvalidValueError(
-            f"device: expected one that is there, such as cpu, or {AUTO}. Got {name!r} ({reason})."
+            f"device: expected one that is there, such as cpu, or {AUTO}. Got {name!r} ({reason}).", field="device"
         ) from None
     return device
 

@@ -111,21 +111,27 @@ def _in_turn(
 
 @njit(cache=True)
 def quantile(distribution: Floats, share: float) -> int:
-    """Return the first token up to which more than a share of a distribution lies, V if there is none."""
+    """Return the first token up to which more than a share of a distribution lies.
+
+    Where rounding leaves none it is the last token that has a probability; V if no token has one.
+    """
     left = 0.0
     for x in range(len(distribution)):
         left += distribution[x]
     left *= share
+    last = len(distribution)
     for x in range(len(distribution)):
         left -= distribution[x]
         if left < 0:
             return x
-    return len(distribution)
+        if distribution[x] > 0:
+            last = x
+    return last
 
 
 @njit(cache=True)
 def token_at(distribution: Floats, share: float) -> int:
-    """Return the token that a share of a distribution stands for, the last one where rounding leaves none."""
+    """Return the token that a share of a distribution stands for, the last one if no token has a probability."""
     return min(quantile(distribution, share), len(distribution) - 1)
 
 

@@ -79,9 +79,11 @@ class DeviceVerifier:
 
     @staticmethod
     def quantile(distribution: Tensor, share: float) -> int:
-        """Return the first token up to which more than a share of float64 (V,) lies; V if there is none."""
+        """Return the first token up to which more than a share of float64 (V,) lies; see `on_host.quantile`."""
         cumulative = distribution.cumsum(0)
-        return int((cumulative <= share * cumulative[-1]).sum())
+        whole = cumulative[-1]
+        last = torch.where(whole > 0, (cumulative < whole).sum(), len(cumulative))
+        return int(torch.minimum((cumulative <= share * whole).sum(), last))
 
 
 class HostVerifier:

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from tests.support import eagle_heads as layouts
 from tests.support.eagle_heads import IDS, make_head, save_head
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError, TreeoptWarning
-from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, load_eagle
+from treeopt.runtime.drafters.eagle import EagleDrafter, EagleDynamicDrafter, load_eagle, tensors
 from treeopt.trees import level_widths
 from treeopt.trees.dynamic_tree import DynamicTree
 
@@ -181,14 +182,47 @@ class Runs:
         return (open, (str(self.path), "w"))
 
 
+class Asks:
+    """Pickled as a call for more memory than there should be."""
+
+    def __reduce__(self):
+        return (bytearray, (10_000_000_000,))
+
+
 class TestFiles:
     def test_code_in_a_checkpoint_is_not_run(self, deep, tmp_path):
         folder, proof = saved(tmp_path, deep, layouts.safeailab), tmp_path / "proof"
         torch.save({"fc.weight": torch.ones(2, 2), "code": Runs(proof)}, folder / "pytorch_model.bin")
-        with pytest.raises(FormatError, match=r"pytorch_model.bin: content: expected tensors.*holds no code") as raised:
+        with pytest.raises(FormatError, match=r"pytorch_model.bin: content: .*may be code and was not run") as raised:
             load_eagle(folder, deep)
         assert not proof.exists()
         assert "\n" not in str(raised.value)
+
+    @pytest.mark.parametrize("legacy", [False, True])
+    def test_a_small_pickle_cannot_take_all_memory(self, deep, tmp_path, legacy):
+        """Torch takes `bytearray(10 ** 10)` for safe."""
+        folder = saved(tmp_path, deep, layouts.safeailab)
+        content = {"fc.weight": torch.ones(2, 2), "more": Asks()}
+        torch.save(content, folder / "pytorch_model.bin", _use_new_zipfile_serialization=not legacy)
+        with pytest.raises(FormatError, match=r"pytorch_model.bin: content: .*bytearray.* may be code"):
+            load_eagle(folder, deep)
+
+    def test_no_weight_is_read_from_disk_twice(self, deep, tmp_path, monkeypatch):
+        folder, reads = saved(tmp_path, deep), Counter()
+        opened = tensors.opened
+
+        class Counted:
+            def __init__(self, path):
+                self.file = opened(path)
+                self.get_slice = self.file.get_slice
+
+            def get_tensor(self, name):
+                reads[name] += 1
+                return self.file.get_tensor(name)
+
+        monkeypatch.setattr(tensors, "opened", Counted)
+        load_eagle(folder, deep)
+        assert set(reads.values()) == {1}
 
     @pytest.mark.parametrize("content", [[torch.ones(2)], {"fc.weight": 3}, {}])
     def test_a_pickle_of_something_else(self, deep, tmp_path, content):

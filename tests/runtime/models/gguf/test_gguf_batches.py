@@ -14,7 +14,7 @@ from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.batch import TextRequest
 from treeopt.runtime.models.gguf.context import Context
 from treeopt.runtime.models.gguf.model import SHARED_TEXTS
-from treeopt.runtime.models.hf.ragged_check import shares_passes
+from treeopt.runtime.models.hf.ragged_check import why_separate_passes
 from treeopt.runtime.models.hf.tree_check import EXACT
 from treeopt.runtime.models.model import Wants
 from treeopt.runtime.models.passes import PassNodes, TreePass
@@ -52,14 +52,14 @@ def test_one_pass_gives_what_passes_over_each_text_give(gguf_pair, monkeypatch, 
 
 
 def test_passes_are_shared_by_the_check_of_transformers_models_too(gguf_pair, monkeypatch):
-    assert shares_passes(gguf_pair[0], tolerance=EXACT)
+    assert why_separate_passes(gguf_pair[0], tolerance=EXACT) is None
     run = Context.run
 
     def of_a_neighbour(self, tokens, positions, counts, ids, *, logits):
         return run(self, tokens, positions, counts, np.where(ids == ids.max(), 0, ids).astype(np.int32), logits=logits)
 
     monkeypatch.setattr(Context, "run", of_a_neighbour)
-    assert not shares_passes(gguf_pair[0], tolerance=EXACT)
+    assert why_separate_passes(gguf_pair[0], tolerance=EXACT) is not None
 
 
 def test_a_text_that_is_begun_anew_leaves_the_others_alone(gguf_pair):

@@ -53,7 +53,7 @@ def test_a_profile_a_plan_and_a_bench(run_command, pair, tmp_path):
     assert code == 0, messages
     assert "--dtype" not in shown + messages
     code, shown, messages = run_command(
-        "bench", "tree.json", *pair, "--profile", "p.yaml", "--prompts", "prompts.txt", "--max-new-tokens", 12, "--repeats", 1,
+        "bench", "tree", "tree.json", *pair, "--profile", "p.yaml", "--prompts", "prompts.txt", "--max-new-tokens", 12, "--repeats", 1,
         "--temperature", 0, "-o", "b.json",
     )  # fmt: skip
     assert code == 0, messages

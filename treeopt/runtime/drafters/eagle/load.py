@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 
 import torch
@@ -39,7 +40,8 @@ def load_eagle(folder: Path | str, target: Transformer, *, taps: tuple[int, ...]
     if not isinstance(target, Transformer):
         raise InvalidValueError(
             f"target: expected one that treeopt runs itself, whose states and embedding a head reads. "
-            f"Got {type(target).__name__}: load the target without --backend, or draft with something else."
+            f"Got {type(target).__name__}: load the target without --backend, or draft with something else.",
+            field="target",
         )
     folder = Path(folder)
     tensors = HeadTensors(folder, target.device, target.dtype)
@@ -89,7 +91,7 @@ class _Loading:
                 head=head,
                 target_ids=ids,
             ),
-            parameters=sum(tensors.stored(name).numel() for name in tensors if name not in ("d2t", "t2d")),
+            parameters=sum(prod(tensors.shape(name)) for name in tensors if name not in ("d2t", "t2d")),
         )
 
     def _refuse_others(self) -> None:

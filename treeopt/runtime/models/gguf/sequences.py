@@ -47,7 +47,7 @@ class SequenceIds:
         found = next(self._ids)
         if found >= self._most:
             several = self._texts > 1
-            fewer = ", or fewer texts at a time (--batch-size)" if several else ""
+            fewer = ", or fewer texts at a time" if several else ""
             raise InvalidValueError(
                 f"tree: expected at most {self._most // self._texts - 1} leaves, because llama.cpp has {self._most} "
                 f"sequences for {self._texts} text{'s' * several}. Got more: take a narrower tree, fewer nodes "

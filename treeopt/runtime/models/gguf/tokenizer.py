@@ -1,6 +1,7 @@
 """Text to token ids and back with the vocabulary of a GGUF file, by llama.cpp's own functions."""
 
 import ctypes
+from collections.abc import Iterable
 from typing import Any
 
 from treeopt.errors import FormatError, TreeoptError
@@ -10,6 +11,8 @@ from treeopt.texts.tokenizer import Tokenizer
 
 UNUSED = 2
 """Attribute of a token that only fills the vocabulary up, `LLAMA_TOKEN_ATTR_UNUSED`."""
+ADDED = 1 | 8 | 16
+"""Attributes of unknown, control and user-defined tokens: `LLAMA_TOKEN_ATTR_UNKNOWN`, `…_CONTROL`, `…_USER_DEFINED`."""
 
 
 class GGUFTokenizer(Tokenizer):
@@ -60,9 +63,14 @@ class _Functions:
     def vocabulary(self) -> dict[str, int]:
         """Return token ids by token, but for those that fill the vocabulary up."""
         own, known = self._library, self._handle.vocabulary
-        tokens = range(self._handle.vocabulary_size)
-        used = [token for token in tokens if not own.llama_vocab_get_attr(known, token) & UNUSED]
+        used = (token for token in range(self._handle.vocabulary_size) if not self._has(token, UNUSED))
         return {own.llama_vocab_get_text(known, token).decode("utf-8", "replace"): token for token in used}
+
+    def added_ids(self) -> Iterable[int]:
+        return (token for token in range(self._handle.vocabulary_size) if self._has(token, ADDED))
+
+    def _has(self, token: int, attributes: int) -> bool:
+        return bool(self._library.llama_vocab_get_attr(self._handle.vocabulary, token) & attributes)
 
     def encode(self, text: str, *, special: bool) -> list[int]:
         """Return the token ids; with `special` what belongs at the start of a text stands before them."""

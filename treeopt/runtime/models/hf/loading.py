@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treeopt.errors import InvalidValueError, TreeoptError
-from treeopt.runtime.models.hf.ragged_check import shares_passes
+from treeopt.runtime.models.hf.ragged_check import why_separate_passes
 from treeopt.runtime.models.hf.tree_check import EXACT, ROUNDED, check_tree_mask
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def load_adapter(
     name = Path(folder).resolve().name if local else str(folder)
     with _quiet(_transformers()):
         try:
-            model, quantised = _load(str(folder), local, dtype, _where(device, placement, tensor_parallel))
+            model, quantised, notes = _load(str(folder), local, dtype, _where(device, placement, tensor_parallel))
         except TreeoptError:
             raise
         except Exception as error:  # whatever transformers, accelerate and quantisers raise
@@ -70,11 +70,18 @@ def load_adapter(
         exact = adapter.dtype in (torch.float32, torch.float64) and not quantised
         tolerance = EXACT if exact else ROUNDED
         check_tree_mask(adapter, tolerance=tolerance)
-        return adapter if shares_passes(adapter, tolerance=tolerance) else AdapterModel(model, name=name)
+        reason = why_separate_passes(adapter, tolerance=tolerance)
+        found = adapter if reason is None else AdapterModel(model, name=name)
+        if reason is not None:
+            notes.append(f"decodes the sequences of a batch one after the other: {reason}.")
+        if found.config.cached_numbers == 0:
+            notes.append("is not counted when free memory is checked: its configuration has no usual attention sizes.")
+        found.notes = tuple(notes)
+        return found
 
 
-def _load(source: str, local: bool, dtype: torch.dtype, where: dict[str, Any]) -> tuple[Any, bool]:
-    """Return a `PreTrainedModel` and whether it is quantised."""
+def _load(source: str, local: bool, dtype: torch.dtype, where: dict[str, Any]) -> tuple[Any, bool, list[str]]:
+    """Return a `PreTrainedModel`, whether it is quantised, and notes on how it runs."""
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig
 
     content, _ = PretrainedConfig.get_config_dict(source, local_files_only=local)
@@ -96,6 +103,7 @@ def _load(source: str, local: bool, dtype: torch.dtype, where: dict[str, Any]) -
             **where,
         )
 
+    notes: list[str] = []
     try:
         model, report = load("sdpa" if not content.get("attn_logit_softcapping") else "eager")
     except ImportError as error:
@@ -105,12 +113,13 @@ def _load(source: str, local: bool, dtype: torch.dtype, where: dict[str, Any]) -
         raise TreeoptError(
             f"{source}: its {method} weights need a package that is not installed. {_one_line(error)}"
         ) from error
-    except ValueError:  # architectures without it say so before they read any weight
+    except ValueError as error:  # architectures without it say so before they read any weight
         model, report = load("eager")
+        notes.append(f"runs with eager attention, which is slower: {_one_line(error)}")
     if report["missing_keys"]:
         missing = sorted(report["missing_keys"])
         raise TreeoptError(f"{source}: {missing[0]}: missing, as are {len(missing) - 1} other weights.")
-    return model, quantisation is not None
+    return model, quantisation is not None, notes
 
 
 def _where(device: torch.device | str, placement: Placement | None, tensor_parallel: bool) -> dict[str, Any]:

@@ -25,6 +25,9 @@ class AdapterModel:
     Raises TreeoptError for a model that cannot go back to an earlier text or whose longest text is not known.
     """
 
+    notes: tuple[str, ...] = ()
+    """What a user should know of how it runs: predicates of sentences."""
+
     def __init__(self, model: Any, *, name: str) -> None:
         self.name = name
         self.config = sizes_of(model, name)

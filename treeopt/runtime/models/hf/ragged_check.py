@@ -12,18 +12,21 @@ TEXTS = ((8, TREE), (3, chain(0)), (0, chain(2)))
 """Committed tokens of each text, and the tree behind it."""
 
 
-def shares_passes(model: RaggedModel, *, tolerance: float) -> bool:
-    """Return whether one pass over texts of unlike lengths and trees gives the logits of a pass over each.
+def why_separate_passes(model: RaggedModel, *, tolerance: float) -> str | None:
+    """Return why sequences need a pass each, None if one pass over different lengths and trees gives the same logits.
 
     The difference (root mean square) may in each text be `tolerance` times as much as the logits after one token differ
     behind the two longest, which is what has to be kept apart.  A model that raises anything shares none.
     """
     try:
         together, alone = _logits(model)
-    except Exception:  # noqa: BLE001, whatever an unknown model may raise
-        return False
+    except Exception as error:  # noqa: BLE001, whatever an unknown model may raise
+        return " ".join(f"its batched pass ended with {type(error).__name__}: {error}".split())[:300]
     effect = rms(difference(alone[0][0], alone[1][0]))
-    return all(rms(difference(*each)) <= tolerance * effect for each in zip(together, alone, strict=True))  # NaN is not
+    differences = [rms(difference(*each)) for each in zip(together, alone, strict=True)]
+    if all(each <= tolerance * effect for each in differences):  # NaN is not
+        return None
+    return "its batched pass gives other logits than a pass over each sequence"
 
 
 @torch.inference_mode()

@@ -1,13 +1,13 @@
-"""`treeopt bench --systems`: all ways of speculating on one machine, as a table and as JSON."""
+"""`treeopt bench methods`: all ways of speculating on one machine, as a table and as JSON."""
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.bench_pair import heading_here, load_fitting
-from treeopt.cli.options.bench import BenchOptions
-from treeopt.cli.options.inputs import load_profile
+from treeopt.cli.bench_pair import decoder_profile, heading_here, load_fitting
+from treeopt.cli.command import Command
+from treeopt.cli.options.bench import BenchMethodsOptions
+from treeopt.cli.options.record import options
 from treeopt.errors import InvalidValueError
 from treeopt.report.plan_text import models_and_machine
 
@@ -19,10 +19,17 @@ TEMPERATURES = (0.0, 0.6)
 """Where none is asked for and no profile is named."""
 
 
-def bench_systems(systems: str, asked: BenchOptions) -> None:
-    """Profile, plan and run methods, print the table and write the JSON."""
-    names = _names(systems)
-    profile = load_profile(asked.profile_path) if asked.profile_named else None
+@click.command("methods", cls=Command)
+@options(BenchMethodsOptions)
+def bench_methods(asked: BenchMethodsOptions) -> None:
+    """Compare methods of speculation on the same pair and prompts.
+
+    Every method is profiled, planned, and decoded with: plain, prompt-lookup, chain, osd, k-sequences, top-k-tree, medusa,
+    redrafter, eagle, lookahead, specexec, eagle2, sequoia, treeopt. Those that cannot run on the pair are listed with the
+    reason. Each verifies by its own lossless rule.
+    """
+    names = _names(asked.methods)
+    profile = None if asked.profile_path is None else decoder_profile(asked.profile_path)
     models = load_fitting(asked, profile)
     from treeopt.methods.running import ContestRequest, run_contest
     from treeopt.report.bench_heading import headed_table
@@ -38,15 +45,15 @@ def bench_systems(systems: str, asked: BenchOptions) -> None:
         announce=lambda what: click.echo(what, err=True),
     )
     heading = heading_here(models)
-    asked.publish(headed_table(heading, methods_table(rows)), methods_json(heading, rows))
-    if asked.plot is not None:
+    asked.results.publish(headed_table(heading, methods_table(rows)), methods_json(heading, rows))
+    if asked.results.plot is not None:
         from treeopt.profiler.machine import describe_machine
         from treeopt.report.methods_figure import save_methods_figure
         from treeopt.report.profile_words import raced_today
 
         machine = describe_machine(models.target.device)
         save_methods_figure(
-            rows, asked.plot, title=models_and_machine(models.described, machine), subtitle=raced_today()
+            rows, asked.results.plot, title=models_and_machine(models.described, machine), subtitle=raced_today()
         )
 
 
@@ -62,19 +69,14 @@ def _names(given: str) -> list[str]:
     return names
 
 
-def _temperatures(asked: BenchOptions, profile: "Profile | None") -> tuple[float, ...]:
+def _temperatures(asked: BenchMethodsOptions, profile: "Profile | None") -> tuple[float, ...]:
     """Return the temperatures asked for, or all of the profile, or the two that show what sampling changes."""
     if asked.temperatures or profile is None:
         return asked.temperatures or TEMPERATURES
     return tuple(dict.fromkeys(acceptance.temperature for acceptance in profile.acceptances))
 
 
-def _effort(asked: BenchOptions) -> "Effort":
+def _effort(asked: BenchMethodsOptions) -> "Effort":
     from treeopt.methods.running import Effort
 
-    effort = Effort()
-    return replace(
-        effort,
-        bench_tokens=asked.max_new_tokens or effort.bench_tokens,
-        repeats=asked.repeats or effort.repeats,
-    )
+    return Effort(bench_tokens=asked.max_new_tokens, repeats=asked.repeats)

@@ -1,4 +1,4 @@
-"""`treeopt bench --systems`: the table, the JSON, the picture, and what is refused; the contest itself is replaced."""
+"""`treeopt bench methods`: the table, the JSON, the picture, and what is refused; the contest itself is replaced."""
 
 import json
 from dataclasses import fields, replace
@@ -16,7 +16,7 @@ from treeopt.records.results import NotRun, Row
 from treeopt.texts.prompts import bench_prompts, load_prompts, profile_prompts
 
 KEYS = (
-    "system",
+    "method",
     "rule",
     "temperature",
     "tokens_per_step",
@@ -28,9 +28,9 @@ KEYS = (
 )
 
 
-def row(system: str, temperature: float, speedup: float, *, lossless: bool = True) -> Row:
+def row(method: str, temperature: float, speedup: float, *, lossless: bool = True) -> Row:
     return Row(
-        system=system,
+        method=method,
         rule="target",
         temperature=temperature,
         setting="a setting",
@@ -44,7 +44,7 @@ def row(system: str, temperature: float, speedup: float, *, lossless: bool = Tru
         predicted_speedup=1.9,
         lossless=lossless,
         evidence="reasons",
-        assumed=("the rest is as ever",) if system == "medusa" else (),
+        assumed=("the rest is as ever",) if method == "medusa" else (),
     )
 
 
@@ -53,7 +53,7 @@ ROWS = (
     row("medusa", 0.0, 1.75),
     row("plain", 0.6, 1.0),
     row("medusa", 0.6, 0.8, lossless=False),
-    NotRun(system="redrafter", temperature=0.6, reason="heads: those are another target's"),
+    NotRun(method="redrafter", temperature=0.6, reason="heads: those are another target's"),
 )
 
 
@@ -73,32 +73,34 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict:
 
 @pytest.mark.usefixtures("folder")
 def test_a_table_a_file_and_a_picture(asked):
-    result = call("bench", "--systems", "medusa", "--output", "systems.json", "--plot", "systems.svg", "--threads", 1)
+    result = call(
+        "bench", "methods", "--methods", "medusa", "--output", "methods.json", "--plot", "methods.svg", "--threads", 1
+    )
     assert result.exit_code == 0, result.output
     assert (asked["names"], asked["temperatures"]) == (["medusa"], (0.0, 0.6))
     lines = [line for line in result.stdout.splitlines() if line.startswith("medusa")]
     assert ["1.75" in lines[0], "yes (reasons)" in lines[0], "NO (reasons)" in lines[1]] == [True] * 3
-    report = json.loads(Path("systems.json").read_text("utf-8"))
+    report = json.loads(Path("methods.json").read_text("utf-8"))
     rows = report["rows"]
     assert report["tool"] == f"treeopt {__version__}"
-    assert [(each["system"], each["temperature"]) for each in rows] == [(r.system, r.temperature) for r in ROWS]
+    assert [(each["method"], each["temperature"]) for each in rows] == [(r.method, r.temperature) for r in ROWS]
     for each, made in zip(rows[:-1], ROWS[:-1], strict=True):
         assert {key: each[key] for key in KEYS} == {key: getattr(made, key) for key in KEYS}
     assert [each["assumed"] for each in rows[:2]] == [[], ["the rest is as ever"]]
-    assert "<!-- medusa -->" in Path("systems.svg").read_text("utf-8")
+    assert "<!-- medusa -->" in Path("methods.svg").read_text("utf-8")
 
 
 @pytest.mark.usefixtures("folder", "asked")
 def test_what_did_not_run_has_its_reason_in_table_file_and_picture():
-    result = call("bench", "--systems", "all", "--output", "systems.json", "--plot", "systems.svg", "--threads", 1)
+    result = call("bench", "methods", "--output", "methods.json", "--plot", "methods.svg", "--threads", 1)
     assert "redrafter     not run: heads: those are another target's" in result.stdout
     assert "assumed, not measured, in what is predicted:\n  medusa: the rest is as ever" in result.stdout
-    assert json.loads(Path("systems.json").read_text("utf-8"))["rows"][-1] == {
-        "system": "redrafter",
+    assert json.loads(Path("methods.json").read_text("utf-8"))["rows"][-1] == {
+        "method": "redrafter",
         "temperature": 0.6,
         "reason": "heads: those are another target's",
     }
-    assert "<!-- not run: heads: those are another target's -->" in Path("systems.svg").read_text("utf-8")
+    assert "<!-- not run: heads: those are another target's -->" in Path("methods.svg").read_text("utf-8")
 
 
 @pytest.mark.usefixtures("folder")
@@ -107,7 +109,7 @@ def test_every_option_is_honoured(asked):
     Path("mine.txt").write_text("\n".join(texts))
     own = ("--target", pair.TARGET, "--draft", pair.DRAFT, "--dtype", "bfloat16", "--threads", 1)
     amounts = ("--prompts", "mine.txt", "--max-prompts", 6, "--max-new-tokens", 31, "--repeats", 4)
-    result = call("bench", "--systems", "chain", "--temperature", "0.3,0.9", *own, *amounts)
+    result = call("bench", "methods", "--methods", "chain", "--temperature", "0.3,0.9", *own, *amounts)
     assert result.exit_code == 0, result.output
     models = asked["models"]
     encode = models.tokenizer.encode
@@ -117,12 +119,12 @@ def test_every_option_is_honoured(asked):
     assert (asked["effort"].bench_tokens, asked["effort"].repeats) == (31, 4)
     assert (models.target.name, models.described.dtype) == ("target", "bfloat16")
     assert asked["profile"] is None
-    assert "no chat template" in call("bench", "--systems", "chain", "--chat", "--threads", 1).stderr
+    assert "no chat template" in call("bench", "methods", "--methods", "chain", "--chat", "--threads", 1).stderr
 
 
 @pytest.mark.usefixtures("folder")
 def test_what_is_taken_without_options(asked):
-    assert call("bench", "--systems", "chain", "--threads", 1).exit_code == 0
+    assert call("bench", "methods", "--methods", "chain", "--threads", 1).exit_code == 0
     encode = asked["models"].tokenizer.encode
     assert asked["measured"] == [encode(text) for text in profile_prompts(load_prompts())]
     assert asked["held_out"] == [encode(text) for text in bench_prompts(load_prompts())]
@@ -134,9 +136,9 @@ def test_a_profile_that_is_named_is_planned_from_at_its_own_temperatures(asked):
     bundled = Pair(target="bundled target", draft="bundled draft", dtype="float32")
     made = replace(invented(tables=(TABLE, TABLE)), pair=bundled)
     made.save("profile.yaml")
-    assert call("bench", "--systems", "chain", "--threads", 1).exit_code == 0
+    assert call("bench", "methods", "--methods", "chain", "--threads", 1).exit_code == 0
     assert asked["profile"] is None, "it lies there, but it was not named"
-    result = call("bench", "--systems", "chain", "--profile", "profile.yaml", "--threads", 1)
+    result = call("bench", "methods", "--methods", "chain", "--profile", "profile.yaml", "--threads", 1)
     assert result.exit_code == 0, result.output
     assert [each.temperature for each in asked["profile"].acceptances] == [0.0, 0.2]
     assert asked["temperatures"] == (0.0, 0.2)
@@ -144,9 +146,9 @@ def test_a_profile_that_is_named_is_planned_from_at_its_own_temperatures(asked):
 
 @pytest.mark.usefixtures("folder")
 def test_only_json_on_standard_output(asked):
-    result = call("bench", "--systems", "all", "--temperature", "0.3", "-o", "-", "--threads", 1)
+    result = call("bench", "methods", "--temperature", "0.3", "-o", "-", "--threads", 1)
     content = json.loads(result.stdout)
-    assert content["rows"][1]["system"] == "medusa"
+    assert content["rows"][1]["method"] == "medusa"
     assert list(content) == ["tool", "created", "machine", "pair", "rows"]
     assert result.stderr.count(f"{content['pair']['target']} + {content['pair']['draft']} on ") == 1  # above the table
     assert (asked["names"], asked["temperatures"]) == (["all"], (0.3,))
@@ -156,14 +158,13 @@ def test_only_json_on_standard_output(asked):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "expected one of them"),
-        (("tree.json", "--systems", "all"), "expected one of them"),
-        (("--systems", "jacobi"), "Got 'jacobi'"),
-        (("--systems", "all", "--temperature", "warm"), "expected temperatures of at least 0"),
-        (("--systems", "all", "--temperature", "-1"), "expected temperatures of at least 0"),
+        (("tree.json",), "unexpected extra argument"),
+        (("--methods", "jacobi"), "Got 'jacobi'"),
+        (("--methods", "all", "--temperature", "warm"), "expected temperatures of at least 0"),
+        (("--methods", "all", "--temperature", "-1"), "expected temperatures of at least 0"),
     ],
 )
 def test_what_is_wrong_is_a_usage_error(arguments, said):
-    result = call("bench", *arguments)
+    result = call("bench", "methods", *arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr

@@ -1,0 +1,147 @@
+"""Which device and dtype are chosen where the user leaves that to treeopt."""
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from treeopt import bundled
+from treeopt.cli.identity import load_models
+from treeopt.cli.options.pair import PairOptions, running_line
+from treeopt.errors import InvalidValueError
+from treeopt.profiler.processes.distributed import local_device
+from treeopt.records.identity import Identity
+from treeopt.runtime.models import pair as pairs
+from treeopt.runtime.models.folder import ModelFolder
+from treeopt.runtime.models.load import checkpoint_dtype
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have torch find one GPU, on which nothing can run."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "Some GPU")
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *size, **options: empty(*size, **options | {"device": "cpu"}))
+
+
+def checkpoint(folder: Path, **config: object) -> Path:
+    copied = Path(shutil.copytree(bundled.TARGET, folder / "model"))
+    content = json.loads((copied / "config.json").read_text())
+    for name in ("dtype", "torch_dtype"):
+        content.pop(name, None)
+    (copied / "config.json").write_text(json.dumps(content | config))
+    return copied
+
+
+def test_auto_is_the_cpu_without_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert pairs.chosen_device("auto") == torch.device("cpu")
+    assert local_device("auto", {}) == torch.device("cpu")
+
+
+@pytest.mark.usefixtures("gpu")
+def test_auto_is_cuda_where_torch_finds_it() -> None:
+    assert pairs.chosen_device("auto") == torch.device("cuda")
+    assert local_device("auto", {"WORLD_SIZE": "2", "LOCAL_RANK": "1"}) == torch.device("cuda:1")
+    assert pairs.chosen_device("cpu") == torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"torch_dtype": "bfloat16"}, "bfloat16"),
+        ({"dtype": "float16"}, "float16"),
+        ({"text_config": {"dtype": "bfloat16"}}, "bfloat16"),
+        ({}, None),
+        ({"dtype": 16}, None),
+    ],
+)
+def test_dtype_of_a_checkpoint(tmp_path: Path, config: dict, expected: str | None) -> None:
+    assert checkpoint_dtype(ModelFolder(checkpoint(tmp_path, **config))) == expected
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize(
+    ("device", "dtype", "own", "expected"),
+    [
+        ("auto", "auto", "bfloat16", ("cuda", torch.bfloat16)),
+        ("auto", "float16", "bfloat16", ("cuda", torch.float16)),
+        ("auto", "auto", "int8", ("cuda", torch.float32)),
+        ("cpu", "auto", "bfloat16", ("cpu", torch.float32)),
+        ("cpu", "bfloat16", "float32", ("cpu", torch.bfloat16)),
+    ],
+)
+def test_models_are_loaded_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, dtype: str, own: str, expected: tuple
+) -> None:
+    class LoadedError(Exception):
+        pass
+
+    def load(_: object, **options: object) -> None:
+        raise LoadedError(str(options["device"]), options["dtype"])
+
+    monkeypatch.setattr(pairs, "load_language_model", load)
+    with pytest.raises(LoadedError) as loaded:
+        pairs.load_pair(checkpoint(tmp_path, dtype=own), device=device, dtype=dtype)
+    assert loaded.value.args == expected
+
+
+def test_what_runs_is_the_first_line_and_an_unused_gpu_is_named(capsys: pytest.CaptureFixture) -> None:
+    PairOptions(target=None, draft=None, device="auto", dtype="auto", threads=None).load()
+    assert capsys.readouterr().err.splitlines()[0] == "bundled target + bundled draft: cpu, float32"
+
+
+@pytest.mark.usefixtures("gpu")
+def test_an_unused_gpu_is_named(bundled_pair: pairs.ModelPair) -> None:
+    assert running_line(bundled_pair).endswith(
+        "cpu, float32. A GPU is there and unused (Some GPU): leave --device out, or give --device cuda"
+    )
+
+
+def test_an_unknown_dtype_is_refused() -> None:
+    with pytest.raises(InvalidValueError, match=r"dtype: expected auto, float32, bfloat16, float16\. Got 'int4'"):
+        pairs.load_pair(dtype="int4")
+
+
+class TestOfAFile:
+    """A file's device, dtype and threads hold where the user names none and they are there."""
+
+    @pytest.fixture
+    def loaded(self, monkeypatch: pytest.MonkeyPatch) -> list[PairOptions]:
+        seen: list[PairOptions] = []
+
+        def load(options: PairOptions, **_: object) -> SimpleNamespace:
+            seen.append(options)
+            return SimpleNamespace()
+
+        monkeypatch.setattr(PairOptions, "load", load)
+        monkeypatch.setattr("treeopt.cli.identity.identity_here", lambda _: Identity())
+        return seen
+
+    @pytest.mark.parametrize(
+        ("user", "file", "expected"),
+        [
+            ({}, {"device": "cpu", "dtype": "bfloat16", "threads": 1}, ("cpu", "bfloat16", 1)),
+            ({}, {"device": "cuda:7", "dtype": "q8_0", "threads": 4096}, ("auto", "auto", None)),
+            ({"dtype": "float16"}, {"device": "cpu", "dtype": "bfloat16"}, ("cpu", "float16", None)),
+            ({"device": "cuda:0", "threads": 2}, {"device": "cpu", "threads": 1}, ("cuda:0", "auto", 2)),
+            ({}, {}, ("auto", "auto", None)),
+        ],
+    )
+    def test_conditions(self, loaded: list[PairOptions], user: dict, file: dict, expected: tuple) -> None:
+        options = PairOptions(
+            **({"target": None, "draft": None, "device": "auto", "dtype": "auto", "threads": None} | user)
+        )
+        load_models(options, Path("tree.json"), Identity(**file))
+        assert (loaded[0].device, loaded[0].dtype, loaded[0].threads) == expected
+
+    @pytest.mark.usefixtures("gpu")
+    def test_a_gpu_that_is_there(self, loaded: list[PairOptions]) -> None:
+        options = PairOptions(target=None, draft=None, device="auto", dtype="auto", threads=None)
+        load_models(options, Path("tree.json"), Identity(device="cuda:0"))
+        assert loaded[0].device == "cuda:0"
