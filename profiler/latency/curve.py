@@ -1,20 +1,25 @@
 """One curve in the making: the seconds of a pass against its tokens."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
+from treeopt.profiler.budget import Slice
 from treeopt.profiler.clock import Work
 from treeopt.profiler.latency.memory import give_back_memory, out_of_memory
-from treeopt.profiler.latency.rounds import first_points, next_point, timed_rounds
+from treeopt.profiler.latency.rounds import coarse_points, first_points, next_point, timed_rounds
 from treeopt.profiler.latency.watch import Watched
 from treeopt.profiler.recorder import Recorder
 from treeopt.records.latency import LatencyTable, Timing
 from treeopt.records.steadiness import line_errors
 
 PILOT_ROUNDS = 3
+MOST_SAMPLES = 200
+"""Of one count, after which more of them tell nothing new."""
+LEAST_ERROR = 0.01
+"""Straight lines that are off by less need no count between, where time is short."""
 LIMIT = "limit "
 """Before a curve's kind: the journal's entries of counts for which memory ran out."""
 
@@ -84,20 +89,52 @@ class Curve:
         self.sample(min(PILOT_ROUNDS, rounds))
 
     def bend(self, rounds: int, *, least_error: float = 0.0) -> bool:
-        """Add the count where the straight lines are least sure; return False where that is no more than an error."""
-        samples = self._samples()
-        tokens, medians_s = list(samples), [float(np.median(each)) for each in samples.values()]
-        point = next_point(tokens, medians_s)
-        if point is None or line_errors(tokens, medians_s).max() < least_error:
+        """Add the count where the straight lines are least sure; return False where that is less than an error."""
+        point = self._bent(self._most, least_error)
+        if point is None:
             return False
         self._add(point)
         if point in self._points:
             self._timed_rounds({point}, min(PILOT_ROUNDS, rounds))
         return True
 
-    def sample(self, rounds: int) -> None:
-        """Time every count until it has so many samples."""
-        self._timed_rounds(self._points, rounds)
+    def coarse(self, least: int, time: Slice) -> None:
+        """Time counts that grow by half, a few rounds; larger ones than `least` only while there is time."""
+        for tokens in sorted({*coarse_points(self._most), *self._samples()}):
+            if tokens > least and tokens not in self._samples() and time.over():
+                break
+            self._add(tokens)
+            self._timed_rounds(self._points & {tokens}, 1, first_calls=1)  # it was tried before
+        if not time.over():
+            self._timed_rounds(self._points, PILOT_ROUNDS, over=time.over)
+
+    def refine(self, counts: Iterable[int], time: Slice, rounds: int) -> None:
+        """Time some counts, and one more where the curve bends most near them, until a time or some rounds are over."""
+        largest = max(self._points)
+        wanted = {count for count in counts if count <= largest}
+        bent = self._bent(2 * max(wanted, default=1), LEAST_ERROR)
+        for tokens in sorted({*wanted, *(() if bent is None else (bent,))}):
+            self._add(tokens)
+            self._timed_rounds(self._points & {tokens} - self._samples().keys(), PILOT_ROUNDS)
+        points = wanted & self._points
+        self._timed_rounds(points - {1}, rounds, over=time.over)
+        self._timed_rounds(points & {1}, self.samples(points - {1}) or rounds, over=time.over)
+
+    def samples(self, counts: Iterable[int]) -> int:
+        """Return the samples of the count that has the fewest, of those that are no larger than was timed."""
+        samples, largest = self._samples(), max(self._points, default=0)
+        return min((len(samples.get(count, ())) for count in counts if count <= largest), default=0)
+
+    def _bent(self, most: int, least_error: float = 0.0) -> int | None:
+        """Return the count up to `most` to add next; None where no straight line is off by as much as an error."""
+        samples = {tokens: each for tokens, each in self._samples().items() if tokens <= most}
+        tokens, medians_s = list(samples), [float(np.median(each)) for each in samples.values()]
+        point = next_point(tokens, medians_s)
+        return None if point is None or line_errors(tokens, medians_s).max() < least_error else point
+
+    def sample(self, rounds: int, over: Callable[[], bool] = lambda: False) -> None:
+        """Time every count until it has so many samples, or until a time is over."""
+        self._timed_rounds(self._points, rounds, over=over)
 
     def sample_again(self, rounds: int) -> None:
         """Time every count until it has so many samples that nothing disturbed."""
@@ -131,30 +168,34 @@ class Curve:
         self._points.add(tokens)
 
     def _timed_rounds(
-        self, points: set[int], rounds: int, counted: Mapping[int, Sequence[float]] | None = None
+        self,
+        points: set[int],
+        rounds: int,
+        counted: Mapping[int, Sequence[float]] | None = None,
+        over: Callable[[], bool] = lambda: False,
+        first_calls: int | None = None,
     ) -> None:
+        time_rounds = partial(timed_rounds, rounds=rounds, counted=counted, over=over, first_calls=first_calls)
         have = self._journal.samples(self._kind) if counted is None else counted
         due = {tokens for tokens in points if len(have.get(tokens, ())) < rounds}
         single = {1} if self._open_single is not self._open_passes else set()
         for group in (due & single, due - single):  # each behind caches of its own
-            while group and not self._timed_group(group, rounds, counted):
+            while group and not self._timed_group(group, time_rounds):
                 group &= self._points
 
-    def _timed_group(self, group: set[int], rounds: int, counted: Mapping[int, Sequence[float]] | None) -> bool:
+    def _timed_group(self, group: set[int], time_rounds: Callable[..., None]) -> bool:
         self._passes(min(group))
-        return self._fits(max(group), partial(self._time_group, group, rounds, counted))
+        return self._fits(max(group), partial(self._time_group, group, time_rounds))
 
-    def _time_group(self, group: set[int], rounds: int, counted: Mapping[int, Sequence[float]] | None) -> None:
+    def _time_group(self, group: set[int], time_rounds: Callable[..., None]) -> None:
         passes = self._passes(min(group))
         works = {tokens: self._work(tokens) for tokens in sorted(group)}
-        timed_rounds(
+        time_rounds(
             self._kind,
             works,
-            rounds,
-            self._recorder,
+            recorder=self._recorder,
             prepare=passes.prepare,
             lead=lambda tokens: (works[tokens](), passes.between(tokens)),
-            counted=counted,
         )
 
     def _passes(self, tokens: int) -> Passes:
