@@ -80,7 +80,7 @@ TOOLS = Path(__file__).resolve().parents[1] / "tools"
 MOST_TEXTS = 8
 """Texts that treeopt's decoder decodes at a time."""
 PROFILE = (
-    *("profile", "--max-prompts", f"{PROMPTS}", "--positions", f"{96 * PROMPTS}"),
+    *("profile", "--max-prompts", f"{PROMPTS}"),
     *("--batch-sizes", "1,2,4,8", "--context-tokens", "64,192", "--max-tokens", "16"),
 )
 PROFILE_S = 150

@@ -145,6 +145,7 @@ class Stopwatch:
     """Times calls on the clock of their device; `take` returns their number and seconds, and forgets them."""
 
     def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._cuda = device.type == "cuda"
         self._spans: list[tuple[Any, Any]] = []
 
@@ -161,7 +162,7 @@ class Stopwatch:
         spans, self._spans = self._spans, []
         if not self._cuda:
             return len(spans), sum(end - start for start, end in spans)
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(self._device)
         return len(spans), sum(start.elapsed_time(end) for start, end in spans) / 1000
 
     def _mark(self) -> Any:

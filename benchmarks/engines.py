@@ -117,7 +117,7 @@ def race_engine(name: str, folder: Path, case: Case) -> None:
     if case.usual:
         RESULTS.mkdir(parents=True, exist_ok=True)
         (RESULTS / f"{name}.json").write_text(
-            json.dumps([json.loads(engine_bench_json(heading_of(launch), each)) for each in runs])
+            json.dumps([json.loads(engine_bench_json(heading_of(client, launch), each)) for each in runs])
         )
 
 

@@ -82,7 +82,7 @@ def _warn_of_differences(
     from treeopt.records.identity import Identity, other_conditions_warning, other_pair_warning
 
     promised = Identity.of(profile.pair, profile.machine)
-    here = Identity.of(pair_of(launch), machine_of(launch))
+    here = Identity.of(pair_of(launch), machine_of(client, launch))
     said = "the profile is of"
     if not promised.same_pair(here):
         warn(other_pair_warning(said, promised.pair, here.pair, "probe again, or leave --target and --draft out"))
@@ -118,7 +118,7 @@ def _publish(asked: BenchEngineOptions, profile: "Profile", client: "EngineClien
     _warn_of_differences(profile, client, launch, settings)
     with tqdm(total=settings.waves, desc="race      ", unit="text", disable=None) as bar:
         found = race(client, launch, settings, model, chosen, bar.update)
-    heading = heading_of(launch)
+    heading = heading_of(client, launch)
     asked.results.publish(headed_table(heading, engine_bench_table(found, default)), engine_bench_json(heading, found))
     if asked.results.plot is not None:
         from treeopt.report.engine_figure import save_engine_figure

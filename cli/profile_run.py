@@ -1,8 +1,11 @@
 """What `treeopt profile` measures: a pair on this machine, by one process or several."""
 
 import os
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+import click
 
 from treeopt.cli.options.profile import ProfileOptions
 from treeopt.cli.other_programs import warn_of_other_programs
@@ -11,7 +14,9 @@ from treeopt.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from treeopt.engines.reports import ImportedLatency
+    from treeopt.planner.certainty import Certainty
     from treeopt.profiler import Journal, Measurement, Settings, TextFiles
+    from treeopt.profiler.budget import Budget
     from treeopt.profiler.processes.processes import Processes
     from treeopt.records.draft_record import DraftRecord
     from treeopt.records.measured_acceptance import MeasuredAcceptance
@@ -21,12 +26,16 @@ if TYPE_CHECKING:
 
     Prompts = list[list[int]]
 
+RECORD_SHARE = 0.25
+"""Of a time budget, what a draft record may take."""
+
 
 def measured(asked: ProfileOptions) -> "tuple[Profile, DraftRecord | None] | None":
     """Measure what was not imported and write it; return the profile, and the draft record where one is wanted.
 
     Of several processes only the first has something to return.
     """
+    started_s = time.monotonic()
     asked.check_measured()
     from treeopt.profiler.heading import check_edition
     from treeopt.profiler.processes.distributed import local_device, processes_for
@@ -34,6 +43,10 @@ def measured(asked: ProfileOptions) -> "tuple[Profile, DraftRecord | None] | Non
     settings = asked.settings()
     device = local_device(asked.pair.device, os.environ)
     processes = processes_for(os.environ, tensor_parallel=asked.tensor_parallel, device=device)
+    if processes.count > 1:  # each has a clock of its own
+        if asked.time_budget_s is not None:
+            raise click.UsageError("--time-budget: expected one process. Give --rounds and --positions under torchrun.")
+        settings = replace(settings, time_budget_s=None)
     journal_file = asked.journal_file
     with processes.watched(journal_file):
         if asked.resume and journal_file is not None:
@@ -43,7 +56,7 @@ def measured(asked: ProfileOptions) -> "tuple[Profile, DraftRecord | None] | Non
             acceptances=asked.imports.acceptances(settings.rules[0], settings.sampling),
         )
         chosen = str(device) if processes.count > 1 else asked.pair.device
-        return _Run(asked, settings, processes, chosen).measured(imported)
+        return _Run(asked, settings, processes, chosen, started_s).measured(imported)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +75,8 @@ class _Run:
     settings: "Settings"
     processes: "Processes"
     device: str
+    started_s: float
+    """When the command began, which a time budget includes."""
 
     @property
     def first(self) -> bool:
@@ -88,10 +103,14 @@ class _Run:
         kept = self.asked.journal_file is not None and self.first
         texts = TextFiles(texts_path(self.asked.path) if kept else None, resume=self.asked.resume)
         journal = self._journal(models, prompts)
-        result = self._profile(self._measurement(models, prompts, journal, drafters), imported)
+        budget = self._budget(journal)
+        measurement = self._measurement(models, prompts, journal, drafters, budget)
+        result = self._profile(measurement, imported)
         if not self.first:
             return None
-        record = self._record(models, prompts, texts)
+        record = self._record(models, prompts, texts, budget)
+        if budget is not None:
+            _tell_effort(budget, measurement.certainty)
         result.save(self.asked.path)
         journal.remove()
         texts.remove()
@@ -146,9 +165,15 @@ class _Run:
         ]
 
     def _measurement(
-        self, models: "ModelPair", prompts: "Prompts", journal: "Journal", drafters: "list[LoadedDrafter]"
+        self,
+        models: "ModelPair",
+        prompts: "Prompts",
+        journal: "Journal",
+        drafters: "list[LoadedDrafter]",
+        budget: "Budget | None",
     ) -> "Measurement":
         from treeopt.planner import fastest_drafted_tree
+        from treeopt.planner.certainty import certainty
         from treeopt.profiler import Measurement, clock_for
         from treeopt.profiler.latency.busy import ProcessorTimes
 
@@ -164,7 +189,19 @@ class _Run:
             load=None if self.asked.tensor_parallel else ProcessorTimes,
             pair=models.described,
             drafters=drafters,
+            certainty=certainty,
+            budget=budget,
         )
+
+    def _budget(self, journal: "Journal") -> "Budget | None":
+        """Return the time budget, which began with the command; None for a fixed amount."""
+        from treeopt.profiler.budget import Budget
+
+        seconds = self.settings.time_budget_s
+        if seconds is None:
+            return None
+        share = 1.0 if self.asked.record_name is None else 1 - RECORD_SHARE
+        return Budget(share * seconds, journal, started_s=self.started_s)
 
     def _profile(self, measurement: "Measurement", imported: _Imported) -> "Profile":
         """Measure what was not imported, and put both together."""
@@ -178,13 +215,31 @@ class _Run:
         result = measurement.profile(acceptances=acceptances, show_progress=self.first)
         return with_imported(result, curves, context_tokens=context, sampled=sampled) if curves else result
 
-    def _record(self, models: "ModelPair", prompts: "Prompts", texts: "TextFiles") -> "DraftRecord | None":
+    def _record(
+        self, models: "ModelPair", prompts: "Prompts", texts: "TextFiles", budget: "Budget | None"
+    ) -> "DraftRecord | None":
         """Record what the draft model thinks of each token, where that is wanted, and write it."""
         from treeopt.profiler import Recording
+        from treeopt.profiler.budget import Slice
 
         path = self.asked.record_path
         if path is None:
             return None
-        record = Recording(models.target, models.draft_model, prompts, self.settings, files=texts).record()
+        recording = Recording(models.target, models.draft_model, prompts, self.settings, files=texts)
+        if budget is None:
+            record = recording.record()
+        else:
+            with budget.spending("record"):
+                left_s = budget.left_s + RECORD_SHARE * (self.settings.time_budget_s or 0.0)
+                record = recording.record(time=Slice(time.monotonic, time.monotonic() + left_s))
         record.save(path)
         return record
+
+
+def _tell_effort(budget: "Budget", certainty: "Certainty | None") -> None:
+    """Print on standard error what the time was spent on, and how certain the plan is."""
+    from treeopt.report.effort_text import certainty_text, spent_text
+
+    click.echo(spent_text(budget.spent_s), err=True)
+    if certainty is not None:
+        click.echo(certainty_text(certainty), err=True)

@@ -152,19 +152,20 @@ class Probe:
 
     def _batch(self, batch: int, tick: Callable[[], object], until_s: float | None) -> None:
         texts, lengths = len(self._settings.prompts), self._settings.lengths
+        round_samples = -(-texts // batch) * batch  # the last wave of a round begins with the first prompts again
         known = {length: len(self.samples(length, batch)) for length in lengths}
         order = Random(SEED)
         for number in range(self._settings.rounds):
             if number and until_s is not None and time.monotonic() > until_s:
                 return
-            if all(count >= (number + 1) * texts for count in known.values()):
+            if all(count >= (number + 1) * round_samples for count in known.values()):
                 continue
             with self._running(batch) as running:  # anew, because one start may be slower than another for good
                 self._ask_passes(running, batch)
                 for first in range(0, texts, batch):
                     chosen = [(first + each) % texts for each in range(batch)]
                     for length in order.sample(lengths, len(lengths)):  # drift hits all lengths alike
-                        if known[length] <= number * texts + first:
+                        if known[length] <= number * round_samples + first:
                             self._ask(running[length], length, batch, chosen, number)
                         tick()
 

@@ -32,7 +32,7 @@ def engine_profile(client: EngineClient, launch: Launch, settings: ProbeSettings
     return Profile(
         created=now(),
         tool=TOOL,
-        machine=machine_of(launch),
+        machine=machine_of(client, launch),
         pair=pair_of(launch),
         engine=EngineRun(name=client.name, version=client.version, settings=settings_of(client, launch, settings)),
         chain_latencies=tuple(_latency(settings, probe, batch) for batch in settings.batch_sizes),
@@ -47,13 +47,14 @@ def settings_of(client: EngineClient, launch: Launch, settings: ProbeSettings) -
     return (*client.settings, *drafting, EngineSetting(name="prompts", value=settings.prompts_from))
 
 
-def machine_of(launch: Launch) -> Machine:
-    """Return this machine, with the threads that an engine was given."""
+def machine_of(client: EngineClient, launch: Launch) -> Machine:
+    """Return what an engine runs on, unknown unless it is this machine, with the threads that it was given."""
+    unknown = client.device == UNKNOWN
     return Machine(
-        device="cpu",
-        processor=processor(),
+        device=client.device,
+        processor=UNKNOWN if unknown else processor(),
         threads=launch.threads,
-        system=f"{platform.system()} {platform.release()}",
+        system=UNKNOWN if unknown else f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
         torch=UNKNOWN,
     )
@@ -73,9 +74,9 @@ def pair_of(launch: Launch) -> Pair:
     )
 
 
-def heading_of(launch: Launch) -> BenchHeading:
+def heading_of(client: EngineClient, launch: Launch) -> BenchHeading:
     """Return what a race in an engine that has just ended is of."""
-    return BenchHeading(created=now(), machine=machine_of(launch), pair=pair_of(launch))
+    return BenchHeading(created=now(), machine=machine_of(client, launch), pair=pair_of(launch))
 
 
 def _name(path: str) -> str:

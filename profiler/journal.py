@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ from treeopt.files.whole_files import numbered_files, read_text
 from treeopt.profiler.processes.processes import OneProcess, Processes, what_is_kept
 
 MAX_BYTES = 64_000_000
+_PART = re.compile(r", (?=[a-z_]+ |\w+\(|\{)")
+"""Between the parts of a heading: a name and its value, or a whole record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +137,17 @@ def _read(path: Path, heading: str) -> list[Entry]:
         raise FormatError(path, "content", f"expected a journal of measurements ({error}).") from None
     if conditions != heading:
         raise TreeoptError(
-            f"{path}: was measured under other conditions ({conditions}) than asked for now ({heading}). "
+            f"{path}: was measured under other conditions ({_parts_without(conditions, heading)}) than asked for now "
+            f"({_parts_without(heading, conditions)}). "
             "Start over with --force in place of --resume, or give the options of the interrupted run."
         )
     return entries
+
+
+def _parts_without(heading: object, other: object) -> str:
+    """Return the parts of a heading that another does not have."""
+    own, others = (_PART.split(str(each)) for each in (heading, other))
+    return ", ".join(part for part in own if part not in others) or "nothing more"
 
 
 def _cut_torn_line(path: Path) -> int:

@@ -1,11 +1,15 @@
 """What times calls, and where their times are kept."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from treeopt.profiler.clock import Clock
 from treeopt.profiler.journal import Journal
 from treeopt.profiler.latency.watch import Watched
+
+SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,3 +24,5 @@ class Recorder:
     """Called after every sample."""
     watched: Watched | None = None
     """Tells which samples other programs disturbed; by default none."""
+    order: np.random.Generator = field(default_factory=lambda: np.random.default_rng(SEED))
+    """Shuffles every round; one generator for the whole run, so that no order repeats."""

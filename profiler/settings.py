@@ -56,7 +56,7 @@ class Settings:
     rounds: int = 25
     """Samples of every time."""
     time_budget_s: float | None = None
-    """Seconds to measure for: half for times, half for acceptance; None measures all that is asked for."""
+    """Seconds after which measuring ends, unless the plan is certain before; None measures `rounds` and `positions`."""
     positions: int = 4096
     """Generated positions whose acceptance is counted, for each rule and context, and that are recorded, over all prompts."""
     branching: int = 16
@@ -154,6 +154,9 @@ class Settings:
         }
         for name in ("target_source", "draft_source"):
             del parts[name]  # the same models may have been moved
+        if self.time_budget_s is not None:  # what was measured serves any other budget
+            parts["time_budget_s"] = "any"
+            del parts["rounds"], parts["positions"]
         for name in ("record", "cuda_graphs", "draft", "draft_parameters", "target_digest", "draft_digest"):
             if parts[name] is None:
                 del parts[name]

@@ -12,6 +12,8 @@ import argparse
 import re
 import shlex
 import sys
+import time
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -24,6 +26,8 @@ from treeopt.engines.reports.content import read_json
 from treeopt.files.fields import Fields
 from treeopt.files.whole_files import read_text
 from treeopt.profiler import Journal, Settings, clock_for
+from treeopt.profiler.budget import Slice
+from treeopt.profiler.latency.condition import Times
 from treeopt.profiler.latency.grid import LatencyGrid
 from treeopt.profiler.latency.memory import give_back_memory
 from treeopt.profiler.machine import describe_machine, describe_pair, now
@@ -120,7 +124,7 @@ def measure_all(options: argparse.Namespace, *, command: str) -> None:
                 tool=f"{TOOL}, by {command}",
                 machine=describe_machine(device),
                 pair=describe_pair(target, draft),
-                latencies=times(target, draft, settings(options, way)),
+                latencies=times(target, draft, settings(options, way), options.time_budget),
                 acceptances=tables,
             )
             names = machine_name(profile.machine), target_shape, draft_shape, options.dtype, way
@@ -133,23 +137,33 @@ def measure_all(options: argparse.Namespace, *, command: str) -> None:
 
 def settings(options: argparse.Namespace, way: str) -> Settings:
     """Return what is timed of each pair."""
-    budget_s = options.time_budget
     return Settings(
         samplings=(Sampling(options.temperature),),
         context_tokens=tuple(options.context_tokens),
         batch_sizes=tuple(options.batch_sizes),
         max_tokens=options.max_tokens,
         rounds=options.rounds,
-        time_budget_s=None if budget_s is None else 2 * budget_s,  # half would be for acceptance
         cuda_graphs=WAYS[way],
     )
 
 
-def times(target: Transformer, draft: Transformer, settings: Settings) -> tuple[StepLatency, ...]:
+def times(
+    target: Transformer, draft: Transformer, settings: Settings, budget_s: float | None
+) -> tuple[StepLatency, ...]:
     """Return the times of a pair under every condition, behind a text of all tokens in turn."""
     text = range(target.config.vocabulary)
     clock = clock_for(target.device)
-    return LatencyGrid(target, draft, text, settings, clock=clock, journal=Journal(None, "")).measure(lambda: None)
+    grid = LatencyGrid(target, draft, text, settings, clock=clock, journal=Journal(None, ""))
+    if budget_s is None:
+        return grid.measure(lambda: None)
+    condition_s = budget_s / grid.conditions
+
+    def measure(each: Times) -> None:
+        seconds = Slice(time.monotonic, time.monotonic() + condition_s)
+        each.coarse(lambda _: nullcontext(), seconds.part(1 / 3))
+        each.sample(seconds)
+
+    return tuple(each.latency() for each in grid.each_fitting(measure, lambda: None).values())
 
 
 def acceptances(path: Path, *, temperature: float) -> tuple[MeasuredAcceptance, ...]:

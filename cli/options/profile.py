@@ -24,6 +24,8 @@ from treeopt.trees.drafter_setting import DRAFTERS, DrafterSetting
 if TYPE_CHECKING:
     from treeopt.profiler import Settings
 
+BUDGET_S, BUNDLED_BUDGET_S = 300.0, 45.0
+"""Time budgets of a user's models and of the bundled pair, where none is given."""
 WITHOUT_MODELS = ("prompt-lookup", "lookahead")
 """Drafters that need no model of their own."""
 
@@ -97,18 +99,18 @@ class ProfileOptions:
             heading=Heading.MEASURED,
             type=COUNT,
             default=25,
-            show_default=True,
-            help="Samples of every time.",
+            help="Samples of every time, 25 with --positions; measures a fixed amount.",
         )
     )
+    rounds_named: bool = field(metadata=given("rounds"))
     time_budget_s: float | None = field(
         metadata=option(
             "--time-budget",
             "time_budget_s",
             heading=Heading.MEASURED,
             type=DURATION,
-            help="Measure for so long, such as 90s or 3m, in place of --rounds and --positions: half for times, placed where "
-            "they are least known, half for acceptance.",
+            help="Measure until the plan is within 1 % of the fastest with 90 % probability, or for so long, such as 90s or "
+            "3m, everything included; without --rounds and --positions by default 5m, for the bundled pair 45s.",
         )
     )
     cuda_graphs: bool | None = field(
@@ -125,10 +127,11 @@ class ProfileOptions:
             heading=Heading.MEASURED,
             type=COUNT,
             default=4096,
-            show_default=True,
-            help="Generated tokens whose acceptance is counted, and that are recorded.",
+            help="Generated tokens whose acceptance is counted, and that are recorded, 4096 with --rounds; measures a "
+            "fixed amount.",
         )
     )
+    positions_named: bool = field(metadata=given("positions"))
     prompts: PromptOptions = field(metadata=group(PromptOptions))
     imports: ImportOptions = field(metadata=group(ImportOptions))
     record_name: str | None = field(
@@ -204,6 +207,13 @@ class ProfileOptions:
         return with_layers([each for each in self.drafters if each.name != "model"], self.eagle_layers)
 
     @property
+    def budget_s(self) -> float | None:
+        """The time budget; None where a fixed amount is measured."""
+        if self.time_budget_s is not None or self.rounds_named or self.positions_named or self.imports.times:
+            return self.time_budget_s
+        return BUNDLED_BUDGET_S if self.pair.target is None else BUDGET_S
+
+    @property
     def rule_names(self) -> tuple[str, ...]:
         """The rules; click.UsageError for one that cannot be run."""
         return tuple(checked_rule(rule.strip(), lossy=self.lossy, option="--rules") for rule in self.rules.split(","))
@@ -230,6 +240,10 @@ class ProfileOptions:
         if self.beside and self.imports.times:
             raise click.UsageError(
                 "--drafter: expected times to be taken, because drafters are timed beside them. Got imported ones: leave it out."
+            )
+        if self.time_budget_s is not None and (self.rounds_named or self.positions_named):
+            raise click.UsageError(
+                "--time-budget: expected without --rounds and --positions, which measure a fixed amount. Give one or the other."
             )
         if self.imports.times and self.wait_s is not None:
             raise click.UsageError("--wait: expected times to be taken. Got imported ones: leave it out.")
@@ -277,7 +291,7 @@ class ProfileOptions:
                 batch_sizes=self.batch_sizes,
                 max_tokens=self.max_tokens,
                 rounds=self.rounds,
-                time_budget_s=self.time_budget_s,
+                time_budget_s=self.budget_s,
                 positions=self.positions,
                 record=None if self.record_name is None else RecordSize(),
                 cuda_graphs=self.cuda_graphs,

@@ -16,6 +16,7 @@ from tqdm import tqdm
 from treeopt.arrays import Int64
 from treeopt.errors import TreeoptError
 from treeopt.profiler.acceptance.expansion import Expander
+from treeopt.profiler.budget import UNLIMITED, Slice
 from treeopt.profiler.machine import now
 from treeopt.profiler.settings import RecordSize, Settings
 from treeopt.records.draft_record import DraftRecord
@@ -23,6 +24,9 @@ from treeopt.runtime import Decoder
 from treeopt.runtime.decoding.limits import trained_tokens
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.trees import chain
+
+LEAST_TEXTS = 2
+"""That are recorded however little time there is."""
 
 
 class TextFiles:
@@ -104,13 +108,20 @@ class Recording:
         self._settings = settings
         self._files = files
 
-    def record(self, *, show_progress: bool = True) -> DraftRecord:
-        """Record every text that is not finished yet; a bar goes to standard error."""
+    def record(self, *, show_progress: bool = True, time: Slice = UNLIMITED) -> DraftRecord:
+        """Record every text that is not finished yet; a bar goes to standard error.
+
+        Args:
+            show_progress: whether the bar is drawn.
+            time: after which no further text is begun, two excepted.
+        """
         hidden = None if show_progress else True  # None: hidden where standard error is not a terminal
         texts = []
         for number in tqdm(range(len(self._prompts)), desc="record    ", unit="text", disable=hidden):
             text = self._files.load(number)
             if text is None:
+                if time.over() and number >= LEAST_TEXTS:
+                    break
                 text = self._text(number)
                 self._files.save(number, text)
             texts.append(text)

@@ -70,7 +70,7 @@ class Counting:
         texts: CountedTexts | None = None,
     ) -> None:
         self._target, self._draft = target, draft
-        self._count_of_texts = len(prompts)
+        self.numbers: Sequence[int] = range(len(prompts))
         self._texts = texts or WholePrompts(prompts)
         self._settings = settings
         self._journal = journal
@@ -81,7 +81,33 @@ class Counting:
 
     def measure(self, positions: int, step: Step) -> tuple[MeasuredAcceptance, ...]:
         """Return the acceptance of what is counted on positions: all that is asked for, but for rules on trees."""
-        texts = self._by_prompt(self._kind("acceptance"), lambda number: self._count(number, positions), step)
+        kind = self._kind("acceptance")
+        return self._measured(self._by_prompt(kind, lambda number: self._count(number, positions), step))
+
+    def count(self, number: int, positions: int) -> None:
+        """Count so many positions of one prompt, unless the journal holds them."""
+        if not self.has_counted(number, positions):
+            self._journal.append(self._sliced_kind(positions), number, self._count(number, positions))
+
+    def has_counted(self, number: int, positions: int) -> bool:
+        """Return whether the journal holds so many positions of a prompt."""
+        return any(entry.key == number for entry in self._journal.entries(self._sliced_kind(positions)))
+
+    def counted(self, positions: Sequence[int]) -> tuple[MeasuredAcceptance, ...]:
+        """Return the acceptance of the prompts that were counted, each on as many positions as it was counted on last.
+
+        Args:
+            positions: that prompts were counted on, rising.
+        """
+        texts: dict[int, Numbers] = {}
+        for each in positions:
+            texts |= {entry.key: entry.values for entry in self._journal.entries(self._sliced_kind(each))}
+        return self._measured([texts[number] for number in sorted(texts)])
+
+    def _sliced_kind(self, positions: int) -> str:
+        return f"{self._kind('acceptance')} on {positions} positions"
+
+    def _measured(self, texts: Sequence[Numbers]) -> tuple[MeasuredAcceptance, ...]:
         measured = []
         rows = [self._rows(numbers) for numbers in texts]
         for place, (rule, sampling) in enumerate(self._counted):
@@ -179,13 +205,13 @@ class Counting:
     def _by_prompt(self, kind: str, count: Callable[[int], Numbers], step: Step) -> list[Numbers]:
         """Return the numbers of every prompt, counting those that the journals do not hold."""
         done = {entry.key: entry.values for entry in self._journal.entries(kind)}
-        for number in range(self._count_of_texts):
+        for number in self.numbers:
             if number not in done and self._processes.owns(number):
                 done[number] = count(number)
                 self._journal.append(kind, number, done[number])
             step()
         together = self._processes.together(done)
-        return [together[number] for number in range(self._count_of_texts)]
+        return [together[number] for number in self.numbers]
 
     def _acceptance(
         self, rule: str, sampling: Sampling, sums: TextSums, accepted_ranks: AcceptedRanks | None

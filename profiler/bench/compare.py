@@ -244,7 +244,7 @@ def _decode(
     tokens: list[int] = []
     count = 0
     if decoder.target.device.type == "cuda":
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(decoder.target.device)
     start_s = now_s()
     for committed in steps:
         tokens.extend(committed)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from treeopt.arrays import Int64
 from treeopt.profiler.acceptance.heads import HeadText, children_counts, eagle_children, generated, medusa_children
+from treeopt.profiler.budget import UNLIMITED, Slice
 from treeopt.profiler.journal import Journal
 from treeopt.records.acceptance_counts import REJECTED, AcceptanceCounts, text_sums
 from treeopt.records.measured_acceptance import MeasuredAcceptance
@@ -54,6 +55,7 @@ def counted_acceptance(
     kind: str,
     journal: Journal,
     tick: Callable[[], object],
+    time: Slice = UNLIMITED,
 ) -> CountedAcceptance:
     """Return the acceptance over some texts, counting those that the journal does not hold.
 
@@ -64,17 +66,20 @@ def counted_acceptance(
         kind: their name in the journal.
         journal: where each is kept.
         tick: called after every text.
+        time: after which no further text is begun, two long enough ones and those of the journal excepted.
 
     Raises TreeoptError for too little text.
     """
     known = {entry.key: entry.values for entry in journal.entries(kind)}
     for number in range(texts):
         if number not in known:
+            if time.over() and sum(map(bool, known.values())) >= 2:
+                break
             counted = count(number)
             known[number] = () if counted is None else counted.numbers
             journal.append(kind, number, known[number])
         tick()
-    found = _all_texts([CountedRoots.of(known[number]) if known[number] else None for number in range(texts)])
+    found = _all_texts([CountedRoots.of(known[number]) if known[number] else None for number in sorted(known)])
     sums = text_sums([each.counts for each in found])
     acceptance = MeasuredAcceptance(
         rule=GIVEN_TOKENS,

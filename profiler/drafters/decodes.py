@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from treeopt.profiler.budget import UNLIMITED, Slice
 from treeopt.profiler.recorder import Recorder
 from treeopt.records.latency import Timing
 from treeopt.records.measured_drafter import DecodedTexts
@@ -53,7 +54,12 @@ class Way:
 
 
 def decoded_in_turn(
-    ways: Sequence[Way], prompts: Mapping[int, Sequence[int]], positions: int, recorder: Recorder
+    ways: Sequence[Way],
+    prompts: Mapping[int, Sequence[int]],
+    positions: int,
+    recorder: Recorder,
+    time: Slice = UNLIMITED,
+    least: int = 2,
 ) -> list[list[DecodedText]]:
     """Return of every way the texts that it decoded, each prompt in all ways before the next, so that drift hits all alike.
 
@@ -65,20 +71,26 @@ def decoded_in_turn(
         prompts: token ids by their numbers, which are the seeds too.
         positions: new tokens of each, fewer where a text ends.
         recorder: what times them, and where they are kept; its `tick` is called after every text.
+        time: after which no further prompt is begun.
+        least: prompts that are decoded however long they take.
     """
     known = [{entry.key: entry.values for entry in recorder.journal.entries(way.kind)} for way in ways]
     warm = [False] * len(ways)
     first = next(iter(prompts.values()))
+    decoded: list[int] = []
     for number, prompt in prompts.items():
+        if len(decoded) >= least and time.over() and any(number not in each for each in known):
+            break
+        decoded.append(number)
         for place, way in enumerate(ways):
             if number not in known[place]:
                 if not warm[place]:
-                    _decoded(way.decoder, first, min(WARM_UP_TOKENS, positions), 0, recorder)
+                    _decoded(way.decoder, first, min(WARM_UP_TOKENS, -(-positions // 3)), 0, recorder)
                     warm[place] = True
                 known[place][number] = _decoded(way.decoder, prompt, positions, number, recorder).numbers
                 recorder.journal.append(way.kind, number, known[place][number])
             recorder.tick()
-    return [[DecodedText.of(each[number]) for number in prompts] for each in known]
+    return [[DecodedText.of(each[number]) for number in decoded] for each in known]
 
 
 def together(texts: Sequence[DecodedText]) -> DecodedTexts:

@@ -12,6 +12,7 @@ from tqdm import tqdm
 from treeopt.planner import StepModel, step_model
 from treeopt.profiler.acceptance.contexts import Place, Stretch
 from treeopt.profiler.acceptance.draft_record import Recording, TextFiles
+from treeopt.profiler.budget import UNLIMITED, Slice
 from treeopt.profiler.drafters.acceptance import CountedAcceptance, counted_acceptance, counter
 from treeopt.profiler.drafters.candidates import candidates
 from treeopt.profiler.drafters.decodes import (
@@ -50,6 +51,10 @@ TREE_PROMPTS, TREE_POSITIONS = 8, 64
 RECORD = RecordSize(top_k=8, depth=8)
 RECORDED_PROMPTS, RECORDED_POSITIONS = 6, 64
 """Texts along which the draft model is recorded, to find candidates."""
+LEAST_POSITIONS = 16
+"""Of each text, however little time there is."""
+TRYING_SHARE = 1 / 3
+"""Of the time, what finding the fastest settings may take."""
 WIDTHS = ((1,), (3, 3, 2, 1), (4, 6, 6, 4, 3, 2), (8, 12, 12, 8, 4, 2))
 """Nodes of each level of the trees that are decoded with, beside chains; as deep as the drafter drafts."""
 
@@ -70,13 +75,16 @@ class DrafterMeasurement:
     """New tokens of each text."""
     recorder: Recorder
     """What times texts, and where they are kept."""
+    time: Slice = UNLIMITED
+    """How long all of them together may take."""
 
     def measure(self, drafters: Sequence[LoadedDrafter], profile: Profile, hidden: bool | None) -> Profile:
         """Return a profile with the drafters in it; those of which the journal holds all are not run again."""
         found = []
-        for drafter in drafters:
+        for number, drafter in enumerate(drafters):
+            time = self.time.part(1 / (len(drafters) - number))
             with tqdm(desc=f"{drafter.name:<10}", unit="text", disable=hidden) as bar:
-                work = _Work(drafter, self, profile, partial(_more, bar), replace(self.recorder, tick=bar.update))
+                work = _Work(drafter, self, profile, partial(_more, bar), replace(self.recorder, tick=bar.update), time)
                 found.append(work.measured())
         return replace(profile, drafters=tuple(found))
 
@@ -97,6 +105,7 @@ class _Work:
     more: Callable[[int], None]
     """Told how many texts are to come."""
     recorder: Recorder
+    time: Slice
 
     def measured(self) -> MeasuredDrafter:
         drafter, samplings = self.drafter, self.given.settings.samplings
@@ -106,22 +115,35 @@ class _Work:
             source=drafter.source,
             digest=drafter.digest,
             layers=drafter.layers,
-            trees=tuple(self._trees(each, place) for each, place in self._conditions) if static else (),
-            decodes=() if static else tuple(found for each in samplings for found in self._decodes(each)),
+            trees=self._all_trees() if static else (),
+            decodes=()
+            if static
+            else tuple(
+                found
+                for number, each in enumerate(samplings)
+                for found in self._decodes(each, self.time.part(1 / (len(samplings) - number)))
+            ),
+        )
+
+    def _all_trees(self) -> tuple[MeasuredTrees, ...]:
+        conditions = list(self._conditions)
+        return tuple(
+            self._trees(each, place, self.time.part(1 / (len(conditions) - number)))
+            for number, (each, place) in enumerate(conditions)
         )
 
     @property
     def _conditions(self) -> Iterator[tuple[Sampling, Place]]:
         return product(self.given.settings.samplings, self.given.places)
 
-    def _trees(self, sampling: Sampling, place: Place) -> MeasuredTrees:
+    def _trees(self, sampling: Sampling, place: Place, time: Slice) -> MeasuredTrees:
         """Return the acceptance of static trees, and texts decoded with some."""
-        counted = self._acceptance(sampling, place)
+        counted = self._acceptance(sampling, place, time.part(0.5))
         trees = probe_trees(counted.acceptance.table.max_depth or 1, self._widest, self.given.settings.max_tokens)
         kind = self._kind(sampling, place)
         ways = [self._plain(sampling, f"trees plain {kind}"), *(self._filling(tree, sampling, kind) for tree in trees)]
         stretch = place.stretch(sampling, min(self.given.positions, TREE_POSITIONS), TREE_PROMPTS)
-        plain, *found = self._decoded(ways, stretch)
+        stretch, (plain, *found) = self._decoded(ways, stretch, time)
         return MeasuredTrees(
             acceptance=counted.acceptance,
             ranks=counted.ranks,
@@ -132,7 +154,7 @@ class _Work:
             ),
         )
 
-    def _acceptance(self, sampling: Sampling, place: Place) -> CountedAcceptance:
+    def _acceptance(self, sampling: Sampling, place: Place, time: Slice) -> CountedAcceptance:
         settings, texts = self.given.settings, self.given.texts
         self.more(texts)
         stretch = place.stretch(sampling, self.given.positions)
@@ -145,19 +167,27 @@ class _Work:
             depth=settings.depth,
         )
         kind = f"acceptance {self._kind(sampling, place)}"
-        return counted_acceptance(count, texts, sampling, kind, self.recorder.journal, self.recorder.tick)
+        return counted_acceptance(count, texts, sampling, kind, self.recorder.journal, self.recorder.tick, time)
 
     @property
     def _widest(self) -> int:
         return self.drafter.target.config.vocabulary
 
-    def _decodes(self, sampling: Sampling) -> list[CountedDecodes]:
+    def _decodes(self, sampling: Sampling, time: Slice) -> list[CountedDecodes]:
         """Return the settings that were fastest on a few texts somewhere, decoded with in full at every place."""
-        ranked = [self._fastest_first(sampling, place) for place in self.given.places]
+        trying, places = time.part(TRYING_SHARE), self.given.places
+        shares = [1 / left for left in range(len(places), 0, -1)]
+        ranked = [
+            self._fastest_first(sampling, place, trying.part(share))
+            for place, share in zip(places, shares, strict=True)
+        ]
         kept = kept_settings(ranked)
-        return [self._decoded_with(kept, sampling, place) for place in self.given.places]
+        return [
+            self._decoded_with(kept, sampling, place, time.part(share))
+            for place, share in zip(places, shares, strict=True)
+        ]
 
-    def _fastest_first(self, sampling: Sampling, place: Place) -> list[DrafterSetting]:
+    def _fastest_first(self, sampling: Sampling, place: Place, time: Slice) -> list[DrafterSetting]:
         """Return the candidates at a place, by their tokens per second on a few texts where there are many."""
         recorded = self._recorded(sampling, place)
         model = partial(self._model, sampling, place)
@@ -166,19 +196,21 @@ class _Work:
             return settings
         ways = [self._set_to(each, sampling, f"try {each.words} {self._kind(sampling, place)}") for each in settings]
         stretch = place.stretch(sampling, min(self.given.positions, TRIED_POSITIONS), TRIED_PROMPTS)
-        tried = self._decoded(ways, stretch)
+        _, tried = self._decoded(ways, stretch, time, least=1)
         rates = [sum(each.tokens for each in texts) / sum(each.seconds for each in texts) for texts in tried]
         order = sorted(range(len(settings)), key=lambda number: -rates[number])
         return [settings[number] for number in order]
 
-    def _decoded_with(self, kept: Sequence[DrafterSetting], sampling: Sampling, place: Place) -> CountedDecodes:
+    def _decoded_with(
+        self, kept: Sequence[DrafterSetting], sampling: Sampling, place: Place, time: Slice
+    ) -> CountedDecodes:
         kind = self._kind(sampling, place)
         ways = [
             self._plain(sampling, f"decode plain {kind}"),
             *(self._set_to(each, sampling, f"decode {each.words} {kind}") for each in kept),
         ]
         stretch = place.stretch(sampling, min(self.given.positions, KEPT_POSITIONS))
-        plain, *found = self._decoded(ways, stretch)
+        stretch, (plain, *found) = self._decoded(ways, stretch, time)
         return CountedDecodes(
             temperature=sampling.temperature,
             top_p=sampling.top_p,
@@ -191,9 +223,20 @@ class _Work:
             ),
         )
 
-    def _decoded(self, ways: Sequence[Way], stretch: Stretch) -> list[list[DecodedText]]:
+    def _decoded(
+        self, ways: Sequence[Way], stretch: Stretch, time: Slice, least: int = 2
+    ) -> tuple[Stretch, list[list[DecodedText]]]:
+        """Return what was decoded in every way, and the prompts that there was time for."""
         self.more(len(ways) * len(stretch.prompts))
-        return decoded_in_turn(ways, stretch.prompts, stretch.positions, self.recorder)
+        positions = self._affordable(stretch.positions, time.left_s / (least * len(ways)))
+        texts = decoded_in_turn(ways, stretch.prompts, positions, self.recorder, time, least)
+        prompts = dict(list(stretch.prompts.items())[: len(texts[0])])
+        return Stretch(prompts, positions), texts
+
+    def _affordable(self, positions: int, text_s: float) -> int:
+        """Return the positions that a text may have, of which plain decoding takes so many seconds at most."""
+        step_s = float(self.profile.latencies[0].verify.seconds(1))
+        return int(min(positions, max(LEAST_POSITIONS, text_s / step_s)))
 
     def _plain(self, sampling: Sampling, kind: str) -> Way:
         return Way(kind, lambda: self._decoder(None, sampling))

@@ -1,16 +1,16 @@
 """The times of a profile under one condition: passes of every size, and whole steps under every rule."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache, partial
 
-import numpy as np
-
+from treeopt.planner.certainty import Certainty
+from treeopt.profiler.budget import Slice
 from treeopt.profiler.clock import Work
 from treeopt.profiler.latency.busy import LoadReader, threads_on
-from treeopt.profiler.latency.curve import Curve
-from treeopt.profiler.latency.effort import ROUNDS_PER_BLOCK, Effort, FixedEffort, TimeBudget
-from treeopt.profiler.latency.passes import ROOM_TOKENS, PassTimer, StepTimer, graphs_of, step_timer
+from treeopt.profiler.latency.curve import LEAST_ERROR, MOST_SAMPLES, PILOT_ROUNDS, Curve, Passes
+from treeopt.profiler.latency.passes import PROBE_TREES, ROOM_TOKENS, PassTimer, graphs_of, step_timer
 from treeopt.profiler.latency.rounds import Step
 from treeopt.profiler.latency.steps import Steps
 from treeopt.profiler.latency.timed_condition import TimedCondition
@@ -25,6 +25,16 @@ from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.rules import rule_named
 from treeopt.trees import chain
 
+ROUNDS_PER_BLOCK = 5
+EXTRA_POINTS = 8
+"""Token counts added to a curve where it bends, where no time budget says how many."""
+COARSE_TOKENS, COARSE_WIDTH = max(tree.nodes for tree in PROBE_TREES), 16
+"""The largest verification and drafting passes that are timed however little time there is: those of the probe trees."""
+BENDS_SHARE = 1 / 3
+"""Of the time for a curve, what finding its bends may take."""
+COARSE_STEPS = 2
+"""Rounds of whole steps for a first plan."""
+Spending = Callable[[str], AbstractContextManager[None]]
 WIDTHS_BEFORE = (1, 2, 1)
 """Draft passes between a verification and the next, which leave the hardware's caches as decoding finds them."""
 
@@ -38,7 +48,6 @@ class Times:
         condition: see `TimedCondition`.
         settings: how much to measure.
         recorder: what times the calls, and where samples go.
-        budget_s: seconds to measure for, or None for the rounds of the settings.
         load: tells what other programs use meanwhile; None where nobody looks.
     """
 
@@ -51,7 +60,6 @@ class Times:
         settings: Settings,
         recorder: Recorder,
         *,
-        budget_s: float | None,
         load: LoadReader | None = None,
     ) -> None:
         self._target, self._draft = target, draft
@@ -59,114 +67,173 @@ class Times:
         self._context = text[: condition.context_tokens]
         self._condition = condition
         self._settings = settings
-        self._clock, self._journal = recorder.clock, recorder.journal
+        self._journal = recorder.journal
         self._kinds = [condition.kind(what) for what in ("verify", "draft", "step")]
         self._watch = None if load is None else Watch(self._journal, self._kinds, load)
         self._watched = Watched(
             self._journal, threads=threads_on(target.device), enough=min(FEWEST_SAMPLES, settings.rounds)
         )
         self._recorder = replace(recorder, tick=partial(self._after_call, recorder.tick), watched=self._watched)
-        self._effort: Effort = FixedEffort(settings.rounds) if budget_s is None else TimeBudget(budget_s, self._spent_s)
+        self._verify = self._curve("verify", self._verify_passes, open_single=self._plain_steps)
+        self._drafted = None if draft is None else self._curve("draft", lambda: Passes(self._draft_work(draft)))
+        self._steps = None if draft is None else self._timed_steps(draft)
+        self._part: str | None = None  # whose caches refining left open
 
     def measure(self) -> StepLatency:
-        """Time all that the journal does not hold yet."""
-        curves, steps = self._curves(), None
-        verify, drafts = curves[0], curves[1:]
-        self._pilot(curves)
-        timed: list[Curve | Steps] = [*curves]
-        if self._draft is not None:
-            steps = self._steps(self._draft)
-            timed.append(steps)
-        rounds = 0
-        while (more := self._effort.next_rounds(rounds)) is not None:
-            rounds = more  # verify, draft and steps in turn, so that drift hits all alike
-            for curve in curves if self._effort.adds_points else []:
-                curve.bend(rounds, least_error=self._effort.least_error)
-            for each in timed:
-                each.sample(rounds)
+        """Time all that the journal does not hold yet, as many rounds as the settings have."""
+        rounds, timed = self._settings.rounds, self._timed
+        for curve in self._curves:
+            curve.pilot(rounds)
+            while curve.added < EXTRA_POINTS and curve.bend(rounds):
+                pass
+            curve.close()
+        for block in [*range(ROUNDS_PER_BLOCK, rounds, ROUNDS_PER_BLOCK), rounds]:
+            for each in timed:  # they take turns, so that drift hits all alike
+                each.sample(block)
+                each.close()
         self._time_again(timed, rounds)
+        return self.latency()
+
+    def coarse(self, spending: Spending, time: Slice) -> None:
+        """Time enough of each part for a first plan.
+
+        Args:
+            spending: returns the context in which one part is timed, by its name.
+            time: after which nothing is timed that a plan can do without.
+        """
+        first = time.part(0.5)
+        with spending("verify"):
+            self._verify.coarse(COARSE_TOKENS, first)
+            self._verify.close()
+        if self._drafted is not None:
+            with spending("draft"):
+                self._drafted.coarse(COARSE_WIDTH, time)
+                self._drafted.close()
+        if self._steps is not None:
+            with spending("overhead"):
+                self._steps.coarse(COARSE_STEPS, time)
+                self._steps.close()
+
+    def sample(self, time: Slice) -> None:
+        """Time every part as often as there is time for, after adding counts where curves bend."""
+        for number, each in enumerate(self._timed):
+            share = time.part(1 / (len(self._timed) - number))
+            if isinstance(each, Curve):
+                bends = share.part(BENDS_SHARE)
+                while not bends.over() and each.bend(PILOT_ROUNDS, least_error=LEAST_ERROR):
+                    pass
+            each.sample(MOST_SAMPLES, share.over)
+            each.close()
+
+    def refine(self, part: str, certainty: Certainty, time: Slice, rounds: int = MOST_SAMPLES) -> None:
+        """Time one part, `verify`, `draft` or `overhead`, near the sizes that decide, until a time or some rounds are over."""
+        if part != self._part:
+            self.close()
+        self._part = part
+        if part == "overhead" and self._steps is not None:
+            self._steps.refine(time, rounds)
+        elif part == "draft" and self._drafted is not None:
+            self._drafted.refine(certainty.draft_widths, time, rounds)
+        elif part == "verify":
+            self._verify.refine(certainty.verify_tokens, time, rounds)
+
+    def close(self) -> None:
+        """Free the caches of the part that was timed last."""
+        for each in self._timed:
+            each.close()
+
+    def samples(self, part: str, certainty: Certainty) -> int:
+        """Return how many samples that time of a part has that has the fewest, of those that decide."""
+        if part == "overhead" and self._steps is not None:
+            return self._steps.samples
+        if part == "draft" and self._drafted is not None:
+            return self._drafted.samples(certainty.draft_widths) if certainty.draft_widths else MOST_SAMPLES
+        return self._verify.samples(certainty.verify_tokens)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What can be refined."""
+        return ("verify",) if self._draft is None else ("verify", "draft", "overhead")
+
+    @property
+    def _curves(self) -> list[Curve]:
+        return [self._verify, *([] if self._drafted is None else [self._drafted])]
+
+    @property
+    def _timed(self) -> list[Curve | Steps]:
+        return [*self._curves, *([] if self._steps is None else [self._steps])]
+
+    def latency(self) -> StepLatency:
+        """Return the times as measured so far."""
         latency = StepLatency(
             context_tokens=self._condition.context_tokens,
             batch_size=self._condition.batch_size,
-            verify=verify.table(),
+            verify=self._verify.table(),
             sampled=not self._condition.sampling.greedy,
-            limit_tokens=verify.limit_tokens,
+            limit_tokens=self._verify.limit_tokens,
             disturbance=self._watched.disturbance(self._kinds),
         )
-        if steps is None:
+        if self._steps is None or self._drafted is None:
             return latency
-        draft = drafts[0].table()
-        overheads = steps.overheads(latency.verify, draft)
+        draft = self._drafted.table()
+        overheads = self._steps.overheads(latency.verify, draft)
         return replace(
             latency,
             draft=draft,
             overhead=overheads[0].overhead,
             rule_overheads=overheads if len(overheads) > 1 else (),
-            steps=steps.timed(),
+            steps=self._steps.timed(),
         )
-
-    def _pilot(self, curves: Sequence[Curve]) -> None:
-        """Find out roughly how the curves run, and add counts where they bend."""
-        for number, curve in enumerate(curves, start=1):
-            curve.pilot(self._settings.rounds)
-            share = number / len(curves)
-            while self._effort.wants_point(curve.added, share):
-                if not curve.bend(self._settings.rounds, least_error=self._effort.least_error):
-                    break
 
     def _time_again(self, timed: Sequence[Curve | Steps], rounds: int) -> None:
         """Time again what other programs disturbed, as long as there are quiet moments to do so."""
-        extra_rounds, known = self._effort.extra_rounds, 0
-        for had in range(0, extra_rounds, ROUNDS_PER_BLOCK):
+        known = 0
+        for had in range(0, rounds, ROUNDS_PER_BLOCK):
             quiet, fewest = self._watched.quiet_calls(self._kinds), min(each.fewest_undisturbed for each in timed)
             if quiet == known or fewest >= rounds:
                 return
             known = quiet
             for each in timed:
-                each.sample_again(min(fewest + ROUNDS_PER_BLOCK, fewest + extra_rounds - had, rounds))
+                each.sample_again(min(fewest + ROUNDS_PER_BLOCK, fewest + rounds - had, rounds))
+                each.close()
 
     def _after_call(self, step: Step) -> None:
         if self._watch is not None:
             self._watch.look()
         step()
 
-    def _curves(self) -> list[Curve]:
-        """Return the curve of verification, and that of drafting a level where there is a draft model."""
-        condition, target = self._condition, self._passes(self._target)
-        plain, draft_work = self._plain_steps(), self._draft_work()
-        drafted = [draft_work(width) for width in WIDTHS_BEFORE if draft_work and width <= self._settings.max_tokens]
+    def _curve(
+        self, what: str, open_passes: Callable[[], Passes], open_single: Callable[[], Passes] | None = None
+    ) -> Curve:
+        most = self._settings.max_tokens
+        return Curve(self._condition.kind(what), open_passes, most, self._recorder, open_single=open_single)
 
-        def verify_work(nodes: int) -> Work:
-            return plain.step if nodes == 1 else target.verify(nodes, condition.sampling)
+    def _pass_timer(self, model: LanguageModel) -> PassTimer:
+        settings, condition = self._settings, self._condition
+        return PassTimer(model, self._text, condition.batch_size, settings.max_tokens, cuda_graphs=settings.cuda_graphs)
 
-        def prepare(nodes: int) -> None:
-            if nodes == 1:
-                plain.prepare(chain(0))
+    def _verify_passes(self) -> Passes:
+        """Return the target's passes, each after some of the draft model's where there is one."""
+        target, drafted = self._pass_timer(self._target), list[Work]()
+        if self._draft is not None:
+            draft_work = self._draft_work(self._draft)
+            drafted = [draft_work(width) for width in WIDTHS_BEFORE if width <= self._settings.max_tokens]
 
-        def draft_some(nodes: int) -> None:
-            for work in drafted if nodes > 1 else []:
+        def draft_some(_: int) -> None:
+            for work in drafted:
                 work()
 
-        verify = self._curve("verify", verify_work, prepare=prepare, between=draft_some)
-        return [verify] if draft_work is None else [verify, self._curve("draft", draft_work)]
+        return Passes(partial(target.verify, sampling=self._condition.sampling), between=draft_some)
 
-    def _draft_work(self) -> Callable[[int], Work] | None:
-        """Return what makes the work of drafting a level of some width; None without a draft model."""
-        if self._draft is None:
-            return None
+    def _draft_work(self, model: LanguageModel) -> Callable[[int], Work]:
+        """Return what makes the work of drafting a level of some width."""
         settings, sampling = self._settings, self._condition.sampling
         rule = rule_named(settings.rules[0], lossy=True)
         drawn_by = draft_sampling_of(sampling, settings.own_draft_sampling(sampling))
-        draft = self._passes(self._draft)
+        draft = self._pass_timer(model)
         return cache(lambda width: draft.draft(width, drawn_by, rule))
 
-    def _passes(self, model: LanguageModel) -> PassTimer:
-        settings = self._settings
-        return PassTimer(
-            model, self._text, self._condition.batch_size, settings.max_tokens, cuda_graphs=settings.cuda_graphs
-        )
-
-    def _plain_steps(self) -> StepTimer:
+    def _plain_steps(self) -> Passes:
         """Return whole steps of plain decoding, which the first count of the curve is timed by."""
         decoder = Decoder(
             self._target,
@@ -176,26 +243,10 @@ class Times:
             max_text_tokens=len(self._context) + ROOM_TOKENS,
             cuda_graphs=graphs_of(self._condition.batch_size, self._settings.cuda_graphs),
         )
-        return step_timer(decoder, self._context, self._condition.batch_size)
+        plain = step_timer(decoder, self._context, self._condition.batch_size)
+        return Passes(lambda _: plain.step, prepare=lambda _: plain.prepare(chain(0)))
 
-    def _curve(
-        self,
-        what: str,
-        make_work: Callable[[int], Work],
-        *,
-        prepare: Callable[[int], object] = lambda _: None,
-        between: Callable[[int], object] = lambda _: None,
-    ) -> Curve:
-        return Curve(
-            self._condition.kind(what),
-            make_work,
-            self._settings.max_tokens,
-            self._recorder,
-            prepare=prepare,
-            between=between,
-        )
-
-    def _steps(self, draft: LanguageModel) -> Steps:
+    def _timed_steps(self, draft: LanguageModel) -> Steps:
         return Steps(
             self._target,
             draft,
@@ -204,16 +255,3 @@ class Times:
             self._settings,
             recorder=self._recorder,
         )
-
-    def _spent_s(self) -> float:
-        """Return the seconds that the timed calls of this condition took, and the untimed ones before them."""
-        lead_calls = self._clock.warm_up.lead_calls
-        first_calls = 1 + self._clock.warm_up.first_calls  # one to see how long it takes, and those that warm up
-        verify, draft, steps = (
-            self._journal.samples(self._condition.kind(what)) for what in ("verify", "draft", "step")
-        )
-        between_s = sum(float(np.median(draft[width])) for width in WIDTHS_BEFORE if width in draft)
-        drafted_s = between_s * sum(lead_calls(each) * len(each) for tokens, each in verify.items() if tokens > 1)
-        times = [samples for kind in (verify, draft, steps) for samples in kind.values()]
-        timed_s = sum((1 + lead_calls(each)) * sum(each) + first_calls * float(np.median(each)) for each in times)
-        return timed_s + drafted_s

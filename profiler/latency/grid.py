@@ -1,6 +1,8 @@
 """Times over token count, context length and batch size: one condition after the other."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -8,9 +10,8 @@ from treeopt.errors import TreeoptError
 from treeopt.profiler.clock import Clock
 from treeopt.profiler.journal import Journal
 from treeopt.profiler.latency.busy import LoadReader
-from treeopt.profiler.latency.condition import Times
+from treeopt.profiler.latency.condition import EXTRA_POINTS, Times
 from treeopt.profiler.latency.curve import LIMIT
-from treeopt.profiler.latency.effort import EXTRA_POINTS
 from treeopt.profiler.latency.memory import give_back_memory, out_of_memory
 from treeopt.profiler.latency.passes import PROBE_TREES, ROOM_TOKENS
 from treeopt.profiler.latency.rounds import Step, first_points
@@ -64,29 +65,47 @@ class LatencyGrid:
         rules = sum(1 if each.sampling.greedy else len(settings.rules) for each in conditions)
         return settings.rounds * (len(conditions) * passes + rules * probes)
 
+    @property
+    def conditions(self) -> int:
+        """How many conditions are not known to be beyond memory."""
+        return len(self._conditions())
+
     def measure(self, step: Step) -> tuple[StepLatency, ...]:
         """Return the times under every condition that fits the memory, measuring what the journal does not hold.
 
         Raises OutOfMemoryError, naming the most that fit, before anything is timed where the caches of the largest batch do
         not fit behind the shortest context, and TreeoptError where not even one text fits.
         """
+        return tuple(each.latency() for each in self.each_fitting(Times.measure, step).values())
+
+    def each_fitting(self, measure: Callable[[Times], object], step: Step) -> dict[TimedCondition, Times]:
+        """Return what times each condition that fits the memory, after measuring with it; raises as `measure` does."""
         self._check_batches()
-        found: list[StepLatency] = []
+        fitting: dict[TimedCondition, Times] = {}
         for condition in self._conditions():
-            if condition.batch_size > 1 and not any(_fewer_texts(each, condition) for each in found):
+            if condition.batch_size > 1 and not any(_fewer_texts(each, condition) for each in fitting):
                 continue  # fewer texts did not fit, so more do not
-            try:
-                found.append(self._times(condition, step).measure())
-            except Exception as error:
-                if not out_of_memory(error):
-                    raise
-                self._journal.append(LIMIT + condition.kind("verify"), 1, ())
+            times = self._times(condition, step)
+            if self._fits(condition, partial(measure, times)):
+                fitting[condition] = times
+            del times
             give_back_memory()
-        if not found:
+        if not fitting:
             raise TreeoptError(
                 "times: memory ran out before a single token was timed. Use a smaller --context-tokens, or --offload."
             )
-        return tuple(found)
+        return fitting
+
+    def _fits(self, condition: TimedCondition, measure: Callable[[], object]) -> bool:
+        """Return whether a condition could be measured; the exception is gone before memory is given back."""
+        try:
+            measure()
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+            self._journal.append(LIMIT + condition.kind("verify"), 1, ())
+            return False
+        return True
 
     def _check_batches(self) -> None:
         settings = self._settings
@@ -104,7 +123,6 @@ class LatencyGrid:
     def _times(self, condition: TimedCondition, step: Step) -> Times:
         settings = self._settings
         text: list[int] = np.resize(self._text, condition.context_tokens + ROOM_TOKENS).tolist()
-        budget_s = None if settings.time_budget_s is None else settings.time_budget_s / 2 / len(self._conditions())
         return Times(
             self._target,
             self._draft,
@@ -112,7 +130,6 @@ class LatencyGrid:
             condition,
             settings,
             Recorder(self._clock, self._journal, step),
-            budget_s=budget_s,
             load=None if self._load is None else self._load(),
         )
 
@@ -132,9 +149,5 @@ class LatencyGrid:
         return any(entry.key == 1 for entry in self._journal.entries(LIMIT + condition.kind("verify")))
 
 
-def _fewer_texts(latency: StepLatency, condition: TimedCondition) -> bool:
-    return (
-        latency.batch_size < condition.batch_size
-        and latency.context_tokens == condition.context_tokens
-        and latency.sampled is not condition.sampling.greedy
-    )
+def _fewer_texts(fitting: TimedCondition, condition: TimedCondition) -> bool:
+    return fitting.batch_size < condition.batch_size and condition == replace(fitting, batch_size=condition.batch_size)

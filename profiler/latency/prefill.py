@@ -4,12 +4,15 @@ A server reads a prompt between steps of decoding, and their work is what the pr
 the same prompt again and again it took up to 7 % less.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
+from treeopt.profiler.budget import UNLIMITED, Slice
 from treeopt.profiler.clock import Work
+from treeopt.profiler.latency.memory import give_back_memory
 from treeopt.profiler.latency.rounds import timed_rounds
 from treeopt.profiler.recorder import Recorder
 from treeopt.records.latency import LatencyTable, PrefillLatency, Timing
@@ -21,8 +24,6 @@ from treeopt.trees import chain
 LEAST_TOKENS = 16
 """Of the shortest prompt that is timed."""
 MOST_ROUNDS = 5
-BUDGET_SHARE = 0.05
-"""Of a time budget, after which no further round begins."""
 
 
 def prompt_lengths(longest: int) -> list[int]:
@@ -58,41 +59,46 @@ class PrefillTimes:
         """Most calls that are timed for a round."""
         return len(self._models) * len(prompt_lengths(self._longest))
 
-    def measure(self, rounds: int, budget_s: float | None = None) -> PrefillLatency:
+    def measure(self, rounds: int, time: Slice = UNLIMITED) -> PrefillLatency:
         """Time all that the journal does not hold yet.
 
         Args:
             rounds: samples of each length, at most `MOST_ROUNDS` of which are taken.
-            budget_s: seconds for the whole profile; None for all rounds.
+            time: after which no longer prompt is begun, and no further round.
         """
-        works = {name: self._works(model) for name, model in self._models.items()}
-        room = max(2, self._longest)  # for a step at least
-        steps = _steps(Decoder(self._models["target"], None, chain(0), max_text_tokens=room), self._text)
         for number in range(1, min(rounds, MOST_ROUNDS) + 1):
-            for name, each in works.items():
-                timed_rounds(_kind(name), each, number, self._recorder, lead=lambda _: next(steps))
-            if budget_s is not None and self._spent_s() > BUDGET_SHARE * budget_s:
+            for name in self._models:
+                self._time_model(name, number, time)
+            if time.over():
                 break
         return PrefillLatency(**{name: self._table(name) for name in self._models})
 
-    def _works(self, model: LanguageModel) -> dict[int, Work]:
-        """Return what begins a text of each length, as a decoder does."""
-        decoder = Decoder(model, None, chain(0), max_text_tokens=self._longest)
-        return {length: partial(decoder.start, self._text[:length]) for length in prompt_lengths(self._longest)}
+    def _time_model(self, name: str, rounds: int, time: Slice) -> None:
+        """Time one model's prompts; the target's share the cache of the steps before them."""
+        give_back_memory()
+        target = self._decoder("target")
+        decoder = target if name == "target" else self._decoder(name)
 
-    def _spent_s(self) -> float:
-        samples = (self._recorder.journal.samples(_kind(name)) for name in self._models)
-        return sum(sum(each) for lengths in samples for each in lengths.values())
+        def step_elsewhere(_: int) -> None:
+            target.start(self._text[:1])
+            target.step()
+
+        works: dict[int, Work] = {}
+        for length in prompt_lengths(self._longest):
+            if works and time.over():
+                break
+            works[length] = partial(decoder.start, self._text[:length])
+            if time.end_s < math.inf:
+                timed_rounds(_kind(name), works, 1, self._recorder, lead=step_elsewhere)
+        timed_rounds(_kind(name), works, rounds, self._recorder, lead=step_elsewhere)
+
+    def _decoder(self, name: str) -> Decoder:
+        room = max(2, self._longest)  # for a step at least
+        return Decoder(self._models[name], None, chain(0), max_text_tokens=room)
 
     def _table(self, name: str) -> LatencyTable:
         samples = self._recorder.journal.samples(_kind(name))
         return LatencyTable(list(samples), [Timing(each) for each in samples.values()])
-
-
-def _steps(decoder: Decoder, text: Sequence[int]) -> Iterator[object]:
-    """Yield plain steps, of the same text again where it has ended."""
-    while True:
-        yield from decoder.whole_steps(text[:1], max(1, len(text) - 1))
 
 
 def _kind(name: str) -> str:

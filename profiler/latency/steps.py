@@ -1,9 +1,11 @@
 """Whole steps under every rule, and what of them their passes do not explain."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from zlib import crc32
 
-from treeopt.profiler.latency.passes import PROBE_TREES, ROOM_TOKENS, graphs_of, step_timer
+from treeopt.profiler.budget import Slice
+from treeopt.profiler.latency.memory import give_back_memory
+from treeopt.profiler.latency.passes import PROBE_TREES, ROOM_TOKENS, StepTimer, graphs_of, step_timer
 from treeopt.profiler.latency.rounds import timed_rounds
 from treeopt.profiler.latency.timed_condition import TimedCondition
 from treeopt.profiler.latency.watch import Watched
@@ -42,57 +44,107 @@ class Steps:
         *,
         recorder: Recorder,
     ) -> None:
-        sampling, batch_size = condition.sampling, condition.batch_size
+        self._models, self._context = (target, draft), context
+        self._condition, self._settings = condition, settings
         self._kind = condition.kind("step")
         self._recorder = recorder
         self._watched = recorder.watched or Watched(recorder.journal)
-        self._rules = settings.rules[:1] if sampling.greedy else settings.rules  # at temperature 0 all are one
+        self._rules = (
+            settings.rules[:1] if condition.sampling.greedy else settings.rules
+        )  # at temperature 0 all are one
         self._trees = [tree for tree in PROBE_TREES if tree.nodes <= settings.max_tokens]
-        timers = [
-            step_timer(
-                Decoder(
-                    target,
-                    draft,
-                    self._trees[0],
-                    rule=rule,
-                    sampling=sampling,
-                    draft_sampling=settings.own_draft_sampling(sampling),
-                    lossy=settings.lossy,
-                    max_text_tokens=len(context) + ROOM_TOKENS,
-                    max_nodes=max(tree.nodes for tree in self._trees),
-                    cuda_graphs=graphs_of(batch_size, settings.cuda_graphs),
-                ),
-                context,
-                batch_size,
-            )
-            for rule in self._rules
-        ]
-        self._steps = {
-            step_key(rule, tree): (timer, tree)
-            for rule, timer in zip(self._rules, timers, strict=True)
-            for tree in self._trees
-        }
+        self._opened: tuple[str, StepTimer] | None = None
+        self._steps = {rule: {step_key(rule, tree): tree for tree in self._trees} for rule in self._rules}
 
     @property
     def fewest_undisturbed(self) -> int:
         """Undisturbed samples of the step that has the fewest."""
-        return self._watched.fewest(self._kind, self._steps)
+        return self._watched.fewest(self._kind, [key for steps in self._steps.values() for key in steps])
 
-    def sample(self, rounds: int) -> None:
-        """Time every tree under every rule until it has so many samples, in one random order, to compare rules by."""
-        self._timed_rounds(rounds)
+    def sample(self, rounds: int, over: Callable[[], bool] = lambda: False) -> None:
+        """Time every tree under every rule until it has so many samples, or until a time is over."""
+        self._timed_rounds(rounds, over=over)
+
+    def close(self) -> None:
+        """Free the caches; they are allocated again for the next step that is timed."""
+        self._opened = None
 
     def sample_again(self, rounds: int) -> None:
         """Time every tree under every rule until it has so many samples that nothing disturbed."""
         self._timed_rounds(rounds, self._watched.undisturbed(self._kind))
 
-    def _timed_rounds(self, rounds: int, counted: Mapping[int, Sequence[float]] | None = None) -> None:
-        works = {key: timer.step for key, (timer, _) in self._steps.items()}
-        timed_rounds(self._kind, works, rounds, self._recorder, prepare=self._prepare, counted=counted)
+    def coarse(self, rounds: int, time: Slice) -> None:
+        """Time every tree under every rule a few times, once where there is no time for more."""
+        for rule, steps in self._steps.items():
+            if self._fewest(steps) < 1 or not time.over():
+                self._time_rule(rule, steps, rounds, over=time.over, first_calls=1)
 
-    def _prepare(self, key: int) -> None:
-        timer, tree = self._steps[key]
-        timer.prepare(tree)
+    def refine(self, time: Slice, rounds: int) -> None:
+        """Time the steps under the rule that has the fewest samples until a time or some rounds are over."""
+        rule = min(self._rules, key=lambda rule: self._fewest(self._steps[rule]))
+        self._time_rule(rule, self._steps[rule], rounds, over=time.over)
+
+    @property
+    def samples(self) -> int:
+        """Samples of the step that has the fewest."""
+        return min(map(self._fewest, self._steps.values()))
+
+    def _fewest(self, keys: Iterable[int]) -> int:
+        samples = self._recorder.journal.samples(self._kind)
+        return min(len(samples.get(key, ())) for key in keys)
+
+    def _timed_rounds(
+        self,
+        rounds: int,
+        counted: Mapping[int, Sequence[float]] | None = None,
+        over: Callable[[], bool] = lambda: False,
+    ) -> None:
+        have = self._recorder.journal.samples(self._kind) if counted is None else counted
+        for rule, steps in self._steps.items():
+            due = {key: tree for key, tree in steps.items() if len(have.get(key, ())) < rounds}
+            if due:
+                self._time_rule(rule, due, rounds, counted, over)
+
+    def _time_rule(
+        self,
+        rule: str,
+        trees: Mapping[int, TokenTree],
+        rounds: int,
+        counted: Mapping[int, Sequence[float]] | None = None,
+        over: Callable[[], bool] = lambda: False,
+        first_calls: int | None = None,
+    ) -> None:
+        """Time the steps of some trees, after freeing the caches of another rule."""
+        if self._opened is None or self._opened[0] != rule:
+            self.close()
+            give_back_memory()  # decoders refer to themselves, so that their caches outlive them
+            self._opened = rule, self._timer(rule)
+        timer = self._opened[1]
+        timed_rounds(
+            self._kind,
+            dict.fromkeys(trees, timer.step),
+            rounds,
+            self._recorder,
+            prepare=lambda key: timer.prepare(trees[key]),
+            counted=counted,
+            over=over,
+            first_calls=first_calls,
+        )
+
+    def _timer(self, rule: str) -> StepTimer:
+        settings, sampling, batch_size = self._settings, self._condition.sampling, self._condition.batch_size
+        decoder = Decoder(
+            *self._models,
+            self._trees[0],
+            rule=rule,
+            sampling=sampling,
+            draft_sampling=settings.own_draft_sampling(sampling),
+            lossy=settings.lossy,
+            max_text_tokens=len(self._context) + ROOM_TOKENS,
+            max_nodes=max(tree.nodes for tree in self._trees),
+            cuda_graphs=graphs_of(batch_size, settings.cuda_graphs),
+        )
+        return step_timer(decoder, self._context, batch_size)
 
     def timed(self) -> tuple[RuleSteps, ...]:
         """Return the samples of every rule and tree."""

@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.invented import call
 from treeopt import Profile
+from treeopt.cli.options.profile import ProfileOptions
 
 LITTLE = ("--max-tokens", "4", "--rounds", "2", "--positions", "240", "--context-tokens", "16")
 CURVES = ("--latency", "v.csv", "--draft-latency", "d.csv")
@@ -97,8 +98,64 @@ class TestConditions:
         )
         assert result.exit_code == 0, result.output
         written = Profile.load("profile.yaml")
-        assert min(len(each.samples_s) for each in written.latency().verify.timings) >= 5
-        assert written.acceptance().positions >= 16 * 3
+        assert written.latency().verify.max_tokens == 4
+        assert written.acceptance().positions >= 64 * 2
+        lines = result.stderr.splitlines()
+        (spent,) = [line for line in lines if line.startswith("Spent ")]
+        assert all(f"{part} " in spent for part in ("loading", "verification passes", "whole steps", "acceptance"))
+        assert sum("chance that the plan is within 1 % of the fastest" in line for line in lines) == 1
+
+
+class TestBudget:
+    """How long is measured where it is not said: until the plan is certain, for the bundled pair no longer than before."""
+
+    @pytest.mark.parametrize(
+        ("arguments", "budget_s"),
+        [
+            ((), 45.0),
+            (("--target", "t", "--draft", "d"), 300.0),
+            (("--target", "t", "--draft", "d", "--time-budget", "90s"), 90.0),
+            (("--rounds", "25"), None),
+            (("--positions", "4096"), None),
+            (("--target", "t", "--rounds", "9", "--positions", "96"), None),
+        ],
+    )
+    @pytest.mark.usefixtures("folder")
+    def test_default(self, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], budget_s: float | None) -> None:
+        asked: list[ProfileOptions] = []
+        monkeypatch.setattr("treeopt.cli.profile_run.measured", asked.append)
+        result = call("profile", *arguments)
+        assert result.exit_code == 0, result.output
+        assert asked[0].settings().time_budget_s == budget_s
+
+    @pytest.mark.parametrize("amount", ["--rounds", "--positions"])
+    @pytest.mark.usefixtures("folder")
+    def test_a_fixed_amount_and_a_budget_are_refused_together(self, amount: str) -> None:
+        result = call("profile", amount, "9", "--time-budget", "9s")
+        assert result.exit_code == 2
+        assert "--time-budget: expected without --rounds and --positions" in result.stderr
+
+    @pytest.mark.usefixtures("folder")
+    def test_an_interrupted_profile_goes_on_with_the_time_that_is_left(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        little = ("--max-tokens", "4", "--context-tokens", "16", "--time-budget", "1h", "--max-prompts", "4")
+
+        def interrupt(*_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr("treeopt.planner.certainty.certainty", interrupt)
+            assert call("profile", *little).exit_code != 0
+        kept = Path("profile.yaml.partial").read_text().splitlines()
+        assert sum('"spent verify"' in line for line in kept) == 1
+        monkeypatch.setattr("treeopt.profiler.until_certain.CERTAIN", 0.0)
+        result = call("profile", *little[:-4], "--time-budget", "2h", "--max-prompts", "4", "--resume")
+        assert result.exit_code == 0, result.output
+        samples = [json.loads(line) for line in kept if line.startswith('["verify 16x1')]
+        written = Profile.load("profile.yaml").latency().verify
+        for tokens in {key for _, key, _ in samples}:
+            (timing,) = [each for count, each in zip(written.tokens, written.timings, strict=True) if count == tokens]
+            first = [values[0] for _, key, values in samples if key == tokens]
+            assert timing.samples_s[: len(first)].tolist() == pytest.approx(first, rel=1e-3)
 
 
 class TestImports:

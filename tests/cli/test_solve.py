@@ -96,7 +96,7 @@ class TestConfidence:
         assert warning.startswith("Warning: ")
         assert f"is only {int(100 * found.probability)} %." in warning
         assert f"if {source} were known exactly" in warning
-        assert warning.endswith(f"Profile with more {remedy}.")
+        assert warning.endswith(f"Profile with a larger --time-budget, or more {remedy}.")
 
     @pytest.mark.parametrize(
         ("weakest", "remedy"),

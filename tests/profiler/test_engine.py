@@ -15,7 +15,7 @@ from treeopt.profiler.bench.race import race
 from treeopt.profiler.engine import Probe, ProbeSettings, _check_counters
 from treeopt.profiler.engine_profile import engine_profile, machine_of, pair_of
 from treeopt.records.identity import Identity
-from treeopt.records.profile import Profile
+from treeopt.records.profile import UNKNOWN, Profile
 from treeopt.trees import chain
 
 LAUNCH = Launch(target="t.gguf", draft="d.gguf", draft_tokens=0)
@@ -135,9 +135,23 @@ def test_another_quantisation_under_the_same_name_is_another_pair(tmp_path):
         for name in ("t.gguf", "d.gguf"):
             (tmp_path / name).write_bytes(content)
         launch = replace(LAUNCH, target=str(tmp_path / "t.gguf"), draft=str(tmp_path / "d.gguf"))
-        identities.append(Identity.of(pair_of(launch), machine_of(launch)))
+        identities.append(Identity.of(pair_of(launch), machine_of(FakeEngine(), launch)))
     assert identities[0].same_pair(identities[0])
     assert not identities[0].same_pair(identities[1])
+
+
+def test_an_engine_of_which_nobody_knows_where_it_runs_is_on_an_unknown_machine(tmp_path):
+    found = probed(FakeEngine(device=UNKNOWN))
+    found.save(tmp_path / "p.yaml")
+    machine = Profile.load(tmp_path / "p.yaml").machine
+    assert (machine.device, machine.processor, machine.system) == (UNKNOWN, UNKNOWN, UNKNOWN)
+    unknown = Identity.of(found.pair, found.machine)
+    for device, processor in (("cpu", "A"), ("cuda:0", "B")):
+        other = Identity.of(found.pair, replace(found.machine, device=device, processor=processor))
+        assert unknown.differences(other) == other.differences(unknown) == ()
+    here = machine_of(FakeEngine(), LAUNCH)
+    assert here.device == "cpu"
+    assert UNKNOWN not in (here.processor, here.system)
 
 
 class TellingEngine(FakeEngine):
@@ -199,6 +213,18 @@ class TestAsking:
         assert engine.asked == SETTINGS.rounds * warm_ups + SETTINGS.waves - (17 - warm_ups)
         assert found.chain_latencies == whole.chain_latencies
         assert found.acceptances == whole.acceptances
+
+    def test_a_resumed_probe_skips_nothing_where_the_batch_does_not_divide_the_prompts(self, tmp_path):
+        settings = replace(SETTINGS, lengths=(0, 3), prompts=(*PROMPTS, "eeeee"), batch_sizes=(2,), rounds=2)
+        whole = Probe(FakeEngine(), LAUNCH, settings, Journal(None, "x"))
+        whole.measure()
+        path, one_round = tmp_path / "j.partial", 6  # samples: 3 waves of 2 texts
+        Probe(FakeEngine(), LAUNCH, replace(settings, rounds=1), Journal(path, "x")).measure()
+        probe = Probe(FakeEngine(), LAUNCH, settings, Journal(path, "x", resume=True))
+        assert len(probe.samples(3, 2)) == one_round
+        probe.measure()
+        assert len(probe.samples(3, 2)) == 2 * one_round
+        assert [probe.samples(each, 2) for each in (0, 3)] == [whole.samples(each, 2) for each in (0, 3)]
 
     def test_other_clients_are_noticed(self):
         with pytest.raises(EngineError, match="do other clients use it"):

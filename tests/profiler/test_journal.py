@@ -258,3 +258,12 @@ class TestSeveralProcesses:
         assert [key for key, _ in listed(journal, "acceptance")] == [0, 1]
         assert list(path.parent.glob("*.partial*")) == [path]
         assert [key for key, _ in listed(Journal(path, HEADING + ", split", resume=True), "acceptance")] == [0]
+
+
+def test_refused_conditions_name_the_parts_that_differ(path):
+    Journal(path, "treeopt 1, device cpu, context_tokens (256, 512), rounds 25").append("verify", 1, (0.5,))
+    with pytest.raises(TreeoptError) as refused:
+        Journal(path, "treeopt 1, device cpu, context_tokens (256,), rounds 25", resume=True)
+    reason = str(refused.value)
+    assert "(context_tokens (256, 512)) than asked for now (context_tokens (256,))" in reason
+    assert "device" not in reason

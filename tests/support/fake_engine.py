@@ -34,6 +34,7 @@ class FakeEngine:
     name: str = "fake"
     version: str = "1"
     settings: tuple = ()
+    device: str = "cpu"
     started: list = field(default_factory=list)
     closed: int = 0
     asked: int = 0

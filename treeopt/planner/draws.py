@@ -167,15 +167,25 @@ def confidence(draws: Draws, known: Float64, costs: StepCosts, trees: Sequence[T
         costs: the curves as estimated.
         trees: the chosen one and its rivals.
     """
+    probability, without = known_exactly(draws, known, costs, trees)
+    weakest = max(without, key=lambda source: without[source])
+    return Confidence(probability=probability, weakest=weakest, without_weakest=without[weakest])
+
+
+def known_exactly(
+    draws: Draws, known: Float64, costs: StepCosts, trees: Sequence[TokenTree]
+) -> tuple[float, dict[str, float]]:
+    """Return how often the first of some trees is nearly the best, and how often it were if one part was known exactly.
+
+    Arguments are those of `confidence`; the parts are `acceptance`, `verify`, `draft` and `overhead`.
+    """
     tokens = np.stack([draws.tokens(tree) for tree in trees], axis=-1)
     nodes, widths = sizes(trees)
     drawn, plain_s = draws.costs.parts(nodes, widths), draws.costs.plain_s
     without = {"acceptance": _near_best(known, drawn, plain_s)}
     for source, mixed in _each_known(draws.costs, costs).items():
         without[source] = _near_best(tokens, mixed.parts(nodes, widths), mixed.plain_s)
-    weakest = max(without, key=lambda source: without[source])
-    probability = _near_best(tokens, drawn, plain_s)
-    return Confidence(probability=probability, weakest=weakest, without_weakest=without[weakest])
+    return _near_best(tokens, drawn, plain_s), without
 
 
 def _each_known(drawn: StepCosts, estimated: StepCosts) -> dict[str, StepCosts]:

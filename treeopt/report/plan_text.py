@@ -319,7 +319,9 @@ def _unsure(plan: "Plan", drafters: "Sequence[DrafterChoice]") -> list[Warning]:
         Warning(
             f"the chance that this is within 1 % of the fastest{under} is only {percent_floor(confidence.probability)}. It would "
             f"be {percent_floor(confidence.without_weakest)} if {SOURCES[confidence.weakest]} were known exactly.",
-            f"Profile with more {REMEDIES[confidence.weakest]}." if measured else "Import more samples of it.",
+            f"Profile with a larger --time-budget, or more {REMEDIES[confidence.weakest]}."
+            if measured
+            else "Import more samples of it.",
         )
     ]
 

@@ -159,3 +159,13 @@ def test_the_one_on_path_is_taken_where_the_wheel_is_missing(program, monkeypatc
     monkeypatch.setattr(llama_server, "_wheel", lambda: None)
     with pytest.raises(EngineError, match="Neither is installed: pip install xllamacpp"):
         engine_client("llama-server", url=None, threads=None, timeout_s=9)
+
+
+@pytest.mark.parametrize(
+    ("lists", "device"), [(None, "unknown"), ("", "cpu"), ("  CUDA0: NVIDIA A100 (80 GiB)", "unknown")]
+)
+def test_it_runs_on_the_processor_where_its_build_lists_no_accelerator(program, lists, device):
+    path = program(says=TODAY if lists is None else f"{TODAY}--list-devices\n")
+    listing = f"if '--list-devices' in sys.argv:\n    sys.exit(print('Available devices:\\n{lists}'))\n"
+    path.write_text(path.read_text("utf-8").replace('if "--help"', listing + 'if "--help"', 1), "utf-8")
+    assert LlamaProgram(str(path)).device == device

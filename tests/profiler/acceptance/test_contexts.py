@@ -299,17 +299,6 @@ class TestFiles:
         assert replace(resumed, created=whole.created) == whole
 
 
-class TestBudget:
-    def test_contexts_share_the_time(self):
-        found = [
-            measured(
-                right_until(125), settings=replace(SETTINGS, context_tokens=contexts, time_budget_s=4000.0)
-            ).acceptances[-1]
-            for contexts in ((40, 300), CONTEXTS)
-        ]
-        assert found[0].positions > found[1].positions > 0
-
-
 def test_counting_without_texts_counts_behind_the_prompts():
     counting = Counting(
         Counter(), right_until(125), PROMPTS, SETTINGS, journal=Journal(None, ""), processes=OneProcess()

@@ -1,9 +1,11 @@
 """Tree decoding beside plain decoding under a pretended clock: speedups are exact."""
 
 import pytest
+import torch
 
 from treeopt.errors import InvalidValueError
 from treeopt.profiler import bench
+from treeopt.profiler.bench import compare
 from treeopt.runtime import Decoder, Verdict
 from treeopt.runtime.decoding import acceptance
 from treeopt.trees import chain, level_widths
@@ -171,3 +173,14 @@ def test_refusals(target, changes, reason):
     arguments = {"prompts": [[1, 2]], "max_new_tokens": 4} | changes
     with pytest.raises(InvalidValueError, match=reason):
         bench(target, target, chain(1), arguments.pop("prompts"), show_progress=False, **arguments)
+
+
+def test_the_device_of_the_model_is_waited_for(target, twin, prompts, monkeypatch):
+    devices = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: devices.append(device))
+    decoder = Decoder(target, twin, chain(2), temperature=0)
+    monkeypatch.setattr(target, "device", torch.device("cuda:1"))
+    steps = iter([[1], [2]])
+    monkeypatch.setattr(decoder, "steps", lambda *_: steps)
+    compare._decode(decoder, prompts[0], 2, 2, lambda: 0.0)
+    assert devices == [torch.device("cuda:1")]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.profiler.pretended import FakeClock
 from tests.support.drawn import examples
 from treeopt.profiler import Journal
-from treeopt.profiler.latency.curve import PILOT_ROUNDS, Curve
+from treeopt.profiler.latency.curve import PILOT_ROUNDS, Curve, Passes
 from treeopt.profiler.latency.rounds import first_points
 from treeopt.profiler.recorder import Recorder
 from treeopt.records.steadiness import line_errors
@@ -22,7 +22,7 @@ def curve_of(seconds, journal=None, most=MOST):
     last = [0]
     return Curve(
         "verify",
-        lambda tokens: lambda: last.__setitem__(0, tokens),
+        lambda: Passes(lambda tokens: lambda: last.__setitem__(0, tokens)),
         most,
         Recorder(FakeClock(lambda: seconds(last[0])), journal or Journal(None, "")),
     )

@@ -7,10 +7,13 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tests.profiler.pretended import draft_s, faults, machine_and_pair, verify_s
+from tests.profiler.pretended import FakeClock, draft_s, faults, machine_and_pair, verify_s
 from treeopt.errors import OutOfMemoryError, TreeoptError
 from treeopt.profiler import Journal, Settings
+from treeopt.profiler.clock import WarmUp
 from treeopt.profiler.latency.grid import LatencyGrid
+from treeopt.profiler.latency.prefill import PrefillTimes
+from treeopt.profiler.recorder import Recorder
 from treeopt.records.sampling import GREEDY, Sampling
 
 CONTEXTS, BATCHES = (30, 400), (1, 3)
@@ -43,6 +46,20 @@ def slow_to_keep(clock, new_caches):
         return caches
 
     return make
+
+
+def count_live_caches(model):
+    """Return a list that gets the number of live caches whenever the model allocates some."""
+    new_caches, live, counts = model.new_caches, weakref.WeakSet(), []
+
+    def counting(capacity, texts):
+        made = new_caches(capacity, texts)
+        live.update(made)
+        counts.append(len(live))
+        return made
+
+    model.new_caches = counting
+    return counts
 
 
 @pytest.fixture(scope="module")
@@ -160,20 +177,38 @@ class TestMemory:
 
     def test_a_condition_that_does_not_fit_is_left_out_and_not_tried_again(self, make_model):
         settings, journal, tried = replace(SETTINGS, max_tokens=4, rounds=2), Journal(None, ""), []
-        found = self.limited(make_model, 2000, settings, journal, tried)
+        found = self.limited(make_model, 1000, settings, journal, tried)
         assert [(each.context_tokens, each.batch_size) for each in found] == [(30, 1), (30, 3), (400, 1)]
         assert faults(found, verify_s, draft_s) == []
-        assert max(tried) > 2000
+        assert max(tried) > 1000
         tried.clear()
-        again = self.limited(make_model, 2000, settings, journal, tried)
+        again = self.limited(make_model, 1000, settings, journal, tried)
         assert [each.verify.medians_s.tolist() for each in again] == [each.verify.medians_s.tolist() for each in found]
-        assert max(tried) <= 2000
+        assert tried == []
 
     def test_where_one_text_does_not_fit_more_are_not_tried(self, make_model):
         tried = []
-        found = self.limited(make_model, 1000, replace(SETTINGS, max_tokens=4, rounds=1), Journal(None, ""), tried)
+        found = self.limited(make_model, 450, replace(SETTINGS, max_tokens=4, rounds=1), Journal(None, ""), tried)
         assert [(each.context_tokens, each.batch_size) for each in found] == [(30, 1), (30, 3)]
-        assert sum(tokens > 1000 for tokens in tried) == 1  # of one text behind 400 tokens
+        assert sum(tokens > 450 for tokens in tried) == 1  # of one text behind 400 tokens
+
+    @pytest.mark.parametrize("batch", [1, 3])
+    def test_one_cache_of_each_model_lives_at_a_time(self, make_model, batch):
+        _, target, draft = machine_and_pair(make_model, CONTEXTS)
+        most = {model.name: count_live_caches(model) for model in (target, draft)}
+        settings = Settings(
+            rules=("sequoia", "specinfer"),
+            samplings=(WARM,),
+            context_tokens=(30,),
+            batch_sizes=(1, batch) if batch > 1 else (1,),
+            max_tokens=8,
+            rounds=7,
+        )
+        journal = Journal(None, "")
+        clock = FakeClock(lambda: 1e-3, WarmUp())
+        LatencyGrid(target, draft, [1, 2], settings, clock=clock, journal=journal).measure(lambda: None)
+        PrefillTimes(target, draft, [1, 2], 40, Recorder(clock, journal)).measure(3)
+        assert {name: max(counts) for name, counts in most.items()} == {"large": batch, "small": batch}
 
     def test_where_nothing_fits_there_is_one_clear_error(self, make_model):
         settings, journal = replace(SETTINGS, max_tokens=4, rounds=1), Journal(None, "")

@@ -1,11 +1,13 @@
 """Running out of memory: what it looks like, and that it ends one branch of one curve only."""
 
+import weakref
+
 import pytest
 import torch
 
 from tests.profiler.pretended import FakeClock
 from treeopt.profiler import Journal
-from treeopt.profiler.latency.curve import LIMIT, Curve
+from treeopt.profiler.latency.curve import LIMIT, Curve, Passes
 from treeopt.profiler.latency.memory import out_of_memory
 from treeopt.profiler.latency.rounds import first_points
 from treeopt.profiler.recorder import Recorder
@@ -16,6 +18,7 @@ ERRORS = [
     RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
     RuntimeError("not enough memory: you tried to allocate 8 bytes"),
     MemoryError(),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
 ]
 
 
@@ -49,7 +52,9 @@ class Machine:
         return work
 
     def table(self, journal, extra=6):
-        curve = Curve(KIND, self.make_work, MOST, Recorder(FakeClock(lambda: 1.0 + self.calls % 3), journal))
+        curve = Curve(
+            KIND, lambda: Passes(self.make_work), MOST, Recorder(FakeClock(lambda: 1.0 + self.calls % 3), journal)
+        )
         curve.pilot(ROUNDS)
         while curve.added < extra and curve.bend(ROUNDS):
             pass
@@ -77,7 +82,7 @@ class TestLimit:
         machine = Machine(48, error, in_call=in_call)
         _, resumed = machine.table(Journal(path, "h", resume=True))
         assert machine.calls == 0
-        assert max(machine.tried) == 32
+        assert machine.tried == []
         assert resumed.tokens.tolist() == table.tokens.tolist()
         assert resumed.medians_s.tolist() == table.medians_s.tolist()
 
@@ -102,3 +107,33 @@ def test_another_error_is_passed_on():
     with pytest.raises(RuntimeError, match="shapes differ"):
         Machine(48, RuntimeError("shapes differ")).table(journal)
     assert list(journal.entries(LIMIT + KIND)) == []
+
+
+class Activations:
+    """What a pass allocates; weakly referenced to see when it is gone."""
+
+
+@pytest.mark.parametrize("late", [0, 60])  # in the first attempt, in the rounds
+def test_a_failed_pass_is_gone_before_memory_is_given_back_and_passes_go_on(monkeypatch, late):
+    allocated, alive, calls = [], [], [0]
+
+    def make_work(tokens):
+        def work():
+            calls[0] += 1
+            activations = Activations()
+            if tokens >= 100 and calls[0] > late:
+                allocated.append(weakref.ref(activations))
+                raise MemoryError
+            alive.extend(each() for each in allocated)
+
+        return work
+
+    monkeypatch.setattr(
+        "treeopt.profiler.latency.curve.give_back_memory", lambda: alive.extend(each() for each in allocated)
+    )
+    curve = Curve(KIND, lambda: Passes(make_work), MOST, Recorder(FakeClock(lambda: 1.0), Journal(None, "")))
+    curve.pilot(ROUNDS)
+    curve.sample(ROUNDS)
+    assert len(allocated) == 1
+    assert alive
+    assert set(alive) == {None}

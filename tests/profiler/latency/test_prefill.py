@@ -7,6 +7,7 @@ import pytest
 
 from tests.profiler.pretended import FakeClock
 from treeopt.profiler import Journal
+from treeopt.profiler.budget import Slice
 from treeopt.profiler.clock import WarmUp
 from treeopt.profiler.latency.prefill import MOST_ROUNDS, PrefillTimes, prompt_lengths
 from treeopt.profiler.recorder import Recorder
@@ -56,11 +57,17 @@ def test_no_prompt_is_longer_than_the_models_take(target, draft, clock):
     assert [prompt_lengths(each) for each in (1, 16, 17)] == [[1], [16], [16, 17]]
 
 
-@pytest.mark.parametrize(("budget_s", "rounds"), [(0.1, 1), (1e9, MOST_ROUNDS), (1200.0, 4)])
-def test_a_time_budget_is_kept(target, draft, clock, budget_s, rounds):
-    """A round of both models takes 15.3 s here: the fourth ends beyond a twentieth of 1200 s."""
-    found = timed(target, draft, clock, budget_s=budget_s)
-    assert {len(each.samples_s) for each in found.draft.timings} == {rounds}
+@pytest.mark.parametrize(
+    ("over", "lengths", "rounds"), [(0, [16], 1), (2, [16, 32, 64], 1), (10**9, [16, 32, 64, 100], MOST_ROUNDS)]
+)
+def test_prompts_grow_and_rounds_follow_only_while_there_is_time(target, draft, clock, over, lengths, rounds):
+    """Time is asked for before every prompt but the first, and after every round: `over` of the answers are no."""
+    asked = []
+    time = Slice(lambda: asked.append(1) or float(len(asked) > over), 0.5)
+    found = timed(target, draft, clock, time=time)
+    assert found.target.tokens.tolist() == lengths
+    assert {len(each.samples_s) for each in found.target.timings} == {rounds}
+    assert found.draft.tokens[0] == 16
 
 
 def test_what_the_journal_holds_is_not_timed_again(target, draft, clock, tmp_path):

@@ -12,7 +12,7 @@ from tests.profiler.pretended import FakeClock
 from tests.support.drawn import examples
 from treeopt.profiler import Journal, MonotonicClock, clock_for
 from treeopt.profiler.clock import WarmUp
-from treeopt.profiler.latency.curve import PILOT_ROUNDS, Curve
+from treeopt.profiler.latency.curve import PILOT_ROUNDS, Curve, Passes
 from treeopt.profiler.latency.rounds import first_points, next_point
 from treeopt.profiler.latency.rounds import timed_rounds as timed_rounds_into
 from treeopt.profiler.recorder import Recorder
@@ -70,6 +70,14 @@ class TestTimedRounds:
         rounds = np.reshape(bench.timed, (10, len(sizes))).tolist()
         assert all(sorted(visited) == sizes for visited in rounds)
         assert len(set(map(tuple, rounds))) > 5
+
+    def test_no_order_repeats_from_call_to_call(self):
+        bench, sizes, journal = Bench(lambda _: 1.0), [1, 2, 3, 4, 6, 8], memory()
+        recorder = Recorder(bench.clock, journal)
+        for rounds in range(1, 11):
+            timed_rounds_into("verify", bench.works(sizes), rounds, recorder)
+        orders = np.reshape(bench.timed, (10, len(sizes))).tolist()
+        assert len(set(map(tuple, orders))) == 10
 
     def test_drift_hits_all_sizes_alike(self):
         ticks = iter(range(60))
@@ -226,7 +234,7 @@ def time_with_kink(tokens, kink):
 
 def latency_table(kind, make_work, most, *, rounds, extra_points, clock, journal):
     """Return a curve as profiles without a time budget measure it."""
-    curve = Curve(kind, make_work, most, Recorder(clock, journal))
+    curve = Curve(kind, lambda: Passes(make_work), most, Recorder(clock, journal))
     curve.pilot(rounds)
     while curve.added < extra_points and curve.bend(rounds):
         pass

@@ -127,14 +127,6 @@ class TestEffort:
         assert exact(latency)
         assert latency.disturbance.samples == 0
 
-    def test_a_time_budget_is_kept(self, make_model):
-        settings = replace(SETTINGS, max_tokens=3, time_budget_s=3.0)
-        undisturbed, _, _ = measured(make_model, (), settings)
-        machine, latency, _ = measured(make_model, range(20, 40), settings)
-        assert machine.timed < undisturbed.timed
-        assert exact(latency)
-        assert latency.disturbance.calls > 0
-
     def test_a_quiet_machine_costs_nothing(self, make_model):
         machine, latency, journal = measured(make_model, ())
         assert machine.timed == CALLS

@@ -37,6 +37,7 @@ class Assisted:
     """
 
     name = NAME
+    device = "cpu"
 
     def __init__(self, threads: int | None) -> None:
         found = available()

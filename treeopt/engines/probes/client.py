@@ -144,6 +144,8 @@ class EngineClient(Protocol):
     """Of the engine that answers."""
     settings: tuple[EngineSetting, ...]
     """What it runs under beside the draft length."""
+    device: str
+    """`cpu` or `gpu` of this machine; `UNKNOWN` where it may be another machine's, or the engine does not tell."""
 
     def start(self, launch: Launch) -> Running:
         """Return the engine under a setting, ready to answer; raises EngineError where it does not start."""

@@ -10,6 +10,7 @@ from treeopt.engines.probes.client import NGRAM, Launch, Running
 from treeopt.engines.probes.running_llama import NAME, RunningLlama
 from treeopt.engines.probes.started import missing_models, threads_setting
 from treeopt.errors import EngineError, printable
+from treeopt.records.profile import UNKNOWN
 
 HELP_S = 30.0
 """Longest wait for help or version: a build for a GPU looks for it first."""
@@ -20,6 +21,7 @@ LENGTHS = (
 )
 """Most draft tokens, fewest, and the probability below which no more are drafted: today's names, and those before."""
 
+DEVICES = "--list-devices"
 NGRAM_SIZES = ("--spec-ngram-simple-size-", "--spec-ngram-size-")
 
 
@@ -49,6 +51,13 @@ class LlamaProgram:
         self._knows = frozenset(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", _said(found, "--help")))
         self._length_flags()
         self.settings = threads_setting(threads)
+        self.device = self._device()
+
+    def _device(self) -> str:
+        """Return `cpu` where the build lists no accelerator; one that lists some may use any of them, or none."""
+        if DEVICES not in self._knows:
+            return UNKNOWN
+        return UNKNOWN if re.search(r"^\s+\w+: ", _said(self._program, DEVICES), re.MULTILINE) else "cpu"
 
     def start(self, launch: Launch) -> Running:
         """See `EngineClient`; it ends with treeopt."""

@@ -18,6 +18,7 @@ from treeopt.engines.probes.llama_program import LlamaProgram, on_path
 from treeopt.engines.probes.running_llama import NAME, RunningLlama
 from treeopt.engines.probes.started import installed_version, threads_setting
 from treeopt.errors import EngineError
+from treeopt.records.profile import UNKNOWN
 
 PACKAGE = "xllamacpp"
 
@@ -57,6 +58,7 @@ class LlamaServer:
     """
 
     name = NAME
+    device = "cpu"
 
     def __init__(self, *, threads: int | None = None) -> None:
         found = _wheel()
@@ -77,6 +79,7 @@ class LlamaAtUrl:
     """Servers that run already, one for each draft length."""
 
     name = NAME
+    device = UNKNOWN
 
     def __init__(self, urls: str, *, timeout_s: float) -> None:
         self._by_length = addresses(urls)

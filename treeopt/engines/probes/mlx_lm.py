@@ -54,7 +54,9 @@ class MlxLm:
             import mlx.core as mx
         except ImportError as error:  # on Linux mlx comes without what computes
             raise EngineError(f"{NAME}: expected mlx with a backend. Got: {_line(error)}: {found.install}.") from None
-        self.settings: tuple[EngineSetting, ...] = (EngineSetting(name="device", value=str(mx.default_device())),)
+        device = str(mx.default_device())
+        self.device = "cpu" if "cpu" in device.lower() else "gpu"
+        self.settings: tuple[EngineSetting, ...] = (EngineSetting(name="device", value=device),)
         self._models: _Models | None = None
 
     def start(self, launch: Launch) -> Running:

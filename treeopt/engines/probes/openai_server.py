@@ -25,6 +25,7 @@ from treeopt.engines.probes.client import (
 )
 from treeopt.engines.probes.http import HttpEngine
 from treeopt.errors import EngineError, InvalidValueError
+from treeopt.records.profile import UNKNOWN
 
 VLLM = "vllm"
 TITLES = {"openai": "a server with OpenAI's completions", VLLM: "vLLM"}
@@ -54,6 +55,8 @@ def available(name: str) -> Availability:
 
 class OpenAIServers:
     """Servers that run already, one for each draft length."""
+
+    device = UNKNOWN
 
     def __init__(self, name: str, by_length: Mapping[int, str], *, timeout_s: float) -> None:
         self.name = name

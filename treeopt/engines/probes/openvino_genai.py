@@ -60,6 +60,7 @@ class OpenVino:
     """
 
     name = NAME
+    device = DEVICE.lower()
 
     def __init__(self, threads: int | None) -> None:
         found = available()

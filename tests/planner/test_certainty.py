@@ -1,0 +1,41 @@
+"""How certain a plan is, and which sizes decide: those of the choice and of trees that may be as fast."""
+
+import numpy as np
+import pytest
+
+from tests.cli.invented import TABLE, invented
+from treeopt.planner import plan
+from treeopt.planner.certainty import certainty
+from treeopt.records.acceptance import AcceptanceTable
+
+
+def certainty_of(profile):
+    (latency,) = profile.latencies
+    temperature = profile.acceptance().temperature
+    return certainty(
+        profile, temperature=temperature, context_tokens=latency.context_tokens, batch_size=latency.batch_size
+    )
+
+
+@pytest.mark.parametrize(
+    ("profile", "weakest"),
+    [
+        (invented(verify_noise=0.3), "verify"),
+        (invented(tables=[AcceptanceTable(TABLE.p, standard_error=np.full((4, 3), 0.1))]), "acceptance"),
+    ],
+    ids=["verify", "acceptance"],
+)
+def test_it_is_the_plans_and_names_what_was_measured_worst(profile, weakest):
+    found = certainty_of(profile)
+    planned = plan(profile, max_nodes=profile.latency().verify.max_tokens)
+    assert found.probability == planned.confidence.probability < 0.9
+    assert found.weakest == weakest
+    assert found.gains[weakest] > max(gain for part, gain in found.gains.items() if part != weakest)
+    assert planned.choice.verify_tokens in found.verify_tokens
+    assert set(planned.choice.tree.draft_widths.tolist()) <= found.draft_widths
+
+
+def test_fewer_sizes_decide_where_more_is_known():
+    unsure, sure = certainty_of(invented(verify_noise=0.3)), certainty_of(invented(verify_noise=0.01))
+    assert sure.probability > unsure.probability
+    assert len(sure.verify_tokens) < len(unsure.verify_tokens)

@@ -1,0 +1,251 @@
+"""Measuring until a plan is certain, on pretended machines whose passes are the only thing that takes time."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.profiler.pretended import NO_WARM_UP, machine_and_pair
+from treeopt.errors import TreeoptWarning
+from treeopt.planner.certainty import Certainty, certainty
+from treeopt.profiler import Journal, Measurement, Settings
+from treeopt.profiler.acceptance.in_slices import FIRST_TEXTS
+from treeopt.profiler.budget import Budget
+from treeopt.records.sampling import Sampling
+from treeopt.records.steadiness import FEWEST_SAMPLES
+from treeopt.runtime.drafters.loaded import LoadedDrafter
+from treeopt.runtime.models.model import Output
+from treeopt.trees import chain
+
+CONTEXT = 30
+PROMPTS = [[number % 20, 3, number % 7] for number in range(40)]
+BUDGET_S = 10.0
+SETTINGS = Settings(context_tokens=(CONTEXT,), max_tokens=64, time_budget_s=BUDGET_S, depth=4, branching=4)
+
+
+def slow_draft_s(width, context, batch):  # noqa: ARG001
+    return 8e-3 + 2e-5 * width
+
+
+def fast_draft_s(width, context, batch):  # noqa: ARG001
+    return 1e-3 + 1e-6 * width
+
+
+def verify_s(tokens, context, batch):  # noqa: ARG001
+    return 4e-3 + 2e-5 * tokens
+
+
+class Run:
+    """One profile; its clock, and that of its budget, is the pretended machine's."""
+
+    def __init__(
+        self,
+        make_model,
+        *,
+        draft=fast_draft_s,
+        sigma=0.02,
+        plan=certainty,
+        journal=None,
+        budget_s=BUDGET_S,
+        drafters=(),
+        draft_model=True,
+        **changes,
+    ):
+        machine = {"verify": verify_s, "draft": draft, "sigma": sigma, "warm_up": NO_WARM_UP}
+        self.machine, *models = machine_and_pair(make_model, (CONTEXT,), **machine)
+        target, small = (undecided(model) for model in models)
+        small = small if draft_model else None
+        self.journal = journal or Journal(None, "")
+        self.plans = []
+        self.plan = plan
+        self.budget = Budget(budget_s, self.journal, now_s=lambda: self.machine.passes_s)
+        self.measurement = Measurement(
+            target,
+            small,
+            PROMPTS,
+            replace(SETTINGS, time_budget_s=budget_s, **changes),
+            clock=self.machine,
+            journal=self.journal,
+            certainty=self._certainty,
+            budget=self.budget,
+            fastest_tree=lambda _: chain(2),
+            drafters=[
+                LoadedDrafter(name=name, source=None, digest=None, target=target, draft=small, heads=None, capacity=256)
+                for name in drafters
+            ],
+        )
+
+    def _certainty(self, profile, **where):
+        self.plans.append(self.plan(profile, **where))
+        return self.plans[-1]
+
+    def profile(self):
+        return self.measurement.profile(show_progress=False)
+
+
+def undecided(model):
+    """Return a pretended model whose likeliest token changes with the text, so that drafts are accepted now and then."""
+    forward = model.forward
+
+    def spread(tokens, positions, cache, mask, **more):
+        logits = forward(tokens, positions, cache, mask, **more).logits
+        ahead = (3 * tokens + (positions if positions.ndim == tokens.ndim else positions[None])) % 7 + (
+            model.name == "small"
+        ) * (positions % 3 == 0)
+        return Output(logits + torch.nn.functional.one_hot(ahead, logits.shape[-1]))
+
+    model.forward = spread
+    return model
+
+
+def answer(probability, weakest="verify"):
+    """Return a planner that always answers the same."""
+    found = Certainty(
+        probability=probability,
+        gains={weakest: 0.5},
+        verify_tokens=frozenset({4, 6}),
+        draft_widths=frozenset({1, 2}),
+    )
+    return lambda *_, **__: found
+
+
+def test_a_clear_winner_ends_it_early(make_model):
+    """Drafting takes twice as long as the target's pass: plain decoding wins whatever is accepted."""
+    run = Run(make_model, draft=slow_draft_s, budget_s=20.0)
+    profile = run.profile()
+    assert run.measurement.certainty.probability >= 0.9
+    assert run.machine.passes_s < 15.0
+    (latency,) = profile.latencies
+    assert len(latency.verify.timings[0].samples_s) >= FEWEST_SAMPLES
+    assert profile.acceptance().prompts >= FIRST_TEXTS
+    assert certainty(profile, temperature=0.0, context_tokens=CONTEXT, batch_size=1).probability >= 0.9
+
+
+def test_where_nothing_is_certain_the_budget_is_spent_and_kept(make_model):
+    run = Run(make_model, plan=answer(0.5))
+    run.profile()
+    assert 0.95 * BUDGET_S < run.machine.passes_s < 1.05 * BUDGET_S
+    assert sum(run.budget.spent_s.values()) == pytest.approx(run.machine.passes_s, rel=0.05)
+
+
+def test_a_real_plan_that_is_uncertain_uses_the_budget_and_becomes_surer(make_model):
+    run = Run(make_model, sigma=0.3)
+    run.profile()
+    assert run.machine.passes_s < 1.05 * BUDGET_S
+    if run.measurement.certainty.probability < 0.9:
+        assert run.machine.passes_s > 0.95 * BUDGET_S
+
+
+@pytest.mark.parametrize("part", ["verify", "draft", "overhead", "acceptance"])
+def test_what_is_least_certain_gets_most_of_the_time(make_model, monkeypatch, part):
+    monkeypatch.setattr("treeopt.profiler.until_certain.MOST_SAMPLES", 10**6)
+    spent = Run(make_model, plan=answer(0.5, part), budget_s=6.0)
+    spent.profile()
+    other = Run(make_model, plan=answer(0.5, "draft" if part == "verify" else "verify"), budget_s=6.0)
+    other.profile()
+    assert spent.budget.spent_s[part] > 2 * other.budget.spent_s[part]
+
+
+def test_what_is_certain_still_has_the_samples_that_statistics_need(make_model):
+    run = Run(make_model, plan=answer(1.0))
+    profile = run.profile()
+    (latency,) = profile.latencies
+    for tokens in (4, 6):
+        place = latency.verify.tokens.tolist().index(tokens)
+        assert len(latency.verify.timings[place].samples_s) >= FEWEST_SAMPLES
+    assert min(len(each.steps.samples_s) for each in latency.steps[0].trees) >= FEWEST_SAMPLES
+    assert profile.acceptance().prompts == FIRST_TEXTS
+    assert run.machine.passes_s < BUDGET_S
+
+
+@pytest.mark.parametrize("interrupted", [30, 200, 900])
+def test_a_resumed_run_keeps_all_samples_and_has_the_time_that_is_left(make_model, tmp_path, interrupted):
+    path = tmp_path / "journal"
+    first = Run(make_model, plan=answer(0.5), journal=Journal(path, "h"))
+    time_s = first.machine.time_s
+
+    def until(work):
+        if first.machine.timed == interrupted:
+            raise KeyboardInterrupt
+        return time_s(work)
+
+    first.machine.time_s = until
+    with pytest.raises(KeyboardInterrupt):
+        first.profile()
+    spent_s = first.machine.passes_s
+    kept = {kind: Journal(path, "h", resume=True).samples(kind) for kind in first.journal.kinds()}
+    run = Run(make_model, plan=answer(0.5), journal=Journal(path, "h", resume=True))
+    run.profile()
+    assert run.machine.passes_s + spent_s == pytest.approx(BUDGET_S, rel=0.06)
+    for kind, samples in kept.items():
+        for key, values in samples.items():
+            assert run.journal.samples(kind)[key][: len(values)] == values
+
+
+def test_every_condition_counts_and_the_least_certain_one_is_refined(make_model):
+    def planned(profile, *, temperature, context_tokens, batch_size):  # noqa: ARG001
+        return answer(1.0 if temperature == 0 else 0.5)()
+
+    run = Run(make_model, plan=planned, samplings=(Sampling(0.0), Sampling(0.8)))
+    profile = run.profile()
+    greedy, sampled = (
+        sum(len(each.samples_s) for each in latency.verify.timings)
+        for latency in sorted(profile.latencies, key=lambda each: bool(each.sampled))
+    )
+    assert sampled > 3 * greedy
+    assert run.measurement.certainty.probability == 0.5
+
+
+def test_acceptance_is_counted_further_on_the_same_texts_where_all_were_counted(make_model):
+    run = Run(make_model, plan=answer(0.5, "acceptance"), budget_s=20.0)
+    found = run.profile().acceptance()
+    assert found.prompts == len(PROMPTS)
+    assert found.positions > 64 * len(PROMPTS)
+
+
+def test_a_fixed_amount_has_no_budget(make_model):
+    machine, *models = machine_and_pair(make_model, (CONTEXT,), warm_up=NO_WARM_UP)
+    settings = replace(SETTINGS, time_budget_s=None, rounds=3, positions=120)
+    measurement = Measurement(*models, PROMPTS, settings, clock=machine, journal=Journal(None, ""))
+    profile = measurement.profile(show_progress=False)
+    assert measurement.budget is None
+    assert {len(each.samples_s) for each in profile.latencies[0].verify.timings} == {3}
+    assert profile.acceptance().positions == 120
+
+
+@pytest.mark.parametrize("names", [("prompt-lookup",), ("prompt-lookup", "lookahead")])
+def test_other_drafters_are_within_the_budget_too(make_model, names):
+    run = Run(make_model, plan=answer(0.5), drafters=names, budget_s=20.0)
+    profile = run.profile()
+    assert [each.name for each in profile.drafters] == list(names)
+    assert all(decodes.plain.texts >= 2 for each in profile.drafters for decodes in each.decodes)
+    assert run.machine.passes_s < 1.1 * 20.0
+    assert run.budget.spent_s["drafters"] > 20.0 / 6
+
+
+def test_a_target_alone_has_times_and_drafters_within_the_budget(make_model):
+    run = Run(make_model, drafters=("prompt-lookup",), draft_model=False, budget_s=20.0)
+    profile = run.profile()
+    assert profile.acceptances == ()
+    assert run.plans == []
+    assert run.machine.passes_s < 1.1 * 20.0
+    assert len(profile.latencies[0].verify.timings[0].samples_s) >= FEWEST_SAMPLES
+
+
+def test_traversal_on_trees_is_within_the_budget_too(make_model):
+    changes = {"rules": ("sequoia", "traversal"), "samplings": (Sampling(0.8),)}
+    run = Run(make_model, plan=answer(0.5), budget_s=30.0, **changes)
+    profile = run.profile()
+    assert [each.rule for each in profile.acceptances] == ["sequoia", "traversal"]
+    assert run.machine.passes_s < 1.1 * 30.0
+
+
+def test_contexts_that_there_is_no_time_to_decode_up_to_are_left_out_with_a_warning(make_model):
+    contexts = {"context_tokens": (CONTEXT, 900), "budget_s": 8.0}
+    run = Run(make_model, plan=answer(0.5), **contexts)
+    with pytest.warns(TreeoptWarning, match="up to 900 tokens takes more than half"):
+        profile = run.profile()
+    assert [each.context_tokens for each in profile.acceptances] == [None]
+    assert run.machine.passes_s < 1.2 * 8.0
+    enough = Run(make_model, plan=answer(0.5), **contexts | {"budget_s": 60.0}).profile()
+    assert [each.context_tokens for each in enough.acceptances] == [CONTEXT, 900]
