@@ -220,10 +220,10 @@ class TestRefusals:
 
     def test_a_context_that_does_not_fit(self, target, make_model, draft, prompts):
         measurement(target, draft, prompts, replace(SETTINGS, context_tokens=(64,)))
-        with pytest.raises(InvalidValueError, match=r"context_tokens: expected at most 64.*on 128 tokens.*Got 65"):
+        with pytest.raises(InvalidValueError, match=r"context_tokens: expected at most 64.*takes 128 tokens.*Got 65"):
             measurement(target, draft, prompts, replace(SETTINGS, context_tokens=(65,)))
         short = make_model(seed=3, max_positions=100)
-        with pytest.raises(InvalidValueError, match=r"context_tokens: expected at most 36.*on 100 tokens.*Got 64"):
+        with pytest.raises(InvalidValueError, match=r"context_tokens: expected at most 36.*takes 100 tokens.*Got 64"):
             measurement(target, short, prompts, replace(SETTINGS, context_tokens=(64,)))
 
     def test_texts_that_do_not_fit(self, target, draft, prompts):
