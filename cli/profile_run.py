@@ -14,7 +14,6 @@ from treeopt.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from treeopt.engines.reports import ImportedLatency
-    from treeopt.planner.certainty import Certainty
     from treeopt.profiler import Journal, Measurement, Settings, TextFiles
     from treeopt.profiler.budget import Budget
     from treeopt.profiler.processes.processes import Processes
@@ -110,7 +109,7 @@ class _Run:
             return None
         record = self._record(models, prompts, texts, budget)
         if budget is not None:
-            _tell_effort(budget, measurement.certainty)
+            _tell_effort(budget, measurement)
         result.save(self.asked.path)
         journal.remove()
         texts.remove()
@@ -236,10 +235,12 @@ class _Run:
         return record
 
 
-def _tell_effort(budget: "Budget", certainty: "Certainty | None") -> None:
-    """Print on standard error what the time was spent on, and how certain the plan is."""
-    from treeopt.report.effort_text import certainty_text, spent_text
+def _tell_effort(budget: "Budget", measurement: "Measurement") -> None:
+    """Print on standard error what the time was spent on, and how certain the plan and the choice of a drafter are."""
+    from treeopt.report.effort_text import certainty_text, choice_text, spent_text
 
     click.echo(spent_text(budget.spent_s), err=True)
-    if certainty is not None:
-        click.echo(certainty_text(certainty), err=True)
+    if measurement.certainty is not None:
+        click.echo(certainty_text(measurement.certainty), err=True)
+    if measurement.choice_confidence is not None:
+        click.echo(choice_text(measurement.choice_confidence), err=True)

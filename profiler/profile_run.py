@@ -8,6 +8,7 @@ import numpy as np
 from tqdm import tqdm
 
 from treeopt.errors import InvalidValueError, TreeoptWarning
+from treeopt.planner import PlanRequest, choice_confidence, drafter_choices
 from treeopt.planner.certainty import Certainty
 from treeopt.profiler.acceptance.contexts import AroundContext, BehindPrompts, LongTexts, Place, TextsAtContext, Window
 from treeopt.profiler.acceptance.in_slices import SlicedAcceptance, position_levels
@@ -29,7 +30,7 @@ from treeopt.profiler.machine import describe_machine, describe_pair, now
 from treeopt.profiler.processes.processes import OneProcess, Processes
 from treeopt.profiler.recorder import Recorder
 from treeopt.profiler.settings import Settings
-from treeopt.profiler.until_certain import CertaintyOf, UntilCertain
+from treeopt.profiler.until_certain import CERTAIN, CertaintyOf, UntilCertain
 from treeopt.records.latency import PrefillLatency
 from treeopt.records.machine import Pair
 from treeopt.records.measured_acceptance import MeasuredAcceptance
@@ -43,7 +44,7 @@ from treeopt.version import TOOL
 
 LEAST_POSITIONS = 16
 """Positions of each text that are counted, however small the time budget."""
-DRAFTER_POSITIONS = 128
+DRAFTER_POSITIONS = 64
 """Positions of each text that other drafters are measured on under a time budget."""
 PAIR_SHARE = 2
 """Shares of a time budget that the draft model has, where every other drafter has one."""
@@ -116,6 +117,8 @@ class Measurement:
         self._certainty = certainty
         self.certainty: Certainty | None = None
         """The least certain plan of what was measured; None before, and where nothing was planned."""
+        self.choice_confidence: float | None = None
+        """Probability that the choice among several drafters is within 1 % of the fastest; None where none was made."""
         self._latency_grid = LatencyGrid(target, draft, self._text, settings, clock=clock, journal=journal, load=load)
 
     def profile(
@@ -301,7 +304,14 @@ class Measurement:
             recorder=Recorder(self._clock, self._journal),
             time=time,
         )
-        return measurement.measure(self._drafters, profile, hidden)
+        certain = self._certain_choice if time is not UNLIMITED else None
+        return measurement.measure(self._drafters, profile, hidden, certain=certain)
+
+    def _certain_choice(self, profile: Profile) -> bool:
+        """Return whether the choice among drafters is certain at every temperature, and keep how certain it is."""
+        requests = [PlanRequest(temperature=each.temperature) for each in self._settings.samplings]
+        self.choice_confidence = min(choice_confidence(drafter_choices(profile, request)) for request in requests)
+        return self.choice_confidence >= CERTAIN
 
     def _latencies(self, hidden: bool | None) -> tuple[StepLatency, ...]:
         with tqdm(total=self._latency_grid.calls, desc="times     ", unit="call", disable=hidden) as bar:

@@ -71,17 +71,20 @@ def decoded_in_turn(
         prompts: token ids by their numbers, which are the seeds too.
         positions: new tokens of each, fewer where a text ends.
         recorder: what times them, and where they are kept; its `tick` is called after every text.
-        time: after which no further prompt is begun.
+        time: no further prompt is begun that may take longer.
         least: prompts that are decoded however long they take.
     """
     known = [{entry.key: entry.values for entry in recorder.journal.entries(way.kind)} for way in ways]
     warm = [False] * len(ways)
     first = next(iter(prompts.values()))
     decoded: list[int] = []
+    longest_s = 0.0  # that a prompt took in all ways
     for number, prompt in prompts.items():
-        if len(decoded) >= least and time.over() and any(number not in each for each in known):
+        new = any(number not in each for each in known)
+        if len(decoded) >= least and new and time.left_s < longest_s:
             break
         decoded.append(number)
+        begun_s = time.now_s()
         for place, way in enumerate(ways):
             if number not in known[place]:
                 if not warm[place]:
@@ -90,6 +93,7 @@ def decoded_in_turn(
                 known[place][number] = _decoded(way.decoder, prompt, positions, number, recorder).numbers
                 recorder.journal.append(way.kind, number, known[place][number])
             recorder.tick()
+        longest_s = max(longest_s, time.now_s() - begun_s) if new else longest_s
     return [[DecodedText.of(each[number]) for number in decoded] for each in known]
 
 

@@ -51,6 +51,8 @@ TREE_PROMPTS, TREE_POSITIONS = 8, 64
 RECORD = RecordSize(top_k=8, depth=8)
 RECORDED_PROMPTS, RECORDED_POSITIONS = 6, 64
 """Texts along which the draft model is recorded, to find candidates."""
+FIRST_PROMPTS = 8
+"""Prompts that are decoded before it is asked whether the choice among drafters is certain."""
 LEAST_POSITIONS = 16
 """Of each text, however little time there is."""
 TRYING_SHARE = 1 / 3
@@ -78,15 +80,41 @@ class DrafterMeasurement:
     time: Slice = UNLIMITED
     """How long all of them together may take."""
 
-    def measure(self, drafters: Sequence[LoadedDrafter], profile: Profile, hidden: bool | None) -> Profile:
-        """Return a profile with the drafters in it; those of which the journal holds all are not run again."""
+    def measure(
+        self,
+        drafters: Sequence[LoadedDrafter],
+        profile: Profile,
+        hidden: bool | None,
+        *,
+        certain: Callable[[Profile], bool] | None = None,
+    ) -> Profile:
+        """Return a profile with the drafters in it; those of which the journal holds all are not run again.
+
+        Args:
+            drafters: what is measured, on the same prompts.
+            profile: what was measured without them.
+            hidden: whether bars are hidden.
+            certain: whether a profile makes the choice among them certain: asked after a few prompts, and again after
+                twice as many, until it is or the time is over.  By default all prompts are decoded.
+        """
+        prompts = self.texts if certain is None else min(FIRST_PROMPTS, self.texts)
+        while True:
+            found = replace(profile, drafters=self._on_prompts(prompts, drafters, profile, hidden))
+            if prompts == self.texts or self.time.over() or (certain is not None and certain(found)):
+                return found
+            prompts = min(2 * prompts, self.texts)
+
+    def _on_prompts(
+        self, prompts: int, drafters: Sequence[LoadedDrafter], profile: Profile, hidden: bool | None
+    ) -> tuple[MeasuredDrafter, ...]:
+        """Measure every drafter on the first prompts, all in a fair share of the time."""
         found = []
         for number, drafter in enumerate(drafters):
             time = self.time.part(1 / (len(drafters) - number))
             with tqdm(desc=f"{drafter.name:<10}", unit="text", disable=hidden) as bar:
-                work = _Work(drafter, self, profile, partial(_more, bar), replace(self.recorder, tick=bar.update), time)
-                found.append(work.measured())
-        return replace(profile, drafters=tuple(found))
+                recorder = replace(self.recorder, tick=bar.update)
+                found.append(_Work(drafter, self, profile, partial(_more, bar), recorder, time, prompts).measured())
+        return tuple(found)
 
 
 def _more(bar: "tqdm[NoReturn]", texts: int) -> None:
@@ -106,6 +134,8 @@ class _Work:
     """Told how many texts are to come."""
     recorder: Recorder
     time: Slice
+    prompts: int
+    """How many of them are decoded."""
 
     def measured(self) -> MeasuredDrafter:
         drafter, samplings = self.drafter, self.given.settings.samplings
@@ -155,7 +185,7 @@ class _Work:
         )
 
     def _acceptance(self, sampling: Sampling, place: Place, time: Slice) -> CountedAcceptance:
-        settings, texts = self.given.settings, self.given.texts
+        settings, texts = self.given.settings, self.prompts
         self.more(texts)
         stretch = place.stretch(sampling, self.given.positions)
         count = counter(
@@ -209,7 +239,7 @@ class _Work:
             self._plain(sampling, f"decode plain {kind}"),
             *(self._set_to(each, sampling, f"decode {each.words} {kind}") for each in kept),
         ]
-        stretch = place.stretch(sampling, min(self.given.positions, KEPT_POSITIONS))
+        stretch = place.stretch(sampling, min(self.given.positions, KEPT_POSITIONS), self.prompts)
         stretch, (plain, *found) = self._decoded(ways, stretch, time)
         return CountedDecodes(
             temperature=sampling.temperature,

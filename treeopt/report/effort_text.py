@@ -25,6 +25,12 @@ def spent_text(spent_s: Mapping[str, float]) -> str:
     return f"Spent {sum(spent_s.values()):.0f} s: " + ", ".join(f"{PARTS[name]} {s:.1f} s" for name, s in parts) + "."
 
 
+def choice_text(probability: float) -> str:
+    """Return how certain the choice among several drafters is."""
+    chance = f"{100 * probability:.0f} % chance that the choice among drafters is within 1 % of the fastest."
+    return chance if probability >= SURE else f"{chance} For more, raise --time-budget."
+
+
 def certainty_text(certainty: Certainty) -> str:
     """Return how certain the plan is, and what is least certain where that is not enough.
 

@@ -123,7 +123,6 @@ class TestPairs:
         )
         assert one.same_pair(two)
         assert not one.same_pair(three)
-        assert "--dtype" not in three.options()
 
     @pytest.mark.parametrize(
         ("options", "message"),
