@@ -84,7 +84,6 @@ def decoded_in_turn(
         if len(decoded) >= least and new and time.left_s < longest_s:
             break
         decoded.append(number)
-        begun_s = time.now_s()
         for place, way in enumerate(ways):
             if number not in known[place]:
                 if not warm[place]:
@@ -93,7 +92,7 @@ def decoded_in_turn(
                 known[place][number] = _decoded(way.decoder, prompt, positions, number, recorder).numbers
                 recorder.journal.append(way.kind, number, known[place][number])
             recorder.tick()
-        longest_s = max(longest_s, time.now_s() - begun_s) if new else longest_s
+        longest_s = max(longest_s, sum(DecodedText.of(each[number]).seconds for each in known))
     return [[DecodedText.of(each[number]) for number in decoded] for each in known]
 
 

@@ -8,7 +8,7 @@ import torch
 from tests.profiler.pretended import NO_WARM_UP, machine_and_pair
 from treeopt.errors import TreeoptWarning
 from treeopt.planner.certainty import Certainty, certainty
-from treeopt.profiler import Journal, Measurement, Settings
+from treeopt.profiler import Journal, Measurement, Settings, profile_run
 from treeopt.profiler.acceptance.in_slices import FIRST_TEXTS
 from treeopt.profiler.budget import Budget
 from treeopt.records.sampling import Sampling
@@ -230,6 +230,24 @@ def test_a_target_alone_has_times_and_drafters_within_the_budget(make_model):
     assert run.plans == []
     assert run.machine.passes_s < 1.1 * 20.0
     assert len(profile.latencies[0].verify.timings[0].samples_s) >= FEWEST_SAMPLES
+
+
+@pytest.mark.parametrize(("confidence", "asked", "texts"), [(0.95, 1, 8), (0.5, 3, len(PROMPTS))])
+def test_drafters_decode_more_prompts_until_the_choice_among_them_is_certain(
+    make_model, monkeypatch, confidence, asked, texts
+):
+    """With time for all prompts: 8, 16, 32, 40."""
+    answers = []
+    monkeypatch.setattr(profile_run, "choice_confidence", lambda choices: answers.append(choices) or confidence)
+    run = Run(make_model, drafters=("prompt-lookup", "lookahead"), draft_model=False, budget_s=10_000.0)
+    profile = run.profile()
+    decoded = [decodes for each in profile.drafters for decodes in each.decodes]
+    assert [each.plain.texts for each in decoded] == [texts, texts]
+    assert len(answers) == asked  # not after the last prompt
+    assert [len(choices) for choices in answers] == [3] * len(answers)  # plain decoding is one of them
+    assert run.measurement.choice_confidence == confidence
+    kinds = [kind for kind in run.journal.kinds() if kind.startswith("decode plain")]
+    assert [len([*run.journal.entries(kind)]) for kind in kinds] == [texts, texts]  # no prompt was decoded twice
 
 
 def test_traversal_on_trees_is_within_the_budget_too(make_model):
