@@ -300,7 +300,9 @@ def _print_text(models: "ModelPair", steps: Iterable[list[int]], *, after: list[
     click.echo()
     count = sum(counts)
     per_step = count / max(1, len(counts))
-    return f"{counted(count, 'token')} in {counted(len(counts), 'step')}, {per_step:.2f} per step, {count / seconds:.0f} per second"
+    rate = count / seconds
+    shown = f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
+    return f"{counted(count, 'token')} in {counted(len(counts), 'step')}, {per_step:.2f} per step, {shown} per second"
 
 
 def _counted(steps: Iterable[list[int]], counts: list[int], ends: Collection[int]) -> Iterator[int]:

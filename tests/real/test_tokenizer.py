@@ -65,3 +65,10 @@ def test_chats_follow_the_template(tokenizer, hf_tokenizer):
         tokens = tokenizer.chat(text)
         assert tokens == theirs
         assert tokenizer.decode(tokens) == HEAD + text + TAIL
+
+
+def test_chats_of_the_gguf_file_are_those_of_the_folder(tokenizer, gguf_model):
+    """Its own template too, not a built-in one of llama.cpp, which leaves the system message out."""
+    assert gguf_model[1].has_chat_template
+    for text in QUESTIONS[:8]:
+        assert gguf_model[1].chat(text) == tokenizer.chat(text)

@@ -62,7 +62,7 @@ class Tokenizer:
         if self._template is None:
             raise TreeoptError(f"{self._folder}: no chat template. Is it a base model? Then use --no-chat.")
         try:
-            rendered = render_message(self._template, text, special_tokens(self._folder))
+            rendered = render_message(self._template, text, self._special_tokens)
         except Exception as error:  # noqa: BLE001, jinja's errors, and whatever a template raises
             raise FormatError(self._folder, "chat_template", f"cannot be rendered ({error}). {WITHOUT_CHAT}") from None
         return self.encode_inner(rendered)  # the template writes what belongs at the start
@@ -91,6 +91,10 @@ class Tokenizer:
     @cached_property
     def _template(self) -> str | None:
         return chat_template(self._folder)
+
+    @cached_property
+    def _special_tokens(self) -> dict[str, str]:
+        return special_tokens(self._folder)
 
 
 class _Backend(Protocol):

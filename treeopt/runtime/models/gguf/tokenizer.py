@@ -2,9 +2,9 @@
 
 import ctypes
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
-from treeopt.errors import FormatError, TreeoptError
 from treeopt.runtime.models.gguf.handle import Handle
 from treeopt.runtime.models.gguf.library import library
 from treeopt.texts.tokenizer import Tokenizer
@@ -23,34 +23,20 @@ class GGUFTokenizer(Tokenizer):
         self._folder = handle.path
         self._backend = _Functions(handle)
 
-    @property
-    def has_chat_template(self) -> bool:
-        """Whether the file has a chat template."""
-        return library().llama_model_chat_template(self._handle.pointer, None) is not None
+    @cached_property
+    def _template(self) -> str | None:
+        source = library().llama_model_chat_template(self._handle.pointer, None)
+        return None if source is None else source.decode("utf-8", "replace")
 
-    def chat(self, text: str) -> list[int]:
-        """Return the token ids of a user's message in the file's chat template, up to where the answer begins.
-
-        Raises TreeoptError where the file has no chat template, FormatError where llama.cpp does not know it.
-        """
-        own = library()
-        template = own.llama_model_chat_template(self._handle.pointer, None)
-        if template is None:
-            raise TreeoptError(f"{self._folder}: no chat template. Is it a base model? Then use --no-chat.")
-        message = own.llama_chat_message(role=b"user", content=text.encode())
-        size = 2 * len(text.encode()) + len(template)
-        for _ in range(2):
-            buffer = ctypes.create_string_buffer(size)
-            size = own.llama_chat_apply_template(template, ctypes.byref(message), 1, True, buffer, size)
-            if size < 0:
-                raise FormatError(
-                    self._folder,
-                    "chat_template",
-                    "llama.cpp does not know it. Use --no-chat, and write it into the prompts.",
-                )
-            if size <= len(buffer):
-                break
-        return self.encode_inner(buffer.raw[:size].decode("utf-8"))  # the template writes what belongs at the start
+    @cached_property
+    def _special_tokens(self) -> dict[str, str]:
+        own, vocabulary = library(), self._handle.vocabulary
+        tokens = {"bos_token": own.llama_vocab_bos(vocabulary), "eos_token": own.llama_vocab_eos(vocabulary)}
+        return {
+            name: own.llama_vocab_get_text(vocabulary, token).decode("utf-8", "replace")
+            for name, token in tokens.items()
+            if token >= 0
+        }
 
 
 class _Functions:
