@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from treeopt.cli.terminal import warn
 from treeopt.errors import TreeoptError
+from treeopt.records.machine import AUTO
 
 if TYPE_CHECKING:
     from treeopt.cli.options.pair import PairOptions
     from treeopt.records.identity import Identity
     from treeopt.records.profile import Profile
     from treeopt.runtime.models.pair import ModelPair
-
-AUTO = "auto"
 
 
 def identity_here(models: "ModelPair") -> "Identity":

@@ -7,8 +7,8 @@ import click
 
 from treeopt.cli.command import Command
 from treeopt.cli.format_list import list_option
-from treeopt.cli.options.inputs import PROFILE, TREE_NAME, file, output, read_any_tree, tree_budget, tree_depth
-from treeopt.cli.options.record import argument, option, options
+from treeopt.cli.options.inputs import PROFILE, TREE_NAME, file, output_option, read_any_tree, tree_budget, tree_depth
+from treeopt.cli.options.record import argument, options
 from treeopt.files.whole_files import STANDARD_STREAM
 from treeopt.report.text import quoted
 
@@ -21,14 +21,8 @@ class ImportTreeOptions:
 
     path: Path = field(metadata=argument(type=file, metavar="FILE"))
     written: Path = field(
-        metadata=option(
-            "-o",
-            "--output",
-            "written",
-            type=output,
-            default=Path("tree.json"),
-            show_default=True,
-            help="Tree file to write; - is standard output.",
+        metadata=output_option(
+            "written", "Tree file to write; - is standard output.", default=Path("tree.json"), show_default=True
         )
     )
     name: str | None = field(metadata=TREE_NAME)

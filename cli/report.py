@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from treeopt.cli.command import Command
-from treeopt.cli.options.inputs import PROFILE, file, is_profile, load_profile, output, read_any_tree
+from treeopt.cli.options.inputs import PROFILE, file, is_profile, load_profile, output_option, read_any_tree
 from treeopt.cli.options.plan import PlanOptions
-from treeopt.cli.options.record import argument, group, option, options
+from treeopt.cli.options.record import argument, group, options
 from treeopt.cli.plan_profile import plan_profile
 from treeopt.errors import TreeoptError
 from treeopt.files.whole_files import STANDARD_STREAM, read_bytes, write_text
@@ -28,14 +28,8 @@ class ReportOptions:
     paths: tuple[Path, ...] = field(metadata=argument(type=file, metavar="[FILE]…", nargs=-1))
     plan: PlanOptions = field(metadata=group(PlanOptions))
     written: Path = field(
-        metadata=option(
-            "-o",
-            "--output",
-            "written",
-            type=output,
-            default=Path("report.html"),
-            show_default=True,
-            help="Page to write; - is standard output.",
+        metadata=output_option(
+            "written", "Page to write; - is standard output.", default=Path("report.html"), show_default=True
         )
     )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treeopt.cli.command import in_options
-from treeopt.cli.options.inputs import file, output
+from treeopt.cli.options.inputs import file, output_option
 from treeopt.cli.options.prompts import prompt_tokens
 from treeopt.cli.options.record import Heading, given, option
 from treeopt.cli.options.values import Whole
@@ -61,15 +61,11 @@ class SeveralOptions:
         )
     )
     path: Path = field(
-        metadata=option(
-            "-o",
-            "--output",
+        metadata=output_option(
             "path",
-            heading=Heading.OUTPUT,
-            type=output,
+            "With --prompts, file to write, one line of JSON a prompt; - is standard output.",
             default=STANDARD_STREAM,
             show_default=True,
-            help="With --prompts, file to write, one line of JSON a prompt; - is standard output.",
         )
     )
     resume: bool = field(

@@ -11,7 +11,7 @@ from treeopt.cli.options.inputs import (
     file,
     is_profile,
     load_profile,
-    output,
+    output_option,
     read_any_tree,
     tree_budget,
     tree_depth,
@@ -35,13 +35,8 @@ class ShowOptions:
     budget: int | None = field(metadata=tree_budget(SIZED))
     depth: int | None = field(metadata=tree_depth(SIZED))
     written: Path = field(
-        metadata=option(
-            "-o",
-            "--output",
-            "written",
-            type=output,
-            default=Path(STANDARD_STREAM),
-            help="Picture to write, .svg, .png or .pdf, or tree file, .json.",
+        metadata=output_option(
+            "written", "Picture to write, .svg, .png or .pdf, or tree file, .json.", default=Path(STANDARD_STREAM)
         )
     )
     acceptance: bool = field(

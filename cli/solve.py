@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from treeopt.cli.command import Command
-from treeopt.cli.options.inputs import PROFILE_PATH, load_profile, output, output_file
+from treeopt.cli.options.inputs import PROFILE_PATH, load_profile, output_file, output_option
 from treeopt.cli.options.plan import PlanOptions
 from treeopt.cli.options.record import Heading, given, group, option, options
 from treeopt.cli.options.sampling import sampling_text
@@ -56,15 +56,8 @@ class SolveOptions:
         )
     )
     path: Path = field(
-        metadata=option(
-            "-o",
-            "--output",
-            "path",
-            heading=Heading.OUTPUT,
-            type=output,
-            default=Path("tree.json"),
-            show_default=True,
-            help="Tree file to write; - is standard output.",
+        metadata=output_option(
+            "path", "Tree file to write; - is standard output.", default=Path("tree.json"), show_default=True
         )
     )
     save: Path | None = field(

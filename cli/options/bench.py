@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from treeopt.cli.options.drafter import PLANNED_DRAFTER, PLANNED_EAGLE_LAYERS
-from treeopt.cli.options.inputs import FORCE_MODELS, PROFILE, PROFILE_PATH, file, output, output_file
+from treeopt.cli.options.inputs import FORCE_MODELS, PROFILE, PROFILE_PATH, file, output_file, output_option
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.plan import PROFILE_TEMPERATURE
 from treeopt.cli.options.probe import ENGINE_PROMPTS, PROGRAM, TIMEOUT, check_engine, max_prompts
@@ -33,16 +33,7 @@ from treeopt.trees.drafter_setting import DrafterSetting
 class ResultOptions:
     """Where the results of a bench go."""
 
-    path: Path | None = field(
-        metadata=option(
-            "-o",
-            "--output",
-            "path",
-            heading=Heading.OUTPUT,
-            type=output,
-            help="JSON file to write as well; - is standard output.",
-        )
-    )
+    path: Path | None = field(metadata=output_option("path", "JSON file to write as well; - is standard output."))
 
     def publish(self, table: str, report: str) -> None:
         """Print the table, on standard error where the JSON goes to standard output, and write the JSON."""

@@ -15,7 +15,7 @@ from treeopt.cli.options.inputs import (
     file,
     is_profile,
     load_profile,
-    output,
+    output_option,
     read_any_tree,
     record_beside,
     tree_budget,
@@ -70,15 +70,11 @@ class ExportOptions:
         )
     )
     written: Path = field(
-        metadata=option(
-            "-o",
-            "--output",
+        metadata=output_option(
             "written",
-            heading=Heading.OUTPUT,
-            type=output,
+            "File to write; - is standard output. Side files are written next to it: FILE.provenance.json and others.",
             metavar="FILE",
             default=Path(STANDARD_STREAM),
-            help="File to write; - is standard output. Side files are written next to it: FILE.provenance.json and others.",
         )
     )
     profile_asked: Path = field(metadata=PROFILE_PATH)

@@ -2,7 +2,7 @@
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,6 +20,13 @@ if TYPE_CHECKING:
 file = InputFile()
 output = OutputFile(stream=True)
 output_file = OutputFile(stream=False)
+
+
+def output_option(name: str, description: str, **attributes: Any) -> Metadata:
+    """Return the option of the file that a command writes, or standard output; other arguments are those of `option`."""
+    return option("-o", "--output", name, heading=Heading.OUTPUT, type=output, help=description, **attributes)
+
+
 PROFILE = Path("profile.yaml")
 """What was measured, where no other file is named."""
 PROFILE_PATH = option(

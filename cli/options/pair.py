@@ -10,6 +10,7 @@ import click
 from treeopt.cli.options.inputs import file
 from treeopt.cli.options.record import Heading, option, options
 from treeopt.cli.options.values import DEVICE, THREADS
+from treeopt.records.machine import AUTO
 
 if TYPE_CHECKING:
     from treeopt.runtime.models.pair import ModelPair
@@ -65,7 +66,7 @@ class PairOptions:
             "--device",
             type=DEVICE,
             metavar="DEVICE",
-            default="auto",
+            default=AUTO,
             show_default=True,
             help="Where to run: auto, cpu, cuda, cuda:1, …; auto is that of the file at hand, else CUDA, else the CPU.",
         )
@@ -74,8 +75,8 @@ class PairOptions:
         metadata=option(
             "--dtype",
             heading=Heading.MODELS,
-            type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
-            default="auto",
+            type=click.Choice([AUTO, "float32", "bfloat16", "float16"]),
+            default=AUTO,
             show_default=True,
             help="Dtype to run in; auto is that of the file at hand, else the checkpoint's own on CUDA, float32 on the CPU. "
             "GGUF files keep theirs.",

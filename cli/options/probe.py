@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from treeopt.cli.options.inputs import FORCE, PROFILE, file, output
+from treeopt.cli.options.inputs import FORCE, PROFILE, file, output_option
 from treeopt.cli.options.record import Heading, Metadata, argument, group, option
 from treeopt.cli.options.values import (
     COUNT,
@@ -240,16 +240,7 @@ class ProbeOptions:
     )
     force: bool = field(metadata=FORCE)
     path: Path = field(
-        metadata=option(
-            "-o",
-            "--output",
-            "path",
-            heading=Heading.OUTPUT,
-            type=output,
-            default=PROFILE,
-            show_default=True,
-            help="File to write; - is standard output.",
-        )
+        metadata=output_option("path", "File to write; - is standard output.", default=PROFILE, show_default=True)
     )
 
     def check(self) -> str:

@@ -8,7 +8,7 @@ import click
 
 from treeopt.cli.options.drafter import DRAFTER, EAGLE_LAYERS, with_layers
 from treeopt.cli.options.imports import ImportOptions
-from treeopt.cli.options.inputs import FORCE, PROFILE, output
+from treeopt.cli.options.inputs import FORCE, PROFILE, output_option
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.prompts import PromptOptions
 from treeopt.cli.options.record import Heading, given, group, option
@@ -36,16 +36,7 @@ class ProfileOptions:
 
     pair: PairOptions = field(metadata=group(PairOptions))
     path: Path = field(
-        metadata=option(
-            "-o",
-            "--output",
-            "path",
-            heading=Heading.OUTPUT,
-            type=output,
-            default=PROFILE,
-            show_default=True,
-            help="File to write; - is standard output.",
-        )
+        metadata=output_option("path", "File to write; - is standard output.", default=PROFILE, show_default=True)
     )
     rules: str = field(
         metadata=option(

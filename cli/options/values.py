@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treeopt.errors import InvalidValueError
+from treeopt.records.machine import AUTO
 from treeopt.records.rules import RULES
 from treeopt.records.sampling import Sampling
 
@@ -230,7 +231,7 @@ RULE_LIST = NameList("text", lambda: RULES)
 PROBED_ENGINE = Names("text", _probed)
 """An engine that treeopt probe measures."""
 FILE_TEXT = FileText()
-DEVICE = Names("text", lambda: ("auto", "cpu", "cuda"))
+DEVICE = Names("text", lambda: (AUTO, "cpu", "cuda"))
 SHARE = Number(_share, "a number above 0 and at most 1")
 TEMPERATURE = Number(_temperature, "0, which is greedy, or a number of at least 1e-6")
 DRAFT_TEMPERATURE = Number(_warm, "a number of at least 1e-6")

@@ -49,9 +49,8 @@ class Steps:
         self._kind = condition.kind("step")
         self._recorder = recorder
         self._watched = recorder.watched or Watched(recorder.journal)
-        self._rules = (
-            settings.rules[:1] if condition.sampling.greedy else settings.rules
-        )  # at temperature 0 all are one
+        greedy = condition.sampling.greedy  # at temperature 0 all rules are one
+        self._rules = settings.rules[:1] if greedy else settings.rules
         self._trees = [tree for tree in PROBE_TREES if tree.nodes <= settings.max_tokens]
         self._opened: tuple[str, StepTimer] | None = None
         self._steps = {rule: {step_key(rule, tree): tree for tree in self._trees} for rule in self._rules}

@@ -19,7 +19,7 @@ from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.profiler.clock import Clock, WarmUp, Work
 from treeopt.profiler.processes.exit_reasons import ExitReasons
 from treeopt.profiler.processes.processes import Numbers, OneProcess, Processes
-from treeopt.runtime.models.pair import AUTO
+from treeopt.runtime.models.pair import without_auto
 
 Result = TypeVar("Result")
 
@@ -70,8 +70,7 @@ def local_device(name: str, environ: Mapping[str, str]) -> torch.device:
 
     Raises InvalidValueError where several processes are to share one GPU.
     """
-    if name == AUTO:
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+    name = without_auto(name)
     try:
         device = torch.device(name)
     except RuntimeError:

@@ -1,8 +1,7 @@
 """What torch sees; the rest of the doctor goes on where torch is missing or broken."""
 
-import shutil
-
 from treeopt.doctor.facts import Device, Torch
+from treeopt.records.machine import has_nvidia_driver
 
 
 def describe_torch() -> Torch:
@@ -11,7 +10,7 @@ def describe_torch() -> Torch:
         import torch
     except (ImportError, OSError) as error:  # OSError: a library that torch is linked to is missing
         reason = " ".join(str(error).split()) or type(error).__name__
-        return Torch(version=None, failure=reason, threads=None, devices=(), nvidia_unseen=_has_nvidia())
+        return Torch(version=None, failure=reason, threads=None, devices=(), nvidia_unseen=has_nvidia_driver())
     devices = []
     for number in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         free, memory = torch.cuda.mem_get_info(number)
@@ -22,10 +21,5 @@ def describe_torch() -> Torch:
         failure=None,
         threads=torch.get_num_threads(),
         devices=tuple(devices),
-        nvidia_unseen=not devices and _has_nvidia(),
+        nvidia_unseen=not devices and has_nvidia_driver(),
     )
-
-
-def _has_nvidia() -> bool:
-    """Return whether NVIDIA's driver is here, and with it, in all likelihood, a GPU."""
-    return shutil.which("nvidia-smi") is not None

@@ -11,6 +11,15 @@ from treeopt.records.step_latency import StepLatency, read_samples, samples
 from treeopt.tabular import Row, Tabular
 
 NOTHING_S = 0.0
+MAX_POSITIONS = 10_000
+"""Draft positions of a step that counters and logs of an engine may tell apart."""
+
+
+def parse_position(label: str) -> int:
+    """Return the draft position that a counter's label names, from 0; raises ValueError for anything else."""
+    if not (label.isascii() and label.isdecimal() and len(label) < 9 and int(label) < MAX_POSITIONS):
+        raise ValueError(f"position {label:.20}")
+    return int(label)
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)

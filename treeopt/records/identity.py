@@ -9,14 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 from treeopt.errors import Warning
-from treeopt.records.machine import Machine, Pair
+from treeopt.records.machine import BUNDLED, Machine, Pair
 from treeopt.records.profile import IMPORTED, UNKNOWN
 from treeopt.trees.provenance import Provenance
 
 CONDITIONS = ("machine", "device", "dtype", "threads")
 """What times depend on beside the models."""
-BUNDLED = "bundled "
-"""How the names of the models begin that ship with treeopt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,16 @@
 """Which machine and which pair of models something was measured with."""
 
 import platform
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from treeopt.array_record import ShortRepr
+
+AUTO = "auto"
+"""The device or dtype that suits the machine, as users name it."""
+BUNDLED = "bundled "
+"""How the names of the models begin that ship with treeopt."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -48,6 +54,11 @@ class Pair(ShortRepr):
     def label(self) -> str:
         """Target and draft model in words."""
         return self.target if self.draft is None else f"{self.target} + {self.draft}"
+
+
+def has_nvidia_driver() -> bool:
+    """Return whether NVIDIA's driver is installed, and with it, in all likelihood, a GPU."""
+    return shutil.which("nvidia-smi") is not None
 
 
 def processor_name() -> str:

@@ -76,11 +76,9 @@ class Assisted:
             raise EngineError(
                 f"{NAME}: expected models that it can load. Got: {' '.join(str(error).split())[:200]}"
             ) from None
-        for model in (target, draft):
-            if (
-                model is not None
-            ):  # no penalties or top_p of the folder, no end token: fixed-length samples of the model
-                model.generation_config = GenerationConfig()
+        for model in filter(None, (target, draft)):
+            # no penalties or top_p of the folder, no end token: fixed-length samples of the model
+            model.generation_config = GenerationConfig()
         return tokenizer, target, draft
 
 

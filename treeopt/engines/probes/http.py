@@ -10,12 +10,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from treeopt.engines.probes.client import Counters
 from treeopt.errors import EngineError, printable
+from treeopt.records.engine import parse_position
 
 KEY_VARIABLE = "TREEOPT_API_KEY"
 """Environment variable with the key of a server that asks for one; it is written nowhere."""
 MAX_BYTES = 64_000_000
-MAX_POSITIONS = 10_000
-"""Draft tokens of a step that counters tell apart, at most."""
 COUNTED = "spec_decode_num_"
 CREATED = "_created"
 """When each counter began, which Prometheus' libraries add."""
@@ -146,7 +145,7 @@ def counters_of(text: str, title: str) -> Counters | None:
             counts = name.startswith(COUNTED) and not name.endswith(CREATED)
             for sample in family.samples if counts else ():
                 if "position" in sample.labels:
-                    place = _position(sample.labels["position"])
+                    place = parse_position(sample.labels["position"])
                     positions[place] = positions.get(place, 0.0) + sample.value
                 else:
                     found[name] = found.get(name, 0.0) + sample.value
@@ -163,12 +162,6 @@ def counters_of(text: str, title: str) -> Counters | None:
         int(found.get(f"{COUNTED}accepted_tokens", 0)),
         accepted,
     )
-
-
-def _position(label: str) -> int:
-    if not (label.isascii() and label.isdecimal() and len(label) < 9 and int(label) < MAX_POSITIONS):
-        raise ValueError(f"position {label:.20}")
-    return int(label)
 
 
 def number(title: str, content: Mapping[str, Any], name: str) -> float:

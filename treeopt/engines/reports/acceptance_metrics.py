@@ -19,13 +19,13 @@ from treeopt.engines.reports.acceptance_tables import table_of_counts
 from treeopt.engines.reports.found_acceptance import FoundAcceptance
 from treeopt.errors import FormatError
 from treeopt.files.fields import Fields
+from treeopt.records.engine import parse_position
 
 if TYPE_CHECKING:
     from prometheus_client.samples import Sample
 
 MARK = re.compile(r"^[ \t]{0,9}(?:vllm|llamacpp)[:_]spec_decode_num_", re.MULTILINE)
 TITLES = {"vllm": "vLLM", "llamacpp": "llama.cpp"}
-MAX_POSITIONS = 10_000
 MAX_LINE = 4000
 """Characters of a counter's line."""
 MOST = 1e18
@@ -154,6 +154,7 @@ def _count(path: Path | str, line: str, value: float) -> float:
 
 
 def _position(path: Path | str, line: str, text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 9 and int(text) < MAX_POSITIONS):
-        raise FormatError(path, line, f"position: expected a whole number from 0. Got {text!r:.60}.")
-    return int(text)
+    try:
+        return parse_position(text)
+    except ValueError:
+        raise FormatError(path, line, f"position: expected a whole number from 0. Got {text!r:.60}.") from None

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 from treeopt.errors import FormatError
+from treeopt.records.engine import MAX_POSITIONS
 
 LOG_MARK = "Per-position acceptance rate:"
-MAX_POSITIONS = 10_000
 
 _NUMBER = r"\d{1,15}(?:\.\d{1,17})?"
 _LOG_LINE = re.compile(rf"{LOG_MARK}\s{{0,9}}({_NUMBER}(?:,\s{{0,9}}{_NUMBER}){{0,{MAX_POSITIONS}}})")

@@ -1,6 +1,5 @@
 """A target, and a draft model where one is given, from folders, from the hub, or from the bundle."""
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +10,7 @@ import torch
 
 from treeopt import bundled as bundle
 from treeopt.errors import InfeasibleError, InvalidValueError
-from treeopt.records.machine import Pair
+from treeopt.records.machine import AUTO, BUNDLED, Pair, has_nvidia_driver
 from treeopt.runtime.models.gguf.file import GGUFFile, is_gguf
 from treeopt.runtime.models.hub import SETTINGS, is_hub_name, model_folder
 from treeopt.runtime.models.linear import slow_products_note
@@ -32,8 +31,6 @@ from treeopt.texts.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from treeopt.runtime.models.hf.loading import Placement
 
-AUTO = "auto"
-"""The device or dtype that suits the machine."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -125,7 +122,7 @@ def load_pair(
     notes += _run_notes(models)
     for model, name in zip(models, names, strict=True):
         if target is None:
-            model.name = f"bundled {model.name}"
+            model.name = f"{BUNDLED}{model.name}"
         elif is_hub_name(name):
             model.name = str(name)
     models[0].name += _spread(models[0], placed=placement is not None, split=tensor_parallel)
@@ -163,7 +160,7 @@ def running_line(models: ModelPair) -> str:
         line += (
             f". A GPU is there and unused ({torch.cuda.get_device_name(0)}): leave --device out, or give --device cuda"
         )
-    elif device.type != "cuda" and shutil.which("nvidia-smi") is not None:
+    elif device.type != "cuda" and has_nvidia_driver():
         line += ". An NVIDIA driver is there, but this torch sees no GPU: treeopt doctor says what to do"
     return line
 
@@ -241,13 +238,16 @@ def _spread(model: LanguageModel, *, placed: bool, split: bool) -> str:
     return f" over {places}" if places else ""
 
 
-def chosen_device(name: str) -> torch.device:
-    """Return the device of a name; raises InvalidValueError where it is not there.
+def without_auto(device: str) -> str:
+    """Return the name of a device, for `auto` CUDA where torch finds it, else the CPU."""
+    if device != AUTO:
+        return device
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
-    `auto` is CUDA where torch finds it, else the CPU.
-    """
-    if name == AUTO:
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+
+def chosen_device(name: str) -> torch.device:
+    """Return the device of a name, `auto` among them; raises InvalidValueError where it is not there."""
+    name = without_auto(name)
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
