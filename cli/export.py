@@ -20,7 +20,7 @@ from treeopt.files.whole_files import STANDARD_STREAM, is_stream
 
 if TYPE_CHECKING:
     from treeopt.engines.engine import Engine
-    from treeopt.engines.reports import AcceptanceFormat
+    from treeopt.engines.importers import AcceptanceFormat
     from treeopt.trees.formats.topology import TopologyFormat
 
 
@@ -34,7 +34,7 @@ def export(asked: ExportOptions) -> None:
     Settings are planned with the profile; without one only the depth of the tree is carried over.
     """
     from treeopt.engines import ENGINES
-    from treeopt.engines.reports import ACCEPTANCE_FORMATS
+    from treeopt.engines.importers import ACCEPTANCE_FORMATS
     from treeopt.trees.formats import FORMATS
 
     formats, engines = {each.name: each for each in FORMATS}, {each.name: each for each in ENGINES}

@@ -45,7 +45,7 @@ def profile(asked: ProfileOptions) -> None:
 
 def _imported(asked: ProfileOptions, rule: str) -> "Profile":
     """Return a profile for which nothing is measured, nor any model loaded."""
-    from treeopt.engines.reports import imported_profile
+    from treeopt.engines.importers import imported_profile
 
     samplings, pair = asked.how.samplings, asked.pair
     if len(samplings) > 1 or len(asked.context_tokens) > 1:

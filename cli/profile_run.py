@@ -13,7 +13,7 @@ from treeopt.cli.profile_files import texts_path
 from treeopt.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from treeopt.engines.reports import ImportedLatency
+    from treeopt.engines.importers import ImportedLatency
     from treeopt.profiler import Journal, Measurement, Settings, TextFiles
     from treeopt.profiler.budget import Budget
     from treeopt.profiler.processes.processes import Processes
@@ -204,7 +204,7 @@ class _Run:
 
     def _profile(self, measurement: "Measurement", imported: _Imported) -> "Profile":
         """Measure what was not imported, and put both together."""
-        from treeopt.engines.reports import step_latencies, with_imported
+        from treeopt.engines.importers import step_latencies, with_imported
 
         context, sampled = self.settings.context_tokens[0], not self.settings.sampling.greedy
         curves, acceptances = imported.curves, imported.acceptances or None

@@ -35,7 +35,7 @@ PLANNER = {"treeopt.planner", "treeopt.engines"}
 RUNTIME = {"treeopt.runtime"}
 PROFILER = {"treeopt.profiler"}
 METHODS = {"treeopt.methods"}
-IMPORTS = {"treeopt.engines.reports"}
+IMPORTS = {"treeopt.engines.importers"}
 REPORT = {"treeopt.report"}
 ADAPTATION = {"treeopt.adaptation"}
 SIMULATION = {"treeopt.simulation"}
@@ -81,7 +81,7 @@ MAY_IMPORT = {
     # floor 2, beside them: a tree out of any file, solutions included; `treeopt.trees` offers it by name
     "treeopt.any_tree": SOLVER | RECORDS | TREES,
     # floor 2, beside them: what other programs measured, to a profile
-    "treeopt.engines.reports": RECORDS | TREES,
+    "treeopt.engines.importers": RECORDS | TREES,
     # floor 1: optimal trees
     "treeopt.solver": RECORDS | TREES,
     # floor 1: records, which may hold one another
@@ -106,14 +106,14 @@ ONLY_IN = {
 IN_FUNCTIONS = {
     "torch": {
         "treeopt.trees.formats.sequoia",
-        "treeopt.engines.reports.torch_vector",
+        "treeopt.engines.importers.torch_vector",
         "treeopt.engines.probes.assisted",
         "treeopt.doctor.torch_facts",
     },
     "mlx": {"treeopt.engines.probes.mlx_lm"},
     "mlx_lm": {"treeopt.engines.probes.mlx_lm"},
     "openvino_genai": {"treeopt.engines.probes.openvino_genai"},
-    "prometheus_client": {"treeopt.engines.reports.acceptance_metrics"},
+    "prometheus_client": {"treeopt.engines.importers.acceptance_metrics"},
     "transformers": {"treeopt.texts.tokenizer", "treeopt.engines.probes.assisted"},
 }
 """Modules of other rooms that may import them where they need it: for Sequoia's files, slow tokenizers, assisted generation."""
@@ -289,7 +289,7 @@ def test_every_folder_is_checked():
             "from treeopt.files.picture_file import save\ndef draw():\n    import matplotlib",
         ),
         (
-            "treeopt.engines.reports.combine",
+            "treeopt.engines.importers.combine",
             "from treeopt.records.profile import Profile\nfrom treeopt.trees.tree_file import load",
         ),
         ("treeopt.engines.settings.vllm", "from treeopt.planner import Plan\nfrom treeopt.version import __version__"),
@@ -328,7 +328,7 @@ def test_a_good_import_is_let_through(module, source):
         ),
         ("treeopt.records.profile", "from treeopt import trees, solver", "may not import treeopt.solver"),
         ("treeopt.solver.explicit", "from treeopt.planner.costs import StepCosts", "may not import treeopt.planner"),
-        ("treeopt.engines.reports.latency", "from treeopt.engines import sglang", "may not import treeopt.engines"),
+        ("treeopt.engines.importers.latency", "from treeopt.engines import sglang", "may not import treeopt.engines"),
         ("treeopt.planner", "from treeopt.engines import vllm", "may not import treeopt.engines"),
         ("treeopt.planner.bound", "from treeopt.runtime import Decoder", "may not import treeopt.runtime"),
         (

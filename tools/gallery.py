@@ -21,8 +21,8 @@ from pathlib import Path
 import torch
 from gallery_shapes import SHAPES, random_model
 
-from treeopt.engines.reports import read_acceptance
-from treeopt.engines.reports.content import read_json
+from treeopt.engines.importers import read_acceptance
+from treeopt.engines.importers.content import read_json
 from treeopt.files.fields import Fields
 from treeopt.files.whole_files import read_text
 from treeopt.profiler import Journal, Settings, clock_for

@@ -44,7 +44,7 @@ WRITE_OPTIONS = {"name": "list_name", "max_depth": "heads", "engine_version": "e
 def _names() -> list[str]:
     """Return the names of all formats and engines."""
     from treeopt.engines import ENGINES
-    from treeopt.engines.reports import ACCEPTANCE_FORMATS
+    from treeopt.engines.importers import ACCEPTANCE_FORMATS
     from treeopt.trees.formats import FORMATS
 
     return [

@@ -8,7 +8,7 @@ from treeopt.cli.options.inputs import file
 from treeopt.cli.options.record import Heading, option
 
 if TYPE_CHECKING:
-    from treeopt.engines.reports import ImportedLatency
+    from treeopt.engines.importers import ImportedLatency
     from treeopt.records.measured_acceptance import MeasuredAcceptance
     from treeopt.records.sampling import Sampling
 
@@ -62,14 +62,14 @@ class ImportOptions:
 
     def latencies(self) -> "tuple[ImportedLatency, ...]":
         """Return the imported curves."""
-        from treeopt.engines.reports import read_latency
+        from treeopt.engines.importers import read_latency
 
         files = ((self.latency, "verify"), (self.draft_latency, "draft"))
         return tuple(each for path, what in files if path for each in read_latency(path, default_pass=what))
 
     def acceptances(self, rule: str, sampling: "Sampling") -> "tuple[MeasuredAcceptance, ...]":
         """Return the imported acceptance, if there is one."""
-        from treeopt.engines.reports import read_acceptance
+        from treeopt.engines.importers import read_acceptance
 
         if self.acceptance is None:
             return ()

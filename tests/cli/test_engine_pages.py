@@ -14,7 +14,7 @@ import pytest
 from tests.cli.invented import call, invented, verify_s
 from tests.support.slow import parameter
 from treeopt.engines import ENGINES
-from treeopt.engines.reports import ACCEPTANCE_FORMATS
+from treeopt.engines.importers import ACCEPTANCE_FORMATS
 from treeopt.trees.formats import FORMATS
 
 ROOT = Path(__file__).resolve().parents[2]

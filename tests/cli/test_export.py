@@ -12,7 +12,7 @@ from tests.engines.settings import published_rules as rules
 from tests.support.invented_drafts import InventedDraft, invented_text, recorded
 from treeopt import Profile
 from treeopt.engines import ENGINES
-from treeopt.engines.reports import read_acceptance
+from treeopt.engines.importers import read_acceptance
 from treeopt.planner import plan, step_model
 from treeopt.planner.chains import chain_schedule, fastest_length
 from treeopt.planner.dynamic import fastest_dynamic_tree

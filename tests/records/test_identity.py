@@ -6,7 +6,7 @@ import pytest
 
 from tests.records.test_profile_file import GOLDEN
 from treeopt import bundled
-from treeopt.engines.reports.combine import UNKNOWN
+from treeopt.engines.importers.combine import UNKNOWN
 from treeopt.records.identity import Identity
 from treeopt.runtime.models.digest import SAMPLES, model_digest, path_digest
 from treeopt.runtime.models.folder import ModelFolder

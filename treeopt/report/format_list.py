@@ -8,7 +8,7 @@ WIDTH = 100
 def format_list() -> str:
     """Return every format and engine as a few lines each."""
     from treeopt.engines import ENGINES
-    from treeopt.engines.reports import ACCEPTANCE_FORMATS
+    from treeopt.engines.importers import ACCEPTANCE_FORMATS
     from treeopt.trees.formats import FORMATS
 
     blocks = ["Trees, both ways (treeopt export --to NAME, treeopt import):"]

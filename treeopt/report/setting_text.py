@@ -10,7 +10,7 @@ from treeopt.report.text import quoted
 
 if TYPE_CHECKING:
     from treeopt.engines.engine import Engine
-    from treeopt.engines.reports import AcceptanceFormat
+    from treeopt.engines.importers import AcceptanceFormat
     from treeopt.engines.settings.made import Setting
     from treeopt.records.measured_acceptance import MeasuredAcceptance
     from treeopt.trees import TokenTree

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from treeopt.engines.reports.content import source_text
-from treeopt.engines.reports.imported_latency import MOST_S, ImportedLatency, curve
+from treeopt.engines.importers.content import source_text
+from treeopt.engines.importers.imported_latency import MOST_S, ImportedLatency, curve
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.records.latency import Timing
 from treeopt.records.step_latency import LATENCY_PARTS

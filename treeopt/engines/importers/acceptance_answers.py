@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from treeopt.engines.reports.content import MOST, JsonObject
-from treeopt.engines.reports.found_acceptance import FoundAcceptance
-from treeopt.engines.reports.step_counts import StepCounts, pooled
+from treeopt.engines.importers.content import MOST, JsonObject
+from treeopt.engines.importers.found_acceptance import FoundAcceptance
+from treeopt.engines.importers.step_counts import StepCounts, pooled
 from treeopt.errors import FormatError
 from treeopt.files.fields import Fields
 

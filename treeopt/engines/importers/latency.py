@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from treeopt.engines.reports.content import as_objects, is_json_lines, read_json, read_json_lines
-from treeopt.engines.reports.imported_latency import ImportedLatency
-from treeopt.engines.reports.latency_batched_bench import KEYS, KIND, read_batched_bench
-from treeopt.engines.reports.latency_csv import read_csv
-from treeopt.engines.reports.latency_tables import TABLES
+from treeopt.engines.importers.content import as_objects, is_json_lines, read_json, read_json_lines
+from treeopt.engines.importers.imported_latency import ImportedLatency
+from treeopt.engines.importers.latency_batched_bench import KEYS, KIND, read_batched_bench
+from treeopt.engines.importers.latency_csv import read_csv
+from treeopt.engines.importers.latency_tables import TABLES
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.files.whole_files import read_text
 from treeopt.records.step_latency import LATENCY_PARTS

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from tests.cli.invented import call, invented, solved_json
-from tests.engines.reports.samples import ACCEPTANCE_FILES, LATENCY_FILES
+from tests.engines.importers.samples import ACCEPTANCE_FILES, LATENCY_FILES
 from treeopt import planner
-from treeopt.engines.reports import imported_profile, read_acceptance, read_latency, step_latencies, with_imported
+from treeopt.engines.importers import imported_profile, read_acceptance, read_latency, step_latencies, with_imported
 from treeopt.errors import InfeasibleError, InvalidValueError, TreeoptError
 from treeopt.planner import plan
 from treeopt.records.profile import INCLUDED, Profile

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.engines.reports.samples import LOG, METRICS
+from tests.engines.importers.samples import LOG, METRICS
 from tests.engines.settings.named import engine_named
 from tests.support.drawn import examples
-from treeopt.engines.reports import read_acceptance
-from treeopt.engines.reports.acceptance_tables import table_of_counts, table_of_rates, vector_of_ranks
+from treeopt.engines.importers import read_acceptance
+from treeopt.engines.importers.acceptance_tables import table_of_counts, table_of_rates, vector_of_ranks
 from treeopt.engines.settings.setting import setting
 from treeopt.engines.settings.source import Source
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError

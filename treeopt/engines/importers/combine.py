@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from treeopt.engines.reports.imported_latency import ImportedLatency
+from treeopt.engines.importers.imported_latency import ImportedLatency
 from treeopt.errors import InfeasibleError, InvalidValueError
 from treeopt.records.latency import Timing
 from treeopt.records.machine import Machine, Pair

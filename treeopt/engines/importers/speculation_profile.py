@@ -17,10 +17,10 @@ from operator import mul
 from pathlib import Path
 from typing import Any
 
-from treeopt.engines.reports.acceptance_tables import table_of_conditional, table_of_rates
-from treeopt.engines.reports.content import MOST, JsonObject, check_equal, read_counts
-from treeopt.engines.reports.found_acceptance import FoundAcceptance
-from treeopt.engines.reports.step_counts import StepCounts, pooled
+from treeopt.engines.importers.acceptance_tables import table_of_conditional, table_of_rates
+from treeopt.engines.importers.content import MOST, JsonObject, check_equal, read_counts
+from treeopt.engines.importers.found_acceptance import FoundAcceptance
+from treeopt.engines.importers.step_counts import StepCounts, pooled
 from treeopt.files.fields import Fields
 
 VERSION = "1.0"

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from treeopt.engines.reports.acceptance_tables import table_of_counts
-from treeopt.engines.reports.found_acceptance import FoundAcceptance
+from treeopt.engines.importers.acceptance_tables import table_of_counts
+from treeopt.engines.importers.found_acceptance import FoundAcceptance
 from treeopt.errors import FormatError
 from treeopt.files.fields import Fields
 from treeopt.records.engine import parse_position

@@ -7,7 +7,7 @@ from itertools import accumulate
 import numpy as np
 
 from treeopt.arrays import Float64
-from treeopt.engines.reports.acceptance_tables import table_of_reached
+from treeopt.engines.importers.acceptance_tables import table_of_reached
 from treeopt.errors import InvalidValueError
 from treeopt.records.acceptance import AcceptanceTable, TextSums
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from treeopt.engines.reports.content import MOST, JsonObject, check_equal, read_counts
-from treeopt.engines.reports.found_acceptance import FoundAcceptance
-from treeopt.engines.reports.step_counts import StepCounts, pooled
+from treeopt.engines.importers.content import MOST, JsonObject, check_equal, read_counts
+from treeopt.engines.importers.found_acceptance import FoundAcceptance
+from treeopt.engines.importers.step_counts import StepCounts, pooled
 from treeopt.errors import FormatError
 from treeopt.files.fields import Fields
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from treeopt.engines.reports.content import source_text
-from treeopt.engines.reports.imported_latency import ImportedLatency, curve
+from treeopt.engines.importers.content import source_text
+from treeopt.engines.importers.imported_latency import ImportedLatency, curve
 from treeopt.files.fields import Fields
 
 MAX_TIMES = 100_000

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from tests.engines.reports.samples import CSV, SGLANG_ADDITIVE, SGLANG_SAMPLES, TENSORRT_LLM
+from tests.engines.importers.samples import CSV, SGLANG_ADDITIVE, SGLANG_SAMPLES, TENSORRT_LLM
 from tests.engines.settings.named import engine_named
-from treeopt.engines.reports import read_latency
+from treeopt.engines.importers import read_latency
 from treeopt.engines.settings.setting import setting
 from treeopt.engines.settings.source import Source
 from treeopt.errors import FormatError, InvalidValueError, TreeoptError

@@ -17,8 +17,8 @@ no use, and its lines do not say so.  `t_pp` is not taken: prompts are cut into 
 from collections.abc import Sequence
 from pathlib import Path
 
-from treeopt.engines.reports.content import JsonObject, check_equal, source_text
-from treeopt.engines.reports.imported_latency import ImportedLatency, curve
+from treeopt.engines.importers.content import JsonObject, check_equal, source_text
+from treeopt.engines.importers.imported_latency import ImportedLatency, curve
 from treeopt.errors import FormatError
 from treeopt.files.fields import Fields
 

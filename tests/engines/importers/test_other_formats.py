@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tests.engines.reports.samples import (
+from tests.engines.importers.samples import (
     ANSWER,
     BATCHED_BENCH,
     LLAMA_CPP_METRICS,
@@ -21,9 +21,9 @@ from tests.engines.reports.samples import (
     json_lines,
     response,
 )
-from treeopt.engines.reports import read_acceptance, read_latency
-from treeopt.engines.reports.acceptance_formats import speculation_profile
-from treeopt.engines.reports.step_counts import MAX_GROUPS, StepCounts, pooled
+from treeopt.engines.importers import read_acceptance, read_latency
+from treeopt.engines.importers.acceptance_formats import speculation_profile
+from treeopt.engines.importers.step_counts import MAX_GROUPS, StepCounts, pooled
 from treeopt.errors import FormatError, InfeasibleError, TreeoptError
 from treeopt.records.acceptance import AcceptanceTable
 from treeopt.records.machine import Pair

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from operator import mul
 
-from treeopt.engines.reports.speculation_profile import (
+from treeopt.engines.importers.speculation_profile import (
     BY_LENGTH,
     CONDITIONAL,
     HISTOGRAM,

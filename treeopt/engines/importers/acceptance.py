@@ -4,18 +4,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from treeopt.engines.reports import acceptance_metrics
-from treeopt.engines.reports.acceptance_answers import is_answer, read_answers
-from treeopt.engines.reports.acceptance_requests import is_request, read_requests
-from treeopt.engines.reports.acceptance_tables import (
+from treeopt.engines.importers import acceptance_metrics
+from treeopt.engines.importers.acceptance_answers import is_answer, read_answers
+from treeopt.engines.importers.acceptance_requests import is_request, read_requests
+from treeopt.engines.importers.acceptance_tables import (
     Vector,
     table_of_conditional,
     table_of_counts,
     table_of_rates,
     vector_of_ranks,
 )
-from treeopt.engines.reports.acceptance_vllm import LOG_MARK, read_log
-from treeopt.engines.reports.content import (
+from treeopt.engines.importers.acceptance_vllm import LOG_MARK, read_log
+from treeopt.engines.importers.content import (
     JsonObject,
     as_objects,
     is_json_lines,
@@ -23,9 +23,9 @@ from treeopt.engines.reports.content import (
     read_json_lines,
     source_text,
 )
-from treeopt.engines.reports.found_acceptance import FoundAcceptance
-from treeopt.engines.reports.speculation_profile import is_speculation_profile, read_speculation_profile
-from treeopt.engines.reports.torch_vector import is_torch_file, read_torch_vector
+from treeopt.engines.importers.found_acceptance import FoundAcceptance
+from treeopt.engines.importers.speculation_profile import is_speculation_profile, read_speculation_profile
+from treeopt.engines.importers.torch_vector import is_torch_file, read_torch_vector
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.files.fields import Fields
 from treeopt.files.whole_files import read_bytes
