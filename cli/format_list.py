@@ -1,4 +1,4 @@
-"""`--list` of `treeopt export` and `treeopt import`: every format and engine, with versions and needs."""
+"""`--list` of `treeopt export` and `treeopt import`: every kind of file that the command writes or reads."""
 
 import click
 
@@ -6,16 +6,21 @@ from treeopt.cli.options.record import Function
 
 
 def list_option(function: Function) -> Function:
-    """Add `--list`, which prints all formats and ends the command."""
+    """Add `--list`, which prints every kind of file of a command and ends it."""
 
-    def show(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
+    def show(context: click.Context, parameter: click.Parameter, chosen: bool) -> None:
         del parameter
-        if asked and not context.resilient_parsing:
-            from treeopt.report.format_list import format_list
+        if chosen and not context.resilient_parsing:
+            from treeopt.report.format_list import export_list, import_list
 
-            click.echo(format_list())
+            click.echo(import_list() if context.info_name == "import" else export_list())
             context.exit()
 
     return click.option(
-        "--list", is_flag=True, is_eager=True, expose_value=False, callback=show, help="Show every format, and leave."
+        "--list",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=show,
+        help="List every kind of file, and exit.",
     )(function)

@@ -22,8 +22,8 @@ import torch
 from gallery_shapes import SHAPES, random_model
 
 from treeopt.engines.importers import read_acceptance
-from treeopt.engines.importers.content import read_json
 from treeopt.files.fields import Fields
+from treeopt.files.json_file import parse_json
 from treeopt.files.whole_files import read_text
 from treeopt.profiler import Journal, Settings, clock_for
 from treeopt.profiler.budget import Slice
@@ -171,7 +171,7 @@ def acceptances(path: Path, *, temperature: float) -> tuple[MeasuredAcceptance, 
 
     Raises FormatError naming what is wrong.
     """
-    content = read_json(path, read_text(path, limit_bytes=MAX_BYTES)) if path.suffix == ".json" else None
+    content = parse_json(path, read_text(path, limit_bytes=MAX_BYTES)) if path.suffix == ".json" else None
     inner = content.items() if isinstance(content, dict) else ()
     named = {name: Fields(path, value, name) for name, value in inner if isinstance(value, dict) and "p" in value}
     if not named:

@@ -12,7 +12,7 @@ from tests.engines.settings import published_rules as rules
 from tests.support.invented_drafts import InventedDraft, invented_text, recorded
 from treeopt import Profile
 from treeopt.engines import ENGINES
-from treeopt.engines.importers import read_acceptance
+from treeopt.engines.importers import IMPORTERS, read_acceptance
 from treeopt.planner import plan, step_model
 from treeopt.planner.chains import chain_schedule, fastest_length
 from treeopt.planner.dynamic import fastest_dynamic_tree
@@ -224,11 +224,11 @@ def test_what_is_wrong_is_one_line(arguments, code, said):
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("command", ["export", "import"])
-def test_the_list_shows_every_name_with_versions_and_needs(command):
+@pytest.mark.parametrize(("command", "rows"), [("export", (*FORMATS, *ENGINES)), ("import", (*FORMATS, *IMPORTERS))])
+def test_the_list_shows_every_name_and_need(command, rows):
     printed = ran(command, "--list").stdout
-    for each in (*FORMATS, *ENGINES):
-        assert f"\n  {each.name:<13} {each.title} ({each.versions})\n" in printed
+    for each in rows:
+        assert f"\n  {each.name:<13} {each.title} (" in printed
         assert each.needs.split()[0] in printed
     assert max(map(len, printed.splitlines())) <= 120
 

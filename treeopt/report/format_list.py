@@ -1,22 +1,46 @@
-"""Every format and engine, with versions and needs."""
+"""Every format and engine that a command writes or reads, with versions and needs."""
 
 import textwrap
 
 WIDTH = 100
 
 
-def format_list() -> str:
-    """Return every format and engine as a few lines each."""
+def export_list() -> str:
+    """Return everything that `treeopt export` writes, a few lines each."""
     from treeopt.engines import ENGINES
     from treeopt.engines.importers import ACCEPTANCE_FORMATS
     from treeopt.trees.formats import FORMATS
 
-    blocks = ["Trees, both ways (treeopt export --to NAME, treeopt import):"]
-    blocks += [_block(each.name, each.title, each.versions, each.needs) for each in FORMATS]
-    blocks.append("Settings of engines (treeopt export --to NAME):")
-    blocks += [_block(each.name, each.title, each.versions, each.needs) for each in ENGINES]
-    blocks.append("Acceptance, both ways (treeopt export --to NAME, treeopt profile --acceptance):")
-    blocks += [_block(each.name, each.title, each.versions, each.needs) for each in ACCEPTANCE_FORMATS]
+    return _sections(
+        {
+            "Trees": [(each.name, each.title, each.versions, each.needs) for each in FORMATS],
+            "Settings of engines": [(each.name, each.title, each.versions, each.needs) for each in ENGINES],
+            "Acceptance": [(each.name, each.title, each.versions, each.needs) for each in ACCEPTANCE_FORMATS],
+        },
+        "treeopt export --to NAME",
+    )
+
+
+def import_list() -> str:
+    """Return every kind of file of other programs that treeopt reads, a few lines each."""
+    from treeopt.engines.importers import IMPORTERS
+    from treeopt.engines.importers.read import OPTIONS
+    from treeopt.trees.formats import FORMATS
+
+    trees = [(each.name, each.title, each.versions, each.needs) for each in FORMATS]
+    measured = [
+        (each.name, each.title, ", ".join(OPTIONS[part] for part in each.contains), each.needs) for each in IMPORTERS
+    ]
+    return "\n\n".join(
+        [_sections({"Trees": trees}, "treeopt import FILE"), _sections({"Measurements": measured}, "treeopt profile")]
+    )
+
+
+def _sections(sections: dict[str, list[tuple[str, str, str, str]]], command: str) -> str:
+    blocks = []
+    for title, rows in sections.items():
+        blocks.append(f"{title} ({command}):")
+        blocks += [_block(*row) for row in rows]
     return "\n\n".join(blocks)
 
 

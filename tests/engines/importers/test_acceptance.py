@@ -93,18 +93,31 @@ class TestRates:
             ("[NaN]", "content", "finite numbers"),
             ([[0.5, 0.6]], "content", "sums to 1.1"),
             ([[0.5], [0.5, 0.1]], "content", "as many in every row"),
-            ({"conditional": [0.5], "p": [0.5]}, "content", "object with 2 of these keys"),
+            ({"conditional": [0.5], "p": [0.5]}, "content", "expected one of the keys .* Got conditional, p: keep one"),
             ({"conditional": 0.5}, "conditional", "list of finite numbers"),
             ({"synthetic_acceptance_rates": [0.4, 0.5]}, "synthetic_acceptance_rates", "never to rise"),
-            ({"rates": [0.5]}, "content", "object with 0 of these keys"),
-            ("some text", "content", "Got other text"),
-            (b"\xff\xfe", "content", "Got no text"),
+            ({"rates": [0.5]}, "content", "Got JSON with the keys rates"),
+            ("some text", "content", "Got text"),
+            (b"\xff\xfe", "content", "Got bytes that are no text"),
             ("Per-position acceptance rate: none", "content", "Got none"),
             ("Per-position acceptance rate: 0.2, 0.3", "content", "never to rise"),
         ],
     )
     def test_what_is_refused(self, tmp_path, content, field, reason):
         refused(tmp_path, content, field, reason)
+
+
+class TestEncodings:
+    @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+    def test_text_is_read_in_the_encoding_it_begins_with(self, tmp_path, encoding):
+        assert read(tmp_path, "[0.8,\r\n 0.4]".encode(encoding)).table.p.tolist() == [[0.8], [0.5]]
+
+    def test_json_whose_second_line_begins_with_a_brace_is_no_json_lines(self, tmp_path):
+        """As `jq` and editors lay it out: the first line ends with a key."""
+        counts = (
+            '{"metrics":\n{"speculative_decoding": {"num_spec_tokens": 3, "acceptance_histogram": [10, 10, 10, 10]}}}\n'
+        )
+        assert read(tmp_path, counts).positions == 40
 
 
 class TestCounts:
@@ -207,7 +220,7 @@ class TestVectors:
             read(tmp_path, published["paper_vector"]["p"], kind="ranks").table.p.tolist()
             == published["paper_vector"]["p"]
         )
-        refused(tmp_path, published, "content", r"Several tables \(shipped_vector, paper_vector\)")
+        refused(tmp_path, published, "content", r"several tables \(shipped_vector, paper_vector\)")
 
     @pytest.mark.source
     @shared
@@ -228,4 +241,6 @@ class TestVectors:
 def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(TreeoptError, match="no such file"):
         read_acceptance(tmp_path / "none", temperature=0.0, rule="sequoia")
-    refused(tmp_path, "[" + "0.5, " * 1_000_000 + "0.5]", "content", "larger than 4000000 bytes")
+    (tmp_path / "large").write_bytes(b"[" + b" " * 32_000_000 + b"0.5]")
+    with pytest.raises(TreeoptError, match="larger than 32000000 bytes"):
+        read_acceptance(tmp_path / "large", temperature=0.0, rule="sequoia")

@@ -59,7 +59,7 @@ class TestCsv:
     @pytest.mark.parametrize(
         ("content", "field", "reason"),
         [
-            ("", "content", "at least one line of numbers"),
+            ("", "content", "Got an empty file"),
             ("tokens,seconds\n# nothing\n", "content", "at least one line of numbers"),
             ("1,0.1\n2,0.2\n", "line 1", "a line of names: tokens, one of seconds.* Got '1'"),
             ("tokens,speed\n1,0.1\n", "line 1", "Got 'speed'"),
@@ -141,8 +141,8 @@ class TestEngineTables:
         ("content", "field", "reason"),
         [
             ("{", "content", r"expected JSON .* Is it complete\?"),
-            ("[1, 2]", "content", "expected CSV with a line of names"),
-            ({"tokens": [1]}, "content", "Got other JSON"),
+            ("[1, 2]", "content", "rates, counts or a table .JSON., which contains none: give it to --acceptance"),
+            ({"tokens": [1]}, "content", "Got JSON with the keys tokens"),
             ('{"bias_seconds": 1, "bias_seconds": 2}', "content", "appears twice"),
             ("[" * 100_000, "content", "expected JSON"),
             (SGLANG_SAMPLES | {"sample_batch_tokens": [1, 8, 8]}, "sample_batch_tokens", "rising counts"),
@@ -177,15 +177,21 @@ class TestEngineTables:
         refused(tmp_path, content, field, reason)
 
     def test_a_table_is_not_of_drafting(self, tmp_path):
-        refused(tmp_path, SGLANG_SAMPLES, "content", "expected CSV of draft passes", default_pass="draft")
+        refused(
+            tmp_path,
+            SGLANG_SAMPLES,
+            "content",
+            "expected times of draft passes. Got those of verify",
+            default_pass="draft",
+        )
 
 
 def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(TreeoptError, match="no such file"):
         read_latency(tmp_path / "none.csv")
-    (tmp_path / "large").write_bytes(b"#" * 4_000_001)
-    with pytest.raises(TreeoptError, match="larger than 4000000 bytes"):
+    (tmp_path / "large").write_bytes(b"#" * 32_000_001)
+    with pytest.raises(TreeoptError, match="larger than 32000000 bytes"):
         read_latency(tmp_path / "large")
     (tmp_path / "bytes").write_bytes(b"tokens,\xff")
-    with pytest.raises(TreeoptError, match="not UTF-8"):
+    with pytest.raises(TreeoptError, match="bytes that are no text"):
         read_latency(tmp_path / "bytes")

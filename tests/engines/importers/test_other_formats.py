@@ -268,9 +268,8 @@ class TestRequests:
             (good + "[1]\n", "line 3", "expected a JSON object"),
             (json_lines(mixed), "engine", "one engine. Got 2"),
             (json_lines([response(None)] * 2), "content", "--per-request-spec-decode-metrics"),
-            (json_lines([{"a": 1}] * 2), "content", "Got other JSON"),
+            (json_lines([{"a": 1}] * 2), "content", "Got JSON with the keys a"),
             (json_lines([{"num_spec_steps": 0, "acceptance_histogram": [0, 0]}]), "content", "has it drafted yet"),
-            (good.encode("utf-16"), "content", "Got no text"),
         ]
         refused(lambda content: read(tmp_path, content), told)
 
@@ -376,7 +375,7 @@ class TestBatchedBench:
             (json_lines(BATCHED_BENCH)[:-20], "line 3", "Is it complete"),
         ]
         refused(lambda content: read_latency(written(tmp_path, content)), made)
-        with pytest.raises(FormatError, match="expected CSV of draft passes"):
+        with pytest.raises(FormatError, match="expected times of draft passes"):
             read_latency(written(tmp_path, json_lines(BATCHED_BENCH)), default_pass="draft")
         with pytest.raises(TreeoptError, match="larger than"):
-            read_latency(written(tmp_path, json_lines(BATCHED_BENCH) * 10_000))
+            read_latency(written(tmp_path, json_lines(BATCHED_BENCH) * 100_000))

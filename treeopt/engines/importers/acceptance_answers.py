@@ -11,11 +11,12 @@ Seconds hold prompts, drafts and verification together, so no times are taken.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from treeopt.engines.importers.content import MOST, JsonObject
-from treeopt.engines.importers.found_acceptance import FoundAcceptance
+from treeopt.engines.importers.content import MOST
+from treeopt.engines.importers.foreign_file import ForeignFile
+from treeopt.engines.importers.imported_acceptance import ImportedAcceptance
+from treeopt.engines.importers.importer import Measurements
 from treeopt.engines.importers.step_counts import StepCounts, pooled
 from treeopt.errors import FormatError
 from treeopt.files.fields import Fields
@@ -24,19 +25,24 @@ KIND = "Spec-Bench answers; of a tree's best paths if it drafted trees"
 MOST_SECONDS = 1e9
 
 
-def is_answer(content: Mapping[str, Any]) -> bool:
-    """Return whether an object is the answer to a question."""
+def is_answers(file: ForeignFile) -> bool:
+    """Return whether one of the objects is the answer to a question."""
+    return any(_is_answer(each.fields) for each in file.objects)
+
+
+def _is_answer(content: Mapping[str, Any]) -> bool:
     choices = content.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else None
     return isinstance(first, dict) and bool(first.keys() & {"accept_lengths", "new_tokens"})
 
 
-def read_answers(path: Path | str, objects: Sequence[JsonObject]) -> FoundAcceptance:
+def read_answers(file: ForeignFile) -> Measurements:
     """Return the acceptance of all answers together.
 
     Raises FormatError naming the line and the field: for lengths that do not come to the new tokens, several models,
     and a baseline, whose steps yield one token each.
     """
+    path, objects = file.path, file.objects
     models = {model for each in objects if isinstance(model := each.fields.get("model_id"), str)}
     if len(models) > 1:
         raise FormatError(path, "model_id", f"expected the answers of one model. Got {len(models)}: keep one's lines.")
@@ -46,12 +52,14 @@ def read_answers(path: Path | str, objects: Sequence[JsonObject]) -> FoundAccept
         reason = "expected steps of more than 1 token. Got none: take the answers of the speculative run, no baseline."
         raise FormatError(path, "accept_lengths", reason)
     total = Fields(path, {}).build("accept_lengths", pooled, [StepCounts.of_lengths(each, depth) for each in texts])
-    return FoundAcceptance(
-        table=total.table,
-        kind=KIND,
-        prompts=len(texts),
-        positions=sum(sum(each.values()) for each in texts),
-        texts=total.texts,
+    return Measurements(
+        acceptance=ImportedAcceptance(
+            table=total.table,
+            kind=KIND,
+            prompts=len(texts),
+            positions=sum(sum(each.values()) for each in texts),
+            texts=total.texts,
+        )
     )
 
 

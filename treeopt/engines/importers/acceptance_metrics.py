@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treeopt.engines.importers.acceptance_tables import table_of_counts
-from treeopt.engines.importers.found_acceptance import FoundAcceptance
+from treeopt.engines.importers.foreign_file import ForeignFile
+from treeopt.engines.importers.imported_acceptance import ImportedAcceptance
+from treeopt.engines.importers.importer import Measurements
 from treeopt.errors import FormatError
 from treeopt.files.fields import Fields
 from treeopt.records.engine import parse_position
@@ -47,15 +49,21 @@ class _Counters:
     """By position."""
 
 
-def read_metrics(path: Path | str, text: str) -> FoundAcceptance:
+def is_metrics(file: ForeignFile) -> bool:
+    """Return whether a file has a line with one of the counters."""
+    return MARK.search(file.text) is not None
+
+
+def read_metrics(file: ForeignFile) -> Measurements:
     """Return the acceptance of all engines together.
 
     Raises FormatError naming the line, for a counter twice, for those of several models or programs, and for totals
     that contradict the positions.
     """
+    path = file.path
     engines: dict[_Labels, _Counters] = defaultdict(_Counters)
     programs, models = set[str](), set[str]()
-    for number, content in enumerate(text.split("\n"), start=1):
+    for number, content in enumerate(file.lines, start=1):
         line = f"line {number}"
         if not MARK.match(content):
             continue
@@ -74,7 +82,7 @@ def read_metrics(path: Path | str, text: str) -> FoundAcceptance:
         )
     if len(models) > 1:
         raise FormatError(path, "model_name", f"expected the counters of one model. Got {len(models)}: keep one's.")
-    return _found(path, list(engines.values()), "".join(programs))
+    return Measurements(acceptance=_acceptance(path, list(engines.values()), "".join(programs)))
 
 
 def _sample(path: Path | str, line: str, content: str) -> "Sample":
@@ -104,7 +112,7 @@ def _add(path: Path | str, line: str, counters: _Counters, name: str, position: 
         counters.totals[name] = value
 
 
-def _found(path: Path | str, engines: list[_Counters], program: str) -> FoundAcceptance:
+def _acceptance(path: Path | str, engines: list[_Counters], program: str) -> ImportedAcceptance:
     for each in engines:
         _check_totals(path, each, program)
     drafts = sum(each.totals.get("drafts", 0.0) for each in engines)
@@ -120,7 +128,7 @@ def _found(path: Path | str, engines: list[_Counters], program: str) -> FoundAcc
     accepted = [sum(each.accepted.get(place, 0.0) for each in engines) for place in places]
     kind = f"{TITLES[program]} metrics"
     short = any(_drafted_less(each, len(places)) for each in engines)
-    return FoundAcceptance(
+    return ImportedAcceptance(
         table=Fields(path, {}).build("content", table_of_counts, drafts, accepted),
         kind=f"{kind}; {SHORT}" if short else kind,
         positions=max(1, round(drafts)),

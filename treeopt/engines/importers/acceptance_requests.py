@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from treeopt.engines.importers.content import MOST, JsonObject, check_equal, read_counts
-from treeopt.engines.importers.found_acceptance import FoundAcceptance
+from treeopt.engines.importers.foreign_file import ForeignFile
+from treeopt.engines.importers.imported_acceptance import ImportedAcceptance
+from treeopt.engines.importers.importer import Measurements
 from treeopt.engines.importers.step_counts import StepCounts, pooled
 from treeopt.errors import FormatError
 from treeopt.files.fields import Fields
@@ -61,18 +63,20 @@ class _Request:
         return StepCounts.of_lengths(self.lengths, depth if self.depth is None else self.depth)
 
 
-def is_request(content: Mapping[str, Any]) -> bool:
-    """Return whether an object is a vLLM response with metrics, such metrics alone, or a record of AIPerf."""
-    return _where(content) is not None or {"metadata", "metrics"} <= content.keys()
+def is_requests(file: ForeignFile) -> bool:
+    """Return whether one of the objects is a vLLM response with metrics, such metrics alone, or a record of AIPerf."""
+    contents = [each.fields for each in file.objects]
+    return any(_where(each) is not None or {"metadata", "metrics"} <= each.keys() for each in contents)
 
 
-def read_requests(path: Path | str, objects: Sequence[JsonObject]) -> FoundAcceptance:
+def read_requests(file: ForeignFile) -> Measurements:
     """Return the acceptance of all requests together; those that say nothing of drafts are left out.
 
     Raises FormatError naming the line and the field, for numbers that contradict each other, and where nothing was
     drafted.
     """
-    stated = [(each, where) for each in objects if (where := _where(each.fields)) is not None]
+    path = file.path
+    stated = [(each, where) for each in file.objects if (where := _where(each.fields)) is not None]
     known = [(each, where) for each, where in stated if _value(each, where) is not None]
     if not known:
         raise FormatError(
@@ -88,12 +92,14 @@ def read_requests(path: Path | str, objects: Sequence[JsonObject]) -> FoundAccep
     depth = max((max(max(each.lengths), each.depth or 0) for each in requests), default=0)
     total = Fields(path, {}).build("content", pooled, [each.counts(depth) for each in requests])
     kind = "AIPerf records" if known[0][1] == (AIPERF,) else "vLLM request metrics"
-    return FoundAcceptance(
-        table=total.table,
-        kind=f"{kind}; {SHORT}" if any(each.short for each in requests) else kind,
-        prompts=len(requests),
-        positions=sum(each.steps for each in requests),
-        texts=total.texts,
+    return Measurements(
+        acceptance=ImportedAcceptance(
+            table=total.table,
+            kind=f"{kind}; {SHORT}" if any(each.short for each in requests) else kind,
+            prompts=len(requests),
+            positions=sum(each.steps for each in requests),
+            texts=total.texts,
+        )
     )
 
 

@@ -1,12 +1,10 @@
-"""What the readers share: JSON, JSON Lines, comparisons of numbers that are written twice, and how a source is named."""
+"""What the importers share: JSON objects, counts, comparisons of numbers that are written twice, names of sources."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from treeopt.errors import FormatError
 from treeopt.files.fields import Fields
-from treeopt.files.json_file import parse_json
 
 MAX_NAME = 80
 MOST = 10_000
@@ -35,33 +33,6 @@ class JsonObject:
     def read(self, path: Path | str) -> Fields:
         """Return its fields, to be read one by one."""
         return Fields(path, self.fields, self.place)
-
-
-def read_json(path: Path | str, text: str) -> Any:
-    """Return the value of JSON text; raises FormatError for text that is none and for keys that appear twice."""
-    return parse_json(path, text, unique_keys=True)
-
-
-def is_json_lines(text: str) -> bool:
-    r"""Return whether a text is several JSON objects, each on a line of its own.
-
-    >>> is_json_lines('{"a": 1}\n{"a": 2}'), is_json_lines('{"a":\n1}')
-    (True, False)
-    """
-    lines = [line for line in text.lstrip().split("\n", 9)[:9] if line.strip()][:2]
-    return len(lines) == 2 and all(line.lstrip().startswith("{") for line in lines)
-
-
-def read_json_lines(path: Path | str, text: str) -> list[JsonObject]:
-    """Return the objects of JSON Lines, empty lines left out; raises FormatError naming the line."""
-    lines = [(f"line {number}", line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    found = []
-    for place, line in lines:
-        content = parse_json(path, line, place=place, unique_keys=True)
-        if not isinstance(content, dict):
-            raise FormatError(path, place, f"expected a JSON object. Got {line.strip()!r:.40}: take the line out.")
-        found.append(JsonObject(place, content))
-    return found
 
 
 def as_objects(content: object) -> list[JsonObject]:

@@ -14,11 +14,10 @@ that verify several nodes each were not timed, nor were drafts.  A run with `-tg
 no use, and its lines do not say so.  `t_pp` is not taken: prompts are cut into passes of n_ubatch tokens.
 """
 
-from collections.abc import Sequence
-from pathlib import Path
-
-from treeopt.engines.importers.content import JsonObject, check_equal, source_text
+from treeopt.engines.importers.content import check_equal, source_text
+from treeopt.engines.importers.foreign_file import ForeignFile
 from treeopt.engines.importers.imported_latency import ImportedLatency, curve
+from treeopt.engines.importers.importer import Measurements
 from treeopt.errors import FormatError
 from treeopt.files.fields import Fields
 
@@ -29,20 +28,26 @@ SPEED_ROUNDING = 5e-3
 WRITTEN_S = 5e-7
 
 
-def read_batched_bench(path: Path | str, lines: Sequence[JsonObject]) -> tuple[ImportedLatency, ...]:
+def is_batched_bench(file: ForeignFile) -> bool:
+    """Return whether the first of a file's objects is a line of llama-batched-bench."""
+    return bool(file.objects) and file.objects[0].fields.keys() >= KEYS
+
+
+def read_batched_bench(file: ForeignFile) -> Measurements:
     """Return the times of a pass against its tokens, a curve for every number of tokens that are cached on average.
 
     Raises FormatError naming the line and the field.
     """
+    path = file.path
     samples: dict[int, dict[int, list[float]]] = {}
-    for each in lines:
+    for each in file.objects:
         if not each.fields.keys() >= KEYS:
             reason = "expected lines of llama-batched-bench (pl, pp, tg, t_tg). Got other JSON: run it with --output-format jsonl."
             raise FormatError(path, each.place or "content", reason)
         context, tokens, seconds = _pass(each.inner(path).read(path))
         samples.setdefault(context, {}).setdefault(tokens, []).append(seconds)
     fields = Fields(path, {})
-    return tuple(
+    latencies = tuple(
         fields.build(
             "pl",
             lambda times, at: ImportedLatency(
@@ -53,6 +58,7 @@ def read_batched_bench(path: Path | str, lines: Sequence[JsonObject]) -> tuple[I
         )
         for context, times in sorted(samples.items())
     )
+    return Measurements(latencies=latencies)
 
 
 def _pass(fields: Fields) -> tuple[int, int, float]:

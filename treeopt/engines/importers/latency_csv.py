@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from treeopt.engines.importers.content import source_text
+from treeopt.engines.importers.foreign_file import OPENING, ForeignFile
 from treeopt.engines.importers.imported_latency import MOST_S, ImportedLatency, curve
+from treeopt.engines.importers.importer import Measurements
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.records.latency import Timing
 from treeopt.records.step_latency import LATENCY_PARTS
@@ -38,14 +40,22 @@ class _Samples:
     overhead: list[float] = field(default_factory=list)
 
 
-def read_csv(path: Path | str, text: str, default_pass: str) -> tuple[ImportedLatency, ...]:
+def is_csv(file: ForeignFile) -> bool:
+    """Return whether a text that is no JSON begins with a line of names, or of values with commas between."""
+    lines = (line for line in file.lines if line.strip() and not line.lstrip().startswith("#"))
+    first = next(lines, "").strip().lower()
+    return ("," in first or first in COLUMNS) and not file.text.lstrip().startswith(OPENING)
+
+
+def read_csv(file: ForeignFile) -> Measurements:
     """Return the times, one record per context and batch in the order of their first lines.
 
     Lines that start with # and empty ones say nothing.  Raises FormatError naming the line and the reason.
     """
+    path = file.path
     conditions: dict[tuple[int | None, int], _Samples] = {}
-    for line, row, scale in _rows(path, text):
-        what = row.get("pass", "").lower() or default_pass
+    for line, row, scale in _rows(path, file.lines):
+        what = row.get("pass", "").lower() or file.default_pass
         if what not in LATENCY_PARTS:
             raise FormatError(path, line, f"pass: expected {', '.join(LATENCY_PARTS)} or nothing. Got {what!r:.60}.")
         context = _whole(path, line, "context", row["context"], least=0) if row.get("context") else None
@@ -60,7 +70,8 @@ def read_csv(path: Path | str, text: str, default_pass: str) -> tuple[ImportedLa
             samples.curves[what].setdefault(_whole(path, line, "tokens", row["tokens"]), []).append(seconds)
     if not conditions:
         raise FormatError(path, "content", "expected at least one line of numbers under the names. Got none.")
-    return tuple(_latency(path, *condition, samples) for condition, samples in conditions.items())
+    latencies = tuple(_latency(path, *condition, samples) for condition, samples in conditions.items())
+    return Measurements(latencies=latencies)
 
 
 def _latency(path: Path | str, context: int | None, batch: int, samples: _Samples) -> ImportedLatency:
@@ -78,11 +89,11 @@ def _latency(path: Path | str, context: int | None, batch: int, samples: _Sample
         raise FormatError(path, "tokens", str(error)) from None
 
 
-def _rows(path: Path | str, text: str) -> Iterator[tuple[str, Row, float]]:
+def _rows(path: Path | str, lines: list[str]) -> Iterator[tuple[str, Row, float]]:
     """Yield for every line of numbers its name, what it holds, and what its times are multiplied by for seconds."""
     names: list[str] | None = None
     scale = 1.0
-    for number, content in enumerate(text.split("\n"), start=1):
+    for number, content in enumerate(lines, start=1):
         if not content.strip() or content.lstrip().startswith("#"):
             continue
         line = f"line {number}"

@@ -8,7 +8,7 @@ TensorRT-LLM read them, tokens counted over the whole batch:
 A batch of b sequences of n nodes each has b n tokens; keys that are not named here are let be, as the engines do.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -16,21 +16,14 @@ from pathlib import Path
 import numpy as np
 
 from treeopt.engines.importers.content import source_text
+from treeopt.engines.importers.foreign_file import ForeignFile
 from treeopt.engines.importers.imported_latency import ImportedLatency, curve
+from treeopt.engines.importers.importer import Measurements
 from treeopt.files.fields import Fields
 
 MAX_TIMES = 100_000
 """Token counts times batch sizes."""
 SGLANG, TENSORRT_LLM = "SGLang cost table", "TensorRT-LLM cost table"
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A kind of table: the key it is known by, its name, and its reader."""
-
-    key: str
-    kind: str
-    read: Callable[[Path | str, object], tuple[ImportedLatency, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,20 +43,38 @@ class _Probes:
         return cls(counts=counts, values=[value * unit for value in values])
 
 
-def read_sglang_samples(path: Path | str, content: object) -> tuple[ImportedLatency, ...]:
+def is_sglang_samples(file: ForeignFile) -> bool:
+    """Return whether a file is SGLang's table of steps per second."""
+    return isinstance(file.json, dict) and "sample_batch_tokens" in file.json
+
+
+def is_sglang_additive(file: ForeignFile) -> bool:
+    """Return whether a file is SGLang's additive table."""
+    return isinstance(file.json, dict) and "bias_seconds" in file.json
+
+
+def is_tensorrt_llm(file: ForeignFile) -> bool:
+    """Return whether a file is TensorRT-LLM's table."""
+    return isinstance(file.json, dict) and "token_counts" in file.json
+
+
+def read_sglang_samples(file: ForeignFile) -> Measurements:
     """Return the one curve of `sample_steps_per_sec`, taken as that of a batch of 1."""
-    fields = Fields(path, content)
+    path = file.path
+    fields = Fields(path, file.json)
     probes = _Probes.read(fields, "sample_batch_tokens", "sample_steps_per_sec")
     if min(probes.values) <= 0:
         raise fields.error("sample_steps_per_sec", f"expected numbers above 0. Got {min(probes.values):g}.")
     with np.errstate(over="ignore"):  # infinite seconds are refused
         seconds = 1 / np.array(probes.values)
-    return (_latency(fields, path, 1, probes.counts, seconds.tolist(), SGLANG, "sample_batch_tokens"),)
+    latency = _latency(fields, path, 1, probes.counts, seconds.tolist(), SGLANG, "sample_batch_tokens")
+    return Measurements(latencies=(latency,))
 
 
-def read_sglang_additive(path: Path | str, content: object) -> tuple[ImportedLatency, ...]:
+def read_sglang_additive(file: ForeignFile) -> Measurements:
     """Return a curve for every batch size of `bs_probes`."""
-    fields = Fields(path, content)
+    path = file.path
+    fields = Fields(path, file.json)
     return _additive(
         fields,
         path,
@@ -75,9 +86,10 @@ def read_sglang_additive(path: Path | str, content: object) -> tuple[ImportedLat
     )
 
 
-def read_tensorrt_llm(path: Path | str, content: object) -> tuple[ImportedLatency, ...]:
+def read_tensorrt_llm(file: ForeignFile) -> Measurements:
     """Return a curve for every one of `batch_sizes`; milliseconds."""
-    fields = Fields(path, content)
+    path = file.path
+    fields = Fields(path, file.json)
     return _additive(
         fields,
         path,
@@ -87,13 +99,6 @@ def read_tensorrt_llm(path: Path | str, content: object) -> tuple[ImportedLatenc
         passes=_Probes.read(fields, "token_counts", "step_time_ms", unit=1e-3),
         counts_field="token_counts",
     )
-
-
-TABLES = (
-    Table("sample_batch_tokens", f"{SGLANG} of steps per second", read_sglang_samples),
-    Table("bias_seconds", SGLANG, read_sglang_additive),
-    Table("token_counts", TENSORRT_LLM, read_tensorrt_llm),
-)
 
 
 def _number(fields: Fields, field: str) -> float:
@@ -109,7 +114,7 @@ def _additive(
     batches: _Probes,
     passes: _Probes,
     counts_field: str,
-) -> tuple[ImportedLatency, ...]:
+) -> Measurements:
     """Return a curve for every probed batch size, at whole nodes per sequence on and next to the probed tokens."""
     if len(batches.counts) * len(passes.counts) > MAX_TIMES:
         raise fields.error(counts_field, f"expected at most {MAX_TIMES} times over all batch sizes. Got more.")
@@ -126,7 +131,7 @@ def _additive(
             passed = np.interp(batch * np.array(nodes), passes.counts, passes.values)
             seconds = fixed_s + overhead + passed
         found.append(_latency(fields, path, batch, nodes, seconds.tolist(), kind, counts_field))
-    return tuple(found)
+    return Measurements(latencies=tuple(found))
 
 
 def _nodes(batch: int, tokens: Sequence[int]) -> list[int]:

@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from operator import mul
-from pathlib import Path
-from typing import Any
 
 from treeopt.engines.importers.acceptance_tables import table_of_conditional, table_of_rates
 from treeopt.engines.importers.content import MOST, JsonObject, check_equal, read_counts
-from treeopt.engines.importers.found_acceptance import FoundAcceptance
+from treeopt.engines.importers.foreign_file import ForeignFile
+from treeopt.engines.importers.imported_acceptance import ImportedAcceptance
+from treeopt.engines.importers.importer import Measurements
 from treeopt.engines.importers.step_counts import StepCounts, pooled
 from treeopt.files.fields import Fields
 
@@ -36,9 +36,9 @@ MEAN_ROUNDING = 0.02
 """What Model-Optimizer itself allows between the mean and the rates; the vectors are cut short where it is more."""
 
 
-def is_speculation_profile(content: Mapping[str, Any]) -> bool:
-    """Return whether an object is a speculation profile, of whatever version."""
-    return bool(content.keys() & MARKS)
+def is_speculation_profile(file: ForeignFile) -> bool:
+    """Return whether a file is one object, a speculation profile of whatever version."""
+    return isinstance(file.json, dict) and bool(file.json.keys() & MARKS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +58,14 @@ class _Rates:
         return list(accumulate(self.conditional or (), mul))
 
 
-def read_speculation_profile(path: Path | str, content: dict[str, Any]) -> FoundAcceptance:
+def read_speculation_profile(file: ForeignFile) -> Measurements:
     """Return the acceptance of a speculation profile: the counts of its histogram, or else its rates.
 
     Raises FormatError naming the field: for other versions, profiles of which nothing was measured, and fields that
     contradict each other.
     """
-    whole = JsonObject("", content).inner(path)
-    fields = whole.read(path)
+    whole = JsonObject("", file.json).inner(file.path)
+    fields = whole.read(file.path)
     version = fields.text("schema_version")
     if version != VERSION:
         raise fields.error("schema_version", f"expected {VERSION!r}. Got {version!r:.40}: write it as that version.")
@@ -74,18 +74,22 @@ def read_speculation_profile(path: Path | str, content: dict[str, Any]) -> Found
     length = _length(fields, rates)
     _check_rates(fields, rates)
     _check_means(fields, rates, length, whole.fields.get(BY_LENGTH))
+    return Measurements(acceptance=_acceptance(fields, rates, length))
+
+
+def _acceptance(fields: Fields, rates: _Rates, length: int) -> ImportedAcceptance:
     kind = KIND
     if "accept_length_model" in fields and fields.text("accept_length_model") == "measured_per_k":
         kind = f"{KIND}; measured with drafts of {length} tokens"
     if rates.steps:
         total = fields.build(HISTOGRAM, pooled, [StepCounts.of_lengths(rates.steps, length)])
-        return FoundAcceptance(table=total.table, kind=kind, positions=sum(rates.steps.values()))
+        return ImportedAcceptance(table=total.table, kind=kind, positions=sum(rates.steps.values()))
     if rates.conditional is not None:
         reached = [
             rate for rate, before in zip(rates.conditional, [1.0, *rates.survival[:-1]], strict=True) if before > 0
         ]
-        return FoundAcceptance(table=fields.build(CONDITIONAL, table_of_conditional, reached), kind=kind)
-    return FoundAcceptance(table=fields.build(MARGINAL, table_of_rates, rates.marginal), kind=kind)
+        return ImportedAcceptance(table=fields.build(CONDITIONAL, table_of_conditional, reached), kind=kind)
+    return ImportedAcceptance(table=fields.build(MARGINAL, table_of_rates, rates.marginal), kind=kind)
 
 
 def _check_measured(fields: Fields, measured: object) -> None:

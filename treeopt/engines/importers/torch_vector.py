@@ -4,6 +4,9 @@ import io
 import warnings
 from pathlib import Path
 
+from treeopt.engines.importers.foreign_file import ForeignFile
+from treeopt.engines.importers.importer import Measurements
+from treeopt.engines.importers.plain_acceptance import vector_acceptance
 from treeopt.errors import FormatError
 from treeopt.trees.formats.torch_pickle import LEGACY_START, check_torch_file
 
@@ -11,16 +14,20 @@ ZIP_START = b"PK"
 MAX_RANKS = 100_000
 
 
-def is_torch_file(data: bytes) -> bool:
-    """Whether bytes begin as a torch file does, or as any pickle."""
-    return data.startswith((ZIP_START, LEGACY_START, b"\x80"))
+def is_torch_vector(file: ForeignFile) -> bool:
+    """Return whether a file begins as a torch file does, or as any pickle."""
+    return file.data.startswith((ZIP_START, LEGACY_START, b"\x80"))
 
 
-def read_torch_vector(path: Path | str, data: bytes) -> list[float]:
-    """Return the numbers of a torch file's bytes, whichever device it was saved on; nothing in it is executed.
+def read_torch_vector(file: ForeignFile) -> Measurements:
+    """Return the acceptance of a torch file, whichever device it was saved on; nothing in it is executed.
 
     Raises FormatError for anything but one row of finite numbers.
     """
+    return Measurements(acceptance=vector_acceptance(file, _numbers(file.path, file.data)))
+
+
+def _numbers(path: Path | str, data: bytes) -> list[float]:
     check_torch_file(Path(path), io.BytesIO(data))
     import torch
 

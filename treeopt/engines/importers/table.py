@@ -1,0 +1,121 @@
+"""All importers of measurements, one row each; a file goes to the first row that it matches."""
+
+from treeopt.engines.importers.acceptance_answers import is_answers, read_answers
+from treeopt.engines.importers.acceptance_metrics import is_metrics, read_metrics
+from treeopt.engines.importers.acceptance_requests import is_requests, read_requests
+from treeopt.engines.importers.acceptance_vllm import is_vllm_log, read_vllm_log
+from treeopt.engines.importers.importer import ACCEPTANCE, TIMES, Importer
+from treeopt.engines.importers.latency_batched_bench import is_batched_bench, read_batched_bench
+from treeopt.engines.importers.latency_csv import is_csv, read_csv
+from treeopt.engines.importers.latency_tables import (
+    is_sglang_additive,
+    is_sglang_samples,
+    is_tensorrt_llm,
+    read_sglang_additive,
+    read_sglang_samples,
+    read_tensorrt_llm,
+)
+from treeopt.engines.importers.plain_acceptance import is_plain_acceptance, read_plain_acceptance
+from treeopt.engines.importers.speculation_profile import is_speculation_profile, read_speculation_profile
+from treeopt.engines.importers.torch_vector import is_torch_vector, read_torch_vector
+
+IMPORTERS: tuple[Importer, ...] = (
+    Importer(
+        name="acceptance-vector",
+        title="Sequoia's acceptance vector (torch file)",
+        contains=(ACCEPTANCE,),
+        needs="one row of numbers: acceptance by rank, the same at every depth",
+        matches=is_torch_vector,
+        read=read_torch_vector,
+    ),
+    Importer(
+        name="metrics",
+        title="/metrics of vLLM or llama.cpp (Prometheus text)",
+        contains=(ACCEPTANCE,),
+        needs="spec_decode_num_drafts and spec_decode_num_accepted_tokens_per_pos, of one moment and one model",
+        matches=is_metrics,
+        read=read_metrics,
+    ),
+    Importer(
+        name="vllm-log",
+        title="vLLM's log",
+        contains=(ACCEPTANCE,),
+        needs="lines with Per-position acceptance rate",
+        matches=is_vllm_log,
+        read=read_vllm_log,
+    ),
+    Importer(
+        name="speculation-profile",
+        title="speculation_profile.json of Model-Optimizer",
+        contains=(ACCEPTANCE,),
+        needs="schema 1.0",
+        matches=is_speculation_profile,
+        read=read_speculation_profile,
+    ),
+    Importer(
+        name="spec-bench",
+        title="answers of Spec-Bench (JSON Lines)",
+        contains=(ACCEPTANCE,),
+        needs="accept_lengths of a speculative run",
+        matches=is_answers,
+        read=read_answers,
+    ),
+    Importer(
+        name="requests",
+        title="responses of vLLM, or records of AIPerf",
+        contains=(ACCEPTANCE,),
+        needs="metrics.speculative_decoding or spec_decode_acceptance of at least one request",
+        matches=is_requests,
+        read=read_requests,
+    ),
+    Importer(
+        name="llama-batched-bench",
+        title="llama-batched-bench --output-format jsonl",
+        contains=(TIMES,),
+        needs="lines with pl, pp, tg and t_tg",
+        matches=is_batched_bench,
+        read=read_batched_bench,
+    ),
+    Importer(
+        name="sglang-samples",
+        title="SGLang's cost table of steps per second",
+        contains=(TIMES,),
+        needs="sample_batch_tokens and sample_steps_per_sec",
+        matches=is_sglang_samples,
+        read=read_sglang_samples,
+    ),
+    Importer(
+        name="sglang-additive",
+        title="SGLang's additive cost table",
+        contains=(TIMES,),
+        needs="bias_seconds, bs_probes, alpha_seconds, m_probes and theta_seconds",
+        matches=is_sglang_additive,
+        read=read_sglang_additive,
+    ),
+    Importer(
+        name="tensorrt-llm",
+        title="TensorRT-LLM's cost table",
+        contains=(TIMES,),
+        needs="token_counts, step_time_ms, fixed_overhead_ms, batch_sizes and batch_overhead_ms",
+        matches=is_tensorrt_llm,
+        read=read_tensorrt_llm,
+    ),
+    Importer(
+        name="acceptance",
+        title="rates, counts or a table (JSON)",
+        contains=(ACCEPTANCE,),
+        needs="a list of rates per position, or an object with conditional, p, synthetic_acceptance_rates, or num_drafts "
+        "and accepted_per_pos",
+        matches=is_plain_acceptance,
+        read=read_plain_acceptance,
+    ),
+    Importer(
+        name="csv",
+        title="curves as CSV",
+        contains=(TIMES,),
+        needs="a line of names with tokens and one of seconds, ms and us; context, batch and pass if need be",
+        matches=is_csv,
+        read=read_csv,
+    ),
+)
+"""Specific kinds first, because a file goes to the first that it matches."""
