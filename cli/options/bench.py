@@ -192,6 +192,12 @@ class BenchMethodsOptions:
     )
     results: FigureOptions = field(metadata=group(FigureOptions))
 
+    def __post_init__(self) -> None:
+        if self.force and self.profile_path is None:
+            raise click.UsageError(
+                "--force: expected --profile, whose models it overrides. Add it, or leave --force out."
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchEngineOptions:

@@ -162,6 +162,7 @@ def test_only_json_on_standard_output(asked):
         (("--methods", "jacobi"), "Got 'jacobi'"),
         (("--methods", "all", "--temperature", "warm"), "expected temperatures of at least 0"),
         (("--methods", "all", "--temperature", "-1"), "expected temperatures of at least 0"),
+        (("--methods", "chain", "--force"), "--force: expected --profile"),
     ],
 )
 def test_what_is_wrong_is_a_usage_error(arguments, said):
