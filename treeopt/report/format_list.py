@@ -25,9 +25,9 @@ def import_list() -> str:
     """Return every kind of file of other programs that treeopt reads, a few lines each."""
     from treeopt.engines.importers import IMPORTERS
     from treeopt.engines.importers.read import OPTIONS
-    from treeopt.trees.formats import FORMATS
+    from treeopt.trees.formats import READABLE
 
-    trees = [(each.name, each.title, each.versions, each.needs) for each in FORMATS]
+    trees = [(each.name, each.title, each.versions, each.needs) for each in READABLE]
     measured = [
         (each.name, each.title, ", ".join(OPTIONS[part] for part in each.contains), each.needs) for each in IMPORTERS
     ]

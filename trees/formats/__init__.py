@@ -6,7 +6,7 @@ from treeopt.errors import InvalidValueError, TreeoptError
 from treeopt.files.whole_files import read_bytes
 from treeopt.trees.formats import sequoia
 from treeopt.trees.formats.checks import label
-from treeopt.trees.formats.detection import FORMATS, OWN, found_in
+from treeopt.trees.formats.detection import FORMATS, OWN, READABLE, found_in
 from treeopt.trees.formats.topology import NamedTree, TopologyFormat, WriteOptions, Written
 from treeopt.trees.provenance import Provenance
 from treeopt.trees.tree_file import TreeFile, parse
@@ -17,6 +17,7 @@ _LISTED = 20
 
 __all__ = [
     "FORMATS",
+    "READABLE",
     "NamedTree",
     "TopologyFormat",
     "WriteOptions",
@@ -70,7 +71,8 @@ def parse_tree(path: Path | str, data: bytes, name: str | None = None) -> TreeFi
     if found.name == OWN and name is None:
         return parse(path, data.decode("utf-8"))
     tree = _chosen(path, found.read(), name).tree
-    return TreeFile(tree=tree, provenance=Provenance(source=str(path), tool=format_named(found.name).title))
+    titles = {each.name: each.title for each in READABLE}
+    return TreeFile(tree=tree, provenance=Provenance(source=str(path), tool=titles.get(found.name)))
 
 
 def _chosen(path: Path | str, trees: tuple[NamedTree, ...], name: str | None) -> NamedTree:

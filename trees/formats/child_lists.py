@@ -19,11 +19,18 @@ def child_lists(tree: TokenTree) -> list[list[int]]:
     return lists
 
 
-def tree_of_child_lists(children: Sequence[Sequence[int]], fault: Callable[[int, str], FormatError]) -> TokenTree:
+def tree_of_child_lists(
+    children: Sequence[Sequence[int]], fault: Callable[[int, str], FormatError], *, any_order: bool = False
+) -> TokenTree:
     """Return the tree in which `children[i]` are the children of node i, in rank order.
 
-    Raises what `fault` makes of the node whose list is wrong and the reason: an id that is no node, two parents, a node
-    that nothing leads to, a cycle, or numbers that are not in level order.
+    Args:
+        children: of every node.
+        fault: makes the error of the node whose list is wrong and the reason.
+        any_order: take nodes numbered in any order, and number them in level order.
+
+    Raises what `fault` makes of an id that is no node, two parents, a node that nothing leads to, a cycle, or numbers that
+    are not in level order.
     """
     nodes = len(children)
     parents = [-1] * nodes
@@ -44,6 +51,9 @@ def tree_of_child_lists(children: Sequence[Sequence[int]], fault: Callable[[int,
     if len(order) < nodes:
         lost = min(set(range(nodes)).difference(order))
         raise fault(lost, f"expected a way from the root to node {lost}. Got a cycle.")
+    if any_order:
+        position_of = {node: position for position, node in enumerate(order)}
+        return TokenTree([-1, *(position_of[parents[node]] for node in order[1:])])
     for position, node in enumerate(order):
         if node != position:
             raise fault(parents[node], f"expected nodes numbered level by level, so {position} here. Got {node}.")

@@ -5,19 +5,20 @@ import io
 import re
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from treeopt.errors import FormatError, InvalidValueError
 from treeopt.files.json_file import parse_json
+from treeopt.files.yaml_file import parse_yaml
 from treeopt.trees import tree_file
-from treeopt.trees.formats import medusa, npz, nxdi, safetensors_file, sequoia, umbrella, vllm_tree
+from treeopt.trees.formats import adjacency, medusa, npz, nxdi, parents, safetensors_file, sequoia, umbrella, vllm_tree
 from treeopt.trees.formats.checks import short
 from treeopt.trees.formats.growmap import KEYS
 from treeopt.trees.formats.python_text import MAX_CHARS, parse, value_of
-from treeopt.trees.formats.topology import NamedTree, TopologyFormat
+from treeopt.trees.formats.topology import NamedTree, TopologyFormat, TreeFormat
 
 FORMATS: tuple[TopologyFormat, ...] = (
     sequoia.FORMAT,
@@ -28,9 +29,14 @@ FORMATS: tuple[TopologyFormat, ...] = (
     safetensors_file.FORMAT,
     vllm_tree.FORMAT,
 )
+READABLE: tuple[TreeFormat, ...] = (*FORMATS, medusa.CONFIG_FORMAT, parents.FORMAT, adjacency.FORMAT)
+"""All that trees are read from."""
 OWN = "treeopt"
 """What treeopt's own tree file is called here."""
 MAX_TEXT_BYTES = 20_000_000
+MAX_OBJECTS = 1000
+CONFIG = re.compile(rf"^[ \t-]*[\"']?(?:{'|'.join((*medusa.KEYS, vllm_tree.TREE))})[\"']?:", re.MULTILINE)
+"""A line of YAML that holds a tree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +86,18 @@ def _found_in_text(path: Path, text: str) -> Found:
         return _found_in_object(path, text, parse_json(path, text, unique_keys=True))
     if start == "[":
         try:
-            return Found("medusa", partial(medusa.read_list, path, parse_json(path, text, unique_keys=True)))
+            content = parse_json(path, text, unique_keys=True)
+            if parents.is_parents(content):
+                return Found("parents", partial(parents.read, path, content))
+            return Found("medusa", partial(medusa.read_list, path, content))
         except FormatError:  # a Python list may still be one: tuples, a comma at the end
             if len(text) > MAX_CHARS:
                 raise
+    if CONFIG.search(text):
+        content = parse_yaml(path, text, kind="an engine's configuration with a tree")
+        if isinstance(content, dict):
+            found = _found_in_object(path, text, content)
+            return replace(found, name=medusa.CONFIG_FORMAT.name) if found.name == medusa.FORMAT.name else found
     return _found_in_python(path, text)
 
 
@@ -91,16 +105,37 @@ def _found_in_object(path: Path, text: str, content: dict[str, Any]) -> Found:
     own = content.get("format")
     if own == tree_file.FORMAT:
         return Found(OWN, partial(_read_own, path, text))
+    for inner in _objects(content):
+        if found := _found_in_fields(path, inner):
+            return found
+    what = f"JSON with the keys {short(list(content))}" if own is None else f"a file of the format {short(own)}"
+    raise _unknown(path, what)
+
+
+def _found_in_fields(path: Path, content: dict[str, Any]) -> Found | None:
+    """Return the format of an object's own fields, None where they hold no tree."""
     if len(content.keys() & set(KEYS)) > 1:
         return Found("umbrella", partial(umbrella.read, path, content))
-    if vllm_tree.COUNT in content or vllm_tree.TREE in content:
+    if vllm_tree.TREE in content or vllm_tree.COUNT in content:
         return Found("vllm-tree", partial(vllm_tree.read_config, path, content))
+    if adjacency.KEY in content:
+        return Found("tree-adj", partial(adjacency.read, path, content[adjacency.KEY]))
     if "0" in content:
         return Found("nxdi", partial(nxdi.read, path, content))
     if any(key in content for key in medusa.KEYS) or any(map(medusa.looks_like_paths, content.values())):
         return Found("medusa", partial(medusa.read_object, path, content))
-    what = f"JSON with the keys {short(list(content))}" if own is None else f"a file of the format {short(own)}"
-    raise _unknown(path, what)
+    if parents.KEY in content:
+        return Found("parents", partial(parents.read, path, content[parents.KEY]))
+    return None
+
+
+def _objects(content: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return an object and those inside of it, as configurations nest them, the outer ones first."""
+    found = [content]
+    for each in found:  # grows while it is read
+        if len(found) < MAX_OBJECTS:
+            found += [value for value in each.values() if isinstance(value, dict)]
+    return found
 
 
 def _read_own(path: Path, text: str) -> tuple[NamedTree, ...]:
@@ -127,5 +162,5 @@ def _found_in_python(path: Path, text: str) -> Found:
 
 
 def _unknown(path: Path, what: str) -> FormatError:
-    names = ", ".join([OWN, *(each.name for each in FORMATS)])
+    names = ", ".join([OWN, *(each.name for each in READABLE)])
     return FormatError(path, "content", f"expected a tree in one of the formats {names}. Got {what}.")

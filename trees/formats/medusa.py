@@ -12,7 +12,7 @@ from treeopt.errors import FormatError, InfeasibleError, InvalidValueError, Warn
 from treeopt.trees.formats.checks import label
 from treeopt.trees.formats.paths import paths_of_tree, tree_of_paths
 from treeopt.trees.formats.python_text import MAX_CHARS, assignments
-from treeopt.trees.formats.topology import NamedTree, TopologyFormat, WriteOptions, Written
+from treeopt.trees.formats.topology import NamedTree, TopologyFormat, TreeFormat, WriteOptions, Written
 from treeopt.trees.token_tree import TokenTree
 
 TOP_K = 10
@@ -110,6 +110,12 @@ def _warnings(tree: TokenTree) -> tuple[Warning, ...]:
     )
 
 
+CONFIG_FORMAT = TreeFormat(
+    name="choices-config",
+    title="configuration of an engine, such as TensorRT-LLM's (YAML)",
+    versions="read only",
+    needs=f"{', '.join(KEYS)} with a list of paths, at any depth",
+)
 FORMAT = TopologyFormat(
     name="medusa",
     title="Medusa, Hydra, EAGLE-1, Spec-Bench (choices)",

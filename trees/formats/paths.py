@@ -1,15 +1,21 @@
 """Trees written as paths: for every node but the root, the ranks of the nodes that lead to it, itself last."""
 
+import re
+import warnings
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from treeopt.errors import FormatError, InfeasibleError
+from treeopt.errors import FormatError, InfeasibleError, TreeoptWarning
 from treeopt.trees.formats.checks import short
 from treeopt.trees.token_tree import TokenTree
 from treeopt.trees.tree_text import MAX_NODES
 
 MAX_RANKS = 1_000_000
 """Most ranks in all paths of a written file together: a chain of n nodes has n²/2."""
+MAX_NESTING = 4
+TEXT = re.compile(r"\s*\d{1,9}\s*(?:,\s*\d{1,9}\s*)*", re.ASCII)
+"""A path as text."""
 
 
 def paths_of_tree(tree: TokenTree) -> list[tuple[int, ...]]:
@@ -36,40 +42,60 @@ def paths_of_tree(tree: TokenTree) -> list[tuple[int, ...]]:
 def tree_of_paths(path: Path, field: str, value: object) -> TokenTree:
     """Return the tree of a list of paths in any order.
 
-    Raises FormatError naming the file, the path and the reason: what is no path, a path that comes twice, a prefix or a
-    lower-ranked sibling that is missing.
+    As the engines do, it takes a path that comes twice once. The empty path, the root, may be listed; paths may be texts such
+    as "0,1", and may lie in lists of lists. Ranks with gaps are legal in Medusa; the tree that is returned has none, and a
+    TreeoptWarning names the first.
+    Raises FormatError naming the file, the path and the reason: what is no path, or a prefix that is missing.
     """
     if not isinstance(value, list | tuple) or not value:
         raise FormatError(path, field, f"expected a list of paths such as [[0], [1], [0, 0]]. Got {short(value)}.")
-    if len(value) >= MAX_NODES:
-        raise FormatError(path, field, f"expected at most {MAX_NODES - 1} paths. Got {len(value)}.")
-    place: dict[tuple[int, ...], int] = {}
-    for i, ranks in enumerate(value):
-        known = _path(path, f"{field}[{i}]", ranks)
-        if known in place:
-            raise FormatError(path, f"{field}[{i}]", f"path {short(ranks)} comes twice. Remove one.")
-        place[known] = i
+    if len(value) > MAX_NODES:
+        raise FormatError(path, field, f"expected at most {MAX_NODES} paths. Got {len(value)}.")
+    place: dict[tuple[int, ...], str] = {}
+    for name, item in _paths(path, field, value, MAX_NESTING):
+        place.setdefault(item, name)
+    place.pop((), None)
+    if len(place) >= MAX_NODES:
+        raise FormatError(path, field, f"expected at most {MAX_NODES - 1} paths. Got {len(place)}.")
+    if not place:
+        raise FormatError(path, field, "expected at least one draft token. Got the root alone: decode without a draft.")
     node = {(): 0} | {ranks: node for node, ranks in enumerate(sorted(place, key=lambda p: (len(p), p)), start=1)}
-    parents = [-1]
+    parents, gap = [-1], None
     for before, ranks in pairwise(node):
-        where = f"{field}[{place[ranks]}]"
         if ranks[:-1] not in node:
-            raise FormatError(path, where, f"path {short(ranks)} needs {short(ranks[:-1])}, which is missing. Add it.")
+            reason = f"path {short(ranks)} needs {short(ranks[:-1])}, which is missing. Add it."
+            raise FormatError(path, place[ranks], reason)
         first = before[:-1] != ranks[:-1] or len(before) != len(ranks)
-        expected = 0 if first else before[-1] + 1
-        if ranks[-1] != expected:
-            missing = (*ranks[:-1], expected)
-            reason = (
-                f"path {short(ranks)} needs its sibling {short(missing)}, which is missing. Number ranks without gaps."
-            )
-            raise FormatError(path, where, reason)
+        if gap is None and ranks[-1] != (0 if first else before[-1] + 1):
+            gap = ranks
         parents.append(node[ranks[:-1]])
+    if gap is not None:
+        warnings.warn(
+            TreeoptWarning(
+                f"{path}: path {short(gap)} skips ranks, so its engine drafts less probable tokens there; treeopt's trees draft "
+                "the most probable ones. Number ranks without gaps if you meant those."
+            ),
+            stacklevel=3,
+        )
     return TokenTree(parents)
 
 
+def _paths(path: Path, field: str, items: object, nesting: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the name and the ranks of every path in a list, or in lists of lists."""
+    assert isinstance(items, list | tuple)  # checked by the caller
+    for number, item in enumerate(items):
+        name = f"{field}[{number}]"
+        if nesting and isinstance(item, list | tuple) and item and isinstance(item[0], list | tuple):
+            yield from _paths(path, name, item, nesting - 1)
+        else:
+            yield name, _path(path, name, item)
+
+
 def _path(path: Path, field: str, value: object) -> tuple[int, ...]:
-    if not isinstance(value, list | tuple) or not value:
-        raise FormatError(path, field, f"expected a path of at least one rank. Got {short(value)}.")
-    if not set(map(type, value)) <= {int} or min(value) < 0:
+    if isinstance(value, str) and TEXT.fullmatch(value):
+        return tuple(map(int, value.split(",")))
+    if not isinstance(value, list | tuple):
+        raise FormatError(path, field, f"expected a path such as [0, 1]. Got {short(value)}.")
+    if not set(map(type, value)) <= {int} or min(value, default=0) < 0:
         raise FormatError(path, field, f"expected ranks, whole numbers of at least 0. Got {short(value)}.")
     return tuple(value)

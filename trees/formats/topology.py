@@ -42,17 +42,22 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopologyFormat:
-    """One format of other programs: how it is written, and what reads it."""
+class TreeFormat:
+    """One format of other programs that trees are read from."""
 
     name: str
-    """As in `treeopt export --to`."""
     title: str
     """The programs that read it, in words."""
     versions: str
     """Their versions."""
     needs: str
     """What a tree must be like, and what has to be installed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyFormat(TreeFormat):
+    """One that is written too, by its name in `treeopt export --to`."""
+
     text: bool
     """Whether its files are text."""
     write: Callable[[TokenTree, WriteOptions, str], Written]

@@ -180,6 +180,7 @@ def originals() -> dict[str, tuple[list[bytes], list[Spoil]]]:
 
 @pytest.mark.parametrize("mutants", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", originals())
+@pytest.mark.filterwarnings("ignore::treeopt.errors.TreeoptWarning")
 def test_a_spoilt_file_is_a_valid_tree_or_a_known_error(name, mutants):
     files, ways = originals()[name]
     rng, slowest_s, read, reasons = random.Random(f"seed 1 {name}"), 0.0, 0, []

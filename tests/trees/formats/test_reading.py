@@ -11,7 +11,7 @@ import torch
 
 from tests.trees.formats.found import found_format
 from treeopt import AcceptanceTable, solve
-from treeopt.errors import FormatError, TreeoptError
+from treeopt.errors import FormatError, TreeoptError, TreeoptWarning
 from treeopt.trees import Provenance, TokenTree, k_ary
 from treeopt.trees.formats import WriteOptions, format_named, read_tree, read_trees
 
@@ -142,18 +142,13 @@ PATHS = {
     "empty": ([], "", "list of paths"),
     "missing prefix": ([[0], [1, 0]], "[1]", r"path \(1, 0\) needs \(1,\), which is missing"),
     "missing prefix, deep": ([[0, 0, 0], [0]], "[0]", r"needs \(0, 0\)"),
-    "rank gap": ([[0], [2]], "[1]", r"needs its sibling \(1,\), which is missing"),
-    "no first child": ([[1], [2]], "[0]", r"path \(1,\) needs its sibling \(0,\)"),
-    "no first grandchild": ([[0], [1], [1, 1], [0, 0]], "[2]", r"needs its sibling \(1, 0\)"),
-    "twice": ([[0], [1], [0]], "[2]", "comes twice"),
     "negative": ([[0], [-1]], "[1]", r"at least 0\. Got \[-1\]"),
-    "empty path": ([[0], []], "[1]", "at least one rank"),
     "float": ([[0], [1.0]], "[1]", r"ranks, whole numbers.* Got \[1\.0\]"),
     "boolean": ([[0], [True]], "[1]", "Got .True"),
-    "text": ([[0], "10"], "[1]", "expected a path of at least one rank. Got '10'"),
+    "root alone": ([[]], "", "at least one draft token"),
+    "text": ([[0], "1-0"], "[1]", "expected a path such as .0, 1.. Got '1-0'"),
     "null": ([[0], None], "[1]", "Got None"),
-    "nested": ([[0], [[1]]], "[1]", "whole numbers"),
-    "huge": ([[0], [10**300]], "[1]", "needs its sibling"),
+    "nested deep": ([[[[[[[[0]]]]]]]], "[0][0][0][0][0]", "ranks, whole numbers"),
     "too many": ([[i] for i in range(65_536)], "", "at most 65535 paths. Got 65536"),
 }
 
@@ -161,12 +156,12 @@ ADJACENCY = {
     "cycle": ({"0": [1], "1": [4], "2": [3], "3": [2]}, "2", "cycle"),
     "root a child": ({"0": [1], "1": [0]}, "1", "Got the root"),
     "two parents": ({"0": [1, 2], "1": [3], "2": [3]}, "2", "one parent for node 3. Got two, 1 and 2"),
+    "node twice": ({"0": [1], "1": ["2"], "2": [], "0 ": []}, "'0 '", "unknown field"),
+    "child no number": ({"0": ["one"]}, "one", "unknown field"),
     "twice": ({"0": [1, 1]}, "0", "Got two, 0 and 0"),
     "unreachable": ({"0": [1], "2": [3]}, "2", "Got none for 2: it cannot be reached"),
     "gap": ({"0": [1, 3]}, "2", "without a gap. Got no 2"),
     "huge": ({"0": [10**40]}, "1", "expected nodes 0 to 1000.* Got no 1"),
-    "order": ({"0": [1, 2], "1": [4], "2": [3]}, "1", "level by level, so 3 here. Got 4"),
-    "siblings turned": ({"0": [2, 1]}, "0", "so 1 here. Got 2"),
     "negative": ({"0": [-1]}, "0", "at least 1. Got -1"),
     "boolean": ({"0": [True]}, "0", "list of nodes"),
     "float": ({"0": [1.0]}, "0", "list of nodes"),
@@ -205,7 +200,6 @@ VLLM = {
     "tree a call": ({"speculative_token_tree": "print(1)"}, "speculative_token_tree", "Got something else"),
     "tree a word": ({"speculative_token_tree": "'chain'"}, "speculative_token_tree", "list of paths"),
     "tree too long": ({"speculative_token_tree": "[" + "(0,)," * 30_000 + "]"}, "speculative_token_tree", "128000 char"),
-    "gap": ({"speculative_token_tree": "[(0,), (2,)]"}, "speculative_token_tree[1]", r"sibling \(1,\)"),
 }  # fmt: skip
 
 
@@ -274,6 +268,9 @@ GOOD = {
     "npz": npz(),
     "safetensors": safetensors_file(),
     "vllm-tree": json.dumps(VLLM_CONFIG).encode(),
+    "parents": b"[-1, 0, 0, 1, 1, 2]",
+    "tree-adj": b'{"tree_adj": {"0": [1, 2], "1": [3, 4], "2": [5]}}',
+    "choices-config": b"speculative_config:\n  decoding_type: Eagle\n  eagle_choices: [[0], [1], [0, 0], [0, 1], [1, 0]]\n",
 }
 TENSORS_OF_TREE = torch.load(io.BytesIO(GOOD["sequoia"]), weights_only=True)
 MORE = {
@@ -286,6 +283,20 @@ MORE = {
     "medusa, Python, annotated": ("medusa", b"mine: list[tuple[int, ...]] = [(0,), (1,), (0, 0), (0, 1), (1, 0)]"),
     "medusa, Python, a dict": ("medusa", b"ALL = {'mine': ([0], (1,), [0, 0], [0, 1], [1, 0])}"),
     "medusa, a Python list": ("medusa", b"[[0], [1], [0, 0], [0, 1], [1, 0],]  # all"),
+    "medusa, twice": ("medusa", b"[[0], [1], [0, 0], [0, 1], [0, 0], [1, 0], [1]]"),
+    "medusa, root listed": ("medusa", b"[[], [0], [1], [0, 0], [0, 1], [1, 0]]"),
+    "medusa, branch by branch": ("medusa", b"[[[0], [0, 0], [0, 1]], [[1], [1, 0]]]"),
+    "medusa, as text": ("medusa", b'{"choices": ["0", "1", "0,0", " 0, 1", "1,0"]}'),
+    "medusa, deep in a configuration": ("medusa", b'{"a": {"b": {"medusa_choices": [[0], [1], [0, 0], [0, 1], [1, 0]]}}}'),
+    "vllm, in a configuration": ("vllm-tree", json.dumps({"speculative_config": VLLM_CONFIG, "port": 1}).encode()),
+    "choices-config, unindented": ("choices-config", b"medusa_choices:\n- [0]\n- [1]\n- [0, 0]\n- [0, 1]\n- [1, 0]\n"),
+    "nxdi, as strings": ("nxdi", b'{"0": ["1", "2"], "1": ["3", "4"], "2": ["5"], "3": [], "4": [], "5": []}'),
+    "nxdi, not in level order": ("nxdi", b'{"0": [5, 1], "1": [2], "5": [4, 3]}'),
+    "parents, named": ("parents", b'{"parents": [-1, 0, 0, 1, 1, 2]}'),
+    "parents, root null": ("parents", b'{"parents": [null, 0, 0, 1, 1, 2]}'),
+    "parents, not in level order": ("parents", b"[-1, 0, 1, 0, 3, 1]"),
+    "tree-adj, a matrix": ("tree-adj", b'{"tree_adj": [[0,1,1,0,0,0],[0,0,0,1,1,0],[0,0,0,0,0,1],[0,0,0,0,0,0],[0,0,0,0,0,0],[0,0,0,0,0,0]]}'),
+    "tree-adj, a mask": ("tree-adj", b'{"tree_adj": [[1,0,0,0,0,0],[1,1,0,0,0,0],[1,0,1,0,0,0],[1,1,0,1,0,0],[1,1,0,0,1,0],[1,0,1,0,0,1]]}'),
     "nxdi, without leaves": ("nxdi", b'{"0": [1, 2], "1": [3, 4], "2": [5]}'),
     "npz, parents only": ("npz", npz(**PARENTS_ONLY)),
     "npz, of int64": ("npz", npz(parents=TREE.parents.astype(np.int64))),
@@ -294,6 +305,41 @@ MORE = {
     "vllm, in another order": ("vllm-tree", b"((1,), (0,), (1, 0), (0, 1), (0, 0))"),
     "vllm, bare": ("vllm-tree", f"  {PATHS_TEXT}\n".encode()),
 }  # fmt: skip
+
+
+NO_TREES = {
+    "parent beyond": (b"[-1, 0, 5]", "parents[2]", "parent from 0 to 2. Got 5"),
+    "parents in a cycle": (b"[-1, 0, 3, 2]", "parents[2]", "cycle"),
+    "parents of text": (b'{"parents": ["a"]}', "parents", "begin with -1"),
+    "matrix ragged": (b'{"tree_adj": [[0, 1], [0]]}', "tree_adj[1]", "2 entries of 0 and 1"),
+    "matrix of both": (b'{"tree_adj": [[0, 1], [0, 1]]}', "tree_adj", "Got both"),
+    "matrix with two parents": (b'{"tree_adj": [[0,1,1],[0,0,1],[0,0,0]]}', "tree_adj[1]", "one parent for node 2"),
+    "mask of no tree": (b'{"tree_adj": [[1,0,0],[0,1,0],[1,1,1]]}', "tree_adj[1]", "mask of a tree"),
+    "adjacency a number": (b'{"tree_adj": 3}', "tree_adj", "Got 3"),
+    "aliases": (b"a: &x [1]\nmedusa_choices: [*x]\n", "line 1", "anchors, aliases"),
+    "torn YAML": (b"medusa_choices: [[0], [1]\nb: {", "content", "expected YAML"),
+}  # fmt: skip
+
+
+class TestOtherTrees:
+    @cases(NO_TREES)
+    def test_what_is_wrong_is_named(self, tmp_path, content, field, reason):
+        TestInconsistent().check(tmp_path, content, field, reason)
+
+    @pytest.mark.parametrize(
+        ("content", "gap"),
+        [([[0], [2]], "2"), ([[1], [2]], "1"), ([[0], [1], [1, 1], [0, 0]], "1, 1"), ([[0], [10**30]], "1")],
+    )
+    def test_gaps_of_ranks_are_closed_with_a_warning(self, tmp_path, content, gap):
+        """Medusa drafts the rank that is named, a treeopt tree the most probable ones."""
+        (tmp_path / "tree").write_text(json.dumps(content))
+        with pytest.warns(TreeoptWarning, match=rf"path \({gap}.* skips ranks"):
+            tree = read_tree(tmp_path / "tree").tree
+        assert tree.depth.tolist() == [0, *sorted(map(len, content))]
+
+    def test_ranks_without_gaps_are_read_without_a_warning(self, tmp_path):
+        (tmp_path / "tree").write_text("[[0, 1], [1], [0, 0], [0]]")
+        assert read_tree(tmp_path / "tree").tree == TokenTree([-1, 0, 0, 1, 1])
 
 
 class TestDetection:
