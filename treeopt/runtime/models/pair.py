@@ -25,7 +25,8 @@ from treeopt.runtime.models.load import (
 )
 from treeopt.runtime.models.model import LanguageModel
 from treeopt.runtime.models.transformer import Transformer
-from treeopt.runtime.models.vocabulary import SharedTokens, compare_tokens, limit_draft
+from treeopt.runtime.models.vocabulary import limit_draft
+from treeopt.texts.shared_tokens import SharedTokens, compare_tokens
 from treeopt.texts.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
