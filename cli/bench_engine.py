@@ -159,6 +159,7 @@ def _settings(asked: BenchEngineOptions, profile: "Profile", chosen: int, defaul
         rounds=asked.repeats,
         max_new_tokens=asked.max_new_tokens,
         temperature=profile.acceptances[0].temperature if asked.temperature is None else asked.temperature,
+        together=asked.together,
     )
 
 

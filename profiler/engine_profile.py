@@ -92,9 +92,16 @@ def _latency(settings: ProbeSettings, probe: Probe, batch: int) -> ChainLatency:
 
 def _timed(probe: Probe, length: int, batch: int) -> TimedChain:
     told, prefill = probe.passes(length, batch), probe.prefill(length) if batch == 1 else {}
+    timed = _first_to_end(probe.samples(length, batch), batch)
+    if not timed:
+        raise InfeasibleError(
+            f"prompts: expected {batch} texts at a time that all have several tokens. In each batch with {length} draft tokens "
+            "one ended at once: give other prompts.",
+            field="prompts",
+        )
     return TimedChain(
         length=length,
-        steps=Timing([each.decode_s / each.steps for each in _first_to_end(probe.samples(length, batch), batch)]),
+        steps=Timing([each.decode_s / each.steps for each in timed]),
         verify=Timing([each.verify_s for each in told]) if told else None,
         draft=Timing([each.draft_s for each in told]) if told and length else None,
         prefill=LatencyTable(list(prefill), [Timing(each) for each in prefill.values()]) if prefill else None,
@@ -102,26 +109,41 @@ def _timed(probe: Probe, length: int, batch: int) -> TimedChain:
 
 
 def _first_to_end(samples: Sequence[Sample], batch: int) -> list[Sample]:
-    """Return of texts that were decoded together the one that ended first: only it never was decoded beside fewer."""
-    waves = [samples[first : first + batch] for first in range(0, len(samples), batch)]
-    return [min(each, key=lambda sample: sample.decode_s) for each in waves]
+    """Return the sequence of each batch that ended first: only its steps all had the full batch.
+
+    Batches in which a sequence ended at once are left out.
+    """
+    batches = [samples[first : first + batch] for first in range(0, len(samples), batch)]
+    whole = [each for each in batches if all(sample.steps for sample in each)]
+    return [min(each, key=lambda sample: sample.decode_s) for each in whole]
 
 
 def _acceptance(settings: ProbeSettings, probe: Probe) -> MeasuredAcceptance:
     batch = settings.batch_sizes[0]
-    drafted = {length: probe.samples(length, batch) for length in settings.lengths if length}
-    texts = len(settings.prompts)
-    sums = _sums([each for samples in drafted.values() for each in samples], texts)
+    drafted = _renumbered({length: probe.samples(length, batch) for length in settings.lengths if length})
+    every = [each for samples in drafted.values() for each in samples]
+    texts = 1 + max((each.prompt for each in every), default=-1)
+    sums = _sums(every, texts)
     return MeasuredAcceptance(
         rule=GIVEN_TOKENS,
         temperature=settings.temperature,
         top_p=1.0,
         prompts=texts,
-        positions=sum(each.steps for samples in drafted.values() for each in samples),
+        positions=sum(each.steps for each in every),
         table=sums.table(),
         texts=sums,
         chains=tuple(_counts(length, samples, texts) for length, samples in drafted.items()),
     )
+
+
+def _renumbered(drafted: dict[int, list[Sample]]) -> dict[int, list[Sample]]:
+    """Return the samples of all prompts that took a step with every length, these prompts numbered from 0."""
+    stepped = [{each.prompt for each in samples if each.steps} for samples in drafted.values()]
+    numbers = {prompt: number for number, prompt in enumerate(sorted(set.intersection(*stepped)))}
+    return {
+        length: [each._replace(prompt=numbers[each.prompt]) for each in samples if each.prompt in numbers]
+        for length, samples in drafted.items()
+    }
 
 
 def _counts(length: int, samples: Sequence[Sample], texts: int) -> ChainCounts:

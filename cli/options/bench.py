@@ -9,7 +9,7 @@ from treeopt.cli.options.drafter import PLANNED_DRAFTER, PLANNED_EAGLE_LAYERS
 from treeopt.cli.options.inputs import FORCE_MODELS, PROFILE, PROFILE_PATH, file, output_file, output_option
 from treeopt.cli.options.pair import PairOptions
 from treeopt.cli.options.plan import PROFILE_TEMPERATURE
-from treeopt.cli.options.probe import ENGINE_PROMPTS, PROGRAM, TIMEOUT, check_engine, max_prompts
+from treeopt.cli.options.probe import ENGINE_PROMPTS, PROGRAM, TIMEOUT, TOGETHER, check_engine, max_prompts
 from treeopt.cli.options.prompts import PromptOptions
 from treeopt.cli.options.record import Heading, argument, group, option
 from treeopt.cli.options.rule import LOSSY, measured_rule
@@ -261,6 +261,7 @@ class BenchEngineOptions:
             help="Times each prompt is decoded; the median counts.",
         )
     )
+    together: bool = field(metadata=TOGETHER)
     results: FigureOptions = field(metadata=group(FigureOptions))
 
     def __post_init__(self) -> None:

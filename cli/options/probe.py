@@ -44,6 +44,13 @@ TIMEOUT = option(
     show_default=True,
     help="Longest wait for a start or an answer.",
 )
+TOGETHER = option(
+    "--together",
+    heading=Heading.MEASURED,
+    is_flag=True,
+    help="Start llama-server with all lengths at the same time, each with its own copy of the models, so that drift of the "
+    "machine hits all alike; by default one at a time.",
+)
 ENGINE_PROMPTS = option(
     "--prompts", type=file, metavar="PATH", help="Prompts, as for treeopt profile; by default treeopt's own."
 )
@@ -235,6 +242,7 @@ class ProbeOptions:
             help="Measure for so long, in place of --rounds.",
         )
     )
+    together: bool = field(metadata=TOGETHER)
     resume: bool = field(
         metadata=option("--resume", heading=Heading.OUTPUT, is_flag=True, help="Continue an interrupted probe.")
     )

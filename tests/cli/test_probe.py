@@ -93,6 +93,23 @@ class TestProbe:
         assert probe("--resume").exit_code == 0
         assert engine.asked - before < 3 + 36
 
+    @pytest.mark.parametrize(("option", "most_open"), [((), 1), (("--together",), 3)])
+    def test_servers_run_one_at_a_time_unless_together(self, engine, option, most_open):
+        assert probe(*option).exit_code == 0
+        assert engine.most_open == most_open
+        engine.most_open = 0
+        raced = call("bench", "engine", "llama-server", "--max-prompts", "12", "--repeats", "1", *option)
+        assert raced.exit_code == 0, raced.output
+        assert engine.most_open == most_open
+
+    def test_a_text_that_ends_at_once_is_one_warning(self, engine):
+        Path("mine.json").write_text(json.dumps([*"abcdef", "ends", "h"]), "utf-8")
+        engine.ends_at_once = frozenset(["ends"])
+        result = probe("--prompts", "mine.json", "--max-prompts", "9")
+        assert result.exit_code == 0, result.output
+        assert result.stderr.count("ended at once") == 1
+        assert "Warning: 6 texts ended at once" in result.stderr  # 2 rounds of 3 lengths
+
     @pytest.mark.usefixtures("engine")
     def test_an_unmeasured_length_1_is_told(self):
         result = call("probe", "llama-server", *MODELS, *QUICK[:-2], "--lengths", "0,3")

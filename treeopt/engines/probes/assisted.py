@@ -42,6 +42,7 @@ class Assisted:
 
     name = NAME
     device = "cpu"
+    concurrent = True
 
     def __init__(self, threads: int | None) -> None:
         found = available()

@@ -146,6 +146,8 @@ class EngineClient(Protocol):
     """What it runs under beside the draft length."""
     device: str
     """`cpu` or `gpu` of this machine; `UNKNOWN` where it may be another machine's, or the engine does not tell."""
+    concurrent: bool
+    """Whether several lengths can run at the same time without loading the models again."""
 
     def start(self, launch: Launch) -> Running:
         """Return the engine under a setting, ready to answer; raises EngineError where it does not start."""

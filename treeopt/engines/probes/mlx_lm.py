@@ -45,6 +45,7 @@ class MlxLm:
     """
 
     name = NAME
+    concurrent = True
 
     def __init__(self) -> None:
         found = available()
