@@ -108,12 +108,32 @@ def test_it_answers_and_ends_when_closed(program, tmp_path):
     assert gone(pid)
 
 
+@pytest.fixture
+def wrapped(program, tmp_path):
+    """Return a program that runs the script, as a wrapper of the shell does, in a process of its own."""
+    path = tmp_path / "wrapper"
+    path.write_text(f'#!/bin/sh\n{program()} "$@"\nexit $?\n', "utf-8")
+    path.chmod(0o755)
+    return path
+
+
 @pytest.mark.process
-def test_it_ends_with_a_treeopt_that_is_killed(program, tmp_path):
+def test_a_server_behind_a_wrapper_ends_when_closed(wrapped, tmp_path):
+    running = LlamaProgram(str(wrapped)).start(LAUNCH)
+    pid, _ = json.loads((tmp_path / "log").read_text())
+    assert not gone(pid, within_s=0.1)
+    running.close()
+    assert gone(pid, within_s=0)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("kind", ["program", "wrapped"])
+def test_it_ends_with_a_treeopt_that_is_killed(kind, program, wrapped, tmp_path):
+    path = wrapped if kind == "wrapped" else program()
     code = (
         "import time\nfrom treeopt.engines.probes.client import Launch\n"
         "from treeopt.engines.probes.llama_program import LlamaProgram\n"
-        f"LlamaProgram({str(program())!r}).start({LAUNCH!r})\nprint('there', flush=True)\ntime.sleep(60)"
+        f"LlamaProgram({str(path)!r}).start({LAUNCH!r})\nprint('there', flush=True)\ntime.sleep(60)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert parent.stdout.readline() == "there\n"

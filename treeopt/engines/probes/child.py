@@ -8,9 +8,12 @@ from queue import Empty, Queue
 from threading import Thread
 from typing import Any
 
+from treeopt.engines.probes.process_tree import kill, started_by
 from treeopt.errors import EngineError, printable
 
 LAST_LINES = 5
+GRACE_S = 2.0
+"""Wait for a child whose input has ended, before it is killed."""
 
 
 class Child:
@@ -47,18 +50,20 @@ class Child:
             raise
 
     def close(self) -> None:
-        """End it; one that does not go is killed."""
+        """End it and all that it started; return when they are gone."""
+        started = started_by(self._process.pid)
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
-            self._process.wait(timeout=2)
+            self._process.wait(timeout=GRACE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        kill(started | started_by(self._process.pid))
         for each in self._readers:
-            each.join()
-        for stream in (self._process.stdout, self._process.stderr):
-            if stream is not None:
+            each.join(GRACE_S)  # a process in a session of its own may still hold the other end
+        for reader, stream in zip(self._readers, (self._process.stdout, self._process.stderr), strict=True):
+            if stream is not None and not reader.is_alive():
                 stream.close()
 
     def _first_line(self, timeout_s: float) -> dict[str, Any]:
@@ -70,7 +75,7 @@ class Child:
             ) from None
         if not line:
             self._process.wait()
-            self._readers[1].join()
+            self._readers[1].join(GRACE_S)
             raise EngineError(f"{self._title}: expected it to start. It ended: {self._message()}")
         found: dict[str, Any] = json.loads(line)
         return found
