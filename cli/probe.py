@@ -42,7 +42,7 @@ def probe(asked: ProbeOptions) -> None:
         return
     name = asked.check()
     check_files(asked.path, resume=asked.resume, force=asked.force)
-    client, launch = asked.served.client(name), asked.served.launch()
+    client, launch = asked.served.client(name), asked.served.launch(name)
     settings = _settings(asked)
     journal = _journal(asked, client, launch, settings)
     result = _measured(asked, client, launch, settings, journal)

@@ -49,10 +49,11 @@ def settings_of(client: EngineClient, launch: Launch, settings: ProbeSettings) -
 
 def machine_of(client: EngineClient, launch: Launch) -> Machine:
     """Return what an engine runs on, unknown unless it is this machine, with the threads that it was given."""
-    unknown = client.device == UNKNOWN
+    device = launch.device or client.device
+    unknown = device == UNKNOWN
     return Machine(
-        device=client.device,
-        processor=UNKNOWN if unknown else processor(),
+        device=device,
+        processor=UNKNOWN if unknown else _processor(device),
         threads=launch.threads,
         system=UNKNOWN if unknown else f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
@@ -66,7 +67,7 @@ def pair_of(launch: Launch) -> Pair:
     return Pair(
         target=SERVED if target is None else _name(target),
         draft=(launch.method or SERVED) if draft is None else _name(draft),
-        dtype=UNKNOWN,
+        dtype=launch.dtype or UNKNOWN,
         target_source=target,
         draft_source=draft,
         target_digest=path_digest(target),
@@ -77,6 +78,15 @@ def pair_of(launch: Launch) -> Pair:
 def heading_of(client: EngineClient, launch: Launch) -> BenchHeading:
     """Return what a race in an engine that has just ended is of."""
     return BenchHeading(created=now(), machine=machine_of(client, launch), pair=pair_of(launch))
+
+
+def _processor(device: str) -> str:
+    """Return the model name of a processor or an accelerator."""
+    if not device.startswith("cuda"):
+        return processor()
+    import torch
+
+    return torch.cuda.get_device_name(device)
 
 
 def _name(path: str) -> str:

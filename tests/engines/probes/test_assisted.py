@@ -11,6 +11,7 @@ from treeopt import bundled
 from treeopt.engines.probes.client import NGRAM, Launch, Question
 from treeopt.engines.probes.named import engine_client
 from treeopt.errors import EngineError, InvalidValueError
+from treeopt.profiler.engine_profile import machine_of, pair_of
 
 pytest.importorskip("transformers", reason="needs the hf extra")
 PROMPT = "def add(first, second):\n    return"
@@ -28,6 +29,16 @@ def make_folder(tmp_path):
         return folder
 
     return make
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_models_run_in_the_dtype_that_is_named(dtype):
+    client = engine_client("transformers", url=None, threads=1, timeout_s=60)
+    launch = Launch(target=str(bundled.TARGET), draft=str(bundled.DRAFT), draft_tokens=3, device="cpu", dtype=dtype)
+    running = client.start(launch)
+    assert {running._target.dtype, running._draft.dtype} == {getattr(torch, dtype)}
+    assert running.answers([GREEDY])[0].steps > 0
+    assert (pair_of(launch).dtype, machine_of(client, launch).device) == (dtype, "cpu")
 
 
 def answer(target, question, draft=bundled.DRAFT, draft_tokens=3, method=None):

@@ -62,10 +62,10 @@ class Assisted:
         if launch.target is None or not launch.complete:
             raise missing_models(NAME)
         if self._models is None:
-            self._models = self._loaded(launch.target, launch.draft)
+            self._models = self._loaded(launch.target, launch.draft, launch.device or "cpu", launch.dtype or "float32")
         return RunningAssisted(*self._models, launch.draft_tokens, launch.ngram_tokens)
 
-    def _loaded(self, target_folder: str, draft_folder: str | None) -> tuple[Any, Any, Any]:
+    def _loaded(self, target_folder: str, draft_folder: str | None, device: str, dtype: str) -> tuple[Any, Any, Any]:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
@@ -74,9 +74,10 @@ class Assisted:
         with _failures("models that it can load"):
             tokenizer = AutoTokenizer.from_pretrained(target_folder)
             shared = None if draft_folder is None else compare_tokens(_tokens(target_folder), _tokens(draft_folder))
+            load: Any = AutoModelForCausalLM.from_pretrained  # its own types refuse its own models
             target, draft = (
-                None if each is None else AutoModelForCausalLM.from_pretrained(each, dtype=torch.float32).eval()
-                for each in (target_folder, draft_folder)
+                None if folder is None else load(folder, dtype=getattr(torch, dtype)).to(device).eval()
+                for folder in (target_folder, draft_folder)
             )
         for model in filter(None, (target, draft)):
             # no penalties or top_p of the folder, no end token: fixed-length samples of the model
@@ -156,7 +157,7 @@ class RunningAssisted(InProcess):
     def _answer(self, question: Question) -> Answer:
         import torch
 
-        prompt = self._tokenizer(question.prompt, return_tensors="pt")
+        prompt = self._tokenizer(question.prompt, return_tensors="pt").to(self._target.device)
         steps = _Steps()
         sampling = (
             {"do_sample": False}

@@ -36,6 +36,10 @@ class Launch:
     """Longest wait for a start or an answer."""
     method: str | None = None
     """One of `METHODS`; None drafts with a draft model."""
+    device: str | None = None
+    """Where an engine of `treeopt.engines.probes.named.PLACED` runs, such as `cuda`; None elsewhere."""
+    dtype: str | None = None
+    """Dtype that such an engine runs in, such as `bfloat16`."""
     ngram_tokens: int | None = None
     """Of the method `ngram`, tokens that have to match; None leaves them to the engine."""
 

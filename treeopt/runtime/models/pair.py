@@ -260,6 +260,15 @@ def chosen_device(name: str) -> torch.device:
     return device
 
 
+def chosen_dtype(target: Path | str, name: str, device: torch.device) -> str:
+    """Return the name of a dtype; for `auto` that of the target's checkpoint on a GPU, float32 on the CPU."""
+    if name != AUTO:
+        return name
+    if device.type == "cpu":
+        return "float32"
+    return str(_chosen_dtype(model_folder(target, source_of, SETTINGS), name, device)).removeprefix("torch.")
+
+
 def _chosen_dtype(target: Source, name: str, device: torch.device) -> torch.dtype:
     """Return the dtype of a name; for `auto` that of the target's checkpoint on a GPU, float32 on the CPU."""
     if name != AUTO:
