@@ -18,12 +18,12 @@ from treeopt.runtime.models.load import (
     Source,
     adapter_reason,
     checkpoint_dtype,
+    known_sizes,
     load_language_model,
-    longest_text,
     number_format,
     source_of,
 )
-from treeopt.runtime.models.model import LanguageModel
+from treeopt.runtime.models.model import LanguageModel, sizes_limit
 from treeopt.runtime.models.transformer import Transformer
 from treeopt.runtime.models.vocabulary import limit_draft
 from treeopt.texts.shared_tokens import SharedTokens, compare_tokens
@@ -223,10 +223,11 @@ def _run_notes(models: Sequence[LanguageModel]) -> list[str]:
 def _check_length(text_tokens: int, folders: Sequence[Source]) -> None:
     """Refuse a text that is longer than a model was trained for; transformers' models tell once loaded."""
     for folder in folders:
-        if (most := longest_text(folder)) is not None and text_tokens > most:
+        sizes = known_sizes(folder)
+        if sizes is not None and text_tokens > sizes.max_positions:
             raise InvalidValueError(
                 f"context: expected room for {text_tokens} tokens, the context and the steps that are timed after it. "
-                f"{folder.path.name} takes {most} tokens, its trained length or sliding window: use a shorter context.",
+                f"{folder.path.name} takes {sizes_limit(sizes)}: use a shorter context, or another model.",
                 field="context",
             )
 
