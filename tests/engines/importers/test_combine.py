@@ -95,7 +95,7 @@ class TestAllImported:
             match=r"draft_latency: expected times of drafting for 8 tokens of context x batch 1, as in samples\.json",
         ):
             step_latencies(read_latency(folder / "samples.json"), context_tokens=8)
-        with pytest.raises(InfeasibleError, match="^latency: expected times of verification"):
+        with pytest.raises(InfeasibleError, match=r"^latency: expected times of verification"):
             step_latencies(drafts(folder), context_tokens=8)
 
     def test_a_curve_given_twice(self, folder):
