@@ -259,10 +259,15 @@ class Probe:
             )
         if tokens < 1:
             return 0
-        if answer.decode_s <= 0 or not steps <= tokens <= steps * (1 + length):
+        if answer.decode_s <= 0:
             raise EngineError(
-                f"{name}: expected 1 to {1 + length} tokens a step with {length} draft tokens. Got {tokens} in {steps} steps "
-                f"and {answer.decode_s:g} s: does it run with another length?"
+                f"{name}: expected a time above 0 s from the first token to the last. Got {answer.decode_s:g} s for {tokens} "
+                "tokens: does something between hold tokens back? Probe the engine directly."
+            )
+        if not steps <= tokens <= steps * (1 + length):
+            expected = f"1 to {1 + length} tokens a step with {length} draft tokens" if length else "1 token a step"
+            raise EngineError(
+                f"{name}: expected {expected}. Got {tokens} in {steps} steps: does it run with another length?"
             )
         return steps
 

@@ -284,8 +284,19 @@ class TestAsking:
             def start(self, launch):
                 return super().start(replace(launch, draft_tokens=launch.draft_tokens * 3))
 
-        with pytest.raises(EngineError, match="another length"):
+        with pytest.raises(EngineError, match=r"expected 1 to 2 tokens a step with 1 draft tokens.*another length"):
             probed(Longer(tells_positions=False))
+
+        class Drafts(FakeEngine):
+            def start(self, launch):
+                return super().start(replace(launch, draft_tokens=3))
+
+        with pytest.raises(EngineError, match=r"expected 1 token a step\..*another length"):
+            probed(Drafts(tells_positions=False))
+
+    def test_a_text_without_a_duration_is_no_other_length(self):
+        with pytest.raises(EngineError, match="expected a time above 0 s"):
+            probed(FakeEngine(step_s=lambda *_: 0.0))
 
     def test_steps_follow_from_counters_where_no_text_tells_them(self):
         found = probed(FakeEngine(tells_steps=False), replace(SETTINGS, lengths=(0, 3)))
