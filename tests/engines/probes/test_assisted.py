@@ -7,11 +7,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.cli.invented import call
 from treeopt import bundled
 from treeopt.engines.probes.client import NGRAM, Launch, Question
 from treeopt.engines.probes.named import engine_client
 from treeopt.errors import EngineError, InvalidValueError
 from treeopt.profiler.engine_profile import machine_of, pair_of
+from treeopt.records.profile import Profile
 
 pytest.importorskip("transformers", reason="needs the hf extra")
 PROMPT = "def add(first, second):\n    return"
@@ -133,6 +135,23 @@ class TestOtherNumbersOfLogits:
         draft = make_padded(bundled.DRAFT, edit_tokens=swap_tokens)
         with pytest.raises(InvalidValueError, match=r"draft: expected the target's tokenizer\. 2 ids stand for other"):
             answer(make_padded(bundled.TARGET, rows), GREEDY, draft)
+
+    def test_the_command_line_measures_a_padded_pair_and_refuses_another_tokenizer(
+        self, make_padded, tmp_path, monkeypatch
+    ):
+        monkeypatch.chdir(tmp_path)
+        quick = ("--prompts", str(bundled.PROMPTS), "--max-prompts", "3", "--rounds", "1", "--max-new-tokens", "8")
+        target = str(make_padded(bundled.TARGET, 64))
+        swapped = make_padded(bundled.DRAFT, edit_tokens=swap_tokens)
+        start = ("probe", "transformers", *quick, "--lengths", "0,1", "--threads", "1", "--target", target, "--draft")
+        probed = call(*start, str(bundled.DRAFT))
+        assert probed.exit_code == 0, probed.output
+        settings = {each.name: each.value for each in Profile.load("profile.yaml").engine.settings}
+        assert settings["logits"] == "320, of the draft model 256"
+        refused = call(*start, str(swapped), "--force")
+        assert refused.exit_code == 1
+        (line,) = [each for each in refused.stderr.splitlines() if each.startswith("Error")]
+        assert "--draft: expected the target's tokenizer" in line
 
     def test_a_failure_while_decoding_is_one_line(self, monkeypatch):
         client = engine_client("transformers", url=None, threads=1, timeout_s=60)

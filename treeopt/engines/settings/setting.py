@@ -96,7 +96,16 @@ class _Chooser:
 
     def _dynamic(self, replay: Replay) -> SettingRequest | None:
         """Return the fastest dynamic tree; None where plain decoding is faster."""
-        most = self._source.request.max_nodes or self._model.costs.max_nodes
+        most, deepest = self._source.request.max_nodes or self._model.costs.max_nodes, self._source.request.max_depth
+        if most < 2:
+            raise InfeasibleError(
+                f"max_nodes: expected at least 2, the root and a draft token. Got {most}: allow more.",
+                field="max_nodes",
+            )
+        if deepest == 0:
+            raise InfeasibleError(
+                "max_depth: expected at least 1, a draft token. Got 0: allow more.", field="max_depth"
+            )
         try:
             best = fastest_dynamic_tree(replay, self._model, max_nodes=most, allowed=self._allowed)
         except InfeasibleError:
