@@ -109,6 +109,14 @@ def swap_tokens(tokenizer):
     ids[first], ids[second] = ids[second], ids[first]
 
 
+def test_weights_that_are_cut_off_are_one_line(make_folder):
+    folder = make_folder()
+    weights = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(weights[:1000])
+    with pytest.raises(EngineError, match="transformers: expected models that it can load"):
+        answer(folder, GREEDY)
+
+
 class TestOtherNumbersOfLogits:
     @pytest.mark.parametrize("temperature", [0.0, 1.0])
     @pytest.mark.parametrize(

@@ -222,9 +222,11 @@ class _Steps:
 @contextmanager
 def _failures(expected: str) -> Iterator[None]:
     """Raise EngineError of one line in place of transformers' errors; treeopt's own pass."""
+    from safetensors import SafetensorError
+
     try:
         yield
     except TreeoptError:
         raise
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
         raise EngineError(f"{NAME}: expected {expected}. Got: {' '.join(str(error).split())[:300]}") from None
